@@ -1,10 +1,11 @@
-// The hub's own cost of one grouped round: on_round to RoundDone, frames built and answers checked,
-// without network and without the worker's time. CPU time of the thread, so that a machine that is
-// busy elsewhere shows in caches only.
-// CSV: what, workers, rows, experts, hidden, median_us, p99_us, bound_us, groups. `experts` are
-// those of all rows together: 8 fixed ones, or any of the layer's 128, each row its own 8. The goal
-// is 20 us of dispatch for 8 experts, 64 rows and 1,000 workers, 60 us for any experts (20 us for
-// one row), and 5 ms for a join.
+// The hub's own cost of one grouped round, without network and without the worker's time. CPU time
+// of the thread, so that a machine that is busy elsewhere shows in caches only.
+// CSV: what, workers, rows, experts, hidden, median_us, p99_us, bound_us, groups, connections_us,
+// engine_us. The first times are the strand's, on_round to RoundDone; `connections_us` is what all
+// connections' threads decode and measure together, `engine_us` what the engine's encodes and adds
+// up. `experts` are those of all rows together: 8 fixed ones, or any of the layer's 128, each row
+// its own 8. The goal is 20 us of the strand for 8 experts, 64 rows and 1,000 workers, 60 us for
+// any experts (20 us for one row), and 5 ms for a join.
 // example: dispatch_bench       all rows; dispatch_bench 6 20000: the sixth alone, for a profile
 #include <algorithm>
 #include <cstdio>
@@ -60,6 +61,9 @@ class RoundBench {
     // In microseconds, sorted. `any_expert`: each row has its own.
     std::vector<double> rounds(std::uint32_t num_rows, int num_rounds, bool any_expert) {
         const std::vector<float> x(std::size_t{num_rows} * hidden_, 0.25f);
+        y_.resize(x.size());
+        connections_.clear();
+        engine_.clear();
         const std::vector<float> weights(std::size_t{num_rows} * top_k, 0.125f);
         std::vector<std::uint16_t> ids, all(num_experts);
         for (std::uint16_t i = 0; i < num_experts; ++i) all[i] = i;
@@ -85,12 +89,22 @@ class RoundBench {
         return times;
     }
 
+    // Medians of the rounds before: what the connections' threads do for a round together, the
+    // gathering of rows not counted, and what the engine's does.
+    double connections_us() const { return median(connections_); }
+    double engine_us() const { return median(engine_); }
+
     double groups_per_round() const {
         const SwarmCounters counts = core_.counters();
         return static_cast<double>(counts.groups_sent) / static_cast<double>(counts.rounds);
     }
 
   private:
+    static double median(std::vector<double> times) {
+        std::sort(times.begin(), times.end());
+        return times[times.size() / 2];
+    }
+
     using Replies = std::vector<std::pair<WorkerId, Bytes>>;
 
     void join(std::uint32_t number) {
@@ -108,7 +122,8 @@ class RoundBench {
         join_times_.push_back(cpu_us() - start);
 
         for (SwarmAction& action : actions_)
-            if (auto* sent = std::get_if<SendFrame>(&action)) read_order(sent->worker, sent->frame);
+            if (auto* sent = std::get_if<SendFrame>(&action))
+                read_order(sent->worker, sent->frame.head());
         actions_.clear();
     }
 
@@ -127,15 +142,28 @@ class RoundBench {
     // The hub's own time, without what the workers need for their answers.
     double round(const ExpertBatch& batch) {
         now_ += 1ms;
+        const double given = cpu_us();
+        RoundRows rows = core_.row_reader().read(batch);
         const double start = cpu_us();
-        core_.on_round(now_, batch, actions_);
+        core_.on_round(now_, batch, std::move(rows), actions_);
         const double sent = cpu_us();
 
-        Replies replies = answers();
+        const Replies replies = answers();
 
         const double arrived = cpu_us();
-        for (auto& [worker, frame] : replies) core_.on_frame(now_, worker, frame, actions_);
-        const double spent = (sent - start) + (cpu_us() - arrived);
+        std::vector<std::pair<WorkerId, WorkerAnswer>> read;
+        for (const auto& [worker, frame] : replies)
+            read.emplace_back(worker, *core_.answer_reader().read_early(frame));
+        const double decoded = cpu_us();
+        for (auto& [worker, answer] : read)
+            core_.on_answer(now_, worker, std::move(answer), actions_);
+        const double done = cpu_us();
+        for (SwarmAction& action : actions_)
+            if (auto* ended = std::get_if<RoundDone>(&action)) ended->sum.write(y_);
+        const double added = cpu_us();
+        const double spent = (sent - start) + (done - decoded);
+        connections_.push_back(decoded - arrived);
+        engine_.push_back((start - given) + (added - done));
 
         actions_.clear();
         core_.on_tick(now_, actions_);
@@ -148,8 +176,8 @@ class RoundBench {
         Replies echoes;
         for (SwarmAction& action : actions_)
             if (auto* sent = std::get_if<SendFrame>(&action))
-                if (const auto header = decode_frame_header(sent->frame);
-                    header->type == FrameType::heartbeat)
+                if (const auto header = decode_frame_header(sent->frame.head());
+                    header.ok() && header->type == FrameType::heartbeat)
                     echoes.emplace_back(sent->worker, encode_heartbeat(header->sequence_id));
         for (auto& [worker, frame] : echoes) core_.on_frame(now_, worker, frame, actions_);
         actions_.clear();
@@ -160,8 +188,10 @@ class RoundBench {
         Replies replies;
         for (SwarmAction& action : actions_) {
             auto* sent = std::get_if<SendFrame>(&action);
-            if (sent && decode_frame_header(sent->frame)->type == FrameType::group_dispatch)
-                replies.emplace_back(sent->worker, result(sent->frame));
+            if (!sent) continue;
+            const Bytes frame = std::move(sent->frame).whole();
+            if (decode_frame_header(frame)->type == FrameType::group_dispatch)
+                replies.emplace_back(sent->worker, result(frame));
         }
         actions_.clear();
         return replies;
@@ -181,7 +211,8 @@ class RoundBench {
     std::uint32_t hidden_;
     TimePoint now_{1s};
     std::vector<SwarmAction> actions_;
-    std::vector<double> join_times_;
+    std::vector<double> join_times_, connections_, engine_;
+    std::vector<float> y_;
     std::map<WorkerId, std::set<Unit>> told_;  // assigned and not released
 };
 
@@ -192,7 +223,9 @@ int main(int argc, char** argv) {
     const int only = argc > 1 ? std::atoi(argv[1]) : 0;
     const int num_rounds = argc > 2 ? std::atoi(argv[2]) : 1000;
     int number = 0;
-    std::printf("what,workers,rows,experts,hidden,median_us,p99_us,bound_us,groups\n");
+    std::printf(
+        "what,workers,rows,experts,hidden,median_us,p99_us,bound_us,groups,connections_us,"
+        "engine_us\n");
     for (const auto& [workers, rows, hidden, any_expert] : {std::tuple{2u, 1u, 384u, false},
                                                             {2u, 1u, 2048u, false},
                                                             {200u, 1u, 2048u, false},
@@ -201,22 +234,23 @@ int main(int argc, char** argv) {
                                                             {1000u, 1u, 32u, true},
                                                             {1000u, 64u, 32u, true},
                                                             {1000u, 64u, 2048u, true},
+                                                            {1000u, 256u, 2048u, true},
                                                             {1000u, 64u, 32u, false}}) {
         if (++number != only && only != 0) continue;
         RoundBench bench(workers, hidden);
         const std::vector<double> times = bench.rounds(rows, num_rounds, any_expert);
-        std::printf("grouped_round,%u,%u,%u,%u,%.1f,%.1f,%d,%.1f\n", workers, rows,
+        std::printf("grouped_round,%u,%u,%u,%u,%.1f,%.1f,%d,%.1f,%.1f,%.1f\n", workers, rows,
                     any_expert ? num_experts : top_k, hidden, times[times.size() / 2],
                     times[times.size() * 99 / 100], any_expert && rows > 1 ? 60 : 20,
-                    bench.groups_per_round());
+                    bench.groups_per_round(), bench.connections_us(), bench.engine_us());
         if (workers < 1000 || any_expert) continue;
 
         // The last 100 joins of a full swarm; the slowest of all is among the first.
         const std::vector<double>& joins = bench.join_times();
         std::vector<double> last(joins.end() - 100, joins.end());
         std::sort(last.begin(), last.end());
-        std::printf("join,%u,0,6144,%u,%.1f,%.1f,5000,\n", workers, hidden, last[50], last[99]);
-        std::printf("slowest_join,%u,0,6144,%u,%.1f,,5000,\n", workers, hidden,
+        std::printf("join,%u,0,6144,%u,%.1f,%.1f,5000,,,\n", workers, hidden, last[50], last[99]);
+        std::printf("slowest_join,%u,0,6144,%u,%.1f,,5000,,,\n", workers, hidden,
                     *std::max_element(joins.begin(), joins.end()));
     }
 }

@@ -154,9 +154,7 @@ void copy_from(std::vector<T>& out, std::size_t count, const std::byte*& from) {
     from += count * sizeof(T);
 }
 
-// `write_x` fills the rows_bytes that x has on the wire.
-template <class WriteX>
-Bytes encode_with(const GroupDispatch& message, bool lz4, const WriteX& write_x) {
+void check_sizes(const GroupDispatch& message) {
     const GroupShape& shape = message.shape;
     MOEX_CHECK(message.experts.size() == shape.num_experts &&
                    message.rows.size() == shape.num_pairs &&
@@ -164,6 +162,31 @@ Bytes encode_with(const GroupDispatch& message, bool lz4, const WriteX& write_x)
                text(message.experts.size(), " experts, ", message.rows.size(), " rows, ",
                     message.gates.size(), " gates for ", shape.num_experts, " experts, ",
                     shape.num_pairs, " pairs"));
+}
+
+void check_rows_of(const GroupDispatch& message, const WireRows& from,
+                   std::span<const std::uint32_t> tokens) {
+    const GroupShape& shape = message.shape;
+    MOEX_CHECK(from.dtype == x_dtype_of(shape, message.x_int8) &&
+                   from.row_size == shape.hidden_dim && tokens.size() == shape.num_tokens,
+               text(tokens.size(), " rows of ", from.row_size, ' ', dtype_name(from.dtype), " for ",
+                    shape.num_tokens, " x ", shape.hidden_dim));
+}
+
+// table_bytes() of them
+void write_tables(std::byte* to, const GroupDispatch& message) {
+    std::memcpy(to, message.experts.data(), 4 * message.experts.size());
+    to += 4 * message.experts.size();
+    std::memcpy(to, message.rows.data(), 2 * message.rows.size());
+    to += 2 * message.rows.size();
+    std::memcpy(to, message.gates.data(), 2 * message.gates.size());
+}
+
+// `write_x` fills the rows_bytes that x has on the wire.
+template <class WriteX>
+Bytes encode_with(const GroupDispatch& message, bool lz4, const WriteX& write_x) {
+    const GroupShape& shape = message.shape;
+    check_sizes(message);
 
     const Dtype x_dtype = x_dtype_of(shape, message.x_int8);
     const std::uint8_t flags = message.x_int8 ? flag_x_int8 : std::uint8_t{0};
@@ -171,12 +194,7 @@ Bytes encode_with(const GroupDispatch& message, bool lz4, const WriteX& write_x)
     const std::uint64_t raw_bytes = table_bytes(shape) + rows_bytes;
 
     const auto fill = [&](std::span<std::byte> raw) {
-        std::byte* to = raw.data();
-        std::memcpy(to, message.experts.data(), 4 * message.experts.size());
-        to += 4 * message.experts.size();
-        std::memcpy(to, message.rows.data(), 2 * message.rows.size());
-        to += 2 * message.rows.size();
-        std::memcpy(to, message.gates.data(), 2 * message.gates.size());
+        write_tables(raw.data(), message);
         write_x(raw.last(rows_bytes));
     };
 
@@ -206,31 +224,46 @@ Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
 
 Bytes encode_group_dispatch(const GroupDispatch& message, const WireRows& from,
                             std::span<const std::uint32_t> tokens, bool lz4) {
-    const GroupShape& shape = message.shape;
-    const std::size_t value_bytes = std::size_t{from.row_size} * dtype_bits(from.dtype) / 8,
-                      scale_bytes = from.dtype == Dtype::int8 ? sizeof(float) : 0,
-                      num_rows = from.bytes.size() /
-                                 std::max<std::size_t>(1, value_bytes + scale_bytes);
-    MOEX_CHECK(from.dtype == x_dtype_of(shape, message.x_int8) &&
-                   from.row_size == shape.hidden_dim && tokens.size() == shape.num_tokens,
-               text(tokens.size(), " rows of ", from.row_size, ' ', dtype_name(from.dtype), " for ",
-                    shape.num_tokens, " x ", shape.hidden_dim));
+    check_rows_of(message, from, tokens);
+    const std::size_t num_rows = from.num_rows();
 
     // values of all rows, then, of int8, their scales
     return encode_with(message, lz4, [&](std::span<std::byte> out) {
-        const std::byte* const scales = from.bytes.data() + num_rows * value_bytes;
         std::byte* to = out.data();
         for (const std::uint32_t row : tokens) {
             MOEX_CHECK(row < num_rows, text("row ", row, " of ", num_rows));
-            std::memcpy(to, from.bytes.data() + row * value_bytes, value_bytes);
-            to += value_bytes;
+            std::memcpy(to, from.values_of(row).data(), from.value_bytes());
+            to += from.value_bytes();
         }
-        if (scale_bytes == 0) return;
+        if (from.scale_bytes() == 0) return;
         for (const std::uint32_t row : tokens) {
-            std::memcpy(to, scales + row * scale_bytes, scale_bytes);
-            to += scale_bytes;
+            std::memcpy(to, from.scale_of(row).data(), from.scale_bytes());
+            to += from.scale_bytes();
         }
     });
+}
+
+WireFrame gather_group_dispatch(const GroupDispatch& message, std::shared_ptr<const WireRows> from,
+                                std::span<const std::uint32_t> tokens) {
+    const GroupShape& shape = message.shape;
+    check_sizes(message);
+    check_rows_of(message, *from, tokens);
+
+    ByteWriter out(body_offset_bytes + table_bytes(shape));
+    begin_frame(out, FrameType::group_dispatch, message.sequence_id);
+    write_group_header(out, shape, message.x_int8 ? flag_x_int8 : std::uint8_t{0});
+    write_tables(out.grow(table_bytes(shape)).data(), message);
+    Bytes head = finish_frame(std::move(out)), tail;
+    for (const std::uint32_t row : tokens) {
+        const ByteView scale = from->scale_of(row);
+        tail.insert(tail.end(), scale.begin(), scale.end());
+    }
+
+    const std::uint64_t frame_bytes = head.size() + tokens.size() * from->value_bytes() +
+                                      tail.size();
+    MOEX_CHECK(frame_bytes <= frame_bytes_max, text("GROUP_DISPATCH of ", frame_bytes, " bytes"));
+    patch_payload_bytes(head, frame_bytes - frame_header_bytes);
+    return {std::move(head), std::move(from), {tokens.begin(), tokens.end()}, std::move(tail)};
 }
 
 Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits,
@@ -327,6 +360,12 @@ ByteView frame_group_result(std::span<std::byte> frame, std::uint32_t sequence_i
     std::copy(around.begin() + body_offset_bytes, around.end(),
               frame.begin() + static_cast<std::ptrdiff_t>(body_offset_bytes + y_bytes));
     return frame.first(body_offset_bytes + y_bytes + times_bytes);
+}
+
+bool has_lz4_flag(ByteView frame) {
+    constexpr std::size_t flags_offset_bytes = tensor_header_bytes - 1;
+    return frame.size() > flags_offset_bytes &&
+           (std::to_integer<unsigned>(frame[flags_offset_bytes]) & flag_lz4) != 0;
 }
 
 Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits) {

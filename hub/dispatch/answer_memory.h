@@ -1,8 +1,9 @@
 // The memory of answers, kept for those to come: some megabytes a layer, and to ask the system for
-// their pages each time costs more than what is done with them.
+// their pages each time costs more than what is done with them. Any thread.
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@ class AnswerMemory {
   public:
     // Of any size, with anything in it; the last that was given, which a cache still has.
     std::vector<float> take() {
+        const std::lock_guard lock(mutex_);
         if (kept_.empty()) return {};
 
         std::vector<float> memory = std::move(kept_.back());
@@ -22,13 +24,17 @@ class AnswerMemory {
 
     void give(std::vector<float> memory) {
         const std::size_t bytes = bytes_of(memory);
+        const std::lock_guard lock(mutex_);
         if (bytes == 0 || bytes_ + bytes > bytes_max) return;
 
         bytes_ += bytes;
         kept_.push_back(std::move(memory));
     }
 
-    std::size_t bytes() const { return bytes_; }
+    std::size_t bytes() const {
+        const std::lock_guard lock(mutex_);
+        return bytes_;
+    }
     static constexpr std::size_t bytes_max = 32 << 20;
 
   private:
@@ -36,6 +42,7 @@ class AnswerMemory {
         return memory.capacity() * sizeof(float);
     }
 
+    mutable std::mutex mutex_;
     std::vector<std::vector<float>> kept_;
     std::size_t bytes_ = 0;
 };

@@ -3,43 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "protocol/half.h"
 
-// Compiled for wider vectors too and chosen when the program starts. The results are the same
-// bits: nothing is contracted.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define MOEX_WIDE_LOOPS __attribute__((target_clones("arch=x86-64-v3", "default")))
-#else
-#define MOEX_WIDE_LOOPS
-#endif
-
 namespace moex {
-namespace {
-
-// Sum of squares in double; in lanes so that it vectorises without reassociation by the compiler,
-// and in sixteen so that an addition does not wait for the one before.
-MOEX_WIDE_LOOPS double square_sum(const float* values, std::size_t count) {
-    constexpr std::size_t num_lanes = 16;
-    double lanes[num_lanes] = {};
-    std::size_t i = 0;
-    for (; i + num_lanes <= count; i += num_lanes)
-        for (std::size_t lane = 0; lane < num_lanes; ++lane)
-            lanes[lane] += static_cast<double>(values[i + lane]) * values[i + lane];
-    for (; i < count; ++i) lanes[0] += static_cast<double>(values[i]) * values[i];
-    return std::accumulate(lanes, lanes + num_lanes, 0.0);
-}
-
-MOEX_WIDE_LOOPS void add_row(float* __restrict sum, const float* __restrict row,
-                             std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) sum[i] += row[i];
-}
-
-}  // namespace
-
 void Piece::reset() {
     // vectors are kept for their memory
     Piece fresh;
@@ -54,8 +22,9 @@ bool Piece::was_tried(WorkerId worker) const {
     return std::find(tried.begin(), tried.end(), worker) != tried.end();
 }
 
-Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base,
-                   std::uint32_t num_copies, std::span<const std::uint32_t> piece_pairs_max) {
+Status Round::open(const ExpertBatch& batch, RoundRows rows, const SwarmOptions& options,
+                   std::uint32_t unit_base, std::uint32_t num_copies,
+                   std::span<const std::uint32_t> piece_pairs_max) {
     layer = batch.layer;
     num_tokens = batch.num_tokens;
     hidden_size = batch.hidden_size;
@@ -67,9 +36,13 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     waiting = false;
     wait_until = retry_at = give_up_at = again_at = std::nullopt;
     num_retries = num_unpaid = 0;
-    num_forms = 0;
 
-    MOEX_TRY(take_rows(batch, options.rounding));
+    MOEX_TRY(std::move(rows.status));
+    x = std::move(rows.x);
+    x_rms = std::move(rows.x_rms);
+    row_order = std::move(rows.row_order);
+    forms = std::move(rows.forms);
+    const std::uint32_t num_narrow_rows = rows.num_narrow_rows;
 
     const std::uint32_t block_rows = std::max(
         1u, std::min({options.limits.num_tokens_max, options.limits.num_pairs_max, 65535u}));
@@ -89,34 +62,6 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     }
     pieces.resize(num_pieces_cut);
     pieces_left = static_cast<std::uint32_t>(num_pieces_cut);
-    return {};
-}
-
-// x as it will be computed with, its norms, and the order in which its rows travel: those of the
-// wire's dtype first.
-Status Round::take_rows(const ExpertBatch& batch, const ExpertRounding& rounding) {
-    const std::size_t num_values = std::size_t{num_tokens} * hidden_size;
-    // the local backend may still read the old one
-    if (!x || x.use_count() > 1) x = std::make_shared<std::vector<float>>();
-    x->assign(batch.x.begin(), batch.x.begin() + static_cast<std::ptrdiff_t>(num_values));
-
-    x_rms.resize(num_tokens);
-    row_order.clear();
-    wide_rows.clear();
-    for (std::uint32_t row = 0; row < num_tokens; ++row) {
-        const std::span<float> values(x->data() + std::size_t{row} * hidden_size, hidden_size);
-        const double sum = square_sum(values.data(), hidden_size);
-        if (!std::isfinite(sum))
-            return Error{ErrorCode::invalid_argument,
-                         text("layer ", layer, ": row ", row, " of x is not finite")};
-        x_rms[row] = std::sqrt(sum / std::max(1u, hidden_size));
-
-        const Dtype dtype = rounding.dtype_of(values);
-        (dtype == rounding.wire_dtype ? row_order : wide_rows).push_back(row);
-        if (rounding.deterministic) round_rows(dtype, values, hidden_size);
-    }
-    num_narrow_rows = static_cast<std::uint32_t>(row_order.size());
-    row_order.insert(row_order.end(), wide_rows.begin(), wide_rows.end());
     return {};
 }
 
@@ -220,19 +165,22 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
     out.shape = attempt.shape;
 }
 
-Bytes Round::encode(const Attempt& attempt, const GroupDispatch& group, bool lz4) {
+const std::shared_ptr<const WireRows>& Round::rows_in(Dtype dtype, const RowReader& reader) {
+    for (const auto& form : forms)
+        if (form->dtype == dtype) return form;
+    return forms.emplace_back(reader.pool()->encode(dtype, *x, hidden_size));
+}
+
+WireFrame Round::encode(const Attempt& attempt, const GroupDispatch& group, bool lz4,
+                        const RowReader& reader) {
+    // less than that is copied sooner than counted
+    constexpr std::uint64_t gathered_bytes_min = 32 << 10;
     const Dtype dtype = x_dtype_of(group.shape, group.x_int8);
-    std::size_t form = 0;
-    while (form < num_forms && forms[form].dtype != dtype) ++form;
-    if (form == num_forms) {
-        if (forms.size() == num_forms) forms.emplace_back();
-        ++num_forms;
-        forms[form].dtype = dtype;
-        forms[form].row_size = hidden_size;
-        forms[form].bytes.resize(wire_rows_bytes(dtype, num_tokens, hidden_size));
-        encode_rows(dtype, *x, hidden_size, forms[form].bytes);
-    }
-    return encode_group_dispatch(group, forms[form], attempt.tokens, lz4);
+    const std::shared_ptr<const WireRows>& rows = rows_in(dtype, reader);
+    const bool gathers = !lz4 && reader.pool()->may_share() &&
+                         attempt.tokens.size() * rows->value_bytes() >= gathered_bytes_min;
+    if (gathers) return gather_group_dispatch(group, rows, attempt.tokens);
+    return encode_group_dispatch(group, *rows, attempt.tokens, lz4);
 }
 
 void Round::copy_rows(const Attempt& attempt, std::vector<float>& out) const {
@@ -322,23 +270,24 @@ bool Round::covered(const Attempt& attempt) const {
                        [&](std::uint32_t index) { return pieces[index].done; });
 }
 
-void Round::finish(std::vector<float>& y, ExpertAnswer& provenance) const {
-    y.assign(std::size_t{num_tokens} * hidden_size, 0.0f);
+void Round::close() {
+    answers.clear();
+    forms.clear();
+    x.reset();
+}
+
+RoundSum Round::finish(ExpertAnswer& provenance) {
+    RoundSum sum(num_tokens, hidden_size);
+    for (RoundAnswer& answer : answers) sum.keep(std::move(answer.y));
     provenance.rows.assign(num_tokens, RowProvenance{});
 
     for (const Piece& piece : pieces) {  // ascending by expert within a row
-        const RoundAnswer& answer = answers[static_cast<std::size_t>(piece.answer)];
+        const auto number = static_cast<std::uint32_t>(piece.answer);
+        const RoundAnswer& answer = answers[number];
         const bool local = answer.worker == 0;
         const std::span<const std::uint16_t> rows(pair_row.data() + piece.pair_begin,
                                                   piece.num_pairs());
-
-        if (answer.unsummed) {
-            const float* value = answer.y.data() + std::size_t{piece.answer_pair} * hidden_size;
-            for (const std::uint16_t row : rows) {
-                add_row(y.data() + std::size_t{row} * hidden_size, value, hidden_size);
-                value += hidden_size;
-            }
-        }
+        if (answer.unsummed) sum.add(number, piece.answer_pair, rows);
 
         const std::uint16_t remote = !local, here = local, hedged = piece.hedged,
                             verified = !local && answer.proof == Proof::verified,
@@ -364,12 +313,12 @@ void Round::finish(std::vector<float>& y, ExpertAnswer& provenance) const {
         });
 
         for (const RoundAnswer* answer : summed)
-            for (std::size_t i = 0; i < answer->tokens.size(); ++i)
-                add_row(y.data() + std::size_t{answer->tokens[i]} * hidden_size,
-                        answer->y.data() + i * hidden_size, hidden_size);
+            sum.add(static_cast<std::uint32_t>(answer - answers.data()), 0,
+                    std::span<const std::uint32_t>(answer->tokens));
     }
 
     name_workers(provenance);
+    return sum;
 }
 
 // Whose answers counted, for the round and for each of its rows.
@@ -401,14 +350,13 @@ void Round::name_workers(ExpertAnswer& provenance) const {
                              provenance.workers.end());
 }
 
-bool within_norm_bound(const Round& round, const Attempt& attempt, const std::vector<float>& y,
-                       bool unsummed, double norm_bound) {
-    const std::size_t hidden = round.hidden_size;
+bool within_norm_bound(const Round& round, const Attempt& attempt,
+                       std::span<const double> square_sums, bool unsummed, double norm_bound) {
     const auto fits = [&](std::size_t y_row, std::size_t x_row) {
-        const double sum = square_sum(y.data() + y_row * hidden, hidden);
         // false for NaN
-        return std::isfinite(sum) && std::sqrt(sum / static_cast<double>(hidden)) <=
-                                         norm_bound * std::max(1.0, round.x_rms[x_row]);
+        return std::isfinite(square_sums[y_row]) &&
+               std::sqrt(square_sums[y_row] / static_cast<double>(round.hidden_size)) <=
+                   norm_bound * std::max(1.0, round.x_rms[x_row]);
     };
 
     if (!unsummed) {

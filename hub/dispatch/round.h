@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "hub/dispatch/round_rows.h"
 #include "hub/dispatch/swarm_types.h"
 #include "protocol/group_rows.h"
 
@@ -99,40 +100,42 @@ struct Round {
     bool unsummed = true, waiting = false;
     std::uint32_t copies = 1;
 
-    std::shared_ptr<std::vector<float>> x;  // [num_tokens, hidden_size]
-    std::vector<double> x_rms;              // [num_tokens]
-    std::vector<std::uint32_t> row_order;   // [num_tokens], rows of the wire's dtype first
-    std::vector<std::uint16_t> pair_row;    // [num_pairs], by (block, expert, row)
-    std::vector<float> pair_gate;           // [num_pairs]
-    std::vector<half> wire_gate;            // [num_pairs], as it travels
-    std::vector<Piece> pieces;              // by (block, expert)
+    std::shared_ptr<const std::vector<float>> x;  // [num_tokens, hidden_size]
+    std::vector<double> x_rms;                    // [num_tokens]
+    std::vector<std::uint32_t> row_order;         // [num_tokens], rows of the wire's dtype first
+    // x in each form that it travels in: frames share them
+    std::vector<std::shared_ptr<const WireRows>> forms;
+    std::vector<std::uint16_t> pair_row;  // [num_pairs], by (block, expert, row)
+    std::vector<float> pair_gate;         // [num_pairs]
+    std::vector<half> wire_gate;          // [num_pairs], as it travels
+    std::vector<Piece> pieces;            // by (block, expert)
     std::uint32_t pieces_left = 0;
     std::vector<AttemptId> attempts;  // live
     std::vector<RoundAnswer> answers;
 
     // Scratch of open().
-    std::uint32_t num_narrow_rows = 0;
     std::size_t num_pieces_cut = 0;
-    std::vector<std::uint32_t> wide_rows;      // beyond the wire's dtype: bf16, in their own blocks
     std::vector<std::uint32_t> pair_begin_of;  // [num_experts + 1] of a block
     // Scratch of fill_group(): the rows that it touches, and where each lies among them.
     std::vector<std::uint64_t> row_bits;   // [num_tokens / 64]
     std::vector<std::uint16_t> row_place;  // [num_tokens]
-    // x in each form that it travelled in so far, the first num_forms of them
-    std::vector<WireRows> forms;
-    std::size_t num_forms = 0;
 
-    // Takes over what it needs of `batch`. `unit_base`:
-    // the placement's unit of the layer's expert 0.
+    // Takes over what it needs of `batch`, beside its `rows`. `unit_base`: the placement's unit of
+    // the layer's expert 0.
     // `piece_pairs_max` [num_experts]: no piece of the expert has more pairs; empty: no such bound.
     // invalid_argument when a value of x is not finite.
-    Status open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base,
-                std::uint32_t copies, std::span<const std::uint32_t> piece_pairs_max);
+    Status open(const ExpertBatch& batch, RoundRows rows, const SwarmOptions& options,
+                std::uint32_t unit_base, std::uint32_t copies,
+                std::span<const std::uint32_t> piece_pairs_max);
     // Writes the pairs of attempt.pieces as a group (without x and sequence id); fills
     // attempt.shape, tokens and num_pairs.
     void fill_group(Attempt& attempt, GroupDispatch& out);
-    // The group's frame; the rows of x are encoded once for all groups of the round.
-    Bytes encode(const Attempt& attempt, const GroupDispatch& group, bool lz4);
+    // The group's frame. The rows of x are encoded once for all groups of the round, and shared by
+    // their frames as long as few bytes are out (WireRowsPool).
+    WireFrame encode(const Attempt& attempt, const GroupDispatch& group, bool lz4,
+                     const RowReader& reader);
+    // Lets go of what others wait for the memory of: x and the answers.
+    void close();
     // x of the attempt's rows.
     void copy_rows(const Attempt& attempt, std::vector<float>& out) const;
     // Joins and leaves the pieces' lists of live attempts.
@@ -146,9 +149,9 @@ struct Round {
                          Proof proof = Proof::verified);
     // Forgets the answers of a worker that turned out a liar; how many pieces opened again.
     std::uint32_t reject_answers_of(WorkerId worker);
-    // The weighted sum over experts in f32, ascending by
-    // expert, and where it came from. All pieces are done.
-    void finish(std::vector<float>& y, ExpertAnswer& provenance) const;
+    // The weighted sum over experts in f32, ascending by expert, to be added up by whoever waits
+    // for it, and where it came from. All pieces are done. Takes the answers' rows.
+    RoundSum finish(ExpertAnswer& provenance);
     bool covered(const Attempt& attempt) const;  // nothing of it is wanted any more
 
   private:
@@ -156,14 +159,15 @@ struct Round {
         std::uint32_t number = 0, row_begin = 0, row_end = 0;  // of row_order
         Dtype dtype = Dtype::f16;
     };
-    Status take_rows(const ExpertBatch& batch, const ExpertRounding& rounding);
+    const std::shared_ptr<const WireRows>& rows_in(Dtype dtype, const RowReader& reader);
     void cut_block(const ExpertBatch& batch, const SwarmOptions& options, const Block& block,
                    std::uint32_t unit_base, std::span<const std::uint32_t> piece_pairs_max);
     void name_workers(ExpertAnswer& provenance) const;
 };
 
 // |y| of each row against what x allows: every rms(y) <= norm_bound * max(1, rms of its x).
-bool within_norm_bound(const Round& round, const Attempt& attempt, const std::vector<float>& y,
-                       bool unsummed, double norm_bound);
+// `square_sums`: of the rows of y.
+bool within_norm_bound(const Round& round, const Attempt& attempt,
+                       std::span<const double> square_sums, bool unsummed, double norm_bound);
 
 }  // namespace moex

@@ -112,7 +112,8 @@ void SwarmState::send_attempt(Turn& turn, Round& round, Worker& worker,
         std::swap(single.gates, group.gates);
     } else {
         group.sequence_id = attempt.sequence_id;
-        turn.send(worker, round.encode(attempt, group, worker.lz4));
+        row_reader.set_usual_form(x_dtype_of(group.shape, group.x_int8));
+        turn.send(worker, round.encode(attempt, group, worker.lz4, row_reader));
     }
 }
 

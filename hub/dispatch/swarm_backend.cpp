@@ -22,16 +22,17 @@ struct PendingRound {
     std::atomic<bool> done = false;  // written under the mutex
     bool abandoned = false;          // its spans are gone
     ExpertBatch batch;
+    RoundRows rows;  // the batch's, until the strand has them
     RoundId id = 0;  // the strand's; 0 until it was opened
     std::optional<Result<ExpertAnswer>> answer;
-    std::vector<float> y;
+    RoundSum sum;
 
-    void complete(Result<ExpertAnswer> result, std::vector<float> sum) {
+    void complete(Result<ExpertAnswer> result, RoundSum of_answers) {
         {
             const std::lock_guard lock(mutex);
             if (done) return;
             answer = std::move(result);
-            y = std::move(sum);
+            sum = std::move(of_answers);
             done = true;
         }
         done_signal.notify_all();
@@ -49,6 +50,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     bool closed = false;
 
     SwarmCore core;
+    const RowReader row_reader;  // the core's, for the engine's thread
     SwarmHost& host;
     const ExpertCompute* local;
     std::function<void(const WorkerEvent&)> on_event;
@@ -72,6 +74,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     State(SwarmOptions options, SwarmHost& swarm_host, const ExpertCompute* local_experts,
           std::function<void(const WorkerEvent&)> event)
         : core(std::move(options)),
+          row_reader(core.row_reader()),
           host(swarm_host),
           local(local_experts),
           on_event(std::move(event)),
@@ -136,7 +139,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     void act(RoundDone& action) {
         auto node = rounds.extract(action.round);
         drop_jobs(action.round);
-        if (node) node.mapped()->complete(std::move(action.answer), std::move(action.y));
+        if (node) node.mapped()->complete(std::move(action.answer), std::move(action.sum));
     }
     // What nobody waits for any more would keep the next round waiting.
     void drop_jobs(RoundId round) {
@@ -244,8 +247,9 @@ class SwarmRound : public ExpertRound {
         if (!pending_->answer) return Error{ErrorCode::invalid_argument, "wait() was called twice"};
         Result<ExpertAnswer> answer = std::move(*pending_->answer);
         pending_->answer.reset();
-        if (answer.ok())
-            std::copy(pending_->y.begin(), pending_->y.end(), pending_->batch.y.begin());
+        const RoundSum sum = std::move(pending_->sum);
+        lock.unlock();
+        if (answer.ok()) sum.write(pending_->batch.y);
         return answer;
     }
 
@@ -294,6 +298,7 @@ SwarmBackend::~SwarmBackend() {
 std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
     auto pending = std::make_shared<PendingRound>();
     pending->batch = batch;
+    pending->rows = state_->row_reader.read(batch);
     state_->host.post([weak = std::weak_ptr<State>(state_), pending] {
         const auto state = weak.lock();
         if (!state) {
@@ -308,10 +313,11 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
         const TraceSpan span(Trace::Row::strand, "round", {"layer", pending->batch.layer});
         std::vector<SwarmAction> actions;
         {
-            // while x is copied the batch may not go away
+            // while its experts are read the batch may not go away
             const std::lock_guard spans(pending->mutex);
             if (pending->abandoned) return;
-            pending->id = state->core.on_round(now_steady(), pending->batch, actions);
+            pending->id = state->core.on_round(now_steady(), pending->batch,
+                                               std::move(pending->rows), actions);
         }
         state->rounds.emplace(pending->id, pending);
         state->perform(actions);
@@ -360,6 +366,13 @@ void SwarmBackend::on_frame(WorkerId worker, ByteView frame) {
     const std::lock_guard lock(state_->mutex);
     std::vector<SwarmAction> actions;
     state_->core.on_frame(now_steady(), worker, frame, actions);
+    state_->perform(actions);
+}
+
+void SwarmBackend::on_answer(WorkerId worker, WorkerAnswer answer) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    state_->core.on_answer(now_steady(), worker, std::move(answer), actions);
     state_->perform(actions);
 }
 

@@ -27,7 +27,7 @@ class WorkerLink {
   public:
     virtual ~WorkerLink() = default;
     // an outbox beyond its byte cap closes the connection
-    virtual void send(Bytes frame) = 0;
+    virtual void send(WireFrame frame) = 0;
     virtual void close(CloseCode code, const std::string& reason) = 0;
     // A longer frame ends the connection with 1009, from the next frame header on: a read that
     // waits for one already is bound by it as well.
@@ -55,6 +55,8 @@ class SwarmBackend : public ExpertBackend {
     // From the strand.
     WorkerId on_connect(std::shared_ptr<WorkerLink> link, std::string address, bool authorized);
     void on_frame(WorkerId worker, ByteView frame);
+    // An answer that its connection's thread has read already, by core().answer_reader().
+    void on_answer(WorkerId worker, WorkerAnswer answer);
     void on_disconnect(WorkerId worker);
     void drain(Duration deadline);
     Status order(WorkerId worker, WorkerOrder order);

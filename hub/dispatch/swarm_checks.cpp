@@ -8,12 +8,6 @@
 namespace moex {
 namespace {
 
-double row_rms(std::span<const float> row) {
-    double sum = 0;
-    for (const float value : row) sum += static_cast<double>(value) * value;
-    return std::sqrt(sum / static_cast<double>(std::max<std::size_t>(1, row.size())));
-}
-
 // Calls `visit(pair, expert, unit, y_row)` for each pair of the attempt: `pair` of the round's,
 // `y_row` of the answer.
 template <class Visit>
@@ -36,10 +30,9 @@ void each_pair(const Round& round, const Attempt& attempt, bool unsummed, const 
 }  // namespace
 
 // Larger than what was ever right for these experts, or nothing at all.
-bool SwarmState::is_odd(const Round& round, const Attempt& attempt, std::span<const float> y,
-                        bool unsummed) const {
-    const std::size_t hidden = round.hidden_size;
-    std::vector<double> bounds(y.size() / hidden);
+bool SwarmState::is_odd(const Round& round, const Attempt& attempt,
+                        std::span<const double> square_sums, bool unsummed) const {
+    std::vector<double> bounds(square_sums.size());
     each_pair(round, attempt, unsummed,
               [&](std::uint32_t pair, std::uint16_t, std::uint32_t unit, std::uint32_t y_row) {
                   bounds[y_row] += std::fabs(round.pair_gate[pair]) * gains.bound(unit) *
@@ -47,7 +40,7 @@ bool SwarmState::is_odd(const Round& round, const Attempt& attempt, std::span<co
               });
 
     for (std::size_t row = 0; row < bounds.size(); ++row) {
-        const double norm = row_rms(y.subspan(row * hidden, hidden));
+        const double norm = std::sqrt(square_sums[row] / static_cast<double>(round.hidden_size));
         if (norm == 0 || norm > bounds[row]) return true;
     }
     return false;
@@ -92,8 +85,9 @@ AnswerSample SwarmState::sample_of(const Round& round, const Attempt& attempt,
     return sample;
 }
 
-void SwarmState::receive_answer(Turn& turn, Worker& worker, Attempt& attempt, std::vector<float> y,
+void SwarmState::receive_answer(Turn& turn, Worker& worker, Attempt& attempt, WorkerAnswer answer,
                                 bool unsummed) {
+    std::vector<float>& y = answer.y;
     if (attempt.witness_of != 0) {
         on_witness(turn, worker, attempt, std::move(y), unsummed);
         return;
@@ -104,7 +98,7 @@ void SwarmState::receive_answer(Turn& turn, Worker& worker, Attempt& attempt, st
     }
 
     const Round& round = *find_round(attempt.round);
-    const bool odd = worker.is_proven && is_odd(round, attempt, y, unsummed);
+    const bool odd = worker.is_proven && is_odd(round, attempt, answer.square_sums, unsummed);
     CheckPlan plan = trust.plan(worker.trust_key, worker.trust_address,
                                 static_cast<std::uint32_t>(y.size() / round.hidden_size),
                                 attempt.num_pairs, odd, turn.now);

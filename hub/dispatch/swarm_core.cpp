@@ -61,6 +61,9 @@ SwarmState::SwarmState(SwarmOptions given)
     : options(std::move(given)),
       trust(options.checks),
       gains(std::size_t{num_moe_layers(options)} * options.limits.num_experts),
+      answer_memory(std::make_shared<AnswerMemory>()),
+      answer_reader(options.limits, answer_memory),
+      row_reader(options.rounding, answer_memory),
       policy(options.hedge),
       directory(directory_options(options)) {
     MOEX_CHECK(options.layer_is_moe.size() == options.limits.num_layers,
@@ -78,11 +81,24 @@ SwarmState::SwarmState(SwarmOptions given)
                             (sizeof(Unit) + sizeof(UnitTier));
 }
 
-void SwarmState::Turn::send(Worker& worker, Bytes frame) {
-    worker.bytes_sent += frame.size();
-    state.counts.bytes_sent += frame.size();
+void SwarmState::Turn::send(Worker& worker, WireFrame frame) {
+    worker.bytes_sent += frame.size_bytes();
+    state.counts.bytes_sent += frame.size_bytes();
     ++state.counts.frames_sent;
     out.push_back(SendFrame{.worker = worker.id, .frame = std::move(frame)});
+}
+
+void SwarmState::count_frame(Worker& worker, std::uint64_t frame_bytes) {
+    ++counts.frames_received;
+    counts.bytes_received += frame_bytes;
+    worker.bytes_received += frame_bytes;
+}
+
+void SwarmState::on_sign_of_life(Worker& worker, TimePoint now) {
+    worker.cancels_since_heard = 0;
+    worker.heard_at = heard_at = now;
+    unheard.clear();
+    if (std::exchange(dark, false)) capacity_freed = true;
 }
 
 void SwarmState::tell_frame_limit(Turn& turn, Worker& worker) {
@@ -371,11 +387,22 @@ void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
     Worker* worker = state.pool.find(id);
     if (worker == nullptr) return;  // closed meanwhile
 
-    ++state.counts.frames_received;
-    state.counts.bytes_received += frame.size();
-    worker->bytes_received += frame.size();
-
+    state.count_frame(*worker, frame.size());
     state.on_frame(turn, *worker, frame);
+    if (Worker* still = state.pool.find(id)) state.tell_frame_limit(turn, *still);
+    state.close_drained(turn);
+}
+
+void SwarmCore::on_answer(TimePoint now, WorkerId id, WorkerAnswer answer,
+                          std::vector<SwarmAction>& actions) {
+    SwarmState& state = *state_;
+    SwarmState::Turn turn{state, now, actions};
+    Worker* worker = state.pool.find(id);
+    if (worker == nullptr || !worker->welcomed()) return;  // closed meanwhile
+
+    state.count_frame(*worker, answer.frame_bytes);
+    state.on_sign_of_life(*worker, now);
+    state.on_answer(turn, *worker, std::move(answer));
     if (Worker* still = state.pool.find(id)) state.tell_frame_limit(turn, *still);
     state.close_drained(turn);
 }
@@ -388,6 +415,11 @@ void SwarmCore::on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmA
 
 RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
                             std::vector<SwarmAction>& actions) {
+    return on_round(now, batch, state_->row_reader.read(batch), actions);
+}
+
+RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch, RoundRows rows,
+                            std::vector<SwarmAction>& actions) {
     SwarmState& state = *state_;
     SwarmState::Turn turn{state, now, actions};
 
@@ -396,8 +428,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
     MOEX_CHECK(batch.hidden_size == state.options.limits.hidden_size && batch.num_tokens <= 65535,
                text("a batch of [", batch.num_tokens, ", ", batch.hidden_size, "] for hidden_size ",
                     state.options.limits.hidden_size));
-    MOEX_CHECK(batch.x.size() >= std::size_t{batch.num_tokens} * batch.hidden_size &&
-                   batch.expert_ids.size() >= std::size_t{batch.num_tokens} * batch.top_k &&
+    MOEX_CHECK(batch.expert_ids.size() >= std::size_t{batch.num_tokens} * batch.top_k &&
                    batch.expert_weights.size() >= std::size_t{batch.num_tokens} * batch.top_k,
                "the batch's spans are shorter than its sizes say");
 
@@ -421,8 +452,8 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
                                      batch.num_tokens, now);
     state.directory.needs_layer_of(state.unit_of(batch.layer, 0));
 
-    const Status opened = round.open(batch, state.options, state.unit_of(batch.layer, 0),
-                                     state.policy.attempts_at_once(),
+    const Status opened = round.open(batch, std::move(rows), state.options,
+                                     state.unit_of(batch.layer, 0), state.policy.attempts_at_once(),
                                      state.piece_pairs_max(batch.layer));
     if (!opened.ok()) {
         round.attempts.clear();
@@ -467,7 +498,8 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
                text("local answer has ", y->size(), " values for ", attempt->num_pairs,
                     " pairs of ", round.hidden_size));
 
-    if (!within_norm_bound(round, *attempt, *y, true, std::numeric_limits<double>::max())) {
+    if (!within_norm_bound(round, *attempt, square_sums_of(*y, round.hidden_size), true,
+                           std::numeric_limits<double>::max())) {
         state.fail_round(
             turn, round,
             {ErrorCode::non_finite,
@@ -549,6 +581,8 @@ void SwarmCore::set_local_fallback(bool on) {
     state_->options.local_fallback = on;
     if (!on) state_->dark = false;  // then the workers are all there is
 }
+const RowReader& SwarmCore::row_reader() const { return state_->row_reader; }
+const AnswerReader& SwarmCore::answer_reader() const { return state_->answer_reader; }
 const SwarmOptions& SwarmCore::options() const { return state_->options; }
 
 }  // namespace moex

@@ -15,7 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "hub/dispatch/round_rows.h"
 #include "hub/dispatch/swarm_types.h"
+#include "hub/dispatch/worker_answer.h"
 
 namespace moex {
 
@@ -33,10 +35,16 @@ class SwarmCore {
                         std::vector<SwarmAction>& actions);
     void on_frame(TimePoint now, WorkerId worker, ByteView frame,
                   std::vector<SwarmAction>& actions);
+    // The same for an answer that was read elsewhere, by the core's own reader.
+    void on_answer(TimePoint now, WorkerId worker, WorkerAnswer answer,
+                   std::vector<SwarmAction>& actions);
     void on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions);
     // Opens a round. Copies what it needs of `batch`.
     // RoundDone follows, at once or later, exactly once.
     RoundId on_round(TimePoint now, const ExpertBatch& batch, std::vector<SwarmAction>& actions);
+    // The same where the core's own reader has read the batch's rows already: x may be gone.
+    RoundId on_round(TimePoint now, const ExpertBatch& batch, RoundRows rows,
+                     std::vector<SwarmAction>& actions);
     // What coming layers may be asked for, the surest first. Advice: no answer depends on it.
     void on_hints(TimePoint now, std::span<const ExpertHint> hints,
                   std::vector<SwarmAction>& actions);
@@ -82,6 +90,9 @@ class SwarmCore {
     // Test and operator switches, at run time.
     void set_hedge(const HedgePolicy& policy);  // for rounds that open later
     const SwarmOptions& options() const;        // as they stand now
+    // For answers and rows that another thread reads. A copy may outlive the core.
+    const AnswerReader& answer_reader() const;
+    const RowReader& row_reader() const;
     void set_local_fallback(bool on);
 
   private:

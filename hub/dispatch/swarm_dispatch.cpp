@@ -483,7 +483,8 @@ void SwarmState::send_group(Turn& turn, Round& round, Worker& worker,
 
 void SwarmState::finish_round(Turn& turn, Round& round) {
     RoundDone done{.round = round.id, .answer = ExpertAnswer{}};
-    round.finish(done.y, *done.answer);
+    done.sum = round.finish(*done.answer);
+    done.sum.give_back_to(answer_memory);
     done.answer->waited = turn.now - round.started;
     for (const RowProvenance& row : done.answer->rows) {
         counts.pairs_verified += row.pairs_verified;
@@ -522,8 +523,8 @@ void SwarmState::close_round(Turn& turn, Round& round) {
     if (round.waiting) std::erase(waiting, round.id);
     round.waiting = false;
 
-    for (RoundAnswer& answer : round.answers) answer_memory.give(std::move(answer.y));
-    round.answers.clear();
+    for (RoundAnswer& answer : round.answers) answer_memory->give(std::move(answer.y));
+    round.close();
 
     auto node = rounds.extract(round.id);
     if (round_reserve.size() < rounds_kept_max) round_reserve.push_back(std::move(node.mapped()));

@@ -59,10 +59,7 @@ void SwarmState::on_frame(Turn& turn, Worker& worker, ByteView frame) {
         return;
     }
 
-    worker.cancels_since_heard = 0;
-    worker.heard_at = heard_at = turn.now;
-    unheard.clear();
-    if (std::exchange(dark, false)) capacity_freed = true;
+    on_sign_of_life(worker, turn.now);
 
     switch (header->type) {
         case FrameType::heartbeat:
@@ -205,14 +202,26 @@ void SwarmState::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& hea
 }
 
 void SwarmState::on_result(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame) {
-    const AttemptId* live = worker.ids.find_live(header.sequence_id);
-    if (live == nullptr) return on_unawaited_result(turn, worker, header.sequence_id);
+    // a few compressed bytes may stand for many: not before it is seen that they were asked for
+    if (worker.ids.find_live(header.sequence_id) == nullptr)
+        on_unawaited_result(turn, worker, header.sequence_id);
+    else
+        on_answer(turn, worker, answer_reader.read(header, frame));
+}
+
+void SwarmState::on_answer(Turn& turn, Worker& worker, WorkerAnswer answer) {
+    const AttemptId* live = worker.ids.find_live(answer.sequence_id);
+    if (live == nullptr) {
+        answer_memory->give(std::move(answer.y));
+        return on_unawaited_result(turn, worker, answer.sequence_id);
+    }
 
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
-    ReadAnswer answer = read_answer(worker, attempt, round, header.type, frame);
+    const bool of_its_type = worker.published_peer == (answer.type == FrameType::result),
+               is_broken = of_its_type && answer.broken;
 
-    if (answer.broken && answer.broken->code != ErrorCode::non_finite) {
+    if (is_broken && answer.broken->code != ErrorCode::non_finite) {
         // Bytes that are no answer at all: the connection
         // is of no use. Its attempts are given to others.
         ++counts.bad_frames;
@@ -220,7 +229,7 @@ void SwarmState::on_result(Turn& turn, Worker& worker, const FrameHeader& header
         return;
     }
 
-    if (answer.broken && worker.published_peer) {
+    if (is_broken && worker.published_peer) {
         // It has no ERROR to say so with: an infinity is how
         // f16 overflows there. No lie, but no answer either.
         ++worker.errors;
@@ -231,11 +240,8 @@ void SwarmState::on_result(Turn& turn, Worker& worker, const FrameHeader& header
         return;
     }
 
-    if (answer.broken) answer.wrong = answer.broken->message;
-    if (answer.wrong.empty() &&
-        !within_norm_bound(round, attempt, answer.y, answer.unsummed, options.norm_bound))
-        answer.wrong = "the answer is beyond the norm bound";
-    if (!answer.wrong.empty()) return on_wrong_answer(turn, worker, attempt, answer.wrong);
+    if (const std::string fault = fault_of(worker, attempt, round, answer); !fault.empty())
+        return on_wrong_answer(turn, worker, attempt, fault);
 
     worker.ids.release(attempt.sequence_id);
     learn_latency(turn.now, attempt, worker);
@@ -251,7 +257,8 @@ void SwarmState::on_result(Turn& turn, Worker& worker, const FrameHeader& header
     ++counts.groups_answered;
     capacity_freed = true;
 
-    receive_answer(turn, worker, attempt, std::move(answer.y), answer.unsummed);
+    receive_answer(turn, worker, attempt, std::move(answer),
+                   worker.published_peer || round.unsummed);
 }
 
 // Of an attempt that was cancelled, or of none at all.
@@ -276,36 +283,27 @@ void SwarmState::on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t s
     capacity_freed = true;
 }
 
-SwarmState::ReadAnswer SwarmState::read_answer(const Worker& worker, const Attempt& attempt,
-                                               const Round& round, FrameType type, ByteView frame) {
+std::string SwarmState::fault_of(const Worker& worker, const Attempt& attempt, const Round& round,
+                                 const WorkerAnswer& answer) const {
     constexpr const char* another_shape = "the answer's shape is not the question's";
-    ReadAnswer read{.unsummed = worker.published_peer || round.unsummed};
+    if (worker.published_peer != (answer.type == FrameType::result))
+        return "the answer is of another type than the question";
+    if (answer.broken) return answer.broken->message;
 
-    if (worker.published_peer != (type == FrameType::result)) {
-        read.wrong = "the answer is of another type than the question";
-    } else if (worker.published_peer) {
-        Result<ExpertResult> answer = decode_result(frame, options.limits);
-        if (!answer.ok())
-            read.broken = answer.error();
-        else if (answer->layer != attempt.shape.layer ||
-                 answer->expert != round.pieces[attempt.pieces.front()].expert ||
-                 answer->dtype != attempt.shape.dtype ||
-                 answer->y.size() != std::size_t{attempt.num_pairs} * round.hidden_size)
-            read.wrong = another_shape;
-        else
-            read.y = std::move(answer->y);
-    } else {
-        Result<GroupResult> answer = decode_group_result(frame, options.limits,
-                                                         answer_memory.take());
-        if (!answer.ok())
-            read.broken = answer.error();
-        else if (!(answer->shape == attempt.shape))
-            read.wrong = another_shape;
-        else
-            read.y = std::move(answer->y);
-        if (answer.ok()) read.times = answer->times;
+    const GroupShape& asked = attempt.shape;
+    if (worker.published_peer) {
+        if (answer.shape.layer != asked.layer || answer.shape.dtype != asked.dtype ||
+            answer.shape.num_tokens != attempt.num_pairs ||
+            answer.expert != round.pieces[attempt.pieces.front()].expert)
+            return another_shape;
+    } else if (!(answer.shape == asked)) {
+        return another_shape;
     }
-    return read;
+
+    if (!within_norm_bound(round, attempt, answer.square_sums,
+                           worker.published_peer || round.unsummed, options.norm_bound))
+        return "the answer is beyond the norm bound";
+    return {};
 }
 
 // A lie that need not be computed again to be seen as one.

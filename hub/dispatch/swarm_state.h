@@ -10,12 +10,13 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "hub/dispatch/answer_memory.h"
 #include "hub/dispatch/answer_trust.h"
 #include "hub/dispatch/attempt_policy.h"
 #include "hub/dispatch/round.h"
+#include "hub/dispatch/round_rows.h"
 #include "hub/dispatch/router.h"
 #include "hub/dispatch/unit_directory.h"
+#include "hub/dispatch/worker_answer.h"
 #include "hub/dispatch/worker_pool.h"
 
 namespace moex {
@@ -52,7 +53,7 @@ struct SwarmState {
         TimePoint now;
         Actions& out;
 
-        void send(Worker& worker, Bytes frame);
+        void send(Worker& worker, WireFrame frame);
         void event(const Worker& worker, WorkerEvent::Kind kind, std::string detail);
         void set_timer(TimePoint at, TimerKind kind, std::uint64_t id) {
             state.timers.push({at, kind, id});
@@ -63,6 +64,8 @@ struct SwarmState {
     // A frame may be as large as the answers that are outstanding. Told before the question goes
     // out, so that an honest answer, late or not, is never above the limit.
     void tell_frame_limit(Turn& turn, Worker& worker);
+    void count_frame(Worker& worker, std::uint64_t frame_bytes);
+    void on_sign_of_life(Worker& worker, TimePoint now);
     // The end of a connection, by us (`code` given) or by
     // the other side. Its attempts are given to others.
     void remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind kind, std::string reason,
@@ -94,17 +97,11 @@ struct SwarmState {
     void on_frame(Turn& turn, Worker& worker, ByteView frame);
     void on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header);
     void on_result(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
+    void on_answer(Turn& turn, Worker& worker, WorkerAnswer answer);
     void on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t sequence_id);
-    // An answer as it came. `broken`: its bytes are none; `wrong`: it answers something else.
-    struct ReadAnswer {
-        bool unsummed = true;
-        std::vector<float> y;
-        std::optional<RoundTimes> times;
-        std::optional<Error> broken;
-        std::string wrong;
-    };
-    ReadAnswer read_answer(const Worker& worker, const Attempt& attempt, const Round& round,
-                           FrameType type, ByteView frame);
+    // What is wrong with an answer that was asked for; empty: nothing.
+    std::string fault_of(const Worker& worker, const Attempt& attempt, const Round& round,
+                         const WorkerAnswer& answer) const;
     void on_wrong_answer(Turn& turn, Worker& worker, Attempt& attempt, const std::string& wrong);
     void on_busy(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
     void on_error(Turn& turn, Worker& worker, ByteView frame);
@@ -227,9 +224,9 @@ struct SwarmState {
         std::vector<float> dissent;
     };
     // An answer of the right shape: it counts now, or once it was judged.
-    void receive_answer(Turn& turn, Worker& worker, Attempt& attempt, std::vector<float> y,
+    void receive_answer(Turn& turn, Worker& worker, Attempt& attempt, WorkerAnswer answer,
                         bool unsummed);
-    bool is_odd(const Round& round, const Attempt& attempt, std::span<const float> y,
+    bool is_odd(const Round& round, const Attempt& attempt, std::span<const double> square_sums,
                 bool unsummed) const;
     AnswerSample sample_of(const Round& round, const Attempt& attempt, std::span<const float> y,
                            bool unsummed, std::span<const std::uint32_t> rows,
@@ -274,6 +271,9 @@ struct SwarmState {
     std::int32_t last_moe_index = 0;  // of the newest round's layer
     LatencyEstimates latency;         // of all workers
     LatencyEstimates local_latency;
+    std::shared_ptr<AnswerMemory> answer_memory;
+    AnswerReader answer_reader;
+    RowReader row_reader;
     AttemptPolicy policy;
     // READY of every unit, with room to spare: what a worker may send unasked
     std::uint64_t control_bytes_max = 0;
@@ -292,7 +292,6 @@ struct SwarmState {
     std::unordered_map<AttemptId, std::unique_ptr<Attempt>> attempts;
     std::vector<std::unique_ptr<Round>> round_reserve;  // for reuse, with their vectors
     std::vector<std::unique_ptr<Attempt>> attempt_reserve;
-    AnswerMemory answer_memory;
     RoundId last_round = 0;
     AttemptId last_attempt = 0;
     std::vector<RoundId> waiting;  // in order of arrival

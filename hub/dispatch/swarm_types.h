@@ -18,9 +18,11 @@
 #include "hub/dispatch/load_window.h"
 #include "hub/dispatch/placement.h"
 #include "hub/dispatch/round_split.h"
+#include "hub/dispatch/round_sum.h"
 #include "hub/dispatch/worker_health.h"
 #include "hub/engine/expert_backend.h"
 #include "protocol/messages.h"
+#include "protocol/wire_frame.h"
 
 namespace moex {
 
@@ -102,7 +104,7 @@ struct SwarmOptions {
 // What the core asks of its driver, in order.
 struct SendFrame {
     WorkerId worker;
-    Bytes frame;
+    WireFrame frame;
 };
 struct CloseWorker {
     WorkerId worker;
@@ -132,7 +134,7 @@ struct CheckAnswer {
 struct RoundDone {
     RoundId round;
     Result<ExpertAnswer> answer;
-    std::vector<float> y;  // [num_tokens, hidden_size] when the answer is ok
+    RoundSum sum;  // of [num_tokens, hidden_size] when the answer is ok
 };
 enum class WorkerState { connecting, loading, active, unhealthy, draining };
 const char* worker_state_name(WorkerState state);  // "connecting", ...

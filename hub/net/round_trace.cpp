@@ -57,13 +57,18 @@ RoundTrace::Hinted RoundTrace::take_hints(std::uint16_t layer, TimePoint queued_
     return hinted ? hinted.mapped() : Hinted{};
 }
 
-void RoundTrace::sent(ByteView frame, TimePoint queued_at) {
-    const auto header = decode_frame_header(frame);
-    if (header.ok() && header->type == FrameType::prefetch) return note_hints(frame, queued_at);
-    if (!header.ok() || header->type != FrameType::group_dispatch) return;
+void RoundTrace::sent(ByteView head, std::uint64_t frame_bytes, TimePoint queued_at) {
+    // a frame of ours is well formed, and its length is not its head's
+    ByteReader in(head);
+    in.take(6);  // magic, version
+    const auto type = static_cast<FrameType>(in.u16());
+    in.u32();  // payload_bytes
+    const std::uint32_t sequence_id = in.u32();
+    if (type == FrameType::prefetch) return note_hints(head, queued_at);
+    if (type != FrameType::group_dispatch) return;
     if (asked_.size() >= asked_max) asked_.clear();
-    asked_[header->sequence_id] = {queued_at, now_steady(), frame.size(),
-                                   take_hints(group_header_of(frame).layer, queued_at)};
+    asked_[sequence_id] = {queued_at, now_steady(), frame_bytes,
+                           take_hints(group_header_of(head).layer, queued_at)};
 }
 
 void RoundTrace::received(std::uint64_t worker, ByteView frame) {

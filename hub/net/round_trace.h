@@ -14,8 +14,9 @@ namespace moex::net {
 
 class RoundTrace {
   public:
-    // `frame` is about to be written; `queued_at` is when the swarm gave it.
-    void sent(ByteView frame, TimePoint queued_at);
+    // A frame is about to be written that begins with `head`, all of it but a group's rows;
+    // `queued_at` is when the swarm gave it.
+    void sent(ByteView head, std::uint64_t frame_bytes, TimePoint queued_at);
     // `frame` came in `worker`'s name; of an answer the span is told.
     void received(std::uint64_t worker, ByteView frame);
 

@@ -51,7 +51,10 @@ void WorkerConnection::on_accepted() {
 
         self->joined_ = true;
         self->id_ = swarm->on_connect(self, self->address_, self->authorized_);
-        asio::post(self->executor_, [self] { self->read_next(); });
+        asio::post(self->executor_, [self, answers = swarm->core().answer_reader()] {
+            self->answers_.emplace(answers);
+            self->read_next();
+        });
     });
 }
 
@@ -93,13 +96,27 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
     // id_ was there before the first frame was read
     if (Trace::on() != nullptr) rounds_.received(id_, frame);
 
-    asio::post(hub_.swarm_strand, [self = shared_from_this(), frame = std::move(frame)] {
+    to_swarm(std::move(frame));
+}
+
+// Answers are read here: a worker's rows are work, and the strand is one for all workers.
+void WorkerConnection::to_swarm(Bytes frame) {
+    std::optional<WorkerAnswer> answer;
+    if (welcomed_) answer = answers_->read_early(frame);
+    if (answer) frame = {};
+
+    asio::post(hub_.swarm_strand, [self = shared_from_this(), frame = std::move(frame),
+                                   answer = std::move(answer)]() mutable {
         SwarmBackend* swarm = self->hub_.swarm;
         if (!swarm || !self->joined_) return;
 
         const TraceSpan span(Trace::Row::strand, "frame", {"worker", self->id_});
-        swarm->on_frame(self->id_, frame);
-        if (swarm->core().welcomed(self->id_)) self->welcomed_ = true;
+        if (answer) {
+            swarm->on_answer(self->id_, *std::move(answer));
+        } else {
+            swarm->on_frame(self->id_, frame);
+            if (swarm->core().welcomed(self->id_)) self->welcomed_ = true;
+        }
 
         asio::post(self->executor_, [self] { self->read_next(); });
     });
@@ -134,14 +151,14 @@ void WorkerConnection::on_identity(ByteView frame) {
     read_next();
 }
 
-void WorkerConnection::send(Bytes frame) {
-    if (outbox_bytes_ + frame.size() > hub_.options.clients.worker_outbox_bytes_max) {
+void WorkerConnection::send(WireFrame frame) {
+    if (outbox_bytes_ + frame.size_bytes() > hub_.options.clients.worker_outbox_bytes_max) {
         log_warn("worker: reads too slowly, closed", kv("waiting_bytes", outbox_bytes_.load()));
         asio::post(executor_, [self = shared_from_this()] { self->end(); });
         return;
     }
 
-    outbox_bytes_ += frame.size();
+    outbox_bytes_ += frame.size_bytes();
     Outgoing next{.frame = std::move(frame)};
     if (Trace::on() != nullptr) next.queued_at = now_steady();
     asio::post(executor_, [self = shared_from_this(), next = std::move(next)]() mutable {
@@ -159,10 +176,14 @@ void WorkerConnection::write_next() {
     }
 
     writing_ = true;
-    if (Trace::on() != nullptr) rounds_.sent(outbox_.front().frame, outbox_.front().queued_at);
-    socket_->write(outbox_.front().frame, [self = shared_from_this()](NetError error) {
+    const Outgoing& first = outbox_.front();
+    if (Trace::on() != nullptr)
+        rounds_.sent(first.frame.head(), first.frame.size_bytes(), first.queued_at);
+    writing_parts_.clear();
+    first.frame.append_spans(writing_parts_);
+    socket_->write(writing_parts_, [self = shared_from_this()](NetError error) {
         self->writing_ = false;
-        self->outbox_bytes_ -= self->outbox_.front().frame.size();
+        self->outbox_bytes_ -= self->outbox_.front().frame.size_bytes();
         self->outbox_.pop_front();
         if (error) return self->end();
         self->write_next();

@@ -22,7 +22,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     ~WorkerConnection() override;
     void start(const GatedRequest& request);
 
-    void send(Bytes frame) override;
+    void send(WireFrame frame) override;
     void close(CloseCode code, const std::string& reason) override;
     void set_frame_limit(std::uint64_t bytes) override;
 
@@ -30,6 +30,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     void on_accepted();
     void read_next();
     void on_read(NetError error, Bytes frame, bool binary);
+    void to_swarm(Bytes frame);
     void on_identity(ByteView frame);
     void write_next();
     void begin_close(CloseCode code, const std::string& reason);
@@ -47,12 +48,14 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
 
     // Socket strand.
     struct Outgoing {
-        Bytes frame;
+        WireFrame frame;
         TimePoint queued_at{};  // told while a trace is written
     };
     std::deque<Outgoing> outbox_;
+    std::vector<ByteView> writing_parts_;  // of the first in the outbox
     RoundTrace rounds_;
-    std::uint32_t identities_ = 0;  // frames of that type
+    std::optional<AnswerReader> answers_;  // the swarm's, from the first read on
+    std::uint32_t identities_ = 0;         // frames of that type
     bool writing_ = false, closing_ = false, close_sent_ = false, ended_ = false;
     CloseCode close_code_ = CloseCode::going_away;
     std::string close_reason_;

@@ -254,6 +254,39 @@ TEST(GroupResultTest, TimesRideAtItsEndWhetherItIsCompressedOrNot) {
     EXPECT_FALSE(got->times.has_value());
 }
 
+// Rows that frames share are gathered as they are written; the frame is the one that is made anew.
+TEST(GroupDispatchTest, AGatheredFrameIsTheOneThatIsMadeAnew) {
+    for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::f32, Dtype::int8})
+        for (const std::vector<std::uint32_t>& numbers :
+             {std::vector<std::uint32_t>{1, 2, 4}, {0, 3, 5}, {3, 4, 5}}) {
+            const auto rows = std::make_shared<WireRows>();
+            rows->dtype = dtype;
+            rows->row_size = 32;
+            const std::vector<float> x = exact_rows(6 * 32);
+            rows->bytes.resize(wire_rows_bytes(dtype, 6, 32));
+            encode_rows(dtype, x, 32, rows->bytes);
+            ASSERT_EQ(rows->num_rows(), 6u);
+
+            GroupDispatch message = sample_group(dtype == Dtype::int8 ? Dtype::f16 : dtype);
+            message.x_int8 = dtype == Dtype::int8;
+            message.x.clear();
+            for (const std::uint32_t row : numbers)
+                message.x.insert(message.x.end(), x.begin() + row * 32, x.begin() + row * 32 + 32);
+
+            const Bytes want = encode_group_dispatch(message, false);
+            EXPECT_EQ(encode_group_dispatch(message, *rows, numbers, false), want);
+            WireFrame gathered = gather_group_dispatch(message, rows, numbers);
+            EXPECT_EQ(gathered.size_bytes(), want.size());
+            std::vector<ByteView> spans;
+            gathered.append_spans(spans);
+            const std::size_t stretches = numbers[2] == numbers[0] + 2   ? 1
+                                          : numbers[1] == numbers[0] + 1 ? 2
+                                                                         : 3;
+            EXPECT_EQ(spans.size(), 1 + stretches + (dtype == Dtype::int8 ? 1 : 0));
+            EXPECT_EQ(std::move(gathered).whole(), want);
+        }
+}
+
 // A worker writes around the answer where the GPU left it.
 TEST(GroupResultTest, AFrameMadeInPlaceIsTheOneThatIsMadeAnew) {
     const GroupShape shape = sample_group().shape;

@@ -29,20 +29,21 @@ void SimState::perform(std::vector<SwarmAction>& actions) {
 }
 
 void SimState::act(SendFrame& action) {
-    note("hub sends", action.worker, action.frame);
+    Bytes frame = std::move(action.frame).whole();
+    note("hub sends", action.worker, frame);
     const auto found = workers.find(action.worker);
     if (found == workers.end())
         return violation(text("a frame to the unknown worker ", action.worker));
     if (!found->second.alive) return;
-    if (const auto unit = found->second.ledger.hub_sends(action.frame, limits))
+    if (const auto unit = found->second.ledger.hub_sends(frame, limits))
         violation(text("worker ", action.worker, " is asked for layer ", unit->layer, " expert ",
                        unit->expert, ", which it was not assigned or never said ready"));
-    if (!units_asked(action.frame, limits).empty()) {
+    if (!units_asked(frame, limits).empty()) {
         check_bound(action.worker);
         if (options.watches_liveness) check_not_ejected(found->second);
     }
-    if (options.log) found->second.received.push_back(action.frame);
-    carry(std::move(action.frame), found->second.to_worker,
+    if (options.log) found->second.received.push_back(frame);
+    carry(std::move(frame), found->second.to_worker,
           [this, id = action.worker](Bytes frame) { worker_reads(id, std::move(frame)); });
 }
 
@@ -109,14 +110,15 @@ void SimState::act(CheckAnswer& action) {
 }
 
 void SimState::act(RoundDone& action) {
+    std::vector<float> y = action.sum.values();
     note(action.answer.ok() ? "round done" : "round failed", action.round,
-         std::as_bytes(std::span(action.y)));
+         std::as_bytes(std::span(y)));
     RoundOutcome& outcome = outcomes[action.round];
     if (++outcome.times_done > 1)
         violation(text("round ", action.round, " was answered ", outcome.times_done, " times"));
     if (outcome.cancelled)
         violation(text("round ", action.round, " was answered after its cancel"));
-    outcome.y = std::move(action.y);
+    outcome.y = std::move(y);
     outcome.answer = std::move(action.answer);
     outcome.done_at = now;
     if (!outcome.answer->ok()) check_failure(action.round, outcome.answer->error());

@@ -45,10 +45,22 @@ class WebSocketOver : public WebSocket {
         });
     }
 
-    void write(ByteView frame, std::function<void(NetError)> handler) override {
-        stream_.async_write(
-            asio::const_buffer(frame.data(), frame.size()),
-            [handler = std::move(handler)](NetError error, std::size_t) { handler(error); });
+    void write(std::span<const ByteView> parts, std::function<void(NetError)> handler) override {
+        parts_.clear();
+        if (is_tls && parts.size() > 1) {
+            // one record for each part, otherwise
+            joined_.clear();
+            for (const ByteView part : parts)
+                joined_.insert(joined_.end(), part.begin(), part.end());
+            parts_.emplace_back(joined_.data(), joined_.size());
+        } else {
+            for (const ByteView part : parts) parts_.emplace_back(part.data(), part.size());
+        }
+        stream_.async_write(std::span<const asio::const_buffer>(parts_),
+                            [this, handler = std::move(handler)](NetError error, std::size_t) {
+                                joined_ = {};
+                                handler(error);
+                            });
     }
 
     void close(std::uint16_t code, const std::string& reason,
@@ -70,6 +82,9 @@ class WebSocketOver : public WebSocket {
     // No permessage-deflate: it costs memory per peer, and activations do not shrink.
     websocket::stream<Stream, false> stream_;
     beast_http::request<beast_http::empty_body> upgrade_;
+    static constexpr bool is_tls = !std::is_same_v<Stream, tcp::socket>;
+    std::vector<asio::const_buffer> parts_;  // of what is being written
+    Bytes joined_;
     Bytes frame_;
     std::optional<FrameBuffer> buffer_;
     std::function<void(NetError, Bytes, bool)> read_handler_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "hub/net/http/asio.h"
@@ -29,8 +30,9 @@ class WebSocket {
     virtual void set_read_limit(std::uint64_t bytes) = 0;
     // `frame` is handed over whole; `binary` is false for a text message.
     virtual void read(std::function<void(NetError, Bytes frame, bool binary)> handler) = 0;
-    // `frame` must live until the handler runs.
-    virtual void write(ByteView frame, std::function<void(NetError)> handler) = 0;
+    // One message of all `parts` in order, gathered as it is written; what they show must live
+    // until the handler runs.
+    virtual void write(std::span<const ByteView> parts, std::function<void(NetError)> handler) = 0;
     virtual void close(std::uint16_t code, const std::string& reason,
                        std::function<void(NetError)> handler) = 0;
     virtual void abort() = 0;

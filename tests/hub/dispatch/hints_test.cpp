@@ -57,7 +57,7 @@ TEST(SwarmHintsTest, GoToWhoHoldsExpertsOnDemandAndToNobodyElse) {
     for (const SwarmAction& action : actions) {
         const auto* sent = std::get_if<SendFrame>(&action);
         if (sent == nullptr) continue;
-        const auto units = decode_prefetch(sent->frame, limits);
+        const auto units = decode_prefetch(sent->frame.head(), limits);
         if (!units.ok()) continue;
         EXPECT_EQ(sent->worker, on_demand);
         for (const PrefetchHint& hint : *units) {
@@ -87,7 +87,7 @@ TEST(SwarmHintsTest, HaveADeadlineByHowManyLayersTheyLead) {
         swarm.core().on_hints(swarm.now(), {&hint, 1}, actions);
         for (const SwarmAction& action : actions)
             if (const auto* sent = std::get_if<SendFrame>(&action); sent->worker == worker)
-                return decode_prefetch(sent->frame, swarm.core().options().limits)
+                return decode_prefetch(sent->frame.head(), swarm.core().options().limits)
                     ->at(0)
                     .deadline_ms;
         return std::uint16_t{9999};

@@ -33,7 +33,8 @@ class Liar : public WorkerLink {
         hello.worker_key = std::move(key);
         backend.on_frame(id_, encode_hello(hello));
     }
-    void send(Bytes frame) override {
+    void send(WireFrame gathered) override {
+        const Bytes frame = std::move(gathered).whole();
         const auto header = decode_frame_header(frame);
         if (header->type == FrameType::heartbeat) reply(encode_heartbeat(header->sequence_id));
         if (header->type == FrameType::assign) {

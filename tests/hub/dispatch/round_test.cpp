@@ -40,9 +40,17 @@ struct Rows {
     std::vector<std::uint16_t> ids;
 };
 
+RowReader reader_of(const SwarmOptions& options) {
+    return {options.rounding, std::make_shared<AnswerMemory>()};
+}
+
+Status open(Round& round, const ExpertBatch& batch, const SwarmOptions& options) {
+    return round.open(batch, reader_of(options).read(batch), options, 0, 1, {});
+}
+
 Round opened(const Rows& rows) {
     Round round;
-    EXPECT_TRUE(round.open(rows.batch(), deterministic_options(), 0, 1, {}).ok());
+    EXPECT_TRUE(open(round, rows.batch(), deterministic_options()).ok());
     return round;
 }
 
@@ -99,14 +107,14 @@ TEST(RoundTest, SumsAreAddedInTheSameOrderWhoeverWasFaster) {
     for (const std::vector<std::uint32_t>& arrivals :
          {std::vector<std::uint32_t>{0, 1, 2}, {2, 0, 1}, {2, 1, 0}}) {
         Round round;
-        ASSERT_TRUE(round
-                        .open({.num_tokens = 1,
-                               .hidden_size = hidden,
-                               .top_k = 3,
-                               .x = x,
-                               .expert_ids = ids,
-                               .expert_weights = weights},
-                              options, 0, 1, {})
+        ASSERT_TRUE(open(round,
+                         {.num_tokens = 1,
+                          .hidden_size = hidden,
+                          .top_k = 3,
+                          .x = x,
+                          .expert_ids = ids,
+                          .expert_weights = weights},
+                         options)
                         .ok());
         for (const std::uint32_t piece : arrivals) {
             Attempt attempt;
@@ -116,10 +124,8 @@ TEST(RoundTest, SumsAreAddedInTheSameOrderWhoeverWasFaster) {
             round.fill_group(attempt, group);
             round.accept(attempt, std::vector<float>(hidden, answers[piece]), false);
         }
-        std::vector<float> y;
         ExpertAnswer provenance;
-        round.finish(y, provenance);
-        EXPECT_EQ(y, std::vector<float>(hidden, 1.0f));
+        EXPECT_EQ(round.finish(provenance).values(), std::vector<float>(hidden, 1.0f));
         EXPECT_EQ(provenance.workers, (std::vector<std::uint64_t>{7, 8, 9}));
     }
 }
@@ -136,6 +142,7 @@ TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
     for (std::size_t i = 0; i < rows.x.size(); ++i)
         rows.x[i] *= 1 + 0.001f * static_cast<float>(i % hidden);
     Round round = opened(rows);
+    const RowReader reader = reader_of(deterministic_options());
     for (const bool x_int8 : {false, true})
         for (std::uint32_t piece = 0; piece < round.pieces.size(); ++piece) {
             Attempt attempt;
@@ -151,8 +158,53 @@ TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
             }
             round.copy_rows(attempt, group.x);
             for (const bool lz4 : {false, true})
-                EXPECT_EQ(round.encode(attempt, group, lz4), encode_group_dispatch(group, lz4));
+                EXPECT_EQ(round.encode(attempt, group, lz4, reader).whole(),
+                          encode_group_dispatch(group, lz4));
         }
+}
+
+// Frames share the round's rows, as long as slow connections do not hold too many of them; then
+// they get copies, which their outboxes count. The bytes are the same.
+TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTooManyAreOut) {
+    constexpr std::uint32_t wide = 2048, num_rows = 40;
+    const std::vector<float> x(std::size_t{num_rows} * wide, 0.5f), weights(num_rows * top_k, 1.0f);
+    std::vector<std::uint16_t> ids;
+    for (std::uint32_t row = 0; row < num_rows; ++row) ids.insert(ids.end(), {1, 2});
+    SwarmOptions options = deterministic_options();
+    options.limits.hidden_size = wide;
+    const RowReader reader = reader_of(options);
+    const ExpertBatch batch{.num_tokens = num_rows,
+                            .hidden_size = wide,
+                            .top_k = top_k,
+                            .x = x,
+                            .expert_ids = ids,
+                            .expert_weights = weights};
+    Round round;
+    ASSERT_TRUE(round.open(batch, reader.read(batch), options, 0, 1, {}).ok());
+    Attempt attempt;
+    attempt.pieces = {0, 1};
+    GroupDispatch group;
+    round.fill_group(attempt, group);
+
+    std::vector<WireFrame> slow;
+    slow.push_back(round.encode(attempt, group, false, reader));
+    EXPECT_FALSE(slow.back().is_whole());
+    EXPECT_TRUE(round.encode(attempt, group, true, reader).is_whole()) << "compressed";
+    round.close();
+    EXPECT_GT(reader.pool()->bytes_out(), 0u) << "a frame is on its way";
+
+    std::vector<std::shared_ptr<const WireRows>> out;
+    const std::vector<float> many(std::size_t{8192} * wide);
+    while (reader.pool()->may_share()) out.push_back(reader.pool()->encode(Dtype::f16, many, wide));
+    ASSERT_TRUE(round.open(batch, reader.read(batch), options, 0, 1, {}).ok());
+    WireFrame copied = round.encode(attempt, group, false, reader);
+    EXPECT_TRUE(copied.is_whole());
+    EXPECT_EQ(std::move(copied).whole(), std::move(slow.back()).whole());
+
+    slow.clear();
+    out.clear();
+    round.close();
+    EXPECT_EQ(reader.pool()->bytes_out(), 0u);
 }
 
 TEST(RoundTest, ARowNamesTheWorkersOfItsOwnPairsOnly) {
@@ -165,9 +217,8 @@ TEST(RoundTest, ARowNamesTheWorkersOfItsOwnPairsOnly) {
         round.fill_group(attempt, group);
         EXPECT_EQ(round.accept(attempt, std::vector<float>(top_k * hidden, 1.0f), true), 2u);
     }
-    std::vector<float> y;
     ExpertAnswer answer;
-    round.finish(y, answer);
+    const std::vector<float> y = round.finish(answer).values();
     EXPECT_EQ(answer.workers, (std::vector<std::uint64_t>{7, 8}));
     ASSERT_EQ(answer.row_workers.size(), 2u);
 

@@ -27,7 +27,8 @@ SwarmOptions small_options() {
 class InstantWorker : public WorkerLink {
   public:
     InstantWorker(ThreadHost& host, WireLimits limits) : host_(host), limits_(limits) {}
-    void send(Bytes frame) override {
+    void send(WireFrame gathered) override {
+        const Bytes frame = std::move(gathered).whole();
         const auto header = decode_frame_header(frame);
         ASSERT_TRUE(header.ok());
         if (header->type == FrameType::assign) {

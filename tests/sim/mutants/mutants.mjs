@@ -133,7 +133,7 @@ export const mutants = [
   },
   {
     file: 'swarm_protocol.cpp', what: 'an answer is taken for any question of its worker',
-    from: 'else if (!(answer->shape == attempt.shape))', to: 'else if (answer->y.empty())',
+    from: 'else if (!(answer.shape == asked))', to: 'else if (answer.y.empty())',
   },
   // ---- swarm_attempts
   {

@@ -1,0 +1,55 @@
+// A frame on its way out: bytes of its own, or these around rows that the frames of a round share.
+// Rows are made once and copied by nobody: whoever writes the frame gathers them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "protocol/bytes.h"
+#include "protocol/tensor_format.h"
+
+namespace moex {
+
+// Rows in wire form.
+struct WireRows {
+    Dtype dtype = Dtype::f16;
+    std::uint32_t row_size = 0;
+    Bytes bytes;  // as encode_rows() writes them: values of all rows, then, of int8, their scales
+
+    std::size_t value_bytes() const { return std::size_t{row_size} * dtype_bits(dtype) / 8; }
+    std::size_t scale_bytes() const { return dtype == Dtype::int8 ? sizeof(float) : 0; }
+    std::size_t num_rows() const {
+        return row_size == 0 ? 0 : bytes.size() / (value_bytes() + scale_bytes());
+    }
+    ByteView values_of(std::size_t row) const {
+        return ByteView(bytes).subspan(row * value_bytes(), value_bytes());
+    }
+    ByteView scale_of(std::size_t row) const {
+        return ByteView(bytes).subspan(num_rows() * value_bytes() + row * scale_bytes(),
+                                       scale_bytes());
+    }
+};
+
+class WireFrame {
+  public:
+    WireFrame(Bytes whole) : head_(std::move(whole)) {}
+    // `head`, then the values of the rows `numbers` of `rows`, then `tail`.
+    WireFrame(Bytes head, std::shared_ptr<const WireRows> rows, std::vector<std::uint32_t> numbers,
+              Bytes tail);
+
+    bool is_whole() const { return rows_ == nullptr; }
+    // All of a whole frame; of another the headers at least.
+    ByteView head() const { return head_; }
+    std::uint64_t size_bytes() const;
+    // Its bytes in order, borrowed while it lives where it is. Rows that lie side by side are one.
+    void append_spans(std::vector<ByteView>& out) const;
+    // Copied together where it is not whole.
+    Bytes whole() &&;
+
+  private:
+    Bytes head_, tail_;
+    std::shared_ptr<const WireRows> rows_;
+    std::vector<std::uint32_t> numbers_;
+};
+
+}  // namespace moex

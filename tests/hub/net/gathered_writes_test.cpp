@@ -1,0 +1,88 @@
+// Frames whose rows others share, over a real socket: one message with all their bytes, and nothing
+// held once the peer has gone in the middle of one.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "hub/net/http/websocket.h"
+#include "protocol/wire_frame.h"
+#include "tests/hub/net/raw_client.h"
+
+namespace moex::net {
+namespace {
+
+constexpr std::uint32_t row_size = 2048;
+
+// Every second of `num_rows` rows, so that no two lie side by side.
+WireFrame frame_of(std::uint32_t num_rows) {
+    auto rows = std::make_shared<WireRows>();
+    rows->row_size = row_size;
+    rows->bytes.resize(wire_rows_bytes(Dtype::f16, num_rows, row_size));
+    for (std::size_t i = 0; i < rows->bytes.size(); ++i)
+        rows->bytes[i] = static_cast<std::byte>(i * 7 + i / row_size);
+    std::vector<std::uint32_t> numbers;
+    for (std::uint32_t row = 0; row < num_rows; row += 2) numbers.push_back(row);
+    return {Bytes(48, std::byte{1}), std::move(rows), std::move(numbers), Bytes(7, std::byte{2})};
+}
+
+// Serves one connection, which is sent one frame.
+class OneFrameServer {
+  public:
+    explicit OneFrameServer(WireFrame frame) : frame_(std::move(frame)) {
+        thread_ = std::thread([this] { serve(); });
+    }
+    ~OneFrameServer() { thread_.join(); }
+    std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
+    // What its write ended with; the frame is gone by then.
+    NetError written() { return written_.get_future().get(); }
+
+  private:
+    void serve() {
+        tcp::socket socket = acceptor_.accept();
+        RequestGate gate{GateLimits{}};
+        std::string in(4096, '\0');
+        while (gate.state() != RequestGate::State::done)
+            gate.feed(std::string_view(in).substr(0, socket.read_some(asio::buffer(in))));
+        socket_ = make_websocket(std::move(socket), {});
+        socket_->accept(gate.take(), [this](NetError) {
+            frame_->append_spans(parts_);
+            socket_->write(parts_, [this](NetError error) {
+                frame_.reset();
+                written_.set_value(error);
+            });
+        });
+        io_.run();
+    }
+
+    asio::io_context io_;
+    tcp::acceptor acceptor_{io_, {asio::ip::address_v4::loopback(), 0}};
+    std::unique_ptr<WebSocket> socket_;
+    std::optional<WireFrame> frame_;
+    std::vector<ByteView> parts_;
+    std::promise<NetError> written_;
+    std::thread thread_;
+};
+
+TEST(GatheredWritesTest, ArriveAsOneMessageWithAllTheirBytes) {
+    OneFrameServer server(frame_of(300));  // more parts than one call to the system takes
+    RawClient client(server.port());
+    ASSERT_TRUE(client.upgrade(server.port(), {}));
+    const RawFrame got = client.read_frame();
+    EXPECT_FALSE(server.written());
+    EXPECT_EQ(got.opcode, op_binary);
+    const Bytes want = frame_of(300).whole();
+    EXPECT_EQ(got.payload.size(), want.size());
+    EXPECT_TRUE(got.payload == as_text_view(want));
+}
+
+TEST(GatheredWritesTest, HoldNothingOnceThePeerHasGoneInTheMiddle) {
+    OneFrameServer server(frame_of(12'000));  // 24 MB: no socket's buffer takes that
+    RawClient client(server.port());
+    ASSERT_TRUE(client.upgrade(server.port(), {}));
+    client.close();
+    EXPECT_TRUE(server.written());
+}
+
+}  // namespace
+}  // namespace moex::net
