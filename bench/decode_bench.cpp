@@ -4,8 +4,9 @@
 //                [--context TOKENS] [--users N] [--ranges N,M]
 //   NAME: bench-moe, demo, tiny, qwen3-30b-a3b, paper
 // CSV: shape, arithmetic, threads, phase, rows per step, tok/s median, p99 ms per step, bytes of
-// weights moved per step, bound tok/s at the measured bandwidth. Default: int8; `both` takes turns,
-// phase by phase, so that a noisy machine wrongs neither. With --context: one sequence that decodes
+// weights moved per step, bound tok/s at the measured bandwidth, CPU ms of a step (median, all
+// threads). Default: int8; `both` takes turns, phase by phase, so that a noisy machine wrongs
+// neither. With --context: one sequence that decodes
 // behind so many tokens, and nothing else. With --users: so many sequences that decode, and nothing
 // else. With --ranges: into how many ranges a thread's share of a loop is cut, one after the other
 // in turns; then the CSV has the ratio of each turn's medians instead (the first over the others:
@@ -17,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -32,6 +34,38 @@ namespace moex {
 namespace {
 
 double seconds_since(TimePoint started) { return to_ms(now_steady() - started) / 1000; }
+
+// Of all threads since the process began.
+double cpu_seconds() {
+    timespec now{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// What a step took, by the clock and of the processor.
+struct StepTimes {
+    std::vector<double> seconds, cpu_seconds;
+
+    void add(TimePoint started, double cpu_started) {
+        seconds.push_back(seconds_since(started));
+        cpu_seconds.push_back(moex::cpu_seconds() - cpu_started);
+    }
+    // The steps from `first` on.
+    void append(const StepTimes& from, std::size_t first) {
+        const auto at = static_cast<std::ptrdiff_t>(first);
+        seconds.insert(seconds.end(), from.seconds.begin() + at, from.seconds.end());
+        cpu_seconds.insert(cpu_seconds.end(), from.cpu_seconds.begin() + at,
+                           from.cpu_seconds.end());
+    }
+    void sort() {
+        std::sort(seconds.begin(), seconds.end());
+        std::sort(cpu_seconds.begin(), cpu_seconds.end());
+    }
+    std::size_t size() const { return seconds.size(); }
+    double median() const { return seconds[size() / 2]; }
+    double p99() const { return seconds[size() * 99 / 100]; }
+    double cpu_median() const { return cpu_seconds[size() / 2]; }
+};
 
 // Bytes per second of reading by all threads: what a decode step cannot pass.
 double memory_bandwidth(ThreadPool& threads) {
@@ -82,7 +116,7 @@ struct Variant {
     Arithmetic arithmetic = Arithmetic::exact;
     std::unique_ptr<Decoder> decoder;
     std::unique_ptr<LocalExperts> experts;
-    std::vector<double> step_seconds;
+    StepTimes steps;
 
     const char* name() const { return arithmetic == Arithmetic::int8 ? "int8" : "exact"; }
 };
@@ -98,19 +132,18 @@ struct Bench {
 
     void print(const char* phase, std::uint32_t rows_per_step) {
         for (Variant& variant : variants) {
-            std::vector<double>& seconds = variant.step_seconds;
-            std::sort(seconds.begin(), seconds.end());
-            const double median = seconds[seconds.size() / 2],
-                         p99 = seconds[seconds.size() * 99 / 100];
+            StepTimes& steps = variant.steps;
+            steps.sort();
             const bool is_decode = std::strcmp(phase, "decode") == 0 && rows_per_step == 1;
             const double bytes = is_decode ? bytes_per_token(package, variant.arithmetic, hub_int4)
                                            : 0;
 
-            std::printf("%s,%s,%zu,%s,%u,%.1f,%.2f,%.0f,%.1f\n", shape.c_str(), variant.name(),
-                        threads.num_threads(), phase, rows_per_step, rows_per_step / median,
-                        p99 * 1000, bytes, bytes > 0 ? bandwidth / bytes : 0.0);
+            std::printf("%s,%s,%zu,%s,%u,%.1f,%.2f,%.0f,%.1f,%.3f\n", shape.c_str(), variant.name(),
+                        threads.num_threads(), phase, rows_per_step, rows_per_step / steps.median(),
+                        steps.p99() * 1000, bytes, bytes > 0 ? bandwidth / bytes : 0.0,
+                        steps.cpu_median() * 1000);
             std::fflush(stdout);
-            seconds.clear();
+            steps = {};
         }
     }
 
@@ -118,17 +151,14 @@ struct Bench {
     void decode(std::uint32_t num_sequences, std::uint32_t num_tokens, std::uint32_t repeats) {
         for (std::uint32_t repeat = 0; repeat < repeats; ++repeat)
             for (Variant& variant : variants) {
-                std::vector<double> times = decode_once(variant, num_sequences,
-                                                        std::max(4u, num_tokens / repeats));
+                const StepTimes times = decode_once(variant, num_sequences,
+                                                    std::max(4u, num_tokens / repeats));
                 // The first steps also page the map in.
-                variant.step_seconds.insert(
-                    variant.step_seconds.end(),
-                    times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4), times.end());
+                variant.steps.append(times, times.size() / 4);
             }
         print("decode", num_sequences);
     }
-    std::vector<double> decode_once(Variant& variant, std::uint32_t num_sequences,
-                                    std::uint32_t num_tokens) {
+    StepTimes decode_once(Variant& variant, std::uint32_t num_sequences, std::uint32_t num_tokens) {
         const ModelConfig& config = package.config();
         KvCache cache(config, {16, num_sequences * (num_tokens / 16 + 2), kv_dtype});
         std::vector<KvCache::Sequence> sequences;
@@ -138,15 +168,16 @@ struct Bench {
             last[i] = i * 37 % config.vocab_size;
         }
 
-        std::vector<double> times;
+        StepTimes times;
         for (std::uint32_t token = 0; token < num_tokens; ++token) {
             std::vector<StepRows> batch;
             for (std::uint32_t i = 0; i < num_sequences; ++i)
                 batch.push_back({.kv = &sequences[i], .tokens = {&last[i], 1}});
 
             const TimePoint started = now_steady();
-            const auto step = variant.decoder->step(batch, *variant.experts);
-            times.push_back(seconds_since(started));
+            const double cpu_started = cpu_seconds();
+            auto step = variant.decoder->step(batch, *variant.experts);
+            times.add(started, cpu_started);
             if (!step.ok()) fail(step.error());
 
             for (std::uint32_t i = 0; i < num_sequences; ++i) {
@@ -156,6 +187,7 @@ struct Bench {
                 last[i] = static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) -
                                                logits.begin());
             }
+            variant.decoder->recycle(*std::move(step));
         }
         return times;
     }
@@ -176,9 +208,11 @@ struct Bench {
                                     .tokens = std::span(ids).subspan(first, count),
                                     .no_logits = is_prompt};
                 const TimePoint started = now_steady();
-                const auto step = variant.decoder->step({&rows, 1}, *variant.experts);
+                const double cpu_started = cpu_seconds();
+                auto step = variant.decoder->step({&rows, 1}, *variant.experts);
                 if (!step.ok()) fail(step.error());
-                if (!is_prompt) variant.step_seconds.push_back(seconds_since(started));
+                if (!is_prompt) variant.steps.add(started, cpu_started);
+                variant.decoder->recycle(*std::move(step));
                 first += count;
             }
         }
@@ -194,9 +228,9 @@ struct Bench {
             for (std::size_t turn = 0; turn < ranges.size(); ++turn) {
                 const std::size_t i = (turn + repeat) % ranges.size();
                 threads.set_ranges_per_thread(ranges[i]);
-                auto times = decode_once(variants.front(), num_sequences, num_tokens);
-                std::sort(times.begin(), times.end());
-                medians[i] = times[times.size() / 2];
+                StepTimes times = decode_once(variants.front(), num_sequences, num_tokens);
+                times.sort();
+                medians[i] = times.median();
             }
             for (std::size_t i = 0; i < ranges.size(); ++i) {
                 ratios[i].push_back(medians[0] / medians[i]);
@@ -215,11 +249,10 @@ struct Bench {
 
     void prefill(std::uint32_t num_tokens, std::uint32_t repeats) {
         for (std::uint32_t repeat = 0; repeat < repeats; ++repeat)
-            for (Variant& variant : variants)
-                variant.step_seconds.push_back(prefill_once(variant, num_tokens));
+            for (Variant& variant : variants) prefill_once(variant, num_tokens);
         print("prefill", num_tokens);
     }
-    double prefill_once(Variant& variant, std::uint32_t num_tokens) {
+    void prefill_once(Variant& variant, std::uint32_t num_tokens) {
         const ModelConfig& config = package.config();
         KvCache cache(config, {16, num_tokens / 16 + 2, kv_dtype});
         std::vector<TokenId> ids(num_tokens);
@@ -227,6 +260,7 @@ struct Bench {
 
         KvCache::Sequence sequence(cache);
         const TimePoint started = now_steady();
+        const double cpu_started = cpu_seconds();
         constexpr std::uint32_t chunk = 256;
         for (std::uint32_t first = 0; first < num_tokens; first += chunk) {
             const StepRows rows{.kv = &sequence,
@@ -236,7 +270,7 @@ struct Bench {
             const auto step = variant.decoder->step({&rows, 1}, *variant.experts);
             if (!step.ok()) fail(step.error());
         }
-        return seconds_since(started);
+        variant.steps.add(started, cpu_started);
     }
     static void fail(const Error& error) {
         std::fprintf(stderr, "decode_bench: %s\n", error.message.c_str());
@@ -297,7 +331,7 @@ void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool
                  integer_path().name, bandwidth / 1e9);
     std::printf("%s\n", flags.ranges.empty()
                             ? "shape,arithmetic,threads,phase,rows_per_step,tok_s_median,p99_ms,"
-                              "bytes_per_step,bound_tok_s"
+                              "bytes_per_step,bound_tok_s,cpu_ms"
                             : "shape,threads,users,ranges,turn,step_ms,ratio");
 
     Bench bench{flags.shape,
