@@ -14,6 +14,7 @@ namespace {
 using Whole = __m512i;
 using Real = __m512;
 constexpr int lanes = 16, parts = 1, tile_rows = 8;
+constexpr int busy_rows(PackedDtype dtype) { return dtype == PackedDtype::int8 ? 6 : 3; }
 
 inline Whole load(const std::byte* from) { return _mm512_load_si512(from); }
 inline Whole four_codes(const std::int8_t* from) {

@@ -5,16 +5,29 @@
 //   Whole, Real   vectors of `lanes` i32 and f32, and the operations on them that stand below
 //   parts         how many of them make a panel
 //   tile_rows     how many rows share a panel's loads
+//   busy_rows     with so many rows of a dtype and more, products take longer than their weights
+//                 take to come from memory
+
+// Who is busy asks for the same place of the next panel: far enough ahead for memory, and a panel
+// fits the second cache. Fewer rows only wait for memory, and that would be one request more; a
+// single one asks for what is next.
+template <PackedDtype DTYPE, int ROWS>
+inline void prefetch_weights(const std::byte* weights, std::size_t panel_bytes) {
+    const char* at = reinterpret_cast<const char*>(weights);
+    if constexpr (ROWS >= busy_rows(DTYPE))
+        _mm_prefetch(at + panel_bytes, _MM_HINT_T1);
+    else if constexpr (ROWS == 1)
+        _mm_prefetch(at + 2048, _MM_HINT_T0);
+}
 
 // Sums of one group: [rows][parts of the panel].
 template <PackedDtype DTYPE, int ROWS>
 inline void sum_group(Whole (&sums)[ROWS][parts], const std::byte* codes,
                       const std::int8_t* const (&x)[ROWS], std::size_t first,
-                      std::uint32_t group_size) {
+                      std::uint32_t group_size, std::size_t panel_bytes) {
     constexpr std::uint32_t inputs = DTYPE == PackedDtype::int8 ? 4 : 8;  // in 64 bytes
     for (std::uint32_t k = 0; k < group_size; k += inputs, codes += 64) {
-        if constexpr (ROWS == 1)
-            _mm_prefetch(reinterpret_cast<const char*>(codes) + 2048, _MM_HINT_T0);
+        prefetch_weights<DTYPE, ROWS>(codes, panel_bytes);
 #pragma GCC unroll 2
         for (int i = 0; i < parts; ++i) {
             const Whole loaded = load(codes + i * lanes * 4);
@@ -47,12 +60,14 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
     }
 
     const std::byte* block = weights.panel(panel);
+    const std::size_t panel_bytes = weights.panel_bytes();
     for (std::uint32_t group = 0; group < rows.num_groups; ++group) {
+        if constexpr (ROWS > 1) prefetch_weights<DTYPE, ROWS>(block, panel_bytes);
         Whole sums[ROWS][parts];
         for (int r = 0; r < ROWS; ++r)
             for (int i = 0; i < parts; ++i) sums[r][i] = whole_zero();
         sum_group<DTYPE, ROWS>(sums, block + 64, x, std::size_t{group} * rows.group_size,
-                               rows.group_size);
+                               rows.group_size, panel_bytes);
 
         for (int r = 0; r < ROWS; ++r) {
             const std::uint32_t row = first_row + static_cast<std::uint32_t>(r);
