@@ -49,7 +49,7 @@ class Loader {
                             PackedDtype dtype) {
         HubMatrix out;
         if (arithmetic_ == Arithmetic::int8 && stays_in_codes(found, dtype)) {
-            weights_.packed.push_back(pack_codes(out.packed, found, num_out, num_in));
+            pack_codes(out.packed, found, num_out, num_in);
             return out;
         }
 
@@ -57,7 +57,7 @@ class Loader {
         out.exact = matrix_of(found, num_out, num_in);
         if (arithmetic_ == Arithmetic::exact) return out;
 
-        weights_.packed.push_back(pack_hub_matrix(out.packed, out.exact, dtype, threads_));
+        pack_hub_matrix(out.packed, out.exact, dtype, weights_.packed, threads_);
         out.exact = {};
         weights_.converted.resize(num_converted);  // packed from, and not needed again
         return out;
@@ -80,21 +80,20 @@ class Loader {
         return found.dtype == TensorDtype::int4 ||
                (found.dtype == TensorDtype::int8 && asked == PackedDtype::int8);
     }
-    AlignedBuffer pack_codes(PackedMatrix& out, const TensorView& found, std::uint32_t num_out,
-                             std::uint32_t num_in) {
+    void pack_codes(PackedMatrix& out, const TensorView& found, std::uint32_t num_out,
+                    std::uint32_t num_in) {
         if (found.dtype == TensorDtype::int8)
-            return pack_hub_matrix(
-                out,
-                Int8Matrix{reinterpret_cast<const std::int8_t*>(found.data.data()),
-                           reinterpret_cast<const float*>(found.scales.data()), num_out, num_in,
-                           found.group_size},
-                threads_);
-        return pack_hub_matrix(
-            out,
-            Int4Matrix{reinterpret_cast<const std::uint32_t*>(found.data.data()),
-                       reinterpret_cast<const std::uint32_t*>(found.scales.data()), num_out, num_in,
-                       found.group_size},
-            threads_);
+            pack_hub_matrix(out,
+                            Int8Matrix{reinterpret_cast<const std::int8_t*>(found.data.data()),
+                                       reinterpret_cast<const float*>(found.scales.data()), num_out,
+                                       num_in, found.group_size},
+                            weights_.packed, threads_);
+        else
+            pack_hub_matrix(out,
+                            Int4Matrix{reinterpret_cast<const std::uint32_t*>(found.data.data()),
+                                       reinterpret_cast<const std::uint32_t*>(found.scales.data()),
+                                       num_out, num_in, found.group_size},
+                            weights_.packed, threads_);
     }
 
     const ModelPackage& package_;

@@ -28,7 +28,7 @@ struct DecoderWeights {
     std::vector<DecoderLayer> layers;
     // matrices whose dtype the kernels do not read (f16, and codes in exact arithmetic)
     std::vector<std::unique_ptr<float[]>> converted;
-    std::vector<AlignedBuffer> packed;  // what the packed matrices borrow
+    PackedMemory packed;  // what the packed matrices borrow
 };
 
 // `hub_dtype`: of packed matrices but the head's, which is int8. Codes that the package has are

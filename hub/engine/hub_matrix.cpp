@@ -1,6 +1,6 @@
 #include "hub/engine/hub_matrix.h"
 
-#include <vector>
+#include <algorithm>
 
 #include "protocol/hub_codes.h"
 
@@ -8,27 +8,40 @@ namespace moex {
 
 namespace {
 
-// out.data and its memory; pack(to, panel_begin, panel_end) writes panels.
+// out.data; pack(to, panel_begin, panel_end) writes panels.
 template <class Pack>
-AlignedBuffer pack_panels(PackedMatrix& out, ThreadPool& threads, const Pack& pack) {
-    AlignedBuffer memory(out.size_bytes());
-    out.data = memory.data();
+void pack_panels(PackedMatrix& out, PackedMemory& memory, ThreadPool& threads, const Pack& pack) {
+    std::byte* to = memory.take(out.size_bytes());
+    out.data = to;
     threads.parallel_for(out.num_panels(), 1, [&](std::size_t begin, std::size_t end) {
-        pack(memory.data(), static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end));
+        pack(to, static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end));
     });
-    return memory;
 }
 
 }  // namespace
 
-AlignedBuffer pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, PackedDtype dtype,
-                              ThreadPool& threads) {
+std::byte* PackedMemory::take(std::size_t size_bytes) {
+    constexpr std::size_t alignment = 64, piece_bytes = std::size_t{32} << 20;
+    const std::size_t rounded = (size_bytes + alignment - 1) / alignment * alignment;
+    if (rounded > left_bytes_) {
+        left_bytes_ = std::max(rounded, piece_bytes);
+        next_ = pieces_.emplace_back(left_bytes_).data();
+    }
+
+    std::byte* taken = next_;
+    next_ += rounded;
+    left_bytes_ -= rounded;
+    return taken;
+}
+
+void pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, PackedDtype dtype,
+                     PackedMemory& memory, ThreadPool& threads) {
     const bool is_int4 = dtype == PackedDtype::int4;
     out = {.dtype = dtype,
            .num_out = from.num_out,
            .num_in = from.num_in,
            .group_size = is_int4 ? hub_int4_group_size : packed_group_size(from.num_in)};
-    return pack_panels(out, threads, [&](std::byte* to, std::uint32_t begin, std::uint32_t end) {
+    pack_panels(out, memory, threads, [&](std::byte* to, std::uint32_t begin, std::uint32_t end) {
         if (is_int4)
             pack_int4(to, out, from, begin, end);
         else
@@ -36,22 +49,24 @@ AlignedBuffer pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, Packe
     });
 }
 
-AlignedBuffer pack_hub_matrix(PackedMatrix& out, const Int8Matrix& from, ThreadPool& threads) {
+void pack_hub_matrix(PackedMatrix& out, const Int8Matrix& from, PackedMemory& memory,
+                     ThreadPool& threads) {
     out = {.dtype = PackedDtype::int8,
            .num_out = from.num_out,
            .num_in = from.num_in,
            .group_size = from.group_size};
-    return pack_panels(out, threads, [&](std::byte* to, std::uint32_t begin, std::uint32_t end) {
+    pack_panels(out, memory, threads, [&](std::byte* to, std::uint32_t begin, std::uint32_t end) {
         pack_int8(to, out, from, begin, end);
     });
 }
 
-AlignedBuffer pack_hub_matrix(PackedMatrix& out, const Int4Matrix& from, ThreadPool& threads) {
+void pack_hub_matrix(PackedMatrix& out, const Int4Matrix& from, PackedMemory& memory,
+                     ThreadPool& threads) {
     out = {.dtype = PackedDtype::int4,
            .num_out = from.num_out,
            .num_in = from.num_in,
            .group_size = from.group_size};
-    return pack_panels(out, threads, [&](std::byte* to, std::uint32_t begin, std::uint32_t end) {
+    pack_panels(out, memory, threads, [&](std::byte* to, std::uint32_t begin, std::uint32_t end) {
         pack_int4(to, out, from, begin, end);
     });
 }

@@ -1,7 +1,9 @@
 // The hub's own matrices in the arithmetic that was asked for.
 #pragma once
 
+#include <cstddef>
 #include <span>
+#include <vector>
 
 #include "hub/base/thread_pool.h"
 #include "hub/engine/kernels/matmul.h"
@@ -14,12 +16,27 @@ struct HubMatrix {
     PackedMatrix packed;
 };
 
-// Packs `from` to int8, or to int4 in groups of 32, in memory that is returned; `out` borrows it.
-AlignedBuffer pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, PackedDtype dtype,
-                              ThreadPool& threads);
+// Memory of packed matrices, one behind the other in large pieces: so those that are smaller than a
+// huge page lie in huge pages, too, and who asks for weights ahead finds the next matrix.
+class PackedMemory {
+  public:
+    // At a multiple of 64; as long as this object. The process ends where there is no memory.
+    std::byte* take(std::size_t size_bytes);
+
+  private:
+    std::vector<AlignedBuffer> pieces_;
+    std::byte* next_ = nullptr;
+    std::size_t left_bytes_ = 0;  // of the last piece; its pages are taken when they are written
+};
+
+// Packs `from` to int8, or to int4 in groups of 32; `out` borrows from `memory`.
+void pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, PackedDtype dtype,
+                     PackedMemory& memory, ThreadPool& threads);
 // The codes that a package has, in panels: nothing is rounded.
-AlignedBuffer pack_hub_matrix(PackedMatrix& out, const Int8Matrix& from, ThreadPool& threads);
-AlignedBuffer pack_hub_matrix(PackedMatrix& out, const Int4Matrix& from, ThreadPool& threads);
+void pack_hub_matrix(PackedMatrix& out, const Int8Matrix& from, PackedMemory& memory,
+                     ThreadPool& threads);
+void pack_hub_matrix(PackedMatrix& out, const Int4Matrix& from, PackedMemory& memory,
+                     ThreadPool& threads);
 
 struct HubProduct {
     RowsOut out;  // [x.num_rows, num_out]
