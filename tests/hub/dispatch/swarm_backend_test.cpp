@@ -1,6 +1,7 @@
 // The backend under real threads: an engine that waits, a strand that answers.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "hub/dispatch/swarm_backend.h"
@@ -156,6 +157,105 @@ TEST(SwarmBackendTest, AWaitEndsWhenItIsToldToStop) {
         ASSERT_FALSE(answer.ok());
         EXPECT_EQ(answer.error().code, ErrorCode::cancelled);
     }
+    host.stop();
+}
+
+// A worker with a thread of its own, as a connection has: gathers what it is sent, answers, and
+// reads its answers there, while the strand and the engine go on.
+class ThreadedWorker : public WorkerLink {
+  public:
+    ThreadedWorker(SwarmBackend& backend, ThreadHost& host, WireLimits limits)
+        : backend_(backend),
+          host_(host),
+          limits_(limits),
+          reader_(backend.core().answer_reader()) {}
+    ~ThreadedWorker() override { own_.stop(); }
+
+    void join(const std::shared_ptr<ThreadedWorker>& self, std::string key) {
+        id_ = backend_.on_connect(self, "127.0.0.1", false);
+        Hello hello;
+        hello.device.budget_bytes = 1 << 20;
+        hello.worker_key = std::move(key);
+        backend_.on_frame(id_, encode_hello(hello));
+    }
+    void send(WireFrame frame) override {
+        if (!frame.is_whole()) ++num_gathered;
+        auto kept = std::make_shared<WireFrame>(std::move(frame));
+        own_.post([this, kept] { read(std::move(*kept).whole()); });
+    }
+    void close(CloseCode, const std::string&) override {}
+    void set_frame_limit(std::uint64_t) override {}
+
+    std::atomic<int> num_gathered = 0, num_answers = 0;
+
+  private:
+    void read(const Bytes& frame) {
+        const FrameType type = decode_frame_header(frame)->type;
+        if (type == FrameType::assign) {
+            std::vector<Unit> units;
+            const auto assigned = decode_assign(frame, limits_);
+            for (const AssignedUnit& unit : assigned->units)
+                units.push_back({unit.layer, unit.expert});
+            host_.post([this, ready = encode_ready(units)] { backend_.on_frame(id_, ready); });
+        } else if (type == FrameType::group_dispatch) {
+            const auto call = decode_group_dispatch(frame, limits_);
+            GroupResult result{.sequence_id = call->sequence_id, .shape = call->shape};
+            result.y.assign(std::size_t{call->shape.num_pairs} * limits_.hidden_size, 0.5f);
+            auto answer = std::make_shared<std::optional<WorkerAnswer>>(
+                reader_.read_early(encode_group_result(result, false)));
+            ++num_answers;
+            host_.post([this, answer] { backend_.on_answer(id_, **std::move(answer)); });
+        }
+    }
+
+    SwarmBackend& backend_;
+    ThreadHost& host_;
+    const WireLimits limits_;
+    const AnswerReader reader_;
+    WorkerId id_ = 0;
+    ThreadHost own_;
+};
+
+TEST(SwarmBackendTest, ConnectionsGatherAndReadOnThreadsOfTheirOwn) {
+    constexpr std::uint32_t hidden = 1024, num_rows = 64;
+    ThreadHost host;
+    SwarmOptions options = small_options();
+    options.limits.hidden_size = options.expert_shape.hidden_size = hidden;
+    options.replicas = 1;
+    SwarmBackend backend(options, host, nullptr, nullptr);
+    std::vector<std::shared_ptr<ThreadedWorker>> workers;
+    for (int i = 0; i < 3; ++i)
+        workers.push_back(std::make_shared<ThreadedWorker>(backend, host, options.limits));
+    host.post([&] {
+        for (std::size_t i = 0; i < workers.size(); ++i)
+            workers[i]->join(workers[i], text("worker ", i));
+    });
+
+    const std::vector<float> x(std::size_t{num_rows} * hidden, 0.25f),
+        weights(std::size_t{2} * num_rows, 0.5f);
+    std::vector<std::uint16_t> ids;
+    for (std::uint16_t row = 0; row < num_rows; ++row)
+        ids.insert(ids.end(), {static_cast<std::uint16_t>(row % 8),
+                               static_cast<std::uint16_t>((row + 3) % 8)});
+    for (int i = 0; i < 50; ++i) {
+        std::vector<float> y(x.size(), -1.0f);
+        const ExpertBatch batch{.num_tokens = num_rows,
+                                .hidden_size = hidden,
+                                .top_k = 2,
+                                .x = x,
+                                .expert_ids = ids,
+                                .expert_weights = weights,
+                                .y = y};
+        auto round = backend.submit(batch);
+        backend.submit(batch);  // dropped in the middle
+        const auto answer = round->wait();
+        ASSERT_TRUE(answer.ok()) << answer.error().message;
+        EXPECT_EQ(y, std::vector<float>(y.size(), 1.0f));
+    }
+
+    int num_gathered = 0;
+    for (const auto& worker : workers) num_gathered += worker->num_gathered;
+    EXPECT_GT(num_gathered, 0);
     host.stop();
 }
 
