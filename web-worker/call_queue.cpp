@@ -54,7 +54,7 @@ void CallQueue::run_group(ByteView frame, std::span<std::byte> around, double ar
         const bool all_held = std::all_of(units.begin(), units.end(),
                                           [this](const Unit& unit) { return cache_.holds(unit); });
         if (all_held && !counted) cache_.count(units);
-        if (all_held && units.size() > cache_.slots()) return begin_parts(frame, arrived_ms);
+        if (all_held && begin_passes(frame, units, arrived_ms)) return;
         if (all_held && !cache_.in_slots(units)) return wait_for(units, frame, arrived_ms);
     }
 
@@ -92,74 +92,78 @@ void CallQueue::wait_for(std::vector<Unit> units, ByteView frame, double arrived
     });
 }
 
-// ---- a group of more experts than there are slots
+// ---- a group in passes
 
-// view_ is of `frame`. Nobody else runs until all of its parts have.
-void CallQueue::begin_parts(ByteView frame, double arrived_ms) {
-    whole_ = std::make_unique<Whole>();
-    whole_->number = ++last_whole_;
+// view_ is of `frame`. Nobody else begins until all of its passes have. False: it needs none.
+bool CallQueue::begin_passes(ByteView frame, std::span<const Unit> units, double arrived_ms) {
+    std::vector<GroupPass> passes = cut_passes(
+        static_cast<std::uint32_t>(units.size()), cache_.slots(),
+        [&](std::uint32_t expert) { return cache_.in_slots(units.subspan(expert, 1)); });
+    if (passes.empty()) return false;
+
+    whole_ = std::make_shared<Whole>();
     whole_->frame.assign(frame.begin(), frame.end());
     whole_->arrived_ms = arrived_ms;
+    whole_->passes = std::move(passes);
     const Status decoded = decode_group_dispatch_into(whole_->group, whole_->frame, welcome_.limits,
                                                       whole_->scratch);
     MOEX_CHECK(decoded.ok(), "what was decoded before is decoded again");
-
-    const GroupShape& shape = whole_->group.shape;
-    whole_->parts = cut_group(whole_->group, cache_.slots(), [this](std::uint32_t num_rows) {
-        return runner_.pairs_max(num_rows);
-    });
-    if (whole_->parts.empty())
-        return end_parts(
-            Error{ErrorCode::num_tokens_range,
-                  text("a row of more experts than this worker's ", cache_.slots(), " slots")});
-    const std::uint64_t answers = shape.unsummed ? shape.num_pairs : shape.num_tokens;
-    whole_->answer.resize(
-        group_frame_bytes(wire_rows_bytes(shape.dtype, answers, shape.hidden_dim)));
-    next_part();
+    if (const Status begun = runner_.begin_passes(whole_->group); begun.ok())
+        next_pass();
+    else
+        refuse_whole(begun.error());
+    return true;
 }
 
-void CallQueue::next_part() {
-    if (whole_->running || cache_.bringing() || !runner_.has_free_lane()) return;
-    const GroupPart& part = whole_->parts[whole_->next];
-    take_part(view_, part_x_, whole_->group, part);
-    const std::vector<Unit> units = units_of(view_);
-    const auto is_current = [this, number = whole_->number] {
-        return whole_ && whole_->number == number;
-    };
-
-    if (!cache_.in_slots(units))
-        return cache_.bring(units, [this, is_current](Status brought) {
-            if (!brought.ok() && is_current()) return end_parts(brought.error());
+// Those of the next pass are brought while the one before it runs.
+void CallQueue::next_pass() {
+    while (whole_ && whole_->next < whole_->passes.size() &&
+           whole_->running < GroupRunner::passes_max && !cache_.bringing()) {
+        std::vector<Unit> units;
+        for (const std::uint32_t expert : whole_->passes[whole_->next])
+            units.push_back({whole_->group.shape.layer, whole_->group.experts[expert].expert});
+        if (cache_.in_slots(units)) {
+            run_pass(std::move(units));
+            continue;
+        }
+        cache_.bring(units, [this, whole = std::weak_ptr(whole_)](Status brought) {
+            if (!brought.ok() && whole_ && whole.lock() == whole_) refuse_whole(brought.error());
             next_group();
         });
+    }
+}
 
-    const Status started = runner_.run_group(
-        view_,
-        [this, is_current, part, units](Result<ByteView> y) {
+// The group that it is of outlives it, cancelled or not.
+void CallQueue::run_pass(std::vector<Unit> units) {
+    const bool is_last = whole_->next + 1 == whole_->passes.size();
+    const Status started = runner_.run_pass(
+        whole_->passes[whole_->next], is_last,
+        [this, whole = whole_, is_last, units](Result<ByteView> y) {
             cache_.end_use(units);
-            if (!is_current()) return next_group();
-            if (!y.ok()) return end_parts(y.error());
-
-            whole_->running = false;
-            const std::span<std::byte> answer(whole_->answer);
-            put_part(answer.subspan(group_result_y_offset, answer.size() - group_frame_bytes(0)),
-                     whole_->group, part, *y);
-            if (++whole_->next < whole_->parts.size()) return next_part();
-            answer_group(whole_->answer, whole_->group.sequence_id, whole_->group.shape,
-                         whole_->arrived_ms);
-            whole_.reset();
+            --whole->running;
+            if (whole == whole_ && !y.ok()) return refuse_whole(y.error());
+            if (whole == whole_ && is_last) {
+                answer_group(GroupRunner::frame_around(*y), whole->group.sequence_id,
+                             whole->group.shape, whole->arrived_ms);
+                whole_.reset();
+            }
             next_group();
-        },
-        {});
-    if (!started.ok()) return end_parts(started.error());
-    whole_->running = true;
+        });
+    if (!started.ok()) return refuse_whole(started.error());
+    ++whole_->next;
+    ++whole_->running;
     cache_.begin_use(units);
 }
 
-void CallQueue::end_parts(const Error& error) {
-    const auto whole = std::move(whole_);
-    refuse(whole->group.sequence_id, whole->group.shape.num_tokens, error);
+void CallQueue::refuse_whole(const Error& error) {
+    refuse(whole_->group.sequence_id, whole_->group.shape.num_tokens, error);
+    end_passes();
     next_group();
+}
+
+void CallQueue::end_passes() {
+    if (whole_) runner_.end_passes();
+    whole_.reset();
 }
 
 void CallQueue::answer_group(std::span<std::byte> around_y, std::uint32_t sequence_id,
@@ -176,7 +180,7 @@ void CallQueue::answer_group(std::span<std::byte> around_y, std::uint32_t sequen
 }
 
 void CallQueue::next_group() {
-    if (whole_) return next_part();
+    if (whole_) return next_pass();
     while (!waiting_.empty() && runner_.has_free_lane() && !cache_.bringing() && !whole_) {
         Waiting next = std::move(waiting_.front());
         waiting_.pop_front();
@@ -186,7 +190,7 @@ void CallQueue::next_group() {
 
 void CallQueue::on_cancel(std::uint32_t sequence_id) {
     if (whole_ && whole_->group.sequence_id == sequence_id) {
-        whole_.reset();  // a part that runs ends for nothing
+        end_passes();  // one that runs ends for nothing
         ++report_.status.groups_cancelled;
         return;
     }

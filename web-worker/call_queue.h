@@ -1,13 +1,13 @@
 // Calls of the hub on their way through the runner: as many run as
 // there are lanes, a bounded number waits, the rest is answered BUSY.
 // Who asks for experts that lie in no slot waits for them, and the others behind it; who asks for
-// more than there are slots is computed in parts.
+// many of them, or for more than there are slots, is computed in passes (group_passes.h).
 #pragma once
 
 #include <deque>
 #include <memory>
 
-#include "web-worker/group_parts.h"
+#include "web-worker/group_passes.h"
 #include "web-worker/group_runner.h"
 #include "web-worker/hub_connection.h"
 #include "web-worker/slot_cache.h"
@@ -30,7 +30,7 @@ class CallQueue {
     void open() { open_ = true; }  // until then everything is answered BUSY
     void clear() {                 // the connection that asked is over
         waiting_.clear();
-        whole_.reset();
+        end_passes();
     }
     void resume() { next_group(); }  // lanes are free again
     // `around`: memory that ends with the frame, to be overwritten; none: the frame is not.
@@ -46,9 +46,11 @@ class CallQueue {
     };
     void run_group(ByteView frame, std::span<std::byte> around, double arrived_ms, bool counted);
     void wait_for(std::vector<Unit> units, ByteView frame, double arrived_ms);
-    void begin_parts(ByteView frame, double arrived_ms);
-    void next_part();
-    void end_parts(const Error& error);
+    bool begin_passes(ByteView frame, std::span<const Unit> units, double arrived_ms);
+    void next_pass();
+    void run_pass(std::vector<Unit> units);
+    void refuse_whole(const Error& error);
+    void end_passes();
     static std::vector<Unit> units_of(const GroupDispatchView& group);
     void answer_group(std::span<std::byte> around_y, std::uint32_t sequence_id,
                       const GroupShape& shape, double arrived_ms);
@@ -64,18 +66,15 @@ class CallQueue {
     const Welcome& welcome_;
     bool open_ = false;
     std::deque<Waiting> waiting_;  // groups without a lane; the first may wait for its experts
-    struct Whole {                 // a group that is computed in parts
-        std::uint64_t number = 0;
-        Bytes frame, scratch, answer;  // `answer`: the frame, y where it will be
+    struct Whole {                 // a group that is computed in passes
+        Bytes frame, scratch;
         GroupDispatchView group;
-        std::vector<GroupPart> parts;
+        std::vector<GroupPass> passes;
         std::size_t next = 0;
-        bool running = false;  // parts[next]
+        std::uint32_t running = 0;
         double arrived_ms = 0;
     };
-    std::unique_ptr<Whole> whole_;
-    std::uint64_t last_whole_ = 0;
-    Bytes part_x_;
+    std::shared_ptr<Whole> whole_;
     GroupDispatchView view_;
     Bytes scratch_;
 };

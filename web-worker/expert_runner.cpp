@@ -26,6 +26,7 @@ constexpr const char* kernel_names[] = {"unpack_rows",
                                         "down"};
 // Rows of a single call; larger ones go through the grouped path or are split by the hub.
 constexpr std::uint32_t single_tokens_max = 512;
+constexpr std::uint64_t pass_end_bytes = 16;
 constexpr std::uint32_t lanes_max = 4;  // rounds in flight; more would only hold memory
 
 // What one workgroup of a kernel computes, as its WGSL says.
@@ -214,6 +215,7 @@ void ExpertRunner::destroy_lanes() {
         for (const gpu::BufferId buffer :
              {lane.upload, lane.x, lane.intermediate, lane.y_pairs, lane.y_wire, lane.readback})
             device_.destroy_buffer(buffer);
+        for (const gpu::BufferId buffer : lane.pass_ends) device_.destroy_buffer(buffer);
     }
     lanes_.clear();
 
@@ -325,6 +327,8 @@ Status ExpertRunner::make_lane(Lane& lane) {
     MOEX_TRY(buffer(lane.y_wire, sizes_.y_wire, gpu::BufferUsage::storage, "y_wire"));
     MOEX_TRY(buffer(lane.readback, group_frame_bytes(sizes_.y_wire), gpu::BufferUsage::readback,
                     "readback"));
+    for (gpu::BufferId& end : lane.pass_ends)
+        MOEX_TRY(buffer(end, pass_end_bytes, gpu::BufferUsage::readback, "end of a pass"));
 
     lane.plan.tiles_only = by_threads();
     const gpu::Binding unpack[] = {{lane.upload}, {lane.x}};
@@ -431,40 +435,70 @@ bool ExpertRunner::has_free_lane() const {
     return false;
 }
 
-Status ExpertRunner::run_group(const GroupDispatchView& group, Done done,
-                               std::span<std::byte> around_x) {
-    const GroupShape& shape = group.shape;
+std::size_t ExpertRunner::free_lane() const {
+    std::size_t index = 0;
+    while (index < lanes_.size() && lanes_[index].busy) ++index;
+    MOEX_CHECK(index < lanes_.size(), "a group without a free lane");
+    return index;
+}
+
+Status ExpertRunner::check_size(const GroupShape& shape, std::uint64_t upload_bytes) const {
     if (shape.num_tokens > options_.tokens_max || shape.num_pairs > options_.pairs_max)
         return Error{
             ErrorCode::num_tokens_range,
             text("group of ", shape.num_tokens, " rows and ", shape.num_pairs,
                  " pairs, this worker takes ", options_.tokens_max, " and ", options_.pairs_max)};
-
-    std::size_t index = 0;
-    while (index < lanes_.size() && lanes_[index].busy) ++index;
-    MOEX_CHECK(index < lanes_.size(), "run_group() without a free lane");
-    Lane& lane = lanes_[index];
-
-    RoundPlan& plan = lane.plan;
-    MOEX_TRY(plan.plan(
-        group, bound_arenas_.size(), [this](Unit unit) { return store_.find(unit); }, around_x));
-    const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, plan.num_answers,
-                                                  options_.shape.hidden_size);
-    if (plan.upload.size() > sizes_.upload || y_bytes > sizes_.y_wire)
+    if (upload_bytes > sizes_.upload || y_bytes_of(shape) > sizes_.y_wire)
         return Error{ErrorCode::num_tokens_range,
                      text("group of ", shape.num_tokens, " rows and ", shape.num_pairs,
                           " pairs in ", dtype_name(shape.dtype), ", this worker has room for ",
                           dtype_name(options_.dtype))};
+    return {};
+}
+
+Status ExpertRunner::run_group(const GroupDispatchView& group, Done done,
+                               std::span<std::byte> around_x) {
+    const GroupShape& shape = group.shape;
+    MOEX_TRY(check_size(shape, 0));
+    const std::size_t index = free_lane();
+    Lane& lane = lanes_[index];
+
+    RoundPlan& plan = lane.plan;
+    std::uint64_t transfer = 0;  // the last of those that bring its experts
+    const auto find = [&](Unit unit) {
+        const auto slot = store_.find(unit);
+        if (slot) transfer = std::max(transfer, slot->transfer);
+        return slot;
+    };
+    MOEX_TRY(plan.plan(group, bound_arenas_.size(), find, around_x));
+    MOEX_TRY(check_size(shape, plan.upload.size()));
 
     lane.busy = true;
-    device_.write_buffer(lane.upload, 0, plan.upload);
+    submit(index, shape, transfer);
+    read_answers(index, shape, std::move(done));
+    return {};
+}
+
+// The plan of a lane.
+void ExpertRunner::submit(std::size_t index, const GroupShape& shape, std::uint64_t transfer,
+                          gpu::BufferId pass_end) {
+    Lane& lane = lanes_[index];
+    device_.write_buffer(lane.upload, 0, lane.plan.upload);
+    device_.await_transfer(transfer);
     std::vector<gpu::Command>& commands = commands_[index];
     record(shape, lane, commands);
-    commands.push_back(copy(lane.y_wire, lane.readback, round_up(y_bytes, 4)));
-    commands.back().target_offset_bytes = group_result_y_offset;
-
+    if (lane.plan.pack) {
+        commands.push_back(copy(lane.y_wire, lane.readback, round_up(y_bytes_of(shape), 4)));
+        commands.back().target_offset_bytes = group_result_y_offset;
+    } else {
+        commands.push_back(copy(lane.upload, pass_end, pass_end_bytes));
+    }
     device_.submit(commands);
-    device_.read_buffer(lane.readback, round_up(group_frame_bytes(y_bytes), 4),
+}
+
+void ExpertRunner::read_answers(std::size_t index, const GroupShape& shape, Done done) {
+    const std::uint64_t y_bytes = y_bytes_of(shape);
+    device_.read_buffer(lanes_[index].readback, round_up(group_frame_bytes(y_bytes), 4),
                         [this, index, shape, y_bytes, done = std::move(done),
                          life = life_.watch()](Result<ByteView> bytes) {
                             if (!life.alive()) return;
@@ -473,7 +507,61 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done,
                             finish_group(index, shape, std::move(bytes), done);
                             if (life.alive()) refit_when_idle();
                         });
+}
+
+Status ExpertRunner::begin_passes(const GroupDispatchView& group) {
+    MOEX_CHECK(!passes_, "one group's passes at a time");
+    const GroupShape& shape = group.shape;
+    const std::uint64_t table_words = RoundPlan::table_words_max(ExpertStore::arenas_max,
+                                                                 shape.num_tokens, shape.num_pairs);
+    MOEX_TRY(check_size(shape, 4 * table_words + round_up(group.x_bytes.size(), 4)));
+    passes_ = std::make_shared<Passes>(Passes{.lane = free_lane(), .group = &group});
+    lanes_[passes_->lane].busy = true;
     return {};
+}
+
+Status ExpertRunner::run_pass(std::span<const std::uint32_t> experts, bool is_last, Done done) {
+    const std::shared_ptr<Passes> passes = passes_;
+    MOEX_CHECK(passes && passes->begun - passes->ended < passes_max, "one more pass under way");
+    const GroupShape& shape = passes->group->shape;
+    Lane& lane = lanes_[passes->lane];
+
+    std::uint64_t transfer = 0;
+    const auto find = [&](Unit unit) {
+        const auto slot = store_.find(unit);
+        if (slot) transfer = std::max(transfer, slot->transfer);
+        return slot;
+    };
+    MOEX_TRY(lane.plan.plan_pass(*passes->group, bound_arenas_.size(), find, experts,
+                                 passes->begun == 0, is_last));
+    const gpu::BufferId end = lane.pass_ends[passes->begun++ % passes_max];
+    submit(passes->lane, shape, transfer, end);
+    if (is_last) {
+        passes_.reset();
+        read_answers(passes->lane, shape, std::move(done));
+        return {};
+    }
+    device_.read_buffer(
+        end, pass_end_bytes,
+        [this, passes, done = std::move(done), life = life_.watch()](Result<ByteView> bytes) {
+            if (!life.alive()) return;
+            ++passes->ended;
+            free_after_passes(*passes);
+            done(bytes.ok() ? Result<ByteView>(ByteView()) : std::move(bytes));
+            if (life.alive()) refit_when_idle();
+        });
+    return {};
+}
+
+void ExpertRunner::end_passes() {
+    if (!passes_) return;
+    passes_->over = true;
+    free_after_passes(*std::exchange(passes_, nullptr));
+    refit_when_idle();
+}
+
+void ExpertRunner::free_after_passes(const Passes& passes) {
+    if (passes.over && passes.begun == passes.ended) lanes_[passes.lane].busy = false;
 }
 
 // The dispatches of a lane's plan, stage by stage.
@@ -508,6 +596,7 @@ void ExpertRunner::record(const GroupShape& shape, const Lane& lane,
         return;
     }
     tiles(&ExpertRunner::down_kernel, lane.down, hidden / down_outputs);
+    if (!plan.pack) return;
     commands.push_back(dispatch(
         pipelines_[pack_rows], lane.pack,
         shape.dtype == Dtype::int8 ? 1 : ceil_div(hidden, kernels::pack_rows::columns_per_group),
@@ -561,6 +650,7 @@ Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) 
 
     device_.write_buffer(single_.params, 0, std::as_bytes(std::span(&params, 1)));
     device_.write_buffer(single_.x, 0, std::as_bytes(x));
+    device_.await_transfer(slot->transfer);
 
     const std::uint64_t y_bytes = 4 * std::uint64_t{num_tokens} * hidden;
     const gpu::Command commands[] = {

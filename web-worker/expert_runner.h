@@ -79,6 +79,9 @@ class ExpertRunner : public GroupRunner {
     // unknown_expert at once). Requires a free lane.
     Status run_group(const GroupDispatchView& group, Done done,
                      std::span<std::byte> around_x = {}) override;
+    Status begin_passes(const GroupDispatchView& group) override;
+    Status run_pass(std::span<const std::uint32_t> experts, bool is_last, Done done) override;
+    void end_passes() override;
     // One DISPATCH by the three published kernels: x [num_tokens,
     // hidden_size] f32 in, `done` gets y f32 without gates.
     Status run_single(Unit unit, std::span<const float> x, Done done) override;
@@ -95,6 +98,7 @@ class ExpertRunner : public GroupRunner {
     static Sizes sizes_of(const RunnerOptions& options);
     struct Lane {
         gpu::BufferId upload, x, intermediate, y_pairs, y_wire, readback;
+        gpu::BufferId pass_ends[passes_max];  // read when a pass that is not the last has ended
         gpu::BindGroupId unpack, pack;
         std::vector<gpu::BindGroupId> gate_up, down;  // by place
         std::vector<gpu::BindGroupId> down_row;       // by arena; lanes only
@@ -106,6 +110,13 @@ class ExpertRunner : public GroupRunner {
         std::vector<gpu::BindGroupId> gate_up_groups, down_groups;  // by arena
         gpu::BindGroupId silu;
         bool busy = false;
+    };
+    // A group in passes.
+    struct Passes {
+        std::size_t lane = 0;
+        const GroupDispatchView* group = nullptr;
+        std::uint32_t begun = 0, ended = 0;
+        bool over = false;  // no more follow
     };
     enum Kernel {
         unpack_rows,
@@ -136,6 +147,16 @@ class ExpertRunner : public GroupRunner {
     void forget_arenas(std::size_t first);
     Status bind_arena(Lane& lane, std::size_t arena);
     void record(const GroupShape& shape, const Lane& lane, std::vector<gpu::Command>& commands);
+    std::uint64_t y_bytes_of(const GroupShape& shape) const {
+        return wire_rows_bytes(shape.dtype, shape.unsummed ? shape.num_pairs : shape.num_tokens,
+                               options_.shape.hidden_size);
+    }
+    Status check_size(const GroupShape& shape, std::uint64_t upload_bytes) const;
+    void submit(std::size_t index, const GroupShape& shape, std::uint64_t transfer,
+                gpu::BufferId pass_end = {});
+    void read_answers(std::size_t index, const GroupShape& shape, Done done);
+    std::size_t free_lane() const;
+    void free_after_passes(const Passes& passes);
     bool idle() const;
     void refit_when_idle();
     void create_next(int kernel, std::function<void(Status)> done);
@@ -157,6 +178,7 @@ class ExpertRunner : public GroupRunner {
     };
     std::optional<Refit> refit_;  // waits for the calls under way
     std::vector<Lane> lanes_;
+    std::shared_ptr<Passes> passes_;  // of which more follow
     Single single_;
     std::vector<std::vector<gpu::Command>> commands_;  // reused
     LifeGuard life_;

@@ -63,8 +63,10 @@ Status ExpertStore::shrink_last_arena() {
     }
 
     std::vector<gpu::Command> moves;
-    for (auto& [unit, slot] : slots_) {
+    for (auto& [unit, placed] : slots_) {
+        auto& [slot, transfer] = placed;
         if (slot < first) continue;
+        device_.await_transfer(transfer);
         const std::uint32_t to = take_slot(unit.layer);
         gpu::Command move;
         move.kind = gpu::Command::Kind::copy;
@@ -113,22 +115,45 @@ Status ExpertStore::reserve(std::uint32_t num_units) {
 }
 
 Status ExpertStore::put(Unit unit, ByteView blob) {
-    MOEX_CHECK(blob.size() == blob_bytes_,
-               text("blob of ", blob.size(), " bytes, slots have ", blob_bytes_));
     if (slots_.contains(unit)) return {};
+    MOEX_ASSIGN(slot, make_slot(unit, blob.size()));
+    device_.write_buffer(arenas_[arena_of(slot)], slot % slots_per_arena_ * blob_bytes_, blob);
+    return {};
+}
 
+Result<bool> ExpertStore::put_held(Unit unit, const HeldBlob& blob, std::function<void()> done) {
+    if (slots_.contains(unit)) return false;
+    MOEX_ASSIGN(slot, make_slot(unit, blob.bytes.size()));
+    const gpu::BufferId arena = arenas_[arena_of(slot)];
+    const std::uint64_t offset_bytes = slot % slots_per_arena_ * blob_bytes_;
+    const std::uint64_t transfer = device_.transfer(
+        arena, offset_bytes, blob.bytes,
+        [holds = blob.holds, done = std::move(done), life = life_.watch()] {
+            if (life.alive()) done();
+        });
+    if (transfer == 0) device_.write_buffer(arena, offset_bytes, blob.bytes);
+    slots_[unit].transfer = transfer;
+    return transfer != 0;
+}
+
+bool ExpertStore::on_its_way(Unit unit) const {
+    const auto found = slots_.find(unit);
+    return found != slots_.end() && !device_.transferred(found->second.transfer);
+}
+
+// A slot that is the unit's from here on.
+Result<std::uint32_t> ExpertStore::make_slot(Unit unit, std::uint64_t blob_bytes) {
+    MOEX_CHECK(blob_bytes == blob_bytes_,
+               text("blob of ", blob_bytes, " bytes, slots have ", blob_bytes_));
     if (free_.empty()) {
         MOEX_TRY(reserve(slots_made_ + grow_slots));
         if (free_.empty())
             return Error{ErrorCode::no_space,
                          text("every slot of the budget is taken: ", slots_made_, " experts")};
     }
-
     const std::uint32_t slot = take_slot(unit.layer);
-    slots_[unit] = slot;
-    device_.write_buffer(arenas_[slot / slots_per_arena_], slot % slots_per_arena_ * blob_bytes_,
-                         blob);
-    return {};
+    slots_[unit] = {slot};
+    return slot;
 }
 
 std::set<std::uint32_t>::const_iterator ExpertStore::first_free(std::uint32_t arena) const {
@@ -183,28 +208,30 @@ std::uint32_t ExpertStore::choose_home() const {
 void ExpertStore::drop(Unit unit) {
     const auto found = slots_.find(unit);
     if (found == slots_.end()) return;
-    free_.insert(found->second);
+    (void)device_.transferred(found->second.transfer, true);
+    free_.insert(found->second.slot);
     slots_.erase(found);
 }
 
 std::optional<ExpertSlot> ExpertStore::find(Unit unit) const {
     const auto found = slots_.find(unit);
     if (found == slots_.end()) return std::nullopt;
-    return ExpertSlot{
-        static_cast<std::uint32_t>(found->second / slots_per_arena_),
-        static_cast<std::uint32_t>(found->second % slots_per_arena_ * (blob_bytes_ / 4))};
+    const auto [slot, transfer] = found->second;
+    return ExpertSlot{arena_of(slot),
+                      static_cast<std::uint32_t>(slot % slots_per_arena_ * (blob_bytes_ / 4)),
+                      transfer};
 }
 
 std::vector<Unit> ExpertStore::units() const {
     std::vector<Unit> all;
-    for (const auto& [unit, slot] : slots_) all.push_back(unit);
+    for (const auto& [unit, placed] : slots_) all.push_back(unit);
     return all;
 }
 
 std::vector<Unit> ExpertStore::units_from_the_end() const {
     std::vector<Unit> all = units();
     std::sort(all.begin(), all.end(),
-              [this](Unit a, Unit b) { return slots_.at(a) > slots_.at(b); });
+              [this](Unit a, Unit b) { return slots_.at(a).slot > slots_.at(b).slot; });
     return all;
 }
 

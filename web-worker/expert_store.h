@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "protocol/life_guard.h"
 #include "protocol/messages.h"
 #include "web-worker/gpu/device.h"
 #include "web-worker/unit_store.h"
@@ -22,6 +23,7 @@ namespace moex {
 struct ExpertSlot {
     std::uint32_t arena = 0;
     std::uint32_t blob_word = 0;  // first 32-bit word in the arena
+    std::uint64_t transfer = 0;   // that brings it (gpu::Device::await_transfer); 0: none
 };
 
 struct ArenaOptions {
@@ -58,6 +60,9 @@ class ExpertStore : public UnitStore {
     Status reserve(std::uint32_t num_units) override;
     // Uploads a verified blob; no_space when every slot is taken.
     Status put(Unit unit, ByteView blob) override;
+    Result<bool> put_held(Unit unit, const HeldBlob& blob, std::function<void()> done) override;
+    bool on_its_way(Unit unit) const override;
+    // Where it is on its way, waits for it.
     void drop(Unit unit) override;
     std::optional<ExpertSlot> find(Unit unit) const;
     bool holds(Unit unit) const override { return slots_.contains(unit); }
@@ -73,6 +78,7 @@ class ExpertStore : public UnitStore {
     std::uint32_t arena_of(std::uint32_t slot) const {
         return static_cast<std::uint32_t>(slot / slots_per_arena_);
     }
+    Result<std::uint32_t> make_slot(Unit unit, std::uint64_t blob_bytes);
     std::uint32_t take_slot(std::uint16_t layer);
     std::uint32_t choose_home() const;
     std::set<std::uint32_t>::const_iterator first_free(std::uint32_t arena) const;
@@ -87,9 +93,14 @@ class ExpertStore : public UnitStore {
     std::vector<gpu::BufferId> arenas_;
     std::vector<std::uint32_t> arena_slots_;  // beside arenas_
     std::set<std::uint32_t> free_;            // slot numbers
-    std::map<Unit, std::uint32_t> slots_;
+    struct Placed {
+        std::uint32_t slot = 0;
+        std::uint64_t transfer = 0;
+    };
+    std::map<Unit, Placed> slots_;
     // by layer: the arena where its next expert goes while there is room
     std::map<std::uint16_t, std::uint32_t> homes_;
+    LifeGuard life_;
 };
 
 }  // namespace moex

@@ -52,6 +52,17 @@ class GroupRunner {
         return {y - group_result_y_offset,
                 static_cast<std::size_t>(group_frame_bytes(y_bytes.size()))};
     }
+    // A group in passes (group_passes.h): takes a free lane until its last pass has ended, or
+    // end_passes() was called and those under way have. `group`, and what it views, stay as long.
+    // One group at a time; num_tokens_range for one that is too large.
+    virtual Status begin_passes(const GroupDispatchView& group) = 0;
+    // The group's experts of these places in its table, ascending, all held (else unknown_expert),
+    // which no pass before had. `done` of the last one gets the group's y, as run_group() gives it;
+    // of those before, nothing. They end in their order.
+    virtual Status run_pass(std::span<const std::uint32_t> experts, bool is_last, Done done) = 0;
+    virtual void end_passes() = 0;
+    static constexpr std::uint32_t passes_max = 2;  // under way
+
     // One DISPATCH: x [num_tokens, hidden_size] f32 in, `done` gets y f32 without gates.
     // overloaded while another runs.
     virtual Status run_single(Unit unit, std::span<const float> x, Done done) = 0;

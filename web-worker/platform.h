@@ -10,6 +10,7 @@
 #include <string>
 
 #include "protocol/messages.h"
+#include "web-worker/held_blob.h"
 #include "web-worker/timing_options.h"
 
 namespace moex {
@@ -123,9 +124,9 @@ class Platform {
                             std::function<void(std::uint64_t bytes, bool from_network)> progress,
                             std::function<void(Result<Bytes>)> done) = 0;
     virtual void cancel_fetches() = 0;  // their `done` is not called
-    // The same blob where it lies in this machine's memory, verified before; null where it does
-    // not, as in a tab. Valid until the next call.
-    virtual const Bytes* find_blob(const Sha256&) { return nullptr; }
+    // The same blob where it lies in this machine's memory, verified before; none where it does
+    // not, as in a tab.
+    virtual HeldBlob find_blob(const Sha256&) { return {}; }
 
     virtual double now_ms() = 0;  // monotonic
     virtual std::uint64_t set_timer(double delay_ms,

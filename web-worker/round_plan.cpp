@@ -29,19 +29,57 @@ Status RoundPlan::plan(const GroupDispatchView& group, std::size_t num_arenas,
                        const std::function<std::optional<ExpertSlot>(Unit)>& find,
                        std::span<std::byte> around_x) {
     const GroupShape& shape = group.shape;
+    chosen_.assign(group.experts.size(), true);
     MOEX_TRY(find_slots(group, find));
 
-    by_place_.resize(num_arenas * gpu::tile_families);
-    for (auto& place : by_place_) place.clear();
     const bool one_arena = std::all_of(slots_.begin(), slots_.end(), [&](const ExpertSlot& slot) {
         return slot.arena == slots_[0].arena;
     });
     two_dispatches = !tiles_only && one_arena && !slots_.empty() && shape.dtype != Dtype::int8 &&
                      shape.num_pairs <= pairs_per_expert * group.experts.size();
+    pack = true;
+
+    gpu::RoundHeader header;
+    begin_tables(group, num_arenas, header);
+    header.x_word = static_cast<std::uint32_t>(words.size());
+    std::memcpy(words.data(), &header, sizeof header);
+    join_x(group.x_bytes, around_x);
+    return {};
+}
+
+Status RoundPlan::plan_pass(const GroupDispatchView& group, std::size_t num_arenas,
+                            const std::function<std::optional<ExpertSlot>(Unit)>& find,
+                            std::span<const std::uint32_t> experts, bool is_first, bool is_last) {
+    const GroupShape& shape = group.shape;
+    chosen_.assign(group.experts.size(), false);
+    for (const std::uint32_t expert : experts) chosen_[expert] = true;
+    MOEX_TRY(find_slots(group, find));
+    two_dispatches = false;
+
+    gpu::RoundHeader header;
+    begin_tables(group, num_arenas, header);
+    unpack = is_first;
+    pack = is_last;
+    header.x_word = static_cast<std::uint32_t>(
+        table_words_max(ExpertStore::arenas_max, shape.num_tokens, shape.num_pairs));
+    std::memcpy(words.data(), &header, sizeof header);
+    if (is_first) {
+        words.resize(header.x_word + (group.x_bytes.size() + 3) / 4);
+        std::memcpy(words.data() + header.x_word, group.x_bytes.data(), group.x_bytes.size());
+    }
+    upload = std::as_bytes(std::span(words));
+    return {};
+}
+
+// All of the words before x.
+void RoundPlan::begin_tables(const GroupDispatchView& group, std::size_t num_arenas,
+                             gpu::RoundHeader& header) {
+    const GroupShape& shape = group.shape;
+    by_place_.resize(num_arenas * gpu::tile_families);
+    for (auto& place : by_place_) place.clear();
     cut_tiles(group);
 
     num_answers = shape.unsummed ? shape.num_pairs : shape.num_tokens;
-    gpu::RoundHeader header;
     header.num_tokens = shape.num_tokens;
     header.num_answers = num_answers;
     header.dtype = static_cast<std::uint32_t>(shape.dtype);
@@ -51,11 +89,6 @@ Status RoundPlan::plan(const GroupDispatchView& group, std::size_t num_arenas,
     write_tiles(num_arenas);
     write_pairs(group, header);
     write_answers(group, header);
-
-    header.x_word = static_cast<std::uint32_t>(words.size());
-    std::memcpy(words.data(), &header, sizeof header);
-    join_x(group.x_bytes, around_x);
-    return {};
 }
 
 // The tables, which are small, go to x, or x to the tables.
@@ -76,13 +109,15 @@ void RoundPlan::join_x(ByteView x, std::span<std::byte> around_x) {
 
 Status RoundPlan::find_slots(const GroupDispatchView& group,
                              const std::function<std::optional<ExpertSlot>(Unit)>& find) {
-    slots_.clear();
-    for (const GroupExpert& expert : group.experts) {
-        const auto slot = find(Unit{group.shape.layer, expert.expert});
+    slots_.assign(group.experts.size(), {});
+    for (std::size_t i = 0; i < group.experts.size(); ++i) {
+        if (!chosen_[i]) continue;
+        const std::uint16_t expert = group.experts[i].expert;
+        const auto slot = find(Unit{group.shape.layer, expert});
         if (!slot)
             return Error{ErrorCode::unknown_expert, text("layer ", group.shape.layer, " expert ",
-                                                         expert.expert, " is not held here")};
-        slots_.push_back(*slot);
+                                                         expert, " is not held here")};
+        slots_[i] = *slot;
     }
     return {};
 }
@@ -92,12 +127,13 @@ void RoundPlan::cut_tiles(const GroupDispatchView& group) {
     std::uint32_t pair = 0;
     for (std::size_t i = 0; i < group.experts.size(); ++i) {
         const std::uint32_t end = pair + group.experts[i].num_rows;
-        while (pair < end) {
+        while (chosen_[i] && pair < end) {
             const std::uint32_t rows = two_dispatches ? 1 : std::min(rows_max, end - pair);
             by_place_[place_of(slots_[i].arena, family_of(rows))].push_back(
                 {slots_[i].blob_word, pair, rows, group.rows[pair]});
             pair += rows;
         }
+        pair = end;
     }
 }
 

@@ -33,6 +33,7 @@ struct RoundPlan {
     std::uint32_t num_answers = 0;
     bool two_dispatches = false;  // all tiles are of one arena and of one row
     bool unpack = false;          // some tile reads rows of f32
+    bool pack = true;             // the answers are complete
 
     // The place of an arena's tiles of one family: uniforms and bind groups are made by it.
     static std::uint32_t place_of(std::uint32_t arena, std::uint32_t family) {
@@ -49,17 +50,27 @@ struct RoundPlan {
     Status plan(const GroupDispatchView& group, std::size_t num_arenas,
                 const std::function<std::optional<ExpertSlot>(Unit)>& find,
                 std::span<std::byte> around_x = {});
+    // One pass of a group that is computed in several: tiles of the experts at these places in its
+    // table alone. `is_first`: x comes with it, to be unpacked, and stays for those behind it;
+    // `is_last`: the answers are packed. The upload is at most table_words_max() for
+    // ExpertStore::arenas_max, and x, which lies behind that much.
+    Status plan_pass(const GroupDispatchView& group, std::size_t num_arenas,
+                     const std::function<std::optional<ExpertSlot>(Unit)>& find,
+                     std::span<const std::uint32_t> experts, bool is_first, bool is_last);
 
   private:
     Status find_slots(const GroupDispatchView& group,
                       const std::function<std::optional<ExpertSlot>(Unit)>& find);
+    void begin_tables(const GroupDispatchView& group, std::size_t num_arenas,
+                      gpu::RoundHeader& header);
     void cut_tiles(const GroupDispatchView& group);
     void write_tiles(std::size_t num_arenas);
     void write_pairs(const GroupDispatchView& group, gpu::RoundHeader& header);
     void write_answers(const GroupDispatchView& group, gpu::RoundHeader& header);
     void join_x(ByteView x, std::span<std::byte> around_x);
 
-    std::vector<ExpertSlot> slots_;                      // by expert of the group
+    std::vector<bool> chosen_;                           // by expert of the group: it is computed
+    std::vector<ExpertSlot> slots_;                      // the same; of those chosen
     std::vector<std::vector<gpu::RoundTile>> by_place_;  // reused
 };
 

@@ -8,6 +8,9 @@ namespace {
 constexpr std::size_t hints_at_once = 4;  // on their way
 // From memory to slots for hints, a turn of the loop: a call that came meanwhile waits no longer.
 constexpr std::uint64_t hint_bytes_a_turn = 2u << 20;
+// From memory to slots for hints, beside what is computed: one is copied while the next one waits
+// its turn, and a group that comes meanwhile waits for no more than these.
+constexpr std::uint64_t hint_transfers_at_once = 2;
 }  // namespace
 
 // ---- what is held
@@ -31,16 +34,19 @@ Status SlotCache::keep(Unit unit, const Sha256& hash, ByteView blob) {
     if (!holds(unit) && num_units() >= capacity())
         return Error{ErrorCode::no_space, text("all of ", capacity(), " experts are held")};
 
-    if (has_free_slot()) MOEX_TRY(place(unit, blob));
     held_[unit].hash = hash;
+    if (has_free_slot()) {
+        MOEX_TRY(store_.put(unit, blob));
+        MOEX_TRY(placed(unit));
+    }
     return {};
 }
 
 void SlotCache::forget(Unit unit) {
+    if (holds(unit)) drop(unit);
     held_.erase(unit);
     unplaced_.erase(unit);
     std::erase(foreseen_, unit);
-    store_.drop(unit);
     if (bringing() && std::count(group_.begin(), group_.end(), unit) > 0)
         finish(Error{ErrorCode::unknown_expert, "released while it was on its way"});
 }
@@ -48,13 +54,13 @@ void SlotCache::forget(Unit unit) {
 Status SlotCache::resize(std::uint64_t budget_bytes) {
     const std::uint32_t slots = store_.slots_for(budget_bytes);
     for (const Unit& unit : store_.units_from_the_end())
-        if (store_.num_units() > slots) store_.drop(unit);
+        if (store_.num_units() > slots) drop(unit);
     return store_.resize(budget_bytes);
 }
 
 UnitTier SlotCache::tier_of(Unit unit) const {
     if (store_.holds(unit)) return UnitTier::slot;
-    return platform_.find_blob(held_.at(unit).hash) != nullptr ? UnitTier::memory : UnitTier::store;
+    return platform_.find_blob(held_.at(unit).hash) ? UnitTier::memory : UnitTier::store;
 }
 
 // ---- what a group asks for
@@ -68,11 +74,11 @@ void SlotCache::count(std::span<const Unit> units) {
     SlotCounters& counters = report_.status.slots;
     for (const Unit& unit : units) {
         ++counters.asked;
-        if (store_.holds(unit)) {
+        if (store_.on_its_way(unit) || fetching_.contains(unit) || unplaced_.contains(unit)) {
+            ++counters.late;
+        } else if (store_.holds(unit)) {
             ++counters.resident;
             count_lead(unit);
-        } else if (fetching_.contains(unit) || unplaced_.contains(unit)) {
-            ++counters.late;
         }
     }
 }
@@ -92,11 +98,10 @@ void SlotCache::bring(std::vector<Unit> units, std::function<void(Status)> done)
     MOEX_CHECK(units.size() <= slots(), "a group of more experts than there are slots");
     group_ = std::move(units);
     done_ = std::move(done);
-    asked_ms_ = platform_.now_ms();
+    load_ = std::make_shared<Load>(Load{.asked_ms = platform_.now_ms()});
 
     for (const Unit& unit : group_)
-        if (!store_.holds(unit) && platform_.find_blob(held_.at(unit).hash) == nullptr)
-            fetch(unit, true);
+        if (!store_.holds(unit) && !platform_.find_blob(held_.at(unit).hash)) fetch(unit, true);
     go_on_soon();  // what is here already and had no slot, or all of it since
 }
 
@@ -126,19 +131,28 @@ Status SlotCache::place_what_came() {
         const auto at = one++;
         if (!has_free_slot() && !make_room(wanted(at->first))) continue;
         const auto arrived = unplaced_.extract(at);
-        MOEX_TRY(place(arrived.key(), arrived.mapped()));
+        const Unit unit = arrived.key();
+        if (const HeldBlob kept = platform_.find_blob(held_.at(unit).hash)) {
+            MOEX_TRY(place(unit, kept));
+        } else {
+            MOEX_TRY(store_.put(unit, arrived.mapped()));
+            MOEX_TRY(placed(unit));
+        }
         ++report_.status.slots.brought;
     }
     return {};
 }
 
 // What lies in this machine's memory. The rest is on its way, or asked for now: it may have left
-// the memory meanwhile.
+// the memory meanwhile. Where no slot is free, what runs or is on its way there leaves one.
 Status SlotCache::place_group() {
     for (const Unit& unit : group_) {
         if (store_.holds(unit)) continue;
-        MOEX_ASSIGN(placed, place_from_memory(unit, true));
-        if (!placed) fetch(unit, true);
+        const HeldBlob blob = platform_.find_blob(held_.at(unit).hash);
+        if (!blob)
+            fetch(unit, true);
+        else if (has_free_slot() || make_room(true))
+            MOEX_TRY(place_from_memory(unit, blob));
     }
     return {};
 }
@@ -146,28 +160,27 @@ Status SlotCache::place_group() {
 Status SlotCache::begin_hints() {
     std::uint64_t placed_bytes = 0;
     while (!bringing() && !foreseen_.empty() &&
-           fetching_.size() + unplaced_.size() < hints_at_once) {
+           fetching_.size() + unplaced_.size() < hints_at_once &&
+           hint_transfers_ < hint_transfers_at_once) {
         const Unit next = foreseen_.back();
         foreseen_.pop_back();
         if (!holds(next) || store_.holds(next) || has_expired(next)) continue;
-        if (platform_.find_blob(held_.at(next).hash) == nullptr) {
+        const HeldBlob blob = platform_.find_blob(held_.at(next).hash);
+        if (!blob) {
             fetch(next, false);
             continue;
         }
 
-        if (placed_bytes >= hint_bytes_a_turn) {
+        const bool turn_is_over = placed_bytes >= hint_bytes_a_turn;
+        if (turn_is_over || (!has_free_slot() && !make_room(false))) {
             foreseen_.push_back(next);
-            go_on_soon();
+            if (turn_is_over) go_on_soon();  // else when a slot is free
             break;
         }
 
-        MOEX_ASSIGN(placed, place_from_memory(next, false));
-        if (!placed) {
-            foreseen_.push_back(next);  // until a slot is free
-            break;
-        }
+        MOEX_TRY(place_from_memory(next, blob));
         count_hint(next);
-        placed_bytes += blob_bytes_;
+        if (!store_.on_its_way(next)) placed_bytes += blob_bytes_;
     }
     return {};
 }
@@ -185,18 +198,49 @@ void SlotCache::count_hint(Unit unit) {
     held_.at(unit).foreseen = true;
 }
 
-// False where it does not lie there, or no slot may be taken for it.
-Result<bool> SlotCache::place_from_memory(Unit unit, bool for_group) {
-    const Bytes* blob = platform_.find_blob(held_.at(unit).hash);
-    if (blob == nullptr || (!has_free_slot() && !make_room(for_group))) return false;
-    MOEX_TRY(place(unit, *blob));
+Status SlotCache::place_from_memory(Unit unit, const HeldBlob& blob) {
+    MOEX_TRY(place(unit, blob));
     ++report_.status.slots.brought;
-    return true;
+    return {};
 }
 
-void SlotCache::finish(Status status) {
-    report_.status.slots.load_ms += platform_.now_ms() - asked_ms_;
+// Requires a free slot. What asks for it from here on is computed once it is there.
+Status SlotCache::place(Unit unit, const HeldBlob& blob) {
+    const bool for_hint = !wanted(unit);
+    MOEX_ASSIGN(on_its_way,
+                store_.put_held(unit, blob, [this, unit, for_hint, life = life_.watch()] {
+                    if (!life.alive()) return;
+                    if (for_hint) --hint_transfers_;
+                    is_there(unit);
+                    go_on();
+                }));
+    if (on_its_way && for_hint) ++hint_transfers_;
+    if (on_its_way && !for_hint) wait_for(unit, load_);
+    return placed(unit);
+}
+
+void SlotCache::wait_for(Unit unit, const std::shared_ptr<Load>& load) {
+    waiting_for_[unit].push_back(load);
+    ++load->transfers;
+}
+
+void SlotCache::is_there(Unit unit) {
+    const auto waiting = waiting_for_.extract(unit);
+    if (waiting.empty()) return;
+    for (const std::shared_ptr<Load>& load : waiting.mapped())
+        if (--load->transfers == 0 && load->placed) count_load(*load);
+}
+
+void SlotCache::count_load(const Load& load) {
+    report_.status.slots.load_ms += platform_.now_ms() - load.asked_ms;
     ++report_.status.slots.loads;
+}
+
+// All of it has slots, or will not.
+void SlotCache::finish(Status status) {
+    load_->placed = true;
+    if (load_->transfers == 0) count_load(*load_);
+    load_.reset();
     group_.clear();
     const auto done = std::exchange(done_, nullptr);
     done(std::move(status));
@@ -242,47 +286,57 @@ void SlotCache::arrived(Unit unit, Result<Bytes> blob) {
 }
 
 // For a group whoever is not in use may go; for a hint, no one that the group or the newest hints
-// name.
+// name. Nobody goes who is still on the way.
 bool SlotCache::make_room(bool for_group) {
-    const Held* worst = nullptr;
-    Unit victim;
-    for (const Unit& unit : store_.units()) {
-        const Held& held = held_.at(unit);
-        const bool may_go = held.in_use == 0 && !wanted(unit) &&
-                            (for_group || !hinted_.contains(unit));
-        if (!may_go) continue;
+    for (const auto& [rank, unit] : by_rank_) {
+        Held& held = held_.at(unit);
+        if (held.in_use > 0 || wanted(unit) || store_.on_its_way(unit)) continue;
+        if (!for_group && hinted_.contains(unit)) continue;
 
-        const bool by_use = options_.policy == EvictionPolicy::lfu;
-        const auto rank = [by_use](const Held& one) {
-            return std::pair(by_use ? one.uses : 0, one.last_used);
-        };
-        if (worst != nullptr && rank(held) >= rank(*worst)) continue;
-        worst = &held;
-        victim = unit;
+        if (held.foreseen) ++report_.status.slots.wasted;
+        held.foreseen = false;
+        drop(Unit(unit));
+        return true;
     }
-    if (worst == nullptr) return false;
-
-    if (worst->foreseen) ++report_.status.slots.wasted;
-    held_.at(victim).foreseen = false;
-    store_.drop(victim);
-    return true;
+    return false;
 }
 
-Status SlotCache::place(Unit unit, ByteView blob) {
-    MOEX_TRY(store_.put(unit, blob));
-    if (runner_ready_) MOEX_TRY(runner_.prepare());
-    if (const auto held = held_.find(unit); held != held_.end()) held->second.last_used = ++clock_;
-    return {};
+Status SlotCache::placed(Unit unit) {
+    Held& held = held_.at(unit);
+    held.last_used = ++clock_;
+    rank(unit, held);
+    return runner_ready_ ? runner_.prepare() : Status();
+}
+
+void SlotCache::drop(Unit unit) {
+    if (auto& old = held_.at(unit).rank) by_rank_.erase({*old, unit});
+    held_.at(unit).rank.reset();
+    store_.drop(unit);
+}
+
+// Where it stands among those that lie in slots: who may go first is first.
+void SlotCache::rank(Unit unit, Held& held) {
+    if (held.rank) by_rank_.erase({*held.rank, unit});
+    held.rank = {options_.policy == EvictionPolicy::lfu ? held.uses : 0, held.last_used};
+    by_rank_.insert({*held.rank, unit});
 }
 
 void SlotCache::begin_use(std::span<const Unit> units) {
     ++clock_;
+    // Those that hints brought on their way; a group's own have a load that waits.
+    std::shared_ptr<Load> late;
+    for (const Unit& unit : units) {
+        if (!store_.on_its_way(unit) || waiting_for_.contains(unit)) continue;
+        if (!late) late = std::make_shared<Load>(Load{platform_.now_ms(), 0, true});
+        wait_for(unit, late);
+    }
     for (const Unit& unit : units) {
         Held& held = held_.at(unit);
         ++held.in_use;
         ++held.uses;
         held.last_used = clock_;
         held.foreseen = false;
+        rank(unit, held);
     }
 }
 
@@ -293,10 +347,10 @@ void SlotCache::end_use(std::span<const Unit> units) {
         const bool was_last = --held->second.in_use == 0;
         const bool goes = was_last && on_demand() && !wanted(unit) &&
                           options_.policy == EvictionPolicy::cacheless;
-        if (goes) store_.drop(unit);
+        if (goes) drop(unit);
     }
     // What ran is answered first.
-    if (!unplaced_.empty() || !foreseen_.empty()) go_on_soon();
+    if (bringing() || !unplaced_.empty() || !foreseen_.empty()) go_on_soon();
 }
 
 void SlotCache::foresee(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms) {
@@ -317,7 +371,9 @@ void SlotCache::foresee(std::span<const Unit> units, std::span<const std::uint16
         held->second.hinted_ms = platform_.now_ms();
         const bool has_deadline = i < deadlines_ms.size() && deadlines_ms[i] > 0;
         held->second.expires_ms = has_deadline ? platform_.now_ms() + deadlines_ms[i] : 0;
-        if (store_.holds(unit)) held->second.last_used = clock_;
+        if (!store_.holds(unit)) continue;
+        held->second.last_used = clock_;
+        rank(unit, held->second);
     }
     go_on();
 }

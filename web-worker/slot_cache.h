@@ -9,6 +9,8 @@
 
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -77,7 +79,8 @@ class SlotCache {
     std::uint32_t slots() const { return store_.slots_max(); }
     // Counts what a group's arrival found.
     void count(std::span<const Unit> units);
-    // Brings them to slots, at most as many as there are. `unavailable` where one cannot be read;
+    // Brings them to slots, at most as many as there are; some may be on their way there when it is
+    // done, and whoever runs then runs once they are there. `unavailable` where one cannot be read;
     // `cancelled`. One call at a time. Until they are used they may go again when memory shrinks.
     void bring(std::vector<Unit> units, std::function<void(Status)> done);
     bool bringing() const { return done_ != nullptr; }
@@ -93,14 +96,22 @@ class SlotCache {
     UnitTier tier_of(Unit unit) const;
 
   private:
+    using Rank = std::pair<std::uint64_t, std::uint64_t>;
     struct Held {
         Sha256 hash{};
         std::uint64_t last_used = 0;  // by the clock of uses
         std::uint64_t uses = 0;
         std::uint32_t in_use = 0;  // by groups that run
+        std::optional<Rank> rank;  // in by_rank_; none: it lies in no slot
         bool foreseen = false;     // brought for a hint, not used since
         std::uint64_t hint = 0;    // the number of the newest that named it; 0: none since its use
         double hinted_ms = 0, expires_ms = 0;  // 0: never
+    };
+    // A group's wait, from its asking until the last of it is there.
+    struct Load {
+        double asked_ms = 0;
+        std::uint64_t transfers = 0;  // under way
+        bool placed = false;          // all of it has slots
     };
     std::uint32_t capacity_of(std::uint32_t slots) const {
         return std::max(slots, static_cast<std::uint32_t>(std::min<std::uint64_t>(
@@ -112,8 +123,14 @@ class SlotCache {
     void count_lead(Unit unit);
     void fetch(Unit unit, bool urgent);
     void arrived(Unit unit, Result<Bytes> blob);
-    Status place(Unit unit, ByteView blob);
-    Result<bool> place_from_memory(Unit unit, bool for_group);
+    Status place(Unit unit, const HeldBlob& blob);
+    Status place_from_memory(Unit unit, const HeldBlob& blob);
+    Status placed(Unit unit);
+    void drop(Unit unit);
+    void rank(Unit unit, Held& held);
+    void wait_for(Unit unit, const std::shared_ptr<Load>& load);
+    void is_there(Unit unit);
+    void count_load(const Load& load);
     void go_on();
     void go_on_soon();
     Status place_what_came();
@@ -134,10 +151,13 @@ class SlotCache {
 
     bool runner_ready_ = false;
     std::map<Unit, Held> held_;
+    std::set<std::pair<Rank, Unit>> by_rank_;  // that lie in slots, who may go first in front
     std::uint64_t clock_ = 0;
     std::vector<Unit> group_;  // that is waited for
     std::function<void(Status)> done_;
-    double asked_ms_ = 0;
+    std::shared_ptr<Load> load_;                                      // of group_
+    std::map<Unit, std::vector<std::shared_ptr<Load>>> waiting_for_;  // that are on their way
+    std::uint64_t hint_transfers_ = 0;                                // under way
     std::vector<Unit> foreseen_;      // hints that are not on their way yet, the surest last
     std::set<Unit> hinted_;           // by the newest hints
     std::uint64_t num_hints_ = 0;     // frames of them

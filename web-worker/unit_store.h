@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "protocol/messages.h"
+#include "web-worker/held_blob.h"
 
 namespace moex {
 
@@ -24,6 +26,15 @@ class UnitStore {
     virtual Status reserve(std::uint32_t num_units) = 0;
     // Takes over a verified blob; no_space when every slot is taken.
     virtual Status put(Unit unit, ByteView blob) = 0;
+    // As put(), of a blob that the store may read where it lies, beside what is computed. True: it
+    // is on its way, and `done` is called later, unless this ends before. False: it is there.
+    virtual Result<bool> put_held(Unit unit, const HeldBlob& blob,
+                                  [[maybe_unused]] std::function<void()> done) {
+        MOEX_TRY(put(unit, blob.bytes));
+        return false;
+    }
+    // Held, and on its way: what asks for it is computed once it is there.
+    virtual bool on_its_way([[maybe_unused]] Unit unit) const { return false; }
     virtual void drop(Unit unit) = 0;
     virtual bool holds(Unit unit) const = 0;
     virtual std::uint32_t num_units() const = 0;

@@ -13,12 +13,15 @@ constexpr std::uint16_t num_held = 100;
 struct CacheStage : Stage {
     explicit CacheStage(EvictionPolicy policy = EvictionPolicy::lru,
                         std::vector<std::string> caps = {})
-        : Stage(limit_bytes, {.keep_bytes = num_held * stage_blob_bytes, .eviction = policy}) {
+        : CacheStage(limit_bytes, num_held, wide_limits, policy, caps) {}
+    CacheStage(std::uint64_t limit, std::uint16_t held, const WireLimits& wire,
+               EvictionPolicy policy, const std::vector<std::string>& caps = {})
+        : Stage(limit, {.keep_bytes = held * stage_blob_bytes, .eviction = policy}) {
         hub_caps.insert(hub_caps.end(), caps.begin(), caps.end());
-        limits = wide_limits;
+        limits = wire;
         core->start();
         told_bytes = welcome();
-        assign(first_experts(num_held));
+        assign(first_experts(held));
         run_until_phase(WorkerPhase::serving);
         run_until_shown();
         slots = status().units_resident;
@@ -29,6 +32,11 @@ struct CacheStage : Stage {
         for (const std::uint16_t expert : experts)
             hints.push_back({.unit = {0, expert}, .deadline_ms = deadline_ms, .confidence = 200});
         give(encode_prefetch(1000, hints));
+    }
+    // All blobs lie in memory that the GPU reads.
+    void share_memory() {
+        remembers = shares_memory = true;
+        for (const ByteView piece : memory.pieces()) shared = device->share_memory(piece);
     }
     // How many of the last questions found their expert in a slot.
     std::uint64_t resident_since(const SlotCounters& before) const {
@@ -231,6 +239,62 @@ TEST(SlotCacheTest, WhatLiesInMemoryIsNotFetched) {
     EXPECT_EQ(stage.status().slots.brought, before.brought + 3);
 }
 
+// As WhatLiesInMemoryIsNotFetched, where the GPU copies it beside what is computed: a call is
+// answered by what it brought, whether it was there, on its way or asked for just now.
+TEST(SlotCacheTest, WhatTheGpuBringsItselfIsThereWhenItIsUsed) {
+    for (const EvictionPolicy policy : policies) {
+        CacheStage stage(policy);
+        stage.share_memory();
+        if (!stage.shared.ok()) GTEST_SKIP() << stage.shared.error().message;
+        const std::uint64_t before = stage.device->counters().transfers;
+        for (int turn = 0; turn < 3; ++turn) {
+            for (const std::uint16_t expert : first_experts(num_held)) {
+                const auto next = static_cast<std::uint16_t>((expert + 7) % num_held);
+                stage.hint({next, static_cast<std::uint16_t>((next + 1) % num_held)});
+                stage.ask(expert);
+                stage.ask(next);
+            }
+        }
+        const SlotCounters& counters = stage.status().slots;
+        const std::uint64_t loads = counters.loads;
+        for (const std::uint16_t expert : first_experts(num_held)) stage.ask(expert);
+        stage.run_until([&] { return counters.loads - loads >= num_held - stage.slots; });
+        EXPECT_EQ(stage.fetches, num_held) << "each once, when it was assigned";
+        EXPECT_EQ(stage.device->counters().transfers - before, stage.status().slots.brought);
+        EXPECT_EQ(stage.status().errors, 0u);
+    }
+}
+
+// A hint, and the call that it foresaw right behind it: whether the copy has begun, is over, or has
+// to be asked for.
+TEST(SlotCacheTest, WhatIsOnItsWayIsNotBroughtAgain) {
+    CacheStage stage;
+    stage.share_memory();
+    if (!stage.shared.ok()) GTEST_SKIP() << stage.shared.error().message;
+    std::uint64_t asked = 0;
+    for (std::uint16_t expert = 40; expert < 90; ++expert, ++asked) {
+        stage.hint({expert});
+        stage.ask(expert);
+    }
+    const SlotCounters& counters = stage.status().slots;
+    EXPECT_EQ(counters.asked, asked);
+    EXPECT_LE(counters.resident + counters.late, asked);
+    stage.run_until([&] { return counters.brought == asked; });
+    EXPECT_EQ(stage.status().errors, 0u);
+}
+
+TEST(SlotCacheTest, AReleaseOfWhatIsOnItsWayFreesItsSlotForAnother) {
+    CacheStage stage;
+    stage.share_memory();
+    if (!stage.shared.ok()) GTEST_SKIP() << stage.shared.error().message;
+    for (std::uint16_t expert = 40; expert < 60; ++expert) {
+        stage.hint({expert});
+        stage.give(encode_release(std::vector<Unit>{{0, expert}}));
+        stage.ask(static_cast<std::uint16_t>(expert + 20));
+    }
+    EXPECT_EQ(stage.status().errors, 0u);
+}
+
 // It was there when the group came and is gone when its turn comes.
 TEST(SlotCacheTest, WhatLeavesMemoryMeanwhileIsFetched) {
     CacheStage stage;
@@ -257,46 +321,107 @@ TEST(SlotCacheTest, AHintFromMemoryWaitsForAFreeSlot) {
     EXPECT_EQ(stage.status().errors, 0u);
 }
 
-// Sixteen rows, two experts each, all of them different.
-GroupDispatch wide_group(std::uint32_t sequence_id, Dtype dtype, bool unsummed) {
+// ---- groups in passes
+
+constexpr std::uint16_t num_wide = 128;  // experts of a group
+constexpr WireLimits pass_limits{.hidden_size = 96,
+                                 .num_layers = 1,
+                                 .num_experts = 512,
+                                 .num_tokens_max = 4,
+                                 .num_pairs_max = num_wide};
+
+// With fewer slots than a group has experts, and room for its rows.
+struct PassStage : CacheStage {
+    explicit PassStage(EvictionPolicy policy = EvictionPolicy::lru)
+        : CacheStage(1'780'000, 2 * num_wide, pass_limits, policy) {}
+};
+struct RoomyStage : Stage {
+    explicit RoomyStage(WorkerOptions options = {}) : Stage(16'000'000, std::move(options)) {
+        limits = pass_limits;
+        serve(first_experts(2 * num_wide));
+    }
+};
+
+// Four rows, 32 experts each, all of them different; or a row of `num_experts`.
+GroupDispatch wide_group(std::uint32_t sequence_id, Dtype dtype, bool unsummed,
+                         std::uint16_t num_rows = 4, std::uint16_t num_experts = num_wide) {
     GroupDispatch group{.sequence_id = sequence_id};
-    for (std::uint16_t expert = 0; expert < 32; ++expert) {
+    for (std::uint16_t expert = 0; expert < num_experts; ++expert) {
         group.experts.push_back({expert, 1});
-        group.rows.push_back(static_cast<std::uint16_t>(expert * 7 % 16));
-        group.gates.push_back(float_to_half(0.1f + 0.02f * static_cast<float>(expert)));
+        group.rows.push_back(static_cast<std::uint16_t>(expert * 7 % num_rows));
+        group.gates.push_back(float_to_half(0.1f + 0.002f * static_cast<float>(expert)));
     }
     group.shape = {.layer = 0,
-                   .num_tokens = 16,
+                   .num_tokens = num_rows,
                    .hidden_dim = 96,
                    .dtype = dtype,
                    .unsummed = unsummed,
-                   .num_pairs = 32,
-                   .num_experts = 32};
-    for (int i = 0; i < 16 * 96; ++i)
+                   .num_pairs = num_experts,
+                   .num_experts = num_experts};
+    for (int i = 0; i < num_rows * 96; ++i)
         group.x.push_back(0.02f * static_cast<float>(i * 37 % 101 - 50));
     return group;
 }
 
-TEST(SlotCacheTest, AGroupOfMoreExpertsThanSlotsHasTheBitsOfOneWithoutParts) {
-    Stage roomy(8'000'000);
-    roomy.limits = wide_limits;
-    roomy.serve(first_experts(num_held));
-    CacheStage stage;
-    ASSERT_LT(stage.slots, 32u);
-    std::uint32_t id = 0;
-    for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::int8})
-        for (const bool unsummed : {false, true}) {
-            const Bytes frame = encode_group_dispatch(wide_group(++id, dtype, unsummed), false);
-            roomy.give(frame);
-            stage.give(frame);
-            EXPECT_EQ(stage.next(FrameType::group_result), roomy.next(FrameType::group_result))
-                << dtype_name(dtype) << (unsummed ? " unsummed" : "");
+// Each expert is brought once, whatever rows ask for it.
+TEST(SlotCacheTest, AGroupInPassesHasTheBitsOfOneWithout) {
+    RoomyStage roomy;
+    for (const EvictionPolicy policy : policies)
+        for (const bool shares : {false, true}) {
+            PassStage stage(policy);
+            if (shares) stage.share_memory();
+            ASSERT_LT(stage.slots, num_wide);
+            std::uint32_t id = 0;
+            for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::int8})
+                for (const bool unsummed : {false, true}) {
+                    const Bytes frame = encode_group_dispatch(wide_group(++id, dtype, unsummed),
+                                                              false);
+                    const std::uint64_t before = stage.status().slots.brought;
+                    roomy.give(frame);
+                    stage.give(frame);
+                    EXPECT_EQ(stage.next(FrameType::group_result),
+                              roomy.next(FrameType::group_result))
+                        << dtype_name(dtype) << (unsummed ? " unsummed" : "");
+                    EXPECT_LE(stage.status().slots.brought - before, num_wide);
+                }
+            EXPECT_EQ(stage.status().errors, 0u);
         }
-    EXPECT_EQ(stage.status().errors, 0u);
 }
 
-TEST(SlotCacheTest, AGroupInPartsEndsWithItsCancelOrWhatCannotBeRead) {
-    CacheStage stage;
+TEST(SlotCacheTest, AGroupInPassesHasTheBitsOfOneWithoutOnTheProcessor) {
+    for (const WorkerArithmetic arithmetic : {WorkerArithmetic::exact, WorkerArithmetic::int8}) {
+        WorkerOptions options;
+        options.backend = WorkerBackend::cpu;
+        options.arithmetic = arithmetic;
+        RoomyStage roomy(options);
+        options.keep_bytes = 2 * num_wide * stage_blob_bytes;
+        Stage small(1'400'000, options);
+        small.limits = pass_limits;
+        small.serve(first_experts(2 * num_wide));
+        small.run_until_shown();
+        ASSERT_LT(small.status().units_resident, num_wide);
+        for (std::uint32_t id = 1; id <= 4; ++id) {
+            const Bytes frame = encode_group_dispatch(wide_group(id, Dtype::f32, id % 2 == 0),
+                                                      false);
+            roomy.give(frame);
+            small.give(frame);
+            EXPECT_EQ(small.next(FrameType::group_result), roomy.next(FrameType::group_result));
+        }
+    }
+}
+
+TEST(SlotCacheTest, ARowOfMoreExpertsThanSlotsIsAnswered) {
+    RoomyStage roomy;
+    PassStage stage;
+    const Bytes frame = encode_group_dispatch(wide_group(9, Dtype::f32, false, 1), false);
+    roomy.give(frame);
+    stage.give(frame);
+    EXPECT_EQ(stage.next(FrameType::group_result), roomy.next(FrameType::group_result));
+    stage.ask(0);
+}
+
+TEST(SlotCacheTest, AGroupInPassesEndsWithItsCancelOrWhatCannotBeRead) {
+    PassStage stage;
     stage.hold_fetches = true;
     stage.give(encode_group_dispatch(wide_group(1, Dtype::f32, false), false));
     stage.give(encode_group_dispatch(group_of(2, 0), false));
@@ -318,22 +443,30 @@ TEST(SlotCacheTest, AGroupInPartsEndsWithItsCancelOrWhatCannotBeRead) {
     stage.ask(5);
 }
 
-TEST(SlotCacheTest, ARowOfMoreExpertsThanSlotsIsRefused) {
-    CacheStage stage;
-    GroupDispatch group = group_of(9, 0);
-    group.experts.clear();
-    group.rows.clear();
-    for (std::uint16_t expert = 0; expert <= stage.slots; ++expert) {
-        group.experts.push_back({expert, 1});
-        group.rows.push_back(0);
-    }
-    group.shape.num_experts = static_cast<std::uint16_t>(group.experts.size());
-    group.shape.num_pairs = group.shape.num_experts;
-    group.gates.assign(group.rows.size(), float_to_half(0.5f));
+// Its lane is free once what the GPU was given has ended; until then others run in the others.
+TEST(SlotCacheTest, ACancelBetweenPassesLeavesTheirLaneToOthers) {
+    RoomyStage roomy;
+    PassStage stage;
+    stage.share_memory();
+    std::uint32_t id = 0;
+    for (int turn = 0; turn < 8; ++turn) {
+        stage.give(encode_group_dispatch(wide_group(++id, Dtype::f32, false), false));
+        for (int passes = 0; passes < turn; ++passes) {
+            const std::uint64_t submits = stage.device->counters().submits;
+            stage.run_until([&] {
+                return stage.device->counters().submits > submits ||
+                       stage.has_sent(FrameType::group_result);
+            });
+        }
+        stage.give(encode_cancel(id));
+        stage.sent.clear();
 
-    stage.give(encode_group_dispatch(group, false));
-    EXPECT_EQ(decode_error(stage.next(FrameType::error))->code, "num_tokens_range");
-    stage.ask(0);
+        const Bytes frame = encode_group_dispatch(wide_group(++id, Dtype::f32, true), false);
+        roomy.give(frame);
+        stage.give(frame);
+        EXPECT_EQ(stage.next(FrameType::group_result), roomy.next(FrameType::group_result)) << turn;
+    }
+    EXPECT_EQ(stage.status().errors, 0u);
 }
 
 TEST(SlotCacheTest, AnExpertThatCannotBeReadFailsItsCallAlone) {

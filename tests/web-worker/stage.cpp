@@ -133,11 +133,10 @@ Bytes blob_named(const Sha256& hash) {
 }
 }  // namespace
 
-const Bytes* Stage::find_blob(const Sha256& hash) {
-    if (!remembers) return nullptr;
-    const auto [blob, is_new] = memory.try_emplace(hash);
-    if (is_new) blob->second = blob_named(hash);
-    return &blob->second;
+HeldBlob Stage::find_blob(const Sha256& hash) {
+    if (!remembers) return {};
+    memory.keep(hash, blob_named(hash));
+    return memory.find(hash);
 }
 
 void Stage::fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool,
@@ -176,6 +175,8 @@ void Stage::create_device(std::function<void(Result<std::unique_ptr<gpu::Device>
         auto fragile = std::make_unique<FragileDevice>(std::move(*opened), device_memory_bytes,
                                                        binding_bytes, later);
         device = fragile.get();
+        if (shares_memory)
+            for (const ByteView piece : memory.pieces()) (void)device->share_memory(piece);
         ++devices_opened;
         done(Result<std::unique_ptr<gpu::Device>>(std::move(fragile)));
     });

@@ -14,6 +14,7 @@
 #include "protocol/expert_reference.h"
 #include "protocol/life_guard.h"
 #include "web-worker/gpu/device_decorator.h"
+#include "web-worker/native/blob_memory.h"
 #include "web-worker/worker_core.h"
 
 namespace moex {
@@ -83,7 +84,7 @@ class Stage : public Platform {
                     std::function<void(std::uint64_t, bool)> progress,
                     std::function<void(Result<Bytes>)> done) override;
     void cancel_fetches() override;
-    const Bytes* find_blob(const Sha256& hash) override;
+    HeldBlob find_blob(const Sha256& hash) override;
     double now_ms() override { return clock_ms; }
     std::uint64_t set_timer(double delay_ms, std::function<void()> function) override;
     void clear_timer(std::uint64_t timer) override { timers.erase(timer); }
@@ -136,9 +137,14 @@ class Stage : public Platform {
     int fetches = 0, generation = 0;
     bool hold_fetches = false;  // a slow network
     std::vector<std::function<void()>> held_fetches;
-    int fetches_failing = 0;  // the first so many
-    bool remembers = false;   // every blob lies in this machine's memory
-    std::map<Sha256, Bytes> memory;
+    int fetches_failing = 0;     // the first so many
+    bool remembers = false;      // every blob lies in this machine's memory
+    bool shares_memory = false;  // and the GPU reads it there
+    native::BlobMemory memory{16u << 20, [this](ByteView piece, bool begins) {
+                                  if (shares_memory && begins && device != nullptr)
+                                      shared = device->share_memory(piece);
+                              }};
+    Status shared;
 
     // ---- time and people
     double clock_ms = 0;

@@ -6,17 +6,12 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "tests/support/must.h"
 #include "tests/support/posted_loop.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 
 namespace moex::gpu {
 namespace {
-
-template <typename T>
-T must(Result<T> result) {
-    if (!result.ok()) throw std::runtime_error(result.error().message);
-    return std::move(*result);
-}
 
 class VulkanAwakeTest : public testing::Test {
   protected:
@@ -35,7 +30,7 @@ class VulkanAwakeTest : public testing::Test {
     }
     ~VulkanAwakeTest() override { vkDestroyDevice(device_, nullptr); }
 
-    const VulkanAdapter adapter_ = must(choose_vulkan_adapter(""));
+    const VulkanAdapter adapter_ = test::must(choose_vulkan_adapter(""));
     VkDevice device_ = VK_NULL_HANDLE;
     VkQueue queue_ = VK_NULL_HANDLE;
 };
@@ -70,12 +65,12 @@ TEST_F(VulkanAwakeTest, EndsOnItsOwn) {
 TEST_F(VulkanAwakeTest, NeitherItNorWhoAnswersChangesWhatIsRead) {
     for (const bool owner_answers : {false, true}) {
         test::PostedLoop loop;
-        const auto device = must(
+        const auto device = test::must(
             open_vulkan_device({.stay_awake = StayAwake::always}, loop.poster()));
         device->set_owner_answers(owner_answers);
         EXPECT_FALSE(device->answer_read(true));  // nothing was asked
-        const BufferId buffer = must(device->create_buffer(64, BufferUsage::storage, "a"));
-        const BufferId readback = must(device->create_buffer(64, BufferUsage::readback, "b"));
+        const BufferId buffer = test::must(device->create_buffer(64, BufferUsage::storage, "a"));
+        const BufferId readback = test::must(device->create_buffer(64, BufferUsage::readback, "b"));
 
         for (std::uint32_t round = 0; round < 50; ++round) {
             const std::vector<std::uint32_t> words(16, round * 1000);
@@ -90,7 +85,7 @@ TEST_F(VulkanAwakeTest, NeitherItNorWhoAnswersChangesWhatIsRead) {
             bool finished = false;
             device->read_buffer(readback, 64, [&](Result<ByteView> bytes) {
                 finished = true;
-                const ByteView read = must(std::move(bytes));
+                const ByteView read = test::must(std::move(bytes));
                 EXPECT_TRUE(std::ranges::equal(read, std::as_bytes(std::span(words))));
             });
             EXPECT_FALSE(finished);

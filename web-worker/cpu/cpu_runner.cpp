@@ -17,6 +17,11 @@ std::uint64_t pair_bytes(const ExpertShape& shape) {
            (3 * std::uint64_t{shape.hidden_size} + 4 * std::uint64_t{shape.moe_intermediate_size});
 }
 
+Error not_finite(const GroupShape& shape) {
+    return {ErrorCode::non_finite,
+            text("layer ", shape.layer, ": an answer is not finite in ", dtype_name(shape.dtype))};
+}
+
 }  // namespace
 
 CpuRunner::CpuRunner(Platform& platform, ThreadPool& threads, const CpuStore& store,
@@ -41,10 +46,13 @@ void CpuRunner::refit(const Welcome& welcome, std::uint64_t bytes, std::function
 }
 
 Status CpuRunner::compute(std::uint16_t layer, std::span<const GroupExpert> experts,
-                          std::uint32_t num_tokens, std::span<const std::uint32_t> row_of_slot) {
+                          std::uint32_t num_tokens, std::span<const std::uint32_t> row_of_slot,
+                          std::uint32_t first_slot) {
     const ExpertShape& shape = store_.shape();
     const RowsIn x{x_.data(), shape.hidden_size, num_tokens};
-    y_.resize(std::max(y_.size(), row_of_slot.size() * shape.hidden_size));
+    y_.resize(
+        std::max(y_.size(), (first_slot + row_of_slot.size()) * std::size_t{shape.hidden_size}));
+    float* const y = y_.data() + std::size_t{first_slot} * shape.hidden_size;
 
     std::vector<PackedExpert> packed;
     std::vector<ExactExpert> exact;
@@ -61,8 +69,8 @@ Status CpuRunner::compute(std::uint16_t layer, std::span<const GroupExpert> expe
         first += one.num_rows;
     }
 
-    compute_experts(packed, x, row_of_slot, y_.data(), threads_);
-    compute_experts(exact, x, row_of_slot, y_.data(), threads_);
+    compute_experts(packed, x, row_of_slot, y, threads_);
+    compute_experts(exact, x, row_of_slot, y, threads_);
     return {};
 }
 
@@ -104,30 +112,26 @@ void CpuRunner::sum_rows(const GroupDispatchView& group) {
     });
 }
 
-Status CpuRunner::run_group(const GroupDispatchView& group, Done done, std::span<std::byte>) {
+Status CpuRunner::take(const GroupDispatchView& group) {
     const GroupShape& shape = group.shape;
     if (shape.num_tokens > tokens_max_ || shape.num_pairs > pairs_max_)
         return Error{ErrorCode::num_tokens_range,
                      text("group of ", shape.num_tokens, " rows and ", shape.num_pairs,
                           " pairs, this worker takes ", tokens_max_, " and ", pairs_max_)};
-    MOEX_CHECK(!busy_, "run_group() without a free lane");
+    MOEX_CHECK(has_free_lane(), "a group without a free lane");
 
     const std::uint32_t hidden = store_.shape().hidden_size;
-    const auto not_finite = [&] {
-        deliver(Error{ErrorCode::non_finite,
-                      text("layer ", shape.layer, ": an answer is not finite in ",
-                           dtype_name(shape.dtype))},
-                std::move(done));
-        return Status();
-    };
-
-    x_.resize(std::max<std::size_t>(x_.size(), std::size_t{shape.num_tokens} * hidden));
-    if (!decode_rows(group.x_dtype(), group.x_bytes, hidden,
-                     std::span(x_).first(std::size_t{shape.num_tokens} * hidden)))
-        return not_finite();
+    const std::size_t values = std::size_t{shape.num_tokens} * hidden;
+    x_.resize(std::max(x_.size(), values));
+    if (!decode_rows(group.x_dtype(), group.x_bytes, hidden, std::span(x_).first(values)))
+        return not_finite(shape);
     row_of_slot_.assign(group.rows.begin(), group.rows.end());
-    MOEX_TRY(compute(shape.layer, group.experts, shape.num_tokens, row_of_slot_));
+    return {};
+}
 
+void CpuRunner::answer(const GroupDispatchView& group, Done done) {
+    const GroupShape& shape = group.shape;
+    const std::uint32_t hidden = store_.shape().hidden_size;
     if (shape.unsummed)
         apply_gates(group);
     else
@@ -139,8 +143,45 @@ Status CpuRunner::run_group(const GroupDispatchView& group, Done done, std::span
     frame_.resize(group_frame_bytes(y_bytes));
     const std::span<std::byte> y = std::span(frame_).subspan(group_result_y_offset, y_bytes);
     encode_rows(shape.dtype, answers, hidden, y);
-    if (!wire_rows_finite(shape.dtype, y, rows_out, hidden)) return not_finite();
-    deliver(ByteView(y), std::move(done));
+    if (wire_rows_finite(shape.dtype, y, rows_out, hidden))
+        deliver(ByteView(y), std::move(done));
+    else
+        deliver(not_finite(shape), std::move(done));
+}
+
+Status CpuRunner::run_group(const GroupDispatchView& group, Done done, std::span<std::byte>) {
+    if (const Status taken = take(group); !taken.ok()) {
+        if (taken.error().code != ErrorCode::non_finite) return taken;
+        deliver(taken.error(), std::move(done));
+        return {};
+    }
+    MOEX_TRY(compute(group.shape.layer, group.experts, group.shape.num_tokens, row_of_slot_));
+    answer(group, std::move(done));
+    return {};
+}
+
+Status CpuRunner::begin_passes(const GroupDispatchView& group) {
+    MOEX_TRY(take(group));
+    passes_of_ = &group;
+    return {};
+}
+
+Status CpuRunner::run_pass(std::span<const std::uint32_t> experts, bool is_last, Done done) {
+    const GroupDispatchView& group = *passes_of_;
+    const GroupShape& shape = group.shape;
+    std::uint32_t first_slot = 0, expert = 0;
+    for (const std::uint32_t chosen : experts) {
+        for (; expert < chosen; ++expert) first_slot += group.experts[expert].num_rows;
+        const GroupExpert& one = group.experts[chosen];
+        MOEX_TRY(compute(shape.layer, {&one, 1}, shape.num_tokens,
+                         std::span(row_of_slot_).subspan(first_slot, one.num_rows), first_slot));
+    }
+    if (!is_last) {
+        deliver(ByteView(), std::move(done));
+        return {};
+    }
+    answer(group, std::move(done));
+    passes_of_ = nullptr;
     return {};
 }
 
@@ -150,7 +191,7 @@ Status CpuRunner::run_single(Unit unit, std::span<const float> x, Done done) {
     if (num_tokens > tokens_max_)
         return Error{ErrorCode::num_tokens_range,
                      text(num_tokens, " rows in one call, this worker takes ", tokens_max_)};
-    if (busy_) return Error{ErrorCode::overloaded, "a call is running"};
+    if (!has_free_lane()) return Error{ErrorCode::overloaded, "a call is running"};
 
     x_.assign(x.begin(), x.end());
     row_of_slot_.resize(num_tokens);
@@ -168,11 +209,11 @@ Status CpuRunner::run_single(Unit unit, std::span<const float> x, Done done) {
 
 // What is delivered lies in frame_ or y_: no other group starts before.
 void CpuRunner::deliver(Result<ByteView> y, Done done) {
-    busy_ = true;
+    ++delivering_;
     platform_.set_timer(
         0, [this, life = life_.watch(), y = std::move(y), done = std::move(done)]() mutable {
             if (!life.alive()) return;
-            busy_ = false;
+            --delivering_;
             done(std::move(y));
         });
 }

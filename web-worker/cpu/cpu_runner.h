@@ -21,7 +21,7 @@ class CpuRunner : public GroupRunner {
     void refit(const Welcome& welcome, std::uint64_t bytes,
                std::function<void(Status)> done) override;
 
-    bool has_free_lane() const override { return !busy_; }
+    bool has_free_lane() const override { return delivering_ == 0 && passes_of_ == nullptr; }
     std::uint32_t pairs_max(std::uint32_t num_tokens) const override {
         return num_tokens > tokens_max_ ? std::min(tokens_max_, pairs_max_) : pairs_max_;
     }
@@ -29,12 +29,21 @@ class CpuRunner : public GroupRunner {
 
     Status run_group(const GroupDispatchView& group, Done done,
                      std::span<std::byte> around_x = {}) override;
+    Status begin_passes(const GroupDispatchView& group) override;
+    Status run_pass(std::span<const std::uint32_t> experts, bool is_last, Done done) override;
+    void end_passes() override { passes_of_ = nullptr; }
     Status run_single(Unit unit, std::span<const float> x, Done done) override;
 
   private:
-    // y_ [slots, hidden_size] = expert(x_[row_of_slot[slot]]); unknown_expert.
+    // x_ and row_of_slot_ of the group; num_tokens_range, non_finite.
+    Status take(const GroupDispatchView& group);
+    // y_ [slots, hidden_size] from slot `first_slot` on = expert(x_[row_of_slot[slot]]), `experts`
+    // one after the other; unknown_expert.
     Status compute(std::uint16_t layer, std::span<const GroupExpert> experts,
-                   std::uint32_t num_tokens, std::span<const std::uint32_t> row_of_slot);
+                   std::uint32_t num_tokens, std::span<const std::uint32_t> row_of_slot,
+                   std::uint32_t first_slot = 0);
+    // From the y_ of all slots to the answer.
+    void answer(const GroupDispatchView& group, Done done);
     void apply_gates(const GroupDispatchView& group);
     void sum_rows(const GroupDispatchView& group);
     void deliver(Result<ByteView> y, Done done);
@@ -43,7 +52,8 @@ class CpuRunner : public GroupRunner {
     ThreadPool& threads_;
     const CpuStore& store_;
     std::uint32_t tokens_max_ = 0, pairs_max_ = 0;
-    bool busy_ = false;
+    std::uint32_t delivering_ = 0;
+    const GroupDispatchView* passes_of_ = nullptr;
     // reused
     std::vector<float> x_, y_, sums_;
     std::vector<std::uint32_t> row_of_slot_, slots_of_row_, first_of_row_;

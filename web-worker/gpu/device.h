@@ -87,6 +87,7 @@ struct Command {
 struct DeviceCounters {
     std::uint64_t buffers_created = 0, bind_groups_created = 0, pipelines_created = 0;
     std::uint64_t submits = 0, readbacks = 0, buffer_writes = 0, bytes_written = 0, bytes_read = 0;
+    std::uint64_t transfers = 0, bytes_transferred = 0;
     std::uint64_t buffer_bytes = 0;  // gauge: allocated now
 };
 
@@ -114,6 +115,34 @@ class Device {
     virtual void destroy_buffer(BufferId buffer) = 0;
     // Offset and size are multiples of 4. Takes effect before commands submitted later.
     virtual void write_buffer(BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) = 0;
+
+    // Memory of this process that transfer() reads: it begins and ends on pages, and stays until
+    // unshare_memory(), which waits for transfers that read it. unsupported: a tab's device, or a
+    // driver that cannot.
+    virtual Status share_memory([[maybe_unused]] ByteView memory) {
+        return Error{ErrorCode::unsupported, "this device reads no memory of its process"};
+    }
+    virtual void unshare_memory([[maybe_unused]] ByteView memory) {}
+    // Copies `bytes` to a storage buffer beside the kernels, in the order of these calls: neither
+    // this thread nor a kernel waits. Nothing else may use that part of the buffer until it is
+    // over, and the bytes stay until `done`, which a lost device does not call. Offset and size are
+    // multiples of 4.
+    // The value: the transfer's number; 0: `bytes` lie in no shared memory, and nothing was done.
+    virtual std::uint64_t transfer([[maybe_unused]] BufferId buffer,
+                                   [[maybe_unused]] std::uint64_t offset_bytes,
+                                   [[maybe_unused]] ByteView bytes,
+                                   [[maybe_unused]] std::function<void()> done) {
+        return 0;
+    }
+    // The next submission, and those behind it, see what transfers up to this number wrote: the GPU
+    // waits for them.
+    virtual void await_transfer([[maybe_unused]] std::uint64_t number) {}
+    // Whether transfers up to this number are over; with `wait` they are, unless the device is
+    // lost.
+    virtual bool transferred([[maybe_unused]] std::uint64_t number,
+                             [[maybe_unused]] bool wait = false) {
+        return true;
+    }
 
     // `kernel` names an entry of wgsl/kernels.h (generated): its
     // WGSL text with constants for WebGPU, its SPIR-V for Vulkan.

@@ -21,6 +21,16 @@ class DeviceDecorator : public Device {
     void write_buffer(BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
         device_.write_buffer(buffer, offset_bytes, bytes);
     }
+    Status share_memory(ByteView memory) override { return device_.share_memory(memory); }
+    void unshare_memory(ByteView memory) override { device_.unshare_memory(memory); }
+    std::uint64_t transfer(BufferId buffer, std::uint64_t offset_bytes, ByteView bytes,
+                           std::function<void()> done) override {
+        return device_.transfer(buffer, offset_bytes, bytes, std::move(done));
+    }
+    void await_transfer(std::uint64_t number) override { device_.await_transfer(number); }
+    bool transferred(std::uint64_t number, bool wait) override {
+        return device_.transferred(number, wait);
+    }
     void create_pipeline(std::string_view kernel, std::span<const KernelConstant> constants,
                          std::function<void(Result<PipelineId>)> done) override {
         device_.create_pipeline(kernel, constants, std::move(done));

@@ -45,11 +45,11 @@ void write_file(const std::filesystem::path& path, ByteView bytes) {
 }  // namespace
 
 BlobFetcher::BlobFetcher(HubAddress hub, std::filesystem::path cache, std::uint64_t memory_bytes,
-                         Post post)
+                         Post post, BlobMemory::Told told)
     : hub_(std::move(hub)),
       cache_(std::move(cache)),
       post_(std::move(post)),
-      memory_(memory_bytes) {
+      memory_(memory_bytes, std::move(told)) {
     for (int i = 0; i < fetches_max; ++i) threads_.emplace_back([this] { run(false); });
     threads_.emplace_back([this] { run(true); });
 }
@@ -67,7 +67,8 @@ BlobFetcher::~BlobFetcher() {
 void BlobFetcher::fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
                         Progress progress, Done done) {
     Job job{hash, size_bytes, urgent, std::move(progress), std::move(done), *generation_};
-    if (const Bytes* known = memory_.find(hash)) return answer(job, false, Bytes(*known));
+    if (const HeldBlob known = memory_.find(hash))
+        return answer(job, false, Bytes(known.bytes.begin(), known.bytes.end()));
     {
         const std::lock_guard lock(mutex_);
         if (urgent)

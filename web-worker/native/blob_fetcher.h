@@ -26,8 +26,10 @@ class BlobFetcher {
     using Done = std::function<void(Result<Bytes>)>;
     using Post = std::function<void(std::function<void()>)>;
 
-    // `cache`: a folder that exists, or empty for none. `memory_bytes`: of blobs that may stay.
-    BlobFetcher(HubAddress hub, std::filesystem::path cache, std::uint64_t memory_bytes, Post post);
+    // `cache`: a folder that exists, or empty for none. `memory_bytes`: of blobs that may stay, in
+    // pieces of which `told` hears.
+    BlobFetcher(HubAddress hub, std::filesystem::path cache, std::uint64_t memory_bytes, Post post,
+                BlobMemory::Told told);
     ~BlobFetcher();
     BlobFetcher(const BlobFetcher&) = delete;
 
@@ -36,8 +38,9 @@ class BlobFetcher {
     void fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent, Progress progress,
                Done done);
     void cancel();  // forgets all; no callback follows
-    // What stays in memory; null where it does not. Valid until the next call.
-    const Bytes* find(const Sha256& hash) { return memory_.find(hash); }
+    // What stays in memory; none where it does not.
+    HeldBlob find(const Sha256& hash) { return memory_.find(hash); }
+    std::vector<ByteView> memory_pieces() const { return memory_.pieces(); }
 
   private:
     struct Job {

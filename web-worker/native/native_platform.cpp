@@ -40,8 +40,10 @@ class NativePlatform : public Platform {
         : io_(io),
           options_(options),
           on_status_(std::move(on_status)),
-          fetcher_(options.hub, options.cache, options.host_bytes,
-                   [this](std::function<void()> function) { post(std::move(function)); }) {}
+          fetcher_(
+              options.hub, options.cache, options.host_bytes,
+              [this](std::function<void()> function) { post(std::move(function)); },
+              [this](ByteView memory, bool begins) { tell_device(memory, begins); }) {}
     void set_core(WorkerCore* core) { core_ = core; }
     void post(std::function<void()> function) { asio::post(io_, std::move(function)); }
 
@@ -89,7 +91,7 @@ class NativePlatform : public Platform {
         fetcher_.fetch(hash, size_bytes, urgent, std::move(progress), std::move(done));
     }
     void cancel_fetches() override { fetcher_.cancel(); }
-    const Bytes* find_blob(const Sha256& hash) override { return fetcher_.find(hash); }
+    HeldBlob find_blob(const Sha256& hash) override { return fetcher_.find(hash); }
 
     // ---- time
     double now_ms() override {
@@ -123,6 +125,7 @@ class NativePlatform : public Platform {
             if (!opened.ok()) return done(std::move(opened));
             device_ = opened->get();
             device_answers_here_ = false;
+            for (const ByteView memory : fetcher_.memory_pieces()) tell_device(memory, true);
             done(std::unique_ptr<gpu::Device>(
                 std::make_unique<LentDevice>(std::move(*opened), device_)));
         });
@@ -148,6 +151,15 @@ class NativePlatform : public Platform {
     void report(const WorkerStatus& status) override { on_status_(status); }
 
   private:
+    // A device that does not read it itself is given a copy of what lies there.
+    void tell_device(ByteView memory, bool begins) {
+        if (device_ == nullptr) return;
+        if (begins)
+            (void)device_->share_memory(memory);
+        else
+            device_->unshare_memory(memory);
+    }
+
     asio::io_context& io_;
     const NativeOptions& options_;
     std::function<void(const WorkerStatus&)> on_status_;

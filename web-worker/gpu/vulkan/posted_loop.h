@@ -33,6 +33,12 @@ class PostedLoop {
         }
     }
 
+    // Waits for the next function, and runs it.
+    void run_one() {
+        wait();
+        take()();
+    }
+
   private:
     std::function<void()> take() {
         const std::lock_guard lock(mutex_);

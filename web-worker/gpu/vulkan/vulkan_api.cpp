@@ -1,6 +1,7 @@
 #include "web-worker/gpu/vulkan/vulkan_api.h"
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 namespace moex::gpu {
@@ -77,6 +78,38 @@ bool has_pipeline_robustness(VkPhysicalDevice device) {
     return robustness.pipelineRobustness == VK_TRUE;
 }
 
+// What web-worker/gpu/vulkan/vulkan_transfers.h asks for.
+std::uint64_t shared_page_bytes(VkPhysicalDevice device) {
+    if (!has_extension(device, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME) ||
+        !has_extension(device, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME))
+        return 0;
+
+    VkPhysicalDeviceTimelineSemaphoreFeatures timeline{
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES};
+    VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+    features.pNext = &timeline;
+    vkGetPhysicalDeviceFeatures2(device, &features);
+    if (timeline.timelineSemaphore == VK_FALSE) return 0;
+
+    VkPhysicalDeviceExternalMemoryHostPropertiesEXT host{
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT};
+    VkPhysicalDeviceProperties2 properties{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+    properties.pNext = &host;
+    vkGetPhysicalDeviceProperties2(device, &properties);
+    return host.minImportedHostPointerAlignment;
+}
+
+// One that only copies: the GPU's copy engine, which no kernel keeps busy.
+std::uint32_t transfer_family(std::span<const VkQueueFamilyProperties> families,
+                              std::uint32_t compute_family) {
+    constexpr VkQueueFlags computes = VK_QUEUE_GRAPHICS_BIT | VK_QUEUE_COMPUTE_BIT;
+    for (std::uint32_t i = 0; i < families.size(); ++i)
+        if ((families[i].queueFlags & VK_QUEUE_TRANSFER_BIT) != 0 &&
+            (families[i].queueFlags & computes) == 0)
+            return i;
+    return compute_family;
+}
+
 }  // namespace
 
 Result<std::vector<VulkanAdapter>> vulkan_adapters() {
@@ -112,6 +145,8 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters() {
         for (std::uint32_t i = 0; i < families; ++i) {
             if ((family[i].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0) continue;
             adapter.queue_family = i;
+            adapter.transfer_family = transfer_family(family, i);
+            adapter.shared_page_bytes = shared_page_bytes(device);
             adapter.has_timestamps = family[i].timestampValidBits > 0;
             adapter.has_memory_budget = has_extension(device, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
             adapter.has_pipeline_robustness = has_pipeline_robustness(device);

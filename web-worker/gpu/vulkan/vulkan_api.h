@@ -20,6 +20,10 @@ struct VulkanAdapter {
     VkPhysicalDeviceProperties properties{};
     std::string driver;
     std::uint32_t queue_family = 0;
+    // Whose queues copy beside the kernels; the other one's where the device has none of its own.
+    std::uint32_t transfer_family = 0;
+    // It reads memory of this process, which lies on pages of so many bytes; 0: it does not.
+    std::uint64_t shared_page_bytes = 0;
     bool has_timestamps = false;
     bool has_pipeline_robustness = false;
     bool has_memory_budget = false;  // it says what other processes leave

@@ -1,6 +1,7 @@
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -16,6 +17,7 @@
 #include "web-worker/gpu/vulkan/vulkan_awake.h"
 #include "web-worker/gpu/vulkan/vulkan_memory.h"
 #include "web-worker/gpu/vulkan/vulkan_pipeline.h"
+#include "web-worker/gpu/vulkan/vulkan_transfers.h"
 
 namespace moex::gpu {
 namespace {
@@ -66,6 +68,7 @@ class VulkanDevice : public Device {
                          chosen_.has_pipeline_robustness;
         MOEX_TRY(make_device(options.robust_access != RobustAccess::never));
         MOEX_TRY(make_pools());
+        make_transfers();
         describe();
         stay_awake(options.stay_awake);
         waiter_ = std::thread([this] { wait_for_fences(); });
@@ -83,28 +86,42 @@ class VulkanDevice : public Device {
 
     Status make_device(bool robust_access) {
         const float priority = 1.0f;
-        VkDeviceQueueCreateInfo queue{.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
-        queue.queueFamilyIndex = chosen_.queue_family;
-        queue.queueCount = 1;
-        queue.pQueuePriorities = &priority;
+        VkDeviceQueueCreateInfo queues[2];
+        for (VkDeviceQueueCreateInfo& queue : queues) {
+            queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
+            queue.queueCount = 1;
+            queue.pQueuePriorities = &priority;
+        }
+        queues[0].queueFamilyIndex = chosen_.queue_family;
+        queues[1].queueFamilyIndex = chosen_.transfer_family;
 
         VkPhysicalDeviceFeatures features{};
         features.robustBufferAccess = robust_access ? VK_TRUE : VK_FALSE;
 
         VkDeviceCreateInfo info{.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO};
-        info.queueCreateInfoCount = 1;
-        info.pQueueCreateInfos = &queue;
+        info.queueCreateInfoCount = chosen_.transfer_family == chosen_.queue_family ? 1 : 2;
+        info.pQueueCreateInfos = queues;
         info.pEnabledFeatures = &features;
 
+        std::vector<const char*> extensions;
         VkPhysicalDevicePipelineRobustnessFeaturesEXT robustness{
             .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_ROBUSTNESS_FEATURES_EXT};
         robustness.pipelineRobustness = VK_TRUE;
-        const char* const extension = VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME;
         if (drop_clamping_) {
-            info.pNext = &robustness;
-            info.enabledExtensionCount = 1;
-            info.ppEnabledExtensionNames = &extension;
+            robustness.pNext = const_cast<void*>(std::exchange(info.pNext, &robustness));
+            extensions.push_back(VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME);
         }
+
+        VkPhysicalDeviceTimelineSemaphoreFeatures timeline{
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES};
+        timeline.timelineSemaphore = VK_TRUE;
+        if (chosen_.shared_page_bytes > 0) {
+            timeline.pNext = const_cast<void*>(std::exchange(info.pNext, &timeline));
+            extensions.push_back(VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME);
+            extensions.push_back(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+        }
+        info.enabledExtensionCount = static_cast<std::uint32_t>(extensions.size());
+        info.ppEnabledExtensionNames = extensions.data();
         MOEX_VULKAN(vkCreateDevice(chosen_.device, &info, nullptr, &device_), "vkCreateDevice");
 
         vkGetDeviceQueue(device_, chosen_.queue_family, 0, &queue_);
@@ -131,6 +148,15 @@ class VulkanDevice : public Device {
         MOEX_VULKAN(vkCreateDescriptorPool(device_, &descriptors, nullptr, &descriptor_pool_),
                     "vkCreateDescriptorPool");
         return {};
+    }
+
+    // A device that cannot is as good as another: what is written goes through staging memory.
+    void make_transfers() {
+        if (chosen_.shared_page_bytes == 0) return;
+        VkQueue queue = VK_NULL_HANDLE;
+        vkGetDeviceQueue(device_, chosen_.transfer_family, 0, &queue);
+        auto transfers = std::make_unique<VulkanTransfers>(device_, queue, post_);
+        if (transfers->open(chosen_).ok()) transfers_ = std::move(transfers);
     }
 
     void describe() {
@@ -166,6 +192,7 @@ class VulkanDevice : public Device {
         if (device_ == VK_NULL_HANDLE) return;
 
         vkDeviceWaitIdle(device_);
+        transfers_.reset();
         waits_.clear();  // what never ran may own buffers of this device
 
         for (Slot& slot : slots_) {
@@ -208,6 +235,7 @@ class VulkanDevice : public Device {
             Slot& slot = open_slot();
             vkCmdFillBuffer(slot.commands, made.buffer, 0, VK_WHOLE_SIZE, 0);
             barrier(slot.commands);
+            made.written_by = submissions_ + 1;
         }
         made.used = true;
         buffers_.push_back(made);
@@ -235,6 +263,34 @@ class VulkanDevice : public Device {
             offset_bytes += part.size();
             bytes = bytes.subspan(part.size());
         }
+    }
+
+    Status share_memory(ByteView memory) override {
+        if (!transfers_)
+            return Error{ErrorCode::unsupported, "the driver reads no memory of its process"};
+        return transfers_->share(memory);
+    }
+    void unshare_memory(ByteView memory) override {
+        if (transfers_) transfers_->unshare(memory);
+    }
+    std::uint64_t transfer(BufferId id, std::uint64_t offset_bytes, ByteView bytes,
+                           std::function<void()> done) override {
+        if (dead_ || !transfers_ || !transfers_->is_shared(bytes)) return 0;
+        const VulkanBuffer& target = buffers_[id.value - 1];
+        finish(target.written_by);
+        const Result<std::uint64_t> number = transfers_->copy(bytes, target.buffer, offset_bytes,
+                                                              std::move(done));
+        if (!number.ok()) {
+            die(loss_of(number.error()));
+            return 0;
+        }
+        ++counters_.transfers;
+        counters_.bytes_transferred += bytes.size();
+        return *number;
+    }
+    void await_transfer(std::uint64_t number) override { await_ = std::max(await_, number); }
+    bool transferred(std::uint64_t number, bool wait) override {
+        return number == 0 || (transfers_ && transfers_->is_over(number, wait));
     }
 
     void create_pipeline(std::string_view kernel, std::span<const KernelConstant> constants,
@@ -314,6 +370,7 @@ class VulkanDevice : public Device {
                                           command.size_bytes};
                 vkCmdCopyBuffer(slot.commands, buffers_[command.source.value - 1].buffer,
                                 buffers_[command.target.value - 1].buffer, 1, &region);
+                buffers_[command.target.value - 1].written_by = submissions_ + 1;
             }
         }
         if (slot.timed)
@@ -401,7 +458,12 @@ class VulkanDevice : public Device {
     Status allocate(VulkanBuffer& out, std::uint64_t size_bytes, VkBufferUsageFlags usage,
                     VulkanMemory kind) {
         if (dead_) return Error{ErrorCode::device_lost, "the Vulkan device is lost"};
-        return allocate_buffer(out, device_, memory_, size_bytes, usage, kind);
+        // What is transferred to is used by both queues.
+        const std::array families{chosen_.queue_family, chosen_.transfer_family};
+        const bool both = transfers_ && families[0] != families[1] &&
+                          (usage & VK_BUFFER_USAGE_STORAGE_BUFFER_BIT) != 0;
+        return allocate_buffer(out, device_, memory_, size_bytes, usage, kind,
+                               both ? std::span(families) : std::span<const std::uint32_t>{});
     }
 
     void write_part(VulkanBuffer& target, std::uint64_t offset_bytes, ByteView bytes) {
@@ -427,6 +489,7 @@ class VulkanDevice : public Device {
         std::memcpy(slot.staging.mapped + slot.staged_bytes, bytes.data(), bytes.size());
         const VkBufferCopy region{slot.staged_bytes, offset_bytes, bytes.size()};
         vkCmdCopyBuffer(slot.commands, slot.staging.buffer, target.buffer, 1, &region);
+        target.written_by = submissions_ + 1;
         slot.staged_bytes += (bytes.size() + 15) / 16 * 16;
         // On its way while the next is staged, and before anything asks for it.
         if (slot.staged_bytes >= upload_bytes_min) flush();
@@ -486,6 +549,21 @@ class VulkanDevice : public Device {
         info.commandBufferCount = 1;
         info.pCommandBuffers = &slot.commands;
 
+        VkTimelineSemaphoreSubmitInfo timeline{
+            .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
+        VkSemaphore transferred = VK_NULL_HANDLE;
+        const VkPipelineStageFlags all = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+        if (await_ > awaited_) {
+            awaited_ = await_;
+            transferred = transfers_->over();
+            timeline.waitSemaphoreValueCount = 1;
+            timeline.pWaitSemaphoreValues = &awaited_;
+            info.pNext = &timeline;
+            info.waitSemaphoreCount = 1;
+            info.pWaitSemaphores = &transferred;
+            info.pWaitDstStageMask = &all;
+        }
+
         const VkResult result = vkQueueSubmit(queue_, 1, &info, slot.fence);
 
         slot.recording = false;
@@ -494,6 +572,14 @@ class VulkanDevice : public Device {
         last_submitted_ = &slot;
         if (result != VK_SUCCESS) return die(vulkan_result_text(result));
         if (slot.staged_bytes >= upload_bytes_min) bound_uploads(slot);
+    }
+
+    // What that submission did is over; nothing where it was known to be.
+    void finish(std::uint64_t submission) {
+        if (submission > submissions_) flush();
+        for (const Slot& slot : slots_)
+            if (slot.submitted && slot.number == submission)
+                vkWaitForFences(device_, 1, &slot.fence, VK_TRUE, fence_wait_ns());
     }
 
     void bound_uploads(const Slot& slot) {
@@ -616,6 +702,9 @@ class VulkanDevice : public Device {
     };
     std::deque<Upload> uploads_;
     std::uint64_t submissions_ = 0, uploads_bytes_ = 0;
+    std::unique_ptr<VulkanTransfers> transfers_;  // null: it cannot
+    // Transfers that the next submission waits for, and those that one waited for.
+    std::uint64_t await_ = 0, awaited_ = 0;
     bool dead_ = false;
     bool drop_clamping_ = false;
     double ns_per_tick_ = 0;

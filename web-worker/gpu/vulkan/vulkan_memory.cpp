@@ -1,11 +1,8 @@
 #include "web-worker/gpu/vulkan/vulkan_memory.h"
 
-#include <optional>
-
 #include "web-worker/gpu/vulkan/vulkan_api.h"
 
 namespace moex::gpu {
-namespace {
 
 std::optional<std::uint32_t> memory_type(const VkPhysicalDeviceMemoryProperties& memory,
                                          std::uint32_t allowed, VkMemoryPropertyFlags wanted) {
@@ -15,14 +12,18 @@ std::optional<std::uint32_t> memory_type(const VkPhysicalDeviceMemoryProperties&
     return std::nullopt;
 }
 
-}  // namespace
-
 Status allocate_buffer(VulkanBuffer& out, VkDevice device,
                        const VkPhysicalDeviceMemoryProperties& memory, std::uint64_t size_bytes,
-                       VkBufferUsageFlags usage, VulkanMemory kind) {
+                       VkBufferUsageFlags usage, VulkanMemory kind,
+                       std::span<const std::uint32_t> families) {
     VkBufferCreateInfo info{.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
     info.size = size_bytes;
     info.usage = usage;
+    if (families.size() > 1) {
+        info.sharingMode = VK_SHARING_MODE_CONCURRENT;
+        info.queueFamilyIndexCount = static_cast<std::uint32_t>(families.size());
+        info.pQueueFamilyIndices = families.data();
+    }
 
     MOEX_VULKAN(vkCreateBuffer(device, &info, nullptr, &out.buffer), "vkCreateBuffer");
     VkMemoryRequirements needs;

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "protocol/result.h"
 
@@ -23,12 +25,19 @@ struct VulkanBuffer {
     std::uint64_t size_bytes = 0;
     std::byte* mapped = nullptr;
     bool used = false;
+    std::uint64_t written_by = 0;  // the last submission that copied to it; 0: none
 };
 
-// `memory`: what the device has. no_space: it has too little of it, or, of shared, none.
+// The first of the types `allowed` that has all of `wanted`.
+std::optional<std::uint32_t> memory_type(const VkPhysicalDeviceMemoryProperties& memory,
+                                         std::uint32_t allowed, VkMemoryPropertyFlags wanted);
+
+// `memory`: what the device has. `families`: whose queues use it, where they are several. no_space:
+// it has too little of it, or, of shared, none.
 Status allocate_buffer(VulkanBuffer& out, VkDevice device,
                        const VkPhysicalDeviceMemoryProperties& memory, std::uint64_t size_bytes,
-                       VkBufferUsageFlags usage, VulkanMemory kind);
+                       VkBufferUsageFlags usage, VulkanMemory kind,
+                       std::span<const std::uint32_t> families = {});
 void free_buffer(VkDevice device, VulkanBuffer& buffer);
 
 }  // namespace moex::gpu

@@ -1,0 +1,17 @@
+// A value that a test cannot go on without.
+#pragma once
+
+#include <stdexcept>
+#include <utility>
+
+#include "protocol/result.h"
+
+namespace moex::test {
+
+template <typename T>
+T must(Result<T> result) {
+    if (!result.ok()) throw std::runtime_error(result.error().message);
+    return std::move(*result);
+}
+
+}  // namespace moex::test

@@ -1,0 +1,36 @@
+#include "web-worker/group_passes.h"
+
+#include <algorithm>
+
+namespace moex {
+namespace {
+
+// Passes overlap by no more than the last one's work, and each costs a submission.
+constexpr std::uint32_t passes_wanted = 4;
+
+void append(std::vector<GroupPass>& passes, const GroupPass& experts, std::uint32_t most) {
+    for (std::size_t first = 0; first < experts.size(); first += most) {
+        const auto begin = experts.begin() + static_cast<std::ptrdiff_t>(first);
+        passes.emplace_back(begin, begin + std::min<std::ptrdiff_t>(most, experts.end() - begin));
+    }
+}
+
+}  // namespace
+
+std::vector<GroupPass> cut_passes(std::uint32_t num_experts, std::uint32_t slots,
+                                  const std::function<bool(std::uint32_t expert)>& in_slot) {
+    GroupPass there, missing;
+    for (std::uint32_t expert = 0; expert < num_experts; ++expert)
+        (in_slot(expert) ? there : missing).push_back(expert);
+    if (num_experts <= slots && missing.size() <= 2 * pass_experts_min) return {};
+
+    const auto share = static_cast<std::uint32_t>((missing.size() + passes_wanted - 1) /
+                                                  passes_wanted);
+    const std::uint32_t most = std::clamp(slots / 2, 1u, std::max(pass_experts_min, share));
+    std::vector<GroupPass> passes;
+    append(passes, there, std::max(1u, slots - std::min(slots, most)));
+    append(passes, missing, most);
+    return passes;
+}
+
+}  // namespace moex
