@@ -19,6 +19,11 @@ std::string vulkan_result_text(VkResult result) {
     }
 }
 
+namespace {
+// Drivers keep some of a GPU's memory for themselves.
+constexpr std::uint64_t memory_share_of_others = 64;
+}  // namespace
+
 Result<VkInstance> vulkan_instance() {
     static VkInstance instance = VK_NULL_HANDLE;
     if (instance != VK_NULL_HANDLE) return instance;
@@ -156,6 +161,24 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters() {
         }
     }
     return adapters;
+}
+
+bool is_alone(VkPhysicalDevice device) {
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    VkPhysicalDeviceMemoryProperties2 memory{
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
+    memory.pNext = &budget;
+    vkGetPhysicalDeviceMemoryProperties2(device, &memory);
+
+    for (std::uint32_t i = 0; i < memory.memoryProperties.memoryHeapCount; ++i) {
+        const VkMemoryHeap& heap = memory.memoryProperties.memoryHeaps[i];
+        if ((heap.flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) == 0) continue;
+        if (heap.size - std::min(heap.size, budget.heapBudget[i]) >
+            heap.size / memory_share_of_others)
+            return false;
+    }
+    return true;
 }
 
 Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted) {

@@ -34,6 +34,9 @@ struct VulkanAdapter {
 // The process's instance; made at first use and kept.
 Result<VkInstance> vulkan_instance();
 Result<std::vector<VulkanAdapter>> vulkan_adapters();
+// Whether nobody else holds memory of the device worth the name, as far as its driver says so
+// (VulkanAdapter::has_memory_budget).
+bool is_alone(VkPhysicalDevice device);
 Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted);
 
 }  // namespace moex::gpu

@@ -12,8 +12,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds look_around_every{1}, begin_within{1};
-// Drivers keep some of a GPU's memory for themselves.
-constexpr std::uint64_t memory_share_of_others = 64;
 
 bool on_battery() {
     std::error_code error;
@@ -160,28 +158,9 @@ bool VulkanAwake::may_follow() {
     const auto now = Clock::now();
     if (now - looked_at_ >= look_around_every) {
         looked_at_ = now;
-        may_ = !only_alone_ || (is_alone() && !on_battery());
+        may_ = !only_alone_ || (is_alone(physical_) && !on_battery());
     }
     return may_;
-}
-
-// As far as the driver says what others hold.
-bool VulkanAwake::is_alone() const {
-    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
-    VkPhysicalDeviceMemoryProperties2 memory{
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
-    memory.pNext = &budget;
-    vkGetPhysicalDeviceMemoryProperties2(physical_, &memory);
-
-    for (std::uint32_t i = 0; i < memory.memoryProperties.memoryHeapCount; ++i) {
-        const VkMemoryHeap& heap = memory.memoryProperties.memoryHeaps[i];
-        if ((heap.flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) == 0) continue;
-        if (heap.size - std::min(heap.size, budget.heapBudget[i]) >
-            heap.size / memory_share_of_others)
-            return false;
-    }
-    return true;
 }
 
 }  // namespace moex::gpu

@@ -54,7 +54,6 @@ class VulkanAwake {
     std::uint32_t* words() const;
     double end_ms(bool release_it);
     bool may_follow();
-    bool is_alone() const;
 
     const VkDevice device_;
     const VkQueue queue_;
