@@ -66,9 +66,11 @@ test("four concurrent chats share steps, and each equals its solo run", async (t
   const status = await hub.status();
   console.log(`steps ${status.engine.steps}, with rows of two sequences or more ${status.engine.steps_multi_sequence}`);
   assert.ok(status.engine.steps_multi_sequence > 0);
-  // One frame each way per round: as many groups as rounds, and an answer for each.
-  assert.equal(status.calls.groups_sent, status.calls.rounds);
-  assert.equal(status.calls.groups_answered, status.calls.groups_sent);
+  // One frame each way per round: as many groups as rounds, and an answer for each. A worker that a busy machine kept
+  // longer than it ever took before is asked once more.
+  const { rounds, groups_sent, groups_answered, timeouts } = status.calls;
+  assert.equal(groups_answered, rounds);
+  assert.ok(groups_sent >= rounds && groups_sent <= rounds + timeouts, JSON.stringify(status.calls));
 });
 
 test("with hedge 2 a stalled worker fails no round", async (t) => {

@@ -49,7 +49,10 @@ class WebSocketOver : public WebSocket {
         parts_.clear();
         if (is_tls && parts.size() > 1) {
             // one record for each part, otherwise
+            std::size_t total = 0;
+            for (const ByteView part : parts) total += part.size();
             joined_.clear();
+            joined_.reserve(total);
             for (const ByteView part : parts)
                 joined_.insert(joined_.end(), part.begin(), part.end());
             parts_.emplace_back(joined_.data(), joined_.size());
