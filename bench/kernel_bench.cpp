@@ -5,8 +5,12 @@
 //                [--kernels lanes|threads] [--check FILE] [--link on]
 // CSV: what, shape, slots, rows, routing, p10_us, p50_us, p99_us, gpu_us, dispatches, mb, gb_s.
 //   empty_round  one empty kernel, submitted and read back: what nothing costs
-//   upload       `rows` experts from this machine's memory to the GPU's, through staging memory, as
-//                experts on demand come; the one submission's end awaited. --link on: nothing else
+//   upload       `rows` experts from this machine's memory to the GPU's, through staging memory;
+//   the
+//                one submission's end awaited
+//   transfer     the same by the GPU itself, from pages that it was told of, as experts on demand
+//                come; none where it cannot. transfer_beside: while it copies 2 GB of its own
+//                memory. --link on: upload and these, nothing else
 //   read         a kernel that only reads: gb_s is the bound of the others
 //   round        frame to frame (decoded group in, checked bytes out); gpu_us and dispatches are
 //                of one round, mb the weights that it must read once, gb_s what that comes to
@@ -168,6 +172,7 @@ class Bench {
 
     void run() {
         upload();
+        transfer();
         if (options_.link_only) return;
         read();
         kernels();
@@ -247,12 +252,73 @@ class Bench {
                 submitted({});
                 if (turn >= 4) times.push_back(us_since(started));  // staging memory is there
             }
-            const double mb = static_cast<double>(at_once * blob.size()) / 1e6;
-            std::printf("upload,%s,,%u,,%.1f,%.1f,%.1f,,,%.1f,%.2f\n", options_.shape.c_str(),
-                        at_once, quantile(times, 0.1), quantile(times, 0.5), quantile(times, 0.99),
-                        mb, mb * 1e3 / quantile(times, 0.5));
-            std::fflush(stdout);
+            print_link("upload", at_once, at_once * blob.size(), times);
         }
+        device_.destroy_buffer(target);
+    }
+
+    void print_link(const char* what, std::uint32_t at_once, std::uint64_t bytes,
+                    const std::vector<double>& times) const {
+        const double mb = static_cast<double>(bytes) / 1e6;
+        std::printf("%s,%s,,%u,,%.1f,%.1f,%.1f,,,%.1f,%.2f\n", what, options_.shape.c_str(),
+                    at_once, quantile(times, 0.1), quantile(times, 0.5), quantile(times, 0.99), mb,
+                    mb * 1e3 / quantile(times, 0.5));
+        std::fflush(stdout);
+    }
+
+    // Half of a buffer to the other half, four times; `finished` when that is over.
+    void copy_own_memory(gpu::BufferId buffer, std::uint64_t half_bytes, bool& finished) {
+        gpu::Command copy;
+        copy.kind = gpu::Command::Kind::copy;
+        copy.source = copy.target = buffer;
+        copy.target_offset_bytes = copy.size_bytes = half_bytes;
+        device_.submit(std::vector(4, copy));
+        device_.read_buffer(readback_, 4, [&](Result<ByteView> bytes) {
+            if (!bytes.ok()) fail(bytes.error().message);
+            finished = true;
+        });
+    }
+
+    void transfer() {
+        constexpr std::uint32_t at_once_max = 64;
+        constexpr std::uint64_t page_bytes = 64u << 10;
+        const Bytes blob = random_blob();
+        const std::uint64_t bytes = at_once_max * blob.size();
+        const std::uint64_t shared_bytes = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+        const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+            static_cast<std::byte*>(std::aligned_alloc(page_bytes, shared_bytes)), &std::free);
+        for (std::uint64_t i = 0; i < at_once_max; ++i)
+            std::copy(blob.begin(), blob.end(), memory.get() + i * blob.size());
+        const ByteView shared(memory.get(), shared_bytes);
+        if (!device_.share_memory(shared).ok()) return;
+        const gpu::BufferId target = must(
+            device_.create_buffer(bytes, gpu::BufferUsage::storage, "experts"));
+        const std::uint64_t half_bytes = device_.adapter().software ? 4u << 20 : 512u << 20;
+        const gpu::BufferId own = must(
+            device_.create_buffer(2 * half_bytes, gpu::BufferUsage::storage, "own"));
+        submitted({});
+
+        for (const bool beside : {false, true})
+            for (const std::uint32_t at_once : {1u, 8u, at_once_max}) {
+                std::vector<double> times;
+                for (std::uint32_t turn = 0; turn < 4 + 256 / at_once; ++turn) {
+                    bool copied = !beside;
+                    if (beside) copy_own_memory(own, half_bytes, copied);
+                    const auto started = Clock::now();
+                    std::uint64_t last = 0;
+                    for (std::uint32_t i = 0; i < at_once; ++i)
+                        last = device_.transfer(target, i * blob.size(),
+                                                shared.subspan(i * blob.size(), blob.size()),
+                                                [] {});
+                    device_.transferred(last, true);
+                    if (turn >= 4) times.push_back(us_since(started));
+                    loop_.run_until(copied);
+                }
+                print_link(beside ? "transfer_beside" : "transfer", at_once, at_once * blob.size(),
+                           times);
+            }
+        device_.unshare_memory(shared);
+        device_.destroy_buffer(own);
         device_.destroy_buffer(target);
     }
 
