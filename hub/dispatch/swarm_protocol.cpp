@@ -203,10 +203,11 @@ void SwarmState::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& hea
 
 void SwarmState::on_result(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame) {
     // a few compressed bytes may stand for many: not before it is seen that they were asked for
-    if (worker.ids.find_live(header.sequence_id) == nullptr)
+    const AttemptId* live = worker.ids.find_live(header.sequence_id);
+    if (live == nullptr)
         on_unawaited_result(turn, worker, header.sequence_id);
     else
-        on_answer(turn, worker, answer_reader.read(header, frame));
+        on_answer(turn, worker, answer_reader.read(header, frame, find_attempt(*live)->shape));
 }
 
 void SwarmState::on_answer(Turn& turn, Worker& worker, WorkerAnswer answer) {

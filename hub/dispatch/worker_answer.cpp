@@ -1,5 +1,7 @@
 #include "hub/dispatch/worker_answer.h"
 
+#include <algorithm>
+
 #include "hub/dispatch/row_math.h"
 #include "protocol/group_rows.h"
 
@@ -12,11 +14,22 @@ std::vector<double> square_sums_of(std::span<const float> rows, std::size_t row_
     return sums;
 }
 
-WorkerAnswer AnswerReader::read(const FrameHeader& header, ByteView frame) const {
+WorkerAnswer AnswerReader::read(const FrameHeader& header, ByteView frame,
+                                const GroupShape& asked) const {
+    WireLimits limits = limits_;
+    if (has_lz4_flag(frame)) {
+        limits.num_tokens_max = std::min(limits.num_tokens_max, asked.num_tokens);
+        limits.num_pairs_max = std::min(limits.num_pairs_max, asked.num_pairs);
+    }
+    return read(header, frame, limits);
+}
+
+WorkerAnswer AnswerReader::read(const FrameHeader& header, ByteView frame,
+                                const WireLimits& limits) const {
     WorkerAnswer answer{
         .type = header.type, .sequence_id = header.sequence_id, .frame_bytes = frame.size()};
     if (header.type == FrameType::result) {
-        Result<ExpertResult> result = decode_result(frame, limits_);
+        Result<ExpertResult> result = decode_result(frame, limits);
         if (!result.ok()) {
             answer.broken = result.error();
             return answer;
@@ -28,7 +41,7 @@ WorkerAnswer AnswerReader::read(const FrameHeader& header, ByteView frame) const
         answer.expert = result->expert;
         answer.y = std::move(result->y);
     } else {
-        Result<GroupResult> result = decode_group_result(frame, limits_, memory_->take());
+        Result<GroupResult> result = decode_group_result(frame, limits, memory_->take());
         if (!result.ok()) {
             answer.broken = result.error();
             return answer;
@@ -47,7 +60,7 @@ std::optional<WorkerAnswer> AnswerReader::read_early(ByteView frame) const {
         (header->type != FrameType::result && header->type != FrameType::group_result) ||
         has_lz4_flag(frame))
         return std::nullopt;
-    return read(*header, frame);
+    return read(*header, frame, limits_);
 }
 
 }  // namespace moex

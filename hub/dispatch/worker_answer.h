@@ -33,8 +33,9 @@ class AnswerReader {
         : limits_(limits),
           memory_(std::move(memory)) {}
 
-    // `frame` is a RESULT or GROUP_RESULT by its header.
-    WorkerAnswer read(const FrameHeader& header, ByteView frame) const;
+    // `frame` is a RESULT or GROUP_RESULT by its header. A compressed one that claims more rows
+    // than `asked` is broken, and takes no memory for them, however few bytes stand for them.
+    WorkerAnswer read(const FrameHeader& header, ByteView frame, const GroupShape& asked) const;
 
     // The same, of frames that nobody has looked at. nullopt: the frame is something else, or
     // compressed, where a few bytes stand for many: it is to be read once somebody has seen that
@@ -42,6 +43,8 @@ class AnswerReader {
     std::optional<WorkerAnswer> read_early(ByteView frame) const;
 
   private:
+    WorkerAnswer read(const FrameHeader& header, ByteView frame, const WireLimits& limits) const;
+
     WireLimits limits_;
     std::shared_ptr<AnswerMemory> memory_;
 };

@@ -79,7 +79,21 @@ TEST_F(AnswerReaderTest, LeavesOtherFramesAndCompressedOnesToTheStrand) {
     const Bytes packed = encode_group_result(answer_of(std::vector<float>(64, 1.0f)), true);
     ASSERT_TRUE(has_lz4_flag(packed));
     EXPECT_FALSE(reader_.read_early(packed));
-    EXPECT_EQ(reader_.read(*decode_frame_header(packed), packed).y, std::vector<float>(64, 1.0f));
+}
+
+TEST_F(AnswerReaderTest, ACompressedAnswerOfMoreThanWasAskedIsBroken) {
+    if (!lz4_can_encode) GTEST_SKIP() << "SKIPPED: built without an LZ4 encoder";
+    const GroupResult result = answer_of(std::vector<float>(64, 1.0f));
+    const Bytes packed = encode_group_result(result, true);
+    const FrameHeader header = decode_frame_header(packed).value();
+    EXPECT_EQ(reader_.read(header, packed, result.shape).y, result.y);
+
+    GroupShape fewer = result.shape;
+    fewer.num_tokens = fewer.num_pairs = 1;
+    const WorkerAnswer answer = reader_.read(header, packed, fewer);
+    ASSERT_TRUE(answer.broken);
+    EXPECT_EQ(answer.broken->code, ErrorCode::num_tokens_range) << answer.broken->message;
+    EXPECT_TRUE(answer.y.empty());
 }
 
 TEST_F(AnswerReaderTest, TakesTheMemoryThatASumGaveBack) {
