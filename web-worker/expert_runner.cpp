@@ -464,19 +464,23 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done,
     Lane& lane = lanes_[index];
 
     RoundPlan& plan = lane.plan;
-    std::uint64_t transfer = 0;  // the last of those that bring its experts
-    const auto find = [&](Unit unit) {
-        const auto slot = store_.find(unit);
-        if (slot) transfer = std::max(transfer, slot->transfer);
-        return slot;
-    };
-    MOEX_TRY(plan.plan(group, bound_arenas_.size(), find, around_x));
+    std::uint64_t transfer = 0;
+    MOEX_TRY(plan.plan(group, bound_arenas_.size(), find_noting(transfer), around_x));
     MOEX_TRY(check_size(shape, plan.upload.size()));
 
     lane.busy = true;
     submit(index, shape, transfer);
     read_answers(index, shape, std::move(done));
     return {};
+}
+
+// What finds experts for a plan, and keeps in `transfer` the last of those that bring them.
+std::function<std::optional<ExpertSlot>(Unit)> ExpertRunner::find_noting(std::uint64_t& transfer) {
+    return [this, &transfer](Unit unit) {
+        const auto slot = store_.find(unit);
+        if (slot) transfer = std::max(transfer, slot->transfer);
+        return slot;
+    };
 }
 
 // The plan of a lane.
@@ -527,13 +531,8 @@ Status ExpertRunner::run_pass(std::span<const std::uint32_t> experts, bool is_la
     Lane& lane = lanes_[passes->lane];
 
     std::uint64_t transfer = 0;
-    const auto find = [&](Unit unit) {
-        const auto slot = store_.find(unit);
-        if (slot) transfer = std::max(transfer, slot->transfer);
-        return slot;
-    };
-    MOEX_TRY(lane.plan.plan_pass(*passes->group, bound_arenas_.size(), find, experts,
-                                 passes->begun == 0, is_last));
+    MOEX_TRY(lane.plan.plan_pass(*passes->group, bound_arenas_.size(), find_noting(transfer),
+                                 experts, passes->begun == 0, is_last));
     const gpu::BufferId end = lane.pass_ends[passes->begun++ % passes_max];
     submit(passes->lane, shape, transfer, end);
     if (is_last) {

@@ -48,20 +48,29 @@ bool has_extension(VkPhysicalDevice device, std::string_view name) {
                        [&](const auto& one) { return one.extensionName == name; });
 }
 
-// Of the largest heap of the device's own: less than that where others hold some of it and the
-// driver says so.
-std::uint64_t memory_bytes(VkPhysicalDevice device) {
-    const bool has_budget = has_extension(device, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+struct HeapsInUse {
+    VkPhysicalDeviceMemoryProperties heaps;
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget;  // zeros where the driver does not say
+};
+HeapsInUse heaps_in_use(VkPhysicalDevice device, bool has_budget) {
     VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
     VkPhysicalDeviceMemoryProperties2 memory{
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
     if (has_budget) memory.pNext = &budget;
     vkGetPhysicalDeviceMemoryProperties2(device, &memory);
+    return {memory.memoryProperties, budget};
+}
+
+// Of the largest heap of the device's own: less than that where others hold some of it and the
+// driver says so.
+std::uint64_t memory_bytes(VkPhysicalDevice device) {
+    const bool has_budget = has_extension(device, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    const auto [heaps, budget] = heaps_in_use(device, has_budget);
 
     std::uint64_t most = 0;
-    for (std::uint32_t i = 0; i < memory.memoryProperties.memoryHeapCount; ++i) {
-        const VkMemoryHeap& heap = memory.memoryProperties.memoryHeaps[i];
+    for (std::uint32_t i = 0; i < heaps.memoryHeapCount; ++i) {
+        const VkMemoryHeap& heap = heaps.memoryHeaps[i];
         if ((heap.flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) == 0) continue;
         const std::uint64_t held = has_budget ? budget.heapUsage[i] : 0;
         std::uint64_t free = heap.size;
@@ -164,15 +173,10 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters() {
 }
 
 bool is_alone(VkPhysicalDevice device) {
-    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
-    VkPhysicalDeviceMemoryProperties2 memory{
-        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
-    memory.pNext = &budget;
-    vkGetPhysicalDeviceMemoryProperties2(device, &memory);
+    const auto [heaps, budget] = heaps_in_use(device, true);
 
-    for (std::uint32_t i = 0; i < memory.memoryProperties.memoryHeapCount; ++i) {
-        const VkMemoryHeap& heap = memory.memoryProperties.memoryHeaps[i];
+    for (std::uint32_t i = 0; i < heaps.memoryHeapCount; ++i) {
+        const VkMemoryHeap& heap = heaps.memoryHeaps[i];
         if ((heap.flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) == 0) continue;
         if (heap.size - std::min(heap.size, budget.heapBudget[i]) >
             heap.size / memory_share_of_others)
