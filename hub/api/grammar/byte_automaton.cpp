@@ -194,7 +194,16 @@ class Nfa {
 
   private:
     State emit_repeat(const Expression& e, State from) {
-        for (std::uint32_t i = 0; i < e.min && !overflow; ++i) from = emit(e.parts[0], from);
+        const bool loops = e.max == unbounded && e.min > 0;
+        for (std::uint32_t i = loops ? 1 : 0; i < e.min && !overflow; ++i)
+            from = emit(e.parts[0], from);
+        if (loops) {  // the last one again and again: were it written twice, (x+)+ would be four
+            const State begin = add();
+            nodes[from].empty.push_back(begin);
+            const State end = emit(e.parts[0], begin);
+            nodes[end].empty.push_back(begin);
+            return end;
+        }
         if (e.max == unbounded) {
             const State loop = add(), to = add();
             nodes[from].empty.push_back(loop);

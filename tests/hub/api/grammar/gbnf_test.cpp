@@ -53,6 +53,27 @@ TEST(GbnfTest, GrammarsAdmitWhatTheySay) {
     }
 }
 
+// Each would be written twice, and 40 of them 2^40 times.
+TEST(GbnfTest, PlusesInsideEachOtherDoNotMultiply) {
+    const Vocabulary vocabulary = small_vocabulary();
+    std::string groups = "\"a\"";
+    for (int i = 0; i < 40; ++i) groups = "(" + groups + " \"b\"?)+";
+    const GbnfCase cases[] = {
+        {"root ::= \"zz\"?++++++++++++++++++++++++++++++++++++++++", {"", "zz", "zzzz"}, {"z"}},
+        {groups.insert(0, "root ::= ").c_str(), {"a", "ab", "aabbab"}, {"", "ba", "c"}},
+    };
+    for (const GbnfCase& one : cases) {
+        std::vector<GrammarNode> nodes;
+        const auto root = add_gbnf(nodes, one.source, {}, vocabulary.size());
+        ASSERT_TRUE(root.ok()) << one.source;
+        EXPECT_LE(nodes.size(), 2u) << "a rule, and one automaton for all of it";
+        const auto grammar = Grammar::build(std::move(nodes), *root);
+        ASSERT_TRUE(grammar.ok()) << one.source;
+        for (const char* words : one.good) EXPECT_TRUE(admits(*grammar, words)) << words;
+        for (const char* words : one.bad) EXPECT_FALSE(admits(*grammar, words)) << words;
+    }
+}
+
 TEST(GbnfTest, WhatMakesNoSenseIsRefusedWithItsLine) {
     const Vocabulary vocabulary = small_vocabulary();
     const std::pair<const char*, const char*> cases[] = {
