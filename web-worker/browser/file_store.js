@@ -39,7 +39,13 @@ export class FileStore {
   // Bytes that are here, by name; what is not whole yet ends in ".part".
   async sizes() {
     const sizes = new Map();
-    for await (const [name, handle] of this.folder.entries()) sizes.set(name, (await handle.getFile()).size);
+    const gone = (error) => {                  // another tab has given it its name, or dropped it, meanwhile
+      if (error.name !== "NotFoundError") throw error;
+    };
+    for await (const [name, handle] of this.folder.entries()) {
+      const file = await handle.getFile().catch(gone);
+      if (file) sizes.set(name, file.size);
+    }
     return sizes;
   }
 
