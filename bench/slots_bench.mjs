@@ -40,6 +40,7 @@
 //                    policy, workers and text without them, and the most there is to save: the lesser of copy and all
 //                    else of that cell's time, by both
 //   hub_mb, worker_mb  resident memory of the hub and of all native workers; slots x an expert is what lies on GPUs
+//   by_gpu           share of what was brought that the GPU brought itself, beside what it computes
 //   wait_ms          of a group that waited for experts; window_ms: it need not where hints are right and bring them
 //                    within this, by the hub's and a worker's time for a layer and the trip: hub_ms, worker_ms, trip_ms
 // MOEX_BUILD: build folder [build].
@@ -57,7 +58,7 @@ const { Hub, NativeWorker } = await import("../tests/browser/support/hub.mjs");
 const columns = "model,slot_mb,slots,experts,policy,hints,turns,tokens,tok_s,tok_s_min,tok_s_max,asked,missing,late," +
   "brought_mb,wasted,load_ms,load_gb_s,start_s,workers,groups,wait_ms,window_ms,hub_ms,worker_ms,trip_ms,in,"
   + "tok_s_mean,tok_s_sd,ttft_ms,all_tok_s,hub_ms_token,work_ms_token,copy_ms_token,idle_ms_token,gain,bound,hub_mb,"
-  + "worker_mb,adapter";
+  + "worker_mb,by_gpu,adapter";
 const worth = ["all:lru:off", "2000:lru:off", "2000:lru:8@0.96", "4000:lru:off", "4000:lru:8@0.96", "2000:lru:8@1.0",
   "1000:lru:off", "1000:lru:8@0.96", "4000:lru:8@1.0", "4000:lru:8@0.86", "4000:lru:8@0.79", "8000:lru:off",
   "8000:lru:8@0.96", "1000:cacheless:off", "1000:cacheless:8@0.96", "2000:lru:8@0.86", "2000:lru:8@0.79",
@@ -343,6 +344,7 @@ function rowOf(row) {
       .map((ms) => ms.toFixed(2)), prompt,
     ...[mean, spread, ttft_ms, all_tok_s, token.hub, token.work, token.copy, token.idle].map((one) => one.toFixed(2)),
     ...gainOf(row, token), ...[hub_mb, worker_mb].map((mb) => mb.toFixed(0)),
+    figures.brought > 0 ? ((figures.by_gpu ?? 0) / figures.brought).toFixed(2) : "",
     `"${adapter}"`,
   ].join(",");
 }

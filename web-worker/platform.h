@@ -40,6 +40,7 @@ struct SlotCounters {
     double load_ms = 0;                        // for so long in all
     std::uint64_t prefetched = 0, wasted = 0;  // brought for a hint; gone again without use
     std::uint64_t brought = 0;                 // to a slot, since all was held
+    std::uint64_t by_gpu = 0;                  // of these, by the GPU itself
     // In a slot, and one of the two newest hints had named it: so long before, in all.
     std::uint64_t foreseen = 0;
     double lead_ms = 0;

@@ -206,6 +206,11 @@ Status SlotCache::place_from_memory(Unit unit, const HeldBlob& blob) {
 
 // Requires a free slot. What asks for it from here on is computed once it is there.
 Status SlotCache::place(Unit unit, const HeldBlob& blob) {
+    if (!transfers_) transfers_.emplace(!store_.is_shared());
+    if (!transfers_->by_gpu()) {
+        MOEX_TRY(store_.put(unit, blob.bytes));
+        return placed(unit);
+    }
     const bool for_hint = !wanted(unit);
     MOEX_ASSIGN(on_its_way,
                 store_.put_held(unit, blob, [this, unit, for_hint, life = life_.watch()] {
@@ -214,6 +219,7 @@ Status SlotCache::place(Unit unit, const HeldBlob& blob) {
                     is_there(unit);
                     go_on();
                 }));
+    if (on_its_way) ++report_.status.slots.by_gpu;
     if (on_its_way && for_hint) ++hint_transfers_;
     if (on_its_way && !for_hint) wait_for(unit, load_);
     return placed(unit);
@@ -341,6 +347,10 @@ void SlotCache::begin_use(std::span<const Unit> units) {
 }
 
 void SlotCache::end_use(std::span<const Unit> units) {
+    if (transfers_) {
+        const std::uint64_t brought = report_.status.slots.brought;
+        transfers_->answered(platform_.now_ms(), std::exchange(brought_, brought) != brought);
+    }
     for (const Unit& unit : units) {
         const auto held = held_.find(unit);
         if (held == held_.end() || held->second.in_use == 0) continue;

@@ -18,6 +18,7 @@
 #include "protocol/life_guard.h"
 #include "web-worker/group_runner.h"
 #include "web-worker/status_report.h"
+#include "web-worker/transfer_choice.h"
 #include "web-worker/unit_store.h"
 
 namespace moex {
@@ -165,6 +166,8 @@ class SlotCache {
     std::map<Unit, Bytes> unplaced_;  // here, and no slot is free
     std::uint64_t fetch_number_ = 0;
     bool goes_on_soon_ = false;
+    std::optional<TransferChoice> transfers_;  // who brings what lies in memory; none did yet
+    std::uint64_t brought_ = 0;                // when the last group was answered
     LifeGuard life_;
 };
 

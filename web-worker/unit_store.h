@@ -33,6 +33,8 @@ class UnitStore {
         MOEX_TRY(put(unit, blob.bytes));
         return false;
     }
+    // Whether others seem to compute on the GPU that holds it: a guess.
+    virtual bool is_shared() const { return false; }
     // Held, and on its way: what asks for it is computed once it is there.
     virtual bool on_its_way([[maybe_unused]] Unit unit) const { return false; }
     virtual void drop(Unit unit) = 0;

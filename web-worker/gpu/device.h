@@ -127,14 +127,15 @@ class Device {
     // this thread nor a kernel waits. Nothing else may use that part of the buffer until it is
     // over, and the bytes stay until `done`, which a lost device does not call. Offset and size are
     // multiples of 4.
-    // The value: the transfer's number; 0: `bytes` lie in no shared memory, or other processes use
-    // the GPU, whose turns another queue would cost; nothing was done.
+    // The value: the transfer's number; 0: `bytes` lie in no shared memory; nothing was done.
     virtual std::uint64_t transfer([[maybe_unused]] BufferId buffer,
                                    [[maybe_unused]] std::uint64_t offset_bytes,
                                    [[maybe_unused]] ByteView bytes,
                                    [[maybe_unused]] std::function<void()> done) {
         return 0;
     }
+    // Whether other processes seem to compute on this GPU: a guess by the memory that they hold.
+    virtual bool is_shared() const { return false; }
     // The next submission, and those behind it, see what transfers up to this number wrote: the GPU
     // waits for them.
     virtual void await_transfer([[maybe_unused]] std::uint64_t number) {}

@@ -27,6 +27,7 @@ class DeviceDecorator : public Device {
                            std::function<void()> done) override {
         return device_.transfer(buffer, offset_bytes, bytes, std::move(done));
     }
+    bool is_shared() const override { return device_.is_shared(); }
     void await_transfer(std::uint64_t number) override { device_.await_transfer(number); }
     bool transferred(std::uint64_t number, bool wait) override {
         return device_.transferred(number, wait);

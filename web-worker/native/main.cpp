@@ -172,8 +172,9 @@ Result<std::string> open_cache(const std::string& folder) {
 void show_slots(const SlotCounters& slots) {
     std::cerr << "worker: asked=" << slots.asked << " resident=" << slots.resident
               << " late=" << slots.late << " loads=" << slots.loads << " load_ms=" << slots.load_ms
-              << " prefetched=" << slots.prefetched << " wasted=" << slots.wasted
-              << " brought=" << slots.brought << " expired=" << slots.expired << std::endl;
+              << " by_gpu=" << slots.by_gpu << " prefetched=" << slots.prefetched
+              << " wasted=" << slots.wasted << " brought=" << slots.brought
+              << " expired=" << slots.expired << std::endl;
 }
 
 // One line per change, and one when it serves: scripts wait for "serving units=". How long rounds

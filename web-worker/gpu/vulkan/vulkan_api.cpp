@@ -19,11 +19,6 @@ std::string vulkan_result_text(VkResult result) {
     }
 }
 
-namespace {
-// Drivers keep some of a GPU's memory for themselves.
-constexpr std::uint64_t memory_share_of_others = 64;
-}  // namespace
-
 Result<VkInstance> vulkan_instance() {
     static VkInstance instance = VK_NULL_HANDLE;
     if (instance != VK_NULL_HANDLE) return instance;
@@ -172,15 +167,14 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters() {
     return adapters;
 }
 
-bool is_alone(VkPhysicalDevice device) {
+bool is_alone(VkPhysicalDevice device, double share) {
     const auto [heaps, budget] = heaps_in_use(device, true);
 
     for (std::uint32_t i = 0; i < heaps.memoryHeapCount; ++i) {
         const VkMemoryHeap& heap = heaps.memoryHeaps[i];
         if ((heap.flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) == 0) continue;
-        if (heap.size - std::min(heap.size, budget.heapBudget[i]) >
-            heap.size / memory_share_of_others)
-            return false;
+        const VkDeviceSize held = heap.size - std::min(heap.size, budget.heapBudget[i]);
+        if (static_cast<double>(held) > share * static_cast<double>(heap.size)) return false;
     }
     return true;
 }

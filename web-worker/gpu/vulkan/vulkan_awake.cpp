@@ -11,6 +11,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Others hold less where nobody else computes: drivers keep some for themselves.
+constexpr double others_share_max = 1.0 / 64;
 constexpr std::chrono::seconds look_around_every{1}, begin_within{1};
 
 bool on_battery() {
@@ -158,7 +160,7 @@ bool VulkanAwake::may_follow() {
     const auto now = Clock::now();
     if (now - looked_at_ >= look_around_every) {
         looked_at_ = now;
-        may_ = !only_alone_ || (is_alone(physical_) && !on_battery());
+        may_ = !only_alone_ || (is_alone(physical_, others_share_max) && !on_battery());
     }
     return may_;
 }

@@ -1,5 +1,6 @@
 #include "web-worker/gpu/vulkan/vulkan_transfers.h"
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -11,7 +12,8 @@ namespace {
 // The waiter looks so often whether it shall stop: a copy that a lost device never ends is not
 // waited for any longer.
 constexpr std::uint64_t look_ns = 200'000'000;
-constexpr std::uint64_t patience_ns = 60'000'000'000;  // a GPU that takes longer is lost
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds patience{60};  // a GPU that takes longer is lost
 constexpr VkExternalMemoryHandleTypeFlagBits host_allocation =
     VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
 
@@ -183,15 +185,16 @@ Result<std::uint64_t> VulkanTransfers::copy(ByteView bytes, VkBuffer target,
 
 bool VulkanTransfers::is_over(std::uint64_t number, bool wait) {
     if (number <= known_over_) return true;
-    if (wait) {
-        VkSemaphoreWaitInfo info{.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO};
-        info.semaphoreCount = 1;
-        info.pSemaphores = &over_;
-        info.pValues = &number;
-        wait_semaphores_(device_, &info, patience_ns);
-    }
-    std::uint64_t value = 0;
-    if (counter_value_(device_, over_, &value) == VK_SUCCESS) known_over_ = value;
+    // It looks instead of sleeping: where two threads sleep until the same copy is over, NVIDIA's
+    // driver wakes one of them 5 or 10 ms later.
+    const auto gives_up = Clock::now() + patience;
+    do {
+        std::uint64_t value = 0;
+        if (counter_value_(device_, over_, &value) != VK_SUCCESS) return false;
+        known_over_ = value;
+        if (!wait || number <= known_over_) break;
+        std::this_thread::yield();
+    } while (Clock::now() < gives_up);
     return number <= known_over_;
 }
 

@@ -1,0 +1,359 @@
+#include "web-worker/gpu/vulkan/vulkan_submissions.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+namespace moex::gpu {
+namespace {
+
+constexpr std::uint64_t staging_bytes_min = 4u << 20;
+// pending writes beyond this are sent off at once
+constexpr std::uint64_t staging_bytes_max = 64u << 20;
+// Uploads that are on their way. Beyond it the next one waits, so that a model never lies in
+// staging buffers as a whole, however slowly the GPU takes it.
+constexpr std::uint64_t uploads_bytes_max = 256u << 20, upload_bytes_min = 1u << 20;
+// A sleeping wait costs more than most rounds take: it is waited actively for twice as long as the
+// GPU took last, within these bounds. A spin that ends just before the GPU does is the worst of
+// both.
+constexpr double spin_us_min = 150, spin_us_max = 2000;
+// One submission of so many is timed: timestamps and their way back are not free.
+constexpr std::uint64_t submits_per_time = 16;
+// A GPU that takes longer is taken for lost. A software one also compiles the kernels within the
+// first submission that runs them: on a busy machine with an empty cache that took minutes.
+constexpr std::uint64_t fence_wait_s = 60, fence_wait_software_s = 900;
+
+Loss lost_to(VkResult result) { return {LossKind::other, vulkan_result_text(result)}; }
+
+}  // namespace
+
+void barrier(VkCommandBuffer commands, Followed followed) {
+    constexpr VkAccessFlags shader = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT |
+                                     VK_ACCESS_UNIFORM_READ_BIT,
+                            transfer = VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+    constexpr VkPipelineStageFlags compute = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                                   copies = VK_PIPELINE_STAGE_TRANSFER_BIT;
+    VkMemoryBarrier memory{.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER};
+    memory.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+    VkPipelineStageFlags next = compute;
+    if (followed == Followed::by_dispatch) {
+        memory.dstAccessMask = shader;
+    } else if (followed == Followed::by_copy) {
+        memory.dstAccessMask = transfer;
+        next = copies;
+    } else {
+        memory.dstAccessMask = shader | transfer | VK_ACCESS_HOST_READ_BIT;
+        next = compute | copies | VK_PIPELINE_STAGE_HOST_BIT;
+    }
+    vkCmdPipelineBarrier(commands, compute | copies, next, 0, 1, &memory, 0, nullptr, 0, nullptr);
+}
+
+VulkanSubmissions::VulkanSubmissions(const VulkanAdapter& adapter, VkDevice device, VkQueue queue,
+                                     Post post)
+    : adapter_(adapter),
+      device_(device),
+      queue_(queue),
+      post_(std::move(post)),
+      ns_per_tick_(adapter.has_timestamps ? adapter.properties.limits.timestampPeriod : 0) {}
+
+Status VulkanSubmissions::open() {
+    vkGetPhysicalDeviceMemoryProperties(adapter_.device, &memory_);
+    VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
+    pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+    pool.queueFamilyIndex = adapter_.queue_family;
+    MOEX_VULKAN(vkCreateCommandPool(device_, &pool, nullptr, &pool_), "vkCreateCommandPool");
+    waiter_ = std::thread([this] { wait_for_fences(); });
+    return {};
+}
+
+void VulkanSubmissions::close() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_all();
+    if (waiter_.joinable()) waiter_.join();
+    awake_.reset();
+    vkDeviceWaitIdle(device_);
+    waits_.clear();
+}
+
+VulkanSubmissions::~VulkanSubmissions() {
+    close();
+    for (Slot& slot : slots_) {
+        vkDestroyFence(device_, slot.fence, nullptr);
+        vkDestroyQueryPool(device_, slot.times, nullptr);
+        free_buffer(device_, slot.staging);
+    }
+    vkDestroyCommandPool(device_, pool_, nullptr);
+}
+
+void VulkanSubmissions::write(VulkanBuffer& target, std::uint64_t offset_bytes, ByteView bytes) {
+    while (!bytes.empty()) {
+        const ByteView part = bytes.first(std::min<std::size_t>(bytes.size(), staging_bytes_max));
+        write_part(target, offset_bytes, part);
+        offset_bytes += part.size();
+        bytes = bytes.subspan(part.size());
+    }
+}
+
+void VulkanSubmissions::write_part(VulkanBuffer& target, std::uint64_t offset_bytes,
+                                   ByteView bytes) {
+    if (slots_.size() > current_ && slots_[current_].recording &&
+        slots_[current_].staged_bytes + bytes.size() > staging_bytes_max)
+        flush();
+    Slot& slot = open_slot();
+    if (slot.staging.size_bytes < slot.staged_bytes + bytes.size()) {
+        // The commands recorded so far point into the old staging
+        // buffer: send them off, then grow a fresh slot's.
+        if (slot.staged_bytes > 0) {
+            flush();
+            return write_part(target, offset_bytes, bytes);
+        }
+        if (dead_) return;
+        free_buffer(device_, slot.staging);
+        std::uint64_t size_bytes = staging_bytes_min;
+        while (size_bytes < bytes.size()) size_bytes *= 2;
+        const Status made = allocate_buffer(slot.staging, device_, memory_, size_bytes,
+                                            VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
+                                            VulkanMemory::staging);
+        if (!made.ok()) return die(loss_of(made.error()));
+    }
+
+    std::memcpy(slot.staging.mapped + slot.staged_bytes, bytes.data(), bytes.size());
+    const VkBufferCopy region{slot.staged_bytes, offset_bytes, bytes.size()};
+    vkCmdCopyBuffer(slot.commands, slot.staging.buffer, target.buffer, 1, &region);
+    target.written_by = next_number();
+    slot.staged_bytes += (bytes.size() + 15) / 16 * 16;
+    // On its way while the next is staged, and before anything asks for it.
+    if (slot.staged_bytes >= upload_bytes_min) flush();
+}
+
+// The slot that records now; takes a finished one or makes a new one. Never waits.
+VulkanSubmissions::Slot& VulkanSubmissions::open_slot() {
+    if (current_ < slots_.size() && slots_[current_].recording) return slots_[current_];
+
+    current_ = slots_.size();
+    for (std::size_t i = 0; i < slots_.size(); ++i)
+        if (!slots_[i].submitted ||
+            (slots_[i].reads == 0 && vkGetFenceStatus(device_, slots_[i].fence) == VK_SUCCESS)) {
+            current_ = i;
+            break;
+        }
+    if (current_ == slots_.size()) {
+        slots_.emplace_back();
+        if (const Status made = make(slots_.back()); !made.ok()) die(loss_of(made.error()));
+    }
+
+    Slot& slot = slots_[current_];
+    if (slot.submitted) vkResetFences(device_, 1, &slot.fence);
+    slot.submitted = false;
+    slot.staged_bytes = 0;
+    slot.recording = true;
+    slot.timed = false;
+    if (awake_) awake_->release();
+
+    VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+    vkBeginCommandBuffer(slot.commands, &begin);
+    return slot;
+}
+
+Status VulkanSubmissions::make(Slot& slot) {
+    VkCommandBufferAllocateInfo info{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+    info.commandPool = pool_;
+    info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    info.commandBufferCount = 1;
+    MOEX_VULKAN(vkAllocateCommandBuffers(device_, &info, &slot.commands),
+                "vkAllocateCommandBuffers");
+    VkFenceCreateInfo fence{.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+    MOEX_VULKAN(vkCreateFence(device_, &fence, nullptr, &slot.fence), "vkCreateFence");
+
+    VkQueryPoolCreateInfo times{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
+    times.queryType = VK_QUERY_TYPE_TIMESTAMP;
+    times.queryCount = 2;
+    if (ns_per_tick_ > 0) vkCreateQueryPool(device_, &times, nullptr, &slot.times);
+    return {};
+}
+
+void VulkanSubmissions::begin_timed() {
+    Slot& slot = open_slot();
+    slot.timed = slot.times != VK_NULL_HANDLE && timed_submits_++ % submits_per_time == 0;
+    if (!slot.timed) return;
+    vkCmdResetQueryPool(slot.commands, slot.times, 0, 2);
+    vkCmdWriteTimestamp(slot.commands, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, slot.times, 0);
+}
+
+void VulkanSubmissions::end_timed() {
+    const Slot& slot = open_slot();
+    if (slot.timed)
+        vkCmdWriteTimestamp(slot.commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, slot.times, 1);
+}
+
+void VulkanSubmissions::await(VkSemaphore semaphore, std::uint64_t value) {
+    awaited_semaphore_ = semaphore;
+    await_ = std::max(await_, value);
+}
+
+void VulkanSubmissions::flush() {
+    if (current_ >= slots_.size() || !slots_[current_].recording) return;
+    Slot& slot = slots_[current_];
+    barrier(slot.commands);
+    vkEndCommandBuffer(slot.commands);
+
+    VkSubmitInfo info{.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO};
+    info.commandBufferCount = 1;
+    info.pCommandBuffers = &slot.commands;
+
+    VkTimelineSemaphoreSubmitInfo timeline{
+        .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
+    const VkPipelineStageFlags all = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    if (await_ > awaited_) {
+        awaited_ = await_;
+        timeline.waitSemaphoreValueCount = 1;
+        timeline.pWaitSemaphoreValues = &awaited_;
+        info.pNext = &timeline;
+        info.waitSemaphoreCount = 1;
+        info.pWaitSemaphores = &awaited_semaphore_;
+        info.pWaitDstStageMask = &all;
+    }
+    const VkResult result = vkQueueSubmit(queue_, 1, &info, slot.fence);
+
+    slot.recording = false;
+    slot.submitted = true;
+    slot.number = ++submissions_;
+    last_submitted_ = &slot;
+    if (result != VK_SUCCESS) return die(lost_to(result));
+    if (slot.staged_bytes >= upload_bytes_min) bound_uploads(slot);
+}
+
+void VulkanSubmissions::finish(std::uint64_t number) {
+    if (number > submissions_) flush();
+    for (const Slot& slot : slots_)
+        if (slot.submitted && slot.number == number)
+            vkWaitForFences(device_, 1, &slot.fence, VK_TRUE, fence_wait_ns());
+}
+
+void VulkanSubmissions::bound_uploads(const Slot& slot) {
+    uploads_.push_back({&slot, slot.number, slot.staged_bytes});
+    uploads_bytes_ += slot.staged_bytes;
+    while (uploads_bytes_ > uploads_bytes_max) {
+        const Upload oldest = uploads_.front();
+        uploads_.pop_front();
+        uploads_bytes_ -= oldest.size_bytes;
+        // A slot that was used again was done before.
+        if (oldest.slot->submitted && oldest.slot->number == oldest.number)
+            vkWaitForFences(device_, 1, &oldest.slot->fence, VK_TRUE, fence_wait_ns());
+    }
+}
+
+void VulkanSubmissions::read(const std::byte* mapped, std::uint64_t size_bytes,
+                             std::function<void(Result<ByteView>)> done) {
+    flush();
+    if (dead_ || last_submitted_ == nullptr) {
+        post_([done = std::move(done)] {
+            done(Error{ErrorCode::device_lost, "the Vulkan device is lost"});
+        });
+        return;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        waits_.push_back({last_submitted_, mapped, size_bytes, std::move(done)});
+    }
+    ++last_submitted_->reads;
+    if (!owner_answers_) wake_.notify_one();
+    if (awake_) awake_->follow();
+}
+
+void VulkanSubmissions::set_owner_answers(bool owner_answers) {
+    {
+        const std::lock_guard lock(mutex_);
+        owner_answers_ = owner_answers;
+    }
+    if (!owner_answers) wake_.notify_one();
+}
+
+bool VulkanSubmissions::answer_read(bool wait) {
+    Wait oldest;
+    {
+        const std::lock_guard lock(mutex_);
+        if (!owner_answers_ || waiting_ || waits_.empty()) return false;
+        if (!wait && vkGetFenceStatus(device_, waits_.front().slot->fence) == VK_NOT_READY)
+            return false;
+        oldest = std::move(waits_.front());
+        waits_.pop_front();
+    }
+    const VkResult result = wait_for(oldest.slot->fence);
+    answer(oldest, result, result == VK_SUCCESS ? time_of(*oldest.slot) : 0);
+    return true;
+}
+
+void VulkanSubmissions::wait_for_fences() {
+    for (;;) {
+        Wait wait;
+        {
+            std::unique_lock lock(mutex_);
+            wake_.wait(lock, [&] { return stopping_ || (!owner_answers_ && !waits_.empty()); });
+            if (stopping_) return;
+            wait = std::move(waits_.front());
+            waits_.pop_front();
+            waiting_ = true;
+        }
+        const VkResult result = wait_for(wait.slot->fence);
+        const double gpu_us = result == VK_SUCCESS ? time_of(*wait.slot) : 0;
+        post_([this, wait = std::move(wait), result, gpu_us, life = life_.watch()]() mutable {
+            if (life.alive()) answer(wait, result, gpu_us);
+        });
+        const std::lock_guard lock(mutex_);
+        waiting_ = false;
+    }
+}
+
+// The owner's.
+void VulkanSubmissions::answer(const Wait& wait, VkResult result, double gpu_us) {
+    --wait.slot->reads;
+    if (result == VK_SUCCESS) {
+        if (gpu_us > 0) gpu_us_ = gpu_us;
+        return wait.done(ByteView(wait.mapped, wait.size_bytes));
+    }
+    wait.done(Error{ErrorCode::device_lost, vulkan_result_text(result)});
+    if (result != VK_TIMEOUT) return die(lost_to(result));
+    die({LossKind::other,
+         text("a submission did not finish within ", fence_wait_ns() / 1'000'000'000, " s")});
+}
+
+// Whoever waits: actively for as long as an answer is likely to be near, then asleep.
+VkResult VulkanSubmissions::wait_for(VkFence fence) {
+    using Clock = std::chrono::steady_clock;
+    const auto began = Clock::now();
+    const auto spin = std::chrono::duration<double, std::micro>(
+        std::clamp(2 * waited_us_, spin_us_min, spin_us_max));
+    VkResult result = VK_NOT_READY;
+    if (!adapter_.software)
+        while (result == VK_NOT_READY && Clock::now() - began < spin)
+            result = vkGetFenceStatus(device_, fence);
+    if (result == VK_NOT_READY)
+        result = vkWaitForFences(device_, 1, &fence, VK_TRUE, fence_wait_ns());
+    waited_us_ = std::chrono::duration<double, std::micro>(Clock::now() - began).count();
+    return result;
+}
+
+std::uint64_t VulkanSubmissions::fence_wait_ns() const {
+    return (adapter_.software ? fence_wait_software_s : fence_wait_s) * 1'000'000'000;
+}
+
+double VulkanSubmissions::time_of(const Slot& slot) const {
+    std::uint64_t ticks[2] = {0, 0};
+    if (!slot.timed || vkGetQueryPoolResults(device_, slot.times, 0, 2, sizeof ticks, ticks,
+                                             sizeof ticks[0], VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
+        return 0;
+    return static_cast<double>(ticks[1] - ticks[0]) * ns_per_tick_ / 1000;
+}
+
+void VulkanSubmissions::die(Loss loss) {
+    if (std::exchange(dead_, true)) return;
+    if (lost_) post_([handler = lost_, loss = std::move(loss)] { handler(loss); });
+}
+
+}  // namespace moex::gpu

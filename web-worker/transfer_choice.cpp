@@ -1,0 +1,43 @@
+#include "web-worker/transfer_choice.h"
+
+#include <algorithm>
+
+namespace moex {
+
+void TransferChoice::answered(double now_ms, bool has_brought) {
+    const double took_ms = std::min(now_ms - last_ms_, idle_ms);
+    last_ms_ = now_ms;
+    if (!has_brought) return;
+
+    if (!window_) {
+        if (--left_ == 0) window_ = 0;
+        return;
+    }
+    if (++groups_ > groups_to_settle) window_ms_ += took_ms;
+    if (groups_ == groups_a_window) end_window();
+}
+
+void TransferChoice::end_window() {
+    const double took_ms = window_ms_;
+    window_ms_ = 0;
+    groups_ = 0;
+    if (tries_other())
+        shares_[*window_ / 2] = usual_ms_ > 0 ? took_ms / usual_ms_ : 1;
+    else
+        usual_ms_ = took_ms;
+    if (++*window_ == 2 * pairs) end_trial();
+}
+
+void TransferChoice::end_trial() {
+    window_.reset();
+    std::sort(shares_.begin(), shares_.end());
+    if (shares_[pairs / 2] < better) {
+        usual_ = !usual_;
+        pause_ = pause_min;
+    } else {
+        pause_ = std::min(2 * pause_, pause_max);
+    }
+    left_ = pause_;
+}
+
+}  // namespace moex

@@ -1,0 +1,53 @@
+// Who brings experts that lie in memory to their slots: the GPU itself, beside what is computed
+// (gpu::Device::transfer), or the worker's thread through staging memory. The GPU is five times as
+// fast where it is alone. Where other processes compute on it its queues take turns, and a queue
+// more can cost more than it brings: eight workers on one H200 were half as fast by it. No driver
+// tells, so the groups that run do: now and then some are served the other way, in turns with the
+// usual one, and whichever answered them sooner is kept. Each process tries for itself: where all
+// would gain by changing together nobody finds out, so that the first guess counts.
+// Pure: times are given. One thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+namespace moex {
+
+class TransferChoice {
+  public:
+    // A trial: so many windows of groups one way, each with one of the other behind it.
+    static constexpr std::uint32_t pairs = 3, groups_a_window = 32;
+    // The first of a window are not timed: what was on its way before them came the other way.
+    static constexpr std::uint32_t groups_to_settle = 4;
+    // Groups between trials: twice as many each time that nothing changes.
+    static constexpr std::uint32_t pause_min = 128, pause_max = 65'536;
+    // The other way is taken where it takes less than this share of the usual one's time.
+    static constexpr double better = 0.9;
+    // The time between two answers counts as this at most: nobody asked.
+    static constexpr double idle_ms = 100;
+
+    // `by_gpu`: at first, a guess.
+    explicit TransferChoice(bool by_gpu) : usual_(by_gpu) {}
+
+    // What is brought from now on.
+    bool by_gpu() const { return usual_ != tries_other(); }
+    // A group was answered; what it shows counts where anything was brought since the one before.
+    void answered(double now_ms, bool has_brought);
+
+  private:
+    bool tries_other() const { return window_ && *window_ % 2 == 1; }
+    void end_window();
+    void end_trial();
+
+    bool usual_;                                          // by the GPU
+    std::uint32_t pause_ = pause_min, left_ = pause_min;  // groups until the next trial
+    std::optional<std::uint32_t> window_;  // of the trial that runs: even ones are the usual way
+    std::uint32_t groups_ = 0;             // of it, so far
+    double window_ms_ = 0;
+    double usual_ms_ = 0;                 // of the window before
+    std::array<double, pairs> shares_{};  // the other way's time, of the usual one's
+    double last_ms_ = 0;                  // when the last group was answered
+};
+
+}  // namespace moex
