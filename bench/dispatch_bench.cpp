@@ -153,7 +153,7 @@ class RoundBench {
         const double arrived = cpu_us();
         std::vector<std::pair<WorkerId, WorkerAnswer>> read;
         for (const auto& [worker, frame] : replies)
-            read.emplace_back(worker, *core_.answer_reader().read_early(frame));
+            read.emplace_back(worker, *core_.answer_reader(worker).read(frame));
         const double decoded = cpu_us();
         for (auto& [worker, answer] : read)
             core_.on_answer(now_, worker, std::move(answer), actions_);

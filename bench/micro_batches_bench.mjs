@@ -8,7 +8,8 @@
 // CSV: see `columns`. kind: decode, so many users' streams at once; prefill, one prompt of --prefill tokens. tok_s: of
 // all users, median of the waves. chosen: micro-batches of the last step; cut: share of the steps that had several.
 // echo_ms: p50 of 4 KB there and back on such a line beside the single stream; bound_ms: so long for each layer, and
-// 30 ms.
+// 30 ms. Where a layer's time goes: hub_ms, the hub's own between two rounds, of steps that are not cut; group_ms, from
+// a question to its answer, worker_ms of it inside the worker, gpu_ms of that on its GPU: means of the last 64 groups.
 // example: node bench/micro_batches_bench.mjs --shape bench-moe --worker-args "--backend cpu"
 import { mkdtempSync, rmSync } from "node:fs";
 import { connect, createServer } from "node:net";
@@ -20,7 +21,8 @@ import { readFlags } from "./flags.mjs";
 process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker, build, run } = await import("../tests/browser/support/hub.mjs");
 
-const columns = "model,rtt_ms,kind,users,way,tok_s,ttft_ms,tpot_p50_ms,tpot_p99_ms,chosen,cut,echo_ms,bound_ms";
+const columns = "model,rtt_ms,kind,users,way,tok_s,ttft_ms,tpot_p50_ms,tpot_p99_ms,chosen,cut,echo_ms,bound_ms," +
+  "hub_ms,group_ms,worker_ms,gpu_ms";
 const options = {
   "model": "static/models/demo", "shape": "", "rtt-ms": "0,2,20", "ways": "1,2,auto", "users": "1,16,64",
   "prompt": "16", "tokens": "32", "prefill": "256", "waves": "5", "hub-args": "", "worker-args": "",
@@ -105,11 +107,15 @@ async function measure(sides, users, prompt, tokens) {
 
 function row(side, rtt_ms, kind, users, echo_ms) {
   const { engine: after, ...status } = side.after, before = side.before.engine;
-  const cut = (after.steps_micro_batched - before.steps_micro_batched) / (after.steps - before.steps);
+  const steps = after.steps - before.steps, { num_layers } = status.model, { split } = status.calls;
+  const cut = (after.steps_micro_batched - before.steps_micro_batched) / steps;
+  const own_s = after.steps_s - before.steps_s - (after.experts_waited_s - before.experts_waited_s);
   return [
     basename(options.model), rtt_ms, kind, users, side.way, figure(median(side.tok_s), 1), figure(median(side.ttft), 1),
     figure(median(side.gaps), 2), figure(at(side.gaps, 0.99), 2), after.micro_batches, figure(cut, 2),
-    figure(echo_ms, 3), figure(status.model.num_layers * echo_ms + 30, 1),
+    figure(echo_ms, 3), figure(num_layers * echo_ms + 30, 1),
+    figure(cut === 0 ? 1e3 * own_s / steps / num_layers : NaN, 3),
+    figure(split.group_ms, 3), figure(split.worker_ms, 3), figure(split.gpu_ms, 3),
   ].join(",");
 }
 

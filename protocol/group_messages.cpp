@@ -362,10 +362,9 @@ ByteView frame_group_result(std::span<std::byte> frame, std::uint32_t sequence_i
     return frame.first(body_offset_bytes + y_bytes + times_bytes);
 }
 
-bool has_lz4_flag(ByteView frame) {
-    constexpr std::size_t flags_offset_bytes = tensor_header_bytes - 1;
-    return frame.size() > flags_offset_bytes &&
-           (std::to_integer<unsigned>(frame[flags_offset_bytes]) & flag_lz4) != 0;
+Result<GroupShape> peek_group_result(ByteView frame, const WireLimits& limits) {
+    MOEX_ASSIGN(header, decode_group_header(frame, FrameType::group_result, limits));
+    return header.shape;
 }
 
 Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits) {

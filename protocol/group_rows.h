@@ -24,8 +24,9 @@ WireFrame gather_group_dispatch(const GroupDispatch& message, std::shared_ptr<co
 Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits,
                                         std::vector<float> memory);
 
-// Whether a RESULT or GROUP_RESULT says that its payload is compressed: both have their flags at
-// the same place.
-bool has_lz4_flag(ByteView frame);
+// What an answer says that it is, by its headers: its rows are not looked at. Of a RESULT its
+// layer, num_tokens, hidden_dim and dtype.
+Result<GroupShape> peek_result(ByteView frame, const WireLimits& limits);
+Result<GroupShape> peek_group_result(ByteView frame, const WireLimits& limits);
 
 }  // namespace moex

@@ -1,7 +1,8 @@
 // Waits that are expected to be short: a thread that sleeps is woken 10 to 50 us after its time, so
 // it looks again and again for a while instead, and sleeps only then. That pays where what is
-// waited for comes within that while: after a wait that took longer the next one sleeps at once,
-// until one is short again. One thread's.
+// waited for comes within that while: after two waits that took longer the next one sleeps at once,
+// until one is short again. Two, since behind a long line long waits and short ones come in turns:
+// for a question, and for what a GPU makes of it. One thread's.
 #pragma once
 
 namespace moex {
@@ -25,7 +26,11 @@ class SpinWait {
         return true;
     }
     // What was waited for is here.
-    void came() { pays_ = Clock::now() - began_ < most_; }
+    void came() {
+        const bool was_short = Clock::now() - began_ < most_;
+        pays_ = was_short || was_short_before_;
+        was_short_before_ = was_short;
+    }
     bool pays() const { return pays_; }
 
   private:
@@ -38,7 +43,7 @@ class SpinWait {
 
     const typename Clock::duration most_;
     typename Clock::time_point began_{};
-    bool pays_ = false;
+    bool pays_ = false, was_short_before_ = false;
 };
 
 }  // namespace moex

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "protocol/group_rows.h"
 #include "protocol/messages.h"
 #include "protocol/payload.h"
 
@@ -32,10 +33,8 @@ struct TensorFrame {
     ByteView raw;
 };
 
-// A DISPATCH or RESULT whose raw payload is the rows and `tail_bytes_per_token` behind them.
-Result<TensorFrame> decode_tensor_frame(ByteView frame, FrameType type, const WireLimits& limits,
-                                        std::uint32_t tail_bytes_per_token, Bytes& scratch) {
-    MOEX_ASSIGN(frame_header, decode_header_of(frame, type));
+Result<TensorHeader> decode_rows_header(ByteView frame, FrameType type, const WireLimits& limits) {
+    MOEX_TRY(decode_header_of(frame, type));
     MOEX_ASSIGN(header, decode_tensor_header(frame));
 
     if (header.dtype == Dtype::int4)
@@ -43,6 +42,14 @@ Result<TensorFrame> decode_tensor_frame(ByteView frame, FrameType type, const Wi
     MOEX_TRY(check_rows(header.num_tokens, limits.num_tokens_max, header.hidden_dim,
                         limits.hidden_size));
     MOEX_TRY(check_unit(header.layer, header.expert, limits.num_layers, limits.num_experts));
+    return header;
+}
+
+// A DISPATCH or RESULT whose raw payload is the rows and `tail_bytes_per_token` behind them.
+Result<TensorFrame> decode_tensor_frame(ByteView frame, FrameType type, const WireLimits& limits,
+                                        std::uint32_t tail_bytes_per_token, Bytes& scratch) {
+    MOEX_ASSIGN(frame_header, decode_header_of(frame, type));
+    MOEX_ASSIGN(header, decode_rows_header(frame, type, limits));
 
     const std::uint64_t raw_bytes = wire_rows_bytes(header.dtype, header.num_tokens,
                                                     header.hidden_dim) +
@@ -130,6 +137,14 @@ Bytes encode_result(const ExpertResult& message, std::uint32_t hidden_size, bool
                               num_tokens,    static_cast<std::uint16_t>(hidden_size),
                               message.dtype, 0};
     return tensor_frame(FrameType::result, message.sequence_id, header, std::move(raw), lz4);
+}
+
+Result<GroupShape> peek_result(ByteView frame, const WireLimits& limits) {
+    MOEX_ASSIGN(header, decode_rows_header(frame, FrameType::result, limits));
+    return GroupShape{.layer = header.layer,
+                      .num_tokens = header.num_tokens,
+                      .hidden_dim = header.hidden_dim,
+                      .dtype = header.dtype};
 }
 
 Result<ExpertResult> decode_result(ByteView frame, const WireLimits& limits) {

@@ -172,14 +172,13 @@ const std::shared_ptr<const WireRows>& Round::rows_in(Dtype dtype, const RowRead
 }
 
 WireFrame Round::encode(const Attempt& attempt, const GroupDispatch& group, bool lz4,
-                        const RowReader& reader) {
-    // less than that is copied sooner than counted
-    constexpr std::uint64_t gathered_bytes_min = 32 << 10;
-    const Dtype dtype = x_dtype_of(group.shape, group.x_int8);
-    const std::shared_ptr<const WireRows>& rows = rows_in(dtype, reader);
-    const bool gathers = !lz4 && reader.pool()->may_share() &&
-                         attempt.tokens.size() * rows->value_bytes() >= gathered_bytes_min;
-    if (gathers) return gather_group_dispatch(group, rows, attempt.tokens);
+                        const RowReader& reader, const std::shared_ptr<RowsHeld>& held) {
+    reader.travels(group.shape.dtype, group.x_int8);
+    const std::shared_ptr<const WireRows>& rows = rows_in(x_dtype_of(group.shape, group.x_int8),
+                                                          reader);
+    if (!lz4)
+        if (auto lent = reader.pool()->lend(rows, attempt.tokens.size(), held))
+            return gather_group_dispatch(group, std::move(lent), attempt.tokens);
     return encode_group_dispatch(group, *rows, attempt.tokens, lz4);
 }
 

@@ -131,9 +131,9 @@ struct Round {
     // attempt.shape, tokens and num_pairs.
     void fill_group(Attempt& attempt, GroupDispatch& out);
     // The group's frame. The rows of x are encoded once for all groups of the round, and shared by
-    // their frames as long as few bytes are out (WireRowsPool).
+    // their frames as far as the connection that has `held` may (WireRowsPool).
     WireFrame encode(const Attempt& attempt, const GroupDispatch& group, bool lz4,
-                     const RowReader& reader);
+                     const RowReader& reader, const std::shared_ptr<RowsHeld>& held);
     // Lets go of what others wait for the memory of: x and the answers.
     void close();
     // x of the attempt's rows.

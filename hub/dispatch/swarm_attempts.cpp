@@ -79,7 +79,8 @@ void SwarmState::send_attempt(Turn& turn, Round& round, Worker& worker,
 
     round.fill_group(attempt, group);
     attempt.x_int8 = group.x_int8 = worker.takes_x_int8(attempt.shape.dtype);
-    attempt.sequence_id = worker.ids.issue(attempt.id, answer_frame_bytes(attempt.shape));
+    attempt.sequence_id = worker.ids.issue(attempt.id, answer_frame_bytes(attempt.shape),
+                                           attempt.shape);
     tell_frame_limit(turn, worker);
 
     attempt.sent_at = turn.now;
@@ -112,8 +113,7 @@ void SwarmState::send_attempt(Turn& turn, Round& round, Worker& worker,
         std::swap(single.gates, group.gates);
     } else {
         group.sequence_id = attempt.sequence_id;
-        row_reader.set_usual_form(x_dtype_of(group.shape, group.x_int8));
-        turn.send(worker, round.encode(attempt, group, worker.lz4, row_reader));
+        turn.send(worker, round.encode(attempt, group, worker.lz4, row_reader, worker.rows_held));
     }
 }
 

@@ -55,7 +55,7 @@ class SwarmBackend : public ExpertBackend {
     // From the strand.
     WorkerId on_connect(std::shared_ptr<WorkerLink> link, std::string address, bool authorized);
     void on_frame(WorkerId worker, ByteView frame);
-    // An answer that its connection's thread has read already, by core().answer_reader().
+    // An answer that its connection's thread has read already, by its core().answer_reader().
     void on_answer(WorkerId worker, WorkerAnswer answer);
     void on_disconnect(WorkerId worker);
     void drain(Duration deadline);

@@ -62,8 +62,7 @@ SwarmState::SwarmState(SwarmOptions given)
       trust(options.checks),
       gains(std::size_t{num_moe_layers(options)} * options.limits.num_experts),
       answer_memory(std::make_shared<AnswerMemory>()),
-      answer_reader(options.limits, answer_memory),
-      row_reader(options.rounding, answer_memory),
+      row_reader(options.rounding, answer_memory, options.gathered_bytes_min),
       policy(options.hedge),
       directory(directory_options(options)) {
     MOEX_CHECK(options.layer_is_moe.size() == options.limits.num_layers,
@@ -582,7 +581,10 @@ void SwarmCore::set_local_fallback(bool on) {
     if (!on) state_->dark = false;  // then the workers are all there is
 }
 const RowReader& SwarmCore::row_reader() const { return state_->row_reader; }
-const AnswerReader& SwarmCore::answer_reader() const { return state_->answer_reader; }
+AnswerReader SwarmCore::answer_reader(WorkerId id) const {
+    if (const Worker* worker = state_->pool.find(id)) return state_->reader_of(*worker);
+    return {state_->options.limits, state_->answer_memory, std::make_shared<AskedGroups>()};
+}
 const SwarmOptions& SwarmCore::options() const { return state_->options; }
 
 }  // namespace moex

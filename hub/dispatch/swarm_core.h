@@ -35,7 +35,7 @@ class SwarmCore {
                         std::vector<SwarmAction>& actions);
     void on_frame(TimePoint now, WorkerId worker, ByteView frame,
                   std::vector<SwarmAction>& actions);
-    // The same for an answer that was read elsewhere, by the core's own reader.
+    // The same for an answer that was read elsewhere, by the core's reader of this worker.
     void on_answer(TimePoint now, WorkerId worker, WorkerAnswer answer,
                    std::vector<SwarmAction>& actions);
     void on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions);
@@ -90,8 +90,9 @@ class SwarmCore {
     // Test and operator switches, at run time.
     void set_hedge(const HedgePolicy& policy);  // for rounds that open later
     const SwarmOptions& options() const;        // as they stand now
-    // For answers and rows that another thread reads. A copy may outlive the core.
-    const AnswerReader& answer_reader() const;
+    // For answers of this worker, and for rows, that another thread reads. Both may outlive the
+    // core.
+    AnswerReader answer_reader(WorkerId worker) const;
     const RowReader& row_reader() const;
     void set_local_fallback(bool on);
 

@@ -20,6 +20,13 @@ bool apart_or_within(const Attempt& a, const Attempt& b) {
     return shared == 0 || shared == b.pieces.size();
 }
 
+bool asks_what_is_live(const SequenceIds& ids) {
+    return ids.asked()->size() == ids.num_live() &&
+           std::ranges::all_of(ids.live(), [&](const SequenceIds::Live& live) {
+               return ids.asked()->find(live.id).has_value();
+           });
+}
+
 }  // namespace
 
 void SwarmState::check_round(const Round& round, Broken& broken) {
@@ -108,6 +115,8 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
                     text("worker ", id, ": id ", live.id, " is no attempt of its own"));
         }
         num_live += worker->ids.num_live();
+        if (!asks_what_is_live(worker->ids))
+            broken.push_back(text("worker ", id, ": other answers are read than are awaited"));
         if (worker->ids.num_live() > worker->queue_depth)
             broken.push_back(text("worker ", id, " has ", worker->ids.num_live(),
                                   " groups, at most ", worker->queue_depth));

@@ -71,7 +71,9 @@ void SwarmState::on_frame(Turn& turn, Worker& worker, ByteView frame) {
             on_heartbeat(turn, worker, *header);
             return;
         case FrameType::result:
-        case FrameType::group_result: on_result(turn, worker, *header, frame); return;
+        case FrameType::group_result:
+            on_answer(turn, worker, *reader_of(worker).read(frame));
+            return;
         case FrameType::busy: on_busy(turn, worker, *header, frame); return;
         case FrameType::error: on_error(turn, worker, frame); return;
         case FrameType::ready: {
@@ -201,13 +203,8 @@ void SwarmState::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& hea
     capacity_freed = true;  // its silence is over
 }
 
-void SwarmState::on_result(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame) {
-    // a few compressed bytes may stand for many: not before it is seen that they were asked for
-    const AttemptId* live = worker.ids.find_live(header.sequence_id);
-    if (live == nullptr)
-        on_unawaited_result(turn, worker, header.sequence_id);
-    else
-        on_answer(turn, worker, answer_reader.read(header, frame, find_attempt(*live)->shape));
+AnswerReader SwarmState::reader_of(const Worker& worker) const {
+    return {options.limits, answer_memory, worker.ids.asked()};
 }
 
 void SwarmState::on_answer(Turn& turn, Worker& worker, WorkerAnswer answer) {
@@ -216,6 +213,7 @@ void SwarmState::on_answer(Turn& turn, Worker& worker, WorkerAnswer answer) {
         answer_memory->give(std::move(answer.y));
         return on_unawaited_result(turn, worker, answer.sequence_id);
     }
+    if (!answer.asked_for) return on_unasked_answer(turn, worker, answer.sequence_id);
 
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
@@ -271,17 +269,20 @@ void SwarmState::on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t s
         on_sign_of_work(turn, worker, cancelled->sent_at);
         worker.ids.release_cancelled(sequence_id);
     } else if (!worker.ids.was_issued(sequence_id)) {
-        ++counts.bad_frames;
-        refuse(
-            turn, worker,
-            {ErrorCode::bad_field, text("an answer to ", sequence_id, ", which was never asked")},
-            CloseCode::protocol_error);
-        return;
+        return on_unasked_answer(turn, worker, sequence_id);
     }
 
     ++worker.late;
     ++counts.late;
     capacity_freed = true;
+}
+
+// Its id was not given yet when it was read: who guesses what will be asked has not computed it.
+void SwarmState::on_unasked_answer(Turn& turn, Worker& worker, std::uint32_t sequence_id) {
+    ++counts.bad_frames;
+    refuse(turn, worker,
+           {ErrorCode::bad_field, text("an answer to ", sequence_id, ", which was never asked")},
+           CloseCode::protocol_error);
 }
 
 std::string SwarmState::fault_of(const Worker& worker, const Attempt& attempt, const Round& round,

@@ -96,9 +96,10 @@ struct SwarmState {
     // ---- swarm_protocol.cpp: frames in
     void on_frame(Turn& turn, Worker& worker, ByteView frame);
     void on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header);
-    void on_result(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
+    AnswerReader reader_of(const Worker& worker) const;
     void on_answer(Turn& turn, Worker& worker, WorkerAnswer answer);
     void on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t sequence_id);
+    void on_unasked_answer(Turn& turn, Worker& worker, std::uint32_t sequence_id);
     // What is wrong with an answer that was asked for; empty: nothing.
     std::string fault_of(const Worker& worker, const Attempt& attempt, const Round& round,
                          const WorkerAnswer& answer) const;
@@ -272,7 +273,6 @@ struct SwarmState {
     LatencyEstimates latency;         // of all workers
     LatencyEstimates local_latency;
     std::shared_ptr<AnswerMemory> answer_memory;
-    AnswerReader answer_reader;
     RowReader row_reader;
     AttemptPolicy policy;
     // READY of every unit, with room to spare: what a worker may send unasked

@@ -19,6 +19,7 @@
 #include "hub/dispatch/placement.h"
 #include "hub/dispatch/round_split.h"
 #include "hub/dispatch/round_sum.h"
+#include "hub/dispatch/wire_rows_pool.h"
 #include "hub/dispatch/worker_health.h"
 #include "hub/engine/expert_backend.h"
 #include "protocol/messages.h"
@@ -50,7 +51,9 @@ struct SwarmOptions {
     bool local_fallback = true;
     bool lz4 = false;
     std::uint32_t queue_depth = 2;  // groups in flight per worker
-    Duration timeout_min = 100ms;   // per attempt: 4 x the worker's p99 for this size, within these
+    // A frame with so many bytes of rows, or more, shares them with the round's other frames.
+    std::uint64_t gathered_bytes_min = WireRowsPool::gathered_bytes_min_default;
+    Duration timeout_min = 100ms;  // per attempt: 4 x the worker's p99 for this size, within these
     Duration timeout_max = 500ms;
     // for workers that say they compute on a software adapter
     Duration software_timeout_max = 5s;

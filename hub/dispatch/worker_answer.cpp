@@ -14,53 +14,63 @@ std::vector<double> square_sums_of(std::span<const float> rows, std::size_t row_
     return sums;
 }
 
-WorkerAnswer AnswerReader::read(const FrameHeader& header, ByteView frame,
-                                const GroupShape& asked) const {
-    WireLimits limits = limits_;
-    if (has_lz4_flag(frame)) {
-        limits.num_tokens_max = std::min(limits.num_tokens_max, asked.num_tokens);
-        limits.num_pairs_max = std::min(limits.num_pairs_max, asked.num_pairs);
-    }
-    return read(header, frame, limits);
-}
+std::optional<WorkerAnswer> AnswerReader::read(ByteView frame) const {
+    const Result<FrameHeader> header = decode_frame_header(frame);
+    if (!header.ok() ||
+        (header->type != FrameType::result && header->type != FrameType::group_result))
+        return std::nullopt;
 
-WorkerAnswer AnswerReader::read(const FrameHeader& header, ByteView frame,
-                                const WireLimits& limits) const {
     WorkerAnswer answer{
-        .type = header.type, .sequence_id = header.sequence_id, .frame_bytes = frame.size()};
-    if (header.type == FrameType::result) {
-        Result<ExpertResult> result = decode_result(frame, limits);
-        if (!result.ok()) {
-            answer.broken = result.error();
-            return answer;
-        }
-        answer.shape.layer = result->layer;
-        answer.shape.dtype = result->dtype;
-        answer.shape.num_tokens = static_cast<std::uint32_t>(result->y.size() /
-                                                             limits_.hidden_size);
-        answer.expert = result->expert;
-        answer.y = std::move(result->y);
-    } else {
-        Result<GroupResult> result = decode_group_result(frame, limits, memory_->take());
-        if (!result.ok()) {
-            answer.broken = result.error();
-            return answer;
-        }
-        answer.shape = result->shape;
-        answer.times = result->times;
-        answer.y = std::move(result->y);
-    }
+        .type = header->type, .sequence_id = header->sequence_id, .frame_bytes = frame.size()};
+    const std::optional<GroupShape> asked = asked_->find(header->sequence_id);
+    answer.asked_for = asked.has_value();
+    if (!asked) return answer;
+
+    if (header->type == FrameType::result)
+        read_single(answer, frame, *asked);
+    else
+        read_group(answer, frame, *asked);
     answer.square_sums = square_sums_of(answer.y, limits_.hidden_size);
     return answer;
 }
 
-std::optional<WorkerAnswer> AnswerReader::read_early(ByteView frame) const {
-    const Result<FrameHeader> header = decode_frame_header(frame);
-    if (!header.ok() ||
-        (header->type != FrameType::result && header->type != FrameType::group_result) ||
-        has_lz4_flag(frame))
-        return std::nullopt;
-    return read(*header, frame, limits_);
+void AnswerReader::read_single(WorkerAnswer& answer, ByteView frame,
+                               const GroupShape& asked) const {
+    const Result<GroupShape> shape = peek_result(frame, limits_);
+    if (!shape.ok()) {
+        answer.broken = shape.error();
+        return;
+    }
+    answer.shape = *shape;
+    if (shape->layer != asked.layer || shape->dtype != asked.dtype ||
+        shape->num_tokens != asked.num_tokens)
+        return;
+
+    Result<ExpertResult> result = decode_result(frame, limits_);
+    if (!result.ok()) {
+        answer.broken = result.error();
+        return;
+    }
+    answer.expert = result->expert;
+    answer.y = std::move(result->y);
+}
+
+void AnswerReader::read_group(WorkerAnswer& answer, ByteView frame, const GroupShape& asked) const {
+    const Result<GroupShape> shape = peek_group_result(frame, limits_);
+    if (!shape.ok()) {
+        answer.broken = shape.error();
+        return;
+    }
+    answer.shape = *shape;
+    if (!(*shape == asked)) return;
+
+    Result<GroupResult> result = decode_group_result(frame, limits_, memory_->take());
+    if (!result.ok()) {
+        answer.broken = result.error();
+        return;
+    }
+    answer.times = result->times;
+    answer.y = std::move(result->y);
 }
 
 }  // namespace moex

@@ -1,6 +1,7 @@
 // A worker's answer as it is read before the strand sees it: decoded, and its rows measured, so
 // that the strand compares and decides. A read answer takes twice the memory of its frame, or four
-// times where that is int8.
+// times where that is int8. What nobody asked for is not decoded, and neither are rows of another
+// shape than was asked for: a few bytes of a liar may stand for many.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "hub/dispatch/answer_memory.h"
+#include "hub/dispatch/asked_groups.h"
 #include "protocol/messages.h"
 
 namespace moex {
@@ -17,36 +19,36 @@ struct WorkerAnswer {
     FrameType type = FrameType::group_result;  // or result
     std::uint32_t sequence_id = 0;
     std::uint64_t frame_bytes = 0;
+    // Its id was, when it was read; else nothing below says anything.
+    bool asked_for = false;
     // Its bytes are no answer, or not finite; then nothing below says anything.
     std::optional<Error> broken;
     GroupShape shape;                 // of RESULT: layer, num_tokens and dtype
     std::uint16_t expert = 0;         // of RESULT
-    std::vector<float> y;             // [num_rows, hidden_size]
+    std::vector<float> y;             // [num_rows, hidden_size]; empty if `shape` was not asked for
     std::vector<double> square_sums;  // [num_rows] of y
     std::optional<RoundTimes> times;
 };
 
-// Reads answers on whatever thread has them.
+// Reads one worker's answers on whatever thread has them.
 class AnswerReader {
   public:
-    AnswerReader(const WireLimits& limits, std::shared_ptr<AnswerMemory> memory)
+    AnswerReader(const WireLimits& limits, std::shared_ptr<AnswerMemory> memory,
+                 std::shared_ptr<const AskedGroups> asked)
         : limits_(limits),
-          memory_(std::move(memory)) {}
+          memory_(std::move(memory)),
+          asked_(std::move(asked)) {}
 
-    // `frame` is a RESULT or GROUP_RESULT by its header. A compressed one that claims more rows
-    // than `asked` is broken, and takes no memory for them, however few bytes stand for them.
-    WorkerAnswer read(const FrameHeader& header, ByteView frame, const GroupShape& asked) const;
-
-    // The same, of frames that nobody has looked at. nullopt: the frame is something else, or
-    // compressed, where a few bytes stand for many: it is to be read once somebody has seen that
-    // it was asked for.
-    std::optional<WorkerAnswer> read_early(ByteView frame) const;
+    // nullopt: the frame is no RESULT or GROUP_RESULT by its header.
+    std::optional<WorkerAnswer> read(ByteView frame) const;
 
   private:
-    WorkerAnswer read(const FrameHeader& header, ByteView frame, const WireLimits& limits) const;
+    void read_single(WorkerAnswer& answer, ByteView frame, const GroupShape& asked) const;
+    void read_group(WorkerAnswer& answer, ByteView frame, const GroupShape& asked) const;
 
     WireLimits limits_;
     std::shared_ptr<AnswerMemory> memory_;
+    std::shared_ptr<const AskedGroups> asked_;
 };
 
 // Of each row; in double.

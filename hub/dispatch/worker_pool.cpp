@@ -54,7 +54,8 @@ std::uint64_t SizeCounts::max() const {
     return 0;
 }
 
-std::uint32_t SequenceIds::issue(AttemptId attempt, std::uint64_t answer_bytes) {
+std::uint32_t SequenceIds::issue(AttemptId attempt, std::uint64_t answer_bytes,
+                                 const GroupShape& asked) {
     std::uint32_t id = next_;
     while (id == no_sequence_id || find_live(id) != nullptr || cancelled_.contains(id)) ++id;
 
@@ -62,6 +63,7 @@ std::uint32_t SequenceIds::issue(AttemptId attempt, std::uint64_t answer_bytes) 
     if (next_ <= id) wrapped_ = true;
 
     live_.push_back({.id = id, .attempt = attempt, .answer_bytes = answer_bytes});
+    asked_->add(id, asked);
     answer_sizes_.add(answer_bytes);
     return id;
 }
@@ -77,6 +79,7 @@ void SequenceIds::release(std::uint32_t id) {
                                     [&](const Live& live) { return live.id == id; });
     if (found == live_.end()) return;
 
+    asked_->remove(id);
     answer_sizes_.remove(found->answer_bytes);
     live_.erase(found);
 }
@@ -92,6 +95,7 @@ void SequenceIds::cancel(std::uint32_t id, TimePoint sent_at, std::uint32_t num_
                       .num_pairs = num_pairs,
                       .answer_bytes = found->answer_bytes};
 
+    asked_->remove(id);
     live_.erase(found);
     cancel_order_.emplace_back(id, now + cancelled_kept);
     expire(now);

@@ -15,10 +15,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hub/dispatch/asked_groups.h"
 #include "hub/dispatch/latency_histogram.h"
 #include "hub/dispatch/slot_guess.h"
 #include "hub/dispatch/swarm_types.h"
 #include "hub/dispatch/unit_directory.h"
+#include "hub/dispatch/wire_rows_pool.h"
 #include "hub/dispatch/worker_health.h"
 
 namespace moex {
@@ -70,7 +72,8 @@ class SequenceIds {
     };
     explicit SequenceIds(std::uint32_t first) : first_(first), next_(first) {}
 
-    std::uint32_t issue(AttemptId attempt, std::uint64_t answer_bytes = 0);
+    std::uint32_t issue(AttemptId attempt, std::uint64_t answer_bytes = 0,
+                        const GroupShape& asked = {});
     AttemptId* find_live(std::uint32_t id);  // null when it is not live
     void release(std::uint32_t id);          // answered
     void cancel(std::uint32_t id, TimePoint sent_at, std::uint32_t num_pairs, TimePoint now);
@@ -81,6 +84,8 @@ class SequenceIds {
     std::size_t num_live() const { return live_.size(); }
     std::size_t num_cancelled() const { return cancelled_.size(); }
     const std::vector<Live>& live() const { return live_; }
+    // The same ids with what was asked, for other threads.
+    const std::shared_ptr<AskedGroups>& asked() const { return asked_; }
     // The longest answer to any id that is live or cancelled, within a quarter.
     std::uint64_t answer_bytes_max() const { return answer_sizes_.max(); }
 
@@ -88,6 +93,7 @@ class SequenceIds {
     std::uint32_t first_, next_;
     bool wrapped_ = false;
     std::vector<Live> live_;  // few: the worker's queue depth
+    std::shared_ptr<AskedGroups> asked_ = std::make_shared<AskedGroups>();
     std::unordered_map<std::uint32_t, Cancelled> cancelled_;
     // (id, expires_at), oldest first
     std::deque<std::pair<std::uint32_t, TimePoint>> cancel_order_;
@@ -130,6 +136,7 @@ struct Worker : UnitHolder {
     std::uint32_t route = 0;
     SequenceIds ids;
     LatencyEstimates estimates;
+    std::shared_ptr<RowsHeld> rows_held = std::make_shared<RowsHeld>();  // by its connection
 
     std::string address;
     std::uint64_t prefix = 0, owner = 0;  // see address_prefix(), address_owner()

@@ -38,6 +38,8 @@ void WorkerConnection::start(const GatedRequest& request) {
     socket_->set_read_limit(unauthenticated_frame_bytes_max);
     socket_->accept(request, [self = shared_from_this()](NetError error) {
         if (error) return self->end();
+        self->accepted_ = true;
+        if (self->closing_) return self->write_next();
         self->on_accepted();
     });
 }
@@ -51,7 +53,7 @@ void WorkerConnection::on_accepted() {
 
         self->joined_ = true;
         self->id_ = swarm->on_connect(self, self->address_, self->authorized_);
-        asio::post(self->executor_, [self, answers = swarm->core().answer_reader()] {
+        asio::post(self->executor_, [self, answers = swarm->core().answer_reader(self->id_)] {
             self->answers_.emplace(answers);
             self->read_next();
         });
@@ -99,10 +101,11 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
     to_swarm(std::move(frame));
 }
 
-// Answers are read here: a worker's rows are work, and the strand is one for all workers.
+// Answers are read here, those that were asked for: a worker's rows are work, and the strand is one
+// for all workers.
 void WorkerConnection::to_swarm(Bytes frame) {
     std::optional<WorkerAnswer> answer;
-    if (welcomed_) answer = answers_->read_early(frame);
+    if (welcomed_) answer = answers_->read(frame);
     if (answer) frame = {};
 
     asio::post(hub_.swarm_strand, [self = shared_from_this(), frame = std::move(frame),
@@ -169,7 +172,7 @@ void WorkerConnection::send(WireFrame frame) {
 }
 
 void WorkerConnection::write_next() {
-    if (writing_ || ended_) return;
+    if (writing_ || ended_ || !accepted_) return;
     if (outbox_.empty()) {
         if (closing_) finish_close();
         return;
@@ -197,8 +200,8 @@ void WorkerConnection::close(CloseCode code, const std::string& reason) {
                [self = shared_from_this(), code, reason] { self->begin_close(code, reason); });
 }
 
-// What waits goes out first (DRAIN, an ERROR that says why); then
-// the close frame; a peer that does not answer it is cut off.
+// What waits goes out first (DRAIN, an ERROR that says why); then the close frame; a peer that does
+// not answer it is cut off. While the upgrade is being answered nothing else may be written.
 void WorkerConnection::begin_close(CloseCode code, const std::string& reason) {
     if (closing_ || ended_) return;
     closing_ = true;

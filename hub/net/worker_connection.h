@@ -54,8 +54,9 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     std::deque<Outgoing> outbox_;
     std::vector<ByteView> writing_parts_;  // of the first in the outbox
     RoundTrace rounds_;
-    std::optional<AnswerReader> answers_;  // the swarm's, from the first read on
+    std::optional<AnswerReader> answers_;  // its own, from the first read on
     std::uint32_t identities_ = 0;         // frames of that type
+    bool accepted_ = false;                // the upgrade was answered
     bool writing_ = false, closing_ = false, close_sent_ = false, ended_ = false;
     CloseCode close_code_ = CloseCode::going_away;
     std::string close_reason_;

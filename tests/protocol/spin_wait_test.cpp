@@ -45,15 +45,28 @@ TEST(SpinWait, LooksOnWhileWaitsAreShort) {
     EXPECT_EQ(wait_for(spin, 40), 40);
 }
 
-TEST(SpinWait, SleepsAtOnceAfterALongWaitUntilOneIsShort) {
+TEST(SpinWait, SleepsAtOnceAfterTwoLongWaitsUntilOneIsShort) {
     SpinWait<LookClock> spin(50us);
     wait_for(spin, 1);
     EXPECT_EQ(wait_for(spin, 1000, 200us), 50);  // in vain
+    EXPECT_TRUE(spin.pays());
+    EXPECT_EQ(wait_for(spin, 1000, 200us), 50);
     EXPECT_FALSE(spin.pays());
     EXPECT_EQ(wait_for(spin, 1000, 200us), 1);
     EXPECT_EQ(wait_for(spin, 1000, 20us), 1);
     EXPECT_TRUE(spin.pays());
     EXPECT_EQ(wait_for(spin, 30), 30);
+}
+
+// It slept through the short ones, and looked in vain in the long ones.
+TEST(SpinWait, LooksInShortWaitsThatFollowLongOnes) {
+    SpinWait<LookClock> spin(50us);
+    wait_for(spin, 1000, 200us);
+    wait_for(spin, 30);
+    for (int i = 0; i < 10; ++i) {
+        wait_for(spin, 1000, 200us);
+        EXPECT_EQ(wait_for(spin, 30), 30) << i;
+    }
 }
 
 }  // namespace

@@ -69,10 +69,12 @@ void print_report(const moex::sim::SimReport& report, std::uint64_t seed) {
                 counts.calls_local, counts.groups_sent);
     std::printf("hedges=%" PRIu64 " hedges_won=%" PRIu64 " timeouts=%" PRIu64
                 " redispatched=%" PRIu64 " late=%" PRIu64 " bad_frames=%" PRIu64
-                " bad_answers=%" PRIu64 " removed=%" PRIu64 " workers_left=%u\n",
+                " bad_answers=%" PRIu64 " removed=%" PRIu64
+                " workers_left=%u"
+                " gathered=%" PRIu64 "\n",
                 counts.hedges_sent, counts.hedges_won, counts.timeouts, counts.redispatched,
                 counts.late, counts.bad_frames, counts.bad_answers, counts.removed,
-                report.workers_left);
+                report.workers_left, report.frames_gathered);
     std::printf("events=%" PRIu64 " event_hash=%016" PRIx64 "\n", report.num_events,
                 report.event_hash);
     for (const std::string& violation : report.violations)

@@ -29,6 +29,9 @@ void SimState::perform(std::vector<SwarmAction>& actions) {
 }
 
 void SimState::act(SendFrame& action) {
+    num_gathered += !action.frame.is_whole();
+    // until it arrives it keeps alive what it keeps alive until a connection has written it
+    const auto kept = std::make_shared<const WireFrame>(action.frame);
     Bytes frame = std::move(action.frame).whole();
     note("hub sends", action.worker, frame);
     const auto found = workers.find(action.worker);
@@ -44,7 +47,7 @@ void SimState::act(SendFrame& action) {
     }
     if (options.log) found->second.received.push_back(frame);
     carry(std::move(frame), found->second.to_worker,
-          [this, id = action.worker](Bytes frame) { worker_reads(id, std::move(frame)); });
+          [this, kept, id = action.worker](Bytes frame) { worker_reads(id, std::move(frame)); });
 }
 
 void SimState::act(CloseWorker& action) {

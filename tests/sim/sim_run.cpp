@@ -107,6 +107,7 @@ SimReport run_simulation(const SimRun& run) {
     report.workers_left = static_cast<std::uint32_t>(swarm.workers_alive().size());
     report.event_hash = swarm.event_hash();
     report.num_events = swarm.num_events();
+    report.frames_gathered = swarm.num_gathered();
     report.log = swarm.log();
     return report;
 }

@@ -10,7 +10,7 @@ namespace {
 class SimSeedsTest : public testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(SimSeedsTest, EveryInvariantHoldsUnderAllFaults) {
-    std::uint64_t rounds_ok = 0, timeouts = 0, removed = 0, late = 0;
+    std::uint64_t rounds_ok = 0, timeouts = 0, removed = 0, late = 0, gathered = 0;
     for (std::uint64_t seed = GetParam(); seed < GetParam() + 10; ++seed) {
         const SimReport report = run_simulation({.seed = seed,
                                                  .num_workers = 10,
@@ -24,7 +24,9 @@ TEST_P(SimSeedsTest, EveryInvariantHoldsUnderAllFaults) {
         timeouts += report.counters.timeouts;
         removed += report.counters.removed;
         late += report.counters.late;
+        gathered += report.frames_gathered;
     }
+    EXPECT_GT(gathered, 10u * 100);
     EXPECT_GT(timeouts, 0u);  // the faults did strike
     EXPECT_GT(removed, 0u);
     EXPECT_GT(late, 0u);

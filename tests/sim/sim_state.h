@@ -78,7 +78,7 @@ struct SimState {
     std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
     std::uint64_t order = 0, hash = 0xcbf29ce484222325ull, num_events = 0;
     std::size_t foreground = 0, in_flight_most = 0;
-    std::uint64_t num_checks = 0, num_frames_read = 0;
+    std::uint64_t num_checks = 0, num_frames_read = 0, num_gathered = 0;
     std::map<WorkerId, SimWorker> workers;
     std::map<std::string, std::set<Unit>> caches;  // by worker_key
     std::uint64_t bytes_downloaded = 0;

@@ -80,6 +80,7 @@ SimSwarm::SimSwarm(SimOptions given) : state_(std::make_unique<SimState>()) {
     swarm.limits.hidden_size = given.hidden_size;
     swarm.limits.num_layers = given.num_layers;
     swarm.limits.num_experts = given.num_experts;
+    swarm.gathered_bytes_min = given.gathered_bytes_min;
     swarm.model_name = "sim";
     swarm.package_sha256 = std::string(64, '0');
     swarm.expert_shape = {
@@ -342,6 +343,7 @@ std::vector<WorkerId> SimSwarm::workers_alive() const {
 }
 std::uint64_t SimSwarm::event_hash() const { return state_->hash; }
 std::uint64_t SimSwarm::num_events() const { return state_->num_events; }
+std::uint64_t SimSwarm::num_gathered() const { return state_->num_gathered; }
 std::size_t SimSwarm::frames_at_once_max() const { return state_->in_flight_most; }
 const std::vector<std::string>& SimSwarm::violations() const { return state_->violations; }
 const std::vector<std::string>& SimSwarm::log() const { return state_->lines; }

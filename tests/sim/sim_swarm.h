@@ -94,6 +94,7 @@ class SimSwarm {
     std::vector<WorkerId> workers_alive() const;
     std::uint64_t event_hash() const;
     std::uint64_t num_events() const;
+    std::uint64_t num_gathered() const;  // frames that shared their round's rows
     // most groups in flight at one worker
     std::size_t frames_at_once_max() const;
     // broken invariants; must stay empty
@@ -110,6 +111,7 @@ struct SimReport {
     std::uint64_t event_hash = 0, num_events = 0;
     std::uint64_t rounds = 0, rounds_ok = 0, rounds_failed = 0;
     std::uint32_t workers_left = 0;
+    std::uint64_t frames_gathered = 0;  // of their round's rows
     SwarmCounters counters;
     std::vector<std::string> violations;
     std::vector<std::string> log;

@@ -58,7 +58,9 @@ struct SimOptions {
     Duration compute = 3ms;           // of a group
     Duration local_compute = 5ms;     // of whatever the local backend is given
     std::uint64_t blob_bytes = 1000;  // of one expert's weights
-    bool tells_held = true;           // workers say after WELCOME what they have cached
+    // Rows are small here: from two of them on a frame shares its round's.
+    std::uint64_t gathered_bytes_min = 128;
+    bool tells_held = true;  // workers say after WELCOME what they have cached
     // An oracle that no policy reaches: what would meet a stall is computed at once by others who
     // hold it, as soon as they are free, and the hub never knows.
     bool foresees_stalls = false;

@@ -59,7 +59,7 @@ void SimState::hub_reads(WorkerId id, const Bytes& frame) {
     // As a connection does: answers are read before the core has them; some it has to read itself.
     std::optional<WorkerAnswer> answer;
     if (core->welcomed(id) && num_frames_read++ % 4 != 0)
-        answer = core->answer_reader().read_early(frame);
+        answer = core->answer_reader(id).read(frame);
     if (answer)
         core->on_answer(now, id, *std::move(answer), actions);
     else

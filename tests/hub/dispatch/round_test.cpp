@@ -143,6 +143,7 @@ TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
         rows.x[i] *= 1 + 0.001f * static_cast<float>(i % hidden);
     Round round = opened(rows);
     const RowReader reader = reader_of(deterministic_options());
+    const auto held = std::make_shared<RowsHeld>();
     for (const bool x_int8 : {false, true})
         for (std::uint32_t piece = 0; piece < round.pieces.size(); ++piece) {
             Attempt attempt;
@@ -158,15 +159,15 @@ TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
             }
             round.copy_rows(attempt, group.x);
             for (const bool lz4 : {false, true})
-                EXPECT_EQ(round.encode(attempt, group, lz4, reader).whole(),
+                EXPECT_EQ(round.encode(attempt, group, lz4, reader, held).whole(),
                           encode_group_dispatch(group, lz4));
         }
 }
 
-// Frames share the round's rows, as long as slow connections do not hold too many of them; then
-// they get copies, which their outboxes count. The bytes are the same.
-TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTooManyAreOut) {
-    constexpr std::uint32_t wide = 2048, num_rows = 40;
+// Frames share the round's rows. A connection that has not written enough of them gets copies,
+// which its outbox counts; nobody else does for its sake. The bytes are the same.
+TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
+    constexpr std::uint32_t wide = 2048, num_rows = 512;  // 2 MiB as f16
     const std::vector<float> x(std::size_t{num_rows} * wide, 0.5f), weights(num_rows * top_k, 1.0f);
     std::vector<std::uint16_t> ids;
     for (std::uint32_t row = 0; row < num_rows; ++row) ids.insert(ids.end(), {1, 2});
@@ -180,31 +181,61 @@ TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTooManyAreOut) {
                             .expert_ids = ids,
                             .expert_weights = weights};
     Round round;
-    ASSERT_TRUE(round.open(batch, reader.read(batch), options, 0, 1, {}).ok());
     Attempt attempt;
     attempt.pieces = {0, 1};
     GroupDispatch group;
-    round.fill_group(attempt, group);
+    const auto slow_one = std::make_shared<RowsHeld>(), quick_one = std::make_shared<RowsHeld>();
+    std::vector<WireFrame> unwritten;
+    std::size_t num_shared = 0;
+    for (int i = 0; i < 20; ++i) {
+        ASSERT_TRUE(round.open(batch, reader.read(batch), options, 0, 1, {}).ok());
+        round.fill_group(attempt, group);
+        unwritten.push_back(round.encode(attempt, group, false, reader, slow_one));
+        num_shared += !unwritten.back().is_whole();
+        WireFrame quick = round.encode(attempt, group, false, reader, quick_one);
+        EXPECT_FALSE(quick.is_whole());
+        EXPECT_EQ(std::move(quick).whole(), WireFrame(unwritten.back()).whole());
+    }
+    EXPECT_EQ(num_shared, 4u) << "8 MiB";
+    EXPECT_TRUE(round.encode(attempt, group, true, reader, quick_one).is_whole()) << "compressed";
 
-    std::vector<WireFrame> slow;
-    slow.push_back(round.encode(attempt, group, false, reader));
-    EXPECT_FALSE(slow.back().is_whole());
-    EXPECT_TRUE(round.encode(attempt, group, true, reader).is_whole()) << "compressed";
     round.close();
-    EXPECT_GT(reader.pool()->bytes_out(), 0u) << "a frame is on its way";
-
-    std::vector<std::shared_ptr<const WireRows>> out;
-    const std::vector<float> many(std::size_t{8192} * wide);
-    while (reader.pool()->may_share()) out.push_back(reader.pool()->encode(Dtype::f16, many, wide));
-    ASSERT_TRUE(round.open(batch, reader.read(batch), options, 0, 1, {}).ok());
-    WireFrame copied = round.encode(attempt, group, false, reader);
-    EXPECT_TRUE(copied.is_whole());
-    EXPECT_EQ(std::move(copied).whole(), std::move(slow.back()).whole());
-
-    slow.clear();
-    out.clear();
-    round.close();
+    EXPECT_EQ(reader.pool()->bytes_out(), 4u * num_rows * wide * 2) << "four frames wait";
+    EXPECT_EQ(*slow_one, 4u * num_rows * wide * 2);
+    unwritten.clear();
     EXPECT_EQ(reader.pool()->bytes_out(), 0u);
+    EXPECT_EQ(*slow_one + *quick_one, 0u);
+}
+
+// Blocks of rows as int8, as f16 and widened, in one round and in turns: the engine's thread makes
+// the forms that travel, each once a round, and the strand none.
+TEST(RoundTest, RowsAreInTheirFormsBeforeTheStrandHasThem) {
+    const SwarmOptions options = deterministic_options();
+    const RowReader reader = reader_of(options);
+    const Rows mixed({0.5f, 70000.0f, 3.0f}), narrow({0.5f, 3.0f});
+    const std::vector<std::pair<const Rows*, bool>> turns{
+        {&mixed, true}, {&narrow, false}, {&narrow, true}, {&mixed, false}};  // whether as int8
+    const auto held = std::make_shared<RowsHeld>();
+    std::uint64_t num_late = 0;
+    for (int i = 0; i < 40; ++i) {
+        const auto [rows, x_int8] = turns[static_cast<std::size_t>(i) % turns.size()];
+        const std::uint64_t before = reader.pool()->num_encoded();
+        Round round;
+        ASSERT_TRUE(round.open(rows->batch(), reader.read(rows->batch()), options, 0, 1, {}).ok());
+        const std::uint64_t read = reader.pool()->num_encoded();
+        for (std::uint32_t piece = 0; piece < round.pieces.size(); ++piece) {
+            Attempt attempt;
+            attempt.pieces = {piece};
+            GroupDispatch group;
+            round.fill_group(attempt, group);
+            group.x_int8 = x_int8 && group.shape.dtype == Dtype::f16;
+            (void)round.encode(attempt, group, false, reader, held);
+        }
+        if (i < 4) continue;  // until both forms were seen
+        EXPECT_EQ(read - before, rows == &mixed ? 3u : 2u);
+        num_late += reader.pool()->num_encoded() - read;
+    }
+    EXPECT_EQ(num_late, 0u);
 }
 
 TEST(RoundTest, ARowNamesTheWorkersOfItsOwnPairsOnly) {

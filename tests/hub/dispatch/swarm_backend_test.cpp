@@ -167,12 +167,12 @@ class ThreadedWorker : public WorkerLink {
     ThreadedWorker(SwarmBackend& backend, ThreadHost& host, WireLimits limits)
         : backend_(backend),
           host_(host),
-          limits_(limits),
-          reader_(backend.core().answer_reader()) {}
+          limits_(limits) {}
     ~ThreadedWorker() override { own_.stop(); }
 
     void join(const std::shared_ptr<ThreadedWorker>& self, std::string key) {
         id_ = backend_.on_connect(self, "127.0.0.1", false);
+        reader_.emplace(backend_.core().answer_reader(id_));
         Hello hello;
         hello.device.budget_bytes = 1 << 20;
         hello.worker_key = std::move(key);
@@ -197,12 +197,14 @@ class ThreadedWorker : public WorkerLink {
             for (const AssignedUnit& unit : assigned->units)
                 units.push_back({unit.layer, unit.expert});
             host_.post([this, ready = encode_ready(units)] { backend_.on_frame(id_, ready); });
+        } else if (type == FrameType::heartbeat) {
+            host_.post([this, frame] { backend_.on_frame(id_, frame); });
         } else if (type == FrameType::group_dispatch) {
             const auto call = decode_group_dispatch(frame, limits_);
             GroupResult result{.sequence_id = call->sequence_id, .shape = call->shape};
             result.y.assign(std::size_t{call->shape.num_pairs} * limits_.hidden_size, 0.5f);
             auto answer = std::make_shared<std::optional<WorkerAnswer>>(
-                reader_.read_early(encode_group_result(result, false)));
+                reader_->read(encode_group_result(result, false)));
             ++num_answers;
             host_.post([this, answer] { backend_.on_answer(id_, **std::move(answer)); });
         }
@@ -211,7 +213,7 @@ class ThreadedWorker : public WorkerLink {
     SwarmBackend& backend_;
     ThreadHost& host_;
     const WireLimits limits_;
-    const AnswerReader reader_;
+    std::optional<AnswerReader> reader_;
     WorkerId id_ = 0;
     ThreadHost own_;
 };

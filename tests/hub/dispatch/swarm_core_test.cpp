@@ -104,6 +104,38 @@ TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
     EXPECT_EQ(swarm.workers_alive().size(), 2u);
 }
 
+// Connections read while the strand asks: a guess that was read before its question is no answer.
+TEST(SwarmCoreTest, AnAnswerThatWasReadBeforeItsQuestionEndsItsConnection) {
+    SimOptions options{.num_workers = 1, .seed = 3};
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    SwarmCore& core = swarm.core();
+    const WorkerId worker = swarm.workers_alive()[0];
+    const WireLimits& limits = core.options().limits;
+    GroupResult guess{.sequence_id = core.options().first_sequence_id,
+                      .shape = {.num_tokens = 1,
+                                .hidden_dim = static_cast<std::uint16_t>(limits.hidden_size),
+                                .num_pairs = 4,
+                                .num_experts = 4}};
+    guess.y.resize(limits.hidden_size);
+    std::optional<WorkerAnswer> read = core.answer_reader(worker).read(
+        encode_group_result(guess, false));
+    ASSERT_TRUE(read);
+
+    swarm.submit();
+    ASSERT_EQ(core.in_flight(worker), 1u);
+    EXPECT_TRUE(core.answer_reader(worker).read(encode_group_result(guess, false))->asked_for);
+    std::vector<SwarmAction> actions;
+    core.on_answer(swarm.now(), worker, *std::move(read), actions);
+    const bool is_closed = std::ranges::any_of(actions, [&](const SwarmAction& action) {
+        const auto* close = std::get_if<CloseWorker>(&action);
+        return close != nullptr && close->code == CloseCode::protocol_error;
+    });
+    EXPECT_TRUE(is_closed);
+    EXPECT_EQ(core.counters().bad_frames, 1u);
+}
+
 TEST(SwarmCoreTest, DisconnectMidRoundIsRedispatchedAtOnce) {
     SimSwarm swarm(two_workers());
     ASSERT_TRUE(swarm.run_until_ready());

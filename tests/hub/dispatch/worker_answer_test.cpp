@@ -33,8 +33,11 @@ GroupResult answer_of(std::vector<float> y) {
 
 class AnswerReaderTest : public testing::Test {
   protected:
+    AnswerReaderTest() { asked_->add(9, answer_of({}).shape); }
+
     std::shared_ptr<AnswerMemory> memory_ = std::make_shared<AnswerMemory>();
-    AnswerReader reader_{limits, memory_};
+    std::shared_ptr<AskedGroups> asked_ = std::make_shared<AskedGroups>();
+    AnswerReader reader_{limits, memory_, asked_};
 };
 
 TEST_F(AnswerReaderTest, ReadsWhatTheStrandWillAsk) {
@@ -42,8 +45,8 @@ TEST_F(AnswerReaderTest, ReadsWhatTheStrandWillAsk) {
     for (std::size_t i = 32; i < 64; ++i) y[i] = -2;
     const Bytes frame = encode_group_result(answer_of(y), false);
 
-    const auto answer = reader_.read_early(frame);
-    ASSERT_TRUE(answer);
+    const auto answer = reader_.read(frame);
+    ASSERT_TRUE(answer && answer->asked_for);
     EXPECT_FALSE(answer->broken);
     EXPECT_EQ(answer->sequence_id, 9u);
     EXPECT_EQ(answer->frame_bytes, frame.size());
@@ -56,7 +59,7 @@ TEST_F(AnswerReaderTest, ReadsWhatTheStrandWillAsk) {
 TEST_F(AnswerReaderTest, SaysWhatIsBrokenAndLeavesTheVerdictToTheStrand) {
     std::vector<float> y(64, 0.5f);
     y[40] = std::numeric_limits<float>::infinity();
-    const auto infinite = reader_.read_early(encode_group_result(answer_of(y), false));
+    const auto infinite = reader_.read(encode_group_result(answer_of(y), false));
     ASSERT_TRUE(infinite && infinite->broken);
     EXPECT_EQ(infinite->broken->code, ErrorCode::non_finite);
     EXPECT_EQ(infinite->sequence_id, 9u);
@@ -64,36 +67,72 @@ TEST_F(AnswerReaderTest, SaysWhatIsBrokenAndLeavesTheVerdictToTheStrand) {
     Bytes short_of_rows = encode_group_result(answer_of(std::vector<float>(64)), false);
     short_of_rows.resize(short_of_rows.size() - 2);
     patch_payload_bytes(short_of_rows, short_of_rows.size() - frame_header_bytes);
-    const auto broken = reader_.read_early(short_of_rows);
+    const auto broken = reader_.read(short_of_rows);
     ASSERT_TRUE(broken && broken->broken);
     EXPECT_EQ(broken->broken->code, ErrorCode::payload_size);
 }
 
-// A few compressed bytes may stand for megabytes: the strand sees first whether it asked for them.
-TEST_F(AnswerReaderTest, LeavesOtherFramesAndCompressedOnesToTheStrand) {
-    EXPECT_FALSE(reader_.read_early({}));
-    EXPECT_FALSE(reader_.read_early(Bytes(40)));
-    EXPECT_FALSE(reader_.read_early(encode_heartbeat(3)));
-    if (!lz4_can_encode) GTEST_SKIP() << "SKIPPED: built without an LZ4 encoder";
-
-    const Bytes packed = encode_group_result(answer_of(std::vector<float>(64, 1.0f)), true);
-    ASSERT_TRUE(has_lz4_flag(packed));
-    EXPECT_FALSE(reader_.read_early(packed));
+TEST_F(AnswerReaderTest, LeavesOtherFramesToTheStrand) {
+    EXPECT_FALSE(reader_.read({}));
+    EXPECT_FALSE(reader_.read(Bytes(40)));
+    EXPECT_FALSE(reader_.read(encode_heartbeat(3)));
 }
 
-TEST_F(AnswerReaderTest, ACompressedAnswerOfMoreThanWasAskedIsBroken) {
+// To decode an answer is work, and whoever wants to make the hub work sends some that nobody asked
+// for: infinities show that these were not looked at.
+TEST_F(AnswerReaderTest, WhatNobodyAskedForIsNotDecoded) {
+    GroupResult unasked = answer_of(std::vector<float>(64, std::numeric_limits<float>::infinity()));
+    unasked.sequence_id = 10;
+    const Bytes frame = encode_group_result(unasked, false);
+    const auto answer = reader_.read(frame);
+    ASSERT_TRUE(answer);
+    EXPECT_FALSE(answer->asked_for);
+    EXPECT_FALSE(answer->broken);
+    EXPECT_TRUE(answer->y.empty());
+    EXPECT_EQ(answer->sequence_id, 10u);
+    EXPECT_EQ(answer->frame_bytes, frame.size());
+
+    const Bytes single = encode_result({.sequence_id = 10, .layer = 1, .expert = 2, .y = unasked.y},
+                                       32, false);
+    ASSERT_TRUE(reader_.read(single));
+    EXPECT_FALSE(reader_.read(single)->broken);
+
+    asked_->add(10, unasked.shape);
+    EXPECT_EQ(reader_.read(frame)->broken->code, ErrorCode::non_finite);
+    asked_->remove(10);  // answered
+    EXPECT_FALSE(reader_.read(frame)->asked_for);
+}
+
+TEST_F(AnswerReaderTest, RowsOfAnotherShapeThanWasAskedAreNotDecoded) {
+    GroupResult more = answer_of(std::vector<float>(96, std::numeric_limits<float>::infinity()));
+    more.shape.num_tokens = more.shape.num_pairs = 3;
+    const auto answer = reader_.read(encode_group_result(more, false));
+    ASSERT_TRUE(answer && answer->asked_for);
+    EXPECT_FALSE(answer->broken);
+    EXPECT_TRUE(answer->y.empty());
+    EXPECT_EQ(answer->shape, more.shape);
+
+    const std::vector<float> three_rows(96, std::numeric_limits<float>::infinity());
+    const auto single = reader_.read(
+        encode_result({.sequence_id = 9, .layer = 1, .expert = 2, .y = three_rows}, 32, false));
+    ASSERT_TRUE(single && single->asked_for);
+    EXPECT_FALSE(single->broken);
+    EXPECT_TRUE(single->y.empty());
+    EXPECT_EQ(single->shape.num_tokens, 3u);
+}
+
+TEST_F(AnswerReaderTest, ACompressedAnswerTakesMemoryForWhatWasAskedAlone) {
     if (!lz4_can_encode) GTEST_SKIP() << "SKIPPED: built without an LZ4 encoder";
     const GroupResult result = answer_of(std::vector<float>(64, 1.0f));
     const Bytes packed = encode_group_result(result, true);
-    const FrameHeader header = decode_frame_header(packed).value();
-    EXPECT_EQ(reader_.read(header, packed, result.shape).y, result.y);
+    ASSERT_LT(packed.size(), 100u);
+    EXPECT_EQ(reader_.read(packed)->y, result.y);
 
+    asked_->remove(9);
     GroupShape fewer = result.shape;
     fewer.num_tokens = fewer.num_pairs = 1;
-    const WorkerAnswer answer = reader_.read(header, packed, fewer);
-    ASSERT_TRUE(answer.broken);
-    EXPECT_EQ(answer.broken->code, ErrorCode::num_tokens_range) << answer.broken->message;
-    EXPECT_TRUE(answer.y.empty());
+    asked_->add(9, fewer);
+    EXPECT_TRUE(reader_.read(packed)->y.empty());
 }
 
 TEST_F(AnswerReaderTest, TakesTheMemoryThatASumGaveBack) {
@@ -106,23 +145,59 @@ TEST_F(AnswerReaderTest, TakesTheMemoryThatASumGaveBack) {
     }
     EXPECT_EQ(memory_->bytes(), 64 * sizeof(float));
     const Bytes frame = encode_group_result(answer_of(std::vector<float>(64, 1.0f)), false);
-    EXPECT_EQ(reader_.read_early(frame)->y, std::vector<float>(64, 1.0f));
+    EXPECT_EQ(reader_.read(frame)->y, std::vector<float>(64, 1.0f));
     EXPECT_EQ(memory_->bytes(), 0u);
 }
 
 // Slow connections keep the rows of their frames alive, and with these all rows of their rounds.
-TEST(WireRowsPoolTest, KnowsWhatIsOutUntilItsLastOwnerLetsGo) {
+TEST(WireRowsPoolTest, LendsEachConnectionItsShareAndWhoHoldsNothingAlways) {
     const auto pool = std::make_shared<WireRowsPool>();
     const std::vector<float> x(std::size_t{1024} * 2048, 0.5f);  // 4 MiB as f16
-    std::vector<std::shared_ptr<const WireRows>> held;
-    while (pool->may_share()) held.push_back(pool->encode(Dtype::f16, x, 2048));
-    EXPECT_EQ(held.size(), WireRowsPool::bytes_out_max / (4u << 20) + 1);
-    EXPECT_EQ(pool->bytes_out(), held.size() * (4u << 20));
+    constexpr std::uint64_t round_bytes = 4 << 20;
+    using Lent = std::vector<std::shared_ptr<const WireRows>>;
+    // as many as it gets, of another round each
+    const auto lend_all = [&](const std::shared_ptr<RowsHeld>& held) {
+        Lent lent;
+        for (;;) {
+            auto rows = pool->lend(pool->encode(Dtype::f16, x, 2048), 1024, held);
+            if (!rows) return lent;
+            lent.push_back(std::move(rows));
+        }
+    };
 
-    const std::shared_ptr<const WireRows> last = held.back();
-    held.clear();
-    EXPECT_EQ(pool->bytes_out(), 4u << 20);
+    std::vector<std::shared_ptr<RowsHeld>> connections;
+    std::vector<Lent> slow;
+    for (int i = 0; i < 20; ++i) {
+        connections.push_back(std::make_shared<RowsHeld>());
+        slow.push_back(lend_all(connections.back()));
+    }
+    EXPECT_EQ(slow.front().size(), WireRowsPool::held_bytes_max / round_bytes);
+    EXPECT_EQ(*connections.front(), WireRowsPool::held_bytes_max);
+    EXPECT_EQ(slow.back().size(), 1u) << "all together hold enough";
+    const std::uint64_t out = pool->bytes_out();
+    EXPECT_LE(out, WireRowsPool::bytes_out_max + 20 * round_bytes);
+
+    // one whose frames leave at once
+    const auto quick = std::make_shared<RowsHeld>();
+    for (int i = 0; i < 100; ++i)
+        ASSERT_TRUE(pool->lend(pool->encode(Dtype::f16, x, 2048), 1024, quick)) << i;
+    EXPECT_EQ(*quick, 0u);
+    EXPECT_EQ(pool->bytes_out(), out);
+
+    const std::shared_ptr<const WireRows> last = slow.front().back();
+    slow.clear();
+    EXPECT_EQ(pool->bytes_out(), round_bytes);
+    EXPECT_EQ(*connections.front(), round_bytes);
+    EXPECT_EQ(*connections.back(), 0u);
     EXPECT_EQ(last->values_of(1023).size(), 2 * 2048u);
+}
+
+TEST(WireRowsPoolTest, AFewRowsAreCopied) {
+    const auto pool = std::make_shared<WireRowsPool>(1000);
+    const auto held = std::make_shared<RowsHeld>();
+    const auto rows = pool->encode(Dtype::f16, std::vector<float>(64 * 100), 100);
+    EXPECT_FALSE(pool->lend(rows, 4, held));
+    EXPECT_TRUE(pool->lend(rows, 5, held));
 }
 
 TEST(RowReaderTest, MakesTheFormThatTravelledLastBeforeAnybodyAsks) {
@@ -131,13 +206,31 @@ TEST(RowReaderTest, MakesTheFormThatTravelledLastBeforeAnybodyAsks) {
     const ExpertBatch batch{.num_tokens = 2, .hidden_size = 32, .x = x};
     EXPECT_TRUE(reader.read(batch).forms.empty()) << "most likely nobody is there";
 
-    reader.set_usual_form(Dtype::int8);
+    reader.travels(Dtype::f16, true);
     const RoundRows rows = reader.read(batch);
     ASSERT_EQ(rows.forms.size(), 1u);
     EXPECT_EQ(rows.forms[0]->dtype, Dtype::int8);
     EXPECT_EQ(rows.forms[0]->num_rows(), 2u);
     EXPECT_EQ(*rows.x, x);
     EXPECT_EQ(rows.x_rms, (std::vector<double>{0.5, 0.5}));
+}
+
+// Who took rows as int8 has left: they are made in vain for a few rounds, and no more.
+TEST(RowReaderTest, AFormThatNobodyNeedsAnyMoreIsNotMade) {
+    const RowReader reader({}, std::make_shared<AnswerMemory>());
+    const std::vector<float> x(64, 0.5f);
+    const ExpertBatch batch{.num_tokens = 2, .hidden_size = 32, .x = x};
+    for (int i = 0; i < 100; ++i) {
+        reader.travels(Dtype::f16, true);
+        reader.read(batch);
+    }
+    std::uint64_t num_made = 0;
+    for (int i = 0; i < 100; ++i) {
+        reader.travels(Dtype::f16, false);
+        num_made += reader.read(batch).has_form(Dtype::int8);
+    }
+    EXPECT_EQ(num_made, 7u);
+    EXPECT_TRUE(reader.read(batch).has_form(Dtype::f16));
 }
 
 }  // namespace

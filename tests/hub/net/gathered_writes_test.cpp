@@ -1,10 +1,11 @@
-// Frames whose rows others share, over a real socket: one message with all their bytes, and nothing
-// held once the peer has gone in the middle of one.
+// Frames whose rows others share, over a real socket, with TLS and without: one message with all
+// their bytes, and nothing held once the peer has gone in the middle of one.
 #include <gtest/gtest.h>
 
 #include <future>
 #include <thread>
 
+#include "hub/commands/self_signed.h"
 #include "hub/net/http/websocket.h"
 #include "protocol/wire_frame.h"
 #include "tests/hub/net/raw_client.h"
@@ -26,10 +27,21 @@ WireFrame frame_of(std::uint32_t num_rows) {
     return {Bytes(48, std::byte{1}), std::move(rows), std::move(numbers), Bytes(7, std::byte{2})};
 }
 
-// Serves one connection, which is sent one frame.
+// For this machine alone.
+std::shared_ptr<ssl::context> own_tls() {
+    const Certificate made = make_self_signed({"localhost"}, 1).value();
+    auto tls = std::make_shared<ssl::context>(ssl::context::tls_server);
+    tls->use_certificate_chain(asio::buffer(made.certificate_pem));
+    tls->use_private_key(asio::buffer(made.key_pem), ssl::context::pem);
+    return tls;
+}
+
+// Serves one connection, which is sent one frame. `tls` null: as it is.
 class OneFrameServer {
   public:
-    explicit OneFrameServer(WireFrame frame) : frame_(std::move(frame)) {
+    explicit OneFrameServer(WireFrame frame, std::shared_ptr<ssl::context> tls = nullptr)
+        : tls_(std::move(tls)),
+          frame_(std::move(frame)) {
         thread_ = std::thread([this] { serve(); });
     }
     ~OneFrameServer() { thread_.join(); }
@@ -39,12 +51,22 @@ class OneFrameServer {
 
   private:
     void serve() {
-        tcp::socket socket = acceptor_.accept();
+        if (!tls_) return send_to(acceptor_.accept());
+        ssl::stream<tcp::socket> stream(acceptor_.accept(), *tls_);
+        stream.handshake(ssl::stream_base::server);
+        send_to(std::move(stream));
+    }
+    template <class Stream>
+    void send_to(Stream stream) {
         RequestGate gate{GateLimits{}};
         std::string in(4096, '\0');
         while (gate.state() != RequestGate::State::done)
-            gate.feed(std::string_view(in).substr(0, socket.read_some(asio::buffer(in))));
-        socket_ = make_websocket(std::move(socket), {});
+            gate.feed(std::string_view(in).substr(0, stream.read_some(asio::buffer(in))));
+
+        if constexpr (std::is_same_v<Stream, tcp::socket>)
+            socket_ = make_websocket(std::move(stream), {});
+        else
+            socket_ = make_websocket(std::move(stream), tls_, {});
         socket_->accept(gate.take(), [this](NetError) {
             frame_->append_spans(parts_);
             socket_->write(parts_, [this](NetError error) {
@@ -57,6 +79,7 @@ class OneFrameServer {
 
     asio::io_context io_;
     tcp::acceptor acceptor_{io_, {asio::ip::address_v4::loopback(), 0}};
+    const std::shared_ptr<ssl::context> tls_;
     std::unique_ptr<WebSocket> socket_;
     std::optional<WireFrame> frame_;
     std::vector<ByteView> parts_;
@@ -74,6 +97,27 @@ TEST(GatheredWritesTest, ArriveAsOneMessageWithAllTheirBytes) {
     const Bytes want = frame_of(300).whole();
     EXPECT_EQ(got.payload.size(), want.size());
     EXPECT_TRUE(got.payload == as_text_view(want));
+}
+
+TEST(GatheredWritesTest, ArriveAsOneMessageOverTlsToo) {
+    OneFrameServer server(frame_of(300), own_tls());
+    asio::io_context io;
+    ssl::context any(ssl::context::tls_client);
+    websocket::stream<ssl::stream<tcp::socket>> client(io, any);
+    beast::get_lowest_layer(client).connect({asio::ip::address_v4::loopback(), server.port()});
+    client.next_layer().handshake(ssl::stream_base::client);
+    client.handshake("localhost", "/worker");
+
+    std::string got;
+    auto buffer = asio::dynamic_buffer(got);
+    client.read(buffer);
+    EXPECT_FALSE(server.written());
+    EXPECT_TRUE(client.got_binary());
+    EXPECT_TRUE(client.is_message_done());
+    const Bytes want = frame_of(300).whole();
+    EXPECT_EQ(got.size(), want.size());
+    EXPECT_TRUE(got == as_text_view(want));
+    beast::get_lowest_layer(client).close();
 }
 
 TEST(GatheredWritesTest, HoldNothingOnceThePeerHasGoneInTheMiddle) {

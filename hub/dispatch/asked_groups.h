@@ -1,0 +1,44 @@
+// What one worker was asked for and has not answered, for whoever reads its frames: he looks here
+// before he decodes an answer. The strand writes, any thread looks.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "protocol/messages.h"
+
+namespace moex {
+
+class AskedGroups {
+  public:
+    void add(std::uint32_t sequence_id, const GroupShape& shape) {
+        const std::lock_guard lock(mutex_);
+        groups_.emplace_back(sequence_id, shape);
+    }
+    void remove(std::uint32_t sequence_id) {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(groups_, [&](const auto& one) { return one.first == sequence_id; });
+    }
+
+    // nullopt: never asked, answered already or cancelled. Of a DISPATCH its layer, dtype and rows.
+    std::optional<GroupShape> find(std::uint32_t sequence_id) const {
+        const std::lock_guard lock(mutex_);
+        const auto found = std::ranges::find(groups_, sequence_id,
+                                             &std::pair<std::uint32_t, GroupShape>::first);
+        return found == groups_.end() ? std::nullopt : std::optional(found->second);
+    }
+    std::size_t size() const {
+        const std::lock_guard lock(mutex_);
+        return groups_.size();
+    }
+
+  private:
+    mutable std::mutex mutex_;
+    std::vector<std::pair<std::uint32_t, GroupShape>> groups_;  // few: the worker's queue depth
+};
+
+}  // namespace moex
