@@ -1,12 +1,19 @@
 // How long people wait for a next token and for a first one, on the local backend in int8.
 //   latency_bench [--shape NAME | --model DIR] [--threads N] [--prompt TOKENS] [--stretch X]
-//                 [--repeats N] [--users N [--answer TOKENS]] [--kv-dtype f32|f16|int8] [--header]
+//                 [--repeats N] [--users N [--answer TOKENS]] [--kv-dtype f32|f16|int8] [--parts N]
+//                 [--cpu-clock] [--header]
 // --stretch: how many decode steps a step may last beside a prompt
 // (EngineOptions::step_stretch_max); 1000000 is the time without a bound: chunks then grow to whole
 // steps.
 // --kv-dtype: f16 unless given, as `serve` has it in int8 arithmetic.
+// --cpu-clock: gaps, and what the engine learns from, are CPU time of the engine's thread: what a
+// quiet machine would do, with --threads 1.
 // Without --users: one user decodes while another's prompt arrives. ratio_*: gaps beside the prompt
-// over the median gap before it came.
+// over the median gap before it came. near_*: each over the median of the five nearest gaps in
+// which there was no row of the prompt, so that neither the user's own text, which grows, nor who
+// else uses the machine is in it; near_plain_p99: such a gap over the five nearest others, the
+// machine's own part. late_*: a step with rows of the prompt over what was expected of it.
+// --parts: a row for each of so many parts of the prompt's steps, then one for all.
 // With --users: so many prompts arrive at once. ratio_*: gaps while somebody waits for a first
 // token, each over the median gap of as many users when nobody does. one_at_a_time_ms: what the
 // median user would wait were they served one after the other, whole answers.
@@ -36,7 +43,8 @@ struct Flags {
     std::uint32_t threads = 0, prompt_tokens = 1000, repeats = 3, users = 0, answer_tokens = 64;
     double stretch = 2;
     KvDtype kv_dtype = KvDtype::f16;
-    bool header = false;
+    std::uint32_t parts = 1;
+    bool header = false, cpu_clock = false;
 };
 
 [[noreturn]] void fail(const std::string& message) {
@@ -54,51 +62,69 @@ GenerationRequest request_of(std::uint32_t prompt_tokens, std::uint32_t max_toke
     return request;
 }
 
-// One user decodes; after some tokens the prompt comes, and the user goes on until it is done.
-struct Scene {
-    std::vector<double> alone_ms, beside_ms;
-    double ttft_ms = 0;
-};
-Scene play(Engine& engine, const ModelConfig& config, const Flags& flags, std::uint32_t seed) {
-    constexpr std::uint32_t tokens_alone = 24;
-    Scene scene;
-    TimePoint last{}, arrived{};
-    bool is_done = false;
-    GenerationId talker = 0;
-    std::promise<void> ended;
-
-    const GenerationSink late{.on_token =
-                                  [&](const TokenEvent&) {
-                                      scene.ttft_ms = to_ms(now_steady() - arrived);
-                                      is_done = true;
-                                      engine.cancel(talker);
-                                  },
-                              .on_end = nullptr};
-    const GenerationSink sink{
-        .on_token =
-            [&](const TokenEvent& event) {
-                const TimePoint now = now_steady();
-                if (event.index > 4)
-                    (event.index <= tokens_alone ? scene.alone_ms : scene.beside_ms)
-                        .push_back(to_ms(now - last));
-                last = now;
-                if (event.index != tokens_alone) return;
-                arrived = now;
-                if (!engine
-                         .submit(request_of(flags.prompt_tokens, 1, config.vocab_size, seed), late)
-                         .ok())
-                    fail("the prompt was refused; is the model's context shorter?");
-            },
-        .on_end = [&](const GenerationEnd&) { ended.set_value(); }};
-
-    const auto id = engine.submit(request_of(8, config.context_tokens, config.vocab_size, seed + 1),
-                                  sink);
-    if (!id.ok()) fail(id.error().message);
-    talker = *id;
-    ended.get_future().wait();
-    if (!is_done) fail("the decoding user ended before the prompt; its context is too short");
-    return scene;
+// Of the calling thread: others' time slices are not in it.
+TimePoint now_cpu() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return TimePoint(std::chrono::duration_cast<Duration>(std::chrono::seconds(time.tv_sec) +
+                                                          std::chrono::nanoseconds(time.tv_nsec)));
 }
+
+// A step with its end of the gap that it ended.
+struct Step {
+    StepShape shape;
+    Duration expected{}, took{};
+    double gap_ms = 0;
+    bool is_beside = false;  // the prompt was there
+};
+
+// One user decodes; after some tokens the prompt comes, and the user goes on until it is done and
+// for some tokens more.
+class Scene {
+  public:
+    std::vector<Step> steps;  // in order, from the user's fifth token on
+    double ttft_ms = 0;
+
+    // On the engine's thread, ahead of the step's tokens.
+    void on_step(const Step& step) { step_ = step; }
+
+    void play(Engine& engine, const ModelConfig& config, const Flags& flags, std::uint32_t seed) {
+        constexpr std::uint32_t tokens_alone = 24;
+        const auto clock = flags.cpu_clock ? now_cpu : now_steady;
+        TimePoint last{}, arrived{};
+        GenerationId talker = 0;
+        std::uint32_t more = tokens_alone;  // tokens after the prompt's first one
+        std::promise<void> ended;
+
+        const GenerationSink late{
+            .on_token = [&](const auto&) { ttft_ms = to_ms(now_steady() - arrived); },
+            .on_end = nullptr};
+        const auto on_token = [&](const TokenEvent& event) {
+            const TimePoint now = clock();
+            step_.gap_ms = to_ms(now - last);
+            step_.is_beside = event.index > tokens_alone && ttft_ms == 0;
+            if (event.index > 4) steps.push_back(step_);
+            last = now;
+            if (ttft_ms > 0 && more-- == 0) engine.cancel(talker);
+            if (event.index != tokens_alone) return;
+            arrived = now_steady();
+            const auto prompt = request_of(flags.prompt_tokens, 1, config.vocab_size, seed);
+            if (!engine.submit(prompt, late).ok())
+                fail("the prompt was refused; is the model's context shorter?");
+        };
+
+        const auto id = engine.submit(
+            request_of(8, config.context_tokens, config.vocab_size, seed + 1),
+            {.on_token = on_token, .on_end = [&](const auto&) { ended.set_value(); }});
+        if (!id.ok()) fail(id.error().message);
+        talker = *id;
+        ended.get_future().wait();
+        if (ttft_ms == 0) fail("the user ended before the prompt; its context is too short");
+    }
+
+  private:
+    Step step_;
+};
 
 double at(std::vector<double> values, double share) {
     std::sort(values.begin(), values.end());
@@ -111,6 +137,48 @@ double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return (values.at((values.size() - 1) / 2) + values.at(values.size() / 2)) / 2;
 }
+
+// Of the five gaps nearest to a step's, of steps without rows of the prompt, the median.
+double plain_near(const std::vector<Step>& steps, const std::vector<std::size_t>& plain,
+                  std::size_t index) {
+    const auto distance = [&](std::size_t one) { return one > index ? one - index : index - one; };
+    std::vector<std::size_t> near;
+    const auto here = std::lower_bound(plain.begin(), plain.end(), index) - plain.begin();
+    const auto end = std::min<std::ptrdiff_t>(here + 6, std::ssize(plain));
+    for (auto i = std::max<std::ptrdiff_t>(0, here - 6); i < end; ++i)
+        if (plain[static_cast<std::size_t>(i)] != index)
+            near.push_back(plain[static_cast<std::size_t>(i)]);
+    std::sort(near.begin(), near.end(),
+              [&](std::size_t a, std::size_t b) { return distance(a) < distance(b); });
+    near.resize(std::min<std::size_t>(near.size(), 5));
+    std::vector<double> ms;
+    for (const std::size_t one : near) ms.push_back(steps[one].gap_ms);
+    return median(std::move(ms));
+}
+
+// What the gaps beside prompts were, of one part of each scene or of all.
+struct Gaps {
+    std::vector<double> ms, near, late;
+    std::uint64_t rows = 0, steps = 0;  // of prompts; that had some
+
+    void add(const std::vector<Step>& all, std::uint32_t part, std::uint32_t parts) {
+        std::vector<std::size_t> plain, beside;
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            if (all[i].shape.prompt_rows == 0) plain.push_back(i);
+            if (all[i].is_beside) beside.push_back(i);
+        }
+        for (std::size_t i = beside.size() * part / parts; i < beside.size() * (part + 1) / parts;
+             ++i) {
+            const Step& step = all[beside[i]];
+            ms.push_back(step.gap_ms);
+            if (step.shape.prompt_rows == 0) continue;
+            near.push_back(step.gap_ms / plain_near(all, plain, beside[i]));
+            if (step.expected > Duration{}) late.push_back(to_ms(step.took) / to_ms(step.expected));
+            rows += step.shape.prompt_rows;
+            ++steps;
+        }
+    }
+};
 
 // Users who all come at once. Their answers end one after the other, so that the gaps of every
 // number of users are seen when nobody waits any more.
@@ -200,8 +268,8 @@ Flags parse(int argc, char** argv) {
     Flags flags;
     for (int i = 1; i < argc; ++i) {
         const std::string flag = argv[i];
-        if (flag == "--header") {
-            flags.header = true;
+        if (flag == "--header" || flag == "--cpu-clock") {
+            (flag == "--header" ? flags.header : flags.cpu_clock) = true;
             continue;
         }
         if (i + 1 == argc) fail(flag + " wants a value");
@@ -221,6 +289,8 @@ Flags parse(int argc, char** argv) {
             flags.users = number;
         else if (flag == "--answer")
             flags.answer_tokens = number;
+        else if (flag == "--parts")
+            flags.parts = std::max(1u, number);
         else if (flag == "--stretch")
             flags.stretch = std::strtod(value, nullptr);
         else if (flag == "--kv-dtype" && parse_kv_dtype(value))
@@ -257,36 +327,73 @@ void measure_crowd(Engine& engine, const ModelConfig& config, const Flags& flags
                 at(all.first_ms, 0.99), beside, at(ratios, 0.5), at(ratios, 0.99));
 }
 
+void print_scenes(const std::vector<Scene>& scenes, const Flags& flags, std::size_t num_threads) {
+    std::vector<double> alone_ms, ttft_ms, near_plain;
+    for (const Scene& scene : scenes) {
+        std::vector<std::size_t> plain;
+        for (std::size_t i = 0; i < scene.steps.size(); ++i)
+            if (scene.steps[i].shape.prompt_rows == 0) plain.push_back(i);
+        for (const std::size_t i : plain)
+            near_plain.push_back(scene.steps[i].gap_ms / plain_near(scene.steps, plain, i));
+        for (const Step& step : scene.steps) {
+            if (step.is_beside) break;
+            alone_ms.push_back(step.gap_ms);
+        }
+        ttft_ms.push_back(scene.ttft_ms);
+    }
+    const double alone = at(alone_ms, 0.5);
+
+    if (flags.header)
+        std::printf(
+            "shape,threads,prompt_tokens,stretch,part,gap_alone_p50_ms,gaps_beside,gap_p50_ms,gap_"
+            "p99_ms,ratio_p50,ratio_p99,near_p50,near_p99,near_plain_p99,late_p50,late_p99,rows_"
+            "mean,ttft_median_ms\n");
+    for (std::uint32_t row = flags.parts == 1 ? 1 : 0; row <= flags.parts; ++row) {
+        const bool is_all = row == flags.parts;
+        Gaps gaps;
+        for (const Scene& scene : scenes)
+            gaps.add(scene.steps, is_all ? 0 : row, is_all ? 1 : flags.parts);
+        if (gaps.late.empty()) gaps.late.push_back(0);
+        const double p50 = at(gaps.ms, 0.5), p99 = at(gaps.ms, 0.99);
+        std::printf(
+            "%s,%zu,%u,%g,%s,%.1f,%zu,%.1f,%.1f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,"
+            "%.0f\n",
+            flags.shape.c_str(), num_threads, flags.prompt_tokens, flags.stretch,
+            is_all ? "all" : std::to_string(row + 1).c_str(), alone, gaps.ms.size(), p50, p99,
+            p50 / alone, p99 / alone, at(gaps.near, 0.5), at(gaps.near, 0.99), at(near_plain, 0.99),
+            at(gaps.late, 0.5), at(gaps.late, 0.99),
+            static_cast<double>(gaps.rows) / static_cast<double>(gaps.steps), median(ttft_ms));
+    }
+}
+
 void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool& threads) {
     const auto package = ModelPackage::open(folder);
     if (!package.ok()) fail(package.error().message);
     const auto decoder = Decoder::create(*package, threads, {.arithmetic = Arithmetic::int8});
     if (!decoder.ok()) fail(decoder.error().message);
     LocalExperts experts(*package, threads, {}, Arithmetic::int8);
+    std::promise<void> packed;  // ahead of everybody, as `serve` does
+    experts.pack_in_background([&] { packed.set_value(); });
+    packed.get_future().wait();
+
+    Scene* scene = nullptr;
     Engine engine(**decoder, experts,
                   {.sequences_max = std::max(2u, flags.users),
                    .kv_dtype = flags.kv_dtype,
-                   .step_stretch_max = flags.stretch});
+                   .step_stretch_max = flags.stretch,
+                   .clock = flags.cpu_clock ? now_cpu : now_steady,
+                   .on_step = [&](const StepShape& shape, Duration expected, Duration took) {
+                       if (scene)
+                           scene->on_step({.shape = shape, .expected = expected, .took = took});
+                   }});
     if (flags.users > 0) return measure_crowd(engine, (*package)->config(), flags, threads);
 
-    Scene all;
-    std::vector<double> ttft_ms;
+    std::vector<Scene> scenes(flags.repeats);
     for (std::uint32_t repeat = 0; repeat < flags.repeats; ++repeat) {
-        const Scene one = play(engine, (*package)->config(), flags, 100 * repeat);
-        all.alone_ms.insert(all.alone_ms.end(), one.alone_ms.begin(), one.alone_ms.end());
-        all.beside_ms.insert(all.beside_ms.end(), one.beside_ms.begin(), one.beside_ms.end());
-        ttft_ms.push_back(one.ttft_ms);
+        scene = &scenes[repeat];
+        scene->play(engine, (*package)->config(), flags, 100 * repeat);
     }
-
-    if (flags.header)
-        std::printf(
-            "shape,threads,prompt_tokens,stretch,gap_alone_p50_ms,gaps_beside,gap_p50_ms,gap_p99_"
-            "ms,ratio_p50,ratio_p99,ttft_median_ms\n");
-    const double alone = at(all.alone_ms, 0.5), p50 = at(all.beside_ms, 0.5),
-                 p99 = at(all.beside_ms, 0.99);
-    std::printf("%s,%zu,%u,%g,%.1f,%zu,%.1f,%.1f,%.2f,%.2f,%.0f\n", flags.shape.c_str(),
-                threads.num_threads(), flags.prompt_tokens, flags.stretch, alone,
-                all.beside_ms.size(), p50, p99, p50 / alone, p99 / alone, at(ttft_ms, 0.5));
+    print_scenes(scenes, flags, threads.num_threads());
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ void EngineState::share_prompt_rows(std::vector<Generation*> prompts, std::uint3
             const Duration time = (time_left - (shares ? Duration{} : time_kept)) / sharers;
             const std::uint32_t position = prompt.kv->num_tokens(),
                                 in_time = cost.rows_within(time, position);
-            rows = std::min(rows, leads ? std::max(1u, in_time) : in_time);
+            rows = std::min(rows, leads ? std::max(cost.prompt_rows_min(), in_time) : in_time);
             time_left -= std::min(time_left, cost.rows_time(rows, position));
         }
         prompt.step_tokens = rows;
@@ -113,6 +113,7 @@ StepShape EngineState::shape_of_step() const {
         }
         shape.prompt_rows += static_cast<std::uint32_t>(rows);
         shape.prompt_positions += rows * first + rows * rows / 2;
+        shape.chunk_positions += first;
     }
     return shape;
 }
@@ -203,6 +204,7 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
     }();
     if (result.ok()) {
         const Duration took = options.clock() - cost_from;
+        if (options.on_step) options.on_step(shape, cost.expected(shape), took);
         cost.record(shape, took);
         micro_batches.record(shape, num_parts, took, result->experts_waited);
     }

@@ -6,6 +6,7 @@
 
 #include "hub/base/clock.h"
 #include "hub/engine/kv_dtype.h"
+#include "hub/engine/step_cost.h"
 
 namespace moex {
 
@@ -22,6 +23,8 @@ struct EngineOptions {
     // it would last without; prompts alone fill the step.
     double step_stretch_max = 2.0;
     std::function<TimePoint()> clock = now_steady;  // of that measurement
+    // For benches: every whole step, on the engine's thread, as it was expected to last and did.
+    std::function<void(const StepShape&, Duration expected, Duration took)> on_step;
     // Into how many micro-batches a step is cut. 0: up to micro_batches_max, as steps go
     // (hub/engine/micro_batches.h).
     std::uint32_t micro_batches = 0, micro_batches_max = 2;

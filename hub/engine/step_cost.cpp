@@ -7,10 +7,24 @@ namespace moex {
 namespace {
 
 // The share of a new measurement: a machine has hiccups.
-constexpr double plain_gain = 0.2, row_gain = 0.5;
+constexpr double plain_gain = 0.2;
 // A single measurement counts as no more than twice or half of what was expected.
 constexpr double surprise_max = 2.0;
-constexpr std::uint32_t plain_step_every = 64;
+constexpr std::uint32_t plain_step_every = 16;
+// What a step taught weighs half as much 46 steps later.
+constexpr double memory = 0.985;
+// How much, beside what steps of late tell of a cost, the last estimate of it counts.
+constexpr double habit = 0.02;
+// Of the search for costs that are not below 0; it goes on where the last one ended.
+constexpr int sweeps = 20;
+// Steps with the same number of rows before another is tried.
+constexpr std::uint32_t trial_every = 32;
+// Where having any rows takes more than there is time for, rows for this share of it come along.
+constexpr double worth_it = 0.25;
+// By which the quantile of lateness moves.
+constexpr double late_step = 0.1, late_share = 0.01;
+// Steps before their lateness is the machine's and not what has to be learned.
+constexpr std::uint32_t steps_to_learn = 12;
 constexpr double positions_unit = 1024;
 
 Duration from_ms(double ms) {
@@ -41,7 +55,9 @@ std::optional<double> StepCost::plain_ms(std::uint32_t decode_rows) const {
 
 double StepCost::stretch(std::uint32_t decode_rows, std::uint32_t num_prompts) const {
     const double crowd = (num_prompts - 2.0) / std::max(1u, decode_rows);
-    return 1 + (stretch_max_ - 1) * std::clamp(crowd, 1.0, crowd_max);
+    const double wanted = 1 + (stretch_max_ - 1) * std::clamp(crowd, 1.0, crowd_max);
+    const double in_time = late_max * stretch_max_ / std::exp(late_log_);
+    return std::clamp(in_time, (1 + wanted) / 2, wanted);
 }
 
 bool StepCost::wants_plain_step(std::uint32_t decode_rows) const {
@@ -51,58 +67,127 @@ bool StepCost::wants_plain_step(std::uint32_t decode_rows) const {
 void StepCost::record(const StepShape& shape, Duration took) {
     if (shape.decode_rows == 0) return;
     const double ms = std::max(to_ms(took), 1e-6);
-
-    if (shape.prompt_rows == 0) {
-        steps_since_plain_ = 0;
-        if (measured_ms_.size() <= shape.decode_rows) measured_ms_.resize(shape.decode_rows + 1);
-        double& plain = measured_ms_[shape.decode_rows];
-        plain = plain == 0
-                    ? ms
-                    : plain +
-                          plain_gain *
-                              (std::clamp(ms, plain / surprise_max, plain * surprise_max) - plain);
-        return;
-    }
+    if (shape.prompt_rows == 0) return learn_plain(shape.decode_rows, ms);
 
     ++steps_since_plain_;
     const std::optional<double> plain = plain_ms(shape.decode_rows);
     if (!plain) return;  // a step that was composed before this one was known
 
-    const double each = std::max(0.0, ms - *plain) / shape.prompt_rows,
-                 kilo_position = static_cast<double>(shape.prompt_positions) /
-                                 (shape.prompt_rows * positions_unit);
-    const double error = each - (row_ms_ + kilo_position_ms_ * kilo_position);
-    const double gain = knows_rows_ ? row_gain / (1 + kilo_position * kilo_position) : 1;
-    row_ms_ = std::max(0.0, row_ms_ + gain * error);
-    if (knows_rows_)
-        kilo_position_ms_ = std::max(0.0, kilo_position_ms_ + gain * error * kilo_position);
-    knows_rows_ = true;
+    const double kept_ms = late_max * stretch(shape.decode_rows, shape.num_prompts) * *plain;
+    double counted = ms;
+    if (num_learned_ > 0) {
+        const double expected_ms = to_ms(expected(shape));
+        counted = std::clamp(ms, expected_ms / surprise_max, expected_ms * surprise_max);
+        learn_spread(ms / expected_ms);
+    }
+    const double extra_ms = std::max(0.0, counted - *plain);
+    learn_terms(terms_of(shape), extra_ms, 1 / (counted * counted));
+    choose_trial(shape.prompt_rows, extra_ms, *plain);
 
-    const bool kept_time = ms <= 1.5 * stretch(shape.decode_rows, shape.num_prompts) * *plain;
-    prompt_rows_max_ = kept_time ? std::max(prompt_rows_max_, 2 * shape.prompt_rows)
-                                 : std::max(prompt_rows_first, shape.prompt_rows);
+    prompt_rows_max_ = ms <= kept_ms ? std::max(prompt_rows_max_, 2 * shape.prompt_rows)
+                                     : std::max(prompt_rows_first, shape.prompt_rows);
+}
+
+void StepCost::learn_plain(std::uint32_t decode_rows, double ms) {
+    steps_since_plain_ = 0;
+    if (measured_ms_.size() <= decode_rows) measured_ms_.resize(decode_rows + 1);
+    double& plain = measured_ms_[decode_rows];
+    const double counted = std::clamp(ms, plain / surprise_max, plain * surprise_max);
+    plain = plain == 0 ? ms : plain + plain_gain * (counted - plain);
+}
+
+StepCost::Terms StepCost::terms_of(const StepShape& shape) {
+    Terms terms{};
+    terms[any] = 1;
+    terms[rows] = shape.prompt_rows;
+    terms[chunk_kilo_positions] = static_cast<double>(shape.chunk_positions) / positions_unit;
+    terms[row_kilo_positions] = static_cast<double>(shape.prompt_positions) / positions_unit;
+    return terms;
+}
+
+// Least squares of what steps of late taught, by coordinates, none below 0. Where chunks are all
+// alike nothing follows from them for other sizes, and the last estimate stays.
+void StepCost::learn_terms(const Terms& terms, double extra_ms, double weight) {
+    if (num_learned_++ == 0) cost_ms_[rows] = extra_ms / terms[rows];
+    for (std::size_t i = 0; i < num_terms; ++i) {
+        moments_ms_[i] = memory * moments_ms_[i] + weight * terms[i] * extra_ms;
+        for (std::size_t j = 0; j < num_terms; ++j)
+            moments_[i][j] = memory * moments_[i][j] + weight * terms[i] * terms[j];
+    }
+
+    const Terms last = cost_ms_;
+    for (int sweep = 0; sweep < sweeps; ++sweep) {
+        for (std::size_t i = 0; i < num_terms; ++i) {
+            if (moments_[i][i] <= 0) continue;
+            double left = moments_ms_[i] + habit * moments_[i][i] * last[i];
+            for (std::size_t j = 0; j < num_terms; ++j)
+                if (j != i) left -= moments_[i][j] * cost_ms_[j];
+            cost_ms_[i] = std::max(0.0, left / ((1 + habit) * moments_[i][i]));
+        }
+    }
+}
+
+// A quantile that walks: up for each step above it, down a little for each below.
+void StepCost::learn_spread(double took_over_expected) {
+    if (num_learned_ < steps_to_learn) return;
+    const double log = std::log(took_over_expected);
+    late_log_ += log > late_log_ ? std::min(log - late_log_, late_step * (1 - late_share))
+                                 : -late_step * late_share;
+    late_log_ = std::max(0.0, late_log_);
+}
+
+// One row more than steps had for long, where that is not late even if each costs as much.
+void StepCost::choose_trial(std::uint32_t prompt_rows, double extra_ms, double plain) {
+    if (prompt_rows != rows_alike_) {
+        rows_alike_ = prompt_rows;
+        steps_alike_ = 0;
+        extra_alike_ms_ = extra_ms;
+    }
+    ++steps_alike_;
+    extra_alike_ms_ += plain_gain * (extra_ms - extra_alike_ms_);
+
+    const double trial_ms = extra_alike_ms_ * (prompt_rows + 1) / prompt_rows;
+    const bool is_in_time = plain + trial_ms <= late_max * stretch_max_ * plain;
+    prompt_rows_min_ = steps_alike_ >= trial_every && is_in_time ? prompt_rows + 1 : 1;
 }
 
 Duration StepCost::prompt_time(std::uint32_t decode_rows, std::uint32_t num_prompts) const {
-    return from_ms((stretch(decode_rows, num_prompts) - 1) * plain_ms(decode_rows).value_or(0));
+    const double beyond = stretch(decode_rows, num_prompts) - 1, first = cost_ms_[any];
+    const double ms = beyond * plain_ms(decode_rows).value_or(0) - first;
+    return from_ms(std::max(ms, worth_it * first));
 }
 
-Duration StepCost::rows_time(std::uint32_t rows, std::uint32_t position) const {
-    const double growth = kilo_position_ms_ / positions_unit;
-    return from_ms(rows * (row_ms_ + growth * position) + growth * rows * rows / 2);
+Duration StepCost::rows_time(std::uint32_t num_rows, std::uint32_t position) const {
+    if (num_rows == 0) return {};
+    const double growth = cost_ms_[row_kilo_positions] / positions_unit,
+                 chunk = cost_ms_[chunk_kilo_positions] / positions_unit * position;
+    return from_ms(chunk + num_rows * (cost_ms_[rows] + growth * position) +
+                   growth * num_rows * num_rows / 2);
 }
 
-// The largest n of n·first + n²·growth/2 <= time.
+Duration StepCost::expected(const StepShape& shape) const {
+    const std::optional<double> plain = plain_ms(shape.decode_rows);
+    if (shape.decode_rows == 0 || !plain) return {};
+    double ms = *plain;
+    const Terms terms = terms_of(shape);
+    for (std::size_t i = 0; shape.prompt_rows > 0 && i < num_terms; ++i)
+        ms += cost_ms_[i] * terms[i];
+    return from_ms(ms);
+}
+
+// The nearest to the n of chunk + n·first + n²·growth/2 = time. A smaller one each time
+// would be too little where hardly a row fits.
 std::uint32_t StepCost::rows_within(Duration time, std::uint32_t position) const {
-    const double ms = to_ms(time), growth = kilo_position_ms_ / positions_unit,
-                 first = row_ms_ + growth * position;
+    const double chunk = cost_ms_[chunk_kilo_positions] / positions_unit * position,
+                 ms = to_ms(time) - chunk, growth = cost_ms_[row_kilo_positions] / positions_unit,
+                 first = cost_ms_[rows] + growth * position;
     if (ms <= 0) return 0;
     if (first <= 0) return prompt_rows_max_;
 
-    const double rows = growth * ms < 1e-9 * first * first
+    const double fits = growth * ms < 1e-9 * first * first
                             ? ms / first
                             : (std::sqrt(first * first + 2 * growth * ms) - first) / growth;
-    return static_cast<std::uint32_t>(std::min<double>(rows, prompt_rows_max_));
+    return static_cast<std::uint32_t>(std::min<double>(fits + 0.5, prompt_rows_max_));
 }
 
 }  // namespace moex

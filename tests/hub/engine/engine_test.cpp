@@ -667,10 +667,17 @@ TEST_F(EngineTest, ALongPromptIsNotHeldBackByManyShortOnes) {
 // A thousand-token prompt froze everybody else's answers: each step took 256 of its rows.
 TEST_F(EngineTest, APromptBesideADecodingSequenceComesInChunksOfItsTime) {
     ExpertsWithAClock timed(local_);
+    std::vector<double> lateness;  // the engine's thread
     engine_ = std::make_unique<Engine>(
         *decoder_, timed,
-        EngineOptions{
-            .sequences_max = 2, .clock = [&timed] { return timed.now; }, .prefix_cache = false});
+        EngineOptions{.sequences_max = 2,
+                      .clock = [&timed] { return timed.now; },
+                      .on_step =
+                          [&lateness](const StepShape& shape, Duration expected, Duration took) {
+                              if (shape.decode_rows > 0 && shape.prompt_rows > 0)
+                                  lateness.push_back(to_ms(took) / to_ms(expected));
+                          },
+                      .prefix_cache = false});
     const auto prompt = greedy(test::random_tokens(120, 256, 2), 1);
     Pending late;
     auto talker_done = std::make_shared<std::promise<void>>();
@@ -697,6 +704,10 @@ TEST_F(EngineTest, APromptBesideADecodingSequenceComesInChunksOfItsTime) {
     EXPECT_EQ(rows, 120u);
     EXPECT_GE(with_prompt, 120u / 6);
     EXPECT_LE(with_prompt, 120u / 4);
+    // Its steps last as long as expected, once a few were seen.
+    ASSERT_EQ(lateness.size(), with_prompt);
+    for (std::size_t step = 4; step < lateness.size(); ++step)
+        EXPECT_NEAR(lateness[step], 1, 0.05) << step;
 
     // Alone it fills the step, and says the same.
     timed.step_rows.clear();
