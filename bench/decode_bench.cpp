@@ -1,6 +1,7 @@
 // Decode and prefill on the local backend: how far from what the memory allows.
 //   decode_bench [--shape NAME | --model DIR] [--threads N] [--tokens N] [--repeats N]
-//                [--arithmetic exact|int8|both] [--kv-dtype f32|f16|int8] [--hub-dtype int8|int4]
+//                [--arithmetic exact|int8|both] [--kv-dtype f32|f16|int8] [--hub-dtype
+//                int8|int6|int4]
 //                [--context TOKENS] [--users N] [--ranges N,M]
 //   NAME: bench-moe, demo, tiny, qwen3-30b-a3b, paper
 // CSV: shape, arithmetic, threads, phase, rows per step, tok/s median, p99 ms per step, bytes of
@@ -89,15 +90,21 @@ double memory_bandwidth(ThreadPool& threads) {
 }
 
 // Weights that one token meets, as they lie in memory.
-double bytes_per_token(const ModelPackage& package, Arithmetic arithmetic, bool hub_int4) {
+double bytes_per_token(const ModelPackage& package, Arithmetic arithmetic, PackedDtype hub_dtype) {
     const ModelConfig& c = package.config();
     const double q = double{1} * c.num_heads * c.head_dim,
                  kv = double{1} * c.num_kv_heads * c.head_dim;
 
     // int8: a byte, and 4 of scale for each group of 128; the router stays bf16.
-    // int4: half a byte, and 4 of scale and zero for each 32; the LM head stays int8.
-    const double head = arithmetic == Arithmetic::int8 ? 1.0 + 4.0 / 128 : 2.0,
-                 hub = arithmetic == Arithmetic::int8 && hub_int4 ? 0.5 + 4.0 / 32 : head;
+    // int6: three quarters, and 2 of scale for each 64, 32 in the LM head; int4: half a byte, and 4
+    // of scale and zero for each 32; the LM head is that of int6.
+    double head = 2, hub = 2;
+    if (arithmetic == Arithmetic::int8) {
+        head = hub_dtype == PackedDtype::int8 ? 1 + 4.0 / 128 : 0.75 + 2.0 / 32;
+        hub = hub_dtype == PackedDtype::int8   ? head
+              : hub_dtype == PackedDtype::int6 ? 0.75 + 2.0 / 64
+                                               : 0.5 + 4.0 / 32;
+    }
     double bytes = head * c.vocab_size * c.hidden_size;
     for (std::uint32_t layer = 0; layer < c.num_layers; ++layer) {
         bytes += hub * c.hidden_size * (2 * q + 2 * kv);
@@ -128,14 +135,14 @@ struct Bench {
     std::vector<Variant> variants;
     double bandwidth;
     KvDtype kv_dtype = KvDtype::f32;
-    bool hub_int4 = false;
+    PackedDtype hub_dtype = PackedDtype::int6;
 
     void print(const char* phase, std::uint32_t rows_per_step) {
         for (Variant& variant : variants) {
             StepTimes& steps = variant.steps;
             steps.sort();
             const bool is_decode = std::strcmp(phase, "decode") == 0 && rows_per_step == 1;
-            const double bytes = is_decode ? bytes_per_token(package, variant.arithmetic, hub_int4)
+            const double bytes = is_decode ? bytes_per_token(package, variant.arithmetic, hub_dtype)
                                            : 0;
 
             std::printf("%s,%s,%zu,%s,%u,%.1f,%.2f,%.0f,%.1f,%.3f\n", shape.c_str(), variant.name(),
@@ -283,7 +290,7 @@ struct Flags {
     std::uint32_t threads = 0, tokens = 128, repeats = 5, context = 0, users = 0;
     std::vector<std::size_t> ranges;
     KvDtype kv_dtype = KvDtype::f32;
-    PackedDtype hub_dtype = PackedDtype::int8;
+    PackedDtype hub_dtype = PackedDtype::int6;
 };
 
 Flags parse(int argc, char** argv) {
@@ -300,7 +307,9 @@ Flags parse(int argc, char** argv) {
         else if (flag == "--kv-dtype")
             flags.kv_dtype = parse_kv_dtype(value).value_or(KvDtype::f32);
         else if (flag == "--hub-dtype")
-            flags.hub_dtype = value == "int4" ? PackedDtype::int4 : PackedDtype::int8;
+            flags.hub_dtype = value == "int4"   ? PackedDtype::int4
+                              : value == "int8" ? PackedDtype::int8
+                                                : PackedDtype::int6;
         else if (flag == "--context")
             flags.context = number;
         else if (flag == "--users")
@@ -334,13 +343,7 @@ void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool
                               "bytes_per_step,bound_tok_s,cpu_ms"
                             : "shape,threads,users,ranges,turn,step_ms,ratio");
 
-    Bench bench{flags.shape,
-                threads,
-                **package,
-                {},
-                bandwidth,
-                flags.kv_dtype,
-                flags.hub_dtype == PackedDtype::int4};
+    Bench bench{flags.shape, threads, **package, {}, bandwidth, flags.kv_dtype, flags.hub_dtype};
     for (const Arithmetic one : {Arithmetic::exact, Arithmetic::int8}) {
         if (flags.arithmetic == (one == Arithmetic::exact ? "int8" : "exact")) continue;
         auto decoder = Decoder::create(*package, threads,

@@ -22,6 +22,7 @@
 #include "hub/engine/kernels/matmul.h"
 #include "hub/model/pack/synth.h"
 #include "protocol/half.h"
+#include "protocol/hub_codes.h"
 #include "protocol/tensor_format.h"
 
 namespace moex {
@@ -63,10 +64,10 @@ struct Ring {
         count = std::max<std::size_t>(1, bytes / shape.size_bytes());
         memory = AlignedBuffer(count * shape.size_bytes());
 
-        if (dtype == PackedDtype::int8)
-            pack_random_int8();
-        else
+        if (dtype == PackedDtype::int4)
             pack_random_int4();
+        else
+            pack_random_weights();
         for (std::size_t i = 1; i < count; ++i)
             std::copy_n(memory.data(), shape.size_bytes(), memory.data() + i * shape.size_bytes());
     }
@@ -77,14 +78,16 @@ struct Ring {
     }
 
   private:
-    void pack_random_int8() {
+    void pack_random_weights() {
         std::mt19937 random(1);
         std::vector<bfloat16> weights(std::size_t{shape.num_out} * shape.num_in);
         for (bfloat16& one : weights)
             one = float_to_bfloat16(static_cast<float>(random() % 2001) / 1000.0f - 1.0f);
-        pack_int8(memory.data(), shape,
-                  {weights.data(), WeightDtype::bf16, shape.num_out, shape.num_in}, 0,
-                  shape.num_panels());
+        const WeightMatrix from{weights.data(), WeightDtype::bf16, shape.num_out, shape.num_in};
+        if (shape.dtype == PackedDtype::int8)
+            pack_int8(memory.data(), shape, from, 0, shape.num_panels());
+        else
+            pack_int6(memory.data(), shape, from, 0, shape.num_panels());
     }
     void pack_random_int4() {
         std::mt19937 random(1);
@@ -144,7 +147,7 @@ class StageBench {
             rows_.push_back({name, 1, bytes, bytes / seconds, bandwidth_});
         else
             rows_.push_back(
-                {name, rows_each, macs, macs / seconds, cached_rate(ring.shape.dtype, rows_each)});
+                {name, rows_each, macs, macs / seconds, cached_rate(ring.shape, rows_each)});
     }
 
     // One row of one sequence over its whole cache, layer after layer.
@@ -206,10 +209,10 @@ class StageBench {
     }
 
     // GMAC/s of the kernel alone: weights in the first cache, no thread waits for another.
-    double cached_rate(PackedDtype dtype, std::uint32_t num_rows) {
-        double& known = cached_[{dtype, num_rows}];
+    double cached_rate(const PackedMatrix& shape, std::uint32_t num_rows) {
+        double& known = cached_[{shape.dtype, num_rows}];
         if (known > 0) return known;
-        const Ring ring(dtype, panel_outs, config_.hidden_size, 0);
+        const Ring ring(shape.dtype, panel_outs, config_.hidden_size, 0, shape.group_size);
         QuantizedBuffer buffer;
         const std::vector<float> x(std::size_t{num_rows} * ring.shape.num_in, 0.5f);
         const QuantizedRows rows = quantize_rows(buffer, {x.data(), ring.shape.num_in, num_rows},
@@ -323,19 +326,24 @@ int run(const Flags& flags) {
 
     const std::uint32_t qkv_out = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
     const Ring attention(PackedDtype::int8, qkv_out, c.hidden_size, ring_bytes),
+        attention_int6(PackedDtype::int6, qkv_out, c.hidden_size, ring_bytes, hub_int6_group_size),
         attention_int4(PackedDtype::int4, qkv_out, c.hidden_size, ring_bytes, 32),
         head(PackedDtype::int8, c.vocab_size, c.hidden_size, ring_bytes),
+        head_int6(PackedDtype::int6, c.vocab_size, c.hidden_size, ring_bytes, 32),
         up(PackedDtype::int4, 2 * c.moe_intermediate_size, c.hidden_size, ring_bytes),
         down(PackedDtype::int4, c.hidden_size, c.moe_intermediate_size, ring_bytes);
 
     bench.product("qkv_int8", attention, 1, 1);
+    bench.product("qkv_int6", attention_int6, 1, 1);
     bench.product("qkv_int4", attention_int4, 1, 1);
     bench.product("head_int8", head, 1, 1);
+    bench.product("head_int6", head_int6, 1, 1);
     bench.product("experts_up_int4", up, c.top_k, 1);
     bench.product("experts_down_int4", down, c.top_k, 1);
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8})
         bench.attention(flags.context, dtype);
     bench.product("qkv_int8", attention, 1, 256);
+    bench.product("qkv_int6", attention_int6, 1, 256);
     bench.product("experts_up_int4", up, c.num_experts, 32);
     bench.product("experts_down_int4", down, c.num_experts, 32);
 

@@ -243,10 +243,10 @@ const Setting engine_settings[] = {
      "as fast); auto: int8 for INT4 experts, exact for others and with --deterministic",
      0, 0, "auto|exact|int8"},
     {"hub-dtype", word, runs_model | command_pack | command_synth, "DTYPE", "auto",
-     "of attention and dense matrices in int8 arithmetic: int8, or int4 (fewer bytes a token, less "
-     "exact); the LM head keeps 8 bits; auto: as the package has them, int8 where they are bf16. "
-     "Of pack and synth: what the package holds; auto: bf16",
-     0, 0, "auto|bf16|int8|int4"},
+     "of attention and dense matrices in int8 arithmetic: int8, int6, or int4 (fewer bytes a "
+     "token, less exact; the LM head has 6 bits then, too); auto: as the package has them, int6 "
+     "where they are bf16. Of pack and synth: what the package holds, never int6; auto: bf16",
+     0, 0, "auto|bf16|int8|int6|int4"},
     {"gpu", word, command_serve | command_generate, "auto|off|NAME", "off",
      "on a GPU of this machine, through Vulkan: attention, routers and LM head; with generate and "
      "with --backend local the experts, too, unless --deterministic. auto takes a real one and "

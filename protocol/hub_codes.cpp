@@ -49,6 +49,21 @@ float quantize_int8_group(std::span<const float> weights, std::int8_t* codes) {
     return largest / 127.0f;
 }
 
+half quantize_int6_group(std::span<const float> weights, std::int8_t* codes) {
+    float largest = 0;
+    for (const float weight : weights)
+        if (std::fabs(weight) > std::fabs(largest)) largest = weight;
+    // A step that f16 still has: of its own sign, since only one side has 32 steps.
+    constexpr float step_min = 1e-5f, step_max = 60000.0f;
+    const half scale = float_to_half(
+        std::copysign(std::clamp(std::fabs(largest) / 32.0f, step_min, step_max), -largest));
+    const float step = half_to_float(scale);
+    for (std::size_t k = 0; k < weights.size(); ++k)
+        codes[k] = static_cast<std::int8_t>(
+            static_cast<std::int32_t>(nearest(std::clamp(weights[k] / step, -32.0f, 31.0f))));
+    return scale;
+}
+
 std::uint32_t quantize_int4_group(std::span<const float> weights, std::uint32_t* codes) {
     const auto [least, most] = std::minmax_element(weights.begin(), weights.end());
     // A step that f16 still has, and a zero of which f16 has the ones.

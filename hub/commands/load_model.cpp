@@ -43,7 +43,8 @@ Result<Arithmetic> arithmetic_of(const Settings& settings, const ModelPackage& p
 
 // What int8 arithmetic packs the hub's matrices to. What the package has in codes stays so, but
 // that int8 ones can be rounded again.
-Result<PackedDtype> hub_dtype_of(const Settings& settings, const ModelPackage& package) {
+Result<std::optional<PackedDtype>> hub_dtype_of(const Settings& settings,
+                                                const ModelPackage& package) {
     const std::string& asked = settings.text("hub-dtype");
     if (asked == "bf16")
         return Error{ErrorCode::invalid_argument,
@@ -51,13 +52,17 @@ Result<PackedDtype> hub_dtype_of(const Settings& settings, const ModelPackage& p
                      "what the package has"};
 
     const HubDtype has = package.hub_dtype();
-    if (asked == "int8" && has == HubDtype::int4)
+    if ((asked == "int8" || asked == "int6") && has == HubDtype::int4)
         log_warn("model: the package has its hub's matrices in 4 bits, and they stay so",
                  kv("asked", asked));
-    if (asked == "int4" && has == HubDtype::int8)
-        log_warn("model: matrices of 8 bits are rounded again to 4; a package of bf16 loses less",
+    if ((asked == "int4" || asked == "int6") && has == HubDtype::int8)
+        log_warn(text("model: matrices of 8 bits are rounded again to ", asked == "int4" ? 4 : 6,
+                      "; a package of bf16 loses less"),
                  kv("asked", asked));
-    return asked == "int4" ? PackedDtype::int4 : PackedDtype::int8;
+    if (asked == "auto") return std::optional<PackedDtype>();
+    return std::optional(asked == "int4"   ? PackedDtype::int4
+                         : asked == "int6" ? PackedDtype::int6
+                                           : PackedDtype::int8);
 }
 
 KvDtype kv_dtype_of(const Settings& settings, Arithmetic arithmetic) {

@@ -14,13 +14,17 @@
 namespace moex {
 namespace {
 
-PackOptions pack_options_of(const Settings& settings) {
+Result<PackOptions> pack_options_of(const Settings& settings) {
     PackOptions options;
     options.expert_dtype = parse_expert_dtype(settings.text("expert-dtype")).value();
     options.group_size_max = static_cast<std::uint32_t>(std::stoul(settings.text("group")));
     options.name = settings.text("name");
-    if (const auto dtype = parse_hub_dtype(settings.text("hub-dtype")); dtype.ok())
-        options.hub_dtype = *dtype;
+    const std::string& hub_dtype = settings.text("hub-dtype");
+    if (hub_dtype == "int6")
+        return Error{ErrorCode::invalid_argument,
+                     "--hub-dtype int6 is what a hub rounds bf16 to at load; a package has bf16, "
+                     "int8 or int4"};
+    if (const auto dtype = parse_hub_dtype(hub_dtype); dtype.ok()) options.hub_dtype = *dtype;
     return options;
 }
 
@@ -117,7 +121,9 @@ int run_pack(const Invocation& invocation) {
     const std::string& out = *invocation.argument("OUT");
     const auto shadow = shadow_options_of(invocation);
     if (!shadow.ok()) return fail(shadow.error().message);
-    PackOptions options = pack_options_of(invocation.settings);
+    Result<PackOptions> chosen = pack_options_of(invocation.settings);
+    if (!chosen.ok()) return fail(chosen.error().message);
+    PackOptions options = *std::move(chosen);
     options.hub_f32 = invocation.settings.on("hub-f32");
 
     const std::string* calibration = invocation.argument("--calibrate");
@@ -154,7 +160,9 @@ int run_synth(const Invocation& invocation) {
     if (const std::uint64_t tokens = invocation.settings.number("context"); tokens > 0)
         config->context_tokens = static_cast<std::uint32_t>(tokens);
 
-    PackOptions options = pack_options_of(invocation.settings);
+    const Result<PackOptions> chosen = pack_options_of(invocation.settings);
+    if (!chosen.ok()) return fail(chosen.error().message);
+    const PackOptions& options = *chosen;
     if (invocation.check_only) return exit_stopped;
 
     const std::string name = options.name.empty() ? *invocation.argument("--shape") : options.name;

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <vector>
@@ -29,9 +30,9 @@ struct DecoderOptions {
     // Of the hub's matrices, the router's excepted. Attention, norms and sums stay f32. Within an
     // arithmetic a row's bits depend on neither batch, chunk nor threads.
     Arithmetic arithmetic = Arithmetic::exact;
-    // What int8 arithmetic packs them to, the LM head's excepted, which keeps 8 bits; a package
-    // whose matrices have 4 bits keeps them.
-    PackedDtype hub_dtype = PackedDtype::int8;
+    // What int8 arithmetic packs them to (see load_decoder_weights()); a package whose matrices
+    // have 4 bits keeps them.
+    std::optional<PackedDtype> hub_dtype;
 };
 
 class ExpertForesight;

@@ -3,6 +3,8 @@
 namespace moex {
 namespace {
 
+constexpr std::uint32_t head_group_size = 32;  // of 6 bits
+
 std::string shape_text(std::span<const std::uint64_t> shape) {
     std::string out = "[";
     for (const std::uint64_t size : shape) out += text(out.size() > 1 ? ", " : "", size);
@@ -45,8 +47,15 @@ class Loader {
         out = hub_matrix_of(found, num_out, num_in, hub_dtype_);
         return {};
     }
+    // The head's rounding costs most: 6 bits are the fewest, their groups smaller ones, and codes
+    // of 8 stay.
+    HubMatrix head_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in) {
+        if (hub_dtype_ == PackedDtype::int8 || found.dtype == TensorDtype::int8)
+            return hub_matrix_of(found, num_out, num_in, PackedDtype::int8);
+        return hub_matrix_of(found, num_out, num_in, PackedDtype::int6, head_group_size);
+    }
     HubMatrix hub_matrix_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in,
-                            PackedDtype dtype) {
+                            PackedDtype dtype, std::uint32_t group_size = 0) {
         HubMatrix out;
         if (arithmetic_ == Arithmetic::int8 && stays_in_codes(found, dtype)) {
             pack_codes(out.packed, found, num_out, num_in);
@@ -57,7 +66,7 @@ class Loader {
         out.exact = matrix_of(found, num_out, num_in);
         if (arithmetic_ == Arithmetic::exact) return out;
 
-        pack_hub_matrix(out.packed, out.exact, dtype, weights_.packed, threads_);
+        pack_hub_matrix(out.packed, out.exact, dtype, weights_.packed, threads_, group_size);
         out.exact = {};
         weights_.converted.resize(num_converted);  // packed from, and not needed again
         return out;
@@ -141,8 +150,10 @@ Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config,
 }  // namespace
 
 Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
-                                            PackedDtype hub_dtype, ThreadPool& threads) {
+                                            std::optional<PackedDtype> asked, ThreadPool& threads) {
     const ModelConfig& config = package.config();
+    const PackedDtype hub_dtype = asked.value_or(
+        package.hub_dtype() == HubDtype::bf16 ? PackedDtype::int6 : PackedDtype::int8);
     DecoderWeights weights;
     Loader load(package, weights, arithmetic, hub_dtype, threads);
 
@@ -157,8 +168,7 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithme
         MOEX_ASSIGN(own, load.tensor("lm_head.weight", {config.vocab_size, config.hidden_size}));
         head = own;
     }
-    weights.head = load.hub_matrix_of(head, config.vocab_size, config.hidden_size,
-                                      PackedDtype::int8);
+    weights.head = load.head_of(head, config.vocab_size, config.hidden_size);
 
     weights.layers.resize(config.num_layers);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,10 +32,12 @@ struct DecoderWeights {
     PackedMemory packed;  // what the packed matrices borrow
 };
 
-// `hub_dtype`: of packed matrices but the head's, which is int8. Codes that the package has are
-// taken as they are, int8 ones rounded again where int4 is asked for. An error names the tensor,
-// what was found and what was wanted.
+// `hub_dtype`: of packed matrices; without one int6 of a package without codes. The
+// head is int6 where int4 is asked for. Codes that the package has are taken as they are, int8 ones
+// but the head's rounded again where fewer bits are asked for. An error names the tensor, what was
+// found and what was wanted.
 Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
-                                            PackedDtype hub_dtype, ThreadPool& threads);
+                                            std::optional<PackedDtype> hub_dtype,
+                                            ThreadPool& threads);
 
 }  // namespace moex

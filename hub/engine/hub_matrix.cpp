@@ -18,6 +18,19 @@ void pack_panels(PackedMatrix& out, PackedMemory& memory, ThreadPool& threads, c
     });
 }
 
+using PackWeights = void (*)(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
+                             std::uint32_t panel_begin, std::uint32_t panel_end);
+PackWeights pack_weights(PackedDtype dtype) {
+    if (dtype == PackedDtype::int8) return pack_int8;
+    if (dtype == PackedDtype::int6) return pack_int6;
+    return pack_int4;
+}
+
+std::uint32_t default_group_size(PackedDtype dtype, std::uint32_t num_in) {
+    if (dtype == PackedDtype::int8) return packed_group_size(num_in);
+    return dtype == PackedDtype::int6 ? hub_int6_group_size : hub_int4_group_size;
+}
+
 }  // namespace
 
 std::byte* PackedMemory::take(std::size_t size_bytes) {
@@ -35,17 +48,14 @@ std::byte* PackedMemory::take(std::size_t size_bytes) {
 }
 
 void pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, PackedDtype dtype,
-                     PackedMemory& memory, ThreadPool& threads) {
-    const bool is_int4 = dtype == PackedDtype::int4;
+                     PackedMemory& memory, ThreadPool& threads, std::uint32_t group_size) {
     out = {.dtype = dtype,
            .num_out = from.num_out,
            .num_in = from.num_in,
-           .group_size = is_int4 ? hub_int4_group_size : packed_group_size(from.num_in)};
+           .group_size = group_size != 0 ? group_size : default_group_size(dtype, from.num_in)};
+    const PackWeights pack = pack_weights(dtype);
     pack_panels(out, memory, threads, [&](std::byte* to, std::uint32_t begin, std::uint32_t end) {
-        if (is_int4)
-            pack_int4(to, out, from, begin, end);
-        else
-            pack_int8(to, out, from, begin, end);
+        pack(to, out, from, begin, end);
     });
 }
 

@@ -29,9 +29,9 @@ class PackedMemory {
     std::size_t left_bytes_ = 0;  // of the last piece; its pages are taken when they are written
 };
 
-// Packs `from` to int8, or to int4 in groups of 32; `out` borrows from `memory`.
+// Packs `from`; `out` borrows from `memory`. A `group_size` of 0 is that of protocol/hub_codes.h.
 void pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, PackedDtype dtype,
-                     PackedMemory& memory, ThreadPool& threads);
+                     PackedMemory& memory, ThreadPool& threads, std::uint32_t group_size = 0);
 // The codes that a package has, in panels: nothing is rounded.
 void pack_hub_matrix(PackedMatrix& out, const Int8Matrix& from, PackedMemory& memory,
                      ThreadPool& threads);

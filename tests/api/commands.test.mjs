@@ -284,10 +284,16 @@ test('a hub in codes is told by inspect, and --hub-dtype says what it does with 
     const other = await write('--hub-dtype', dtype === 'int8' ? 'int4' : 'int8');
     assert.equal(other.code, 0, other.stderr);
     assert.match(other.stderr, dtype === 'int8' ? /rounded again to 4/ : /in 4 bits, and they stay so/);
+    const six = await write('--hub-dtype', 'int6');
+    assert.equal(six.code, 0, six.stderr);
+    assert.match(six.stderr, dtype === 'int8' ? /rounded again to 6/ : /in 4 bits, and they stay so/);
     const refused = await write('--hub-dtype', 'bf16');
     assert.equal(refused.code, 1);
     assert.match(refused.stderr, /--hub-dtype bf16 is for pack and synth/);
   }
+  const six = await runHub(['synth', '--shape', 'tiny', `${folder}/int6`, '--hub-dtype', 'int6']);
+  assert.equal(six.code, 1);
+  assert.match(six.stderr, /a package has bf16, int8 or int4/);
 }));
 
 test('a package without its blobs is served, and what computes here says what is missing', () =>

@@ -1,5 +1,6 @@
 // "This device" in the chat page, in a real Chromium on the software adapter: the model comes from the hub once, then
-// the page answers by itself, with the hub's words, also while there is no hub.
+// the page answers by itself, with the words of a hub that rounds its matrices to 8 bits, as a page does, also while
+// there is no hub.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
@@ -16,7 +17,7 @@ before(async () => { browser = await launch(); });
 after(async () => { await browser?.close(); });
 
 test("an empty store, consent, the hub's own words, and on without the hub", async (t) => {
-  const hub = await Hub.start(["--backend", "local"]);
+  const hub = await Hub.start(["--backend", "local", "--hub-dtype", "int8"]);
   t.after(() => hub.remove());
   const expected = await greedy(hub, prompt);
   const other = "What is in the box?";
@@ -114,7 +115,7 @@ test("the settings of sampling give what they give at the hub, and a form of ans
 });
 
 test("cancel, stop words, and a continuation", async (t) => {
-  const hub = await Hub.start(["--backend", "local"]);
+  const hub = await Hub.start(["--backend", "local", "--hub-dtype", "int8"]);
   t.after(() => hub.remove());
   const { text } = await greedy(hub, prompt);
   const page = await openChat(await browser.newContext(), hub);
@@ -145,7 +146,7 @@ test("cancel, stop words, and a continuation", async (t) => {
 });
 
 test("a GPU that is lost in mid-answer gives the same words", async (t) => {
-  const hub = await Hub.start(["--backend", "local"]);
+  const hub = await Hub.start(["--backend", "local", "--hub-dtype", "int8"]);
   t.after(() => hub.remove());
   const page = await openChat(await browser.newContext(), hub);
   await chooseDevice(page);
@@ -166,7 +167,7 @@ test("a GPU that is lost in mid-answer gives the same words", async (t) => {
 });
 
 test("a browser without WebGPU says so", async (t) => {
-  const hub = await Hub.start(["--backend", "local"]);
+  const hub = await Hub.start(["--backend", "local", "--hub-dtype", "int8"]);
   t.after(() => hub.remove());
   const blind = await launch([], { webgpu: false });
   t.after(() => blind.close());

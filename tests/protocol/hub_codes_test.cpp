@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "protocol/half.h"
 #include "protocol/tensor_format.h"
 
 namespace moex {
@@ -45,6 +46,32 @@ TEST(HubCodesTest, TiesGoToTheEvenCodeAndZerosStayZeros) {
     EXPECT_EQ(quantize_int8_group(weights, codes), 1.0f);
     EXPECT_EQ(codes[0], -127);
     for (int k = 1; k < 32; ++k) EXPECT_EQ(codes[k] % 2, 0) << k;
+}
+
+TEST(HubCodesTest, GroupsOf6BitsFollowTheirFormula) {
+    for (const std::size_t size : {32u, 64u, 128u})
+        for (std::uint32_t seed = 0; seed < 200; ++seed) {
+            const auto weights = random_weights(size, seed % 2 == 0 ? 0.02f : 3e-3f, seed);
+            float largest = 0;
+            for (const float weight : weights)
+                if (std::fabs(weight) > std::fabs(largest)) largest = weight;
+            std::vector<std::int8_t> codes(size);
+            const half scale = quantize_int6_group(weights, codes.data());
+            EXPECT_EQ(scale, float_to_half(-largest / 32));
+            const float step = half_to_float(scale);
+            for (std::size_t k = 0; k < size; ++k) {
+                EXPECT_EQ(codes[k],
+                          std::fmin(std::fmax(std::nearbyint(weights[k] / step), -32.0f), 31.0f));
+                // The side without a 32nd step loses at most that one; f16's rounding of the scale
+                // is within it.
+                EXPECT_NEAR(step * codes[k], weights[k], 1.02f * std::fabs(step)) << seed;
+            }
+        }
+
+    const std::vector<float> zeros(64, 0.0f);
+    std::int8_t codes[64];
+    EXPECT_LE(std::fabs(half_to_float(quantize_int6_group(zeros, codes))), 1.1e-5f);
+    for (const std::int8_t code : codes) EXPECT_EQ(code, 0);
 }
 
 TEST(HubCodesTest, GroupsOf4BitsFollowTheirFormula) {

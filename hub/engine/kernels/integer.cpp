@@ -77,22 +77,38 @@ void put_int4(std::byte* block, std::uint32_t lane, std::uint32_t scale_zero,
     }
 }
 
-// Every group of every output, those that fill up the last panel included:
+// One output's group of int6, the first or the second of its block.
+void put_int6(std::byte* block, std::uint32_t second, std::uint32_t lane, half scale,
+              const std::int8_t* codes, std::size_t group_size) {
+    std::memcpy(block + second * 32 + lane * 2, &scale, 2);
+    std::byte* to = block + 64 + second * group_size * 12;
+    for (std::size_t first = 0; first < group_size; first += 16)
+        for (std::size_t part = 0; part < 3; ++part)
+            for (std::size_t k = 0; k < 4; ++k) {
+                const auto low = static_cast<std::uint32_t>(codes[first + 4 * part + k] + 32),
+                           last = static_cast<std::uint32_t>(codes[first + 12 + k] + 32);
+                const auto both = static_cast<std::byte>(low | (last >> 2 * part & 3) << 6);
+                to[(first / 16 * 3 + part) * 64 + lane * 4 + k] = both;
+            }
+}
+
+// Every group of every output, those that fill up the last panel and its last block included:
 // pack_group(block, lane, out, group).
 template <class PackGroup>
 void for_groups(std::byte* to, const PackedMatrix& shape, std::uint32_t panel_begin,
                 std::uint32_t panel_end, const PackGroup& pack_group) {
     for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel) {
-        std::byte* block = to + panel * shape.panel_bytes();
-        for (std::uint32_t group = 0; group < shape.num_groups();
-             ++group, block += shape.block_bytes())
+        std::byte* const begin = to + panel * shape.panel_bytes();
+        const std::uint32_t per_block = shape.groups_per_block();
+        for (std::uint32_t group = 0; group < shape.num_blocks() * per_block; ++group)
             for (std::uint32_t lane = 0; lane < panel_outs; ++lane)
-                pack_group(block, lane, std::size_t{panel} * panel_outs + lane, group);
+                pack_group(begin + group / per_block * shape.block_bytes(), lane,
+                           std::size_t{panel} * panel_outs + lane, group);
     }
 }
 
 // The same for weights, of which there are zeros beyond the matrix: pack_weights(block, lane,
-// weights).
+// group, weights).
 template <class PackWeights>
 void for_weights(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                  std::uint32_t panel_begin, std::uint32_t panel_end,
@@ -102,12 +118,12 @@ void for_weights(std::byte* to, const PackedMatrix& shape, const WeightMatrix& f
                [&](std::byte* block, std::uint32_t lane, std::size_t out, std::uint32_t group) {
                    const std::uint32_t group_size = shape.group_size, first = group * group_size;
                    std::fill_n(weights, group_size, 0.0f);
-                   const std::uint32_t count = out < shape.num_out
+                   const std::uint32_t count = out < shape.num_out && first < shape.num_in
                                                    ? std::min(group_size, shape.num_in - first)
                                                    : 0;
                    for (std::uint32_t k = 0; k < count; ++k)
                        weights[k] = weight_at(from, out * shape.num_in + first + k);
-                   pack_weights(block, lane, std::span<const float>(weights, group_size));
+                   pack_weights(block, lane, group, std::span<const float>(weights, group_size));
                });
 }
 
@@ -115,12 +131,13 @@ void for_weights(std::byte* to, const PackedMatrix& shape, const WeightMatrix& f
 
 void pack_int8(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end) {
-    for_weights(to, shape, from, panel_begin, panel_end,
-                [](std::byte* block, std::uint32_t lane, std::span<const float> weights) {
-                    std::int8_t codes[128];
-                    const float scale = quantize_int8_group(weights, codes);
-                    put_int8(block, lane, scale, codes, weights.size() / 4);
-                });
+    for_weights(
+        to, shape, from, panel_begin, panel_end,
+        [](std::byte* block, std::uint32_t lane, std::uint32_t, std::span<const float> weights) {
+            std::int8_t codes[128];
+            const float scale = quantize_int8_group(weights, codes);
+            put_int8(block, lane, scale, codes, weights.size() / 4);
+        });
 }
 
 void pack_int8(std::byte* to, const PackedMatrix& shape, const Int8Matrix& from,
@@ -136,14 +153,26 @@ void pack_int8(std::byte* to, const PackedMatrix& shape, const Int8Matrix& from,
                });
 }
 
-void pack_int4(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
+void pack_int6(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end) {
     for_weights(to, shape, from, panel_begin, panel_end,
-                [](std::byte* block, std::uint32_t lane, std::span<const float> weights) {
-                    std::uint32_t words[16];
-                    const std::uint32_t scale_zero = quantize_int4_group(weights, words);
-                    put_int4(block, lane, scale_zero, words, weights.size() / 8);
+                [](std::byte* block, std::uint32_t lane, std::uint32_t group,
+                   std::span<const float> weights) {
+                    std::int8_t codes[128];
+                    const half scale = quantize_int6_group(weights, codes);
+                    put_int6(block, group % 2, lane, scale, codes, weights.size());
                 });
+}
+
+void pack_int4(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
+               std::uint32_t panel_begin, std::uint32_t panel_end) {
+    for_weights(
+        to, shape, from, panel_begin, panel_end,
+        [](std::byte* block, std::uint32_t lane, std::uint32_t, std::span<const float> weights) {
+            std::uint32_t words[16];
+            const std::uint32_t scale_zero = quantize_int4_group(weights, words);
+            put_int4(block, lane, scale_zero, words, weights.size() / 8);
+        });
 }
 
 void pack_int4(std::byte* to, const PackedMatrix& shape, const Int4Matrix& from,

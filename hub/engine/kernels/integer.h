@@ -1,6 +1,6 @@
-// Matrix products in integers: weights of 4 or 8 bits times activations of 8 bits, in groups along
-// the inputs. Within a group everything is a whole number and exact; a group enters its output in
-// f32 by one formula, one rounding after the other, from the first group to the last:
+// Matrix products in integers: weights of 4, 6 or 8 bits times activations of 8 bits, in groups
+// along the inputs. Within a group everything is a whole number and exact; a group enters its
+// output in f32 by one formula, one rounding after the other, from the first group to the last:
 //   total = total + (weight_scale · x_scale) · (sum of codes · x_codes − zero · sum of x_codes)
 // No step may be fused. So every instruction set, every number of rows and of threads gives the
 // same bits, and a test holds each path to the portable one with ==.
@@ -37,13 +37,18 @@ class AlignedBuffer {
 // Outputs are cut into panels of 16; the last one is filled up with zeros.
 inline constexpr std::uint32_t panel_outs = 16;
 
-enum class PackedDtype : std::uint8_t { int8, int4 };
+enum class PackedDtype : std::uint8_t { int8, int6, int4 };
 
-// A weight matrix in panels, borrowed. Panel by panel, group by group one block of block_bytes():
+// A weight matrix in panels, borrowed. Panel by panel, group by group (int6: two by two, the second
+// of the last perhaps unused) one block of block_bytes():
 //   int8   f32 scale[16]                  s8 code[group_size / 4][16][4]
+//   int6   f16 scale[2][16]               u8 codes[2][group_size / 16][3][16][4]
 //   int4   f16 scale[16], f16 zero[16]    u8 codes[group_size / 8][16][4]
 // [16] counts outputs, [4] neighbouring inputs. A byte of int4 has input i in its low half and
-// input i + 4 in its high half. Inputs beyond num_in have code 0 (and meet an x of 0).
+// input i + 4 in its high half. Of 16 inputs in int6, byte b of the three has input 4 b + i in its
+// low six bits; its high two are bits 2 b and 2 b + 1 of input 12 + i. Codes of 6 bits are held
+// plus 32. Inputs beyond num_in have code 0 (and meet an x of 0). A panel is read from its first
+// byte to its last without a gap: with all scales in front memory gave half as much.
 struct PackedMatrix {
     const std::byte* data = nullptr;
     PackedDtype dtype = PackedDtype::int8;
@@ -51,10 +56,18 @@ struct PackedMatrix {
 
     std::uint32_t num_panels() const { return (num_out + panel_outs - 1) / panel_outs; }
     std::uint32_t num_groups() const { return (num_in + group_size - 1) / group_size; }
-    std::size_t block_bytes() const {
-        return 64 + std::size_t{group_size} * (dtype == PackedDtype::int8 ? 16 : 8);
+    std::uint32_t groups_per_block() const { return dtype == PackedDtype::int6 ? 2 : 1; }
+    std::size_t group_code_bytes() const {
+        const std::uint32_t bits = dtype == PackedDtype::int8   ? 8
+                                   : dtype == PackedDtype::int6 ? 6
+                                                                : 4;
+        return std::size_t{group_size} * panel_outs * bits / 8;
     }
-    std::size_t panel_bytes() const { return num_groups() * block_bytes(); }
+    std::size_t block_bytes() const { return 64 + groups_per_block() * group_code_bytes(); }
+    std::uint32_t num_blocks() const {
+        return (num_groups() + groups_per_block() - 1) / groups_per_block();
+    }
+    std::size_t panel_bytes() const { return num_blocks() * block_bytes(); }
     std::size_t size_bytes() const { return num_panels() * panel_bytes(); }
     const std::byte* panel(std::uint32_t index) const { return data + index * panel_bytes(); }
 };
@@ -65,6 +78,8 @@ std::uint32_t packed_group_size(std::uint32_t num_in);
 // Writes the panels [panel_begin, panel_end) of `shape`, whose other members are set; `to` has
 // shape.size_bytes(). Codes are those of protocol/hub_codes.h.
 void pack_int8(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
+               std::uint32_t panel_begin, std::uint32_t panel_end);
+void pack_int6(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end);
 void pack_int4(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end);
@@ -88,11 +103,17 @@ void integer_add_scaled(std::span<float> sum, std::span<const float> y, float fa
 using IntegerProduct = void (*)(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
                                 std::uint32_t panel_begin, std::uint32_t panel_end);
 
+struct IntegerProducts {
+    IntegerProduct int8 = nullptr, int6 = nullptr, int4 = nullptr;
+    IntegerProduct of(PackedDtype dtype) const {
+        return dtype == PackedDtype::int8 ? int8 : dtype == PackedDtype::int6 ? int6 : int4;
+    }
+};
+
 // One instruction set: gemv takes one row, gemm any number.
 struct IntegerPath {
     const char* name = nullptr;  // "AVX2"
-    IntegerProduct gemv_int8 = nullptr, gemv_int4 = nullptr;
-    IntegerProduct gemm_int8 = nullptr, gemm_int4 = nullptr;
+    IntegerProducts gemv, gemm;
 };
 
 // Every path of this program, the best first and the portable one last.

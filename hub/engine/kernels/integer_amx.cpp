@@ -51,7 +51,23 @@ void unpack_int4(std::uint8_t* to, const std::byte* codes, std::uint32_t group_s
     }
 }
 
-// The sums of a group of int8 (both sides signed) or int4 (weights unsigned), for 32 rows.
+// The same of int6: 192 bytes become four times 64.
+void unpack_int6(std::uint8_t* to, const std::byte* codes, std::uint32_t group_size) {
+    const __m512i low_six = _mm512_set1_epi8(63);
+    for (std::uint32_t k = 0; k < group_size; k += 16, codes += 192, to += 256) {
+        const __m512i a = _mm512_load_si512(codes), b = _mm512_load_si512(codes + 64),
+                      c = _mm512_load_si512(codes + 128);
+        _mm512_store_si512(to, _mm512_and_si512(a, low_six));
+        _mm512_store_si512(to + 64, _mm512_and_si512(b, low_six));
+        _mm512_store_si512(to + 128, _mm512_and_si512(c, low_six));
+        const __m512i two = _mm512_and_si512(_mm512_srli_epi16(a, 6), _mm512_set1_epi8(3)),
+                      four = _mm512_and_si512(_mm512_srli_epi16(b, 4), _mm512_set1_epi8(12)),
+                      six = _mm512_and_si512(_mm512_srli_epi16(c, 2), _mm512_set1_epi8(48));
+        _mm512_store_si512(to + 192, _mm512_or_si512(_mm512_or_si512(two, four), six));
+    }
+}
+
+// The sums of a group of int8 (both sides signed) or fewer bits (weights unsigned), for 32 rows.
 template <PackedDtype DTYPE>
 void sum_group(std::int32_t (*sums)[panel_outs], const void* weights, const std::int8_t* x,
                std::size_t x_stride, std::uint32_t group_size, std::uint32_t step) {
@@ -77,15 +93,17 @@ void sum_group(std::int32_t (*sums)[panel_outs], const void* weights, const std:
 
 // Adds the group's part of one row's totals.
 template <PackedDtype DTYPE>
-inline __m512 add_group(__m512 total, const std::byte* block, const std::int32_t* sums,
+inline __m512 add_group(__m512 total, const std::byte* scales, const std::int32_t* sums,
                         float x_scale, float x_sum) {
     __m512 whole = _mm512_cvtepi32_ps(_mm512_load_si512(sums)), scale;
     if constexpr (DTYPE == PackedDtype::int8) {
-        scale = _mm512_load_ps(block);
+        scale = _mm512_load_ps(scales);
     } else {
-        const auto* halves = reinterpret_cast<const __m256i*>(block);
+        const auto* halves = reinterpret_cast<const __m256i*>(scales);
         scale = _mm512_cvtph_ps(_mm256_load_si256(halves));
-        const __m512 zero = _mm512_cvtph_ps(_mm256_load_si256(halves + 1));
+        const __m512 zero = DTYPE == PackedDtype::int6
+                                ? _mm512_set1_ps(32)
+                                : _mm512_cvtph_ps(_mm256_load_si256(halves + 1));
         whole = _mm512_sub_ps(whole, _mm512_mul_ps(zero, _mm512_set1_ps(x_sum)));
     }
     return _mm512_add_ps(total,
@@ -103,11 +121,12 @@ void product_32(float* out, std::size_t out_stride, const PackedMatrix& weights,
     alignas(64) float totals[2 * tile_rows][panel_outs] = {};
     alignas(64) std::uint8_t unpacked[128 * panel_outs];
 
-    const std::byte* block = weights.panel(panel);
     for (std::uint32_t group = 0; group < rows.num_groups; ++group) {
-        const void* codes = block + 64;
-        if constexpr (DTYPE == PackedDtype::int4) {
-            unpack_int4(unpacked, block + 64, group_size);
+        const GroupPlace at = group_place<DTYPE>(weights, panel, group);
+        const void* codes = at.codes;
+        if constexpr (DTYPE != PackedDtype::int8) {
+            constexpr bool is_int4 = DTYPE == PackedDtype::int4;
+            (is_int4 ? unpack_int4 : unpack_int6)(unpacked, at.codes, group_size);
             codes = unpacked;
         }
         memory_is_read_here(codes);
@@ -115,12 +134,11 @@ void product_32(float* out, std::size_t out_stride, const PackedMatrix& weights,
                          step);
 
         for (std::uint32_t r = 0; r < count; ++r) {
-            const __m512 total = add_group<DTYPE>(_mm512_load_ps(totals[r]), block, sums[r],
+            const __m512 total = add_group<DTYPE>(_mm512_load_ps(totals[r]), at.scales, sums[r],
                                                   rows.row_scales(first_row + r)[group],
                                                   rows.row_sums(first_row + r)[group]);
             _mm512_store_ps(totals[r], total);
         }
-        block += weights.block_bytes();
     }
 
     const std::uint32_t width = panel_width(weights, panel);
@@ -143,9 +161,7 @@ template <PackedDtype DTYPE>
 void gemm(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
           std::uint32_t panel_begin, std::uint32_t panel_end) {
     if (x.num_rows < rows_min) {
-        const IntegerPath& narrow = integer_avx512_vnni();
-        (DTYPE == PackedDtype::int8 ? narrow.gemm_int8 : narrow.gemm_int4)(out, weights, x,
-                                                                           panel_begin, panel_end);
+        integer_avx512_vnni().gemm.of(DTYPE)(out, weights, x, panel_begin, panel_end);
         return;
     }
 
@@ -164,9 +180,10 @@ void gemm(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
 }  // namespace
 
 const IntegerPath& integer_amx() {
-    static const IntegerPath path{"AMX", integer_avx512_vnni().gemv_int8,
-                                  integer_avx512_vnni().gemv_int4, gemm<PackedDtype::int8>,
-                                  gemm<PackedDtype::int4>};
+    static const IntegerPath path{
+        "AMX",
+        integer_avx512_vnni().gemv,
+        {gemm<PackedDtype::int8>, gemm<PackedDtype::int6>, gemm<PackedDtype::int4>}};
     return path;
 }
 

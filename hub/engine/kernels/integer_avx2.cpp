@@ -1,5 +1,6 @@
 // AVX2: products of bytes by maddubs, which adds pairs into 16 bits and saturates there.
 //   int8   |x| · (w with the sign of x): two of 127 · 127 fit
+//   int6   w · x, w plus 32: two pairs of 63 · 127 fit
 //   int4   w · x: eight pairs of 15 · 127 fit before they must move on to 32 bits
 #include "hub/engine/kernels/integer_paths.h"
 
@@ -50,6 +51,42 @@ inline void sum_int8(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row
     }
 }
 
+// Bits 6 and 7 of a, b and c as bits 0 to 5.
+inline __m256i high_twos(__m256i a, __m256i b, __m256i c) {
+    const __m256i two = _mm256_and_si256(_mm256_srli_epi16(a, 6), _mm256_set1_epi8(3)),
+                  four = _mm256_and_si256(_mm256_srli_epi16(b, 4), _mm256_set1_epi8(12)),
+                  six = _mm256_and_si256(_mm256_srli_epi16(c, 2), _mm256_set1_epi8(48));
+    return _mm256_or_si256(_mm256_or_si256(two, four), six);
+}
+
+template <int ROWS>
+inline void sum_int6(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row (&x)[ROWS],
+                     std::size_t first, std::uint32_t group_size) {
+    const __m256i ones = _mm256_set1_epi16(1), low_six = _mm256_set1_epi8(63);
+    for (std::uint32_t k = 0; k < group_size; k += 16, codes += 192) {
+        if constexpr (ROWS == 1)
+            for (int b = 0; b < 3; ++b)
+                _mm_prefetch(reinterpret_cast<const char*>(codes) + 2048 + b * 64, _MM_HINT_T0);
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+            const __m256i a = load(codes + i * 32), b = load(codes + i * 32 + 64),
+                          c = load(codes + i * 32 + 128);
+            const __m256i w[4] = {_mm256_and_si256(a, low_six), _mm256_and_si256(b, low_six),
+                                  _mm256_and_si256(c, low_six), high_twos(a, b, c)};
+#pragma GCC unroll 4
+            for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 2
+                for (int j = 0; j < 4; j += 2) {
+                    const std::int8_t* at = x[r].codes + first + k + 4 * j;
+                    const __m256i pairs = _mm256_add_epi16(
+                        _mm256_maddubs_epi16(w[j], four_codes(at)),
+                        _mm256_maddubs_epi16(w[j + 1], four_codes(at + 4)));
+                    sums[r][i] = _mm256_add_epi32(sums[r][i], _mm256_madd_epi16(pairs, ones));
+                }
+        }
+    }
+}
+
 template <int ROWS>
 inline void sum_int4(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row (&x)[ROWS],
                      std::size_t first, std::uint32_t group_size) {
@@ -90,15 +127,17 @@ inline void sum_int4(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row
 
 // The group's part of eight totals; half i of the panel.
 template <PackedDtype DTYPE>
-inline __m256 group_part(const std::byte* block, int i, __m256i sums, float x_scale, float x_sum) {
+inline __m256 group_part(const std::byte* scales, int i, __m256i sums, float x_scale, float x_sum) {
     const __m256 whole = _mm256_cvtepi32_ps(sums);
     if constexpr (DTYPE == PackedDtype::int8) {
-        const __m256 scale = _mm256_load_ps(reinterpret_cast<const float*>(block) + i * 8);
+        const __m256 scale = _mm256_load_ps(reinterpret_cast<const float*>(scales) + i * 8);
         return _mm256_mul_ps(_mm256_mul_ps(scale, _mm256_set1_ps(x_scale)), whole);
     } else {
-        const auto* halves = reinterpret_cast<const __m128i*>(block);
+        const auto* halves = reinterpret_cast<const __m128i*>(scales);
         const __m256 scale = _mm256_cvtph_ps(_mm_load_si128(halves + i)),
-                     zero = _mm256_cvtph_ps(_mm_load_si128(halves + 2 + i));
+                     zero = DTYPE == PackedDtype::int6
+                                ? _mm256_set1_ps(32)
+                                : _mm256_cvtph_ps(_mm_load_si128(halves + 2 + i));
         const __m256 centred = _mm256_sub_ps(whole, _mm256_mul_ps(zero, _mm256_set1_ps(x_sum)));
         return _mm256_mul_ps(_mm256_mul_ps(scale, _mm256_set1_ps(x_scale)), centred);
     }
@@ -116,24 +155,25 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
         totals[r][0] = totals[r][1] = _mm256_setzero_ps();
     }
 
-    const std::byte* block = weights.panel(panel);
     for (std::uint32_t group = 0; group < rows.num_groups; ++group) {
+        const GroupPlace at = group_place<DTYPE>(weights, panel, group);
         __m256i sums[ROWS][2];
         for (int r = 0; r < ROWS; ++r) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
         const std::size_t first = std::size_t{group} * rows.group_size;
         if constexpr (DTYPE == PackedDtype::int8)
-            sum_int8<ROWS>(sums, block + 64, x, first, rows.group_size);
+            sum_int8<ROWS>(sums, at.codes, x, first, rows.group_size);
+        else if constexpr (DTYPE == PackedDtype::int6)
+            sum_int6<ROWS>(sums, at.codes, x, first, rows.group_size);
         else
-            sum_int4<ROWS>(sums, block + 64, x, first, rows.group_size);
+            sum_int4<ROWS>(sums, at.codes, x, first, rows.group_size);
 
 #pragma GCC unroll 4
         for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 2
             for (int i = 0; i < 2; ++i)
                 totals[r][i] = _mm256_add_ps(
-                    totals[r][i],
-                    group_part<DTYPE>(block, i, sums[r][i], x[r].scales[group], x[r].sums[group]));
-        block += weights.block_bytes();
+                    totals[r][i], group_part<DTYPE>(at.scales, i, sums[r][i], x[r].scales[group],
+                                                    x[r].sums[group]));
     }
 
     const std::uint32_t width = panel_width(weights, panel);
@@ -162,9 +202,9 @@ void product(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
 }  // namespace
 
 const IntegerPath& integer_avx2() {
-    static constexpr IntegerPath path{"AVX2", product<PackedDtype::int8>,
-                                      product<PackedDtype::int4>, product<PackedDtype::int8>,
-                                      product<PackedDtype::int4>};
+    constexpr IntegerProducts products{product<PackedDtype::int8>, product<PackedDtype::int6>,
+                                       product<PackedDtype::int4>};
+    static constexpr IntegerPath path{"AVX2", products, products};
     return path;
 }
 

@@ -14,7 +14,7 @@ namespace {
 using Whole = __m512i;
 using Real = __m512;
 constexpr int lanes = 16, parts = 1, tile_rows = 8;
-constexpr int busy_rows(PackedDtype dtype) { return dtype == PackedDtype::int8 ? 6 : 3; }
+constexpr int busy_rows(PackedDtype dtype) { return dtype == PackedDtype::int4 ? 3 : 6; }
 
 inline Whole load(const std::byte* from) { return _mm512_load_si512(from); }
 inline Whole four_codes(const std::int8_t* from) {
@@ -26,6 +26,16 @@ inline Whole whole_zero() { return _mm512_setzero_si512(); }
 inline Whole plus_128(Whole codes) { return _mm512_xor_si512(codes, _mm512_set1_epi8(-128)); }
 inline Whole low_half(Whole codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
 inline Whole high_half(Whole codes) { return low_half(_mm512_srli_epi16(codes, 4)); }
+inline Whole low_six(Whole codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(63)); }
+// Bits 6 and 7 of a, b and c as bits 0 to 5.
+inline Whole high_twos(Whole a, Whole b, Whole c) {
+    constexpr int first_or_second_in_third = 0xf8;  // a | (b & c)
+    const Whole two = _mm512_and_si512(_mm512_srli_epi16(a, 6), _mm512_set1_epi8(3));
+    const Whole four = _mm512_ternarylogic_epi32(two, _mm512_srli_epi16(b, 4), _mm512_set1_epi8(12),
+                                                 first_or_second_in_third);
+    return _mm512_ternarylogic_epi32(four, _mm512_srli_epi16(c, 2), _mm512_set1_epi8(48),
+                                     first_or_second_in_third);
+}
 inline Whole dot(Whole sum, Whole w, Whole x) { return _mm512_dpbusd_epi32(sum, w, x); }
 inline Real to_real(Whole value) { return _mm512_cvtepi32_ps(value); }
 inline Real real(float value) { return _mm512_set1_ps(value); }
@@ -43,8 +53,9 @@ inline void store(float* to, Real value) { _mm512_store_ps(to, value); }
 }  // namespace
 
 const IntegerPath& integer_avx512_vnni() {
-    constexpr auto int8 = product<PackedDtype::int8>, int4 = product<PackedDtype::int4>;
-    static constexpr IntegerPath path{"AVX512-VNNI", int8, int4, int8, int4};
+    constexpr IntegerProducts products{product<PackedDtype::int8>, product<PackedDtype::int6>,
+                                       product<PackedDtype::int4>};
+    static constexpr IntegerPath path{"AVX512-VNNI", products, products};
     return path;
 }
 

@@ -28,6 +28,14 @@ inline Whole whole_zero() { return _mm256_setzero_si256(); }
 inline Whole plus_128(Whole codes) { return _mm256_xor_si256(codes, _mm256_set1_epi8(-128)); }
 inline Whole low_half(Whole codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(15)); }
 inline Whole high_half(Whole codes) { return low_half(_mm256_srli_epi16(codes, 4)); }
+inline Whole low_six(Whole codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(63)); }
+// Bits 6 and 7 of a, b and c as bits 0 to 5.
+inline Whole high_twos(Whole a, Whole b, Whole c) {
+    const Whole two = _mm256_and_si256(_mm256_srli_epi16(a, 6), _mm256_set1_epi8(3)),
+                four = _mm256_and_si256(_mm256_srli_epi16(b, 4), _mm256_set1_epi8(12)),
+                six = _mm256_and_si256(_mm256_srli_epi16(c, 2), _mm256_set1_epi8(48));
+    return _mm256_or_si256(_mm256_or_si256(two, four), six);
+}
 inline Whole dot(Whole sum, Whole w, Whole x) { return _mm256_dpbusd_avx_epi32(sum, w, x); }
 inline Real to_real(Whole value) { return _mm256_cvtepi32_ps(value); }
 inline Real real(float value) { return _mm256_set1_ps(value); }
@@ -47,8 +55,9 @@ inline void store(float* to, Real value) { _mm256_store_ps(to, value); }
 }  // namespace
 
 const IntegerPath& integer_avx_vnni() {
-    constexpr auto int8 = product<PackedDtype::int8>, int4 = product<PackedDtype::int4>;
-    static constexpr IntegerPath path{"AVX-VNNI", int8, int4, int8, int4};
+    constexpr IntegerProducts products{product<PackedDtype::int8>, product<PackedDtype::int6>,
+                                       product<PackedDtype::int4>};
+    static constexpr IntegerPath path{"AVX-VNNI", products, products};
     return path;
 }
 

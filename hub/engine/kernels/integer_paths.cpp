@@ -39,10 +39,8 @@ void multiply(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
     MOEX_DCHECK(x.group_size == weights.group_size && x.num_groups == weights.num_groups(),
                 "rows were quantised for another matrix");
     const IntegerPath& path = integer_path();
-    const bool is_int4 = weights.dtype == PackedDtype::int4;
-    const IntegerProduct product = x.num_rows == 1 ? (is_int4 ? path.gemv_int4 : path.gemv_int8)
-                                                   : (is_int4 ? path.gemm_int4 : path.gemm_int8);
-    product(out, weights, x, panel_begin, panel_end);
+    const IntegerProducts& products = x.num_rows == 1 ? path.gemv : path.gemm;
+    products.of(weights.dtype)(out, weights, x, panel_begin, panel_end);
 }
 
 }  // namespace moex

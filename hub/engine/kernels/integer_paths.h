@@ -30,4 +30,21 @@ inline std::uint32_t panel_width(const PackedMatrix& weights, std::uint32_t pane
     return left < panel_outs ? left : panel_outs;
 }
 
+// Where a group's scales (and zeros) and its codes begin.
+struct GroupPlace {
+    const std::byte *scales = nullptr, *codes = nullptr;
+};
+template <PackedDtype DTYPE>
+inline GroupPlace group_place(const PackedMatrix& weights, std::uint32_t panel,
+                              std::uint32_t group) {
+    const std::byte* begin = weights.panel(panel);
+    if constexpr (DTYPE == PackedDtype::int6) {
+        const std::byte* block = begin + group / 2 * weights.block_bytes();
+        return {block + group % 2 * 32, block + 64 + group % 2 * weights.group_code_bytes()};
+    } else {
+        const std::byte* block = begin + group * weights.block_bytes();
+        return {block, block + 64};
+    }
+}
+
 }  // namespace moex

@@ -13,14 +13,14 @@ struct GroupScale {
 };
 
 template <PackedDtype DTYPE>
-GroupScale scale_of(const std::byte* block, std::uint32_t lane) {
+GroupScale scale_of(const std::byte* scales, std::uint32_t lane) {
     GroupScale found;
     if constexpr (DTYPE == PackedDtype::int8) {
-        std::memcpy(&found.scale, block + lane * 4, 4);
+        std::memcpy(&found.scale, scales + lane * 4, 4);
     } else {
         half scale = 0, zero = 0;
-        std::memcpy(&scale, block + lane * 2, 2);
-        std::memcpy(&zero, block + 32 + lane * 2, 2);
+        std::memcpy(&scale, scales + lane * 2, 2);
+        if constexpr (DTYPE == PackedDtype::int4) std::memcpy(&zero, scales + 32 + lane * 2, 2);
         found = {half_to_float(scale), half_to_float(zero)};
     }
     return found;
@@ -28,12 +28,20 @@ GroupScale scale_of(const std::byte* block, std::uint32_t lane) {
 
 // The code of input k of a group.
 template <PackedDtype DTYPE>
-std::int32_t code_at(const std::byte* block, std::uint32_t lane, std::uint32_t k) {
+std::int32_t code_at(const std::byte* codes, std::uint32_t lane, std::uint32_t k) {
+    const auto byte_at = [&](std::uint32_t line) {
+        return static_cast<std::uint32_t>(codes[(line * panel_outs + lane) * 4 + k % 4]);
+    };
     if constexpr (DTYPE == PackedDtype::int8) {
-        return static_cast<std::int8_t>(block[64 + (k / 4 * panel_outs + lane) * 4 + k % 4]);
+        return static_cast<std::int8_t>(byte_at(k / 4));
+    } else if constexpr (DTYPE == PackedDtype::int6) {
+        const std::uint32_t line = k / 16 * 3, part = k % 16 / 4;
+        const std::uint32_t code = part < 3 ? byte_at(line + part) & 63
+                                            : byte_at(line) >> 6 | byte_at(line + 1) >> 6 << 2 |
+                                                  byte_at(line + 2) >> 6 << 4;
+        return static_cast<std::int32_t>(code) - 32;
     } else {
-        const auto both = static_cast<std::uint32_t>(
-            block[64 + (k / 8 * panel_outs + lane) * 4 + k % 4]);
+        const std::uint32_t both = byte_at(k / 8);
         return static_cast<std::int32_t>(k % 8 < 4 ? both & 15 : both >> 4);
     }
 }
@@ -44,20 +52,19 @@ void product(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
     for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel)
         for (std::uint32_t r = 0; r < x.num_rows; ++r)
             for (std::uint32_t lane = 0; lane < panel_width(weights, panel); ++lane) {
-                const std::byte* block = weights.panel(panel);
                 const std::int8_t* codes = x.row_codes(r);
                 float total = 0;
 
                 for (std::uint32_t group = 0; group < x.num_groups; ++group) {
+                    const GroupPlace at = group_place<DTYPE>(weights, panel, group);
                     std::int32_t sum = 0;
                     for (std::uint32_t k = 0; k < x.group_size; ++k)
-                        sum += code_at<DTYPE>(block, lane, k) * codes[k];
+                        sum += code_at<DTYPE>(at.codes, lane, k) * codes[k];
 
-                    const GroupScale by = scale_of<DTYPE>(block, lane);
+                    const GroupScale by = scale_of<DTYPE>(at.scales, lane);
                     const float whole = static_cast<float>(sum) - by.zero * x.row_sums(r)[group];
                     total = total + by.scale * x.row_scales(r)[group] * whole;
                     codes += x.group_size;
-                    block += weights.block_bytes();
                 }
                 out.data[r * out.stride + std::size_t{panel} * panel_outs + lane] = total;
             }
@@ -66,8 +73,9 @@ void product(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
 }  // namespace
 
 const IntegerPath& integer_portable() {
-    constexpr auto int8 = product<PackedDtype::int8>, int4 = product<PackedDtype::int4>;
-    static constexpr IntegerPath path{"portable", int8, int4, int8, int4};
+    constexpr IntegerProducts products{product<PackedDtype::int8>, product<PackedDtype::int6>,
+                                       product<PackedDtype::int4>};
+    static constexpr IntegerPath path{"portable", products, products};
     return path;
 }
 

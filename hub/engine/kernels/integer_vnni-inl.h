@@ -1,7 +1,8 @@
 // The two VNNI paths: `dpbusd` adds four products of an unsigned and a signed byte to 32 bits and
 // never saturates. Weights are the unsigned side: a code of 4 bits as it is, one of 8 bits plus
-// 128, which the formula then takes back as a zero of 128 (all of it whole numbers below 2^24, and
-// so exact in f32). Included by integer_avx_vnni.cpp and integer_avx512_vnni.cpp, which define
+// 128 and one of 6 plus 32, which the formula then takes back as a zero (all of it whole numbers
+// below 2^24, and so exact in f32). Included by integer_avx_vnni.cpp and integer_avx512_vnni.cpp,
+// which define
 //   Whole, Real   vectors of `lanes` i32 and f32, and the operations on them that stand below
 //   parts         how many of them make a panel
 //   tile_rows     how many rows share a panel's loads
@@ -20,11 +21,36 @@ inline void prefetch_weights(const std::byte* weights, std::size_t panel_bytes) 
         _mm_prefetch(at + 2048, _MM_HINT_T0);
 }
 
+// Of int6, 16 inputs from three times 64 bytes.
+template <int ROWS>
+inline void sum_int6(Whole (&sums)[ROWS][parts], const std::byte* codes,
+                     const std::int8_t* const (&x)[ROWS], std::size_t first,
+                     std::uint32_t group_size, std::size_t panel_bytes) {
+    for (std::uint32_t k = 0; k < group_size; k += 16, codes += 192) {
+#pragma GCC unroll 3
+        for (int b = 0; b < 3; ++b)
+            prefetch_weights<PackedDtype::int6, ROWS>(codes + b * 64, panel_bytes);
+#pragma GCC unroll 2
+        for (int i = 0; i < parts; ++i) {
+            const std::byte* at = codes + i * lanes * 4;
+            const Whole a = load(at), b = load(at + 64), c = load(at + 128);
+            const Whole w[4] = {low_six(a), low_six(b), low_six(c), high_twos(a, b, c)};
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 4
+                for (int j = 0; j < 4; ++j)
+                    sums[r][i] = dot(sums[r][i], w[j], four_codes(x[r] + first + k + 4 * j));
+        }
+    }
+}
+
 // Sums of one group: [rows][parts of the panel].
 template <PackedDtype DTYPE, int ROWS>
 inline void sum_group(Whole (&sums)[ROWS][parts], const std::byte* codes,
                       const std::int8_t* const (&x)[ROWS], std::size_t first,
                       std::uint32_t group_size, std::size_t panel_bytes) {
+    if constexpr (DTYPE == PackedDtype::int6)
+        return sum_int6<ROWS>(sums, codes, x, first, group_size, panel_bytes);
     constexpr std::uint32_t inputs = DTYPE == PackedDtype::int8 ? 4 : 8;  // in 64 bytes
     for (std::uint32_t k = 0; k < group_size; k += inputs, codes += 64) {
         prefetch_weights<DTYPE, ROWS>(codes, panel_bytes);
@@ -59,14 +85,14 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
         for (int i = 0; i < parts; ++i) totals[r][i] = real(0);
     }
 
-    const std::byte* block = weights.panel(panel);
     const std::size_t panel_bytes = weights.panel_bytes();
     for (std::uint32_t group = 0; group < rows.num_groups; ++group) {
-        if constexpr (ROWS > 1) prefetch_weights<DTYPE, ROWS>(block, panel_bytes);
+        const GroupPlace at = group_place<DTYPE>(weights, panel, group);
+        if constexpr (ROWS > 1) prefetch_weights<DTYPE, ROWS>(at.scales, panel_bytes);
         Whole sums[ROWS][parts];
         for (int r = 0; r < ROWS; ++r)
             for (int i = 0; i < parts; ++i) sums[r][i] = whole_zero();
-        sum_group<DTYPE, ROWS>(sums, block + 64, x, std::size_t{group} * rows.group_size,
+        sum_group<DTYPE, ROWS>(sums, at.codes, x, std::size_t{group} * rows.group_size,
                                rows.group_size, panel_bytes);
 
         for (int r = 0; r < ROWS; ++r) {
@@ -74,15 +100,16 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
             const Real x_scale = real(rows.row_scales(row)[group]),
                        x_sum = real(rows.row_sums(row)[group]);
             for (int i = 0; i < parts; ++i) {
-                const bool is_int8 = DTYPE == PackedDtype::int8;
-                const Real scale = is_int8 ? load_floats(block + i * lanes * 4)
-                                           : load_halves(block + i * lanes * 2);
-                const Real zero = is_int8 ? real(128) : load_halves(block + 32 + i * lanes * 2);
+                const Real scale = DTYPE == PackedDtype::int8
+                                       ? load_floats(at.scales + i * lanes * 4)
+                                       : load_halves(at.scales + i * lanes * 2);
+                const Real zero = DTYPE == PackedDtype::int4
+                                      ? load_halves(at.scales + 32 + i * lanes * 2)
+                                      : real(DTYPE == PackedDtype::int8 ? 128 : 32);
                 const Real centred = minus(to_real(sums[r][i]), times(zero, x_sum));
                 totals[r][i] = plus(totals[r][i], times(times(scale, x_scale), centred));
             }
         }
-        block += weights.block_bytes();
     }
 
     const std::uint32_t width = panel_width(weights, panel);

@@ -121,10 +121,11 @@ void product_int4(RowsOut out, const PackedMatrix& weights, const QuantizedRows&
 
 }  // namespace
 
-// Weights of 8 bits stay with the hub: here they take the portable loops.
+// Weights of 8 and 6 bits stay with the hub: here they take the portable loops.
 const IntegerPath& integer_wasm() {
-    static const IntegerPath path{"SIMD128", integer_portable().gemv_int8, product_int4,
-                                  integer_portable().gemm_int8, product_int4};
+    static const IntegerProducts products{integer_portable().gemm.int8,
+                                          integer_portable().gemm.int6, product_int4};
+    static const IntegerPath path{"SIMD128", products, products};
     return path;
 }
 

@@ -74,9 +74,9 @@ const told = {
     threads: "Threads, die rechnen; 0: einer je Kern",
     arithmetic: "der Matrizen dieser Maschine: exact (f32); int8 (Aktivierungen und Gewichte des Hubs in 8 Bit, etwa "
       + "doppelt so schnell); auto: int8 bei INT4-Experten, exact bei anderen und mit --deterministic",
-    "hub-dtype": "der Attention und der dichten Matrizen in int8-Arithmetik: int8, oder int4 (weniger Bytes je Token, "
-      + "ungenauer); der LM-Kopf behält 8 Bit; auto: wie das Paket sie hat, int8 wo sie bf16 sind. Von pack und "
-      + "synth: was das Paket enthält; auto: bf16",
+    "hub-dtype": "der Attention und der dichten Matrizen in int8-Arithmetik: int8, int6 oder int4 (weniger Bytes je "
+      + "Token, ungenauer; der LM-Kopf hat dann auch 6 Bit); auto: wie das Paket sie hat, int6 wo sie bf16 sind. Von "
+      + "pack und synth: was das Paket enthält, nie int6; auto: bf16",
     gpu: "auf einer GPU dieser Maschine, über Vulkan: Attention, Router und LM-Kopf; mit generate und mit --backend "
       + "local auch die Experten, außer mit --deterministic. auto nimmt eine echte und bleibt ohne sie auf dem "
       + "Prozessor; NAME ist eine Nummer oder ein Teil eines Gerätenamens (llvmpipe ist Software). Keys und Values "

@@ -157,7 +157,9 @@ TEST_P(DecoderTest, LogitsAreNearThoseOfExactArithmetic) {
     if (GetParam().arithmetic == Arithmetic::exact)
         EXPECT_EQ(error, 0.0);
     else
-        EXPECT_TRUE(error > 1e-4 && error < (GetParam().hub == PackedDtype::int4 ? 0.3 : 0.05))
+        EXPECT_TRUE(error > 1e-4 && error < (GetParam().hub == PackedDtype::int4   ? 0.3
+                                             : GetParam().hub == PackedDtype::int6 ? 0.1
+                                                                                   : 0.05))
             << error;
 }
 
@@ -247,10 +249,14 @@ INSTANTIATE_TEST_SUITE_P(
     EveryArithmetic, DecoderTest,
     testing::Values(Rounding{}, Rounding{Arithmetic::int8, KvDtype::f16},
                     Rounding{Arithmetic::int8, KvDtype::int8},
+                    Rounding{Arithmetic::int8, KvDtype::f16, PackedDtype::int6},
                     Rounding{Arithmetic::int8, KvDtype::f16, PackedDtype::int4}),
     [](const auto& info) {
         return std::string(info.param.arithmetic == Arithmetic::exact ? "Exact" : "Int8") + "Kv" +
-               kv_dtype_name(info.param.kv) + (info.param.hub == PackedDtype::int4 ? "Hub4" : "");
+               kv_dtype_name(info.param.kv) +
+               (info.param.hub == PackedDtype::int4   ? "Hub4"
+                : info.param.hub == PackedDtype::int6 ? "Hub6"
+                                                      : "");
     });
 
 // Few rows over a long cache share its blocks among the threads; many rows walk it alone.

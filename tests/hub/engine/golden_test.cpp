@@ -32,7 +32,7 @@ struct Model {
     std::unique_ptr<LocalExperts> experts;
 
     explicit Model(const std::filesystem::path& folder, Arithmetic arithmetic = Arithmetic::exact,
-                   PackedDtype hub_dtype = PackedDtype::int8) {
+                   std::optional<PackedDtype> hub_dtype = {}) {
         auto opened = ModelPackage::open(folder);
         if (!opened.ok()) throw std::runtime_error(opened.error().message);
         package = std::move(opened).value();
@@ -192,7 +192,7 @@ TEST(GoldenTest, DemoWithBf16ExpertsAgreesWithin2em3) {
 
 // 24 windows of the demo's validation text.
 double demo_perplexity(Arithmetic arithmetic, KvDtype kv_dtype = KvDtype::f32,
-                       PackedDtype hub_dtype = PackedDtype::int8,
+                       std::optional<PackedDtype> hub_dtype = {},
                        const std::filesystem::path& package = source_folder /
                                                               "static/models/demo") {
     Model model(package, arithmetic, hub_dtype);

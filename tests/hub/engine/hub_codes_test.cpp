@@ -86,7 +86,7 @@ TEST_F(HubCodesTest, PanelsAreThoseOfTheBf16PackageRoundedAtLoad) {
                 ASSERT_EQ(a.packed.size_bytes(), b.packed.size_bytes());
                 EXPECT_EQ(std::memcmp(a.packed.data, b.packed.data, a.packed.size_bytes()), 0);
             };
-            compare(found->head, wanted->head);
+            if (packed == PackedDtype::int8) compare(found->head, wanted->head);
             for (std::size_t i = 0; i < wanted->layers.size(); ++i) {
                 const DecoderLayer &a = found->layers[i], &b = wanted->layers[i];
                 const bool is_moe = config.is_moe(static_cast<std::uint32_t>(i));
@@ -103,18 +103,29 @@ TEST_F(HubCodesTest, PanelsAreThoseOfTheBf16PackageRoundedAtLoad) {
 
 TEST_F(HubCodesTest, AnswersAreThoseOfTheBf16PackageBitForBit) {
     const auto plain = of_checkpoint(HubDtype::bf16);
-    const auto int8 = logits(plain, {.arithmetic = Arithmetic::int8});
-    const auto int4 = logits(plain,
-                             {.arithmetic = Arithmetic::int8, .hub_dtype = PackedDtype::int4});
-    EXPECT_FALSE(same_bits(int8, int4));
+    const auto int8 = logits(plain,
+                             {.arithmetic = Arithmetic::int8, .hub_dtype = PackedDtype::int8});
     EXPECT_TRUE(
         same_bits(logits(of_checkpoint(HubDtype::int8), {.arithmetic = Arithmetic::int8}), int8));
 
-    // A package of 4 bits keeps them, whatever is asked for.
+    // A package of 4 bits keeps them, and its head of 8, whatever is asked for.
     const auto codes = of_checkpoint(HubDtype::int4);
-    for (const PackedDtype asked : {PackedDtype::int4, PackedDtype::int8})
+    const auto int4 = logits(codes, {.arithmetic = Arithmetic::int8});
+    EXPECT_FALSE(same_bits(int8, int4));
+    for (const PackedDtype asked : {PackedDtype::int4, PackedDtype::int6, PackedDtype::int8})
         EXPECT_TRUE(
             same_bits(logits(codes, {.arithmetic = Arithmetic::int8, .hub_dtype = asked}), int4));
+}
+
+TEST_F(HubCodesTest, MatricesOfBf16AreRoundedTo6BitsAndThoseOf8OnlyWhenAsked) {
+    const DecoderOptions by_default{.arithmetic = Arithmetic::int8},
+        to_6{.arithmetic = Arithmetic::int8, .hub_dtype = PackedDtype::int6},
+        to_8{.arithmetic = Arithmetic::int8, .hub_dtype = PackedDtype::int8};
+    const auto plain = of_checkpoint(HubDtype::bf16), codes = of_checkpoint(HubDtype::int8);
+    const auto of_6 = logits(plain, to_6);
+    EXPECT_TRUE(same_bits(logits(plain, by_default), of_6));
+    EXPECT_FALSE(same_bits(logits(plain, to_8), of_6));
+    EXPECT_FALSE(same_bits(logits(codes, by_default), logits(codes, to_6)));
 }
 
 // Exact arithmetic takes the codes for the model: what int8 arithmetic adds is rounding of rows.
