@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "protocol/messages.h"
 #include "web-worker/held_blob.h"
@@ -125,6 +126,9 @@ class Platform {
                             std::function<void(std::uint64_t bytes, bool from_network)> progress,
                             std::function<void(Result<Bytes>)> done) = 0;
     virtual void cancel_fetches() = 0;  // their `done` is not called
+    // Blobs that are fetched from here on are of the model of this name, or hash: where room is
+    // wanted, what is kept of others goes first.
+    virtual void serves_model(std::string_view) {}
     // The same blob where it lies in this machine's memory, verified before; none where it does
     // not, as in a tab.
     virtual HeldBlob find_blob(const Sha256&) { return {}; }

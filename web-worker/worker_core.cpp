@@ -231,6 +231,8 @@ struct WorkerCore::State {
         report.status.worker_id = welcome.worker_id;
         report.status.model_name = welcome.model_name;
         report.status.nonce = welcome.nonce;
+        platform.serves_model(welcome.package_sha256.empty() ? welcome.model_name
+                                                             : welcome.package_sha256);
         if (model && same_model(model->welcome, welcome)) {
             model->welcome = std::move(welcome);
             model->loader.begin_connection();

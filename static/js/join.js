@@ -10,7 +10,8 @@ import { keepAwake } from "/js/join/wake.js";
 import { WorkCard } from "/js/join/work.js";
 import { lendWords, powerWords } from "/js/join/work_words.js";
 import {
-  budgetWords, gpuWords, hasEnded, hubWords, keepWords, memoryWords, roundWords, shareWords, stageWords,
+  budgetWords, gpuWords, hasEnded, hubWords, keepWords, memoryWords, roundWords, shareWords, stageWords, storeWords,
+  storedWords,
 } from "/js/join/words.js";
 import { speakIn } from "/js/language.js";
 import { recall, remember } from "/js/storage.js";
@@ -35,7 +36,8 @@ let health = null;          // of /health
 let is_paused = false;      // by its owner's click
 let waits = "";             // why the owner's rules pause it
 let lend = null;            // of /api/lend
-let quota = 0;              // bytes that this browser gives the site; 0: not known
+let room = null;            // {usage, quota} of what this browser keeps for the site
+let is_kept = null;         // whether the browser has promised to keep it; null: not asked
 const conditions = new Conditions(() => {
   worker?.postMessage({ type: "mains", on_mains: conditions.onMains() });
   obeyRules();
@@ -70,6 +72,7 @@ function draw(status) {
   tell("memory", memoryWords(status));
   drawBudget();
   drawKeep();
+  drawStore();
 }
 
 // Only a sentence that changed is written: screen readers hear each write.
@@ -113,7 +116,12 @@ function drawBudget() {
 
 function drawKeep() {
   element("keep-value").textContent = keepBytes() > 0 ? bytes(keepBytes()) : say("keep_none");
-  tell("keep-words", keepWords(last, keepBytes(), quota));
+  tell("keep-words", keepWords(last, keepBytes(), room?.quota ?? 0));
+}
+
+function drawStore() {
+  tell("stored", storedWords(room));
+  tell("store-words", storeWords(last?.store, is_kept));
 }
 
 function drawPower() {
@@ -175,6 +183,7 @@ async function start() {
   });
   is_paused = false;
   waits = "";
+  askToKeep();
   onStatus({ ...blank, phase: "starting" });
   obeyRules();
 }
@@ -220,7 +229,6 @@ element("keep").value = recall("moex-keep", "0");
 element("keep").addEventListener("input", drawKeep);
 element("keep").addEventListener("change", () => {
   remember("moex-keep", element("keep").value);
-  if (keepBytes() > 0) navigator.storage?.persist?.().catch(() => false);
   worker?.postMessage({ type: "keep", bytes: keepBytes(), host_bytes: hostBytes() });
 });
 element("power").value = recall("moex-power", "100");
@@ -232,11 +240,17 @@ element("power").addEventListener("change", () => {
 element("nickname").value = recall("moex-nickname", "");
 element("nickname").addEventListener("change", () => remember("moex-nickname", element("nickname").value.trim()));
 
+// Whoever lends keeps experts here: a browser that promised it does not drop them when its disk runs low.
+async function askToKeep() {
+  is_kept = await navigator.storage?.persist?.().catch(() => false) ?? false;
+  drawStore();
+}
+
 async function showStored() {
-  const estimate = await navigator.storage?.estimate?.().catch(() => null);
-  quota = estimate?.quota ?? 0;
+  room = await navigator.storage?.estimate?.().catch(() => null) ?? null;
+  if (await navigator.storage?.persisted?.().catch(() => false)) is_kept = true;
   drawKeep();
-  element("stored").textContent = estimate ? bytes(estimate.usage ?? 0) : say("unknown");
+  drawStore();
 }
 
 element("forget").addEventListener("click", async () => {
@@ -245,7 +259,7 @@ element("forget").addEventListener("click", async () => {
   worker?.terminate();      // at once: a download that ends now would be stored again
   startAnew(await forgetEverything());
 });
-listenForForget(() => worker?.postMessage("stop"));
+listenForForget(() => worker?.terminate());      // as above
 
 // ---- begin
 

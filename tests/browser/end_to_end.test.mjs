@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { Hub, NativeWorker, build, chat, generateText, run } from "./support/hub.mjs";
+import { dropKept, namesKept, writeKept } from "./support/store.mjs";
 import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
 
 const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
@@ -133,35 +134,28 @@ test("a hub that restarts is served without a click or a download; a damaged blo
   assert.equal((await tabStatus(again)).bytes_downloaded, 0, "the second visit came from the cache");
   const blob_bytes = (await hub.status()).model.expert_blob_bytes;
   // A slow disk keeps nobody waiting.
-  const before_stored = await again.evaluate(async (size) => {
+  const [first] = await again.evaluate(namesKept);
+  await again.evaluate(dropKept, first);
+  const before_stored = await again.evaluate(async ([hex, size]) => {
     const { Blobs } = await import("/wasm/blobs.js");
-    const cache = await caches.open("moex-weights-v1");
-    const [request] = await cache.keys();
-    await cache.delete(request);
+    const { ExpertFiles } = await import("/wasm/expert_files.js");
+    const files = new ExpertFiles();
     let goOn = null;
     const disk = new Promise((resolve) => { goOn = resolve; });
-    const put = Cache.prototype.put;
-    Cache.prototype.put = async function (...what) {
-      await disk;
-      return put.apply(this, what);
-    };
-    const blobs = new Blobs(new URL("/weights/", location.origin).href);
+    const put = files.put.bind(files);
+    files.put = (...what) => disk.then(() => put(...what));
+    const blobs = new Blobs(new URL("/weights/", location.origin).href, files);
     const got = await new Promise((resolve) => {
-      blobs.fetch(request.url.split("/").pop(), size, false, () => {}, (bytes) => resolve(bytes?.length));
+      blobs.fetch(hex, size, false, () => {}, (bytes) => resolve(bytes?.length));
     });
     const waiting = blobs.put_bytes;
     goOn();
     await blobs.putting;
-    return { got, waiting, left: blobs.put_bytes, stored: await cache.match(request) !== undefined };
-  }, blob_bytes);
-  assert.deepEqual(before_stored, { got: blob_bytes, waiting: blob_bytes, left: 0, stored: true });
-  await again.evaluate(async () => {
-    const cache = await caches.open("moex-weights-v1");
-    const [request] = await cache.keys();
-    const bytes = new Uint8Array(await (await cache.match(request)).arrayBuffer());
-    bytes[100] ^= 1;
-    await cache.put(request, new Response(bytes));
-  });
+    return { got, waiting, left: blobs.put_bytes, kept: files.told.kept };
+  }, [first, blob_bytes]);
+  assert.deepEqual(before_stored, { got: blob_bytes, waiting: blob_bytes, left: 0, kept: 1 });
+  assert.ok((await again.evaluate(namesKept)).includes(first));
+  await again.evaluate(writeKept, [first, blob_bytes]);
   await again.close();
   const mended = await openTab(shared, hub.join);
   const status = await tabStatus(mended);

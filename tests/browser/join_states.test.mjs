@@ -8,7 +8,7 @@ import { after, before, test } from "node:test";
 import { Hub, chat } from "./support/hub.mjs";
 import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
 
-// A page's module: Node 18 would take its ".js" for CommonJS.
+// A page's module: without ExpertFiles it stores nothing. Node 18 would take its ".js" for CommonJS.
 const source = readFileSync(new URL("../../web-worker/browser/blobs.js", import.meta.url), "base64");
 const { Blobs } = await import(`data:text/javascript;base64,${source}`);
 
@@ -384,8 +384,9 @@ test("Forget everything on this page leaves no token, no weights and no tab of t
   await page.locator("#detail", { hasText: gone }).waitFor({ timeout: 0 });
   const left = await page.evaluate(async () => ({
     session: Object.keys(sessionStorage), local: Object.keys(localStorage), caches: await caches.keys(),
+    files: await Array.fromAsync((await navigator.storage.getDirectory()).keys()),
   }));
-  assert.deepEqual(left, { session: [], local: [], caches: [] });
+  assert.deepEqual(left, { session: [], local: [], caches: [], files: [] });
   await hub.until((status) => status.workers.length === 0, "the tab to leave");
   await context.close();
 });

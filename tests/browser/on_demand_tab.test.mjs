@@ -1,9 +1,10 @@
-// Experts on demand in a real Chromium: a tab with memory for an eighth of the experts keeps all of them in the
-// browser's cache and gives the same text; what the hub foresees is there before it is asked for.
+// Experts on demand in a real Chromium: a tab with memory for an eighth of the experts keeps all of them on the
+// browser's disk and gives the same text; what the hub foresees is there before it is asked for.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
 import { Hub, chat, generateText } from "./support/hub.mjs";
+import { allStored, dropAllKept, dropKept, namesKept, writeKept } from "./support/store.mjs";
 import { launch, openTab, tabStatus } from "./support/tab.mjs";
 
 const prompt = "Tell me a story about a garden.";
@@ -77,40 +78,56 @@ test("a tab with memory for an eighth of the experts gives the same text, helped
   assert.ok(counts.on.missing < counts.off.missing);
 });
 
-test("the store deleted under a tab that serves is filled again, and the text is the same", async (t) => {
+const says = (page, words) => page.locator("#store-words", { hasText: words }).waitFor({ timeout: 0 });
+
+test("blobs damaged on the disk, and the store deleted under a tab that serves, are told and healed", async (t) => {
   const hub = await Hub.start(patient);
   t.after(() => hub.remove());
   const page = await openSmallTab(t, hub, { host_bytes: 1 << 20 });
   await hub.until(({ coverage }) => coverage.replicas_min === 1, "the tab");
+  await allStored(page);
+  const names = await page.evaluate(namesKept);
+  assert.equal(names.length, 128);
   const before = (await tabStatus(page)).bytes_downloaded;
-  await page.evaluate(async () => {
-    const cache = await caches.open("moex-weights-v1");
-    for (const [i, key] of (await cache.keys()).entries())
-      if (i % 2 === 0) await cache.delete(key);
-      else await cache.put(key, new Response(new Uint8Array(1000)));      // damaged
-  });
+  for (const [i, name] of names.entries()) {
+    if (i % 3 === 0) await page.evaluate(dropKept, name);
+    else await page.evaluate(writeKept, [name, i % 3 === 1 ? 1000 : 156672]);
+  }
   await sameText(hub);
   const status = await tabStatus(page);
   assert.ok(status.bytes_downloaded > before);
   assert.ok(status.blobs_refused > 0);
+  await says(page, /\d+ stored experts were damaged, and fetched again; nothing damaged was used\./);
+  await says(page, /\d+ stored experts? (was|were) gone from the disk, and fetched again\./);
+
+  await allStored(page);
+  await page.evaluate(dropAllKept);
+  const { gone } = (await tabStatus(page)).store;
+  await sameText(hub);
+  await page.waitForFunction((earlier) => window.moexStatus.store.gone > earlier, gone, { timeout: 0 });
+  await allStored(page);
+  assert.ok((await page.evaluate(namesKept)).length > 0, "the store is filled again");
+  assert.equal((await tabStatus(page)).store.failed, "");
 });
 
-test("a store that is full lets go of what nobody asks for, and the text is the same", async (t) => {
-  const hub = await Hub.start(patient);
-  t.after(() => hub.remove());
+async function limitedContext(t, hub, quotaSize) {
   const context = await browser.newContext();
   t.after(() => context.close());
-
-  // 12 MB, of which another model's blobs hold 4; this one's are 20.
   const setup = await context.newPage();
+  setup.setDefaultTimeout(0);
   await setup.goto(`${hub.url}/status.html`);
   const session = await context.newCDPSession(setup);
-  await session.send("Storage.overrideQuotaForOrigin", { origin: hub.url, quotaSize: 12 << 20 });
-  await setup.evaluate(async () => {
-    const cache = await caches.open("moex-weights-v1");
-    for (let i = 0; i < 4; i += 1)
-      await cache.put(`/weights/${String(i).repeat(64)}`, new Response(new Uint8Array(1 << 20)));
-  });
+  await session.send("Storage.overrideQuotaForOrigin", { origin: hub.url, quotaSize });
+  return { context, setup };
+}
+
+test("a store that is full says so, lets go of what nobody asks for, and the text is the same", async (t) => {
+  const hub = await Hub.start(patient);
+  t.after(() => hub.remove());
+
+  // 12 MB, of which others' blobs hold 4; this model's are 20.
+  const { context, setup } = await limitedContext(t, hub, 12 << 20);
+  for (let i = 0; i < 4; i += 1) await setup.evaluate(writeKept, [String(i).repeat(64), 1 << 20]);
 
   await context.addInitScript(small, {});
   await context.addInitScript(() => localStorage.setItem("moex-keep", "1"));
@@ -118,14 +135,90 @@ test("a store that is full lets go of what nobody asks for, and the text is the 
   await hub.until(({ coverage }) => coverage.replicas_min === 1, "the tab");
   await sameText(hub);
 
-  // Another model's went first; what is written down trails behind who computes.
-  const kept = async (wanted) => {
-    const keys = await (await caches.open("moex-weights-v1")).keys();
-    const isOther = ({ url }) => /\/(\d)\1{63}$/.test(url);
-    return wanted === "own" ? keys.filter((key) => !isOther(key)).length : keys.filter(isOther).length === 0;
-  };
-  await setup.waitForFunction(kept, "others", { timeout: 0, polling: 100 });
-  const own = await setup.evaluate(kept, "own");
+  // Others' went first; what is written down trails behind who computes.
+  await allStored(page);
+  const names = await setup.evaluate(namesKept);
+  const own = names.filter((name) => !/^(\d)\1{63}$/.test(name)).length;
+  assert.equal(names.length - own, 0, "others' are gone");
   assert.ok(own > 0 && own < 128, `${own} of 128 blobs are kept`);
-  assert.equal((await tabStatus(page)).blobs_refused, 0);
+  const status = await tabStatus(page);
+  assert.equal(status.blobs_refused, 0);
+  assert.ok(status.store.unkept > 0 && status.store.made_room >= 4, JSON.stringify(status.store));
+  await says(page, /There is no more room on the disk: \d+ experts? (is|are) not stored, and fetched anew/);
+  await says(page, /\d+ stored experts made room for others\./);
 });
+
+// The worker that writes, asked as a tab asks it. Runs in a page.
+async function writerSays(messages) {
+  const writer = new Worker("/wasm/store_worker.js", { type: "module" });
+  const answers = [];
+  for (const [ticket, message] of messages.entries()) {
+    const bytes = message.type === "put" ? { bytes: new Uint8Array(message.size) } : {};
+    const answered = new Promise((resolve) => { writer.onmessage = ({ data }) => resolve(data); });
+    writer.postMessage({ ...message, ...bytes, ticket });
+    answers.push(await answered);
+  }
+  writer.terminate();
+  return answers;
+}
+
+test("who was used least leaves first after a reload, too, others' before, and none of this device's", async (t) => {
+  const hub = await Hub.start(patient);
+  t.after(() => hub.remove());
+  const { setup } = await limitedContext(t, hub, 7 << 20);
+  const hex = (digit) => digit.repeat(64);
+  const put = (digit) => ({ type: "put", hex: hex(digit), size: 1 << 20 });
+  const used = (digit, uses, size) => ({ type: "used", used: [[hex(digit), size, uses]] });
+  const stored = (digit, uses) => [put(digit), used(digit, uses, 1 << 20)];
+  const serves = (model) => ({ type: "serves", model });
+  const save = { type: "save" };
+
+  // Three of a model that was served before and often, one of which "this device" has, too; two of the one that is
+  // served now.
+  await setup.evaluate(writerSays, [serves("first"), ...stored("a", 90), ...stored("b", 90), ...stored("9", 90), save]);
+  await setup.evaluate(writerSays, [serves("second"), ...stored("c", 5), ...stored("d", 3), save]);
+  await setup.evaluate(async (sha256) => {
+    const top = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-models");
+    const stream = await (await top.getFileHandle("listed.json", { create: true })).createWritable();
+    await stream.write(JSON.stringify({ files: [{ name: "weights/9", sha256, bytes: 1 << 20 }] }));
+    await stream.close();
+  }, hex("9"));
+  const kept = async () => (await setup.evaluate(namesKept)).map((name) => name[0]).join("");
+  assert.equal(await kept(), "9abcd");
+
+  const order = [];
+  for (const digit of "ef012345") {
+    const [, , answer] = await setup.evaluate(writerSays, [serves("second"), used(digit, 4, 0), put(digit), save]);
+    assert.equal(answer.reason, undefined);
+    const names = await kept();
+    assert.equal(answer.kept, names.includes(digit));
+    if (!answer.kept) assert.deepEqual([answer.is_full, answer.device_bytes], [true, 1 << 20]);
+    order.push([..."9abcd"].filter((one) => !names.includes(one)).join(""));
+  }
+  assert.deepEqual([...new Set(order)].filter(Boolean), ["a", "ab", "abd"], `c was used more often: ${order}`);
+});
+
+test("what an earlier version left in the browser's cache is taken over, and nothing is downloaded again",
+  async (t) => {
+    const hub = await Hub.start(patient);
+    t.after(() => hub.remove());
+    const context = await browser.newContext();
+    t.after(() => context.close());
+    const first = await context.newPage();
+    await first.goto(`${hub.url}/status.html`);
+
+    // As an earlier version left it.
+    const { files } = await (await fetch(`${hub.url}/api/package`)).json();
+    const blobs = files.filter(({ name }) => name.startsWith("weights/")).map(({ sha256 }) => sha256);
+    assert.equal(blobs.length, 128);
+    await first.evaluate(async (names) => {
+      const cache = await caches.open("moex-weights-v1");
+      await cache.addAll(names.map((name) => `/weights/${name}`));
+    }, blobs);
+    const page = await openTab(context, hub.join);
+    assert.equal((await tabStatus(page)).bytes_downloaded, 0);
+    await allStored(page);
+    assert.deepEqual(await page.evaluate(namesKept), blobs.sort());
+    assert.equal(await page.evaluate(async () => (await (await caches.open("moex-weights-v1")).keys()).length), 0);
+    await page.close();
+  });

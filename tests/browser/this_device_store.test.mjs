@@ -12,7 +12,8 @@ import {
 } from "./support/device_page.mjs";
 import { Front } from "./support/front.mjs";
 import { Hub } from "./support/hub.mjs";
-import { launch } from "./support/tab.mjs";
+import { allStored, namesKept, usesWritten } from "./support/store.mjs";
+import { launch, openTab } from "./support/tab.mjs";
 
 let browser;
 
@@ -197,6 +198,43 @@ test("two tabs at once share one store, and both answer", async (t) => {
     assert.equal(content, (await greedy(hub, words[i], few_tokens)).text);
     assert.deepEqual(page.errors, []);
   }
+});
+
+test("what a browser lends is not loaded again here, and stays where there is no room for both", async (t) => {
+  const hub = await Hub.start(["--replicas", "1"]);
+  t.after(() => hub.remove());
+  const { files, bytes } = await (await fetch(`${hub.url}/api/package`)).json();
+  const blobs = files.filter(({ name }) => name.startsWith("weights/"));
+  const blob_bytes = blobs.reduce((sum, file) => sum + file.bytes, 0);
+  const context = await browser.newContext();
+  const tab = await openTab(context, hub.join);
+  await allStored(tab);
+  assert.equal((await tab.evaluate(namesKept)).length, blobs.length);
+  await tab.getByRole("button", { name: "Stop" }).click();
+  await usesWritten(tab, blobs.length);
+
+  // Room for either, not for both.
+  const session = await context.newCDPSession(tab);
+  const limit = (quotaSize) => session.send("Storage.overrideQuotaForOrigin", { origin: hub.url, quotaSize });
+  await limit(blob_bytes + ((bytes - blob_bytes) >> 1));
+  const page = await openChat(context, hub);
+  await page.locator("#open-settings").click();
+  await page.locator("#place").selectOption("device");
+  await page.locator("#device-load").click();
+  assert.match(await deviceSettled(page), /; experts that this browser lends have \d+ and stay/);
+  const names = new Set(await page.evaluate(namesKept));
+  assert.ok(blobs.every(({ sha256 }) => names.has(sha256)));
+
+  await limit(4 * bytes);
+  await page.locator("#device-again").click();
+  const ranges = [];
+  page.on("request", (request) => ranges.push(request.url().split("/").at(-1)));
+  await page.locator("#device-load").click();
+  assert.match(await deviceSettled(page), /^Ready/);
+  const lent_names = new Set(blobs.map(({ sha256 }) => sha256));
+  assert.ok(ranges.some((name) => files.some(({ sha256 }) => sha256 === name)), "the rest was loaded");
+  assert.deepEqual(ranges.filter((name) => lent_names.has(name)), []);
+  assert.deepEqual(page.errors, []);
 });
 
 test("forgetting drops the model; what does not fit, and a hub that keeps its model, are told", async (t) => {

@@ -8,7 +8,8 @@ import { numFinished } from "../../static/js/chat/blocks.js";
 import { bytes, count, ms, span, when } from "../../static/js/format.js";
 import { capProblem, reasonToWait, rulesOf, usedOn } from "../../static/js/join/rules.js";
 import {
-  budgetWords, gpuWords, hubWords, keepWords, memoryWords, phases, shareWords, stageWords,
+  budgetWords, gpuWords, hubWords, keepWords, memoryWords, phases, shareWords, stageWords, storeWords,
+  storedWords,
 } from "../../static/js/join/words.js";
 import { heatLayout, heatWords, holderKind } from "../../static/js/status/heat.js";
 
@@ -154,8 +155,23 @@ test("ThePageSaysWhatMemoryBuys", () => {
     "Keeps 64 experts on disk, 32 on the GPU, 5.0 MB in this computer's memory.");
   assert.equal(keepWords(status, 2e9, 1e9),
     "This browser gives the site 1.0 GB; what goes beyond is fetched anew when asked for.");
+  assert.equal(storedWords(null), "unknown");
+  assert.equal(storedWords({ usage: 2e7, quota: 12e9 }), "20 MB of 12 GB that this browser gives the site");
   assert.equal(shareWords(status, 128), "This tab holds 32 of the model's 128 experts: 25 %.");
   assert.equal(shareWords({ units_ready: 0 }, 128), "");
+});
+
+test("WhatBecomesOfTheDiskIsSaid", () => {
+  const store = { unkept: 0, is_full: false, device_bytes: 0, made_room: 0, damaged: 0, gone: 0, failed: "" };
+  assert.equal(storeWords(undefined, null), "");
+  assert.equal(storeWords(store, true), "The browser keeps what is stored until you forget it.");
+  assert.match(storeWords(store, false), /did not promise to keep .* its disk runs low\.$/);
+  assert.equal(storeWords({ ...store, unkept: 3, is_full: true, device_bytes: 34e6, made_room: 1 }, null),
+    "There is no more room on the disk: 3 experts are not stored, and fetched anew when asked for. The model for “this "
+    + "device” takes 34 MB of it and stays. 1 stored expert made room for others.");
+  assert.equal(storeWords({ ...store, damaged: 1, gone: 2, failed: "no disk." }, null),
+    "1 stored expert was damaged, and fetched again; nothing damaged was used. 2 stored experts were gone from the "
+    + "disk, and fetched again. Experts could not be stored (no disk): the next visit fetches them anew.");
 });
 
 test("TheHubIsDescribedBeforeStart", () => {

@@ -21,6 +21,7 @@ void mx_close(int code, const char* reason, int reason_bytes);
 //    mx_on_fetched(ticket, data, size, reason, length)
 void mx_fetch_blob(const char* hex, double size_bytes, int urgent, std::uint32_t ticket);
 void mx_cancel_fetches();
+void mx_serves_model(const char* model, int model_bytes);  // of the blobs to come
 
 // ---- time and people
 double mx_now_ms();

@@ -47,6 +47,10 @@ var MoexBridge = {
     Module['mx'].fetchBlob(HEAPU8.slice(hex, hex + 64), size, urgent !== 0, ticket >>> 0);
   },
   mx_cancel_fetches: function() { Module['mx'].cancelFetches(); },
+  mx_serves_model: function(model, bytes) {
+    model = model >>> 0;
+    Module['mx'].servesModel(HEAPU8.slice(model, model + bytes));
+  },
 
   // ---- files of a model, by hash
   mx_file_size: function(hex) {

@@ -1,8 +1,13 @@
-// Files by their SHA-256 in the browser's private file system: fetched in ranges, gone on with where a download broke,
-// verified before they get their name. For Dedicated Workers: only those may read at once (sync access handles).
-export const folder_name = "moex-models";     // as in static/js/forget.js
+// A whole model's files, in the folder that experts lie in, too (store_folder.js): fetched in ranges, gone on with
+// where a download broke, verified before they get their name. For Dedicated Workers: only those may read at once (sync
+// access handles).
+import {
+  StoreError, StoreFolder, Uses, leavingOrder, list_name, loading_name, unlessGone,
+} from "./store_folder.js";
 
-const list_name = "listed.json";      // beside the files: what the hub listed last
+export { StoreError };
+
+const lock_name = "moex-models";      // tabs take turns
 
 const fetches_max = 4;
 const range_bytes = 16 << 20;
@@ -16,42 +21,20 @@ const file_bytes_max = 2 ** 30;
 
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
-// What goes wrong with a code: "no_space" | "unavailable" (of the hub) | "hash_mismatch" | "unsupported".
-export class StoreError extends Error {
-  constructor(code, message) {
-    super(message);
-    this.code = code;
-  }
-}
-
 export class FileStore {
   static async open() {
-    if (!navigator.storage?.getDirectory) {
-      throw new StoreError("unsupported", "this browser keeps no files for pages");
-    }
-    const store = new FileStore();
-    const root = await navigator.storage.getDirectory();
-    store.folder = await root.getDirectoryHandle(folder_name, { create: true });
-    store.handles = new Map();     // of open files, by hash
+    const store = new FileStore(await StoreFolder.open());
+    await store.folder.adopt();
     return store;
   }
-
-  // Bytes that are here, by name; what is not whole yet ends in ".part".
-  async sizes() {
-    const sizes = new Map();
-    const gone = (error) => {                  // another tab has given it its name, or dropped it, meanwhile
-      if (error.name !== "NotFoundError") throw error;
-    };
-    for await (const [name, handle] of this.folder.entries()) {
-      const file = await handle.getFile().catch(gone);
-      if (file) sizes.set(name, file.size);
-    }
-    return sizes;
+  constructor(folder) {
+    this.folder = folder;
+    this.handles = new Map();     // of open files, by hash
   }
 
   // Of `files` ({name, sha256, bytes}) those that have to be fetched, and how much of them.
   async missing(files) {
-    const sizes = await this.sizes();
+    const sizes = await this.folder.sizes();
     const wanted = files.filter(({ sha256, bytes }) => sizes.get(sha256) !== bytes);
     const left = ({ sha256, bytes }) => bytes - Math.min(bytes, sizes.get(`${sha256}.part`) ?? 0);
     return { files: wanted, bytes: wanted.reduce((sum, file) => sum + left(file), 0) };
@@ -60,28 +43,73 @@ export class FileStore {
   // Fetches what is missing from beneath `url`. `progress(bytes)` hears what came, negative where it was of no use.
   // Tabs take turns: what one fetched the next one finds.
   fetchAll(files, how) {
-    return navigator.locks.request(folder_name, { signal: how.signal }, async () => {
-      const missing = await this.missing(files);
-      await this.checkRoom(missing);
-      const waiting = missing.files.slice();
-      const fetchNext = async () => {
-        for (let file = waiting.shift(); file; file = waiting.shift()) await this.fetchOne(file, how);
-      };
-      await Promise.all(Array.from({ length: fetches_max }, fetchNext));
+    return navigator.locks.request(lock_name, { signal: how.signal }, async () => {
+      for (;;) {
+        const missing = await this.missing(files);
+        const full = await this.fetchMissing(missing.files, files, how).then(() => null, (error) => {
+          if (error.code !== "no_space" && error.name !== "QuotaExceededError") throw error;
+          return error;
+        });
+        if (!full) return;
+        const wanted = new Set(files.map(({ sha256 }) => sha256));
+        const { left_bytes, lent_bytes } = await this.makeRoom(missing.bytes, wanted);
+        const lent = lent_bytes > 0 ? `; experts that this browser lends have ${lent_bytes} and stay` : "";
+        if (left_bytes === 0) throw new StoreError("no_space", `${full.message}${lent}`);
+      }
     });
   }
+  // The first that fails stops the others; what has come is kept.
+  async fetchMissing(missing, all, how) {
+    await this.checkRoom(missing);
+    if (missing.length > 0) await this.folder.writeText(loading_name, JSON.stringify({ files: all }));
+    const stop = new AbortController();
+    how.signal?.addEventListener("abort", () => stop.abort());
+    const waiting = missing.slice();
+    const fetchNext = async () => {
+      for (let file = waiting.shift(); file; file = waiting.shift()) {
+        await this.fetchOne(file, { ...how, signal: stop.signal });
+      }
+    };
+    let failed = null;
+    await Promise.all(Array.from({ length: fetches_max }, () => fetchNext().catch((error) => {
+      failed ??= error;
+      waiting.length = 0;
+      stop.abort();
+    })));
+    if (failed) throw failed;
+  }
 
-  async checkRoom({ files, bytes }) {
+  async checkRoom(files) {
     const large = files.find((file) => file.bytes > file_bytes_max);
     if (large) {
       throw new StoreError("unsupported", `${large.name} has ${large.bytes} bytes; a tab takes files of 1 GiB at most`);
     }
+    const { bytes } = await this.missing(files);
     const { quota, usage } = await navigator.storage.estimate();
     if (bytes > quota - usage) throw new StoreError("no_space", `${bytes} bytes are wanted, ${quota - usage} are free`);
   }
+  // Experts of other models than the one that this browser lends leave, as many as make `bytes` free; those that are
+  // `wanted` here stay, too. Gives what has left, and the bytes of those that it lends.
+  async makeRoom(bytes, wanted) {
+    const uses = new Uses(this.folder);
+    await uses.load();
+    const { served } = uses.kept;
+    const lent = new Map([...uses.names()].map((name) => [name, uses.get(name)]).filter(([, one]) => one.bytes > 0));
+    let left_bytes = 0;
+    for (const name of leavingOrder(lent, served)) {
+      const { model, bytes: size } = lent.get(name);
+      if (left_bytes >= bytes || model === served) break;
+      if (wanted.has(name)) continue;
+      uses.drop(name);
+      if (await this.folder.remove(name)) left_bytes += size;
+    }
+    await uses.save();
+    const lent_bytes = [...lent.values()].reduce((sum, one) => sum + (one.model === served ? one.bytes : 0), 0);
+    return { left_bytes, lent_bytes };
+  }
 
   async fetchOne(file, how) {
-    const part = await this.folder.getFileHandle(`${file.sha256}.part`, { create: true });
+    const part = await this.folder.make(`${file.sha256}.part`);
     const handle = await part.createSyncAccessHandle();
     try {
       await this.fetchRest(file, handle, how);
@@ -93,11 +121,13 @@ export class FileStore {
 
     const bytes = await (await part.getFile()).arrayBuffer();
     if (toHex(await crypto.subtle.digest("SHA-256", bytes)) !== file.sha256) {
-      await this.folder.removeEntry(part.name);
+      await this.folder.remove(part.name);
       how.progress(-file.bytes);
       throw new StoreError("hash_mismatch", `${file.name} from the hub does not match its hash`);
     }
-    await part.move(file.sha256);
+    await part.move(file.sha256).catch(async (error) => {      // a tab that lends has just written the same, and reads
+      if (!await this.folder.remove(part.name) || !await this.folder.find(file.sha256)) throw error;
+    });
   }
 
   // All behind what is there. What had come when a line broke is kept, and asked for no more.
@@ -144,26 +174,25 @@ export class FileStore {
 
   // ---- the hub's list, for the time without the hub
 
-  // Keeps `list` and its files, and nothing besides.
+  // Keeps `list` and its files, and none of an earlier list's but what this browser lends.
   keepOnly(list) {
-    return navigator.locks.request(folder_name, async () => {
-      const file = await this.folder.getFileHandle(list_name, { create: true });
-      const handle = await file.createSyncAccessHandle();
-      handle.truncate(0);
-      handle.write(new TextEncoder().encode(JSON.stringify(list)), { at: 0 });
-      handle.close();
-
-      const kept = new Set([list_name, ...list.files.map(({ sha256 }) => sha256)]);
-      for (const name of (await this.sizes()).keys()) {
-        if (!kept.has(name)) await this.folder.removeEntry(name).catch(() => {});      // another tab reads it
+    return navigator.locks.request(lock_name, async () => {
+      const uses = new Uses(this.folder);
+      await uses.load();
+      const kept = new Set([...list.files.map(({ sha256 }) => sha256), ...uses.names()]);
+      const earlier = await this.folder.listed();
+      await this.folder.writeText(list_name, JSON.stringify(list));
+      await (await this.folder.top()).removeEntry(loading_name).catch(unlessGone);
+      for (const { sha256 } of earlier) if (!kept.has(sha256)) await this.folder.remove(sha256);
+      for (const [name] of await this.folder.files()) {
+        if (name.endsWith(".part") && !kept.has(name.slice(0, 64))) await this.folder.remove(name);
       }
     });
   }
   // null where none was kept, or not all of its files are here.
   async keptList() {
     try {
-      const handle = await this.folder.getFileHandle(list_name);
-      const list = JSON.parse(await (await handle.getFile()).text());
+      const list = JSON.parse(await this.folder.readText(list_name));
       return (await this.missing(list.files)).bytes === 0 ? list : null;
     } catch { return null; }
   }
@@ -171,9 +200,10 @@ export class FileStore {
   // ---- reading at once, of files that were opened before
 
   async openAll(files) {
-    for (const { sha256 } of files) {
-      const handle = await this.folder.getFileHandle(sha256);
-      this.handles.set(sha256, await handle.createSyncAccessHandle({ mode: "read-only" }));
+    for (const { name, sha256 } of files) {
+      const file = await this.folder.find(sha256);
+      if (!file) throw new StoreError("unavailable", `${name} is gone from this browser: load it again`);
+      this.handles.set(sha256, await file.createSyncAccessHandle({ mode: "read-only" }));
     }
   }
   size(sha256) { return this.handles.get(sha256)?.getSize() ?? -1; }

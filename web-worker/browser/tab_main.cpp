@@ -35,6 +35,9 @@ class TabPlatform : public Platform {
         fetches_.clear();
         mx_cancel_fetches();
     }
+    void serves_model(std::string_view model) override {
+        mx_serves_model(model.data(), static_cast<int>(model.size()));
+    }
     void on_fetch_progress(std::uint32_t ticket, double bytes, bool from_network) {
         const auto found = fetches_.find(ticket);
         // A broken download takes back what it had gained:

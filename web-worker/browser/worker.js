@@ -9,6 +9,7 @@
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
 import createModule from "./moex-worker.js";
 import { Blobs } from "./blobs.js";
+import { ExpertFiles } from "./expert_files.js";
 import { Host } from "./host.js";
 
 const decoder = new TextDecoder();
@@ -18,7 +19,8 @@ let wasm = null;
 const withBytes = (bytes, f) => host.withBytes(bytes, f);
 const withText = (text, f) => host.withText(text, f);
 
-const blobs = new Blobs(new URL("/weights/", self.location.origin).href);
+const files = new ExpertFiles(tellStore);
+const blobs = new Blobs(new URL("/weights/", self.location.origin).href, files);
 const timers = new Map();
 const soon = new MessageChannel();
 soon.port1.onmessage = ({ data }) => strike(data);
@@ -76,6 +78,7 @@ Object.assign(mx, {
       });
   },
   cancelFetches: () => blobs.cancel(),
+  servesModel: (model) => files.serves(decoder.decode(model)),
 
   // A timer of 0 is a message: browsers delay timers that set timers by 4 ms.
   setTimer(delay, ticket) {
@@ -91,8 +94,10 @@ Object.assign(mx, {
   },
   report(json) {
     const status = JSON.parse(decoder.decode(json));
+    told = status;
     status.blobs_refused = blobs.refused;
     status.bytes_to_store = blobs.put_bytes;
+    status.store = files.told;
     status.bytes_in_memory = blobs.memory_bytes;
     status.pokes = gpu.pokes;
     status.trifles = gpu.trifles;
@@ -103,6 +108,18 @@ Object.assign(mx, {
     self.postMessage({ type: "status", status });
   },
 });
+
+// What became of the disk is told when the core has nothing to say, too: at most ten times a second.
+let told = null;             // the newest status
+let store_timer = 0;
+function tellStore() {
+  if (!store_timer && told) store_timer = setTimeout(tellStoreNow, 100);
+}
+function tellStoreNow() {
+  store_timer = 0;
+  Object.assign(told, { store: files.told, bytes_to_store: blobs.put_bytes, blobs_refused: blobs.refused });
+  self.postMessage({ type: "status", status: told });
+}
 
 // All of the GPU is lent, and no battery pays for it.
 const lent = { power_percent: 100, on_mains: null };
@@ -120,7 +137,10 @@ function handle(message) {
   else if (type === "pause") wasm._mx_pause();
   else if (type === "resume") wasm._mx_resume();
   else if (type === "online") wasm._mx_on_network_back();
-  else if (type === "stop") wasm._mx_stop();
+  else if (type === "stop") {
+    wasm._mx_stop();
+    files.save();
+  }
   else if (type === "budget") wasm._mx_set_budget(message.bytes);
   else if (type === "keep") {
     blobs.host_bytes = message.host_bytes;
@@ -149,6 +169,7 @@ host.load(createModule, import.meta.url).then(
 // What breaks inside a promise would leave a tab that says "serving" and answers nothing.
 self.addEventListener("unhandledrejection", ({ reason }) => {
   mx.report = () => {};                        // the core's last word must not cover this one
+  clearTimeout(store_timer);
   try {
     wasm?._mx_stop();
   } catch (error) {

@@ -60,6 +60,26 @@ export function keepWords(status, keep_bytes, quota) {
   return say("keeps", status.units_ready, status.units_resident, bytes(status.bytes_in_memory ?? 0));
 }
 
+// What the browser keeps for this site: {usage, quota}, null where it does not say.
+export function storedWords(room) {
+  if (!room) return say("unknown");
+  return room.quota > 0 ? say("stored_of", bytes(room.usage ?? 0), bytes(room.quota)) : bytes(room.usage ?? 0);
+}
+
+// Whether it stays, and what went wrong with it, as the worker counts it: each in a sentence. `is_kept`: null before
+// the browser was asked.
+export function storeWords(store, is_kept) {
+  const said = [];
+  if (is_kept !== null) said.push(say(is_kept ? "store_stays" : "store_may_go"));
+  if (store?.is_full) said.push(say("store_full", store.unkept));
+  if (store?.is_full && store.device_bytes > 0) said.push(say("store_device", bytes(store.device_bytes)));
+  if (store?.made_room > 0) said.push(say("store_made_room", store.made_room));
+  if (store?.damaged > 0) said.push(say("store_damaged", store.damaged));
+  if (store?.gone > 0) said.push(say("store_gone", store.gone));
+  if (store?.failed) said.push(say("store_failed", store.failed.replace(/\.$/, "")));
+  return said.join(" ");
+}
+
 export function memoryWords(status) {
   const in_use = status.device?.buffer_bytes || status.weights_bytes || 0;
   if (in_use === 0) return "–";

@@ -101,6 +101,17 @@ export const table = {
     listed_as: (name) => `listed as ${name}`,
     stored: "Stored here",
     unknown: "unknown",
+    stored_of: (used, quota) => `${used} of ${quota} that this browser gives the site`,
+    store_stays: "The browser keeps what is stored until you forget it.",
+    store_may_go: "The browser did not promise to keep what is stored: it may drop it when its disk runs low.",
+    store_full: (n) => `There is no more room on the disk: ${count(n, "expert is", "experts are")} not stored, and `
+      + "fetched anew when asked for.",
+    store_device: (size) => `The model for “this device” takes ${size} of it and stays.`,
+    store_made_room: (n) => `${count(n, "stored expert", "stored experts")} made room for others.`,
+    store_damaged: (n) => `${count(n, "stored expert was", "stored experts were")} damaged, and fetched again; nothing `
+      + "damaged was used.",
+    store_gone: (n) => `${count(n, "stored expert was", "stored experts were")} gone from the disk, and fetched again.`,
+    store_failed: (why) => `Experts could not be stored (${why}): the next visit fetches them anew.`,
 
     // when it may work
     rules: "When it may work",
@@ -293,6 +304,21 @@ export const table = {
     listed_as: (name) => `steht dort als ${name}`,
     stored: "Hier gespeichert",
     unknown: "unbekannt",
+    stored_of: (used, quota) => `${used} von ${quota}, die dieser Browser der Seite gibt`,
+    store_stays: "Der Browser behält, was gespeichert ist, bis du es vergisst.",
+    store_may_go: "Der Browser hat nicht versprochen zu behalten, was gespeichert ist: wird die Platte knapp, darf er "
+      + "es löschen.",
+    store_full: (n) => "Auf der Platte ist kein Platz mehr: "
+      + `${n === 1 ? "1 Experte ist nicht gespeichert und wird" : `${experten(n)} sind nicht gespeichert und werden`} `
+      + "bei Bedarf neu geladen.",
+    store_device: (size) => `Das Modell für „dieses Gerät“ belegt davon ${size} und bleibt.`,
+    store_made_room: (n) => `${count(n, "gespeicherter Experte hat", "gespeicherte Experten haben")} anderen Platz `
+      + "gemacht.",
+    store_damaged: (n) => `${count(n, "gespeicherter Experte war", "gespeicherte Experten waren")} beschädigt, neu `
+      + "geladen und nie benutzt.",
+    store_gone: (n) => `${count(n, "gespeicherter Experte war", "gespeicherte Experten waren")} von der Platte `
+      + "verschwunden und neu geladen.",
+    store_failed: (why) => `Experten ließen sich nicht speichern (${why}): der nächste Besuch lädt sie neu.`,
 
     rules: "Wann er arbeiten darf",
     metered: "Diese Leitung wird wohl nach Menge bezahlt. Allein die Gewichte eines großen Modells sind Gigabytes: "

@@ -1,0 +1,44 @@
+// What a browser keeps for a site by hash (web-worker/browser/store_folder.js), seen and spoiled from a page of it.
+
+// Names of all files by hash: page.evaluate(namesKept).
+export async function namesKept() {
+  const names = [];
+  const top = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-models").catch(() => null);
+  if (!top) return names;
+  for await (const [shard, folder] of top.entries())
+    if (folder.kind === "directory")
+      for await (const name of folder.keys()) names.push({ name, shard });
+  return names.filter(({ name }) => /^[0-9a-f]{64}$/.test(name)).map(({ name }) => name).sort();
+}
+
+// Writes `bytes` under a name: page.evaluate(writeKept, [name, size or array of bytes]).
+export async function writeKept([name, bytes]) {
+  const top = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-models", { create: true });
+  const shard = await top.getDirectoryHandle(name.slice(0, 2), { create: true });
+  const stream = await (await shard.getFileHandle(name, { create: true })).createWritable();
+  await stream.write(new Uint8Array(bytes));
+  await stream.close();
+}
+
+export async function dropKept(name) {
+  const top = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-models");
+  await (await top.getDirectoryHandle(name.slice(0, 2))).removeEntry(name);
+}
+
+// All of it, as "delete the site's data" does.
+export async function dropAllKept() {
+  await (await navigator.storage.getDirectory()).removeEntry("moex-models", { recursive: true });
+}
+
+// Resolves when what a tab has downloaded is on the disk.
+export const allStored = (page) =>
+  page.waitForFunction(() => window.moexStatus.bytes_to_store === 0, null, { timeout: 0 });
+
+// Resolves when it is written down who was used, of `count` blobs, and for which model.
+export const usesWritten = (page, count) => page.waitForFunction(async (wanted) => {
+  const top = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-models");
+  const handle = await top.getFileHandle("uses.json").catch(() => null);
+  const text = await (await handle?.getFile())?.text();
+  const { served = "", blobs = {} } = text ? JSON.parse(text) : {};
+  return served !== "" && Object.keys(blobs).length === wanted;
+}, count, { timeout: 0, polling: 100 });

@@ -1,0 +1,107 @@
+// Beside a tab's worker.js, a Dedicated Worker that writes what it keeps and drops what has to make room: neither
+// stands in the way of who serves. One message after the other.
+// Messages in:  {type: "serves", model} | {type: "put", ticket, hex, bytes} | {type: "save", ticket}
+//               | {type: "used", used: [[hex, bytes, uses]]}, bytes 0: it may not be on the disk
+// Messages out: {ticket, kept, reason, is_full, device_bytes, gone: [hex]}; of a save {ticket}
+import { StoreFolder, Uses, leavingOrder } from "./store_folder.js";
+
+const earlier_cache = "moex-weights-v1";      // where experts lay before they were files
+const gone_max = 8;                           // blobs that go for one that comes: a browser counts some time later
+const save_every_ms = 10000;                  // what was used
+let folder = null;
+let uses = null;
+let strays = null;                            // files that nobody is known to have used; null: not looked for yet
+let save_timer = 0;
+
+async function open() {
+  folder = await StoreFolder.open();
+  uses = new Uses(folder);
+  await uses.load();
+}
+const opened = open();
+opened.catch(() => {});                       // told with the first blob that is put
+
+function saveLater() {
+  save_timer ||= setTimeout(() => {
+    save_timer = 0;
+    next(() => uses.save());
+  }, save_every_ms);
+}
+
+// Another tab writes the same, or has just given it its name.
+const isBusy = ({ name }) => ["NoModificationAllowedError", "InvalidStateError", "NotFoundError"].includes(name);
+
+async function keep({ hex, bytes }) {
+  const gone = [];
+  for (;;) {
+    try {
+      await folder.write(hex, bytes);
+      return { kept: true, gone };
+    } catch (error) {
+      if (isBusy(error) && await folder.find(hex)) return { kept: true, gone };
+      if (error.name !== "QuotaExceededError") return { kept: false, gone, reason: error.message };
+    }
+    const left = gone.length < gone_max ? await makeRoom(hex) : [];
+    if (left.length === 0) return { kept: false, gone, is_full: true, device_bytes: await deviceBytes() };
+    gone.push(...left);
+  }
+}
+
+async function deviceBytes() {
+  return (await folder.listed()).reduce((sum, { bytes }) => sum + bytes, 0);
+}
+
+// What an earlier version kept goes first, then files that nobody used, then a blob as leavingOrder() says: of the
+// model that is served only one that was used less than `hex`, and none of the model of "this device". Gives the names
+// of what went.
+async function makeRoom(hex) {
+  if (await self.caches?.delete(earlier_cache).catch(() => false)) return [earlier_cache];
+
+  await uses.load();
+  const listed = new Set((await folder.listed()).map(({ sha256 }) => sha256));
+  const known = uses.names();
+  strays ??= (await folder.files()).map(([name]) => name).filter((name) => !name.endsWith(".part"));
+  strays = strays.filter((name) => !known.has(name) && !listed.has(name));
+  for (let name = strays.pop(); name; name = strays.pop()) if (await folder.remove(name)) return [name];
+
+  const blobs = new Map();
+  for (const name of known) {
+    const one = uses.get(name);
+    if (one.bytes > 0 && !listed.has(name)) blobs.set(name, one);
+  }
+  const comer = uses.get(hex);
+  for (const name of leavingOrder(blobs, uses.served)) {
+    const { model, uses: count } = blobs.get(name);
+    if (model === uses.served && count >= comer.uses) return [];
+    uses.drop(name);
+    if (await folder.remove(name)) return [name];      // else it is read just now, or gone already
+  }
+  return [];
+}
+
+async function answer(message) {
+  await opened;
+  if (message.type === "serves") {
+    if (uses.served && uses.served !== message.model) await uses.save();
+    uses.served = message.model;
+  } else if (message.type === "used") {
+    for (const [hex, bytes, count] of message.used) uses.add(hex, bytes, count);
+  } else if (message.type === "put") {
+    const told = await keep(message);
+    if (told.kept) uses.add(message.hex, message.bytes.length, 0);
+    return told;
+  } else if (message.type === "save") await uses.save();
+  return {};
+}
+
+let running = Promise.resolve();
+function next(work) {
+  running = running.then(work).catch((error) => ({ kept: false, gone: [], reason: error.message }));
+  return running;
+}
+self.onmessage = ({ data }) => {
+  next(() => answer(data)).then((told) => {
+    if (data.ticket !== undefined) self.postMessage({ ticket: data.ticket, ...told });
+    if (data.type !== "save") saveLater();
+  });
+};
