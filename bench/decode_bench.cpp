@@ -2,17 +2,19 @@
 //   decode_bench [--shape NAME | --model DIR] [--threads N] [--tokens N] [--repeats N]
 //                [--arithmetic exact|int8|both] [--kv-dtype f32|f16|int8] [--hub-dtype
 //                int8|int6|int4]
-//                [--context TOKENS] [--users N] [--ranges N,M]
+//                [--context TOKENS] [--users N] [--ranges N,M] [--away-us N]
 //   NAME: bench-moe, demo, tiny, qwen3-30b-a3b, paper
 // CSV: shape, arithmetic, threads, phase, rows per step, tok/s median, p99 ms per step, bytes of
-// weights moved per step, bound tok/s at the measured bandwidth, CPU ms of a step (median, all
+// weights moved per step, bound tok/s at the measured bandwidth, CPU ms of a step (mean, all
 // threads). Default: int8; `both` takes turns, phase by phase, so that a noisy machine wrongs
 // neither. With --context: one sequence that decodes
 // behind so many tokens, and nothing else. With --users: so many sequences that decode, and nothing
 // else. With --ranges: into how many ranges a thread's share of a loop is cut, one after the other
 // in turns; then the CSV has the ratio of each turn's medians instead (the first over the others:
-// above 1 the others are faster), and its median. example: decode_bench --shape bench-moe --threads
-// 2
+// above 1 the others are faster), and its median. With --away-us: experts are elsewhere and answer
+// zeros so many microseconds after they were asked; CSV: shape, threads, users, away_us, and what a
+// layer takes of the hub's own, the head apart, in microseconds: median and p99 of the steps.
+// example: decode_bench --shape bench-moe --threads 2
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +23,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -43,6 +46,30 @@ double cpu_seconds() {
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
+// Experts elsewhere: a round lasts its time, whatever is asked. Its waiter looks for the answer as
+// a hub does whose workers are near.
+class AwayExperts : public ExpertBackend {
+  public:
+    explicit AwayExperts(Duration away) : away_(away) {}
+    const char* name() const override { return "away"; }
+    bool works_elsewhere() const override { return true; }
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        std::fill(batch.y.begin(), batch.y.end(), 0.0f);
+        return std::make_unique<Round>(now_steady() + away_);
+    }
+
+  private:
+    struct Round : ExpertRound {
+        explicit Round(TimePoint end) : end(end) {}
+        Result<ExpertAnswer> wait(std::stop_token) override {
+            while (now_steady() < end) {}
+            return ExpertAnswer{};
+        }
+        TimePoint end;
+    };
+    Duration away_;
+};
+
 // What a step took, by the clock and of the processor.
 struct StepTimes {
     std::vector<double> seconds, cpu_seconds;
@@ -58,14 +85,15 @@ struct StepTimes {
         cpu_seconds.insert(cpu_seconds.end(), from.cpu_seconds.begin() + at,
                            from.cpu_seconds.end());
     }
-    void sort() {
-        std::sort(seconds.begin(), seconds.end());
-        std::sort(cpu_seconds.begin(), cpu_seconds.end());
-    }
+    void sort() { std::sort(seconds.begin(), seconds.end()); }
     std::size_t size() const { return seconds.size(); }
     double median() const { return seconds[size() / 2]; }
     double p99() const { return seconds[size() * 99 / 100]; }
-    double cpu_median() const { return cpu_seconds[size() / 2]; }
+    // Of a single step it says little: the system counts another core's thread at its ticks.
+    double cpu_mean() const {
+        return std::accumulate(cpu_seconds.begin(), cpu_seconds.end(), 0.0) /
+               static_cast<double>(size());
+    }
 };
 
 // Bytes per second of reading by all threads: what a decode step cannot pass.
@@ -148,7 +176,7 @@ struct Bench {
             std::printf("%s,%s,%zu,%s,%u,%.1f,%.2f,%.0f,%.1f,%.3f\n", shape.c_str(), variant.name(),
                         threads.num_threads(), phase, rows_per_step, rows_per_step / steps.median(),
                         steps.p99() * 1000, bytes, bytes > 0 ? bandwidth / bytes : 0.0,
-                        steps.cpu_median() * 1000);
+                        steps.cpu_mean() * 1000);
             std::fflush(stdout);
             steps = {};
         }
@@ -254,6 +282,30 @@ struct Bench {
         }
     }
 
+    // The hub's own part of a layer while experts are elsewhere.
+    void decode_away(std::uint32_t num_sequences, std::uint32_t num_tokens, std::uint32_t away_us) {
+        const ModelConfig& config = package.config();
+        AwayExperts experts{std::chrono::microseconds(away_us)};
+        KvCache cache(config, {16, num_sequences * (num_tokens / 16 + 2), kv_dtype});
+        std::vector<KvCache::Sequence> sequences;
+        for (std::uint32_t i = 0; i < num_sequences; ++i) sequences.emplace_back(cache);
+
+        std::vector<double> layer_us;
+        for (std::uint32_t token = 0; token < num_tokens; ++token) {
+            const TokenId id = token * 7919 % config.vocab_size;
+            std::vector<StepRows> batch;
+            for (KvCache::Sequence& sequence : sequences)
+                batch.push_back({.kv = &sequence, .tokens = {&id, 1}, .no_logits = true});
+            const TimePoint started = now_steady();
+            const auto step = variants.front().decoder->step(batch, experts);
+            if (!step.ok()) fail(step.error());
+            layer_us.push_back(seconds_since(started) * 1e6 / config.num_layers - away_us);
+        }
+        std::sort(layer_us.begin(), layer_us.end());
+        std::printf("%s,%zu,%u,%u,%.1f,%.1f\n", shape.c_str(), threads.num_threads(), num_sequences,
+                    away_us, layer_us[layer_us.size() / 2], layer_us[layer_us.size() * 99 / 100]);
+    }
+
     void prefill(std::uint32_t num_tokens, std::uint32_t repeats) {
         for (std::uint32_t repeat = 0; repeat < repeats; ++repeat)
             for (Variant& variant : variants) prefill_once(variant, num_tokens);
@@ -287,7 +339,7 @@ struct Bench {
 
 struct Flags {
     std::string shape = "bench-moe", model, arithmetic = "int8";
-    std::uint32_t threads = 0, tokens = 128, repeats = 5, context = 0, users = 0;
+    std::uint32_t threads = 0, tokens = 128, repeats = 5, context = 0, users = 0, away_us = 0;
     std::vector<std::size_t> ranges;
     KvDtype kv_dtype = KvDtype::f32;
     PackedDtype hub_dtype = PackedDtype::int6;
@@ -318,7 +370,9 @@ Flags parse(int argc, char** argv) {
             std::istringstream list(value);
             for (std::string one; std::getline(list, one, ',');)
                 flags.ranges.push_back(std::strtoul(one.c_str(), nullptr, 10));
-        } else if (flag == "--threads")
+        } else if (flag == "--away-us")
+            flags.away_us = number;
+        else if (flag == "--threads")
             flags.threads = number;
         else if (flag == "--tokens")
             flags.tokens = number;
@@ -338,7 +392,8 @@ void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool
     const double bandwidth = memory_bandwidth(threads);
     std::fprintf(stderr, "decode_bench: kernels %s, integer %s, %.1f GB/s read\n", kernel_target(),
                  integer_path().name, bandwidth / 1e9);
-    std::printf("%s\n", flags.ranges.empty()
+    std::printf("%s\n", flags.away_us > 0 ? "shape,threads,users,away_us,layer_us,layer_p99_us"
+                        : flags.ranges.empty()
                             ? "shape,arithmetic,threads,phase,rows_per_step,tok_s_median,p99_ms,"
                               "bytes_per_step,bound_tok_s,cpu_ms"
                             : "shape,threads,users,ranges,turn,step_ms,ratio");
@@ -357,6 +412,7 @@ void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool
     }
 
     const std::uint32_t users = std::max(flags.users, 1u);
+    if (flags.away_us > 0) return bench.decode_away(users, flags.tokens, flags.away_us);
     if (!flags.ranges.empty())
         return bench.compare_ranges(flags.ranges, users, flags.tokens, flags.repeats);
     if (flags.context > 0) return bench.decode_behind(flags.context, flags.tokens);

@@ -19,7 +19,8 @@ class ThreadPool {
     // For benches; not while a parallel_for() runs.
     void set_ranges_per_thread(std::size_t count);
     // Runs body(begin, end) over disjoint ranges that cover [0, count), each at least `grain` long
-    // where possible.
+    // where possible. Thread i of n begins with what lies from i / n on, the caller at the front;
+    // who is done with its share takes of the others'.
     void parallel_for(std::size_t count, std::size_t grain,
                       const std::function<void(std::size_t begin, std::size_t end)>& body);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -71,6 +72,24 @@ TEST(ThreadPoolTest, HoweverALoopIsCutItCoversEverythingOnce) {
         });
         for (const auto& count : met) EXPECT_EQ(count, 1);
         EXPECT_EQ(num_ranges, ranges <= 1 ? 3u : ranges == 4 ? 10u : 50u);
+    }
+}
+
+// Each range waits for the other: a thread that slept and was not told would be waited for for
+// ever. The pauses are longer and shorter than threads look for a job.
+TEST(ThreadPoolTest, WhoSleepsIsToldOfAJob) {
+    ThreadPool pool(2);
+    pool.set_ranges_per_thread(1);
+    for (int job = 0; job < 400; ++job) {
+        const auto begin = std::chrono::steady_clock::now() + std::chrono::microseconds(job);
+        while (std::chrono::steady_clock::now() < begin) std::this_thread::yield();
+
+        std::atomic<int> num_there{0};
+        pool.parallel_for(2, 1, [&](std::size_t, std::size_t) {
+            ++num_there;
+            while (num_there < 2) std::this_thread::yield();
+        });
+        ASSERT_EQ(num_there, 2);
     }
 }
 
