@@ -1,8 +1,11 @@
-// What calls that leave before the last answers are in save: tokens a second of one sequence behind
-// answers that need so long, exact and early in turns.
+// The time of a token in each lossy way: of one sequence that decodes behind answers that need so
+// long, exact and lossy in turns. Early calls leave before the last answers are in; guesses of
+// which experts a layer asks are made while it waits, and pay where those experts are loaded
+// (bench/on_demand_bench.mjs): here it is seen what they cost.
 //   early_calls_bench [--model DIR] [--tokens N] [--repeats N]
 // Experts are computed here when they are asked; their round is complete so many ms after that.
-// CSV: round trip in ms, way, rounds one after the other, tok/s median, times exact.
+// CSV: round trip in ms, way, rounds one after the other, ms a token (median), tok/s, and times
+// exact (median of the turns' own ratios).
 // example: early_calls_bench --tokens 16
 #include <algorithm>
 #include <cstdio>
@@ -12,13 +15,26 @@
 #include <vector>
 
 #include "hub/engine/local_experts.h"
-#include "hub/foresight/speculation.h"
+#include "hub/foresight/lossy_ways.h"
 
 namespace moex {
 namespace {
 
 constexpr int round_trips_ms[] = {0, 5, 20, 50};
-constexpr const char* ways[] = {"exact", "early:3", "early:2", "early:1"};
+constexpr const char* ways[] = {"exact",
+                                "next-gate",
+                                "next-gate+weights",
+                                "quasi-hidden",
+                                "quasi-hidden+weights",
+                                "estimator",
+                                "estimator+weights",
+                                "hybrid",
+                                "hybrid+weights",
+                                "router-free",
+                                "early:3",
+                                "early:2",
+                                "early:1",
+                                "estimator+early:1"};
 
 class FarExperts : public ExpertBackend {
   public:
@@ -74,9 +90,9 @@ int run(const char* model, std::uint32_t num_tokens, int repeats) {
     const auto package = must(ModelPackage::open(model));
     const auto decoder = must(Decoder::create(package, threads, {.arithmetic = Arithmetic::int8}));
     LocalExperts local(package, threads, {}, Arithmetic::int8);
-    const SpeculationSources sources{
-        .gates = std::make_shared<const RouterGates>(must(RouterGates::load(package, threads))),
-        .profile = std::make_shared<const ExpertProfile>(must(load_expert_profile(*package)))};
+    SpeculationSources sources = must(load_speculation_sources(package, threads));
+    // Which two layers the estimator is asked about changes no time.
+    sources.estimator_layers = {1, 2};
 
     std::vector<std::unique_ptr<Speculator>> speculators;
     std::vector<std::uint32_t> rounds;
@@ -88,11 +104,12 @@ int run(const char* model, std::uint32_t num_tokens, int repeats) {
         const Speculation what = must(parse_speculation(way));
         speculators.back() = must(Speculator::create(what, sources));
         // One is saved for each layer that something stands in for, but behind the last.
-        for (std::uint32_t layer = *what.early_from; layer + 1 < num_moe; layer += 2)
+        for (std::uint32_t layer = what.early_from.value_or(num_moe); layer + 1 < num_moe;
+             layer += 2)
             --rounds.back();
     }
 
-    std::printf("round_trip_ms,way,rounds_in_turn,tok_s,of_exact\n");
+    std::printf("round_trip_ms,way,rounds_in_turn,token_ms,tok_s,of_exact\n");
     for (const int away : round_trips_ms) {
         FarExperts experts(local, std::chrono::milliseconds(away));
         std::vector<std::vector<double>> rates(std::size(ways)), gains(std::size(ways));
@@ -103,8 +120,8 @@ int run(const char* model, std::uint32_t num_tokens, int repeats) {
                 gains[i].push_back(rates[i].back() / rates[0].back());
             }
         for (std::size_t i = 0; i < std::size(ways); ++i)
-            std::printf("%d,%s,%u,%.2f,%.3f\n", away, ways[i], rounds[i], median(rates[i]),
-                        median(gains[i]));
+            std::printf("%d,%s,%u,%.3f,%.2f,%.3f\n", away, ways[i], rounds[i],
+                        1000 / median(rates[i]), median(rates[i]), median(gains[i]));
         std::fflush(stdout);
     }
     return 0;

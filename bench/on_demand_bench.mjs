@@ -1,18 +1,19 @@
 #!/usr/bin/env node
 // Experts on demand: one native worker that holds all of the demo's experts, with memory for some of them.
-//   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns] [round_trip_ms] [hints] [budgets]
-//                                                          [96 3 0 off,4,8,shadow:served:2,shadow:int2 3,12]
+//   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns] [round_trip_ms] [hints] [budgets] [ways]
+//                                                          [96 3 0 off,4,8,shadow:served:2,shadow:int2 3,12 exact]
 // round_trip_ms: added between hub and worker, half of it each way. hints: as `serve --prefetch` has them; shadow:int2
 // and its like are packed here first. budgets: MB.
-// Every way decodes the same greedy text, the ways in turns. Prints CSV, a row a way:
+// ways: of moex.experts. Everybody decodes a greedy text of the same question, in turns. Prints CSV, a row each:
 //   budget_mb,slots   the worker's limit, and the experts that lie in its memory
 //   host_mb           memory of its machine for experts that were read and verified before (--host-mb)
 //   policy,prefetch   who leaves first; how many experts a token and layer the hub says the next layer may ask for
+//   experts           exact, or the lossy way
 //   asked,missing     experts of groups, and those in no slot when their group arrived (late: on their way for a hint)
 //   load_ms_token     that groups waited for experts, a token
 //   tok_s,of_all      tokens a second of the answer (medians), and their share of a worker's that has memory for all
 //   of_off            and of the same worker's without hints; shares are medians of those of the turns
-// Fails when a text differs from the all-resident one.
+// Fails when an exact text differs from the all-resident one.
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -29,14 +30,16 @@ const request = {
 };
 const hints = (process.argv[5] ?? "off,4,8,shadow:served:2,shadow:int2").split(",");
 const budgets = (process.argv[6] ?? "3,12").split(",").map(Number);
+const lossy = (process.argv[7] ?? "exact").split(",");
 const serve = ["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000", "--check-answers", "off"];
-const ways = [{ budget_mb: 64, host_mb: 0, policy: "lru", prefetch: "off" }];      // room for all
+const ways = [{ budget_mb: 64, host_mb: 0, policy: "lru", prefetch: "off", experts: "exact" }];      // room for all
 for (const budget_mb of budgets)
   for (const host_mb of [0, 256])
-    for (const prefetch of hints) ways.push({ budget_mb, host_mb, policy: "lru", prefetch });
+    for (const prefetch of hints)
+      for (const experts of lossy) ways.push({ budget_mb, host_mb, policy: "lru", prefetch, experts });
 if (process.argv.length <= 5)
   for (const policy of ["lfu", "cacheless"])
-    for (const prefetch of ["off", "4"]) ways.push({ budget_mb: 3, host_mb: 256, policy, prefetch });
+    for (const prefetch of ["off", "4"]) ways.push({ budget_mb: 3, host_mb: 256, policy, prefetch, experts: "exact" });
 // Shadows of the demo, by their dtype.
 const shadows = mkdtempSync(join(tmpdir(), "moex-shadows-"));
 for (const dtype of ["int2", "int3"]) {
@@ -48,7 +51,7 @@ for (const dtype of ["int2", "int3"]) {
 const flagOf = (prefetch) => (/^shadow:int\d$/.test(prefetch) ? prefetch.replace(":", `:${shadows}/`) : prefetch);
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
-async function measure({ budget_mb, host_mb, policy, prefetch }) {
+async function measure({ budget_mb, host_mb, policy, prefetch, experts }) {
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
   const hub = await Hub.start([...serve, "--prefetch", flagOf(prefetch)]);
   const line = round_trip_ms > 0 ? await farAway(hub.port, round_trip_ms) : null;
@@ -58,7 +61,7 @@ async function measure({ budget_mb, host_mb, policy, prefetch }) {
   try {
     await hub.until(({ coverage }) => coverage.replicas_min === 1, "the worker");
     const begun = performance.now();
-    const { text, error } = await chat(hub, request);
+    const { text, error } = await chat(hub, { ...request, moex: { experts } });
     if (error) throw new Error(JSON.stringify(error));
     const seconds = (performance.now() - begun) / 1000;
     await worker.stop();
@@ -78,15 +81,16 @@ for (let turn = 0; turn < turns; turn += 1)
   for (const [i, way] of ways.entries()) results[i].push(await measure(way));
 
 const [all] = results;
-console.log("budget_mb,slots,host_mb,policy,prefetch,asked,missing,late,load_ms_token,tok_s,of_all,of_off");
-for (const [i, { budget_mb, host_mb, policy, prefetch }] of ways.entries()) {
-  if (results[i].some(({ text }) => text !== all[0].text)) throw new Error(`${JSON.stringify(ways[i])}: another text`);
+console.log("budget_mb,slots,host_mb,policy,prefetch,experts,asked,missing,late,load_ms_token,tok_s,of_all,of_off");
+for (const [i, { budget_mb, host_mb, policy, prefetch, experts }] of ways.entries()) {
+  if (experts === "exact" && results[i].some(({ text }) => text !== all[0].text))
+    throw new Error(`${JSON.stringify(ways[i])}: another text`);
   const [{ slots, asked, late }] = results[i];
   const of = (value) => median(results[i].map(value));
   const shareOf = (others) => median(results[i].map(({ tok_s }, turn) => tok_s / others[turn].tok_s)).toFixed(3);
   const off = results[ways.findIndex((other) => other.prefetch === "off" && other.budget_mb === budget_mb
-    && other.host_mb === host_mb && other.policy === policy)];
-  console.log([budget_mb, slots, host_mb, policy, prefetch, asked, of((one) => one.asked - one.resident), late,
+    && other.host_mb === host_mb && other.policy === policy && other.experts === experts)];
+  console.log([budget_mb, slots, host_mb, policy, prefetch, experts, asked, of((one) => one.asked - one.resident), late,
     (of((one) => one.load_ms) / max_tokens).toFixed(2), of((one) => one.tok_s).toFixed(1), shareOf(all),
     shareOf(off)].join(","));
 }

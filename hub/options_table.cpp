@@ -194,11 +194,13 @@ const Setting swarm_settings[] = {
      "and 5/s; \"fixed H\": H copies of each call at once; adaptive: two while the swarm is slow; "
      "off",
      0, 0, "", check_hedge},
-    {"experts", word, command_serve, "MODE", "exact",
-     "of answers whose request does not say (moex.experts): speculative, a lossy way, lets every "
-     "second layer's calls leave before the last answers are in, default vectors in their place: "
-     "5 of 8 round trips of the demo, nothing won with --backend local",
-     0, 0, "exact|speculative"},
+    {"experts", word, command_serve, "WAY", "exact",
+     "of answers whose request does not say (moex.experts): exact, or a lossy way. speculative, or "
+     "early:1, lets every second layer's calls leave before the last answers are in, default "
+     "vectors in their place: 5 of 8 round trips of the demo, nothing won with --backend local; "
+     "next-gate, quasi-hidden, estimator and hybrid name a layer's experts one layer before "
+     "(+weights: weighted by its router; :N: N, among which its router chooses), so that who loads "
+     "them begins then; router-free: as estimator, without routers"},
     {"prefetch", word, command_serve, "off|on|N|shadow:DIR", "off",
      "tell workers that hold more experts than lie in their memory which of them the next layer "
      "may ask for (by this machine's cores); N a token and layer, on: as many as a token asks for; "

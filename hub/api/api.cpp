@@ -104,30 +104,43 @@ namespace {
 
 // `moex`, which every dialect's body may have.
 struct OwnWishes {
-    bool resumable = false, speculative = false;
+    bool resumable = false;
+    ExpertWay experts{.name = "exact", .perplexity_excess = 0.0};
 };
 
-// `speculative` where the body says nothing.
+// moex.experts, or the host's choice: "exact", or a way that the hub has.
+void read_experts(BodyFields& fields, const OrderedJson& asked, const ApiOptions& options,
+                  ExpertWay& experts) {
+    constexpr const char* field = "moex.experts";
+    constexpr const char* wanted =
+        "\"exact\", \"speculative\" or another way that /v1/models names";
+    if (!asked.is_null() && !asked.is_string()) return fields.wrong(field, wanted, asked);
+    const std::string name = asked.is_null() ? options.experts : asked.get<std::string>();
+    if (name == "exact") return;
+
+    if (!options.find_way) return fields.unsupported(field, options.no_ways);
+    auto way = options.find_way(name);
+    if (way.ok())
+        experts = *std::move(way);
+    else if (way.error().code == ErrorCode::invalid_argument)
+        fields.wrong(field, wanted, asked);
+    else
+        fields.unsupported(field, way.error().message + ".");
+}
+
 Checked<OwnWishes> read_own_wishes(const OrderedJson& body, const ApiOptions& options,
                                    bool is_stream, Dialect dialect) {
     BodyFields fields(body);
-    OwnWishes wishes{.speculative = options.speculative};
-    const OrderedJson* const ours = fields.find("moex");
-    if (!ours) return wishes;
-    if (!ours->is_object()) fields.wrong("moex", "an object", *ours);
+    OwnWishes wishes;
+    static const OrderedJson nothing;
+    const OrderedJson* const found = fields.find("moex");
+    const OrderedJson& ours = found ? *found : nothing;
+    if (found && !ours.is_object()) fields.wrong("moex", "an object", ours);
 
-    if (const OrderedJson& experts = member(*ours, "experts"); experts == "speculative") {
-        wishes.speculative = true;
-        if (!options.no_speculation.empty())
-            fields.unsupported("moex.experts", options.no_speculation);
-    } else if (experts == "exact") {
-        wishes.speculative = false;
-    } else if (!experts.is_null()) {
-        fields.wrong("moex.experts", "\"exact\" or \"speculative\"", experts);
-    }
+    read_experts(fields, member(ours, "experts"), options, wishes.experts);
 
     bool& wanted = wishes.resumable;
-    if (const OrderedJson& resumable = member(*ours, "resumable"); resumable.is_boolean())
+    if (const OrderedJson& resumable = member(ours, "resumable"); resumable.is_boolean())
         wanted = resumable.get<bool>();
     else if (!resumable.is_null())
         fields.wrong("moex.resumable", "true or false", resumable);
@@ -175,8 +188,7 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
          .tokenizer = tokenizer,
          .num_choices = inputs.prompts.size() * inputs.params.n});
     inputs.stop_ids = stop_ids;
-    inputs.speculative = wishes.speculative;
-    if (options.measured_loss) inputs.speculation_excess = options.measured_loss->excess();
+    inputs.experts = std::move(wishes.experts);
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;

@@ -49,11 +49,12 @@ HttpResponse json_response(const OrderedJson& body) {
 
 OrderedJson ApiState::model_json() const {
     OrderedJson experts = OrderedJson::array({"exact"});
-    if (options.no_speculation.empty())
-        experts.insert(options.speculative ? experts.begin() : experts.end(), "speculative");
+    if (!options.ways.empty()) experts.push_back("speculative");
+    for (const std::string& way : options.ways) experts.push_back(way);
+    std::stable_partition(experts.begin(), experts.end(),
+                          [&](const OrderedJson& way) { return way == options.experts; });
     OrderedJson perplexity;
-    if (const auto& loss = options.measured_loss)
-        perplexity = {{"exact", loss->exact}, {"speculative", loss->speculative}};
+    for (const auto& [way, measured] : options.perplexity) perplexity[way] = measured;
 
     return {{"id", package->name()},
             {"object", "model"},

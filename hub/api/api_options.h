@@ -3,20 +3,16 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <map>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "hub/api/resumable.h"
 #include "hub/api/text_pool.h"
+#include "hub/engine/expert_speculator.h"
 
 namespace moex {
-
-// What "speculative" costs, measured on text: the perplexity of the model's own answers and of
-// those.
-struct MeasuredLoss {
-    double exact = 0, speculative = 0;
-    double excess() const { return speculative / exact - 1; }
-};
 
 struct ApiOptions {
     std::uint32_t default_max_tokens = 0;  // 0: as far as the context reaches
@@ -28,10 +24,13 @@ struct ApiOptions {
     bool any_model_name = false;  // a request may name any model; this one answers
     TextPoolOptions texts;
     ResumableOptions resumable;
-    bool speculative = false;  // where moex.experts says nothing
-    // Why "speculative" is refused; empty: it is not, and the engine has a speculator.
-    std::string no_speculation = "this hub has no speculator.";
-    std::optional<MeasuredLoss> measured_loss;  // none: never measured of this package
+    std::string experts = "exact";  // where moex.experts says nothing; a way that is found
+    // The lossy way of a name, from any thread; invalid_argument: no way is called so, other
+    // errors say why this hub has not got it. Empty: it has none, as `no_ways` says.
+    std::function<Result<ExpertWay>(std::string_view name)> find_way;
+    std::string no_ways = "this hub has no lossy ways.";
+    std::vector<std::string> ways;             // that /v1/models offers
+    std::map<std::string, double> perplexity;  // by way, "exact" among them; empty: not measured
 };
 
 // Totals for /metrics, and latency samples handed to `observe`.

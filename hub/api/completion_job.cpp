@@ -74,7 +74,7 @@ void ApiJob::start() {
         request.prompt_logprobs = echoes_scores() || prompt_top;
         request.top_logprobs = std::max(inputs_.params.top_logprobs, prompt_top.value_or(0));
         request.stop_ids = inputs_.stop_ids;
-        request.speculative = inputs_.speculative;
+        request.speculator = inputs_.experts.speculator;
 
         GenerationSink sink;
         sink.on_token = [self, i](const TokenEvent& event) {
@@ -290,7 +290,8 @@ void ApiJob::on_all_ended() {
 AnswerTotals ApiJob::totals() const {
     AnswerTotals out{.usage = usage(), .stats = totals_};
     out.took = now_steady() - inputs_.received_at;
-    out.perplexity_excess = totals_.speculative ? inputs_.speculation_excess : 0.0;
+    out.experts = inputs_.experts.name;
+    out.perplexity_excess = inputs_.experts.perplexity_excess;
     // What they said before is in this answer, unless it was computed again.
     if (const auto& has_lied = inputs_.observer->has_lied)
         out.doubted = static_cast<std::uint64_t>(

@@ -32,8 +32,7 @@ struct ApiJobInputs {
     std::vector<std::vector<TokenId>> prompts;  // each answered params.n times
     std::vector<std::string> echoes;            // per prompt: text in front of the answer
     std::vector<TokenId> stop_ids;
-    bool speculative = false;
-    std::optional<double> speculation_excess;        // of perplexity; none: not measured
+    ExpertWay experts;                               // "exact" without a speculator
     std::vector<std::shared_ptr<AnswerMask>> masks;  // of each choice; none: it is free
     std::optional<CallSyntax> call_syntax;           // where tools may be called
     std::optional<ChannelBegin> channels;            // where an answer in channels begins

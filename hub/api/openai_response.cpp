@@ -93,7 +93,7 @@ OrderedJson provenance_json(const AnswerTotals& totals) {
             {"proven", stats.pairs_proven},
             {"unchecked", stats.pairs_remote - stats.pairs_verified - stats.pairs_proven},
             {"doubted", totals.doubted},
-            {"experts", stats.speculative ? "speculative" : "exact"},
+            {"experts", totals.experts},
             {"perplexity_excess", excess ? OrderedJson(*excess) : OrderedJson()}};
 }
 

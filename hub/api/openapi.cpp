@@ -166,8 +166,8 @@ constexpr const char* other_schemas = R"json({
   "Provenance": {"type": "object", "description": "Who computed the answer.",
     "required": ["workers", "calls_remote", "calls_local", "hedged", "verified", "proven",
       "unchecked", "doubted", "experts", "perplexity_excess"], "properties": {
-      "experts": {"type": "string", "enum": ["exact", "speculative"],
-        "description": "speculative: the answer is not the model's own to the digit."},
+      "experts": {"type": "string",
+        "description": "Another than exact: a lossy way, the answer is not the model's own."},
       "perplexity_excess": {"type": ["number", "null"],
         "description": "How much higher the perplexity of such answers is, measured; 0: exact."},
       "workers": {"type": "integer"}, "calls_remote": {"type": "integer"},
@@ -196,11 +196,10 @@ constexpr const char* other_schemas = R"json({
     "meta": {"type": "object", "properties": {
       "n_ctx": {"type": "integer"}, "vocab_size": {"type": "integer"},
       "experts": {"type": "array", "description": "What moex.experts may be; the default first.",
-        "items": {"type": "string", "enum": ["exact", "speculative"]}},
+        "items": {"type": "string"}},
       "experts_perplexity": {"type": ["object", "null"],
-        "description": "Of either, measured on held-out text; null: not of this package.",
-        "properties": {
-          "exact": {"type": "number"}, "speculative": {"type": "number"}}}}}}},
+        "description": "By way, measured on held-out text; null: not of this package.",
+        "additionalProperties": {"type": "number"}}}}}},
   "ModelList": {"type": "object", "required": ["object", "data"], "properties": {
     "object": {"const": "list"},
     "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
@@ -333,8 +332,8 @@ constexpr const char* other_schemas = R"json({
       "source": {"type": "string", "enum": ["default", "file", "environment", "flag"]},
       "help": {"type": "string"}}}}}},
   "StreamWish": {"type": "object", "properties": {
-    "experts": {"type": "string", "enum": ["exact", "speculative"],
-      "description": "speculative, a lossy way: calls leave before the last answers are in."},
+    "experts": {"type": "string", "default": "exact",
+      "description": "exact, or a lossy way that /v1/models names; speculative is early:1."},
     "resumable": {"type": "boolean", "default": false,
       "description": "The stream goes on for 60 s after its line broke: /v1/streams."}}},
   "StoppedStream": {"type": "object", "required": ["id", "stopped"], "properties": {

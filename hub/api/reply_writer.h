@@ -42,8 +42,9 @@ struct AnswerTotals {
     Usage usage;
     GenerationStats stats;
     std::uint64_t doubted = 0;  // of its workers, those that were caught with a false answer by now
-    // How much higher the perplexity is of answers whose experts were asked so: 0 where they are
-    // exact, none where nobody measured it.
+    std::string experts = "exact";  // or the lossy way in which they were asked
+    // How much higher the perplexity of such answers is: 0 where they are exact, none where nobody
+    // measured it.
     std::optional<double> perplexity_excess;
     Duration took{};  // since the request was read
 };

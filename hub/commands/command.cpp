@@ -56,10 +56,15 @@ std::vector<Command> commands_on_texts() {
           {"--experts", "WAYS",
            "what lossy ways add to it, with commas between them: next-gate, quasi-hidden, "
            "estimator or hybrid guess a layer's experts one layer before (+weights: weighted by "
-           "its router; :N: its router chooses among N); early[:N] lets every second call behind "
-           "MoE layer N leave before the last answers are in; lost:P loses P % of the calls"},
-          {"--calibrate", "FILE", "another text, which chooses the layers of hybrid's estimator"},
-          {"--out", "FILE", "what --experts measured, as CSV"}},
+           "its router; :N: its router chooses among N); router-free: as estimator, and no router "
+           "is computed; early[:N] lets every second call behind MoE layer N leave before the last "
+           "answers are in (also with a guess: estimator+early:1); lost:P loses P % of the calls"},
+          {"--calibrate", "FILE",
+           "another text, which chooses the layers of hybrid's estimator; default: those of "
+           "--record"},
+          {"--out", "FILE", "what --experts measured, as CSV"},
+          {"--record", "",
+           "keep it beside the package (losses.json): what `serve` then says that a way costs"}},
          run_eval},
         {"predict",
          command_predict,

@@ -1,6 +1,7 @@
 // moex-hub eval: the perplexity of a text, over windows that do not overlap; with --experts, what
 // lossy ways of computing experts add to it.
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -21,10 +22,18 @@ int run_eval_loss(const Invocation& invocation, LoadedModel& model, std::span<co
         const std::string* value = invocation.argument(name);
         return value ? *value : std::string();
     };
+    const std::filesystem::path text_path = given("--text");
+    const std::uint32_t windows = perplexity.num_windows;
+    const std::string measured_on = text(
+        text_path.filename().string(), ", ", windows == 0 ? "all" : std::to_string(windows),
+        " windows of ", perplexity.window_tokens, " tokens, arithmetic ",
+        invocation.settings.text("arithmetic"), ", hub in ", invocation.settings.text("hub-dtype"));
     const auto table = eval_loss(model, tokens,
                                  {.ways = given("--experts"),
                                   .calibration_path = given("--calibrate"),
                                   .out_path = given("--out"),
+                                  .record = invocation.argument("--record") != nullptr,
+                                  .measured_on = measured_on,
                                   .perplexity = perplexity,
                                   .progress = invocation.settings.on("progress")});
     if (!table.ok()) return fail(table.error().message);
@@ -44,6 +53,8 @@ int run_eval(const Invocation& invocation) {
     const std::string content{std::istreambuf_iterator<char>(file), {}};
 
     const std::string* ways = invocation.argument("--experts");
+    if (!ways && invocation.argument("--record"))
+        return fail("--record keeps what --experts measures: give both");
     if (const Status known = ways ? check_ways(*ways) : Status(); !known.ok())
         return fail(known.error().message);
 

@@ -10,8 +10,8 @@
 #include "hub/foresight/contest.h"
 #include "hub/foresight/gate_predictors.h"
 #include "hub/foresight/loss_trial.h"
+#include "hub/foresight/lossy_ways.h"
 #include "hub/foresight/lost_calls.h"
-#include "hub/foresight/speculation.h"
 #include "hub/model/pack/whole_file.h"
 
 namespace moex {
@@ -42,23 +42,10 @@ Result<std::optional<double>> lost_share(const std::string& name) {
     return std::optional(percent / 100);
 }
 
-// Null where the package has none.
-template <typename T>
-Result<std::shared_ptr<const T>> held(Result<T> loaded) {
-    if (!loaded.ok() && loaded.error().code == ErrorCode::not_found)
-        return std::shared_ptr<const T>();
-    if (!loaded.ok()) return loaded.error();
-    return std::make_shared<const T>(*std::move(loaded));
-}
-
 // The MoE layers, counted from 0, that the quasi-hidden state guesses worst.
 Result<std::vector<std::uint32_t>> worst_layers(LoadedModel& model,
                                                 const SpeculationSources& sources,
                                                 const EvalLossOptions& options) {
-    if (options.calibration_path.empty())
-        return Error{ErrorCode::invalid_argument,
-                     "hybrid wants --calibrate FILE, a text that says which layers are guessed "
-                     "worst"};
     MOEX_ASSIGN(tokens, tokens_of_file(options.calibration_path, *model.tokenizer,
                                        std::uint64_t{calibration_windows_max} *
                                            options.perplexity.window_tokens));
@@ -87,14 +74,27 @@ struct Way {
     std::unique_ptr<ExpertBackend> experts;  // null for a speculator
 };
 
-Result<std::vector<Way>> make_ways(LoadedModel& model, const EvalLossOptions& options) {
-    MOEX_ASSIGN(gates, RouterGates::load(model.package, *model.threads));
-    SpeculationSources sources{.gates = std::make_shared<const RouterGates>(std::move(gates))};
-    MOEX_ASSIGN(profile, held(load_expert_profile(*model.package)));
-    MOEX_ASSIGN(estimator, held(Estimator::load(*model.package)));
-    sources.profile = std::move(profile);
-    sources.estimator = std::move(estimator);
+// What was recorded of the package; nothing where nothing was.
+Result<MeasuredLosses> recorded_losses(const ModelPackage& package) {
+    auto losses = load_measured_losses(package);
+    if (!losses.ok() && losses.error().code == ErrorCode::not_found) return MeasuredLosses();
+    return losses;
+}
 
+Result<SpeculationSources> sources_of(LoadedModel& model, const EvalLossOptions& options) {
+    MOEX_ASSIGN(sources, load_speculation_sources(model.package, *model.threads));
+    if (options.calibration_path.empty()) {
+        MOEX_ASSIGN(losses, recorded_losses(*model.package));
+        sources.estimator_layers = std::move(losses.hybrid_layers);
+    } else if (sources.profile && options.ways.find("hybrid") != std::string::npos) {
+        MOEX_ASSIGN(layers, worst_layers(model, sources, options));
+        sources.estimator_layers = std::move(layers);
+    }
+    return sources;
+}
+
+Result<std::vector<Way>> make_ways(const LoadedModel& model, const SpeculationSources& sources,
+                                   const EvalLossOptions& options) {
     std::vector<Way> ways;
     for (const std::string& name : names_of(options.ways)) {
         Way way{.name = name};
@@ -107,11 +107,6 @@ Result<std::vector<Way>> make_ways(LoadedModel& model, const EvalLossOptions& op
             way.experts = make_lost_calls(*model.local, sources.profile, *share, lost_seed);
         } else {
             MOEX_ASSIGN(what, parse_speculation(name));
-            if (what.routes == RouteGuess::hybrid && sources.profile &&
-                sources.estimator_layers.empty()) {
-                MOEX_ASSIGN(layers, worst_layers(model, sources, options));
-                sources.estimator_layers = std::move(layers);
-            }
             auto made = Speculator::create(what, sources);
             if (!made.ok()) return Error{made.error().code, text(name, ": ", made.error().message)};
             way.speculator = *std::move(made);
@@ -133,13 +128,20 @@ double same_first_share(const Loss& loss) {
            static_cast<double>(loss.perplexity.num_predictions);
 }
 
-// Mean over the MoE layers behind the first; 1 where no route was guessed.
-double mean_hit_rate(const Way& way) {
-    if (!way.speculator || way.speculator->moe_layers().size() < 2) return 1;
-    double sum = 0;
-    const auto count = static_cast<std::uint32_t>(way.speculator->moe_layers().size());
-    for (std::uint32_t i = 1; i < count; ++i) sum += way.speculator->hit_rate(i);
-    return sum / (count - 1);
+// Mean over the MoE layers behind the first; 1 where no route was guessed, `unknown` where no
+// router says what it would have chosen.
+std::string hit_text(const Way* way, const char* unknown) {
+    double sum = 1;
+    std::uint32_t count = 1;
+    if (way && way->speculator && way->speculator->moe_layers().size() > 1) {
+        if (way->speculator->replaces_router(way->speculator->moe_layers().back())) return unknown;
+        count = static_cast<std::uint32_t>(way->speculator->moe_layers().size()) - 1;
+        sum = 0;
+        for (std::uint32_t i = 1; i <= count; ++i) sum += way->speculator->hit_rate(i);
+    }
+    char shown[32];
+    std::snprintf(shown, sizeof shown, "%.5f", sum / count);
+    return shown;
 }
 
 std::string table_of(std::span<const Way> ways, std::span<const Loss> losses) {
@@ -150,11 +152,11 @@ std::string table_of(std::span<const Way> ways, std::span<const Loss> losses) {
         const Loss& loss = losses[i];
         char shown[160];
         std::snprintf(shown, sizeof shown,
-                      "%-22s  %10.3f  %8s  %.4f ± %.4f  %.4f      %.4f  %.3f\n",
+                      "%-22s  %10.3f  %8s  %.4f ± %.4f  %.4f      %.4f  %.5s\n",
                       i == 0 ? "exact" : ways[i - 1].name.c_str(), loss.perplexity.perplexity,
                       i == 0 ? "" : excess_text(losses[0], loss).c_str(), loss.nll_excess.mean(),
                       loss.nll_excess.deviation(), loss.mean_kl, same_first_share(loss),
-                      i == 0 ? 1.0 : mean_hit_rate(ways[i - 1]));
+                      hit_text(i == 0 ? nullptr : &ways[i - 1], "-").c_str());
         out += shown;
     }
     return out;
@@ -165,15 +167,34 @@ std::string csv_of(std::span<const Way> ways, std::span<const Loss> losses) {
     for (std::size_t i = 0; i < losses.size(); ++i) {
         const Loss& loss = losses[i];
         char shown[192];
-        std::snprintf(shown, sizeof shown, "%s,%.4f,%.5f,%.5f,%.5f,%.5f,%.5f,%.5f,%u\n",
+        std::snprintf(shown, sizeof shown, "%s,%.4f,%.5f,%.5f,%.5f,%.5f,%.5f,%s,%u\n",
                       i == 0 ? "exact" : ways[i - 1].name.c_str(), loss.perplexity.perplexity,
                       loss.perplexity.perplexity / losses[0].perplexity.perplexity - 1,
                       loss.nll_excess.mean(), loss.nll_excess.deviation(), loss.mean_kl,
-                      same_first_share(loss), i == 0 ? 1.0 : mean_hit_rate(ways[i - 1]),
+                      same_first_share(loss), hit_text(i == 0 ? nullptr : &ways[i - 1], "").c_str(),
                       loss.perplexity.num_windows);
         out += shown;
     }
     return out;
+}
+
+// Under the names that requests use; lost calls are no way to ask for.
+Status record_losses(const LoadedModel& model, const SpeculationSources& sources,
+                     std::span<const Way> ways, std::span<const Loss> losses,
+                     const EvalLossOptions& options) {
+    MeasuredLosses newer{.measured_on = options.measured_on,
+                         .hybrid_layers = sources.estimator_layers};
+    newer.perplexity["exact"] = losses[0].perplexity.perplexity;
+    for (std::size_t i = 0; i < ways.size(); ++i)
+        if (const auto what = parse_speculation(ways[i].name); what.ok())
+            newer.perplexity[name_of(*what)] = losses[i + 1].perplexity.perplexity;
+
+    const ModelPackage& package = *model.package;
+    auto known = load_measured_losses(package);
+    MeasuredLosses all = known.ok() ? *std::move(known) : MeasuredLosses();
+    all.add(std::move(newer));
+    return write_whole_file(package.directory() / measured_losses_file,
+                            as_byte_view(to_json_text(all, package.manifest_sha256())));
 }
 
 }  // namespace
@@ -189,7 +210,8 @@ Status check_ways(const std::string& ways) {
 
 Result<std::string> eval_loss(LoadedModel& model, std::span<const TokenId> tokens,
                               const EvalLossOptions& options) {
-    MOEX_ASSIGN(ways, make_ways(model, options));
+    MOEX_ASSIGN(sources, sources_of(model, options));
+    MOEX_ASSIGN(ways, make_ways(model, sources, options));
     std::vector<LossyWay> lossy;
     lossy.reserve(ways.size());
     for (const Way& way : ways) lossy.push_back({way.speculator.get(), way.experts.get()});
@@ -203,6 +225,7 @@ Result<std::string> eval_loss(LoadedModel& model, std::span<const TokenId> token
     }
     if (!options.out_path.empty())
         MOEX_TRY(write_whole_file(options.out_path, as_byte_view(csv_of(ways, losses))));
+    if (options.record) MOEX_TRY(record_losses(model, sources, ways, losses, options));
     return table_of(ways, losses);
 }
 

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -15,7 +16,6 @@
 #include "hub/commands/qr.h"
 #include "hub/commands/serve_options.h"
 #include "hub/foresight/gate_predictors.h"
-#include "hub/foresight/known_losses.h"
 #include "hub/foresight/replayed_routes.h"
 
 namespace moex {
@@ -230,7 +230,7 @@ Status HubProgram::load() {
     model_ = std::move(model);
     if (wants_gpu) MOEX_TRY(open_gpu());
     if (!gpu_ && !model_.decoder) MOEX_TRY(load_decoder(model_, settings_, show));
-    MOEX_TRY(open_speculator());
+    MOEX_TRY(open_lossy_ways());
     return open_hints();
 }
 
@@ -292,32 +292,30 @@ void HubProgram::start_shadow() {
 }
 
 // Who cannot have one is told so when they ask for it: here, or in a request.
-Status HubProgram::open_speculator() {
-    const auto reason = [&]() -> Result<std::string> {
-        if (settings_.on("deterministic"))
-            return std::string("--deterministic promises the model's own answers.");
-        if (gpu_) return std::string("the hub's steps run on a GPU (--gpu).");
+Status HubProgram::open_lossy_ways() {
+    if (settings_.on("deterministic"))
+        no_lossy_ways_ = "--deterministic promises the model's own answers.";
+    else if (gpu_)
+        no_lossy_ways_ = "the hub's steps run on a GPU (--gpu).";
+    else if (!model_.package->config().has_experts())
+        no_lossy_ways_ = "the model has no experts.";
+    const std::string& wanted = settings_.text("experts");
+    if (!no_lossy_ways_.empty()) {
+        if (wanted == "exact") return {};
+        return Error{ErrorCode::invalid_argument, text("--experts ", wanted, ": ", no_lossy_ways_)};
+    }
 
-        auto profile = load_expert_profile(*model_.package);
-        if (!profile.ok() && profile.error().code == ErrorCode::not_found)
-            return std::string(
-                "the package has no default vectors; `moex-hub pack --calibrate` makes them.");
-        if (!profile.ok()) return profile.error();
-        MOEX_ASSIGN(gates, RouterGates::load(model_.package, *model_.threads));
-        if (gates.moe_layers().size() < 3) return std::string("the model has too few MoE layers.");
-
-        MOEX_ASSIGN(made,
-                    Speculator::create(
-                        {.early_from = 1},
-                        {.gates = std::make_shared<const RouterGates>(std::move(gates)),
-                         .profile = std::make_shared<const ExpertProfile>(*std::move(profile))}));
-        speculator_ = std::move(made);
-        return std::string();
-    }();
-    if (!reason.ok()) return reason.error();
-    no_speculation_ = *reason;
-    if (settings_.text("experts") == "speculative" && !speculator_)
-        return Error{ErrorCode::invalid_argument, text("--experts speculative: ", no_speculation_)};
+    MOEX_ASSIGN(sources, load_speculation_sources(model_.package, *model_.threads));
+    auto losses = load_measured_losses(*model_.package);
+    if (!losses.ok() && losses.error().code != ErrorCode::not_found)
+        log_warn("hub: what lossy ways cost is not known", kv("because", losses.error().message));
+    lossy_ways_ = std::make_unique<LossyWays>(std::move(sources),
+                                              losses.ok() ? *std::move(losses) : MeasuredLosses());
+    if (wanted == "exact") return {};
+    const auto way = lossy_ways_->find(wanted);
+    if (!way.ok())
+        return Error{ErrorCode::invalid_argument,
+                     text("--experts ", wanted, ": ", way.error().message)};
     return {};
 }
 
@@ -377,7 +375,6 @@ EngineOptions HubProgram::engine_options() const {
     options.step_stretch_max = settings_.real("step-stretch");
     options.micro_batches = micro_batches_of(settings_);
     options.micro_batches_max = micro_batches_max(settings_);
-    options.speculator = speculator_.get();
     options.noise_prompts = settings_.on("noise-prompts") && !gpu_;
     if (!gpu_) return options;
     const KvCacheOptions pages = gpu_->kv_pages();
@@ -492,10 +489,7 @@ void HubProgram::join_rooms() {
     api_options.default_max_tokens = static_cast<std::uint32_t>(
         settings_.number("max-tokens-default"));
     api_options.context_tokens = static_cast<std::uint32_t>(settings_.number("context"));
-    api_options.speculative = settings_.text("experts") == "speculative";
-    api_options.no_speculation = no_speculation_;
-    if (const auto loss = known_loss(model_.package->manifest_sha256()))
-        api_options.measured_loss = {.exact = loss->exact, .speculative = loss->speculative};
+    offer_lossy_ways(api_options);
     api_options.any_model_name = settings_.on("any-model-name");
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());
@@ -508,6 +502,25 @@ void HubProgram::join_rooms() {
             log_info("hub: experts packed",
                      kv("since_start_ms", to_ms(now_steady() - started_at_)));
         });
+}
+
+void HubProgram::offer_lossy_ways(ApiOptions& options) {
+    options.experts = settings_.text("experts");
+    options.no_ways = no_lossy_ways_;
+    if (!lossy_ways_) return;
+
+    options.find_way = [this](std::string_view name) { return lossy_ways_->find(name); };
+    options.ways = lossy_ways_->offered();
+    if (options.experts != "exact" && options.experts != "speculative") {
+        options.experts = lossy_ways_->find(options.experts).value().name;
+        if (std::find(options.ways.begin(), options.ways.end(), options.experts) ==
+            options.ways.end())
+            options.ways.push_back(options.experts);
+    }
+    for (const auto& [way, perplexity] : lossy_ways_->losses().perplexity)
+        options.perplexity[way] = perplexity;
+    const auto usual = options.perplexity.find(std::string(way_by_default));
+    if (usual != options.perplexity.end()) options.perplexity["speculative"] = usual->second;
 }
 
 void HubProgram::log_ready() const {

@@ -16,8 +16,8 @@
 #include "hub/commands/service_manager.h"
 #include "hub/commands/signals.h"
 #include "hub/foresight/hints.h"
+#include "hub/foresight/lossy_ways.h"
 #include "hub/foresight/served_shadow.h"
-#include "hub/foresight/speculation.h"
 #include "hub/net/server.h"
 
 namespace moex {
@@ -77,7 +77,8 @@ class HubProgram {
     // The GPU holds all experts, and nobody else is asked.
     bool gpu_computes_experts() const;
     std::string gpu_words() const;
-    Status open_speculator();
+    Status open_lossy_ways();
+    void offer_lossy_ways(ApiOptions& options);
     Status open_hints();
     Status open_shadow_of(const std::string& name);
     void start_shadow();
@@ -97,10 +98,10 @@ class HubProgram {
     std::optional<SystemUser> user_;
     std::filesystem::path state_directory_;
     LoadedModel model_;
-    std::unique_ptr<GpuSteps> gpu_;           // null where this machine's cores compute the steps
-    std::atomic<bool> gpu_is_lost_{false};    // for good: the cores took over
-    std::unique_ptr<Speculator> speculator_;  // null: no_speculation_ says why
-    std::string no_speculation_;
+    std::unique_ptr<GpuSteps> gpu_;          // null where this machine's cores compute the steps
+    std::atomic<bool> gpu_is_lost_{false};   // for good: the cores took over
+    std::unique_ptr<LossyWays> lossy_ways_;  // null: no_lossy_ways_ says why
+    std::string no_lossy_ways_;
     std::unique_ptr<Hints> hints_;  // null: none are given
     std::optional<ShadowParts> shadow_parts_;
     std::unique_ptr<Registry> registry_;

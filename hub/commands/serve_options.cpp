@@ -6,6 +6,7 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/qr.h"
 #include "hub/engine/micro_batches.h"
+#include "hub/foresight/speculation.h"
 #include "hub/net/access.h"
 
 namespace moex {
@@ -39,6 +40,13 @@ Status check_serve_settings(const Settings& settings) {
         return Error{ErrorCode::invalid_argument,
                      "--prefetch shadow:DIR says what workers load next, --backend local asks "
                      "none: leave one of them out"};
+
+    const std::string& experts = settings.text("experts");
+    if (experts == "exact" || experts == "speculative") return {};
+    const auto way = parse_speculation(experts);
+    if (!way.ok())
+        return Error{ErrorCode::invalid_argument,
+                     text("--experts: ", way.error().message, ", or exact or speculative")};
     return {};
 }
 

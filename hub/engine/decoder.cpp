@@ -86,8 +86,10 @@ struct Decoder::State {
                       const std::function<RowsOut(const AttendTask&)>& out_of);
     void attention(MicroBatch& batch, std::uint32_t layer);
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
+    void ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
                        const RouteWatch& watch);
+    void look_ahead(MicroBatch& batch, const RouteView& view, ExpertBackend& experts);
     Status finish_experts(MicroBatch& batch, ExpertCall& call, StepResult& result,
                           const std::stop_token& stop);
     Status moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
@@ -329,6 +331,21 @@ void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
         add_to(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden));
 }
 
+// The logits of normed rows, and whom they choose.
+void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call) {
+    const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
+    const MatmulJob router[] = {{rows_out(batch.router_logits, config.num_experts, num_rows),
+                                 layer.router,
+                                 rows_in(batch.normed, config.hidden_size, num_rows)}};
+    matmul(router, threads);
+
+    for (std::uint32_t r = 0; r < num_rows; ++r)
+        route(row_of(batch.router_logits, r, config.num_experts),
+              {config.top_k, config.norm_topk_prob},
+              std::span(call.ids).subspan(std::size_t{r} * config.top_k, config.top_k),
+              row_of(call.weights, r, config.top_k));
+}
+
 void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
                                    ExpertBackend& experts, const RouteWatch& watch) {
     const DecoderLayer& layer = weights.layers[layer_index];
@@ -336,22 +353,14 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     const std::size_t num_pairs = std::size_t{num_rows} * config.top_k,
                       floats = std::size_t{num_rows} * config.hidden_size;
 
-    norm_rows(batch, layer.post_attention_norm);
-    const MatmulJob router[] = {{rows_out(batch.router_logits, config.num_experts, num_rows),
-                                 layer.router,
-                                 rows_in(batch.normed, config.hidden_size, num_rows)}};
-    matmul(router, threads);
-
     ExpertCall& call = batch.calls[batch.last_call ^= 1];
     call.ids.resize(num_pairs);
     call.weights.resize(num_pairs);
     rows_out(call.y, config.hidden_size, num_rows);
 
-    for (std::uint32_t r = 0; r < num_rows; ++r)
-        route(row_of(batch.router_logits, r, config.num_experts),
-              {config.top_k, config.norm_topk_prob},
-              std::span(call.ids).subspan(std::size_t{r} * config.top_k, config.top_k),
-              row_of(call.weights, r, config.top_k));
+    norm_rows(batch, layer.post_attention_norm);
+    const bool is_routed = !batch.speculator || !batch.speculator->replaces_router(layer_index);
+    if (is_routed) ask_router(batch, layer, call);
 
     const RouteView view{
         .layer = layer_index,
@@ -363,17 +372,12 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
         .rows = batch.rows,
         .expert_ids = call.ids,
         .expert_weights = call.weights,
-        .router_logits =
-            std::span(batch.router_logits).first(std::size_t{num_rows} * config.num_experts),
+        .router_logits = std::span(batch.router_logits)
+                             .first(is_routed ? std::size_t{num_rows} * config.num_experts : 0),
         .residual = std::span(batch.x).first(floats),
         .hidden = std::span(batch.normed).first(floats)};
 
-    call.stands_in = false;
-    if (batch.speculator) {
-        batch.speculator->choose(view, call.ids, call.weights);
-        rows_out(call.stand_in, config.hidden_size, num_rows);
-        call.stands_in = batch.speculator->stand_in(view, std::span(call.stand_in).first(floats));
-    }
+    if (batch.speculator) batch.speculator->choose(view, call.ids, call.weights);
     if (watch) watch(view);
 
     // The round reads x until it is over; the next layer's norm may come before that. The view's
@@ -388,8 +392,25 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
                                  .expert_weights = call.weights,
                                  .y = std::span(call.y).first(floats)});
 
-    // Nothing waits for a guess: the round is on its way, and this thread has only to wait for it.
-    if (foresight != nullptr && experts.wants_hints()) experts.hint(foresight->foresee(view));
+    call.stands_in = false;
+    if (batch.speculator) {
+        rows_out(call.stand_in, config.hidden_size, num_rows);
+        call.stands_in = batch.speculator->stand_in(view, std::span(call.stand_in).first(floats));
+    }
+    look_ahead(batch, view, experts);
+}
+
+// Nothing waits for a guess: the round is on its way, and this thread has only to wait for it. What
+// a speculator says of its rows comes true, so that nobody else's guess goes along.
+void Decoder::State::look_ahead(MicroBatch& batch, const RouteView& view, ExpertBackend& experts) {
+    if (batch.speculator) batch.speculator->look_ahead(view);
+    if (!experts.wants_hints()) return;
+
+    std::span<const ExpertHint> hints;
+    if (foresight != nullptr) hints = foresight->foresee(view);
+    if (batch.speculator)
+        if (const auto sure = batch.speculator->hints(); !sure.empty()) hints = sure;
+    if (foresight != nullptr || !hints.empty()) experts.hint(hints);
 }
 
 // Attention has been; the answers of the layer before may still be awaited where something stood
@@ -521,26 +542,39 @@ void Decoder::State::cut_into_parts(std::span<const SequenceRow> rows,
                                     std::span<const StepRows> batch, std::uint32_t num_parts) {
     MOEX_CHECK(num_parts > 0, "a step has at least one part");
     std::size_t num_exact = 0;
-    ExpertSpeculator* speculator = nullptr;
+    std::vector<ExpertSpeculator*> speculators;  // of a part each
+    std::vector<std::size_t> ends;               // of these parts' rows
     for (const StepRows& one : batch) {
-        MOEX_CHECK(one.speculator || !speculator, "exact rows come before speculative ones");
-        MOEX_CHECK(!speculator || one.speculator == speculator, "a step has one speculator");
-        speculator = one.speculator;
-        if (!speculator) num_exact += one.tokens.size();
+        ExpertSpeculator* const asked = one.speculator;
+        MOEX_CHECK(asked || speculators.empty(), "exact rows come before speculative ones");
+        if (!asked) {
+            num_exact += one.tokens.size();
+            continue;
+        }
+
+        if (speculators.empty() || speculators.back() != asked) {
+            const auto at = std::find(speculators.begin(), speculators.end(), asked);
+            MOEX_CHECK(at == speculators.end(), "a speculator's rows stand together");
+            speculators.push_back(asked);
+            ends.push_back(ends.empty() ? num_exact : ends.back());
+        }
+        ends.back() += one.tokens.size();
     }
 
     // Those beyond, of a step that was cut into more, keep their buffers and have no rows.
-    const std::size_t num_used = num_parts + (speculator ? 1 : 0);
+    const std::size_t num_used = num_parts + speculators.size();
     if (micro_batches.size() < num_used) micro_batches.resize(num_used);
     const auto begin_of = [&](std::size_t i) {
-        return i <= num_parts ? num_exact * i / num_parts : rows.size();
+        if (i <= num_parts) return num_exact * i / num_parts;
+        return ends.empty() ? num_exact : ends[std::min(i - num_parts, ends.size()) - 1];
     };
     for (std::size_t i = 0; i < micro_batches.size(); ++i) {
         MicroBatch& part = micro_batches[i];
         const std::size_t begin = begin_of(i), end = begin_of(i + 1);
         part.rows = rows.subspan(begin, end - begin);
         part.first_row = static_cast<std::uint32_t>(begin);
-        part.speculator = i == num_parts ? speculator : nullptr;
+        const bool is_lossy = i >= num_parts && i < num_used;
+        part.speculator = is_lossy ? speculators[i - num_parts] : nullptr;
         for (ExpertCall& call : part.calls) call.stands_in = false;
     }
 }

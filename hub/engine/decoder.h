@@ -61,6 +61,7 @@ class Decoder : public StepDevice {
     std::uint32_t micro_batches_max() const override { return MicroBatches::most_ever; }
     void recycle(StepResult&& result) override;
     bool gives_hidden() const override { return true; }
+    bool takes_speculators() const override { return true; }
     // Asked once per MoE layer and part where the backend has a use for hints, while the layer's
     // round is on its way. It outlives this; null: nobody.
     void foresee_with(ExpertForesight* foresight);

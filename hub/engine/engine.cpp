@@ -85,8 +85,9 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
         return Error{ErrorCode::unsupported,
                      "embeddings are not given by a hub whose layers run on its GPU (--gpu)"};
 
-    if (request.speculative && !state.options.speculator)
-        return Error{ErrorCode::unsupported, "this hub computes no speculative experts"};
+    if (request.speculator && !state.device.takes_speculators())
+        return Error{ErrorCode::unsupported,
+                     "lossy answers are not given by a hub whose layers run on its GPU (--gpu)"};
 
     for (const TokenId id : request.prompt)
         if (id >= config.vocab_size)

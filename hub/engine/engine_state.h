@@ -31,7 +31,7 @@ struct Generation {
           tokens(request.prompt),
           submitted(now_steady()) {
         stats.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
-        stats.speculative = request.speculative;
+        stats.speculative = request.speculator != nullptr;
     }
     // Tokens that the cache lacks: 1 while it decodes, more while its
     // prompt, or what it had before it was preempted, is computed.
@@ -41,8 +41,10 @@ struct Generation {
     std::uint32_t tokens_max() const { return stats.prompt_tokens + request.max_tokens; }
     // Of the rows that come next: those of a step are all of one kind.
     bool takes_guesses() const {
-        return request.speculative && kv->num_tokens() >= stats.prompt_tokens;
+        return request.speculator && kv->num_tokens() >= stats.prompt_tokens;
     }
+    // Whose; null: nobody's.
+    ExpertSpeculator* guesser() const { return takes_guesses() ? request.speculator : nullptr; }
     bool scores_prompt() const {
         return request.prompt_logprobs && prompt_logprobs.size() + 1 < request.prompt.size();
     }

@@ -64,7 +64,7 @@ void EngineState::share_prompt_rows(std::vector<Generation*> prompts, std::uint3
         if (one.scores_prompt()) return std::min(one.missing(), scored_rows_max);
         const std::uint32_t has = one.kv->num_tokens(), prompt = one.stats.prompt_tokens;
         // Rows that take guesses, of an answer that is computed again, get a step of their own.
-        return one.request.speculative && has < prompt ? prompt - has : one.missing();
+        return one.request.speculator && has < prompt ? prompt - has : one.missing();
     };
     const auto is_long = [](const Generation* one) {
         return one->tokens.size() > std::size_t{one->stats.cached_tokens} + short_prompt_tokens;
@@ -137,7 +137,8 @@ void EngineState::grow_pages() {
     }
 }
 
-// Whose rows the next step has, in its order: those that take guesses for true come last.
+// Whose rows the next step has, in its order: those that take guesses for true come last, by who
+// guesses.
 std::vector<Generation*> EngineState::members_of_step() {
     share_rows();
     grow_pages();
@@ -145,8 +146,12 @@ std::vector<Generation*> EngineState::members_of_step() {
     std::vector<Generation*> members;
     for (auto& generation : running)
         if (generation->step_tokens != 0) members.push_back(generation.get());
-    std::stable_partition(members.begin(), members.end(),
-                          [](const Generation* one) { return !one->takes_guesses(); });
+    const auto order = [](const Generation* one) {
+        return std::make_pair(one->takes_guesses(), one->guesser());
+    };
+    std::stable_sort(members.begin(), members.end(), [&](const Generation* a, const Generation* b) {
+        return std::less<>()(order(a), order(b));
+    });
     return members;
 }
 
@@ -163,7 +168,7 @@ std::vector<StepRows> EngineState::compose(std::span<Generation* const> members)
                          (!rows.all_logits && generation->step_tokens < generation->missing());
         if (!rows.no_logits && !rows.all_logits) rows.likeliest = likeliest_of(*generation);
 
-        if (generation->takes_guesses()) rows.speculator = options.speculator;
+        rows.speculator = generation->guesser();
 
         batch.push_back(rows);
     }

@@ -10,8 +10,6 @@
 
 namespace moex {
 
-class ExpertSpeculator;
-
 struct EngineOptions {
     std::uint32_t sequences_max = 16;   // running at once
     std::uint32_t queue_max = 64;       // waiting; beyond it submit() answers overloaded
@@ -33,9 +31,6 @@ struct EngineOptions {
     // For benches: of a prompt the last row alone is computed, the keys and values before it are
     // noise. Answers say nothing then. Not with a device of its own pages.
     bool noise_prompts = false;
-    // Of generations that ask for it; outlives the engine. Null: they are refused. Only a Decoder
-    // knows what to do with one.
-    ExpertSpeculator* speculator = nullptr;
 };
 
 struct EngineCounters {  // all monotonic but running, waiting and the pages

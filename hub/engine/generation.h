@@ -13,6 +13,7 @@
 namespace moex {
 
 using GenerationId = std::uint64_t;
+class ExpertSpeculator;
 
 struct GenerationRequest {
     std::vector<TokenId> prompt;  // at least one
@@ -27,9 +28,9 @@ struct GenerationRequest {
     bool prompt_logprobs = false;
     // An embedding: no token is drawn, GenerationEnd::hidden_mean is filled.
     bool hidden_mean = false;
-    // The answer's rows take guesses for true (EngineOptions::speculator), a lossy way; the
-    // prompt's do not, so that others may take them over.
-    bool speculative = false;
+    // Whose guesses the answer's rows take for true, a lossy way; the prompt's do not, so that
+    // others may take them over. Outlives the engine; null: the answer is exact.
+    ExpertSpeculator* speculator = nullptr;
     // End-of-sequence ids: end the generation without a TokenEvent of their own.
     std::vector<TokenId> stop_ids;
 };

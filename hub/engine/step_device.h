@@ -33,7 +33,8 @@ struct StepRows {
     // So many of the last row's likeliest tokens instead of its logits; with neither of the above.
     std::uint32_t likeliest = 0;
     // Whose guesses these rows take for true (hub/engine/expert_speculator.h); null: exact. Such
-    // rows stand behind all exact ones of the batch and have one speculator.
+    // rows stand behind all exact ones of the batch, those of one speculator together. Only with a
+    // device that takes speculators.
     ExpertSpeculator* speculator = nullptr;
 };
 
@@ -64,6 +65,7 @@ class StepDevice {
     virtual void recycle(StepResult&& result) = 0;
     virtual ThreadPool& threads() const = 0;  // the hub's, for what is left to do beside a step
     virtual bool gives_hidden() const { return false; }  // whether StepRows::hidden may be asked
+    virtual bool takes_speculators() const { return false; }  // whether StepRows may have one
     // The most that StepRows::likeliest may ask; 0: it gives logits alone.
     virtual std::uint32_t likeliest_max() const { return 0; }
     // Set where keys and values lie with the device, under the page numbers of the KvCache.

@@ -8,6 +8,7 @@
 #include "hub/engine/kernels.h"
 #include "hub/engine/router.h"
 #include "hub/foresight/gate_predictors.h"
+#include "hub/foresight/hints.h"
 #include "hub/foresight/recall.h"
 #include "protocol/check.h"
 
@@ -18,16 +19,23 @@ constexpr std::pair<std::string_view, RouteGuess> route_names[] = {
     {"next-gate", RouteGuess::next_gate},
     {"quasi-hidden", RouteGuess::quasi_hidden},
     {"estimator", RouteGuess::estimator},
-    {"hybrid", RouteGuess::hybrid}};
+    {"hybrid", RouteGuess::hybrid},
+    {"router-free", RouteGuess::router_free}};
 
 // The first two MoE layers change rows most.
 constexpr std::uint32_t early_from_default = 2;
 
 Error unknown_name(std::string_view name) {
-    return {ErrorCode::invalid_argument,
-            text("speculation \"", name,
-                 "\", wanted next-gate, quasi-hidden, estimator or hybrid, each also with +weights "
-                 "or :N, or early or early:N")};
+    return {
+        ErrorCode::invalid_argument,
+        text("speculation \"", name,
+             "\", wanted next-gate, quasi-hidden, estimator or hybrid, each also with +weights "
+             "or :N, or router-free, or early or early:N, also behind one of these and a plus")};
+}
+
+bool asks_estimator(RouteGuess routes) {
+    return routes == RouteGuess::estimator || routes == RouteGuess::hybrid ||
+           routes == RouteGuess::router_free;
 }
 
 }  // namespace
@@ -35,6 +43,13 @@ Error unknown_name(std::string_view name) {
 Result<Speculation> parse_speculation(std::string_view name) {
     std::string_view base = name;
     Speculation what;
+    if (const auto early = base.rfind("+early"); early != base.npos && early > 0) {
+        const auto both = parse_speculation(base.substr(early + 1));
+        if (!both.ok() || both->routes != RouteGuess::router) return unknown_name(name);
+        what.early_from = both->early_from;
+        base = base.substr(0, early);
+    }
+
     constexpr std::string_view weights = "+weights";
     if (base.ends_with(weights)) {
         base.remove_suffix(weights.size());
@@ -52,7 +67,7 @@ Result<Speculation> parse_speculation(std::string_view name) {
         base = base.substr(0, colon);
     }
 
-    if (base == "early" && !what.true_weights) {
+    if (base == "early" && !what.true_weights && !what.early_from) {
         what.early_from = number.value_or(early_from_default);
         return what;
     }
@@ -60,9 +75,21 @@ Result<Speculation> parse_speculation(std::string_view name) {
         if (base == known) {
             what.routes = routes;
             what.guessed = number.value_or(0);
+            const bool wants_router = what.true_weights || number;
+            if (routes == RouteGuess::router_free && wants_router) break;
             return what;
         }
     return unknown_name(name);
+}
+
+std::string name_of(const Speculation& what) {
+    std::string name;
+    for (const auto& [known, routes] : route_names)
+        if (what.routes == routes) name = known;
+    if (what.true_weights) name += "+weights";
+    if (what.guessed > 0) name += text(':', what.guessed);
+    if (what.early_from) name += text(name.empty() ? "" : "+", "early:", *what.early_from);
+    return name;
 }
 
 void choose_guessed(const Speculation& what, const ModelConfig& config,
@@ -95,24 +122,24 @@ Speculator::Speculator(const Speculation& what, SpeculationSources sources)
     if (routes == RouteGuess::next_gate) gate_ = make_next_gate_predictor(sources_.gates);
     if (routes == RouteGuess::quasi_hidden || routes == RouteGuess::hybrid)
         gate_ = make_quasi_hidden_predictor(sources_.gates, sources_.profile);
-    if (routes == RouteGuess::estimator || routes == RouteGuess::hybrid)
+    if (asks_estimator(routes))
         estimator_ = make_estimator_predictor(sources_.gates, sources_.profile, sources_.estimator);
 }
 
 Result<std::unique_ptr<Speculator>> Speculator::create(const Speculation& what,
                                                        SpeculationSources sources) {
     MOEX_CHECK(sources.gates != nullptr, "a speculator has the model's routers");
-    const bool reads_profile = what.routes != RouteGuess::next_gate || what.early_from,
-               reads_estimator = what.routes == RouteGuess::estimator ||
-                                 what.routes == RouteGuess::hybrid;
+    const bool reads_profile = what.routes != RouteGuess::next_gate || what.early_from;
     if (reads_profile && !sources.profile)
         return Error{ErrorCode::not_found,
-                     "no default vectors; `moex-hub pack --calibrate` makes "
-                     "them"};
-    if (reads_estimator && !sources.estimator)
-        return Error{ErrorCode::not_found, "no estimator; `moex-hub train-estimator` makes one"};
+                     "the package has no default vectors; `moex-hub pack --calibrate` makes them"};
+    if (asks_estimator(what.routes) && !sources.estimator)
+        return Error{ErrorCode::not_found,
+                     "the package has no estimator; `moex-hub train-estimator` makes one"};
     if (what.routes == RouteGuess::hybrid && sources.estimator_layers.empty())
-        return Error{ErrorCode::not_found, "no layers chosen for the hybrid's estimator"};
+        return Error{ErrorCode::not_found,
+                     "no layers are chosen for the hybrid's estimator; `moex-hub eval --experts "
+                     "hybrid --calibrate TEXT --record` chooses them"};
     return std::unique_ptr<Speculator>(new Speculator(what, std::move(sources)));
 }
 
@@ -138,6 +165,11 @@ void Speculator::take_guess(const RouteView& seen, std::uint32_t index,
     std::vector<std::uint16_t> wanted(top_k);
     for (std::size_t row = 0; row < seen.num_tokens; ++row) {
         const auto ids = expert_ids.subspan(row * top_k, top_k);
+        if (what_.routes == RouteGuess::router_free) {
+            choose_guessed(what_, config, std::span(guess_).subspan(row * experts, experts), {},
+                           ids, expert_weights.subspan(row * top_k, top_k));
+            continue;
+        }
         std::copy(ids.begin(), ids.end(), wanted.begin());
         choose_guessed(what_, config, std::span(guess_).subspan(row * experts, experts),
                        seen.router_logits.subspan(row * experts, experts), ids,
@@ -145,7 +177,11 @@ void Speculator::take_guess(const RouteView& seen, std::uint32_t index,
         for (const std::uint16_t expert : wanted)
             if (std::find(ids.begin(), ids.end(), expert) != ids.end()) ++hits_[index];
     }
-    pairs_[index] += seen.num_tokens * top_k;
+    if (what_.routes != RouteGuess::router_free) pairs_[index] += seen.num_tokens * top_k;
+}
+
+bool Speculator::replaces_router(std::uint32_t layer) const {
+    return what_.routes == RouteGuess::router_free && layer != moe_layers().front();
 }
 
 void Speculator::choose(const RouteView& seen, std::span<std::uint16_t> expert_ids,
@@ -154,20 +190,32 @@ void Speculator::choose(const RouteView& seen, std::span<std::uint16_t> expert_i
 
     const std::uint32_t index = index_of(seen.layer);
     if (index > 0) take_guess(seen, index, expert_ids, expert_weights);
+}
 
-    const std::uint32_t next = index + 1;
+void Speculator::look_ahead(const RouteView& asked) {
+    if (what_.routes == RouteGuess::router) return;
+
+    const std::uint32_t next = index_of(asked.layer) + 1;
     guess_index_ = 0;
     if (next >= moe_layers().size()) return;
 
     const auto& mine = sources_.estimator_layers;
-    const bool asks_estimator = !gate_ || (estimator_ &&
-                                           std::find(mine.begin(), mine.end(), next) != mine.end());
-    ExpertPredictor& predictor = asks_estimator ? *estimator_ : *gate_;
-    guess_.resize(std::size_t{seen.num_tokens} * seen.num_experts);
-    // `seen` shows what is asked: its spans are those that were written.
-    MOEX_CHECK(predictor.predict(seen, moe_layers()[next], guess_),
+    const bool is_mine = std::find(mine.begin(), mine.end(), next) != mine.end();
+    ExpertPredictor& predictor = !gate_ || (estimator_ && is_mine) ? *estimator_ : *gate_;
+    guess_.resize(std::size_t{asked.num_tokens} * asked.num_experts);
+    MOEX_CHECK(predictor.predict(asked, moe_layers()[next], guess_),
                "a predictor of the next layer knows it");
     guess_index_ = next;
+}
+
+std::span<const ExpertHint> Speculator::hints() {
+    const ModelConfig& config = sources_.gates->config();
+    hints_.clear();
+    const std::size_t experts = config.num_experts;
+    if (guess_index_ == 0 || guess_.size() > Hints::rows_max * experts) return hints_;
+    append_hints(hints_, moe_layers()[guess_index_], guess_, experts,
+                 std::max(what_.guessed, config.top_k), order_);
+    return hints_;
 }
 
 bool Speculator::stand_in(const RouteView& asked, std::span<float> y) {

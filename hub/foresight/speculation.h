@@ -24,6 +24,9 @@ enum class RouteGuess {
     quasi_hidden,  // its router on the quasi-hidden state
     estimator,
     hybrid,  // the estimator where the quasi-hidden state guesses worst, that elsewhere
+    // The estimator, and no layer's router but the first's is computed; the answers are
+    // estimator's, to the bit.
+    router_free,
 };
 
 struct Speculation {
@@ -41,29 +44,36 @@ struct Speculation {
 };
 
 // next-gate, quasi-hidden, estimator or hybrid, each as it is, with "+weights" (the router's) or
-// ":N" (N guessed); or early or early:N (from MoE layer N on; 2). invalid_argument names them all.
+// ":N" (N guessed), or router-free; or early or early:N (from MoE layer N on; 2), alone or behind
+// one of those and a plus. invalid_argument names them all.
 Result<Speculation> parse_speculation(std::string_view name);
+// As parse_speculation() reads it, with all its numbers.
+std::string name_of(const Speculation& what);
 
 struct SpeculationSources {
     std::shared_ptr<const RouterGates> gates;
     std::shared_ptr<const ExpertProfile> profile;  // for all but next-gate
-    std::shared_ptr<const Estimator> estimator;    // for estimator and hybrid
+    std::shared_ptr<const Estimator> estimator;    // for estimator, hybrid and router-free
     // MoE layers that hybrid asks the estimator about, counted from 0.
     std::vector<std::uint32_t> estimator_layers;
 };
 
 class Speculator : public ExpertSpeculator {
   public:
-    // not_found names the source that is missing.
+    // not_found names the source that is missing, and the command that makes it.
     static Result<std::unique_ptr<Speculator>> create(const Speculation& what,
                                                       SpeculationSources sources);
 
+    bool replaces_router(std::uint32_t layer) const override;
     void choose(const RouteView& seen, std::span<std::uint16_t> expert_ids,
                 std::span<float> expert_weights) override;
     bool stand_in(const RouteView& asked, std::span<float> y) override;
+    void look_ahead(const RouteView& asked) override;
+    // The experts that are guessed, for steps of few rows.
+    std::span<const ExpertHint> hints() override;
 
     // Share of the router's choices that were asked, of a MoE layer counted from 0; 1 where it had
-    // no rows yet.
+    // no rows yet, or no router said anything. The thread of the steps.
     double hit_rate(std::uint32_t index) const;
     std::span<const std::uint32_t> moe_layers() const { return sources_.gates->moe_layers(); }
 
@@ -79,6 +89,8 @@ class Speculator : public ExpertSpeculator {
     std::vector<float> guess_;                           // of guess_index_, [rows, num_experts]
     std::uint32_t guess_index_ = 0;                      // 0: none
     std::vector<std::uint64_t> pairs_, hits_;            // by MoE layer
+    std::vector<ExpertHint> hints_;
+    std::vector<std::uint16_t> order_;  // of one row
 };
 
 // One row: the top_k of the `guessed` surest, and their weights. `router_logits` is what the

@@ -21,9 +21,9 @@ before(async () => { expected = await generateText(prompt, max_tokens); });
 
 // A hub, and one worker that holds all experts. run(hub, cache) -> what the worker says of its calls at its end.
 // `toWorker`: of a front between them.
-async function onDemand(t, { serve = [], worker: more = [], backend = "gpu", toWorker = null }, run) {
+async function onDemand(t, { is_exact = true, serve = [], worker: more = [], backend = "gpu", toWorker = null }, run) {
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
-  const hub = await Hub.start([...patient, ...serve]);
+  const hub = await Hub.start([...patient.filter((one) => is_exact || one !== "--deterministic"), ...serve]);
   t.after(async () => {
     await hub.remove();
     rmSync(cache, { recursive: true, force: true });
@@ -77,6 +77,32 @@ test("memory for an eighth of the experts gives the same text, and foresight fin
     assert.ok(foretold.prefetched > 0);
     assert.ok(foretold.missing < counts.off.missing);
   }
+});
+
+test("what a lossy answer guesses of a layer is hinted one layer before, and asked for", async (t) => {
+  const counts = {};
+  for (const experts of ["exact", "estimator+weights", "router-free"])
+    counts[experts] = await onDemand(t, { is_exact: false, backend: "cpu" }, async (hub) => {
+      const { error, moex } = await chat(hub, { ...request, moex: { experts } });
+      assert.equal(error, null);
+      assert.equal(moex.experts, experts);
+      const models = await (await fetch(`${hub.url}/v1/models`)).json();
+      const { experts: offered, experts_perplexity: perplexity } = models.data[0].meta;
+      assert.ok(offered.includes(experts), `${offered}`);
+      assert.equal(moex.perplexity_excess, perplexity[experts] / perplexity.exact - 1);
+    });
+  console.log(counts);
+  assert.equal(counts.exact.prefetched, 0);  // --prefetch is off
+  for (const lossy of [counts["estimator+weights"], counts["router-free"]]) {
+    assert.ok(lossy.prefetched > 0);
+    assert.ok(lossy.missing < counts.exact.missing / 2, `${lossy.missing} of ${counts.exact.missing}`);
+  }
+
+  const hub = await Hub.start(patient);
+  t.after(() => hub.remove());
+  const { status, error } = await chat(hub, { ...request, moex: { experts: "estimator" } });
+  assert.equal(status, 400);
+  assert.match(error, /--deterministic/);
 });
 
 test("whatever leaves its memory first, on the processor as well, the text is the same", async (t) => {

@@ -243,8 +243,9 @@ test("AnAnswerSaysWhatWasCheckedOfIt", () => {
   assert.match(words({ verified: 10, proven: 0, unchecked: 86 }), /90 % of it unchecked/);
   assert.match(words({ verified: 0, proven: 96, unchecked: 0, doubted: 1 }), /1 contributor of it gave false answers/);
   assert.doesNotMatch(words({ verified: 0, proven: 0, unchecked: 0 }), /of it|record/);
-  assert.match(words({ experts: "speculative", perplexity_excess: 0.1226 }), /ahead .*lossy: perplexity 12.3 % higher/);
-  assert.match(words({ experts: "speculative", perplexity_excess: null }), /ahead .*lossy: .*not measured/);
+  assert.match(words({ experts: "early:1", perplexity_excess: 0.1226 }), /early:1 .*lossy: perplexity 12.3 % higher/);
+  assert.match(words({ experts: "estimator+weights", perplexity_excess: null }),
+    /estimator\+weights .*lossy: .*not measured/);
   assert.doesNotMatch(words({ experts: "exact" }), /lossy/);
 });
 

@@ -118,7 +118,8 @@ export class Turn {
       for (const name of ["calls_local", "verified", "proven", "unchecked", "doubted"]) {
         facts[name] = (before[name] ?? 0) + (this.moex[name] ?? 0);
       }
-      facts.is_lossy = before.is_lossy || this.moex.experts === "speculative";
+      const way = this.moex.experts;
+      facts.lossy_way = way && way !== "exact" ? way : before.lossy_way;
       facts.perplexity_excess = this.moex.perplexity_excess || before.perplexity_excess;
       facts.is_told = true;
     }

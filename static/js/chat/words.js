@@ -86,7 +86,7 @@ export function factsOf(message) {
     if (facts.workers > 0 && facts.calls_local > 0) out.push(say("with_help"));
     const checked = checkWords(facts);
     if (checked) out.push(checked);
-    if (facts.is_lossy) out.push(say("lossy", lossWords(facts.perplexity_excess)));
+    if (facts.lossy_way) out.push(say("lossy", facts.lossy_way, lossWords(facts.perplexity_excess)));
   } else if (facts.tokens > 0 && facts.workers_seen_max === 0) {
     out.push(say("answered_by", 0));
   } else if (facts.tokens > 0 && facts.workers_seen_max > 0) {

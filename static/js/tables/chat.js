@@ -105,7 +105,7 @@ export const table = {
     seconds: (figure) => `${figure} s`,
     answered_by: (n) => `answered by ${n > 0 ? count(n, "contributor") : "the hub itself"}`,
     with_help: "with help of the hub",
-    lossy: (cost) => `experts called ahead of the answers before (lossy: ${cost})`,
+    lossy: (way, cost) => `experts asked ahead of their layer: ${way} (lossy: ${cost})`,
     perplexity: (percent) => `perplexity ${percent} % higher`,
     not_measured: "how much was not measured of this model",
     were_serving: (low, high) => (low === high ? `${count(high, "contributor was", "contributors were")} serving`
@@ -375,7 +375,7 @@ export const table = {
     seconds: (figure) => `${figure} s`,
     answered_by: (n) => `beantwortet von ${n > 0 ? count(n, "Helfer", "Helfern") : "dem Hub selbst"}`,
     with_help: "mit Hilfe des Hubs",
-    lossy: (cost) => `Experten vor den letzten Antworten gefragt (verlustbehaftet: ${cost})`,
+    lossy: (way, cost) => `Experten vor ihrer Schicht gefragt: ${way} (verlustbehaftet: ${cost})`,
     perplexity: (percent) => `Perplexität ${percent} % höher`,
     not_measured: "um wie viel, wurde bei diesem Modell nicht gemessen",
     were_serving: (low, high) => (low === high ? `${count(high, "Helfer war", "Helfer waren")} da`

@@ -50,9 +50,12 @@ const told = {
       + "während andere rechnen (Hinweise gehen dann N Schichten voraus)",
     hedge: "delayed: ein zweiter Helfer wird gefragt, wenn der erste länger braucht als 96 von 100, bis 5 % und 5/s; "
       + "„fixed H“: H Fassungen jedes Aufrufs zugleich; adaptive: zwei, solange der Schwarm langsam ist; off: keiner",
-    experts: "der Antworten, deren Anfrage nichts dazu sagt (moex.experts): speculative, ein verlustreicher Weg, "
-      + "schickt die Aufrufe jeder zweiten Schicht los, bevor die letzten Antworten da sind, mit Ersatzvektoren an "
-      + "ihrer Stelle: 5 von 8 Runden der Demo, kein Gewinn mit --backend local",
+    experts: "der Antworten, deren Anfrage nichts dazu sagt (moex.experts): exact oder ein verlustreicher Weg. "
+      + "speculative, auch early:1, schickt die Aufrufe jeder zweiten Schicht los, bevor die letzten Antworten da "
+      + "sind, mit Ersatzvektoren an ihrer Stelle: 5 von 8 Runden der Demo, kein Gewinn mit --backend local; "
+      + "next-gate, quasi-hidden, estimator und hybrid nennen die Experten einer Schicht eine Schicht vorher "
+      + "(+weights: mit den Gewichten ihres Routers; :N: N, aus denen ihr Router wählt), sodass dann schon lädt, wer "
+      + "sie lädt; router-free: wie estimator, ohne Router",
     prefetch: "sagt Helfern, die mehr Experten halten, als in ihren Speicher passen, welche davon die nächste Schicht "
       + "verlangen kann (auf den Kernen dieser Maschine); N je Token und Schicht, on: so viele, wie ein Token "
       + "verlangt; shadow:DIR: was ein Schatten des Modells (pack --shadow) sagt, der auf freien Kernen vorausläuft; "

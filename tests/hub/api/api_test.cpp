@@ -16,36 +16,56 @@ struct NoGuesses : ExpertSpeculator {
     bool stand_in(const RouteView&, std::span<float>) override { return false; }
 };
 
-TEST_F(ApiTest, ExpertsAreSpeculativeWhereThatIsAskedForAndOffered) {
-    const Json asked{{"moex", {{"experts", "speculative"}}}},
-        exact{{"moex", {{"experts", "exact"}}}};
+// A hub that has one way, and knows of a second what it lacks.
+ApiOptions with_ways(NoGuesses& guesses, std::optional<double> excess = std::nullopt) {
+    ApiOptions options;
+    options.ways = {"early:1"};
+    options.find_way = [&guesses, excess](std::string_view name) -> Result<ExpertWay> {
+        if (name == "estimator") return Error{ErrorCode::not_found, "no estimator"};
+        if (name != "speculative" && name != "early:1")
+            return Error{ErrorCode::invalid_argument, "unknown"};
+        return ExpertWay{.name = "early:1", .speculator = &guesses, .perplexity_excess = excess};
+    };
+    return options;
+}
+
+TEST_F(ApiTest, ExpertsAreLossyWhereThatIsAskedForAndOffered) {
+    const auto by = [](const char* way) { return Json{{"moex", {{"experts", way}}}}; };
     const auto experts_of = [&](const Json& extra) {
         return ask(chat_path, chat("Hi", extra))->json()["moex"]["experts"];
     };
     const auto offered = [&] {
         return ask(&Api::models, Json::object())->json()["data"][0]["meta"]["experts"];
     };
+    const auto why_not = [&](const Json& extra) {
+        const auto refused = ask(chat_path, chat("Hi", extra));
+        EXPECT_EQ(refused->status(), 400u);
+        EXPECT_EQ(refused->json()["error"]["param"], "moex.experts");
+        return refused->json()["error"]["message"].get<std::string>();
+    };
 
-    make({}, {.no_speculation = "--deterministic says so."});
+    make({}, {.no_ways = "--deterministic says so."});
     EXPECT_EQ(offered(), Json::array({"exact"}));
-    EXPECT_EQ(experts_of(exact), "exact");
-    const auto refused = ask(chat_path, chat("Hi", asked));
-    EXPECT_EQ(refused->status(), 400u);
-    EXPECT_EQ(refused->json()["error"]["param"], "moex.experts");
-    EXPECT_NE(refused->json()["error"]["message"].get<std::string>().find("--deterministic"),
-              std::string::npos);
-    EXPECT_EQ(ask(chat_path, chat("Hi", {{"moex", {{"experts", "fast"}}}}))->status(), 400u);
+    EXPECT_EQ(experts_of(by("exact")), "exact");
+    EXPECT_NE(why_not(by("speculative")).find("--deterministic"), std::string::npos);
+    EXPECT_NE(why_not(by("estimator")).find("--deterministic"), std::string::npos);
 
     NoGuesses guesses;
-    make({.speculator = &guesses}, {.no_speculation = ""});
-    EXPECT_EQ(offered(), Json::array({"exact", "speculative"}));
+    ApiOptions options = with_ways(guesses);
+    make({}, options);
+    EXPECT_EQ(offered(), Json::array({"exact", "speculative", "early:1"}));
     EXPECT_EQ(experts_of(Json::object()), "exact");
-    EXPECT_EQ(experts_of(asked), "speculative");
+    EXPECT_EQ(experts_of(by("speculative")), "early:1");
+    EXPECT_EQ(experts_of(by("early:1")), "early:1");
+    EXPECT_NE(why_not(by("estimator")).find("no estimator"), std::string::npos);
+    EXPECT_NE(why_not(by("fast")).find("/v1/models"), std::string::npos);
+    EXPECT_NE(why_not({{"moex", {{"experts", 7}}}}).find("/v1/models"), std::string::npos);
 
-    make({.speculator = &guesses}, {.speculative = true, .no_speculation = ""});
-    EXPECT_EQ(offered(), Json::array({"speculative", "exact"}));
-    EXPECT_EQ(experts_of(Json::object()), "speculative");
-    EXPECT_EQ(experts_of(exact), "exact");
+    options.experts = "speculative";
+    make({}, options);
+    EXPECT_EQ(offered(), Json::array({"speculative", "exact", "early:1"}));
+    EXPECT_EQ(experts_of(Json::object()), "early:1");
+    EXPECT_EQ(experts_of(by("exact")), "exact");
 
     // What that costs, where it was measured.
     const auto cost = [&](const Json& extra) {
@@ -54,14 +74,15 @@ TEST_F(ApiTest, ExpertsAreSpeculativeWhereThatIsAskedForAndOffered) {
     const auto perplexity = [&] {
         return ask(&Api::models, Json::object())->json()["data"][0]["meta"]["experts_perplexity"];
     };
-    EXPECT_EQ(cost(exact), 0.0);
-    EXPECT_EQ(cost(asked), nullptr);
+    EXPECT_EQ(cost(by("exact")), 0.0);
+    EXPECT_EQ(cost(by("early:1")), nullptr);
     EXPECT_EQ(perplexity(), nullptr);
-    make({.speculator = &guesses},
-         {.no_speculation = "", .measured_loss = MeasuredLoss{.exact = 20, .speculative = 25}});
-    EXPECT_EQ(cost(exact), 0.0);
-    EXPECT_EQ(cost(asked), 0.25);
-    EXPECT_EQ(perplexity(), (Json{{"exact", 20.0}, {"speculative", 25.0}}));
+    options = with_ways(guesses, 0.25);
+    options.perplexity = {{"exact", 20}, {"early:1", 25}};
+    make({}, options);
+    EXPECT_EQ(cost(by("exact")), 0.0);
+    EXPECT_EQ(cost(by("early:1")), 0.25);
+    EXPECT_EQ(perplexity(), (Json{{"early:1", 25.0}, {"exact", 20.0}}));
     TearDown();  // the engine goes before its speculator
 }
 

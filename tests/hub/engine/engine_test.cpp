@@ -519,29 +519,26 @@ TEST_F(EngineTest, SequencesGrowIntoTheBudgetAndStepBackWithoutATrace) {
 // Exact ones beside lossy ones, with room for two of five, so that answers are computed again.
 TEST_F(EngineTest, LossyAnswersChangeNothingBesideThem) {
     const KvCache probe(package_->config(), {16, 0});
-    NothingStandsIn nothing;
+    NothingStandsIn nothing, other;  // two ways, each with rows of its own in a step
     std::vector<GenerationRequest> requests;
     for (std::uint32_t i = 0; i < 5; ++i) {
         requests.push_back(greedy(test::random_tokens(10 + i, 256, i), 60));
         requests.back().logprobs = true;
-        requests.back().speculative = i % 2 == 0;
+        if (i % 2 == 0) requests.back().speculator = i == 2 ? &other : &nothing;
     }
-    start({.speculator = &nothing});
+    start({});
     std::vector<Outcome> alone;
     for (const auto& request : requests) alone.push_back(solo(request));
     EXPECT_EQ(nothing.positions_min, 10u);  // prompts are exact
 
     GenerationRequest exact = requests[0];
-    exact.speculative = false;
+    exact.speculator = nullptr;
     const Outcome unlike = solo(exact);
     EXPECT_NE(unlike.logprobs, alone[0].logprobs);
     EXPECT_EQ(unlike.logprobs[0], alone[0].logprobs[0]);
 
     engine_.reset();
-    start({.sequences_max = 5,
-           .step_rows_max = 24,
-           .kv_bytes_max = 9 * probe.page_bytes(),
-           .speculator = &nothing});
+    start({.sequences_max = 5, .step_rows_max = 24, .kv_bytes_max = 9 * probe.page_bytes()});
     experts_.close();
     std::vector<Pending> together;
     for (const auto& request : requests) together.push_back(submit(request));
@@ -558,10 +555,10 @@ TEST_F(EngineTest, LossyAnswersChangeNothingBesideThem) {
 // The next turn of a talk takes over the question's pages, and none of a lossy answer's.
 TEST_F(EngineTest, ALossyAnswersPagesAreNotTakenOver) {
     NothingStandsIn nothing;
-    start({.speculator = &nothing});
+    start({});
     for (const bool lossy : {true, false}) {
         GenerationRequest request = greedy(test::random_tokens(32, 256, lossy), 40);
-        request.speculative = lossy;
+        if (lossy) request.speculator = &nothing;
         const Outcome answer = solo(request);
         ASSERT_EQ(answer.ids.size(), 40u);
         GenerationRequest next = greedy(request.prompt, 4);
@@ -570,11 +567,27 @@ TEST_F(EngineTest, ALossyAnswersPagesAreNotTakenOver) {
     }
 }
 
-TEST_F(EngineTest, LossyAnswersAreRefusedWhereNobodyGuesses) {
-    start({});
+// As where the hub's layers run on its GPU.
+TEST_F(EngineTest, LossyAnswersAreRefusedByADeviceThatKnowsNoGuesses) {
+    class NoSpeculators : public StepDevice {
+      public:
+        explicit NoSpeculators(Decoder& decoder) : decoder_(decoder) {}
+        const ModelConfig& config() const override { return decoder_.config(); }
+        Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
+                               std::uint32_t micro_batches, std::stop_token stop) override {
+            return decoder_.run(batch, experts, micro_batches, std::move(stop));
+        }
+        void recycle(StepResult&& result) override { decoder_.recycle(std::move(result)); }
+        ThreadPool& threads() const override { return decoder_.threads(); }
+
+      private:
+        Decoder& decoder_;
+    } device(*decoder_);
+    Engine engine(device, experts_, {});
+    NothingStandsIn nothing;
     GenerationRequest request = greedy({1, 2, 3}, 4);
-    request.speculative = true;
-    EXPECT_EQ(engine_->submit(request, {}).error().code, ErrorCode::unsupported);
+    request.speculator = &nothing;
+    EXPECT_EQ(engine.submit(request, {}).error().code, ErrorCode::unsupported);
 }
 
 TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {

@@ -2,7 +2,10 @@
 // notices.
 #include "hub/foresight/speculation.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "hub/engine/perplexity.h"
 #include "hub/engine/router.h"
@@ -13,8 +16,9 @@
 namespace moex {
 namespace {
 
-constexpr const char* all_ways[] = {"next-gate",         "quasi-hidden",   "estimator", "hybrid",
-                                    "estimator+weights", "quasi-hidden:3", "early:1"};
+constexpr const char* all_ways[] = {"next-gate", "quasi-hidden",      "estimator",
+                                    "hybrid",    "estimator+weights", "quasi-hidden:3",
+                                    "early:1",   "router-free",       "estimator+early:1"};
 
 TEST(SpeculationTest, NamesAreReadAndOthersRefused) {
     EXPECT_EQ(parse_speculation("estimator")->routes, RouteGuess::estimator);
@@ -22,8 +26,16 @@ TEST(SpeculationTest, NamesAreReadAndOthersRefused) {
     EXPECT_EQ(parse_speculation("quasi-hidden:6")->guessed, 6u);
     EXPECT_EQ(parse_speculation("early")->early_from, 2u);
     EXPECT_EQ(parse_speculation("early:3")->early_from, 3u);
-    for (const char* wrong : {"", "exact", "early+weights", "hybrid:", "hybrid:0", "estimator:x",
-                              "estimator:6+weights", "quasi-hidden:6:7"}) {
+    EXPECT_EQ(parse_speculation("hybrid:6+early")->guessed, 6u);
+    EXPECT_EQ(parse_speculation("hybrid:6+early")->early_from, 2u);
+    for (const char* name : {"next-gate", "estimator+weights", "hybrid:6", "router-free", "early:1",
+                             "quasi-hidden+weights+early:3", "router-free+early:2"})
+        EXPECT_EQ(name_of(*parse_speculation(name)), name);
+    EXPECT_EQ(name_of(*parse_speculation("early")), "early:2");
+    for (const char* wrong :
+         {"", "exact", "early+weights", "hybrid:", "hybrid:0", "estimator:x", "estimator:6+weights",
+          "quasi-hidden:6:7", "router-free+weights", "router-free:6", "early:1+early:2", "+early:1",
+          "estimator+early:0", "estimator+early:1+weights"}) {
         const auto parsed = parse_speculation(wrong);
         ASSERT_FALSE(parsed.ok()) << wrong;
         EXPECT_NE(parsed.error().message.find(text('"', wrong, '"')), std::string::npos);
@@ -143,6 +155,91 @@ TEST_F(SpeculatorTest, RowsKeepTheirBitsBesideOthersOfTheOtherKind) {
     }
 }
 
+TEST_F(SpeculatorTest, RowsOfSeveralWaysGoTogetherAndKeepTheirBits) {
+    const char* const ways[] = {"router-free", "early:1", "estimator+weights"};
+    std::vector<std::unique_ptr<Speculator>> with;
+    std::vector<std::unique_ptr<KvCache::Sequence>> sequences;
+    std::vector<float> alone = read(nullptr, 0, 16, 16);
+    std::vector<StepRows> rows;
+    for (std::uint32_t i = 0; i < 4; ++i) {
+        if (i > 0) with.push_back(speculator(ways[i - 1]));
+        sequences.push_back(std::make_unique<KvCache::Sequence>(cache_));
+        rows.push_back({.kv = sequences.back().get(),
+                        .tokens = std::span(tokens_).subspan(16 * i, 16),
+                        .all_logits = true,
+                        .speculator = i > 0 ? with.back().get() : nullptr});
+        if (i == 0) continue;
+        const std::vector<float> more = read(with.back().get(), 16 * i, 16, 16);
+        alone.insert(alone.end(), more.begin(), more.end());
+    }
+    for (const std::uint32_t parts : {1u, 3u}) {
+        const auto together = decoder_->step(rows, experts_, {}, {}, parts);
+        ASSERT_TRUE(together.ok());
+        EXPECT_EQ(together->logits, alone) << parts;
+        for (auto& sequence : sequences) sequence = std::make_unique<KvCache::Sequence>(cache_);
+        for (std::size_t i = 0; i < rows.size(); ++i) rows[i].kv = sequences[i].get();
+    }
+}
+
+// Nobody reads the router that is left out.
+TEST_F(SpeculatorTest, WithoutRoutersItIsTheEstimatorToTheBit) {
+    const auto with = speculator("estimator"), without = speculator("router-free");
+    EXPECT_EQ(read(without.get(), 0, 24, 7), read(with.get(), 0, 24, 7));
+
+    std::map<std::uint32_t, std::size_t> logits;  // that a router said, by layer
+    KvCache::Sequence kv(cache_);
+    const StepRows rows{
+        .kv = &kv, .tokens = std::span(tokens_).first(4), .speculator = without.get()};
+    ASSERT_TRUE(decoder_
+                    ->step({&rows, 1}, experts_,
+                           [&](const RouteView& route) {
+                               logits[route.layer] = route.router_logits.size();
+                           })
+                    .ok());
+    const std::size_t all = 4 * package_->config().num_experts;
+    EXPECT_EQ(logits, (std::map<std::uint32_t, std::size_t>{{0, all}, {2, 0}, {3, 0}}));
+}
+
+// A backend that wants hints, and what it was told before each layer.
+class Hinted : public ExpertBackend {
+  public:
+    explicit Hinted(ExpertBackend& experts) : experts_(experts) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        asked[batch.layer] = std::set<std::uint16_t>(batch.expert_ids.begin(),
+                                                     batch.expert_ids.end());
+        return experts_.submit(batch);
+    }
+    const char* name() const override { return "hinted"; }
+    bool wants_hints() const override { return true; }
+    void hint(std::span<const ExpertHint> hints) override {
+        for (const ExpertHint& one : hints) told[one.layer].insert(one.expert);
+    }
+    std::map<std::uint32_t, std::set<std::uint16_t>> asked, told;
+
+  private:
+    ExpertBackend& experts_;
+};
+
+TEST_F(SpeculatorTest, WhatIsGuessedIsHintedALayerBeforeAndAskedThen) {
+    for (const char* way : {"estimator", "hybrid+weights", "router-free"}) {
+        Hinted hinted(experts_);
+        const auto with = speculator(way);
+        read(with.get(), 0, 3, 3, &hinted);
+        EXPECT_FALSE(hinted.told.contains(0)) << way;
+        for (const std::uint32_t layer : {2u, 3u})
+            EXPECT_EQ(hinted.told[layer], hinted.asked[layer]) << way << ", layer " << layer;
+    }
+    Hinted hinted(experts_);
+    const auto with = speculator("quasi-hidden:3");  // more are told than asked
+    read(with.get(), 0, 3, 3, &hinted);
+    EXPECT_TRUE(std::ranges::includes(hinted.told[3], hinted.asked[3]));
+    EXPECT_GT(hinted.told[3].size(), hinted.asked[3].size());
+
+    hinted.told.clear();
+    read(speculator("early:1").get(), 0, 3, 3, &hinted);
+    EXPECT_TRUE(hinted.told.empty()) << "nobody knows what an early call's router will choose";
+}
+
 // Where all experts are guessed, the router chooses as ever.
 TEST_F(SpeculatorTest, AllGuessedIsExactToTheBit) {
     const auto with = speculator("next-gate:8");
@@ -226,6 +323,7 @@ TEST_F(SpeculatorTest, EarlyCallsLeaveBeforeTheAnswersBeforeThemAreIn) {
     EXPECT_EQ(events_of("estimator"), "+0-0+2-2+3-3");
     EXPECT_EQ(events_of("early:1"), "+0-0+2+3-2-3");
     EXPECT_EQ(events_of("early"), "+0-0+2-2+3-3");  // nothing comes behind the last
+    EXPECT_EQ(events_of("router-free+early:1"), "+0-0+2+3-2-3");
 }
 
 TEST_F(SpeculatorTest, AStepThatIsStoppedBeginsAgain) {
@@ -259,6 +357,7 @@ TEST_F(SpeculatorTest, WhatAWayLacksIsNamed) {
     EXPECT_NE(lacks("hybrid", sources).find("layers"), std::string::npos);
     sources.estimator = nullptr;
     EXPECT_NE(lacks("estimator", sources).find("train-estimator"), std::string::npos);
+    EXPECT_NE(lacks("router-free", sources).find("train-estimator"), std::string::npos);
     sources.profile = nullptr;
     EXPECT_NE(lacks("early", sources).find("--calibrate"), std::string::npos);
     EXPECT_TRUE(Speculator::create(*parse_speculation("next-gate"), sources).ok());
