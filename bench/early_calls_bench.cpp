@@ -4,12 +4,14 @@
 // (bench/on_demand_bench.mjs): here it is seen what they cost.
 //   early_calls_bench [--model DIR] [--tokens N] [--repeats N]
 // Experts are computed here when they are asked; their round is complete so many ms after that.
-// CSV: round trip in ms, way, rounds one after the other, ms a token (median), tok/s, and times
-// exact (median of the turns' own ratios).
+// CSV: round trip in ms, way, rounds one after the other, ms a token (median), tok/s, times exact
+// (median of the turns' own ratios), and the processor's ms a token, of all threads: what a way
+// costs, whoever else is on the machine. At 0 ms sixteen times as many tokens are decoded.
 // example: early_calls_bench --tokens 16
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <string>
 #include <thread>
 #include <vector>
@@ -66,18 +68,29 @@ T must(Result<T> result) {
     std::exit(1);
 }
 
-double tokens_per_second(Decoder& decoder, ExpertBackend& experts, ExpertSpeculator* speculator,
-                         std::uint32_t num_tokens) {
+double cpu_ms() {
+    timespec time{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
+}
+
+struct Rate {
+    double tok_s = 0, cpu_ms = 0;
+};
+Rate decode(Decoder& decoder, ExpertBackend& experts, ExpertSpeculator* speculator,
+            std::uint32_t num_tokens) {
     KvCache cache(decoder.config(), {16, num_tokens / 16 + 2, KvDtype::f16});
     KvCache::Sequence kv(cache);
     TimePoint started{};
+    double cpu_started = 0;
     for (std::uint32_t i = 0; i <= num_tokens; ++i) {  // the first one warms up
-        if (i == 1) started = now_steady();
+        if (i == 1) started = now_steady(), cpu_started = cpu_ms();
         const TokenId token = 100 + 7 * i;
         const StepRows rows{.kv = &kv, .tokens = {&token, 1}, .speculator = speculator};
         decoder.recycle(must(decoder.step({&rows, 1}, experts)));
     }
-    return num_tokens * 1000.0 / to_ms(now_steady() - started);
+    return {.tok_s = num_tokens * 1000.0 / to_ms(now_steady() - started),
+            .cpu_ms = (cpu_ms() - cpu_started) / num_tokens};
 }
 
 double median(std::vector<double> values) {
@@ -109,19 +122,22 @@ int run(const char* model, std::uint32_t num_tokens, int repeats) {
             --rounds.back();
     }
 
-    std::printf("round_trip_ms,way,rounds_in_turn,token_ms,tok_s,of_exact\n");
+    std::printf("round_trip_ms,way,rounds_in_turn,token_ms,tok_s,of_exact,cpu_ms\n");
     for (const int away : round_trips_ms) {
         FarExperts experts(local, std::chrono::milliseconds(away));
-        std::vector<std::vector<double>> rates(std::size(ways)), gains(std::size(ways));
+        const std::uint32_t tokens = away == 0 ? 16 * num_tokens : num_tokens;
+        std::vector<std::vector<double>> rates(std::size(ways)), gains(rates), cpu(rates);
         for (int repeat = 0; repeat < repeats; ++repeat)
             for (std::size_t i = 0; i < std::size(ways); ++i) {
-                rates[i].push_back(
-                    tokens_per_second(*decoder, experts, speculators[i].get(), num_tokens));
-                gains[i].push_back(rates[i].back() / rates[0].back());
+                const Rate rate = decode(*decoder, experts, speculators[i].get(), tokens);
+                rates[i].push_back(rate.tok_s);
+                gains[i].push_back(rate.tok_s / rates[0].back());
+                cpu[i].push_back(rate.cpu_ms);
             }
         for (std::size_t i = 0; i < std::size(ways); ++i)
-            std::printf("%d,%s,%u,%.3f,%.2f,%.3f\n", away, ways[i], rounds[i],
-                        1000 / median(rates[i]), median(rates[i]), median(gains[i]));
+            std::printf("%d,%s,%u,%.3f,%.2f,%.3f,%.3f\n", away, ways[i], rounds[i],
+                        1000 / median(rates[i]), median(rates[i]), median(gains[i]),
+                        median(cpu[i]));
         std::fflush(stdout);
     }
     return 0;
