@@ -203,10 +203,18 @@ const Setting swarm_settings[] = {
      "them begins then; router-free: as estimator, without routers"},
     {"prefetch", word, command_serve, "off|on|N|shadow:DIR", "off",
      "tell workers that hold more experts than lie in their memory which of them the next layer "
-     "may ask for (by this machine's cores); N a token and layer, on: as many as a token asks for; "
+     "may ask for; N a token and layer, on: as many as a token asks for; "
      "shadow:DIR: as a shadow of the model (pack --shadow) says, which runs ahead on cores that "
      "are free; shadow:DIR:N with N experts a token, shadow:served:N with N of the model's own",
      0, 0, "", check_prefetch},
+    {"prefetch-by", word, command_serve, "NAME", "auto",
+     "with --prefetch, who says what the next layer may ask for (`moex-hub predict` measures "
+     "them): "
+     "auto, the estimator, else quasi-hidden, else next-gate, by what the package has; with --gpu "
+     "next-gate, as rows that quasi-hidden and estimator read stay there",
+     0, 0,
+     "auto|estimator|quasi-hidden|next-gate|previous-token|lru|lfu|popularity|request-popularity|"
+     "random"},
     {"prefetch-replay", word, command_serve, "RECALL", "",
      "hints of a text that was decoded before are this share right (benches)", 0, 0, "",
      check_share, true},

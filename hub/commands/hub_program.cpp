@@ -15,7 +15,7 @@
 #include "hub/commands/progress.h"
 #include "hub/commands/qr.h"
 #include "hub/commands/serve_options.h"
-#include "hub/foresight/gate_predictors.h"
+#include "hub/foresight/predictor_choice.h"
 #include "hub/foresight/replayed_routes.h"
 
 namespace moex {
@@ -71,21 +71,6 @@ void raise_open_files() {
 std::optional<std::string> environment_value(const char* name) {
     const char* value = std::getenv(name);
     return value ? std::optional<std::string>(value) : std::nullopt;
-}
-
-// By the best of what the package has learned: its estimator, its default vectors, or only routers.
-Result<std::unique_ptr<ExpertPredictor>> next_layers_predictor(
-    const ModelPackage& package, const std::shared_ptr<const RouterGates>& gates) {
-    auto profile = load_expert_profile(package);
-    if (!profile.ok() && profile.error().code != ErrorCode::not_found) return profile.error();
-    if (!profile.ok()) return make_next_gate_predictor(gates);
-
-    auto means = std::make_shared<const ExpertProfile>(*std::move(profile));
-    auto estimator = Estimator::load(package);
-    if (!estimator.ok() && estimator.error().code != ErrorCode::not_found) return estimator.error();
-    if (!estimator.ok()) return make_quasi_hidden_predictor(gates, std::move(means));
-    return make_estimator_predictor(gates, std::move(means),
-                                    std::make_shared<const Estimator>(*std::move(estimator)));
 }
 
 }  // namespace
@@ -153,6 +138,7 @@ Status HubProgram::open() {
     }
 
     net::ServerOptions options = server_options_;
+    options.hints_by = hints_by_;
     options.on_reload = [this] { reload(); };
     options.describe_settings = [this] {
         const std::lock_guard lock(in_force_mutex_);
@@ -234,22 +220,31 @@ Status HubProgram::load() {
     return open_hints();
 }
 
-// For steps on this machine's cores. A model of one MoE layer has no next.
+// A model of one MoE layer has no next.
 Status HubProgram::open_hints() {
-    if (const std::string name = shadow_name(settings_); !name.empty())
-        MOEX_TRY(open_shadow_of(name));
+    const std::string shadow = shadow_name(settings_);
+    if (!shadow.empty()) MOEX_TRY(open_shadow_of(shadow));
     const std::uint32_t per_row = prefetch_per_row(settings_, model_.package->config());
-    if (per_row == 0 || !swarm_computes() || !model_.decoder) return {};
-    MOEX_ASSIGN(loaded, RouterGates::load(model_.package, *model_.threads));
-    if (loaded.moe_layers().size() < 2) return {};
+    if (per_row == 0 || !swarm_computes()) return {};
+    MOEX_ASSIGN(sources, load_speculation_sources(model_.package, *model_.threads));
+    if (sources.gates->moe_layers().size() < 2) return {};
 
-    const auto gates = std::make_shared<const RouterGates>(std::move(loaded));
-    MOEX_ASSIGN(predictor, next_layers_predictor(*model_.package, gates));
-    if (const std::string& recall = settings_.text("prefetch-replay"); !recall.empty())
-        predictor = make_replay_predictor(std::stod(recall), 1);
+    const std::string& wanted = settings_.text("prefetch-by");
+    const std::string& recall = settings_.text("prefetch-replay");
+    auto predictor = recall.empty() ? make_predictor(wanted, sources, !gpu_)
+                                    : make_replay_predictor(std::stod(recall), 1);
+    if (!predictor.ok())
+        return Error{ErrorCode::invalid_argument,
+                     text("--prefetch-by ", wanted, ": ", predictor.error().message)};
+    hints_by_ = std::string((*predictor)->name());
+    if (!shadow.empty()) hints_by_ = text("shadow:", shadow, ", ", hints_by_);
     const PlacementChoice placement = parse_placement(settings_.text("placement")).value();
-    hints_ = std::make_unique<Hints>(gates, std::move(predictor), per_row, placement.num_groups);
-    model_.decoder->foresee_with(hints_.get());
+    hints_ = std::make_unique<Hints>(sources.gates, *std::move(predictor), per_row,
+                                     placement.num_groups);
+    if (gpu_) gpu_->foresee_with(hints_.get());
+    if (model_.decoder) model_.decoder->foresee_with(hints_.get());
+    log_info("hub: workers that load experts on demand are told the next layers'",
+             kv("by", hints_by_), kv("per_token", per_row));
     return {};
 }
 
@@ -336,6 +331,7 @@ Status HubProgram::open_gpu() {
     options.cores = [this]() -> Result<StepDevice*> {
         MOEX_TRY(load_decoder(model_, settings_, [](std::string_view) {}));
         gpu_is_lost_ = true;
+        model_.decoder->foresee_with(hints_.get());
         return static_cast<StepDevice*>(model_.decoder.get());
     };
     auto gpu = open_gpu_steps(model_.package, *model_.threads, options);

@@ -103,6 +103,7 @@ class HubProgram {
     std::unique_ptr<LossyWays> lossy_ways_;  // null: no_lossy_ways_ says why
     std::string no_lossy_ways_;
     std::unique_ptr<Hints> hints_;  // null: none are given
+    std::string hints_by_ = "off";  // the predictor's name
     std::optional<ShadowParts> shadow_parts_;
     std::unique_ptr<Registry> registry_;
     MadeKeys made_keys_;

@@ -43,6 +43,7 @@ class SequenceValues {
     explicit SequenceValues(const ModelConfig& config) : config_(config) {}
     // Of a layer before `row`; a row at position 0 begins anew.
     std::span<double> of(const SequenceRow& row, std::uint32_t layer) {
+        if (values_.size() >= sequences_max && !values_.contains(row.kv)) values_.clear();
         const auto [found, is_new] = values_.try_emplace(row.kv, config_);
         const auto values = found->second.of(layer);
         if (row.position == 0) std::fill(values.begin(), values.end(), 0.0);
@@ -50,6 +51,8 @@ class SequenceValues {
     }
 
   private:
+    // A hub that runs for long meets many addresses.
+    static constexpr std::size_t sequences_max = 256;
     ModelConfig config_;
     std::unordered_map<const KvCache::Sequence*, UnitValues> values_;
 };

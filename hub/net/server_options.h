@@ -55,6 +55,8 @@ struct ServerOptions {
     std::uint32_t workers_per_address_max = 16;
     Duration drain_within = 30s;
     bool test_routes = false;
+    // For /api/status: whose guesses workers with experts on demand are told; "off": nobody's.
+    std::string hints_by = "off";
     bool give_model = true;     // the whole package, to whoever may use the API
     bool require_keys = false;  // API keys on loopback too; always on elsewhere
     // In run(): SIGINT and SIGTERM stop, SIGHUP reads the certificate again (its names stay those

@@ -25,13 +25,14 @@ json model_json(const HubContext& hub) {
             {"expert_blob_bytes", hub.package->expert_blob_bytes()}};
 }
 
-json options_json(const SwarmOptions& options) {
+json options_json(const SwarmOptions& options, const std::string& hints_by) {
     return {{"local_fallback", options.local_fallback},
             {"hedge", hedge_policy_text(options.hedge)},
             {"replicas", options.replicas},
             {"placement", placement_text(options.placement)},
             {"deterministic", options.rounding.deterministic},
-            {"checks", options.checks.judge}};
+            {"checks", options.checks.judge},
+            {"hints_by", hints_by}};
 }
 
 json coverage_json(const Coverage& coverage) {
@@ -238,7 +239,7 @@ json status_json(HubContext& hub, bool with_join_url) {
     out["version"] = MOEX_VERSION;
     out["uptime_s"] = std::chrono::duration<double>(now - hub.started).count();
     out["model"] = model_json(hub);
-    out["options"] = options_json(core.options());
+    out["options"] = options_json(core.options(), hub.options.hints_by);
     out["health"] = health_name(current_health(hub).state);
     out["coverage"] = coverage_json(core.coverage());
     out["replicas"] = replicas_json(hub.package->config(), core.replicas());

@@ -10,6 +10,7 @@
 #include "hub/base/trace.h"
 #include "hub/commands/gpu/gpu_device.h"
 #include "hub/commands/gpu/load_decoder.h"
+#include "hub/engine/expert_foresight.h"
 
 namespace moex {
 namespace {
@@ -82,6 +83,7 @@ class VulkanSteps : public GpuSteps {
     }
     std::uint64_t kv_bytes() const override { return kv_bytes_; }
     std::uint64_t weight_bytes() const override { return weight_bytes_; }
+    void foresee_with(ExpertForesight* foresight) override { foresight_ = foresight; }
 
     const ModelConfig& config() const override { return config_; }
     ThreadPool& threads() const override { return threads_; }
@@ -278,6 +280,7 @@ class VulkanSteps : public GpuSteps {
         std::uint32_t num_logits = 0, layer = 0;  // layer: that it waits at, or num_layers
         TimePoint layer_began{};                  // for the trace
         std::vector<StepRow> rows;
+        std::vector<SequenceRow> sequence_rows;  // the same, for who foresees
         std::vector<std::uint32_t> pages;
         std::vector<float> x, y, expert_weights;
         std::vector<std::uint16_t> expert_ids;
@@ -310,9 +313,11 @@ class VulkanSteps : public GpuSteps {
     void start(Part& part, const PlannedStep& step, std::uint32_t first, std::uint32_t count) {
         part.rows.assign(step.rows.begin() + first, step.rows.begin() + first + count);
         part.pages.clear();
+        part.sequence_rows.clear();
         DecoderBatch batch;
         for (std::uint32_t i = 0; i < count; ++i) {
             const StepRows* const sequence = step.sequence[first + i];
+            part.sequence_rows.push_back({sequence->kv, part.rows[i].position, part.rows[i].token});
             batch.num_pages = std::max(batch.num_pages, step.num_pages[first + i]);
             if (i > 0 && sequence == step.sequence[first + i - 1]) {
                 part.rows[i].first_page = part.rows[i - 1].first_page;
@@ -390,7 +395,21 @@ class VulkanSteps : public GpuSteps {
                                      .expert_ids = part.expert_ids,
                                      .expert_weights = part.expert_weights,
                                      .y = part.y});
+        if (foresight_ != nullptr && experts.wants_hints())
+            experts.hint(foresight_->foresee(view_of(part)));
         return {};
+    }
+
+    RouteView view_of(const Part& part) const {
+        return {.layer = part.layer,
+                .num_tokens = static_cast<std::uint32_t>(part.rows.size()),
+                .top_k = config_.top_k,
+                .num_experts = config_.num_experts,
+                .hidden_size = config_.hidden_size,
+                .rows = part.sequence_rows,
+                .expert_ids = part.expert_ids,
+                .expert_weights = part.expert_weights,
+                .hidden = part.x};
     }
 
     Status finish_round(Part& part, const std::stop_token& stop, StepResult& result) {
@@ -493,6 +512,7 @@ class VulkanSteps : public GpuSteps {
     ModelConfig config_;
     ThreadPool& threads_;
     GpuStepsOptions options_;
+    ExpertForesight* foresight_ = nullptr;
     std::uint32_t num_pages_ = 0;  // of the first device, and of each that comes after it
     std::uint64_t kv_bytes_ = 0, weight_bytes_ = 0;
     gpu::PostedLoop loop_;

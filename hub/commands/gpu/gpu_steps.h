@@ -21,6 +21,7 @@ namespace moex {
 namespace gpu {
 class Device;
 }
+class ExpertForesight;
 
 struct GpuStepsOptions {
     std::string device;          // "auto", an index, or part of a device's name
@@ -58,6 +59,11 @@ class GpuSteps : public StepDevice {
     virtual KvCacheOptions kv_pages() const = 0;
     virtual std::uint64_t kv_bytes() const = 0;
     virtual std::uint64_t weight_bytes() const = 0;
+    // Asked where experts are elsewhere, once per layer and part, while the round is on its way and
+    // the backend has a use for hints. What it sees are routes, and rows as routers read them: no
+    // residual, no logits. It outlives this; null: nobody. Not when the cores took over, which are
+    // told by who gives them.
+    virtual void foresee_with(ExpertForesight* foresight) = 0;
 };
 
 // The device that `name` means, in words; errors as below.

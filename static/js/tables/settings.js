@@ -57,9 +57,12 @@ const told = {
       + "(+weights: mit den Gewichten ihres Routers; :N: N, aus denen ihr Router wählt), sodass dann schon lädt, wer "
       + "sie lädt; router-free: wie estimator, ohne Router",
     prefetch: "sagt Helfern, die mehr Experten halten, als in ihren Speicher passen, welche davon die nächste Schicht "
-      + "verlangen kann (auf den Kernen dieser Maschine); N je Token und Schicht, on: so viele, wie ein Token "
+      + "verlangen kann; N je Token und Schicht, on: so viele, wie ein Token "
       + "verlangt; shadow:DIR: was ein Schatten des Modells (pack --shadow) sagt, der auf freien Kernen vorausläuft; "
       + "shadow:DIR:N mit N Experten je Token, shadow:served:N mit N der eigenen des Modells",
+    "prefetch-by": "wer bei --prefetch sagt, was die nächste Schicht verlangen kann (moex-hub predict misst sie): "
+      + "auto, der Schätzer (estimator), sonst quasi-hidden, sonst next-gate, je nachdem, was das Paket hat; mit --gpu "
+      + "next-gate, denn die Zeilen, die quasi-hidden und estimator lesen, bleiben dort",
     deterministic: "derselbe Text, welche Helfer auch rechnen: feste Rundung und Reihenfolge der Summen",
     "wire-dtype": "Aktivierungen auf der Leitung",
     "wire-x": "Zeilen auf dem Weg zum Helfer: int8, halb so groß wie f16, hier gerundet mit einem Maßstab je Zeile, "

@@ -6,6 +6,8 @@
 #include <set>
 
 #include "hub/foresight/gate_predictors.h"
+#include "hub/foresight/lossy_ways.h"
+#include "hub/foresight/predictor_choice.h"
 #include "tests/hub/engine/engine_fixture.h"
 
 namespace moex {
@@ -115,6 +117,41 @@ TEST_F(HintsTest, NameTheNextLayersExpertsOnceTheSurestFirstAndChangeNoBit) {
     decoder_->foresee_with(&everything);
     (void)step(2);
     EXPECT_EQ(experts_.hints[layers[0]].size(), package_->config().num_experts);
+}
+
+TEST_F(HintsTest, AreOfThePredictorThatIsNamed) {
+    auto sources = load_speculation_sources(package_, test::compute_threads()).value();
+    const auto name_of = [&](std::string_view wanted, bool sees_residual = true) {
+        return std::string((*make_predictor(wanted, sources, sees_residual))->name());
+    };
+    const auto code_of = [&](std::string_view wanted, bool sees_residual = true) {
+        return make_predictor(wanted, sources, sees_residual).error().code;
+    };
+    for (const char* name :
+         {"next-gate", "previous-token", "lru", "lfu", "request-popularity", "random"})
+        EXPECT_EQ(name_of(name), name);
+    EXPECT_EQ(name_of("auto"), "next-gate");
+    EXPECT_EQ(code_of("wizard"), ErrorCode::invalid_argument);
+    for (const char* lacks : {"estimator", "quasi-hidden", "popularity"})
+        EXPECT_EQ(code_of(lacks), ErrorCode::not_found) << lacks;
+
+    const ModelConfig& config = package_->config();
+    sources.profile = std::make_shared<const ExpertProfile>(
+        *calibrate_experts(*decoder_, local_, local_, tokens_, {.window_tokens = 32}, {}));
+    EXPECT_EQ(name_of("auto"), "quasi-hidden");
+    EXPECT_EQ(name_of("popularity"), "popularity");
+    EXPECT_EQ(code_of("estimator"), ErrorCode::not_found);
+    sources.estimator = std::make_shared<const Estimator>(
+        EstimatorShape{
+            .hidden_size = config.hidden_size, .num_experts = config.num_experts, .num_targets = 2},
+        5);
+    EXPECT_EQ(name_of("auto"), "estimator");
+    EXPECT_EQ(name_of("quasi-hidden"), "quasi-hidden");
+
+    // As steps on a GPU show it.
+    EXPECT_EQ(name_of("auto", false), "next-gate");
+    EXPECT_EQ(code_of("estimator", false), ErrorCode::unsupported);
+    EXPECT_EQ(code_of("quasi-hidden", false), ErrorCode::unsupported);
 }
 
 TEST_F(HintsTest, AreNotMadeForManyRowsNorForABackendThatWantsNone) {

@@ -7,12 +7,17 @@
 #include <cstring>
 #include <future>
 #include <iostream>
+#include <map>
+#include <set>
 
 #include <gtest/gtest.h>
 
 #include "hub/engine/decoder.h"
 #include "hub/engine/engine.h"
 #include "hub/engine/local_experts.h"
+#include "hub/foresight/hints.h"
+#include "hub/foresight/lossy_ways.h"
+#include "hub/foresight/predictor_choice.h"
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/hub/gpu/requests.h"
 
@@ -134,6 +139,56 @@ TEST_P(GpuStepsTest, MicroBatchesChangeNoBit) {
         expect_same_bits(row(logits, 0), row(a_alone, 139));
         expect_same_bits(row(logits, 1), row(b_alone, 6));
         expect_same_bits(row(logits, 2), row(c_alone, 69));
+    }
+}
+
+// Wants hints, and keeps what each layer is said to ask for.
+class HintedExperts : public ExpertBackend {
+  public:
+    explicit HintedExperts(ExpertBackend& experts) : experts_(experts) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        return experts_.submit(batch);
+    }
+    const char* name() const override { return "hinted"; }
+    bool wants_hints() const override { return true; }
+    void hint(std::span<const ExpertHint> hints) override {
+        for (const ExpertHint& one : hints) told[one.layer].insert(one.expert);
+    }
+    std::map<std::uint32_t, std::set<std::uint32_t>> told;
+
+  private:
+    ExpertBackend& experts_;
+};
+
+// Whoever computes the steps, the rows that go to the experts say the same of the next layer.
+TEST_P(GpuStepsTest, WhoseExpertsAreElsewhereNamesTheNextLayersAndChangesNoBit) {
+    const auto sources = must(load_speculation_sources(package_, test::compute_threads()));
+    const auto decoder = must(Decoder::create(package_, test::compute_threads()));
+    const auto ids = test::random_tokens(4, 256, 41);
+    for (const char* name : {"next-gate", "lru"}) {
+        Hints here(sources.gates, must(make_predictor(name, sources, false)), 2),
+            there(sources.gates, must(make_predictor(name, sources, false)), 2);
+        HintedExperts wanted(experts_), told(experts_);
+        KvCache kv(package_->config(), {16, 8, KvDtype::f32});
+        KvCache::Sequence sequence(kv);
+        const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
+        decoder->foresee_with(&here);
+        must(decoder->step({&rows, 1}, wanted));
+
+        KvCache cache(package_->config(), pages(2));
+        KvCache::Sequence on_gpu(cache);
+        const StepRows gpu_rows{.kv = &on_gpu, .tokens = ids, .all_logits = true};
+        steps_->foresee_with(&there);
+        const auto logits = must(steps_->run({&gpu_rows, 1}, told, 1, {})).logits;
+        steps_->foresee_with(nullptr);
+        expect_same_bits(logits, alone(ids));
+
+        if (GetParam().holds_experts) {
+            EXPECT_TRUE(told.told.empty());
+            continue;
+        }
+        EXPECT_FALSE(wanted.told.empty());
+        EXPECT_EQ(told.told, wanted.told) << name;
     }
 }
 

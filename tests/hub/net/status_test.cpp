@@ -122,6 +122,7 @@ const std::vector<std::string> golden{"calls.bad_answers number",
                                       "options.local_fallback boolean",
                                       "options.placement string",
                                       "options.replicas number",
+                                      "options.hints_by string",
                                       "replicas[][] number",
                                       "uptime_s number",
                                       "version string"};
