@@ -58,7 +58,8 @@ std::vector<Command> commands_on_texts() {
            "estimator or hybrid guess a layer's experts one layer before (+weights: weighted by "
            "its router; :N: its router chooses among N); router-free: as estimator, and no router "
            "is computed; early[:N] lets every second call behind MoE layer N leave before the last "
-           "answers are in (also with a guess: estimator+early:1); lost:P loses P % of the calls"},
+           "answers are in (also with a guess: estimator+early:1); linear, as estimator, is fitted "
+           "to 32 windows of --calibrate; lost:P loses P % of the calls"},
           {"--calibrate", "FILE",
            "another text, which chooses the layers of hybrid's estimator; default: those of "
            "--record"},

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::uint32_t hybrid_layers_max = 2;        // that the estimator is asked about
 constexpr std::uint32_t calibration_windows_max = 8;  // that say which
+constexpr std::uint32_t linear_windows_max = 32;      // that the linear estimator is fitted to
 constexpr std::uint64_t lost_seed = 1;
 
 std::vector<std::string> names_of(const std::string& ways) {
@@ -74,6 +75,19 @@ struct Way {
     std::unique_ptr<ExpertBackend> experts;  // null for a speculator
 };
 
+// Of the text's first windows.
+Result<std::shared_ptr<const LinearEstimator>> linear_of(LoadedModel& model,
+                                                         const SpeculationSources& sources,
+                                                         const EvalLossOptions& options) {
+    const std::uint32_t window = options.perplexity.window_tokens;
+    MOEX_ASSIGN(tokens, tokens_of_file(options.calibration_path, *model.tokenizer,
+                                       std::uint64_t{linear_windows_max} * window));
+    MOEX_ASSIGN(linear, fit_linear_estimator(
+                            *model.decoder, *model.local, *sources.gates, *sources.profile, tokens,
+                            {.window_tokens = window, .kv_dtype = model.kv_dtype}));
+    return std::make_shared<const LinearEstimator>(std::move(linear));
+}
+
 // What was recorded of the package; nothing where nothing was.
 Result<MeasuredLosses> recorded_losses(const ModelPackage& package) {
     auto losses = load_measured_losses(package);
@@ -89,6 +103,11 @@ Result<SpeculationSources> sources_of(LoadedModel& model, const EvalLossOptions&
     } else if (sources.profile && options.ways.find("hybrid") != std::string::npos) {
         MOEX_ASSIGN(layers, worst_layers(model, sources, options));
         sources.estimator_layers = std::move(layers);
+    }
+    const bool fits = options.ways.find("linear") != std::string::npos;
+    if (fits && sources.profile && !options.calibration_path.empty()) {
+        MOEX_ASSIGN(linear, linear_of(model, sources, options));
+        sources.linear = std::move(linear);
     }
     return sources;
 }
@@ -178,7 +197,7 @@ std::string csv_of(std::span<const Way> ways, std::span<const Loss> losses) {
     return out;
 }
 
-// Under the names that requests use; lost calls are no way to ask for.
+// Under the names that requests use; lost calls and linear guesses are no way to ask for.
 Status record_losses(const LoadedModel& model, const SpeculationSources& sources,
                      std::span<const Way> ways, std::span<const Loss> losses,
                      const EvalLossOptions& options) {
@@ -186,7 +205,8 @@ Status record_losses(const LoadedModel& model, const SpeculationSources& sources
                          .hybrid_layers = sources.estimator_layers};
     newer.perplexity["exact"] = losses[0].perplexity.perplexity;
     for (std::size_t i = 0; i < ways.size(); ++i)
-        if (const auto what = parse_speculation(ways[i].name); what.ok())
+        if (const auto what = parse_speculation(ways[i].name);
+            what.ok() && what->routes != RouteGuess::linear)
             newer.perplexity[name_of(*what)] = losses[i + 1].perplexity.perplexity;
 
     const ModelPackage& package = *model.package;

@@ -16,11 +16,9 @@ namespace moex {
 namespace {
 
 constexpr std::pair<std::string_view, RouteGuess> route_names[] = {
-    {"next-gate", RouteGuess::next_gate},
-    {"quasi-hidden", RouteGuess::quasi_hidden},
-    {"estimator", RouteGuess::estimator},
-    {"hybrid", RouteGuess::hybrid},
-    {"router-free", RouteGuess::router_free}};
+    {"next-gate", RouteGuess::next_gate},     {"quasi-hidden", RouteGuess::quasi_hidden},
+    {"estimator", RouteGuess::estimator},     {"hybrid", RouteGuess::hybrid},
+    {"router-free", RouteGuess::router_free}, {"linear", RouteGuess::linear}};
 
 // The first two MoE layers change rows most.
 constexpr std::uint32_t early_from_default = 2;
@@ -120,6 +118,8 @@ Speculator::Speculator(const Speculation& what, SpeculationSources sources)
       hits_(pairs_.size()) {
     const RouteGuess routes = what.routes;
     if (routes == RouteGuess::next_gate) gate_ = make_next_gate_predictor(sources_.gates);
+    if (routes == RouteGuess::linear)
+        gate_ = make_linear_predictor(sources_.gates, sources_.profile, sources_.linear);
     if (routes == RouteGuess::quasi_hidden || routes == RouteGuess::hybrid)
         gate_ = make_quasi_hidden_predictor(sources_.gates, sources_.profile);
     if (asks_estimator(routes))
@@ -136,6 +136,10 @@ Result<std::unique_ptr<Speculator>> Speculator::create(const Speculation& what,
     if (asks_estimator(what.routes) && !sources.estimator)
         return Error{ErrorCode::not_found,
                      "the package has no estimator; `moex-hub train-estimator` makes one"};
+    if (what.routes == RouteGuess::linear && !sources.linear)
+        return Error{ErrorCode::not_found,
+                     "no package holds a linear estimator; `moex-hub eval --experts linear "
+                     "--calibrate TEXT` fits one to measure it"};
     if (what.routes == RouteGuess::hybrid && sources.estimator_layers.empty())
         return Error{ErrorCode::not_found,
                      "no layers are chosen for the hybrid's estimator; `moex-hub eval --experts "

@@ -13,6 +13,7 @@
 #include "hub/engine/expert_speculator.h"
 #include "hub/foresight/estimator.h"
 #include "hub/foresight/expert_profile.h"
+#include "hub/foresight/linear_estimator.h"
 #include "hub/foresight/router_gates.h"
 
 namespace moex {
@@ -27,6 +28,7 @@ enum class RouteGuess {
     // The estimator, and no layer's router but the first's is computed; the answers are
     // estimator's, to the bit.
     router_free,
+    linear,  // a matrix a layer; measured by eval, in no package
 };
 
 struct Speculation {
@@ -43,7 +45,8 @@ struct Speculation {
     std::optional<std::uint32_t> early_from = {};
 };
 
-// next-gate, quasi-hidden, estimator or hybrid, each as it is, with "+weights" (the router's) or
+// next-gate, quasi-hidden, estimator, hybrid or linear, each as it is, with "+weights" (the
+// router's) or
 // ":N" (N guessed), or router-free; or early or early:N (from MoE layer N on; 2), alone or behind
 // one of those and a plus. invalid_argument names them all.
 Result<Speculation> parse_speculation(std::string_view name);
@@ -52,8 +55,9 @@ std::string name_of(const Speculation& what);
 
 struct SpeculationSources {
     std::shared_ptr<const RouterGates> gates;
-    std::shared_ptr<const ExpertProfile> profile;  // for all but next-gate
-    std::shared_ptr<const Estimator> estimator;    // for estimator, hybrid and router-free
+    std::shared_ptr<const ExpertProfile> profile;   // for all but next-gate
+    std::shared_ptr<const Estimator> estimator;     // for estimator, hybrid and router-free
+    std::shared_ptr<const LinearEstimator> linear;  // for linear
     // MoE layers that hybrid asks the estimator about, counted from 0.
     std::vector<std::uint32_t> estimator_layers;
 };
