@@ -184,6 +184,10 @@ const Setting swarm_settings[] = {
      "compute answers of contributors again: all of who is new, a share of who has a record; bans "
      "who lies (wants the experts' weights here)"},
     {"replicas", number, command_serve, "R", "2", "workers that hold each expert", 1, 64},
+    {"hot-copies", number, command_serve, "P", "2",
+     "so many experts in 100, those that are asked for most or will be soon, have one more copy "
+     "than --replicas where workers have room for it; 0: none",
+     0, 100},
     {"placement", word, command_serve, "RULE", "fan-out",
      "which workers hold an expert: fan-out, few of them a layer; hash, each expert by itself; "
      "\"groups N\": N groups of workers take layers in turn, so that one loads experts on demand "

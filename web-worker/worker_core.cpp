@@ -416,7 +416,8 @@ struct WorkerCore::State {
                                     message->found.empty() ? "" : ": ", message->found);
     }
 
-    // Advice: where every expert lies in a slot there is nothing to do.
+    // Advice: where every expert lies in a slot there is nothing to bring. A call of that layer
+    // comes soon in any case: half of the hub's patience is twice what it takes to get there.
     void foresee(std::vector<PrefetchHint> hints) {
         std::stable_sort(hints.begin(), hints.end(),
                          [](const PrefetchHint& a, const PrefetchHint& b) {
@@ -424,10 +425,16 @@ struct WorkerCore::State {
                          });
         std::vector<Unit> units;
         std::vector<std::uint16_t> deadlines_ms;
+        constexpr double unknown_ms = 40;
+        double within_ms = 0;
         for (const PrefetchHint& hint : hints) {
+            within_ms = std::max(within_ms,
+                                 hint.deadline_ms > 0 ? hint.deadline_ms / 2.0 : unknown_ms);
             units.push_back(hint.unit);
             deadlines_ms.push_back(hint.deadline_ms);
         }
+        if (gpu::Device* gpu = keeper.compute()->gpu(); gpu != nullptr && !units.empty())
+            gpu->expect_work(within_ms);
         model->cache.foresee(units, deadlines_ms);
     }
 

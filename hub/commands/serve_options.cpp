@@ -150,6 +150,10 @@ SwarmOptions swarm_options_of(const Settings& settings,
     options.x_int8 = settings.text("wire-x") == "int8";
     options.hedge = parse_hedge_policy(settings.text("hedge")).value();
     options.replicas = count_of(settings, "replicas");
+    const auto num_moe_layers = static_cast<std::uint32_t>(
+        std::ranges::count_if(options.layer_is_moe, [](auto is_moe) { return is_moe != 0; }));
+    const std::uint32_t num_units = num_moe_layers * options.limits.num_experts;
+    options.hot.copies_max = (num_units * count_of(settings, "hot-copies") + 99) / 100;
     options.placement = parse_placement(settings.text("placement")).value();
     options.local_fallback = settings.on("local-fallback");
     options.checks.on = settings.on("check-answers");

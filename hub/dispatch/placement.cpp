@@ -108,6 +108,7 @@ std::uint32_t Placement::collisions(std::uint32_t unit, WorkerId without,
 void Placement::own(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes) {
     owners_[unit].push_back(member.given.worker);
     owner_members_[unit].push_back(&member);
+    if (owners_[unit].size() > options_.replicas) extras_.insert(unit);
     if (member.layer_load[layer_of(unit)]++ == 0) layer_members_[layer_of(unit)].push_back(&member);
 
     ++member.load;
@@ -118,6 +119,7 @@ void Placement::own(Member& member, std::uint32_t unit, std::vector<PlacementCha
 void Placement::forget(Member& member, std::uint32_t unit) {
     std::erase(owners_[unit], member.given.worker);
     std::erase(owner_members_[unit], &member);
+    if (owners_[unit].size() <= options_.replicas) extras_.erase(unit);
     if (--member.layer_load[layer_of(unit)] == 0)
         std::erase(layer_members_[layer_of(unit)], &member);
 
@@ -220,6 +222,8 @@ void Placement::resize(WorkerId worker, std::uint32_t capacity_units,
     };
     for (std::size_t i = 0; i < spare.size() && member.load > member.capacity; ++i)
         let_go(spare[i]);
+    for (const std::uint32_t unit : std::vector(extras_.begin(), extras_.end()))
+        if (member.load > member.capacity) let_go(unit);
     for (std::uint32_t unit = options_.num_units; unit-- > 0 && member.load > member.capacity;)
         let_go(unit);
 
@@ -288,6 +292,11 @@ bool Placement::is_loaded(const Member& owner, std::uint32_t unit) const {
 void Placement::fill_missing(std::vector<PlacementChange>& changes) {
     std::sort(missing_.begin(), missing_.end());
     missing_.erase(std::unique(missing_.begin(), missing_.end()), missing_.end());
+    const auto has_enough = [this](std::uint32_t unit) {
+        return owners_[unit].size() >= options_.replicas;
+    };
+    std::erase_if(missing_, has_enough);
+    if (!missing_.empty()) take_unloaded_extras(changes);
 
     std::vector<std::uint32_t> gave_way;
     for (std::uint32_t copy = 1; copy <= options_.replicas; ++copy) {
@@ -317,8 +326,7 @@ void Placement::fill_missing(std::vector<PlacementChange>& changes) {
         gave_way.clear();
     }
 
-    std::erase_if(missing_,
-                  [&](std::uint32_t unit) { return owners_[unit].size() >= options_.replicas; });
+    std::erase_if(missing_, has_enough);
 }
 
 // Room for a `copy`-th copy of `unit` where nobody has any left: at a worker that holds a copy
@@ -474,6 +482,7 @@ std::vector<std::string> Placement::check() const {
     if (copies_least == 0 && copies_most > 1 && !members_.empty())
         wrong("unit ", least_of, " has nobody while others have ", copies_most, " copies");
     check_groups(broken);
+    for (std::string& what : check_extras()) broken.push_back(std::move(what));
     return broken;
 }
 

@@ -11,6 +11,8 @@
 //   5. few moves.
 // What many leave with nobody is spread evenly over those who stay, at the cost of 3: the sooner it
 // is loaded.
+// A unit that many ask for may have one copy more (an extra), where nothing lacks one. It gives way
+// to whatever lacks one.
 //
 // Consistent hashing with virtual nodes decides preference: a layer is one point on the ring, its
 // units go to those who have others of it and then clockwise. Bounded load (110 % of a worker's
@@ -104,6 +106,18 @@ class Placement {
     void resize(WorkerId worker, std::uint32_t capacity_units, std::span<const std::uint32_t> spare,
                 std::vector<PlacementChange>& changes);
 
+    // One copy more than `replicas` for a unit that has these, at somebody who has room and for
+    // whom `may_take` holds; a stranger's address prefix before others, who holds others of its
+    // layer before who holds none. False: nobody, or a unit lacks a copy, or shares are not even
+    // yet.
+    bool add_extra(std::uint32_t unit, const std::function<bool(WorkerId)>& may_take,
+                   std::vector<PlacementChange>& changes);
+    // Takes it back, from whoever has not loaded it first, then from who came last to it.
+    void take_extra(std::uint32_t unit, std::vector<PlacementChange>& changes);
+    const std::set<std::uint32_t>& extras() const { return extras_; }
+    // What is not as extras must be: for a core's invariants, at any time. O(units).
+    std::vector<std::string> check_extras() const;
+
     // rebalance() takes nothing from who has this ring key, now or when it joins again. A second
     // copy of its still gives way to a unit that has none.
     void pin(std::uint64_t ring_key, bool on);
@@ -184,7 +198,13 @@ class Placement {
     Donation next_of_fullest(const Member& newcomer);
     std::uint32_t take_share(Member& newcomer, std::uint32_t moves_max,
                              std::vector<PlacementChange>& changes);
+    std::uint32_t shed_above_bound_most(const Member& member) const {
+        return bound(member) + options_.layer_units - 1;
+    }
     std::uint32_t shed_above_bound(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
+
+    // placement_extras.cpp
+    void take_unloaded_extras(std::vector<PlacementChange>& changes);
 
     // placement_rules.cpp
     std::uint64_t hash_rank(const Member& member, std::uint32_t unit) const;
@@ -210,6 +230,7 @@ class Placement {
     std::vector<std::vector<Member*>> owner_members_;
     std::vector<std::vector<Member*>> layer_members_;  // [num_layers] who holds something of it
     std::vector<std::uint32_t> missing_;               // units that may lack a copy
+    std::set<std::uint32_t> extras_;                   // units with more than `replicas` owners
     bool unbalanced_ = false;
     bool spreads_lost_ = false;
     // Scratch of one take_share: by layer, kept for their memory.

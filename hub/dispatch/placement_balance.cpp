@@ -201,7 +201,7 @@ std::uint32_t Placement::shed_above_bound(std::uint32_t moves_max,
     std::uint32_t num_moved = 0;
     for (auto& [worker, member] : members_) {
         if (member.is_pinned) continue;
-        const std::uint32_t most = bound(member) + options_.layer_units - 1;
+        const std::uint32_t most = shed_above_bound_most(member);
         for (std::uint32_t unit = 0;
              unit < options_.num_units && member.load > most && num_moved < moves_max; ++unit) {
             if (!owns(member, unit)) continue;

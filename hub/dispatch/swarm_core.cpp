@@ -64,7 +64,8 @@ SwarmState::SwarmState(SwarmOptions given)
       answer_memory(std::make_shared<AnswerMemory>()),
       row_reader(options.rounding, answer_memory, options.gathered_bytes_min),
       policy(options.hedge),
-      directory(directory_options(options)) {
+      directory(directory_options(options)),
+      heat(directory.num_units(), options.hot) {
     MOEX_CHECK(options.layer_is_moe.size() == options.limits.num_layers,
                text("layer_is_moe has ", options.layer_is_moe.size(), " layers, the limits say ",
                     options.limits.num_layers));
@@ -296,6 +297,8 @@ void SwarmState::on_timer(Turn& turn, const Timer& timer) {
             carry_out_orders(turn);
             break;
 
+        case TimerKind::heat: look_at_heat(turn); break;
+
         case TimerKind::hedge:
             if (Attempt* attempt = find_attempt(timer.id)) on_hedge_time(turn, *attempt);
             break;
@@ -467,6 +470,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch, RoundRows r
     }
 
     turn.set_timer(round.deadline, SwarmState::TimerKind::round, id);
+    state.count_asked(turn, batch);
     state.dispatch(turn, round);
     return id;
 }

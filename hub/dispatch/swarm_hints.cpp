@@ -13,6 +13,7 @@ bool SwarmCore::wants_hints() const { return state_->num_on_demand > 0; }
 void SwarmCore::on_hints(TimePoint now, std::span<const ExpertHint> hints,
                          std::vector<SwarmAction>& actions) {
     SwarmState::Turn turn{*state_, now, actions};
+    state_->count_foreseen(turn, hints);
     state_->send_hints(turn, hints);
 }
 

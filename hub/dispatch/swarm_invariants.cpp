@@ -128,6 +128,12 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
         [](const auto& entry) { return entry.second->worker != 0 && entry.second->check == 0; }));
     if (num_live != num_remote)
         broken.push_back(text(num_live, " ids are live, ", num_remote, " attempts under way"));
+    if (whole)
+        for (std::string& what : state.directory.placement().check_extras())
+            broken.push_back(std::move(what));
+    if (state.directory.extras().size() > state.options.hot.copies_max)
+        broken.push_back(text(state.directory.extras().size(),
+                              " units have one more copy, at most ", state.options.hot.copies_max));
     if (num_weak != state.num_weak)
         broken.push_back(text(num_weak, " workers are weak, counted were ", state.num_weak));
     return broken;

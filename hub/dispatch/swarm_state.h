@@ -1,8 +1,9 @@
-// The inside of SwarmCore, split over twelve files: swarm_core (events and time), swarm_session
+// The inside of SwarmCore, split over thirteen files: swarm_core (events and time), swarm_session
 // (who may join), swarm_protocol (frames in), swarm_hints (what is foreseen), swarm_orders (the
-// host's word), swarm_units (who holds what), swarm_dispatch (who computes what), swarm_attempts
-// (what is under way), swarm_checks and swarm_witness (what is computed again), swarm_invariants
-// (what must hold of it all), swarm_views (what others are told of it). Private to this room.
+// host's word), swarm_units (who holds what), swarm_heat (what is worth one more copy),
+// swarm_dispatch (who computes what), swarm_attempts (what is under way), swarm_checks and
+// swarm_witness (what is computed again), swarm_invariants (what must hold of it all), swarm_views
+// (what others are told of it). Private to this room.
 #pragma once
 
 #include <queue>
@@ -36,6 +37,7 @@ struct SwarmState {
         health,
         place,
         units,
+        heat,
         drain
     };
     struct Timer {
@@ -182,6 +184,11 @@ struct SwarmState {
     void send_hints(Turn& turn, std::span<const ExpertHint> hints);
     std::uint16_t deadline_of(const ExpertHint& hint) const;
 
+    // ---- swarm_heat.cpp: what is worth one more copy
+    void count_asked(Turn& turn, const ExpertBatch& batch);
+    void count_foreseen(Turn& turn, std::span<const ExpertHint> hints);
+    void look_at_heat(Turn& turn);
+
     // ---- swarm_attempts.cpp: what is under way
     Attempt& new_attempt(Round& round, WorkerId worker);
     Attempt* find_attempt(AttemptId id);
@@ -283,6 +290,7 @@ struct SwarmState {
     std::uint32_t num_on_demand = 0;  // who hold more than lies in their memory
     std::uint32_t num_weak = 0;       // who take less in one group than the wire allows
     UnitDirectory directory;
+    HotExperts heat;
     std::optional<TimePoint> units_timer_at;
     std::set<std::uint64_t> drained;  // ring keys, by their host's order
     // [num_layers] -> 0.. among MoE layers, -1 for dense ones

@@ -15,6 +15,7 @@
 #include "hub/base/clock.h"
 #include "hub/dispatch/answer_trust.h"
 #include "hub/dispatch/hedge_policy.h"
+#include "hub/dispatch/hot_experts.h"
 #include "hub/dispatch/load_window.h"
 #include "hub/dispatch/placement.h"
 #include "hub/dispatch/round_split.h"
@@ -47,6 +48,7 @@ struct SwarmOptions {
     ExpertRounding rounding;  // deterministic: unsummed answers, summed here in expert order
     HedgePolicy hedge;
     std::uint32_t replicas = 2;
+    HotExpertsOptions hot;  // which experts have one more copy than that
     PlacementChoice placement;
     bool local_fallback = true;
     bool lz4 = false;
@@ -196,6 +198,7 @@ struct SwarmCounters {
                   bad_frames = 0, bad_answers = 0, removed = 0;
     std::uint64_t hints_sent = 0;  // experts that coming layers may be asked for, by worker
     SlotFigures slots;             // of all connections, as workers say; without `slots`
+    std::uint64_t extras_given = 0, extras_taken = 0;  // copies beyond `replicas`, by what is asked
     // Rows of answers that were computed again, and what came of it; pairs of ended rounds by what
     // was known of them when they counted.
     std::uint64_t rows_right = 0, rows_wrong = 0, rows_undecided = 0, answers_held = 0, lies = 0,
@@ -213,7 +216,8 @@ struct Coverage {  // of (layer, expert) units
     std::uint32_t covered = 0;       // an active worker is ready, or the local backend may answer
     std::uint32_t replicas_min = 0;  // by workers alone
     double replicas_mean = 0;
-    std::uint32_t away = 0;  // of PlacementRule::groups: nobody of their group is to hold them
+    std::uint32_t away = 0;   // of PlacementRule::groups: nobody of their group is to hold them
+    std::uint32_t extra = 0;  // that are to have one copy more than `replicas`
 };
 
 }  // namespace moex

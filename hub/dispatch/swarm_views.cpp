@@ -70,6 +70,7 @@ Coverage SwarmCore::coverage() const {
             if (count > 0 || state.options.local_fallback) ++coverage.covered;
             total += count;
         }
+    coverage.extra = static_cast<std::uint32_t>(state.directory.extras().size());
     coverage.away = state.directory.placement().num_away();
     if (coverage.units > 0) coverage.replicas_mean = static_cast<double>(total) / coverage.units;
     return coverage;

@@ -402,6 +402,20 @@ void UnitDirectory::set_capacity(UnitHolder& holder, std::uint32_t capacity_unit
     settle(now);
 }
 
+bool UnitDirectory::add_extra(std::uint32_t unit) {
+    if (fill_at_ || loads_at_) return false;
+    return placement_.add_extra(
+        unit,
+        [this](WorkerId worker) {
+            const auto found = members_.find(worker);
+            if (found == members_.end()) return false;  // its place is kept
+            const UnitHolder& holder = *found->second;
+            return holder.num_loading() == 0 && holder.num_later == 0 && !holder.assign_pending &&
+                   holder.num_assigned < holder.capacity_units && options_.serves(holder);
+        },
+        changes_);
+}
+
 void UnitDirectory::mark_not_ready(UnitHolder& holder, std::uint32_t unit, TimePoint now) {
     if (!holder.has(unit, UnitHolder::ready)) return;
     if (holder.num_ready == holder.num_assigned) holder.loading_since = now;

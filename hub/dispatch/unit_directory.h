@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -102,6 +103,12 @@ class UnitDirectory {
     // From time to time: deadlines of loading, and another chance for who missed one.
     // `capacity_units`: what its memory holds.
     void check_loading(UnitHolder& holder, std::uint32_t capacity_units, TimePoint now);
+
+    // One more copy of the unit than others have, at somebody who has room, serves, and has nothing
+    // else to load. False: there is nobody, or something lacks a copy. settle() follows.
+    bool add_extra(std::uint32_t unit);
+    void take_extra(std::uint32_t unit) { placement_.take_extra(unit, changes_); }
+    const std::set<std::uint32_t>& extras() const { return placement_.extras(); }
 
     // What the holder of this place on the ring has moves to no newcomer.
     void pin(std::uint64_t ring_key, bool on) { placement_.pin(ring_key, on); }

@@ -212,6 +212,8 @@ void add_experts(Families& out, const Coverage& coverage, std::vector<std::uint1
     out.gauges(
         "moex_expert_units", "Experts of all layers, and how many have an answerer.",
         {labelled("state", "all", coverage.units), labelled("state", "covered", coverage.covered)});
+    out.gauge("moex_expert_extra_copies", "Experts that are to have one more copy than others.",
+              coverage.extra);
 }
 
 const char* event_name(WorkerEvent::Kind kind) {

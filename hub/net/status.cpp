@@ -29,6 +29,7 @@ json options_json(const SwarmOptions& options, const std::string& hints_by) {
     return {{"local_fallback", options.local_fallback},
             {"hedge", hedge_policy_text(options.hedge)},
             {"replicas", options.replicas},
+            {"hot_copies", options.hot.copies_max},
             {"placement", placement_text(options.placement)},
             {"deterministic", options.rounding.deterministic},
             {"checks", options.checks.judge},
@@ -40,7 +41,8 @@ json coverage_json(const Coverage& coverage) {
             {"covered", coverage.covered},
             {"replicas_min", coverage.replicas_min},
             {"replicas_mean", coverage.replicas_mean},
-            {"away", coverage.away}};
+            {"away", coverage.away},
+            {"extra", coverage.extra}};
 }
 
 // [[..num_experts..], ..per layer..]; [] for dense layers.
@@ -129,6 +131,8 @@ json calls_json(const SwarmCounters& calls, std::uint64_t blob_bytes) {
             {"remote", calls.calls_remote},
             {"local", calls.calls_local},
             {"groups_sent", calls.groups_sent},
+            {"extras_given", calls.extras_given},
+            {"extras_taken", calls.extras_taken},
             {"groups_answered", calls.groups_answered},
             {"hedges_sent", calls.hedges_sent},
             {"hedges_won", calls.hedges_won},

@@ -282,10 +282,11 @@ function drawJoin(join_url) {
   element("join-link").href = join_url;
 }
 
-function footWords({ version, uptime_s, options, calls }) {
+function footWords({ version, uptime_s, options, coverage, calls }) {
   const wanted = [
     say("hedging", word("hedge", options.hedge)),
     say("replicas", options.replicas),
+    ...(coverage.extra > 0 ? [say("extra_copies", coverage.extra)] : []),
     say(options.local_fallback ? "hub_computes_rest" : "hub_computes_none"),
     ...(options.deterministic ? [say("deterministic")] : []),
   ];

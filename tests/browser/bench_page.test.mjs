@@ -147,3 +147,46 @@ test("a GPU that may stay awake computes trifles for a while after an answer, an
   assert.ok(counts.trifles[1] > 0);
   assert.equal(counts.lost, false);
 });
+
+test("a GPU that may stay awake does so for a call that is foreseen, not for long, and not for ever in vain",
+  async (t) => {
+    const { page } = await openBench(t);
+    const seen = await page.evaluate(async () => {
+      const { Gpu } = await import("/wasm/gpu.js");
+      const { expected_in_vain_max, expected_ms_max } = await import("/wasm/awake.js");
+      let answered = null;
+      const gpu = new Gpu({ takeRead() {}, onRead: () => answered() });
+      await gpu.open();
+      gpu.can_stay_awake = true;                        // a software adapter is none by itself
+      const rest = async () => { while (gpu.poking) await new Promise((resolve) => setTimeout(resolve)); };
+      const expect = async () => {
+        const before = gpu.trifles;
+        gpu.expectWork(60000);
+        const { poking } = gpu;
+        const ahead_ms = gpu.awake_until - performance.now();
+        await rest();
+        return { poking, short: ahead_ms <= expected_ms_max, trifles: gpu.trifles - before };
+      };
+
+      const forbidden = await expect();                 // on battery, or a part of the GPU is lent
+      gpu.may_stay_awake = true;
+      const foreseen = [];
+      for (let i = 0; i <= expected_in_vain_max; i += 1) foreseen.push(await expect());
+
+      const from = gpu.createBuffer(16, 0, "from");
+      const to = gpu.createBuffer(16, 2, "to");
+      gpu.submit([1, from, to, 0, 0, 16, 0, 0], 0, 1);
+      const answer = new Promise((resolve) => { answered = resolve; });
+      gpu.readBuffer(to, 16, 1);
+      await answer;
+      await rest();
+      const again = await expect();
+      gpu.close();
+      return { forbidden, foreseen, again };
+    });
+    assert.deepEqual({ poking: seen.forbidden.poking, trifles: seen.forbidden.trifles }, { poking: false, trifles: 0 });
+    const in_vain = seen.foreseen.pop();
+    for (const one of seen.foreseen) assert.ok(one.poking && one.short && one.trifles > 0, JSON.stringify(one));
+    assert.deepEqual({ poking: in_vain.poking, trifles: in_vain.trifles }, { poking: false, trifles: 0 });
+    assert.ok(seen.again.poking && seen.again.trifles > 0, "a call has come: the next one is waited for");
+  });

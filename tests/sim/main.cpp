@@ -67,14 +67,14 @@ void print_report(const moex::sim::SimReport& report, std::uint64_t seed) {
                 " calls_remote=%" PRIu64 " calls_local=%" PRIu64 " groups=%" PRIu64 "\n",
                 seed, report.rounds, report.rounds_ok, report.rounds_failed, counts.calls_remote,
                 counts.calls_local, counts.groups_sent);
-    std::printf("hedges=%" PRIu64 " hedges_won=%" PRIu64 " timeouts=%" PRIu64
-                " redispatched=%" PRIu64 " late=%" PRIu64 " bad_frames=%" PRIu64
-                " bad_answers=%" PRIu64 " removed=%" PRIu64
-                " workers_left=%u"
-                " gathered=%" PRIu64 "\n",
-                counts.hedges_sent, counts.hedges_won, counts.timeouts, counts.redispatched,
-                counts.late, counts.bad_frames, counts.bad_answers, counts.removed,
-                report.workers_left, report.frames_gathered);
+    std::printf(
+        "hedges=%" PRIu64 " hedges_won=%" PRIu64 " timeouts=%" PRIu64 " redispatched=%" PRIu64
+        " late=%" PRIu64 " bad_frames=%" PRIu64 " bad_answers=%" PRIu64 " removed=%" PRIu64
+        " workers_left=%u"
+        " gathered=%" PRIu64 " extras_given=%" PRIu64 " extras_taken=%" PRIu64 "\n",
+        counts.hedges_sent, counts.hedges_won, counts.timeouts, counts.redispatched, counts.late,
+        counts.bad_frames, counts.bad_answers, counts.removed, report.workers_left,
+        report.frames_gathered, counts.extras_given, counts.extras_taken);
     std::printf("events=%" PRIu64 " event_hash=%016" PRIx64 "\n", report.num_events,
                 report.event_hash);
     for (const std::string& violation : report.violations)

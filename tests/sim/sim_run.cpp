@@ -30,6 +30,15 @@ SimOptions drawn_options(const SimRun& run, std::mt19937_64& random) {
     options.swarm.queue_depth = 1 + static_cast<std::uint32_t>(random() % 3);
     options.swarm.limits.num_tokens_max = random() % 3 == 0 ? 5 : 512;
     options.swarm.limits.num_pairs_max = random() % 3 == 0 ? 12 : 4096;
+    // Every second seed gives and takes copies as often as rounds as even as these allow.
+    if (run.seed % 2 == 0)
+        options.swarm.hot = {.copies_max = 8,
+                             .half_life = 3s,
+                             .hot_above = 1.2,
+                             .cold_below = 0.9,
+                             .count_min = 4,
+                             .look_every = 500ms,
+                             .rests_for = 2s};
     options.swarm.checks = {.on = random() % 2 == 0,
                             .judge = random() % 3 != 0,
                             .to_prove = random() % 2 == 0 ? 64u : 1024u,

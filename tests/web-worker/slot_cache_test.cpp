@@ -197,6 +197,16 @@ TEST(SlotCacheTest, ReadySaysWhereAnExpertLiesToAHubThatReadsIt) {
     }
 }
 
+// Whether or not anything is to be brought: somebody of that layer is asked soon.
+TEST(SlotCacheTest, AHintWakesTheGpuForTheCallThatIsToCome) {
+    CacheStage stage;
+    EXPECT_TRUE(stage.device->expected_ms.empty());
+    stage.hint({90});
+    stage.hint({90, 91}, 60);
+    stage.hint({});
+    EXPECT_EQ(stage.device->expected_ms, (std::vector<double>{40, 30}));
+}
+
 // What was foreseen for another token is no lead of this one.
 TEST(SlotCacheTest, AHintThatIsLongAgoForesawNothing) {
     CacheStage stage;

@@ -61,6 +61,8 @@ class FragileDevice : public gpu::DeviceDecorator {
     void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes,
                      std::function<void(Result<ByteView>)> done) override;
     void on_lost(std::function<void(gpu::Loss)> handler) override { lost_ = std::move(handler); }
+    void expect_work(double within_ms) override { expected_ms.push_back(within_ms); }
+    std::vector<double> expected_ms;  // what it was told to stay awake for
 
   private:
     gpu::AdapterInfo adapter_;

@@ -1,8 +1,11 @@
 // Keeps a GPU awake between a text's rounds: a GPU that rests for tenths of a millisecond lowers its clock, and the way
 // to the GPU process and back cools down. For a few milliseconds after an answer it is therefore given a trifle to
-// compute every now and then, in the queue of the rounds. Only where whoever lends the GPU allows it, and where a core
-// is to spare for the loop that asks.
+// compute every now and then, in the queue of the rounds. So it is when the hub foresees a call (PREFETCH): its answer
+// is looked for by a loop that runs already. Only where whoever lends the GPU allows it, and where a core is to spare
+// for the loop that asks.
 export const awake_ms = 4;            // after an answer; the next round of a text comes sooner
+export const expected_ms_max = 40;    // for a call that is foreseen
+export const expected_in_vain_max = 8;     // foreseen in a row without a call: then none is waited for until one comes
 export const period_ms = 0.08;        // between trifles
 const cores_min = 8;
 

@@ -27,6 +27,7 @@ var MoexBridge = {
   mx_destroy_bind_group: function(group) { Module['mx'].destroyBindGroup(group); },
   mx_submit: function(words, count) { Module['mx'].submit(HEAPU32, (words >>> 0) / 4, count); },
   mx_read_buffer: function(buffer, size, ticket) { Module['mx'].readBuffer(buffer, size, ticket >>> 0); },
+  mx_expect_work: function(withinMs) { Module['mx'].expectWork(withinMs); },
 
   mx_gpu_us: function() { return Module['mx'].gpuUs(); },
 

@@ -1,7 +1,9 @@
 // WebGPU for one worker: integer handles to GPU objects, one encoder per submit, readback that pokes the GPU process
 // while it waits. Plain ES module; the WASM side sees it through bridge_library.js.
 
-import { Trifle, awake_ms, canStayAwake, period_ms as trifle_period_ms } from "./awake.js";
+import {
+  Trifle, awake_ms, canStayAwake, expected_in_vain_max, expected_ms_max, period_ms as trifle_period_ms,
+} from "./awake.js";
 import { PokePace, periods_us } from "./poke.js";
 
 // The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is
@@ -127,6 +129,7 @@ export class Gpu {
     this.trifle = null;              // made when it is needed first
     this.trifles = 0;
     this.awake_until = 0;
+    this.expected = 0;               // calls that were foreseen since the last one came
     this.word = new Uint32Array(1);
   }
 
@@ -297,9 +300,7 @@ export class Gpu {
     const settle = () => {
       if (this.device !== device) return;
       this.pending -= 1;
-      if (!this.may_stay_awake || !this.can_stay_awake) return;
-      this.trifle ??= new Trifle(device);
-      this.awake_until = performance.now() + awake_ms;
+      this.stayAwake(awake_ms);
     };
     made.onMapped = () => {
       settle();
@@ -318,6 +319,23 @@ export class Gpu {
     return made;
   }
 
+  // For so long from now on, if it may. Whether it may.
+  stayAwake(for_ms) {
+    if (!this.may_stay_awake || !this.can_stay_awake) return false;
+    this.trifle ??= new Trifle(this.device);
+    this.awake_until = Math.max(this.awake_until, performance.now() + for_ms);
+    return true;
+  }
+
+  // A call is foreseen: what looks for its answer runs when it comes, and the GPU is awake. Not for long, and not again
+  // and again for calls that do not come.
+  expectWork(within_ms) {
+    if (!this.device || !this.pokes_allowed || this.expected >= expected_in_vain_max) return;
+    if (!this.stayAwake(Math.min(within_ms, expected_ms_max))) return;
+    this.expected += 1;
+    if (!this.poking) this.startPoking();
+  }
+
   readBuffer(handle, size, ticket) {
     const readback = this.readback(handle);
     if (!readback) {
@@ -330,6 +348,7 @@ export class Gpu {
     readback.since = performance.now();
     this.period_ms = periods_us[readback.rung] / 1000;
     this.pending += 1;
+    this.expected = 0;
     this.promises += 1;
     readback.buffer.mapAsync(GPUMapMode.READ, 0, size).then(readback.onMapped, readback.onFailed);
     this.startPoking();

@@ -40,6 +40,7 @@ export class Host {
       createBindGroup: (pipeline, doubles, first, count) => gpu.createBindGroup(pipeline, doubles, first, count),
       destroyBindGroup: (group) => gpu.destroyBindGroup(group),
       submit: (words, first, count) => gpu.submit(words, first, count),
+      expectWork: (within_ms) => gpu.expectWork(within_ms),
       gpuUs: () => gpu.stopwatch?.mean_us ?? 0,
       readBuffer: (buffer, size, ticket) => { gpu.readBuffer(buffer, size, ticket); },
     };

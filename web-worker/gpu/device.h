@@ -176,6 +176,10 @@ class Device {
     // With `wait` it waits for them. False: none was answered.
     virtual bool answer_read([[maybe_unused]] bool wait) { return false; }
 
+    // Something will be submitted within this time, most likely. A backend that can (a tab's) keeps
+    // the GPU awake for it, and the way to learn of completion; nothing depends on it.
+    virtual void expect_work([[maybe_unused]] double within_ms) {}
+
     // Called at most once, when the device is lost; afterwards every call fails softly.
     virtual void on_lost(std::function<void(Loss)> handler) = 0;
     virtual DeviceCounters counters() const = 0;

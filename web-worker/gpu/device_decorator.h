@@ -50,6 +50,7 @@ class DeviceDecorator : public Device {
     }
     void set_owner_answers(bool here) override { device_.set_owner_answers(here); }
     bool answer_read(bool wait) override { return device_.answer_read(wait); }
+    void expect_work(double within_ms) override { device_.expect_work(within_ms); }
     void on_lost(std::function<void(Loss)> handler) override {
         device_.on_lost(std::move(handler));
     }

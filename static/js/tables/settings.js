@@ -45,6 +45,8 @@ const told = {
     "check-answers": "rechnet Antworten von Helfern nach: alle der neuen, einen Teil derer, die sich bewährt haben; "
       + "sperrt, wer lügt (braucht die Gewichte der Experten hier)",
     replicas: "Helfer, die jeden Experten halten",
+    "hot-copies": "so viele von 100 Experten, die am meisten oder bald gefragt werden, haben eine Kopie mehr als "
+      + "--replicas, wo Helfer Platz dafür haben; 0: keiner",
     placement: "welche Helfer einen Experten halten: fan-out, wenige je Schicht; hash, jeder Experte für sich; "
       + "„groups N“: N Gruppen von Helfern übernehmen die Schichten reihum, sodass eine Experten auf Abruf lädt, "
       + "während andere rechnen (Hinweise gehen dann N Schichten voraus)",

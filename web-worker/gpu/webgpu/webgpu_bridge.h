@@ -31,5 +31,6 @@ void mx_destroy_bind_group(int bind_group);
 void mx_submit(const std::uint32_t* words, int num_commands);
 // -> mx_on_read(ticket, size), the bytes lying where mx_read_room(size) said; size 0: none came
 void mx_read_buffer(int buffer, double size_bytes, std::uint32_t ticket);
-double mx_gpu_us();  // as gpu::Device::gpu_us()
+void mx_expect_work(double within_ms);  // as gpu::Device::expect_work()
+double mx_gpu_us();                     // as gpu::Device::gpu_us()
 }

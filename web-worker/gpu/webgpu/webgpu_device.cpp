@@ -152,6 +152,8 @@ class WebGpuDevice : public Device {
         mx_read_buffer(static_cast<int>(buffer.value), static_cast<double>(size_bytes), ticket);
     }
 
+    void expect_work(double within_ms) override { mx_expect_work(within_ms); }
+
     void on_lost(std::function<void(Loss)> handler) override { lost_ = std::move(handler); }
     void lost(Loss loss) {
         if (auto handler = std::exchange(lost_, nullptr)) handler(std::move(loss));
