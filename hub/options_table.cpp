@@ -198,6 +198,10 @@ const Setting swarm_settings[] = {
      "and 5/s; \"fixed H\": H copies of each call at once; adaptive: two while the swarm is slow; "
      "off",
      0, 0, "", check_hedge},
+    {"late-calls-max", number, command_serve, "N", "0",
+     "a request may ask (moex.late_ms, late_max) that up to N expert calls of its answer are not "
+     "waited for beyond a time, default vectors in their place: a lossy way; 0: none may",
+     0, 1000000},
     {"experts", word, command_serve, "WAY", "exact",
      "of answers whose request does not say (moex.experts): exact, or a lossy way. speculative, or "
      "early:1, lets every second layer's calls leave before the last answers are in, default "

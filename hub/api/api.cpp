@@ -106,6 +106,7 @@ namespace {
 struct OwnWishes {
     bool resumable = false;
     ExpertWay experts{.name = "exact", .perplexity_excess = 0.0};
+    LateWish late;
 };
 
 // moex.experts, or the host's choice: "exact", or a way that the hub has.
@@ -128,6 +129,39 @@ void read_experts(BodyFields& fields, const OrderedJson& asked, const ApiOptions
         fields.unsupported(field, way.error().message + ".");
 }
 
+// Calls of the answer that need not be waited for: `late_ms` asks for it, `late_max` says how many.
+LateWish read_late_wish(const OrderedJson& ours, const ApiOptions& options, bool speculative,
+                        BodyFields& fields) {
+    constexpr std::uint32_t late_ms_max = 60'000;
+    const OrderedJson &ms = member(ours, "late_ms"), &most = member(ours, "late_max");
+    const auto whole = [&](const OrderedJson& value, std::uint64_t up_to) {
+        return value.is_number_unsigned() && value.get<std::uint64_t>() >= 1 &&
+               value.get<std::uint64_t>() <= up_to;
+    };
+    if (ms.is_null()) {
+        if (!most.is_null())
+            fields.refuse("'moex.late_max' needs 'moex.late_ms'.", "invalid_value",
+                          "moex.late_max");
+        return {};
+    }
+    if (!whole(ms, late_ms_max))
+        fields.wrong("moex.late_ms", text("a whole number from 1 to ", late_ms_max), ms);
+    else if (options.late_calls_max == 0)
+        fields.unsupported("moex.late_ms",
+                           "every expert's answer is waited for (serve --late-calls-max).");
+    else if (speculative)
+        fields.refuse("'moex.late_ms' goes with 'moex.experts': \"exact\" alone.", "invalid_value",
+                      "moex.late_ms");
+    else if (!most.is_null() && !whole(most, options.late_calls_max))
+        fields.wrong(
+            "moex.late_max",
+            text("a whole number from 1 to ", options.late_calls_max, " (serve --late-calls-max)"),
+            most);
+    if (fields.problem()) return {};
+    return {.wait = std::chrono::milliseconds(ms.get<std::uint32_t>()),
+            .calls_max = most.is_null() ? options.late_calls_max : most.get<std::uint32_t>()};
+}
+
 Checked<OwnWishes> read_own_wishes(const OrderedJson& body, const ApiOptions& options,
                                    bool is_stream, Dialect dialect) {
     BodyFields fields(body);
@@ -138,6 +172,8 @@ Checked<OwnWishes> read_own_wishes(const OrderedJson& body, const ApiOptions& op
     if (found && !ours.is_object()) fields.wrong("moex", "an object", ours);
 
     read_experts(fields, member(ours, "experts"), options, wishes.experts);
+
+    wishes.late = read_late_wish(ours, options, wishes.experts.name != "exact", fields);
 
     bool& wanted = wishes.resumable;
     if (const OrderedJson& resumable = member(ours, "resumable"); resumable.is_boolean())
@@ -189,6 +225,7 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
          .num_choices = inputs.prompts.size() * inputs.params.n});
     inputs.stop_ids = stop_ids;
     inputs.experts = std::move(wishes.experts);
+    inputs.late = wishes.late;
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;

@@ -31,6 +31,9 @@ struct ApiOptions {
     std::string no_ways = "this hub has no lossy ways.";
     std::vector<std::string> ways;             // that /v1/models offers
     std::map<std::string, double> perplexity;  // by way, "exact" among them; empty: not measured
+    // The most expert calls that an answer may go without (moex.late_ms); 0: every one is waited
+    // for.
+    std::uint32_t late_calls_max = 0;
 };
 
 // Totals for /metrics, and latency samples handed to `observe`.

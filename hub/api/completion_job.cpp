@@ -75,6 +75,9 @@ void ApiJob::start() {
         request.top_logprobs = std::max(inputs_.params.top_logprobs, prompt_top.value_or(0));
         request.stop_ids = inputs_.stop_ids;
         request.speculator = inputs_.experts.speculator;
+        request.late_wait = inputs_.late.wait;
+        request.late_pairs_max = inputs_.late.calls_max /
+                                 static_cast<std::uint32_t>(choices_.size());
 
         GenerationSink sink;
         sink.on_token = [self, i](const TokenEvent& event) {
@@ -268,6 +271,7 @@ void ApiJob::add_totals(const GenerationStats& stats) {
     totals_.pairs_hedged += stats.pairs_hedged;
     totals_.pairs_verified += stats.pairs_verified;
     totals_.pairs_proven += stats.pairs_proven;
+    totals_.pairs_late += stats.pairs_late;
 
     std::vector<std::uint64_t>& workers = totals_.workers;
     workers.insert(workers.end(), stats.workers.begin(), stats.workers.end());
@@ -292,6 +296,7 @@ AnswerTotals ApiJob::totals() const {
     out.took = now_steady() - inputs_.received_at;
     out.experts = inputs_.experts.name;
     out.perplexity_excess = inputs_.experts.perplexity_excess;
+    if (totals_.pairs_late > 0) out.perplexity_excess.reset();  // how much nobody measured
     // What they said before is in this answer, unless it was computed again.
     if (const auto& has_lied = inputs_.observer->has_lied)
         out.doubted = static_cast<std::uint64_t>(

@@ -23,6 +23,12 @@
 
 namespace moex {
 
+// So many expert calls of an answer, over all its choices, are not waited for beyond `wait`.
+struct LateWish {
+    Duration wait{};
+    std::uint32_t calls_max = 0;
+};
+
 struct ApiJobInputs {
     Engine* engine = nullptr;
     std::shared_ptr<const Tokenizer> tokenizer;
@@ -32,7 +38,8 @@ struct ApiJobInputs {
     std::vector<std::vector<TokenId>> prompts;  // each answered params.n times
     std::vector<std::string> echoes;            // per prompt: text in front of the answer
     std::vector<TokenId> stop_ids;
-    ExpertWay experts;                               // "exact" without a speculator
+    ExpertWay experts;  // "exact" without a speculator
+    LateWish late;
     std::vector<std::shared_ptr<AnswerMask>> masks;  // of each choice; none: it is free
     std::optional<CallSyntax> call_syntax;           // where tools may be called
     std::optional<ChannelBegin> channels;            // where an answer in channels begins

@@ -93,6 +93,8 @@ OrderedJson provenance_json(const AnswerTotals& totals) {
             {"proven", stats.pairs_proven},
             {"unchecked", stats.pairs_remote - stats.pairs_verified - stats.pairs_proven},
             {"doubted", totals.doubted},
+            // not waited for (moex.late_ms): default vectors stand in their place
+            {"replaced", stats.pairs_late},
             {"experts", totals.experts},
             {"perplexity_excess", excess ? OrderedJson(*excess) : OrderedJson()}};
 }

@@ -165,7 +165,9 @@ constexpr const char* other_schemas = R"json({
     "predicted_per_second": {"type": "number"}}},
   "Provenance": {"type": "object", "description": "Who computed the answer.",
     "required": ["workers", "calls_remote", "calls_local", "hedged", "verified", "proven",
-      "unchecked", "doubted", "experts", "perplexity_excess"], "properties": {
+      "unchecked", "doubted", "replaced", "experts", "perplexity_excess"], "properties": {
+      "replaced": {"type": "integer",
+        "description": "Calls that moex.late_ms did not wait for: default vectors stand in."},
       "experts": {"type": "string",
         "description": "Another than exact: a lossy way, the answer is not the model's own."},
       "perplexity_excess": {"type": ["number", "null"],
@@ -334,6 +336,10 @@ constexpr const char* other_schemas = R"json({
   "StreamWish": {"type": "object", "properties": {
     "experts": {"type": "string", "default": "exact",
       "description": "exact, or a lossy way that /v1/models names; speculative is early:1."},
+    "late_ms": {"type": "integer", "minimum": 1, "maximum": 60000,
+      "description": "A lossy way: expert calls of the answer are waited for no longer."},
+    "late_max": {"type": "integer", "minimum": 1,
+      "description": "So many of them; default: as many as the hub allows."},
     "resumable": {"type": "boolean", "default": false,
       "description": "The stream goes on for 60 s after its line broke: /v1/streams."}}},
   "StoppedStream": {"type": "object", "required": ["id", "stopped"], "properties": {

@@ -15,6 +15,7 @@
 #include "hub/commands/progress.h"
 #include "hub/commands/qr.h"
 #include "hub/commands/serve_options.h"
+#include "hub/foresight/lost_calls.h"
 #include "hub/foresight/predictor_choice.h"
 #include "hub/foresight/replayed_routes.h"
 
@@ -217,6 +218,7 @@ Status HubProgram::load() {
     if (wants_gpu) MOEX_TRY(open_gpu());
     if (!gpu_ && !model_.decoder) MOEX_TRY(load_decoder(model_, settings_, show));
     MOEX_TRY(open_lossy_ways());
+    MOEX_TRY(open_late_calls());
     return open_hints();
 }
 
@@ -463,8 +465,28 @@ Duration HubProgram::spin_max() const {
 }
 
 ExpertBackend& HubProgram::experts() {
+    if (late_calls_) return *late_calls_;
     if (swarm_computes()) return *swarm_;
     return *model_.local;
+}
+
+// What stands in for answers that a request need not wait for; nothing where none may ask so.
+Status HubProgram::open_late_calls() {
+    if (settings_.number("late-calls-max") == 0) return {};
+    const auto refuse = [](std::string_view why) {
+        return Error{ErrorCode::invalid_argument, text("--late-calls-max: ", why)};
+    };
+    if (settings_.on("deterministic"))
+        return refuse("--deterministic promises the model's own answers.");
+    if (gpu_) return refuse("the hub's steps run on a GPU (--gpu).");
+    if (!swarm_computes()) return refuse("nobody else computes experts, so none is late.");
+    auto profile = load_expert_profile(*model_.package);
+    if (!profile.ok() && profile.error().code == ErrorCode::not_found)
+        return refuse(
+            "the package has no default vectors; `moex-hub pack --calibrate` makes them.");
+    if (!profile.ok()) return profile.error();
+    default_vectors_ = std::make_shared<const ExpertProfile>(*std::move(profile));
+    return {};
 }
 
 void HubProgram::join_rooms() {
@@ -478,6 +500,7 @@ void HubProgram::join_rooms() {
 
     engine_options_ = engine_options();
     start_shadow();
+    if (default_vectors_) late_calls_ = make_late_calls(*swarm_, default_vectors_);
     StepDevice& device = gpu_ ? static_cast<StepDevice&>(*gpu_) : *model_.decoder;
     engine_.emplace(device, experts(), engine_options_);
 
@@ -486,6 +509,7 @@ void HubProgram::join_rooms() {
         settings_.number("max-tokens-default"));
     api_options.context_tokens = static_cast<std::uint32_t>(settings_.number("context"));
     offer_lossy_ways(api_options);
+    api_options.late_calls_max = static_cast<std::uint32_t>(settings_.number("late-calls-max"));
     api_options.any_model_name = settings_.on("any-model-name");
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());

@@ -15,6 +15,7 @@
 #include "hub/commands/open_shadow.h"
 #include "hub/commands/service_manager.h"
 #include "hub/commands/signals.h"
+#include "hub/foresight/expert_profile.h"
 #include "hub/foresight/hints.h"
 #include "hub/foresight/lossy_ways.h"
 #include "hub/foresight/served_shadow.h"
@@ -79,6 +80,7 @@ class HubProgram {
     std::string gpu_words() const;
     Status open_lossy_ways();
     void offer_lossy_ways(ApiOptions& options);
+    Status open_late_calls();
     Status open_hints();
     Status open_shadow_of(const std::string& name);
     void start_shadow();
@@ -102,8 +104,9 @@ class HubProgram {
     std::atomic<bool> gpu_is_lost_{false};   // for good: the cores took over
     std::unique_ptr<LossyWays> lossy_ways_;  // null: no_lossy_ways_ says why
     std::string no_lossy_ways_;
-    std::unique_ptr<Hints> hints_;  // null: none are given
-    std::string hints_by_ = "off";  // the predictor's name
+    std::shared_ptr<const ExpertProfile> default_vectors_;  // null: every answer is waited for
+    std::unique_ptr<Hints> hints_;                          // null: none are given
+    std::string hints_by_ = "off";                          // the predictor's name
     std::optional<ShadowParts> shadow_parts_;
     std::unique_ptr<Registry> registry_;
     MadeKeys made_keys_;
@@ -111,7 +114,8 @@ class HubProgram {
     std::unique_ptr<Trace> trace_;  // what has spans goes before it
     std::optional<net::Server> server_;
     std::optional<SwarmBackend> swarm_;
-    std::unique_ptr<ServedShadow> shadow_;  // tells the swarm, is asked by the engine
+    std::unique_ptr<ExpertBackend> late_calls_;  // over the swarm, where default_vectors_ are
+    std::unique_ptr<ServedShadow> shadow_;       // tells the swarm, is asked by the engine
     std::optional<Engine> engine_;
     std::optional<Api> api_;
 };

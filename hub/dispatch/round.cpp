@@ -36,6 +36,10 @@ Status Round::open(const ExpertBatch& batch, RoundRows rows, const SwarmOptions&
     waiting = false;
     wait_until = retry_at = give_up_at = again_at = std::nullopt;
     num_retries = num_unpaid = 0;
+    patience.assign(batch.patience.begin(), batch.patience.end());
+    patient_until.reset();
+    for (const RowPatience& one : patience)
+        patient_until = std::min(patient_until.value_or(TimePoint::max()), started + one.wait);
 
     MOEX_TRY(std::move(rows.status));
     x = std::move(rows.x);
@@ -269,6 +273,20 @@ bool Round::covered(const Attempt& attempt) const {
                        [&](std::uint32_t index) { return pieces[index].done; });
 }
 
+bool Round::ends_without_rest(TimePoint now) {
+    if (!patient_until || now < *patient_until) return false;
+    num_late.assign(patience.size(), 0);
+    const auto may_lack = [&](std::uint32_t row) {
+        const auto found = std::ranges::lower_bound(patience, row, {}, &RowPatience::row);
+        return found != patience.end() && found->row == row && started + found->wait <= now &&
+               ++num_late[static_cast<std::size_t>(found - patience.begin())] <= found->pairs_max;
+    };
+    for (const Piece& piece : pieces)
+        for (std::uint32_t pair = piece.pair_begin; !piece.done && pair < piece.pair_end; ++pair)
+            if (!may_lack(pair_row[pair])) return false;
+    return true;
+}
+
 void Round::close() {
     answers.clear();
     forms.clear();
@@ -281,6 +299,12 @@ RoundSum Round::finish(ExpertAnswer& provenance) {
     provenance.rows.assign(num_tokens, RowProvenance{});
 
     for (const Piece& piece : pieces) {  // ascending by expert within a row
+        for (std::uint32_t pair = piece.pair_begin; !piece.done && pair < piece.pair_end; ++pair) {
+            provenance.late.push_back({.row = pair_row[pair], .expert = piece.expert});
+            ++provenance.rows[pair_row[pair]].pairs_late;
+        }
+        if (!piece.done) continue;
+
         const auto number = static_cast<std::uint32_t>(piece.answer);
         const RoundAnswer& answer = answers[number];
         const bool local = answer.worker == 0;

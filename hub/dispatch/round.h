@@ -112,6 +112,8 @@ struct Round {
     std::uint32_t pieces_left = 0;
     std::vector<AttemptId> attempts;  // live
     std::vector<RoundAnswer> answers;
+    std::vector<RowPatience> patience;       // ascending by row
+    std::optional<TimePoint> patient_until;  // from then on it may end without all; none: never
 
     // Scratch of open().
     std::size_t num_pieces_cut = 0;
@@ -119,6 +121,7 @@ struct Round {
     // Scratch of fill_group(): the rows that it touches, and where each lies among them.
     std::vector<std::uint64_t> row_bits;   // [num_tokens / 64]
     std::vector<std::uint16_t> row_place;  // [num_tokens]
+    std::vector<std::uint32_t> num_late;   // of ends_without_rest(), as `patience`
 
     // Takes over what it needs of `batch`, beside its `rows`. `unit_base`: the placement's unit of
     // the layer's expert 0.
@@ -149,8 +152,12 @@ struct Round {
                          Proof proof = Proof::verified);
     // Forgets the answers of a worker that turned out a liar; how many pieces opened again.
     std::uint32_t reject_answers_of(WorkerId worker);
+    // Whether what is still open may be left out: each pair of it is of a row whose patience is
+    // over, and no row lacks more than it may. O(open pairs).
+    bool ends_without_rest(TimePoint now);
     // The weighted sum over experts in f32, ascending by expert, to be added up by whoever waits
-    // for it, and where it came from. All pieces are done. Takes the answers' rows.
+    // for it, and where it came from. All pieces are done, or ends_without_rest() said so. Takes
+    // the answers' rows.
     RoundSum finish(ExpertAnswer& provenance);
     bool covered(const Attempt& attempt) const;  // nothing of it is wanted any more
 

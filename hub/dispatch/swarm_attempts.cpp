@@ -348,7 +348,7 @@ void SwarmState::accept_answer(Turn& turn, Attempt& attempt, std::vector<float> 
     round.end(attempt);
     erase_attempt(attempt.id);
 
-    if (round.pieces_left == 0) {
+    if (round.pieces_left == 0 || round.ends_without_rest(turn.now)) {
         finish_round(turn, round);
         return;
     }

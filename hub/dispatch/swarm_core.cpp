@@ -470,6 +470,11 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch, RoundRows r
     }
 
     turn.set_timer(round.deadline, SwarmState::TimerKind::round, id);
+    // Each time is one at which it may end; what comes later looks again.
+    for (TimePoint last{}; const RowPatience& one : round.patience)
+        if (const TimePoint at = now + one.wait;
+            at != std::exchange(last, at) && at < round.deadline)
+            turn.set_timer(at, SwarmState::TimerKind::round, id);
     state.count_asked(turn, batch);
     state.dispatch(turn, round);
     return id;

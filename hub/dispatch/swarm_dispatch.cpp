@@ -126,6 +126,7 @@ void SwarmState::set_pairs_max(Worker& worker, std::uint32_t pairs) {
 // Gives out every piece that nobody works on. Called when a round
 // opens, when an attempt failed, and when a worker became free.
 void SwarmState::dispatch(Turn& turn, Round& round) {
+    if (round.ends_without_rest(turn.now)) return finish_round(turn, round);
     std::vector<std::uint32_t> open;
     for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
         if (round.pieces[i].is_open() ||
@@ -490,14 +491,17 @@ void SwarmState::finish_round(Turn& turn, Round& round) {
         counts.pairs_verified += row.pairs_verified;
         counts.pairs_proven += row.pairs_proven;
         counts.pairs_unchecked += row.pairs_remote - row.pairs_verified - row.pairs_proven;
+        counts.pairs_late += row.pairs_late;
     }
 
     // A call counts as local when any part of it was; only rounds
     // beyond the wire's row limit have calls in several parts.
     std::vector<std::uint8_t> from(options.limits.num_experts);
     for (const Piece& piece : round.pieces)
-        from[piece.expert] |= round.answers[static_cast<std::size_t>(piece.answer)].worker == 0 ? 2
-                                                                                                : 1;
+        if (piece.done)
+            from[piece.expert] |= round.answers[static_cast<std::size_t>(piece.answer)].worker == 0
+                                      ? 2
+                                      : 1;
     for (const std::uint8_t origin : from) {
         if (origin == 1) ++counts.calls_remote;
         if (origin >= 2) ++counts.calls_local;

@@ -204,7 +204,8 @@ struct SwarmCounters {
     std::uint64_t rows_right = 0, rows_wrong = 0, rows_undecided = 0, answers_held = 0, lies = 0,
                   bans = 0;
     std::uint64_t pairs_verified = 0, pairs_proven = 0, pairs_unchecked = 0;
-    double residual_max = 0;  // of answers that were right, as a share of what is tolerated
+    std::uint64_t pairs_late = 0;  // not waited for, since their row need not
+    double residual_max = 0;       // of answers that were right, as a share of what is tolerated
     std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges
     // From frame queued to answer checked, over recent groups of all workers.
     double group_p50_ms = 0, group_p99_ms = 0, group_p999_ms = 0;

@@ -24,6 +24,7 @@ constexpr std::size_t attend_floats_grain = 65536;  // keys and values that are 
 struct ExpertCall {
     std::vector<float> x, weights, y;
     std::vector<std::uint16_t> ids;
+    std::vector<RowPatience> patience;
     std::vector<float> stand_in;  // what the rows already have in y's place, where stands_in
     bool stands_in = false;
     std::unique_ptr<ExpertRound> round;
@@ -66,7 +67,8 @@ struct Decoder::State {
     const DecoderWeights& weights;
     Rope rope;
     std::vector<MicroBatch> micro_batches;
-    std::vector<float> spare_logits;  // of a result that was given back
+    std::vector<float> spare_logits;         // of a result that was given back
+    std::vector<RowPatience> patience = {};  // of the step's rows, `pairs_max` for all layers
     ExpertForesight* foresight = nullptr;
     Trace::Row trace_row = Trace::Row::engine;
 
@@ -88,7 +90,8 @@ struct Decoder::State {
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
     void ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
-                       const RouteWatch& watch);
+                       const RouteWatch& watch, const StepResult& result);
+    void be_patient(const MicroBatch& batch, ExpertCall& call, const StepResult& result) const;
     void look_ahead(MicroBatch& batch, const RouteView& view, ExpertBackend& experts);
     Status finish_experts(MicroBatch& batch, ExpertCall& call, StepResult& result,
                           const std::stop_token& stop);
@@ -331,6 +334,20 @@ void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
         add_to(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden));
 }
 
+// What each of its rows may lack in this layer still: the layers before told what they lacked.
+void Decoder::State::be_patient(const MicroBatch& batch, ExpertCall& call,
+                                const StepResult& result) const {
+    call.patience.clear();
+    for (RowPatience one : patience) {
+        if (one.row < batch.first_row || one.row - batch.first_row >= batch.rows.size()) continue;
+        const std::uint32_t lacked = result.rows[one.row].pairs_late;
+        if (lacked >= one.pairs_max) continue;
+        one.pairs_max -= lacked;
+        one.row -= batch.first_row;
+        call.patience.push_back(one);
+    }
+}
+
 // The logits of normed rows, and whom they choose.
 void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call) {
     const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
@@ -347,7 +364,8 @@ void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, Ex
 }
 
 void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
-                                   ExpertBackend& experts, const RouteWatch& watch) {
+                                   ExpertBackend& experts, const RouteWatch& watch,
+                                   const StepResult& result) {
     const DecoderLayer& layer = weights.layers[layer_index];
     const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
     const std::size_t num_pairs = std::size_t{num_rows} * config.top_k,
@@ -379,6 +397,7 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
 
     if (batch.speculator) batch.speculator->choose(view, call.ids, call.weights);
     if (watch) watch(view);
+    be_patient(batch, call, result);
 
     // The round reads x until it is over; the next layer's norm may come before that. The view's
     // rows go along.
@@ -390,7 +409,8 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
                                  .x = std::span(call.x).first(floats),
                                  .expert_ids = call.ids,
                                  .expert_weights = call.weights,
-                                 .y = std::span(call.y).first(floats)});
+                                 .y = std::span(call.y).first(floats),
+                                 .patience = call.patience});
 
     call.stands_in = false;
     if (batch.speculator) {
@@ -419,7 +439,7 @@ Status Decoder::State::moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertB
                                  const RouteWatch& watch, StepResult& result,
                                  const std::stop_token& stop) {
     ExpertCall& before = batch.calls[batch.last_call];
-    start_experts(batch, layer, experts, watch);
+    start_experts(batch, layer, experts, watch, result);
     MOEX_TRY(finish_experts(batch, before, result, stop));
 
     const ExpertCall& call = batch.calls[batch.last_call];
@@ -452,6 +472,7 @@ Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepR
         sum.pairs_hedged += one.pairs_hedged;
         sum.pairs_verified += one.pairs_verified;
         sum.pairs_proven += one.pairs_proven;
+        sum.pairs_late += one.pairs_late;
     }
 
     for (const RowWorker& from : waited->row_workers) {
@@ -592,6 +613,16 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
     state.package->require_unchanged();
 
     state.cut_into_parts(rows, batch, micro_batches);
+    state.patience.clear();
+    std::uint32_t first = 0;
+    for (const StepRows& one : batch) {
+        MOEX_CHECK(one.late_pairs_max == 0 || (one.tokens.size() == 1 && !one.speculator),
+                   "one exact row alone may lack answers");
+        if (one.late_pairs_max > 0)
+            state.patience.push_back(
+                {.row = first, .wait = one.late_wait, .pairs_max = one.late_pairs_max});
+        first += static_cast<std::uint32_t>(one.tokens.size());
+    }
 
     const auto run = [&]() -> Status {
         for (MicroBatch& part : state.micro_batches) state.embed(part);

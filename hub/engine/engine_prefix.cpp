@@ -113,7 +113,7 @@ void EngineState::offer_pages(Generation& generation, const StepResult& result,
                     result.row_workers[first_row + position - first]);
 
     // Only the prompt of a lossy answer is what the model computes.
-    if (generation.request.speculator && first >= generation.stats.prompt_tokens) return;
+    if (generation.is_lossy() && first >= generation.stats.prompt_tokens) return;
 
     if (generation.offers_pages && end / options.page_tokens > first / options.page_tokens)
         generation.kv->publish(std::span<const TokenId>(generation.tokens).first(end),

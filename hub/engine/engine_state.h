@@ -45,6 +45,14 @@ struct Generation {
     }
     // Whose; null: nobody's.
     ExpertSpeculator* guesser() const { return takes_guesses() ? request.speculator : nullptr; }
+    // Whether some of its rows are not what the model computes: those of the answer.
+    bool is_lossy() const { return request.speculator || request.late_pairs_max > 0; }
+    // The answers that its next row need not wait for.
+    std::uint32_t late_pairs_left() const {
+        if (step_tokens != 1 || kv->num_tokens() < stats.prompt_tokens) return 0;
+        return request.late_pairs_max - static_cast<std::uint32_t>(std::min<std::uint64_t>(
+                                            request.late_pairs_max, stats.pairs_late));
+    }
     bool scores_prompt() const {
         return request.prompt_logprobs && prompt_logprobs.size() + 1 < request.prompt.size();
     }

@@ -169,6 +169,8 @@ std::vector<StepRows> EngineState::compose(std::span<Generation* const> members)
         if (!rows.no_logits && !rows.all_logits) rows.likeliest = likeliest_of(*generation);
 
         rows.speculator = generation->guesser();
+        if (!rows.speculator) rows.late_pairs_max = generation->late_pairs_left();
+        rows.late_wait = generation->request.late_wait;
 
         batch.push_back(rows);
     }
@@ -391,6 +393,7 @@ void EngineState::take_rows(Generation& generation, const StepResult& result,
         stats.pairs_hedged += result.rows[row].pairs_hedged;
         stats.pairs_verified += result.rows[row].pairs_verified;
         stats.pairs_proven += result.rows[row].pairs_proven;
+        stats.pairs_late += result.rows[row].pairs_late;
 
         std::vector<std::uint64_t> workers;
         std::set_union(stats.workers.begin(), stats.workers.end(), result.row_workers[row].begin(),

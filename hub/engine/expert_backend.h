@@ -25,6 +25,14 @@ struct ExpertHint {
     std::uint8_t confidence = 0;
 };
 
+// A row that need not wait for all of its answers: what is not there so long after submit() may be
+// left out of its sum, at most `pairs_max` of its experts.
+struct RowPatience {
+    std::uint32_t row = 0;  // of the batch
+    Duration wait{};
+    std::uint32_t pairs_max = 0;
+};
+
 // One layer of one micro-batch. All spans stay valid until the round's wait() has returned.
 struct ExpertBatch {
     std::uint32_t layer = 0;
@@ -36,6 +44,8 @@ struct ExpertBatch {
     std::span<const float> expert_weights;      // [num_tokens, top_k]
     // [num_tokens, hidden_size], overwritten with the weighted sum over experts
     std::span<float> y;
+    // Ascending by row; the others wait for everything, and so does who computes here.
+    std::span<const RowPatience> patience = {};
 };
 
 // Where a row's answers came from, counted over all its pairs.
@@ -45,6 +55,12 @@ struct RowProvenance {
     // Of the remote ones: computed again and found right before they counted; by workers with a
     // record, whose answers are checked at a rate. The rest nobody could check.
     std::uint16_t pairs_verified = 0, pairs_proven = 0;
+    std::uint16_t pairs_late = 0;  // had no answer when the row's patience ended
+};
+// An answer that was not waited for: nothing of it is in y.
+struct LatePair {
+    std::uint32_t row = 0;
+    std::uint16_t expert = 0;
 };
 // A worker that computed pairs of a row.
 struct RowWorker {
@@ -55,6 +71,7 @@ struct ExpertAnswer {
     std::vector<RowProvenance> rows;     // [num_tokens]
     std::vector<std::uint64_t> workers;  // distinct ids that contributed to this round
     std::vector<RowWorker> row_workers;  // in no order; a pair of both may stand here twice
+    std::vector<LatePair> late;          // of rows with a patience alone
     Duration waited{};                   // from submit to complete
 };
 

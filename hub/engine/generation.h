@@ -31,6 +31,11 @@ struct GenerationRequest {
     // Whose guesses the answer's rows take for true, a lossy way; the prompt's do not, so that
     // others may take them over. Outlives the engine; null: the answer is exact.
     ExpertSpeculator* speculator = nullptr;
+    // Of the answer's rows, as they are written first: an expert's answer that is not there after
+    // `late_wait` is not waited for, so many in all (what stands in for them is the backend's). 0:
+    // all are waited for. The prompt's are, and those of rows that are computed again.
+    Duration late_wait{};
+    std::uint32_t late_pairs_max = 0;
     // End-of-sequence ids: end the generation without a TokenEvent of their own.
     std::vector<TokenId> stop_ids;
 };
@@ -47,7 +52,7 @@ struct GenerationStats {
     // distinct ids that contributed; those that computed the cached tokens, too
     std::vector<std::uint64_t> workers;
     std::uint64_t pairs_remote = 0, pairs_local = 0, pairs_hedged = 0, pairs_verified = 0,
-                  pairs_proven = 0;
+                  pairs_proven = 0, pairs_late = 0;
 };
 struct TokenEvent {
     SampledToken token;

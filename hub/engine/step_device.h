@@ -36,6 +36,10 @@ struct StepRows {
     // rows stand behind all exact ones of the batch, those of one speculator together. Only with a
     // device that takes speculators.
     ExpertSpeculator* speculator = nullptr;
+    // Of one row alone: an expert's answer that is not there after `late_wait` may be left out, so
+    // many in the step. 0: all are waited for. A device may wait for all.
+    Duration late_wait{};
+    std::uint32_t late_pairs_max = 0;
 };
 
 struct StepResult {

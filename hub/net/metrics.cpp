@@ -167,6 +167,9 @@ void add_calls(Families& out, const SwarmCounters& swarm) {
                  {labelled("proof", "verified", number(swarm.pairs_verified)),
                   labelled("proof", "proven", number(swarm.pairs_proven)),
                   labelled("proof", "unchecked", number(swarm.pairs_unchecked))});
+    out.counter("moex_pairs_replaced_total",
+                "Expert and row pairs that a request did not wait for: default vectors stand in.",
+                swarm.pairs_late);
     out.counter("moex_bans_total", "Workers that were banned for false answers.", swarm.bans);
 }
 

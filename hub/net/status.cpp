@@ -131,6 +131,7 @@ json calls_json(const SwarmCounters& calls, std::uint64_t blob_bytes) {
             {"remote", calls.calls_remote},
             {"local", calls.calls_local},
             {"groups_sent", calls.groups_sent},
+            {"replaced", calls.pairs_late},
             {"extras_given", calls.extras_given},
             {"extras_taken", calls.extras_taken},
             {"groups_answered", calls.groups_answered},

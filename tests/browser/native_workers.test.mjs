@@ -73,6 +73,44 @@ test("four concurrent chats share steps, and each equals its solo run", async (t
   assert.ok(groups_sent >= rounds && groups_sent <= rounds + timeouts, JSON.stringify(status.calls));
 });
 
+// Each holds a half. The one that stalls is asked on and on; what it should have said is not waited for.
+test("an answer that need not wait for late calls ends beside a stalled worker, and others are as ever", async (t) => {
+  const late_max = 5000;
+  const hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000",
+    "--round-deadline-s", "300", "--holder-wait-s", "60", "--late-calls-max", String(late_max)]);
+  t.after(() => hub.remove());
+  const workers = [];
+  for (let i = 0; i < 2; i += 1) workers.push(await NativeWorker.start(hub, ["--backend", "cpu"]));
+  t.after(async () => {
+    workers[1].child.kill("SIGCONT");
+    for (const worker of workers) await worker.stop();
+  });
+  await hub.until((status) => covered(1)(status) && status.workers.every(({ units_ready }) => units_ready > 0), "both");
+  const whole = await chat(hub, { ...request, max_tokens: 12 });
+  assert.equal(whole.moex.replaced, 0);
+
+  let stalled = false;
+  const impatient = { ...request, max_tokens: 12, moex: { late_ms: 80 } };
+  const answer = await chat(hub, impatient, async (count) => {
+    if (count < 4 || stalled) return;
+    stalled = true;
+    workers[1].child.kill("SIGSTOP");
+  });
+  assert.ok(stalled);
+  assert.equal(answer.error, null);
+  const { replaced, perplexity_excess } = answer.moex;
+  console.log(`${replaced} calls were not waited for`);
+  assert.ok(replaced > 0 && replaced <= late_max, `${replaced} replaced`);
+  assert.equal(perplexity_excess, null, "nobody measured that");
+  assert.equal((await hub.status()).calls.replaced, replaced);
+
+  workers[1].child.kill("SIGCONT");
+  await hub.until(covered(1), "both again");
+  const again = await chat(hub, { ...request, max_tokens: 12 });
+  assert.equal(again.text, whole.text);
+  assert.equal(again.moex.replaced, 0);
+});
+
 test("with hedge 2 a stalled worker fails no round", async (t) => {
   const hub = await Hub.start(["--replicas", "2", "--hedge", "fixed 2", ...patient]);
   t.after(() => hub.remove());

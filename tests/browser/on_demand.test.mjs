@@ -213,3 +213,56 @@ test("a broken hint costs the connection that it came by, and no word", async (t
     assert.equal(front.hellos().length, 2, "it came back");
   });
 });
+
+// What a worker counts is shown as its own, and moves nothing: it says that each of its loads takes a minute.
+test("a worker that lies in its counters changes no word and nobody else's figures", async (t) => {
+  const slots_type = 32;
+  const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
+  const hub = await Hub.start([...patient.map((one, i) => (patient[i - 1] === "--replicas" ? "2" : one)),
+    "--prefetch", "on"]);
+  t.after(async () => {
+    await hub.remove();
+    rmSync(cache, { recursive: true, force: true });
+  });
+  const front = await Front.start(hub);
+  t.after(() => front.stop());
+  let num_lies = 0;
+  front.toHub = (message) => {
+    if (message.length < 96 || message.readUInt16LE(6) !== slots_type) return undefined;
+    num_lies += 1;
+    const lie = Buffer.from(message);
+    const counts = { asked: 24, hits: 32, late: 40, foreseen: 48, lead_us: 56, loads: 64, load_us: 72, brought: 80 };
+    const say = (name, value) => lie.writeBigUInt64LE(BigInt(value), counts[name]);
+    say("asked", 2 ** 40 + 2 * num_lies);
+    say("hits", num_lies);
+    say("late", 0);
+    say("foreseen", 0);
+    say("lead_us", 0);
+    say("loads", 1000 * num_lies);
+    say("load_us", 60e9 * num_lies);
+    say("brought", 2 ** 40 + num_lies);
+    return lie;
+  };
+  const workers = [];
+  for (const [name, to] of [["liar", front], ["honest", hub]]) {
+    const own = join(cache, name);
+    workers.push(await NativeWorker.start(to, ["--backend", "cpu", "--cache", own, ...small]));
+  }
+  t.after(async () => { for (const worker of workers) await worker.stop(); });
+  await hub.until(({ health, coverage }) => health === "ok" && coverage.replicas_min === 2, "both");
+  await sameText(hub);
+  await hub.until(({ workers: seen }) => seen.filter(({ on_demand }) => on_demand.asked > 0).length === 2, "both tell");
+  await sameText(hub);
+
+  const { workers: seen, calls, coverage } = await hub.status();
+  const [liar, honest] = seen.sort((a, b) => b.on_demand.asked - a.on_demand.asked);
+  assert.ok(num_lies > 0);
+  assert.equal(liar.on_demand.load_ms, 60000);
+  assert.ok(honest.on_demand.load_ms < 5000, `${honest.on_demand.load_ms}`);
+  assert.ok(honest.on_demand.asked < 2 ** 32);
+  for (const one of seen) {
+    assert.equal(one.bad_answers, 0);
+    assert.equal(one.units_ready, coverage.units);
+  }
+  assert.deepEqual([calls.rounds_failed, calls.bad_frames, calls.lies], [0, 0, 0]);
+});

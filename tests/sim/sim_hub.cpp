@@ -130,7 +130,32 @@ void SimState::act(RoundDone& action) {
     for (const WorkerId worker : (*outcome.answer)->workers)
         if (removed_now.contains(worker) && worker_events_removed(worker))
             violation(text("round ", action.round, " uses removed worker ", worker));
+    if (!(*outcome.answer)->late.empty()) leave_out_late(action.round, outcome);
     if (!outcome.want.empty()) check_value(action.round, outcome);
+}
+
+// Nobody lacks an answer whose patience was not over, nor more than it may; the rest is whole.
+void SimState::leave_out_late(RoundId round, RoundOutcome& outcome) {
+    const std::vector<LatePair>& late = (*outcome.answer)->late;
+    for (const LatePair& pair : late) {
+        const auto of_row = [&](const auto& one) { return one.row == pair.row; };
+        const auto allowed = std::ranges::find_if(outcome.patience, of_row);
+        if (allowed == outcome.patience.end() || outcome.asked_at + allowed->wait > now ||
+            std::ranges::count_if(late, of_row) > allowed->pairs_max)
+            violation(
+                text("round ", round, " ended without expert ", pair.expert, " of row ", pair.row));
+    }
+
+    const std::uint32_t hidden = limits.hidden_size;
+    std::ranges::fill(outcome.want, 0.0f);
+    for (const PairValue& part : outcome.parts) {
+        if (std::ranges::any_of(late, [&](const LatePair& pair) {
+                return pair.row == part.row && pair.expert == part.expert;
+            }))
+            continue;
+        for (std::uint32_t i = 0; i < hidden; ++i)
+            outcome.want[std::size_t{part.row} * hidden + i] += part.y[i];
+    }
 }
 
 void SimState::act(WorkerEvent& action) {

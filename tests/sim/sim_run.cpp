@@ -96,10 +96,13 @@ SimReport run_simulation(const SimRun& run) {
         // to a broken frame, come back as new ones.
         if (run.faults.churn_per_minute > 0 && swarm.workers_alive().size() < run.num_workers / 2)
             swarm.join();
-        rounds.push_back(
-            swarm.submit({.layer = static_cast<std::uint32_t>(random() % options.num_layers),
-                          .num_tokens = 1 + static_cast<std::uint32_t>(
-                                                uniform() < 0.1 ? random() % 40 : random() % 3)}));
+        RoundSpec spec{.layer = static_cast<std::uint32_t>(random() % options.num_layers),
+                       .num_tokens = 1 + static_cast<std::uint32_t>(
+                                             uniform() < 0.1 ? random() % 40 : random() % 3)};
+        // Of every third seed, rows that do not wait for all.
+        if (run.seed % 3 == 0)
+            spec.patience = {{.row = i % spec.num_tokens, .wait = 20ms, .pairs_max = 1 + i % 3}};
+        rounds.push_back(swarm.submit(std::move(spec)));
         if (uniform() < 0.02) swarm.cancel(rounds.back());
     }
     SimReport report;

@@ -120,6 +120,7 @@ struct SimState {
     void act(RoundDone& action);
     void act(WorkerEvent& action);
     bool worker_events_removed(WorkerId worker) const;
+    void leave_out_late(RoundId round, RoundOutcome& outcome);
     void check_value(RoundId round, RoundOutcome& outcome);
     void check_invariants();
     void check_bound(WorkerId id);

@@ -222,6 +222,7 @@ RoundId SimSwarm::submit(RoundSpec spec) {
     // What it must be: each answer rounded, summed in f32 by ascending expert.
     const bool exact = state.options.swarm.rounding.deterministic;
     std::vector<float> want(x.size(), 0.0f), rounded = x, one(hidden);
+    std::vector<PairValue> parts;
     if (exact) round_rows(Dtype::f16, rounded, hidden);
     for (std::uint32_t row = 0; row < spec.num_tokens; ++row) {
         std::vector<std::uint32_t> by_expert(top_k);
@@ -236,6 +237,7 @@ RoundId SimSwarm::submit(RoundSpec spec) {
                        exact, one.data());
             for (std::uint32_t i = 0; i < hidden; ++i)
                 want[std::size_t{row} * hidden + i] += one[i];
+            if (!spec.patience.empty()) parts.push_back({.row = row, .expert = ids[k], .y = one});
         }
     }
     const ExpertBatch batch{.layer = spec.layer,
@@ -244,12 +246,16 @@ RoundId SimSwarm::submit(RoundSpec spec) {
                             .top_k = top_k,
                             .x = x,
                             .expert_ids = spec.expert_ids,
-                            .expert_weights = weights};
+                            .expert_weights = weights,
+                            .y = {},
+                            .patience = spec.patience};
     std::vector<SwarmAction> actions;
     const RoundId id = state.core->on_round(state.now, batch, actions);
     state.note("round opens", id);
     if (state.options.watches_liveness) state.remember_holders(id, spec.layer, spec.expert_ids);
     state.outcomes[id].want = std::move(want);
+    state.outcomes[id].patience = std::move(spec.patience);
+    state.outcomes[id].parts = std::move(parts);
     state.outcomes[id].asked_at = state.now;
     state.perform(actions);
     return id;

@@ -78,12 +78,22 @@ struct SimOptions {
 struct RoundSpec {
     std::uint32_t layer = 0, num_tokens = 1;
     std::vector<std::uint16_t> expert_ids;  // empty: drawn; else [num_tokens, top_k]
+    std::vector<RowPatience> patience = {};
+};
+// What one pair of a round adds to its row.
+struct PairValue {
+    std::uint32_t row = 0;
+    std::uint16_t expert = 0;
+    std::vector<float> y;
 };
 struct RoundOutcome {
     std::uint32_t times_done = 0;
     bool cancelled = false;
     std::optional<Result<ExpertAnswer>> answer;
     std::vector<float> y, want;
+    // of rounds with a patience: what may be left out, and what `want` is made of
+    std::vector<RowPatience> patience;
+    std::vector<PairValue> parts;
     double error_max = 0;  // |y - want| over the largest |want|
     bool wrong = false;    // by more than rounding: somebody lied, or the core mixed things up
     std::vector<std::uint32_t> rows_wrong;  // the same of a row by itself, ascending

@@ -52,6 +52,8 @@ const told = {
       + "während andere rechnen (Hinweise gehen dann N Schichten voraus)",
     hedge: "delayed: ein zweiter Helfer wird gefragt, wenn der erste länger braucht als 96 von 100, bis 5 % und 5/s; "
       + "„fixed H“: H Fassungen jedes Aufrufs zugleich; adaptive: zwei, solange der Schwarm langsam ist; off: keiner",
+    "late-calls-max": "eine Anfrage darf verlangen (moex.late_ms, late_max), dass auf bis zu N Expertenaufrufe ihrer "
+      + "Antwort nur eine Zeit lang gewartet wird, mittlere Vektoren an ihrer Stelle: verlustbehaftet; 0: keine darf",
     experts: "der Antworten, deren Anfrage nichts dazu sagt (moex.experts): exact oder ein verlustreicher Weg. "
       + "speculative, auch early:1, schickt die Aufrufe jeder zweiten Schicht los, bevor die letzten Antworten da "
       + "sind, mit Ersatzvektoren an ihrer Stelle: 5 von 8 Runden der Demo, kein Gewinn mit --backend local; "

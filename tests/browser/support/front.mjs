@@ -40,6 +40,14 @@ function serverFrame(payload) {
   return Buffer.concat([head, payload]);
 }
 
+// A message of a client's in one frame, masked with zeros.
+function clientFrame(payload) {
+  const frame = serverFrame(payload);
+  const size = frame.length - payload.length;
+  frame[1] |= 0x80;
+  return Buffer.concat([frame.subarray(0, size), Buffer.alloc(4), payload]);
+}
+
 export class Front {
   // `onGet(request, response, pass)` answers a GET itself or calls pass(), which gives the hub's answer.
   static async start(hub, onGet = (request, response, pass) => pass()) {
@@ -77,12 +85,24 @@ export class Front {
     const keep = ({ fin, opcode, payload }) => this.frames.push({ fin, opcode, payload });
     const read = frameReader(keep, { masked: true });
     read(head);
-    hub.write(head);
+    if (!this.toHub) hub.write(head);
     socket.on("data", read);
-    socket.pipe(hub);
+    if (this.toHub) this.rewriteToHub(socket, hub, head);
+    else socket.pipe(hub);
     if (this.toWorker) this.rewrite(hub, socket);
     else hub.pipe(socket);
     for (const end of [socket, hub]) end.on("error", () => { socket.destroy(); hub.destroy(); });
+  }
+  // `toHub(payload)`, set before anybody joins: what the hub gets in the place of a worker's message, of at most 65535
+  // bytes; undefined: that message as it is.
+  rewriteToHub(socket, hub, head) {
+    const read = frameReader(({ fin, opcode, payload, raw }) => {
+      const given = fin && opcode === 2 ? this.toHub(payload) : undefined;
+      hub.write(given ? clientFrame(given) : raw);
+    }, { masked: true });
+    read(head);
+    socket.on("data", read);
+    socket.on("end", () => hub.end());
   }
   // `toWorker(payload, give)`, set before anybody joins: sees each message of the hub's and gives what the worker gets
   // in its place, messages of at most 65535 bytes; undefined: that message as it is.

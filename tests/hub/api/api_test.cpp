@@ -86,6 +86,42 @@ TEST_F(ApiTest, ExpertsAreLossyWhereThatIsAskedForAndOffered) {
     TearDown();  // the engine goes before its speculator
 }
 
+TEST_F(ApiTest, ARequestMayGoWithoutLateCallsWhereTheHubAllowsItAndNoMoreThanThat) {
+    const auto asked = [&](const Json& moex) {
+        return ask(chat_path, chat("Hi", {{"moex", moex}}));
+    };
+    const auto refusal = [&](const Json& moex, const std::string& param) {
+        const auto answer = asked(moex);
+        EXPECT_EQ(answer->status(), 400u) << moex;
+        EXPECT_EQ(answer->json()["error"]["param"], param) << moex;
+        return answer->json()["error"]["message"].get<std::string>();
+    };
+    EXPECT_NE(refusal({{"late_ms", 50}}, "moex.late_ms").find("--late-calls-max"),
+              std::string::npos)
+        << "the default";
+
+    NoGuesses guesses;
+    ApiOptions options = with_ways(guesses);
+    options.late_calls_max = 8;
+    make({}, options);
+    for (const Json& wrong : {Json(0), Json(-3), Json(2.5), Json("50"), Json(60'001)})
+        refusal({{"late_ms", wrong}}, "moex.late_ms");
+    refusal({{"late_max", 2}}, "moex.late_max");
+    EXPECT_NE(refusal({{"late_ms", 50}, {"late_max", 9}}, "moex.late_max").find("1 to 8"),
+              std::string::npos);
+    refusal({{"late_ms", 50}, {"late_max", 0}}, "moex.late_max");
+    refusal({{"late_ms", 50}, {"experts", "speculative"}}, "moex.late_ms");
+
+    // This machine computes the experts: nothing is late.
+    for (const Json& right : {Json{{"late_ms", 50}}, Json{{"late_ms", 1}, {"late_max", 8}}}) {
+        const auto answer = asked(right);
+        ASSERT_EQ(answer->status(), 200u) << answer->response().body;
+        EXPECT_EQ(answer->json()["moex"]["replaced"], 0);
+        EXPECT_EQ(answer->json()["moex"]["perplexity_excess"], 0.0);
+    }
+    TearDown();  // the engine goes before its speculator
+}
+
 TEST_F(ApiTest, AChatAnswerHasTheShapeClientsRead) {
     const auto answer = ask(chat_path, chat("Tell me a story about a lighthouse"));
     ASSERT_EQ(answer->status(), 200u) << answer->response().body;

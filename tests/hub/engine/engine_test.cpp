@@ -192,6 +192,44 @@ class FarExperts : public ExpertBackend {
     const Duration line_;
 };
 
+// Local experts of whom the first answer of each row that need not wait for it is late.
+class LateExperts : public ExpertBackend {
+  public:
+    explicit LateExperts(ExpertBackend& local) : local_(local) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        return std::make_unique<Round>(local_, batch);
+    }
+    const char* name() const override { return "late"; }
+
+  private:
+    struct Round : ExpertRound {
+        Round(ExpertBackend& local, const ExpertBatch& batch)
+            : weights(batch.expert_weights.begin(), batch.expert_weights.end()) {
+            for (const RowPatience& one : batch.patience) {
+                EXPECT_GE(one.pairs_max, 1u);
+                const std::size_t first = std::size_t{one.row} * batch.top_k;
+                weights[first] = 0;
+                late.push_back({.row = one.row, .expert = batch.expert_ids[first]});
+            }
+            ExpertBatch kept = batch;
+            kept.expert_weights = weights;
+            kept.patience = {};
+            inner = local.submit(kept);
+        }
+        Result<ExpertAnswer> wait(std::stop_token stop) override {
+            auto answer = inner->wait(std::move(stop));
+            if (!answer.ok()) return answer;
+            answer->late = late;
+            for (const LatePair& pair : late) ++answer->rows[pair.row].pairs_late;
+            return answer;
+        }
+        std::vector<float> weights;
+        std::vector<LatePair> late;
+        std::unique_ptr<ExpertRound> inner;
+    };
+    ExpertBackend& local_;
+};
+
 // Nothing stands in for the answers of every layer behind the first: as wrong as can be.
 class NothingStandsIn : public ExpertSpeculator {
   public:
@@ -564,6 +602,46 @@ TEST_F(EngineTest, ALossyAnswersPagesAreNotTakenOver) {
         GenerationRequest next = greedy(request.prompt, 4);
         next.prompt.insert(next.prompt.end(), answer.ids.begin(), answer.ids.end());
         EXPECT_EQ(solo(next).end.stats.cached_tokens, lossy ? 32u : 64u);
+    }
+
+    // So it is with one that may lack answers, whether it did or not.
+    GenerationRequest request = greedy(test::random_tokens(32, 256, 7), 40);
+    request.late_wait = 1s, request.late_pairs_max = 1;
+    const Outcome answer = solo(request);
+    GenerationRequest next = greedy(request.prompt, 4);
+    next.prompt.insert(next.prompt.end(), answer.ids.begin(), answer.ids.end());
+    EXPECT_EQ(solo(next).end.stats.cached_tokens, 32u);
+}
+
+// Three MoE layers, one late answer each: seven are left out of three steps, and then no more.
+TEST_F(EngineTest, LateAnswersAreLeftOutUpToTheRequestsMostAndChangeNothingBesideIt) {
+    LateExperts late(experts_);
+    std::vector<GenerationRequest> requests;
+    for (std::uint32_t i = 0; i < 4; ++i) {
+        requests.push_back(greedy(test::random_tokens(10 + i, 256, i), 20));
+        requests.back().logprobs = true;
+    }
+    start({.prefix_cache = false});
+    std::vector<Outcome> exact;
+    for (const auto& request : requests) exact.push_back(solo(request));
+
+    for (const std::size_t i : {1u, 3u})
+        requests[i].late_wait = 1ms, requests[i].late_pairs_max = 7;
+    engine_ = std::make_unique<Engine>(*decoder_, late,
+                                       EngineOptions{.step_rows_max = 12, .prefix_cache = false});
+    experts_.close();
+    std::vector<Pending> together;
+    for (const auto& request : requests) together.push_back(submit(request));
+    experts_.open();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        const Outcome outcome = get(together[i]);
+        const bool lacks = i % 2 == 1;
+        EXPECT_EQ(outcome.end.stats.pairs_late, lacks ? 7u : 0u) << i;
+        EXPECT_EQ(outcome.logprobs[0], exact[i].logprobs[0]) << "the prompt lacks nothing";
+        EXPECT_EQ(outcome.logprobs == exact[i].logprobs, !lacks) << i;
+        if (!lacks) {
+            EXPECT_EQ(outcome.ids, exact[i].ids) << i;
+        }
     }
 }
 
