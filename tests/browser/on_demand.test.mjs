@@ -2,7 +2,9 @@
 // text; and what the hub foresees is there before it is asked for.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
-import { appendFileSync, mkdtempSync, readdirSync, rmSync, truncateSync } from "node:fs";
+import {
+  appendFileSync, mkdtempSync, readdirSync, rmSync, statSync, truncateSync, writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
@@ -148,6 +150,29 @@ test("experts that are damaged or gone from the folder are fetched again, and no
     });
     await sameText(hub);
   });
+});
+
+test("a folder with a limit holds no more, other models' leave it first, and the text is the same", async (t) => {
+  const others = Array.from({ length: 10 }, (_, i) => String(i).repeat(64));
+  const folder = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  for (const name of others) writeFileSync(join(folder, name), Buffer.alloc(1 << 20));
+  const hub = await Hub.start(patient);
+  t.after(() => hub.remove());
+
+  // 128 experts have 20 MB.
+  const worker = await NativeWorker.start(hub,
+    ["--backend", "cpu", "--cache", folder, ...small, "--host-mb", "0", "--cache-mb", "12"]);
+  t.after(() => worker.stop());
+  await hub.until(({ health, coverage }) => health === "ok" && coverage.replicas_min === 1, "it");
+  await sameText(hub);
+  assert.match(worker.child.printed, /worker: the limit of 12 MB for \S+ is reached: experts beyond it are fetched/);
+  await worker.stop();
+
+  const kept = readdirSync(folder).filter((name) => /^[0-9a-f]{64}$/.test(name));
+  assert.ok(others.every((name) => !kept.includes(name)), "the other model's went first");
+  const bytes = kept.reduce((sum, name) => sum + statSync(join(folder, name)).size, 0);
+  assert.ok(bytes > 11 << 20 && bytes <= 12 << 20, `${bytes} bytes are kept`);
 });
 
 const prefetch_type = 23;

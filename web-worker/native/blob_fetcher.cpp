@@ -3,7 +3,6 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
 
 namespace moex::native {
@@ -21,30 +20,9 @@ bool matches(ByteView bytes, const Sha256& hash) {
     return found == hash;
 }
 
-std::optional<Bytes> read_file(const std::filesystem::path& path, std::uint64_t size_bytes) {
-    std::error_code ignored;
-    if (std::filesystem::file_size(path, ignored) != size_bytes) return std::nullopt;
-    std::ifstream in(path, std::ios::binary);
-    Bytes bytes(size_bytes);
-    if (!in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size_bytes)))
-        return std::nullopt;
-    return bytes;
-}
-
-// Under its own name only when it is whole. A blob that cannot be kept is fetched again next time.
-void write_file(const std::filesystem::path& path, ByteView bytes) {
-    const std::filesystem::path part = path.string() + ".part";
-    std::ofstream out(part, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(bytes.data()),
-              static_cast<std::streamsize>(bytes.size()));
-    out.close();
-    std::error_code ignored;
-    if (out) std::filesystem::rename(part, path, ignored);
-}
-
 }  // namespace
 
-BlobFetcher::BlobFetcher(HubAddress hub, std::filesystem::path cache, std::uint64_t memory_bytes,
+BlobFetcher::BlobFetcher(HubAddress hub, BlobFolder::Options cache, std::uint64_t memory_bytes,
                          Post post, BlobMemory::Told told)
     : hub_(std::move(hub)),
       cache_(std::move(cache)),
@@ -118,18 +96,13 @@ void BlobFetcher::answer(const Job& job, bool from_network, Result<Bytes> bytes)
 }
 
 Result<Bytes> BlobFetcher::one(const Job& job, HttpClient& client, bool& from_network) {
-    const std::filesystem::path cached = cache_.empty() ? std::filesystem::path{}
-                                                        : cache_ / to_hex(job.hash);
-    if (!cached.empty()) {
-        if (auto bytes = read_file(cached, job.size_bytes); bytes && matches(*bytes, job.hash))
-            return std::move(*bytes);
-        // damaged, or of another size: fetched again
-        std::error_code ignored;
-        std::filesystem::remove(cached, ignored);
+    if (auto bytes = cache_.read(job.hash, job.size_bytes)) {
+        if (matches(*bytes, job.hash)) return std::move(*bytes);
     }
+    cache_.drop(job.hash);  // damaged, or of another size: fetched again
     from_network = true;
     Result<Bytes> bytes = from_hub(job, client);
-    if (bytes.ok() && !cached.empty()) write_file(cached, *bytes);
+    if (bytes.ok()) cache_.write(job.hash, *bytes);
     return bytes;
 }
 

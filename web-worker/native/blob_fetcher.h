@@ -7,7 +7,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "protocol/sha256.h"
+#include "web-worker/native/blob_folder.h"
 #include "web-worker/native/blob_memory.h"
 #include "web-worker/native/http_client.h"
 
@@ -26,9 +26,8 @@ class BlobFetcher {
     using Done = std::function<void(Result<Bytes>)>;
     using Post = std::function<void(std::function<void()>)>;
 
-    // `cache`: a folder that exists, or empty for none. `memory_bytes`: of blobs that may stay, in
-    // pieces of which `told` hears.
-    BlobFetcher(HubAddress hub, std::filesystem::path cache, std::uint64_t memory_bytes, Post post,
+    // `memory_bytes`: of blobs that may stay, in pieces of which `told` hears.
+    BlobFetcher(HubAddress hub, BlobFolder::Options cache, std::uint64_t memory_bytes, Post post,
                 BlobMemory::Told told);
     ~BlobFetcher();
     BlobFetcher(const BlobFetcher&) = delete;
@@ -38,6 +37,7 @@ class BlobFetcher {
     void fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent, Progress progress,
                Done done);
     void cancel();  // forgets all; no callback follows
+    void serves_model(std::string_view model) { cache_.serves_model(model); }
     // What stays in memory; none where it does not.
     HeldBlob find(const Sha256& hash) { return memory_.find(hash); }
     std::vector<ByteView> memory_pieces() const { return memory_.pieces(); }
@@ -59,7 +59,7 @@ class BlobFetcher {
     bool wanted(const Job& job) const { return job.generation == *generation_; }
 
     const HubAddress hub_;
-    const std::filesystem::path cache_;
+    BlobFolder cache_;
     const Post post_;
     BlobMemory memory_;  // the owner's thread's
     std::mutex mutex_;

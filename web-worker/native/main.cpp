@@ -42,7 +42,7 @@ struct Arguments {
     WorkerBackend backend = WorkerBackend::automatic;
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;
     std::uint32_t threads = 0;
-    std::uint64_t budget_mb = 4096, keep_mb = 0, host_mb = 256;
+    std::uint64_t budget_mb = 4096, keep_mb = 0, host_mb = 256, cache_mb = 0;
     EvictionPolicy eviction = EvictionPolicy::lru;
     std::uint32_t power_percent = power_percent_max;
     bool show_nickname = false, insecure_tls = false, list_devices = false, version = false;
@@ -116,6 +116,10 @@ void declare(CLI::App& app, Arguments& arguments) {
                                             {"cacheless", EvictionPolicy::cacheless}}));
     app.add_option("--cache", arguments.cache,
                    "folder that keeps downloaded weights and this worker's key [none]");
+    app.add_option("--cache-mb", arguments.cache_mb,
+                   "weights to keep in the folder of --cache, in MB: beyond, those of other models "
+                   "leave first, then those that were used least [as many as the disk takes]")
+        ->check(CLI::Range(1, 1 << 24));
     app.add_option("--nickname", arguments.nickname,
                    "name shown to the host, at most 24 characters")
         ->check(CLI::Validator(
@@ -233,6 +237,8 @@ int serve(const Arguments& arguments) {
     if (arguments.keep_mb > 0 && arguments.cache.empty())
         return complain(wrong_arguments,
                         "--keep-mb keeps experts in a folder: name one with --cache DIR");
+    if (arguments.cache_mb > 0 && arguments.cache.empty())
+        return complain(wrong_arguments, "--cache-mb limits a folder: name one with --cache DIR");
     if (arguments.hub.empty())
         return complain(wrong_arguments,
                         "--hub is needed, e.g. --hub ws://127.0.0.1:8080 (see --help)");
@@ -246,6 +252,7 @@ int serve(const Arguments& arguments) {
     native::NativeOptions options{
         .hub = {.url = *url, .ca_file = arguments.ca_file, .insecure_tls = arguments.insecure_tls},
         .cache = arguments.cache,
+        .cache_bytes = arguments.cache_mb << 20,
         .host_bytes = arguments.keep_mb > 0 ? arguments.host_mb << 20 : 0,
         .token = *token,
         .device = arguments.device,

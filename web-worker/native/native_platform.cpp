@@ -1,6 +1,7 @@
 #include "web-worker/native/native_platform.h"
 
 #include <csignal>
+#include <iostream>
 #include <map>
 #include <random>
 
@@ -41,7 +42,14 @@ class NativePlatform : public Platform {
           options_(options),
           on_status_(std::move(on_status)),
           fetcher_(
-              options.hub, options.cache, options.host_bytes,
+              options.hub,
+              {.folder = options.cache,
+               .limit_bytes = options.cache_bytes,
+               .tell =
+                   [](const std::string& sentence) {
+                       std::cerr << text("worker: ", sentence, '\n');
+                   }},
+              options.host_bytes,
               [this](std::function<void()> function) { post(std::move(function)); },
               [this](ByteView memory, bool begins) { tell_device(memory, begins); }) {}
     void set_core(WorkerCore* core) { core_ = core; }
@@ -91,6 +99,7 @@ class NativePlatform : public Platform {
         fetcher_.fetch(hash, size_bytes, urgent, std::move(progress), std::move(done));
     }
     void cancel_fetches() override { fetcher_.cancel(); }
+    void serves_model(std::string_view model) override { fetcher_.serves_model(model); }
     HeldBlob find_blob(const Sha256& hash) override { return fetcher_.find(hash); }
 
     // ---- time

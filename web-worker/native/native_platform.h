@@ -16,12 +16,13 @@ namespace moex::native {
 
 struct NativeOptions {
     HubAddress hub;
-    std::filesystem::path cache;   // of blobs: a folder that exists, or empty for none
-    std::uint64_t host_bytes = 0;  // of blobs that stay in this machine's memory
-    std::string token;             // sent as Bearer at the upgrade, and in HELLO
-    std::string device;            // of Vulkan: index or part of the name
-    bool software_gpu = true;      // take a software driver for a GPU
-    bool stay_awake = true;        // between calls, while nobody else uses the GPU
+    std::filesystem::path cache;    // of blobs: a folder that exists, or empty for none
+    std::uint64_t cache_bytes = 0;  // that it may hold; 0: as many as the disk takes
+    std::uint64_t host_bytes = 0;   // of blobs that stay in this machine's memory
+    std::string token;              // sent as Bearer at the upgrade, and in HELLO
+    std::string device;             // of Vulkan: index or part of the name
+    bool software_gpu = true;       // take a software driver for a GPU
+    bool stay_awake = true;         // between calls, while nobody else uses the GPU
     // So long it looks for what comes before it sleeps (protocol/spin_wait.h); 0: it sleeps.
     std::chrono::microseconds spin_max{};
     // Whom this worker's work counts for at a hub that counts; null: nobody.

@@ -1,0 +1,133 @@
+// What a folder keeps of the blobs that were brought to it, and who leaves.
+#include "web-worker/native/blob_folder.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace moex::native {
+namespace {
+
+constexpr std::uint64_t blob_bytes = 1u << 20;
+
+Sha256 hash_of(int number) { return {std::byte(number)}; }
+
+std::filesystem::path new_folder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "moex-folder-XXXXXX").string();
+    return mkdtemp(pattern.data());
+}
+
+class BlobFolderTest : public testing::Test {
+  protected:
+    ~BlobFolderTest() override { std::filesystem::remove_all(folder_); }
+
+    // As a worker that begins: `limit` of blobs, 0 for none.
+    std::unique_ptr<BlobFolder> begin(const std::string& model, std::uint64_t limit) {
+        auto folder = std::make_unique<BlobFolder>(BlobFolder::Options{
+            folder_, limit * blob_bytes,
+            [this](const std::string& sentence) { told_.push_back(sentence); }});
+        folder->serves_model(model);
+        return folder;
+    }
+    // As a fetch does: looks, and writes what is not there. Whether it was.
+    static bool ask(BlobFolder& folder, int number) {
+        if (folder.read(hash_of(number), blob_bytes)) return true;
+        folder.write(hash_of(number), Bytes(blob_bytes, std::byte(number)));
+        return false;
+    }
+    std::string here() const {
+        std::string numbers;
+        for (int number = 0; number < 10; ++number)
+            if (std::filesystem::exists(folder_ / to_hex(hash_of(number))))
+                numbers += static_cast<char>('0' + number);
+        return numbers;
+    }
+
+    const std::filesystem::path folder_ = new_folder();
+    std::vector<std::string> told_;
+};
+
+TEST_F(BlobFolderTest, KeepsAllWithoutALimitAndGivesItsBytes) {
+    auto folder = begin("a", 0);
+    for (const int number : {1, 2, 3}) EXPECT_FALSE(ask(*folder, number));
+    for (const int number : {1, 2, 3}) EXPECT_TRUE(ask(*folder, number));
+    EXPECT_EQ(folder->read(hash_of(2), blob_bytes), Bytes(blob_bytes, std::byte(2)));
+    EXPECT_EQ(folder->bytes_kept(), 3 * blob_bytes);
+    EXPECT_TRUE(told_.empty());
+}
+
+TEST_F(BlobFolderTest, OthersLeaveFirstThenWhoWasUsedLeastAlsoAfterANewStart) {
+    {
+        auto before = begin("other", 0);
+        for (const int number : {1, 2}) ask(*before, number);
+        for (int i = 0; i < 9; ++i) ask(*before, 1);  // often, and still another model's
+    }
+    {
+        auto folder = begin("served", 4);
+        for (const int number : {3, 4}) ask(*folder, number);
+        ask(*folder, 3);
+    }
+    auto folder = begin("served", 4);
+    EXPECT_EQ(here(), "1234");
+    ask(*folder, 5);
+    EXPECT_EQ(here(), "1345") << "the longest unused of the other model";
+    ask(*folder, 6);
+    EXPECT_EQ(here(), "3456");
+
+    // 3 was used twice, the others once.
+    ask(*folder, 7);
+    EXPECT_EQ(here(), "3456") << "asked for once as they were";
+    ASSERT_EQ(told_.size(), 1u);
+    EXPECT_NE(told_[0].find("the limit of 4 MB"), std::string::npos) << told_[0];
+    ask(*folder, 7);
+    EXPECT_EQ(here(), "3567") << "4 was asked for less";
+    ask(*folder, 8);
+    EXPECT_EQ(here(), "3567");
+    EXPECT_EQ(told_.size(), 1u) << "told once";
+    EXPECT_EQ(folder->bytes_kept(), 4 * blob_bytes);
+}
+
+TEST_F(BlobFolderTest, ABlobOfAnotherSizeIsNoneAndIsWrittenAnew) {
+    auto folder = begin("a", 0);
+    ask(*folder, 1);
+    std::filesystem::resize_file(folder_ / to_hex(hash_of(1)), 1000);
+    EXPECT_FALSE(folder->read(hash_of(1), blob_bytes));
+    folder->drop(hash_of(1));
+    EXPECT_FALSE(ask(*folder, 1));
+    EXPECT_TRUE(ask(*folder, 1));
+}
+
+TEST_F(BlobFolderTest, ADiskThatTakesNoMoreIsToldOnceAndLeavesNothingHalf) {
+    auto folder = begin("a", 0);
+    ask(*folder, 1);
+    // The system refuses longer files, as a full disk would.
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    rlimit before{};
+    getrlimit(RLIMIT_FSIZE, &before);
+    const rlimit small{blob_bytes / 2, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    for (const int number : {2, 3}) EXPECT_FALSE(ask(*folder, number));
+    setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+
+    ASSERT_EQ(told_.size(), 1u);
+    EXPECT_NE(told_[0].find(folder_.string()), std::string::npos) << told_[0];
+    EXPECT_NE(told_[0].find("File too large"), std::string::npos) << told_[0];
+    EXPECT_EQ(here(), "1");
+    EXPECT_EQ(folder->bytes_kept(), blob_bytes);
+    for (const auto& entry : std::filesystem::directory_iterator(folder_))
+        EXPECT_NE(entry.path().extension(), ".part");
+    EXPECT_TRUE(ask(*folder, 1)) << "what is there serves on";
+
+    folder->drop(hash_of(1));  // room
+    EXPECT_FALSE(ask(*folder, 2));
+    EXPECT_EQ(here(), "2");
+}
+
+}  // namespace
+}  // namespace moex::native
