@@ -12,6 +12,8 @@ const max_tokens = 48;
 const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
 const patient = ["--local-fallback", "off", "--deterministic", "--replicas", "1", "--timeout-ms", "60000",
   "--round-deadline-s", "300"];
+// Of the calls whose weights were in no slot without foresight, so many are left with 8 experts foreseen a layer.
+const missing_share_max = 0.3;
 let browser;
 let expected;
 before(async () => {
@@ -55,7 +57,7 @@ async function sayOnDemand(hub, slots, foreseen) {
 
 test("a tab with memory for an eighth of the experts gives the same text, helped by foresight", async (t) => {
   const counts = {};
-  for (const prefetch of ["off", "on"]) {
+  for (const prefetch of ["off", "8"]) {
     const hub = await Hub.start([...patient, "--prefetch", prefetch]);
     t.after(() => hub.remove());
     const page = await openSmallTab(t, hub);
@@ -68,14 +70,15 @@ test("a tab with memory for an eighth of the experts gives the same text, helped
     assert.ok(units_resident <= units_assigned / 8);
     assert.ok(device.buffer_bytes <= budget_bytes);
     counts[prefetch] = { ...slots, missing: slots.asked - slots.resident };
-    await sayOnDemand(hub, slots, prefetch === "on");
+    await sayOnDemand(hub, slots, prefetch !== "off");
     // The console repeats that /health answered 503 while nobody served.
     assert.deepEqual(page.errors.filter((one) => !one.includes("status of 503")), []);
   }
-  console.log(counts);
+  const hinted = counts["8"];
+  console.log(counts, `weights were in no slot: ${hinted.missing / counts.off.missing} of without foresight`);
   assert.equal(counts.off.prefetched, 0);
-  assert.ok(counts.on.prefetched > 0);
-  assert.ok(counts.on.missing < counts.off.missing);
+  assert.ok(hinted.prefetched > 0);
+  assert.ok(hinted.missing <= missing_share_max * counts.off.missing);
 });
 
 const says = (page, words) => page.locator("#store-words", { hasText: words }).waitFor({ timeout: 0 });

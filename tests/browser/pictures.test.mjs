@@ -164,6 +164,13 @@ const states = {
   checking: { ...loaded, phase: "warming", pairs_answered: 0 },
   serving: { ...loaded, phase: "serving", is_busy: true },
   ready: { ...loaded, phase: "serving" },
+  store_full: {
+    ...loaded, phase: "serving",
+    store: {
+      kept: 97, unkept: 1234, is_full: true, device_bytes: 18.4e9, made_room: 5678, damaged: 1, gone: 12,
+      failed: "no disk",
+    },
+  },
   paused: { ...loaded, phase: "paused" },
   offline: { ...loaded, phase: "offline", detail: "The hub is not there. Trying again.", retry_at: Date.now() + 9e9 },
   gpu_lost: { ...loaded, phase: "gpu_lost" },
