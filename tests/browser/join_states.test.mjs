@@ -119,6 +119,26 @@ test("a tab works while nobody uses the computer, once its owner lets the browse
   await hub.until((status) => status.workers.length === 0, "the tab to leave");
 });
 
+test("who joins asks the browser to keep what is stored, and the page says what it answered", async () => {
+  for (const [is_granted, words] of [[false, /^The browser did not promise/], [true, /^The browser keeps what is/]]) {
+    const context = await browser.newContext();
+    const page = await context.newPage();
+    const front = await context.newCDPSession(page);
+    const owner = await browser.newBrowserCDPSession();      // what it grants lasts as long as it does
+    const { targetInfo: { browserContextId } } = await front.send("Target.getTargetInfo");
+    if (is_granted) await owner.send("Browser.grantPermissions", { browserContextId, permissions: ["durableStorage"] });
+    await page.goto(hub.join);
+    await page.locator("#stored", { hasText: / of .* that this browser gives the site$/ }).waitFor({ timeout: 0 });
+    if (!is_granted) assert.equal(await page.locator("#store-words").textContent(), "", "nobody has asked yet");
+    await page.getByRole("button", { name: "Start", exact: true }).click();
+    await shown(page, "#store-words", words);
+    assert.equal(await page.evaluate(() => navigator.storage.persisted()), is_granted);
+    await owner.detach();
+    await context.close();
+  }
+  await hub.until((status) => status.workers.length === 0, "the tabs to leave");
+});
+
 // Asks as the page does: behind the join token.
 const token = () => new URL(hub.join).hash.slice("#token=".length);
 async function lenders(path) {
