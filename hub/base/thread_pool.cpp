@@ -160,6 +160,7 @@ std::size_t ThreadPool::num_threads() const { return state_->shares.size(); }
 void ThreadPool::set_ranges_per_thread(std::size_t count) {
     state_->ranges_per_thread = std::max<std::size_t>(count, 1);
 }
+
 void ThreadPool::parallel_for(std::size_t count, std::size_t grain,
                               const std::function<void(std::size_t, std::size_t)>& body) {
     if (count == 0) return;

@@ -245,7 +245,7 @@ Status HubProgram::open_hints() {
                                      placement.num_groups);
     if (gpu_) gpu_->foresee_with(hints_.get());
     if (model_.decoder) model_.decoder->foresee_with(hints_.get());
-    log_info("hub: workers that load experts on demand are told the next layers'",
+    log_info("hub: workers that load experts on demand are told what comes next",
              kv("by", hints_by_), kv("per_token", per_row));
     return {};
 }

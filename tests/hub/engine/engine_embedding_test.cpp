@@ -12,22 +12,6 @@ namespace {
 
 using Tokens = std::vector<TokenId>;
 
-// A device that has logits and nothing else, as a GPU is.
-class LogitsOnly : public StepDevice {
-  public:
-    explicit LogitsOnly(Decoder& decoder) : decoder_(decoder) {}
-    const ModelConfig& config() const override { return decoder_.config(); }
-    Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
-                           std::uint32_t micro_batches, std::stop_token stop) override {
-        return decoder_.run(batch, experts, micro_batches, std::move(stop));
-    }
-    void recycle(StepResult&& result) override { decoder_.recycle(std::move(result)); }
-    ThreadPool& threads() const override { return decoder_.threads(); }
-
-  private:
-    Decoder& decoder_;
-};
-
 class EngineEmbeddingTest : public testing::Test {
   protected:
     EngineEmbeddingTest()
@@ -171,7 +155,7 @@ TEST_F(EngineEmbeddingTest, OneThatStepsBackIsNotAddedTwice) {
 }
 
 TEST_F(EngineEmbeddingTest, ADeviceWithoutSuchRowsIsRefusedByName) {
-    LogitsOnly device(*decoder_);
+    test::LogitsOnly device(*decoder_);
     Engine engine(device, local_, {});
     const auto id = engine.submit(embedding({1, 2, 3}), {});
     ASSERT_FALSE(id.ok());

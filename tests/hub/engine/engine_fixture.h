@@ -12,6 +12,7 @@
 #include "hub/base/sha256.h"
 #include "hub/engine/decoder.h"
 #include "hub/engine/local_experts.h"
+#include "hub/engine/step_device.h"
 #include "hub/model/pack/synth.h"
 #include "hub/model/package/package.h"
 
@@ -34,6 +35,23 @@ class TemporaryFolder {
 
   private:
     std::filesystem::path path_;
+};
+
+// A device that has logits and nothing else, as a GPU is:
+// neither hidden rows nor guesses of experts.
+class LogitsOnly : public StepDevice {
+  public:
+    explicit LogitsOnly(Decoder& decoder) : decoder_(decoder) {}
+    const ModelConfig& config() const override { return decoder_.config(); }
+    Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
+                           std::uint32_t micro_batches, std::stop_token stop) override {
+        return decoder_.run(batch, experts, micro_batches, std::move(stop));
+    }
+    void recycle(StepResult&& result) override { decoder_.recycle(std::move(result)); }
+    ThreadPool& threads() const override { return decoder_.threads(); }
+
+  private:
+    Decoder& decoder_;
 };
 
 inline ThreadPool& compute_threads() {

@@ -647,20 +647,7 @@ TEST_F(EngineTest, LateAnswersAreLeftOutUpToTheRequestsMostAndChangeNothingBesid
 
 // As where the hub's layers run on its GPU.
 TEST_F(EngineTest, LossyAnswersAreRefusedByADeviceThatKnowsNoGuesses) {
-    class NoSpeculators : public StepDevice {
-      public:
-        explicit NoSpeculators(Decoder& decoder) : decoder_(decoder) {}
-        const ModelConfig& config() const override { return decoder_.config(); }
-        Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
-                               std::uint32_t micro_batches, std::stop_token stop) override {
-            return decoder_.run(batch, experts, micro_batches, std::move(stop));
-        }
-        void recycle(StepResult&& result) override { decoder_.recycle(std::move(result)); }
-        ThreadPool& threads() const override { return decoder_.threads(); }
-
-      private:
-        Decoder& decoder_;
-    } device(*decoder_);
+    test::LogitsOnly device(*decoder_);
     Engine engine(device, experts_, {});
     NothingStandsIn nothing;
     GenerationRequest request = greedy({1, 2, 3}, 4);
