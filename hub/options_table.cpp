@@ -254,7 +254,7 @@ const Setting swarm_settings[] = {
 
 const Setting engine_settings[] = {
     {"threads", number, runs_model | command_pack | command_synth, "N", "0",
-     "compute threads; 0: one per core", 0, 1024},
+     "compute threads; 0: one per core, of which serve leaves an eighth to connections", 0, 1024},
     {"arithmetic", word, runs_model, "MODE", "auto",
      "of this machine's matrices: exact (f32); int8 (8-bit activations and hub weights, about "
      "twice "

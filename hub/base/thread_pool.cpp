@@ -1,12 +1,16 @@
 #include "hub/base/thread_pool.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "hub/base/futex.h"
 
 namespace moex {
 namespace {
@@ -16,11 +20,20 @@ thread_local bool inside_pool = false;
 // A layer's products follow each other within microseconds, and waking a thread costs about as much
 // as one of them: so a thread looks for its next job this long before it sleeps. Longer would take
 // the cores from others.
-constexpr std::chrono::microseconds spin_time{50};
+constexpr Duration spin_time = 50us;
+// Who expects a job wakes so long before its time: a timer is late by some 50 us, and sixteen
+// threads are not awake at once. It looks for it until so long behind its time, and longer where
+// the time was far away.
+constexpr Duration wake_before = 100us, look_behind = 100us;
+constexpr int look_behind_share = 4;
+// Fewer threads are woken sooner than they would be missed, and their cores have others to compute
+// for: on two, where a worker answers beside the hub, nothing was won.
+constexpr std::size_t expecting_threads_min = 4;
+// Who was put off its core while it looked found that others want it, and only sleeps for so long.
+constexpr Duration shared_time = 20ms;
 
 template <class Predicate>
-bool spin_until(const Predicate& holds) {
-    const auto give_up = std::chrono::steady_clock::now() + spin_time;
+bool look_until(TimePoint give_up, const Predicate& holds) {
     do {
         for (int i = 0; i < 16; ++i) {
             if (holds()) return true;
@@ -30,8 +43,29 @@ bool spin_until(const Predicate& holds) {
             std::this_thread::yield();
 #endif
         }
-    } while (std::chrono::steady_clock::now() < give_up);
+    } while (now_steady() < give_up);
     return false;
+}
+
+// So many are asked for between two looks for a job.
+constexpr std::size_t lines_bytes = 16 * 64;
+// What a core's own cache keeps of weights beside the rest.
+std::size_t own_cache_bytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    const long size = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return size > 0 ? static_cast<std::size_t>(size) * 3 / 4 : 0;
+#else
+    return 0;
+#endif
+}
+
+// How often this thread was put off its core for another.
+long times_put_off() {
+    rusage usage{};
+#ifdef RUSAGE_THREAD
+    ::getrusage(RUSAGE_THREAD, &usage);
+#endif
+    return usage.ru_nivcsw;
 }
 
 }  // namespace
@@ -73,7 +107,7 @@ struct ThreadPool::State {
     // taken a range may read it until then.
     const std::function<void(std::size_t, std::size_t)>* body = nullptr;
     std::size_t count = 0, range_size = 0;
-    alignas(64) std::atomic<std::size_t> ranges_left{0};
+    alignas(64) std::atomic<std::uint32_t> ranges_left{0};
 
     // What threads look at that wait for a job.
     alignas(64) std::atomic<std::uint32_t> job{0};
@@ -81,61 +115,109 @@ struct ThreadPool::State {
 
     // Of those who looked long enough. Who sleeps says so, then looks once more; who has news tells
     // it, then looks for sleepers: so one of the two sees the other.
-    alignas(64) std::atomic<std::size_t> sleepers{0};
+    alignas(64) std::atomic<std::uint32_t> sleepers{0};
     std::atomic<bool> caller_sleeps{false};
-    std::mutex mutex;
-    std::condition_variable wake, done;
 
-    // Who is about to sleep holds the mutex until it does. Told outside: who wakes takes it again.
-    void tell(std::condition_variable& news) {
-        { const std::lock_guard lock(mutex); }
-        news.notify_all();
-    }
+    // When the next job is expected, and until when it is looked for, or 0: it is not; the clock's
+    // own count.
+    alignas(64) std::atomic<Duration::rep> expected_until{0};
+    std::atomic<Duration::rep> expected_at{0};
+    // What it reads: as told, each word for itself, so that it may be mixed with what was told
+    // before. Nobody but prefetches looks there, which nothing goes wrong with.
+    struct Piece {
+        std::atomic<const std::byte*> data{nullptr};
+        std::atomic<std::size_t> size{0};
+    };
+    Piece reads[expected_reads_max][Reads::pieces_max];
+    const std::size_t cache_bytes = own_cache_bytes();
 
     // Takes ranges until none is left, thread `index`'s own first.
     void work(std::size_t index) {
-        std::size_t num_done = 0;
+        std::uint32_t num_done = 0;
         for (std::size_t i = 0; i < shares.size(); ++i) {
             Share& share = shares[(index + i) % shares.size()];
             for (std::size_t range; share.take(range); ++num_done)
                 (*body)(range * range_size, std::min(count, (range + 1) * range_size));
         }
         if (num_done == 0 || ranges_left.fetch_sub(num_done) > num_done || !caller_sleeps) return;
-        tell(done);
+        futex_wake_all(ranges_left);
     }
 
     void run(std::size_t index) {
         inside_pool = true;
-        std::uint32_t seen = 0;
-        const auto has_news = [&] { return job != seen || stopping; };
-        for (;;) {
-            if (!spin_until(has_news)) {
-                std::unique_lock lock(mutex);
-                ++sleepers;
-                wake.wait(lock, has_news);
-                --sleepers;
-            }
+        TimePoint shared_until{};  // this thread's core, with others
+        for (std::uint32_t seen = 0;;) {
+            await_news(index, seen, shared_until);
             if (stopping) return;
             seen = job;
             work(index);
         }
     }
 
-    void begin_job(std::size_t num_ranges) {
+    // Until there is a job other than `seen`.
+    void await_news(std::size_t index, std::uint32_t seen, TimePoint& shared_until) {
+        const auto has_news = [&] { return job != seen; };
+        const auto is_expected = [&] { return expected_until != 0; };
+        look_until(now_steady() + spin_time, [&] { return has_news() || is_expected(); });
+        if (is_expected() && now_steady() >= shared_until) {
+            const TimePoint until{Duration(expected_until)};
+            const TimePoint awake_at = TimePoint(Duration(expected_at)) - wake_before;
+            bring_share(index, has_news);
+            while (!has_news() && now_steady() < awake_at) sleep(seen, awake_at);
+            const long put_off = times_put_off();
+            look_until(until, has_news);
+            if (times_put_off() > put_off) shared_until = now_steady() + shared_time;
+        }
+        while (!has_news()) sleep(seen);
+    }
+    template <class Predicate>
+    void bring_share(std::size_t index, const Predicate& has_news) {
+        std::size_t all_bytes = 0;
+        for (const auto& read : reads)
+            for (const Piece& piece : read) all_bytes += piece.size.load(std::memory_order_relaxed);
+        if (all_bytes / shares.size() > cache_bytes) return;
+
+        for (const auto& read : reads) {
+            std::size_t bytes = 0;
+            for (const Piece& piece : read) bytes += piece.size.load(std::memory_order_relaxed);
+            std::size_t begin = bytes * index / shares.size(),
+                        end = bytes * (index + 1) / shares.size();
+            for (const Piece& piece : read) {
+                const std::size_t size = piece.size.load(std::memory_order_relaxed);
+                const std::byte* const data = piece.data.load(std::memory_order_relaxed);
+                for (std::size_t at = begin; at < std::min(end, size); at += lines_bytes) {
+                    for (std::size_t line = 0; line < lines_bytes; line += 64)
+                        __builtin_prefetch(data + at + line, 0, 3);
+                    if (has_news()) return;
+                }
+                begin -= std::min(begin, size);
+                end -= std::min(end, size);
+            }
+        }
+    }
+    void sleep(std::uint32_t seen, std::optional<TimePoint> deadline = {}) {
+        ++sleepers;
+        futex_wait(job, seen, deadline);
+        --sleepers;
+    }
+    void tell_news() {
+        ++job;
+        if (sleepers > 0) futex_wake_all(job);
+    }
+
+    void begin_job(std::uint32_t num_ranges) {
         ranges_left.store(num_ranges, std::memory_order_relaxed);
+        if (expected_until != 0) expected_until = 0;  // it came
         const std::uint32_t number = job.load(std::memory_order_relaxed) + 1;
         for (std::size_t i = 0; i < shares.size(); ++i)
             shares[i].set(number, num_ranges * i / shares.size(),
                           num_ranges * (i + 1) / shares.size());
-        job = number;
-        if (sleepers > 0) tell(wake);
+        tell_news();
     }
     void await_job() {
-        const auto is_done = [&] { return ranges_left == 0; };
-        if (spin_until(is_done)) return;
-        std::unique_lock lock(mutex);
+        if (look_until(now_steady() + spin_time, [&] { return ranges_left == 0; })) return;
         caller_sleeps = true;
-        done.wait(lock, is_done);
+        for (std::uint32_t left; (left = ranges_left) != 0;) futex_wait(ranges_left, left);
         caller_sleeps = false;
     }
 };
@@ -148,17 +230,30 @@ ThreadPool::ThreadPool(std::size_t num_threads) {
 }
 
 ThreadPool::~ThreadPool() {
-    {
-        const std::lock_guard lock(state_->mutex);
-        state_->stopping = true;
-    }
-    state_->wake.notify_all();
+    state_->stopping = true;
+    state_->tell_news();
     for (auto& thread : state_->threads) thread.join();
 }
 
 std::size_t ThreadPool::num_threads() const { return state_->shares.size(); }
 void ThreadPool::set_ranges_per_thread(std::size_t count) {
     state_->ranges_per_thread = std::max<std::size_t>(count, 1);
+}
+
+void ThreadPool::expect_job(TimePoint when, std::span<const Reads> reads) {
+    if (num_threads() < expecting_threads_min) return;
+    const TimePoint now = now_steady();
+    const Duration behind = std::max(look_behind, (when - now) / look_behind_share);
+    for (std::size_t i = 0; i < expected_reads_max; ++i)
+        for (std::size_t j = 0; j < Reads::pieces_max; ++j) {
+            const std::span<const std::byte> piece = i < reads.size()
+                                                         ? reads[i].pieces[j]
+                                                         : std::span<const std::byte>();
+            state_->reads[i][j].data.store(piece.data(), std::memory_order_relaxed);
+            state_->reads[i][j].size.store(piece.size(), std::memory_order_relaxed);
+        }
+    state_->expected_at = when.time_since_epoch().count();
+    state_->expected_until = (when + behind).time_since_epoch().count();
 }
 
 void ThreadPool::parallel_for(std::size_t count, std::size_t grain,
@@ -178,7 +273,7 @@ void ThreadPool::parallel_for(std::size_t count, std::size_t grain,
     state_->body = &body;
     state_->count = count;
     state_->range_size = range_size;
-    state_->begin_job(num_ranges);
+    state_->begin_job(static_cast<std::uint32_t>(num_ranges));
     inside_pool = true;
     state_->work(0);
     inside_pool = false;

@@ -1,11 +1,14 @@
 // Compute threads: the only place where the hub does math in parallel.
 // parallel_for() blocks its caller, which works too; nested calls run inline. Threads sleep when
-// idle, after a short spin.
+// idle, after a short spin; where the next job's time is known, they are awake when it comes.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
+
+#include "hub/base/clock.h"
 
 namespace moex {
 
@@ -23,6 +26,18 @@ class ThreadPool {
     // who is done with its share takes of the others'.
     void parallel_for(std::size_t count, std::size_t grain,
                       const std::function<void(std::size_t begin, std::size_t end)>& body);
+    // What a job will read, one piece behind the other: thread i of n begins with what lies from
+    // i / n on.
+    struct Reads {
+        static constexpr std::size_t pieces_max = 3;
+        std::span<const std::byte> pieces[pieces_max];
+    };
+    static constexpr std::size_t expected_reads_max = 2;
+    // A hint, right behind a job: the next ones come from about `when` on and read `reads`. Threads
+    // bring their share of that into their caches where it fits, sleep until shortly before and
+    // look for the job until somewhat later, instead of being woken by it; not where others want
+    // their cores, nor where they are few. `reads` may be gone before the job comes.
+    void expect_job(TimePoint when, std::span<const Reads> reads = {});
 
   private:
     struct State;

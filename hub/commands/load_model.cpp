@@ -1,6 +1,7 @@
 #include "hub/commands/load_model.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "hub/base/log.h"
 #include "hub/base/system_memory.h"
@@ -98,8 +99,8 @@ void set_log_of(const Settings& settings) {
 }
 
 Result<LoadedModel> load_model(const Settings& settings,
-                               const std::function<void(std::string_view)>& stage,
-                               LoadParts parts) {
+                               const std::function<void(std::string_view)>& stage, LoadParts parts,
+                               double spare_share) {
     LoadedModel model;
     MOEX_ASSIGN(directory, find_model(settings));
     stage("reading package");
@@ -122,7 +123,12 @@ Result<LoadedModel> load_model(const Settings& settings,
     }
     if (parts == LoadParts::texts) return model;
 
-    model.threads = std::make_unique<ThreadPool>(settings.number("threads"));
+    std::size_t num_threads = settings.number("threads");
+    if (num_threads == 0) {
+        const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+        num_threads = cores - static_cast<unsigned>(cores * spare_share);
+    }
+    model.threads = std::make_unique<ThreadPool>(num_threads);
     MOEX_ASSIGN(arithmetic, arithmetic_of(settings, *model.package));
     model.kv_dtype = kv_dtype_of(settings, arithmetic);
     if (parts == LoadParts::everything) MOEX_TRY(load_decoder(model, settings, stage));

@@ -32,10 +32,11 @@ struct LoadedModel {
 
 enum class LoadParts { texts, all_but_decoder, everything };
 
-// `stage` hears what is being done, in two or three words.
+// `stage` hears what is being done, in two or three words. Where the settings ask for a compute
+// thread a core, `spare_share` of the cores have none, rounded down.
 Result<LoadedModel> load_model(const Settings& settings,
                                const std::function<void(std::string_view)>& stage,
-                               LoadParts parts = LoadParts::everything);
+                               LoadParts parts = LoadParts::everything, double spare_share = 0);
 // The matrices of this machine's cores, where load_model() left them out.
 Status load_decoder(LoadedModel& model, const Settings& settings,
                     const std::function<void(std::string_view)>& stage);

@@ -1,6 +1,7 @@
 #include "hub/engine/decoder.h"
 
 #include <algorithm>
+#include <array>
 
 #include "hub/base/trace.h"
 #include "hub/engine/attention.h"
@@ -28,6 +29,9 @@ struct ExpertCall {
     std::vector<float> stand_in;  // what the rows already have in y's place, where stands_in
     bool stands_in = false;
     std::unique_ptr<ExpertRound> round;
+    std::uint32_t layer = 0;
+    TimePoint sent{};
+    bool is_elsewhere = false;  // who computes it
 };
 
 // Rows that walk through the layers together, with their buffers; reused from step to step.
@@ -71,6 +75,7 @@ struct Decoder::State {
     std::vector<RowPatience> patience = {};  // of the step's rows, `pairs_max` for all layers
     ExpertForesight* foresight = nullptr;
     Trace::Row trace_row = Trace::Row::engine;
+    Duration usual_round{};  // of rounds elsewhere, from their sending to the end of the wait
 
     std::uint32_t q_size() const { return config.num_heads * config.head_dim; }
     std::uint32_t kv_size() const { return config.num_kv_heads * config.head_dim; }
@@ -93,6 +98,7 @@ struct Decoder::State {
                        const RouteWatch& watch, const StepResult& result);
     void be_patient(const MicroBatch& batch, ExpertCall& call, const StepResult& result) const;
     void look_ahead(MicroBatch& batch, const RouteView& view, ExpertBackend& experts);
+    void expect_layer(const ExpertCall& call);
     Status finish_experts(MicroBatch& batch, ExpertCall& call, StepResult& result,
                           const std::stop_token& stop);
     Status moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
@@ -402,6 +408,9 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     // The round reads x until it is over; the next layer's norm may come before that. The view's
     // rows go along.
     std::swap(call.x, batch.normed);
+    call.layer = layer_index;
+    call.sent = now_steady();
+    call.is_elsewhere = experts.works_elsewhere();
     call.round = experts.submit({.layer = layer_index,
                                  .num_tokens = num_rows,
                                  .hidden_size = config.hidden_size,
@@ -449,14 +458,30 @@ Status Decoder::State::moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertB
     return {};
 }
 
+// Whoever waits for this call's answers computes the layer behind it then.
+void Decoder::State::expect_layer(const ExpertCall& call) {
+    std::array<ThreadPool::Reads, 2> reads;
+    if (call.layer + 1 < config.num_layers && options.arithmetic == Arithmetic::int8) {
+        const DecoderLayer& next = weights.layers[call.layer + 1];
+        const auto bytes_of = [](const HubMatrix& matrix) {
+            return std::span(matrix.packed.data, matrix.packed.size_bytes());
+        };
+        reads[0] = {{bytes_of(next.q), bytes_of(next.k), bytes_of(next.v)}};
+        reads[1] = {{bytes_of(next.o)}};
+    }
+    threads.expect_job(call.sent + usual_round, reads);
+}
+
 Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepResult& result,
                                       const std::stop_token& stop) {
     if (!call.round) return {};
 
     const TraceSpan span(trace_row, "wait for experts");
+    if (call.is_elsewhere) expect_layer(call);
     auto waited = call.round->wait(stop);
     call.round.reset();
     if (!waited.ok()) return waited.error();
+    if (call.is_elsewhere) usual_round += (now_steady() - call.sent - usual_round) / 8;
 
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
         const auto x = row_of(batch.x, r, config.hidden_size);

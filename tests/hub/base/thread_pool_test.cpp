@@ -93,5 +93,28 @@ TEST(ThreadPoolTest, WhoSleepsIsToldOfAJob) {
     }
 }
 
+// As above, where the job was expected before, at or long after its time, with memory that it will
+// read, or that is gone.
+TEST(ThreadPoolTest, AJobThatWasExpectedIsDoneWheneverItComes) {
+    ThreadPool pool(4);
+    pool.set_ranges_per_thread(1);
+    const std::vector<std::byte> kept(100'000);
+    for (int job = 0; job < 300; ++job) {
+        const std::vector<std::byte> gone(1000);
+        const ThreadPool::Reads reads[] = {{{kept, {}, gone}}, {{gone, std::span(kept).first(7)}}};
+        const TimePoint begin = now_steady() + std::chrono::microseconds(job * 3);
+        pool.expect_job(begin + std::chrono::microseconds(job % 7 * 150 - 450),
+                        std::span(reads).first(static_cast<std::size_t>(job % 3)));
+        while (now_steady() < begin) std::this_thread::yield();
+
+        std::atomic<int> num_there{0};
+        pool.parallel_for(4, 1, [&](std::size_t, std::size_t) {
+            ++num_there;
+            while (num_there < 4) std::this_thread::yield();
+        });
+        ASSERT_EQ(num_there, 4);
+    }
+}
+
 }  // namespace
 }  // namespace moex
