@@ -1,6 +1,9 @@
 // AMX: tiles of 16 rows by 16 outputs. A block of a panel is a tile as it lies: its row k / 4 has
-// four neighbouring inputs of each of the 16 outputs. Few rows go the AVX512-VNNI way.
+// four neighbouring inputs of each of the 16 outputs. Few rows go the AVX512-VNNI way; how many is
+// tried at the first product of several rows: a group's sums go through memory to become floats,
+// which many rows share and few do not.
 #include "hub/engine/kernels/integer_paths.h"
+#include "hub/engine/kernels/integer_row_trial.h"
 
 #if defined(__x86_64__)
 #include <hwy/base.h>
@@ -158,13 +161,8 @@ const std::int8_t* gather_rows(const QuantizedRows& x) {
 }
 
 template <PackedDtype DTYPE>
-void gemm(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
-          std::uint32_t panel_begin, std::uint32_t panel_end) {
-    if (x.num_rows < rows_min) {
-        integer_avx512_vnni().gemm.of(DTYPE)(out, weights, x, panel_begin, panel_end);
-        return;
-    }
-
+void tiled(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
+           std::uint32_t panel_begin, std::uint32_t panel_end) {
     const std::size_t row_bytes = std::size_t{x.num_groups} * x.group_size;
     const std::int8_t* codes = gather_rows(x);
     memory_is_read_here(codes);
@@ -175,6 +173,26 @@ void gemm(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
                               out.stride, weights, x, r, std::min(2 * tile_rows, x.num_rows - r),
                               codes + r * row_bytes, panel);
     _tile_release();
+}
+
+// From how many rows on tiles pay, by a group's size: 32, 64 or 128.
+template <PackedDtype DTYPE>
+std::uint32_t tiled_rows_min(std::uint32_t group_size) {
+    const auto tried = [](std::uint32_t size) {
+        return rows_where_faster(integer_avx512_vnni().gemm.of(DTYPE), tiled<DTYPE>, rows_min,
+                                 DTYPE, size);
+    };
+    static const std::uint32_t rows[] = {tried(32), tried(64), tried(128)};
+    return rows[group_size / 64];
+}
+
+template <PackedDtype DTYPE>
+void gemm(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
+          std::uint32_t panel_begin, std::uint32_t panel_end) {
+    const bool is_tiled = x.num_rows >= rows_min &&
+                          x.num_rows >= tiled_rows_min<DTYPE>(x.group_size);
+    (is_tiled ? tiled<DTYPE> : integer_avx512_vnni().gemm.of(DTYPE))(out, weights, x, panel_begin,
+                                                                     panel_end);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "hub/engine/kernels/expert_round.h"
 #include "hub/engine/kernels/expert_round_plain.h"
 #include "hub/engine/kernels/integer_paths.h"
+#include "hub/engine/kernels/integer_row_trial.h"
 #include "hub/engine/kernels_plain.h"
 #include "protocol/expert_reference.h"
 #include "protocol/half.h"
@@ -283,6 +284,26 @@ TEST(IntegerKernelsTest, CodesEqualTheirTwinAndTellWhatIsNotFinite) {
         EXPECT_FALSE(std::isfinite(quantize_group(codes, x.data(), 64).scale));
         EXPECT_FALSE(std::isfinite(quantize_group_plain(codes, x.data(), 64).scale));
     }
+}
+
+TEST(IntegerRowTrialTest, ManyRowsBeginWhereTheirWayIsNeverSlowerAgain) {
+    using Trials = std::vector<RowTrial>;
+    EXPECT_EQ(rows_where_faster(Trials{{5, 2, 1}, {8, 3, 3}, {16, 6, 4}}), 5u);
+    EXPECT_EQ(rows_where_faster(Trials{{5, 2, 1}, {8, 3, 4}, {16, 6, 4}}), 16u);
+    EXPECT_EQ(rows_where_faster(Trials{{5, 2, 3}, {8, 3, 2}, {16, 6, 9}}), 17u);
+    EXPECT_EQ(rows_where_faster(Trials{}), 0u);
+}
+
+// A product beside itself: nobody is faster but by chance. The trial ends and says a number of rows
+// that it may.
+TEST(IntegerRowTrialTest, EveryDtypeAndGroupIsTried) {
+    for (const PackedDtype dtype : {PackedDtype::int8, PackedDtype::int6, PackedDtype::int4})
+        for (const std::uint32_t group_size : {32u, 64u, 128u}) {
+            const IntegerProduct product = integer_path().gemm.of(dtype);
+            const std::uint32_t rows = rows_where_faster(product, product, 8, dtype, group_size);
+            EXPECT_GE(rows, 8u);
+            EXPECT_LE(rows, 33u);
+        }
 }
 
 }  // namespace
