@@ -1,8 +1,8 @@
 // Each stage of a step on the hub's own cores beside its bound, measured in the same run.
 //   stage_bench [--shape NAME] [--threads N] [--context TOKENS] [--header] [--check FILE]
 // One row reads every weight once, from beyond all caches: its bound is the bandwidth of reading.
-// Many rows reuse them: their bound is the rate of the same kernel on weights that lie in the first
-// cache. `share` is what is reached of the bound.
+// Many rows reuse them: their bound is the rate of the same kernel on weights that lie in a core's
+// caches. `share` is what is reached of the bound.
 // --check: compares each stage's share with the one that FILE recorded of this machine and these
 // threads, and ends with 1 when one is below half of it; where FILE knows no such machine, it says
 // so and ends with 0.
@@ -208,27 +208,29 @@ class StageBench {
         bandwidth_ = static_cast<double>(ring_bytes) / 1e9 / seconds;
     }
 
-    // GMAC/s of the kernel alone: weights in the first cache, no thread waits for another.
+    // GMAC/s of the kernel alone: as many panels as it takes at once stay in a core's caches, no
+    // thread waits for another.
     double cached_rate(const PackedMatrix& shape, std::uint32_t num_rows) {
         double& known = cached_[{shape.dtype, num_rows}];
         if (known > 0) return known;
-        const Ring ring(shape.dtype, panel_outs, config_.hidden_size, 0, shape.group_size);
+        constexpr std::uint32_t num_out = 3 * panel_outs;
+        const Ring ring(shape.dtype, num_out, config_.hidden_size, 0, shape.group_size);
         QuantizedBuffer buffer;
         const std::vector<float> x(std::size_t{num_rows} * ring.shape.num_in, 0.5f);
         const QuantizedRows rows = quantize_rows(buffer, {x.data(), ring.shape.num_in, num_rows},
                                                  ring.shape.num_in, ring.shape.group_size,
                                                  threads_);
-        constexpr std::size_t turns_each = 400;
+        constexpr std::size_t turns_each = 150;
         const std::size_t turns = turns_each * threads_.num_threads();
         const double seconds = best_seconds([&] {
             threads_.parallel_for(turns, 16, [&](std::size_t begin, std::size_t end) {
-                std::vector<float> out(std::size_t{num_rows} * panel_outs);
+                std::vector<float> out(std::size_t{num_rows} * num_out);
                 for (std::size_t i = begin; i < end; ++i)
-                    multiply({out.data(), panel_outs}, ring.at(0), rows, 0, 1);
+                    multiply({out.data(), num_out}, ring.at(0), rows, 0, ring.shape.num_panels());
             });
         });
-        return known = static_cast<double>(turns) * num_rows * panel_outs * config_.hidden_size /
-                       1e9 / seconds;
+        return known = static_cast<double>(turns) * num_rows * num_out * config_.hidden_size / 1e9 /
+                       seconds;
     }
 
     const ModelConfig config_;
@@ -342,6 +344,10 @@ int run(const Flags& flags) {
     bench.product("experts_down_int4", down, c.top_k, 1);
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8})
         bench.attention(flags.context, dtype);
+    for (const std::uint32_t users : {4u, 8u, 16u}) {
+        bench.product("qkv_int6", attention_int6, 1, users);
+        bench.product("head_int6", head_int6, 1, users);
+    }
     bench.product("qkv_int8", attention, 1, 256);
     bench.product("qkv_int6", attention_int6, 1, 256);
     bench.product("experts_up_int4", up, c.num_experts, 32);

@@ -88,6 +88,13 @@ report() {
     /<testcase / { print attribute("time") "\t" attribute("name") "\t" attribute("status") }' "$build/tests.xml"
 }
 named() { report | awk -F '\t' -v wanted="$1" '$3 == wanted { print "  " $2 }'; }
+# Where a failed test said what is wrong: a log that is cut in the middle still has its end.
+wrong() {
+  awk -v name="$1" '
+    / Testing: / { is_its = substr($0, index($0, " Testing: ") + 10) == name }
+    is_its' Testing/Temporary/LastTest.log |
+    grep -E -A 25 '^ *not ok|: Failure$|ERROR: |: fatal' | head -n 60 || true
+}
 passed=$(named run | wc -l) failed=$(named fail | wc -l) skipped=$(named notrun | wc -l)
 echo
 echo "ten slowest parts (seconds):"
@@ -97,6 +104,11 @@ if [ "$skipped" -gt 0 ]; then
   echo "SKIPPED ($skipped):"
   named notrun
 fi
+named fail | while read -r name; do
+  echo
+  echo "FAILED: $name"
+  wrong "$name"
+done
 echo
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$((passed + failed))" -gt 0 ] || { echo "test.sh: no test ran" >&2; exit 1; }

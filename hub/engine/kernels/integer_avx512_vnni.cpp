@@ -5,6 +5,7 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vnni")
@@ -13,8 +14,8 @@ namespace {
 
 using Whole = __m512i;
 using Real = __m512;
-constexpr int lanes = 16, parts = 1, tile_rows = 8;
-constexpr int busy_rows(PackedDtype dtype) { return dtype == PackedDtype::int4 ? 3 : 6; }
+constexpr int lanes = 16, parts = 1, tile_rows = 4, tile_panels = 3, vectors_at_once = 3;
+constexpr int rows_at_once = 8;
 
 inline Whole load(const std::byte* from) { return _mm512_load_si512(from); }
 inline Whole four_codes(const std::int8_t* from) {
@@ -38,6 +39,7 @@ inline Whole high_twos(Whole a, Whole b, Whole c) {
 }
 inline Whole dot(Whole sum, Whole w, Whole x) { return _mm512_dpbusd_epi32(sum, w, x); }
 inline Real to_real(Whole value) { return _mm512_cvtepi32_ps(value); }
+inline Whole to_whole(Real value) { return _mm512_cvtps_epi32(value); }
 inline Real real(float value) { return _mm512_set1_ps(value); }
 inline Real plus(Real a, Real b) { return _mm512_add_ps(a, b); }
 inline Real minus(Real a, Real b) { return _mm512_sub_ps(a, b); }
@@ -46,7 +48,7 @@ inline Real load_floats(const std::byte* from) { return _mm512_load_ps(from); }
 inline Real load_halves(const std::byte* from) {
     return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(from)));
 }
-inline void store(float* to, Real value) { _mm512_store_ps(to, value); }
+inline void store(float* to, Real value) { _mm512_storeu_ps(to, value); }
 
 #include "hub/engine/kernels/integer_vnni-inl.h"
 

@@ -5,6 +5,7 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
 
 HWY_PUSH_ATTRIBUTES("avx2,f16c,avxvnni")
@@ -13,8 +14,8 @@ namespace {
 
 using Whole = __m256i;
 using Real = __m256;
-constexpr int lanes = 8, parts = 2, tile_rows = 4;
-constexpr int busy_rows(PackedDtype) { return tile_rows + 1; }  // none; not measured
+constexpr int lanes = 8, parts = 2, tile_rows = 4, tile_panels = 1, vectors_at_once = 2;
+constexpr int rows_at_once = tile_rows;
 
 inline Whole load(const std::byte* from) {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
@@ -38,6 +39,7 @@ inline Whole high_twos(Whole a, Whole b, Whole c) {
 }
 inline Whole dot(Whole sum, Whole w, Whole x) { return _mm256_dpbusd_avx_epi32(sum, w, x); }
 inline Real to_real(Whole value) { return _mm256_cvtepi32_ps(value); }
+inline Whole to_whole(Real value) { return _mm256_cvtps_epi32(value); }
 inline Real real(float value) { return _mm256_set1_ps(value); }
 inline Real plus(Real a, Real b) { return _mm256_add_ps(a, b); }
 inline Real minus(Real a, Real b) { return _mm256_sub_ps(a, b); }
@@ -48,7 +50,7 @@ inline Real load_floats(const std::byte* from) {
 inline Real load_halves(const std::byte* from) {
     return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
 }
-inline void store(float* to, Real value) { _mm256_store_ps(to, value); }
+inline void store(float* to, Real value) { _mm256_storeu_ps(to, value); }
 
 #include "hub/engine/kernels/integer_vnni-inl.h"
 

@@ -18,7 +18,7 @@ constexpr int repeats = 3;  // the fastest counts: others use the machine, too
 }  // namespace
 
 std::uint32_t rows_where_faster(std::span<const RowTrial> trials) {
-    std::uint32_t rows = trials.empty() ? 0 : trials.back().rows + 1;
+    std::uint32_t rows = rows_never;
     for (std::size_t i = trials.size(); i-- > 0 && trials[i].many <= trials[i].few;)
         rows = trials[i].rows;
     return rows;

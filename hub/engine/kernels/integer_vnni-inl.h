@@ -6,141 +6,198 @@
 //   Whole, Real   vectors of `lanes` i32 and f32, and the operations on them that stand below
 //   parts         how many of them make a panel
 //   tile_rows     how many rows share a panel's loads
-//   busy_rows     with so many rows of a dtype and more, products take longer than their weights
-//                 take to come from memory
+//   tile_panels   how many panels share a row's
+//   rows_at_once  up to so many rows walk over one panel together: they wait for memory, which is
+//                 read without a stop then
+//   vectors_at_once   of the vectors of these panels, how many share a load of x: as registers go
 
-// Who is busy asks for the same place of the next panel: far enough ahead for memory, and a panel
-// fits the second cache. Fewer rows only wait for memory, and that would be one request more; a
-// single one asks for what is next.
-template <PackedDtype DTYPE, int ROWS>
+// Who computes for several rows asks for the same place of the next panels: far enough ahead for
+// memory, and three of them fit the second cache. The first rows do, each of them, since a
+// processor that has many lines on their way drops what more is asked for. Fewer rows only wait for
+// memory, and that would be one request more; a single one asks for what is next.
+constexpr std::uint32_t asking_rows = 16;
+constexpr int busy_rows(PackedDtype dtype) { return dtype == PackedDtype::int4 ? 3 : 6; }
+
+template <PackedDtype DTYPE, int ROWS, int PANELS, bool ASKS>
 inline void prefetch_weights(const std::byte* weights, std::size_t panel_bytes) {
     const char* at = reinterpret_cast<const char*>(weights);
-    if constexpr (ROWS >= busy_rows(DTYPE))
-        _mm_prefetch(at + panel_bytes, _MM_HINT_T1);
-    else if constexpr (ROWS == 1)
+    if constexpr (ROWS == 1)
         _mm_prefetch(at + 2048, _MM_HINT_T0);
+    else if constexpr (ASKS && (PANELS > 1 || ROWS >= busy_rows(DTYPE)))
+        _mm_prefetch(at + PANELS * panel_bytes, _MM_HINT_T1);
 }
 
-// Of int6, 16 inputs from three times 64 bytes.
-template <int ROWS>
-inline void sum_int6(Whole (&sums)[ROWS][parts], const std::byte* codes,
-                     const std::int8_t* const (&x)[ROWS], std::size_t first,
-                     std::uint32_t group_size, std::size_t panel_bytes) {
-    for (std::uint32_t k = 0; k < group_size; k += 16, codes += 192) {
+// The unsigned codes of 64 bytes of one panel, or of three times 64 in int6: [vectors of 4 inputs].
+template <PackedDtype DTYPE>
+constexpr int vectors = DTYPE == PackedDtype::int8   ? 1
+                        : DTYPE == PackedDtype::int6 ? 4
+                                                     : 2;
+template <PackedDtype DTYPE>
+inline void unpack(Whole (&w)[vectors<DTYPE>], const std::byte* codes) {
+    if constexpr (DTYPE == PackedDtype::int8) {
+        w[0] = plus_128(load(codes));
+    } else if constexpr (DTYPE == PackedDtype::int6) {
+        const Whole a = load(codes), b = load(codes + 64), c = load(codes + 128);
+        w[0] = low_six(a);
+        w[1] = low_six(b);
+        w[2] = low_six(c);
+        w[3] = high_twos(a, b, c);
+    } else {
+        const Whole both = load(codes);
+        w[0] = low_half(both);
+        w[1] = high_half(both);
+    }
+}
+
+// Adds one group: [rows][parts of the panels, one panel's after the other's].
+template <PackedDtype DTYPE, int ROWS, int PANELS, bool ASKS>
+inline void sum_group(Whole (&sums)[ROWS][PANELS * parts], const std::byte* codes,
+                      const std::int8_t* const (&x)[ROWS], std::size_t first,
+                      std::uint32_t group_size, std::size_t panel_bytes) {
+    constexpr int columns = PANELS * parts, at_once = std::min(columns, vectors_at_once);
+    static_assert(columns % at_once == 0);
+    constexpr std::uint32_t inputs = 4 * vectors<DTYPE>;
+    constexpr int lines = DTYPE == PackedDtype::int6 ? 3 : 1;
+    for (std::uint32_t k = 0; k < group_size; k += inputs, codes += lines * 64) {
+#pragma GCC unroll 6
+        for (int first_vector = 0; first_vector < columns; first_vector += at_once) {
+            Whole w[at_once][vectors<DTYPE>];
 #pragma GCC unroll 3
-        for (int b = 0; b < 3; ++b)
-            prefetch_weights<PackedDtype::int6, ROWS>(codes + b * 64, panel_bytes);
-#pragma GCC unroll 2
-        for (int i = 0; i < parts; ++i) {
-            const std::byte* at = codes + i * lanes * 4;
-            const Whole a = load(at), b = load(at + 64), c = load(at + 128);
-            const Whole w[4] = {low_six(a), low_six(b), low_six(c), high_twos(a, b, c)};
+            for (int i = 0; i < at_once; ++i) {
+                const int vector = first_vector + i, part = vector % parts;
+                const std::byte* at = codes + vector / parts * panel_bytes;
+#pragma GCC unroll 3
+                for (int line = 0; line < lines && part == 0; ++line)
+                    prefetch_weights<DTYPE, ROWS, PANELS, ASKS>(at + line * 64, panel_bytes);
+                unpack<DTYPE>(w[i], at + part * lanes * 4);
+            }
 #pragma GCC unroll 8
             for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 4
-                for (int j = 0; j < 4; ++j)
-                    sums[r][i] = dot(sums[r][i], w[j], four_codes(x[r] + first + k + 4 * j));
-        }
-    }
-}
-
-// Sums of one group: [rows][parts of the panel].
-template <PackedDtype DTYPE, int ROWS>
-inline void sum_group(Whole (&sums)[ROWS][parts], const std::byte* codes,
-                      const std::int8_t* const (&x)[ROWS], std::size_t first,
-                      std::uint32_t group_size, std::size_t panel_bytes) {
-    if constexpr (DTYPE == PackedDtype::int6)
-        return sum_int6<ROWS>(sums, codes, x, first, group_size, panel_bytes);
-    constexpr std::uint32_t inputs = DTYPE == PackedDtype::int8 ? 4 : 8;  // in 64 bytes
-    for (std::uint32_t k = 0; k < group_size; k += inputs, codes += 64) {
-        prefetch_weights<DTYPE, ROWS>(codes, panel_bytes);
-#pragma GCC unroll 2
-        for (int i = 0; i < parts; ++i) {
-            const Whole loaded = load(codes + i * lanes * 4);
-            if constexpr (DTYPE == PackedDtype::int8) {
-                const Whole w = plus_128(loaded);
-#pragma GCC unroll 8
-                for (int r = 0; r < ROWS; ++r)
-                    sums[r][i] = dot(sums[r][i], w, four_codes(x[r] + first + k));
-            } else {
-                const Whole low = low_half(loaded), high = high_half(loaded);
-#pragma GCC unroll 8
-                for (int r = 0; r < ROWS; ++r) {
-                    sums[r][i] = dot(sums[r][i], low, four_codes(x[r] + first + k));
-                    sums[r][i] = dot(sums[r][i], high, four_codes(x[r] + first + k + 4));
+                for (int j = 0; j < vectors<DTYPE>; ++j) {
+                    const std::size_t input = first + k + 4 * static_cast<std::size_t>(j);
+                    const Whole four = four_codes(x[r] + input);
+#pragma GCC unroll 3
+                    for (int i = 0; i < at_once; ++i) {
+                        Whole& sum = sums[r][first_vector + i];
+                        sum = dot(sum, w[i][j], four);
+                    }
                 }
-            }
         }
     }
 }
 
-// ROWS rows times one panel.
-template <PackedDtype DTYPE, int ROWS>
+// What a group's sums begin with: minus what its codes have too much, which int4 takes back later,
+// its zeros being another for each output.
+template <PackedDtype DTYPE>
+inline Whole first_sums(float x_sum) {
+    if constexpr (DTYPE == PackedDtype::int4)
+        return whole_zero();
+    else
+        return to_whole(times(real(x_sum), real(DTYPE == PackedDtype::int8 ? -128 : -32)));
+}
+
+// ROWS rows times PANELS panels.
+template <PackedDtype DTYPE, int ROWS, int PANELS, bool ASKS>
 void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
           const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {
+    constexpr int columns = PANELS * parts;
     const std::int8_t* x[ROWS];
-    Real totals[ROWS][parts];
+    const float *x_scales[ROWS], *x_sums[ROWS];
+    Real totals[ROWS][columns];
     for (int r = 0; r < ROWS; ++r) {
-        x[r] = rows.row_codes(first_row + static_cast<std::uint32_t>(r));
-        for (int i = 0; i < parts; ++i) totals[r][i] = real(0);
+        const std::uint32_t row = first_row + static_cast<std::uint32_t>(r);
+        x[r] = rows.row_codes(row);
+        x_scales[r] = rows.row_scales(row);
+        x_sums[r] = rows.row_sums(row);
+        for (int i = 0; i < columns; ++i) totals[r][i] = real(0);
     }
 
     const std::size_t panel_bytes = weights.panel_bytes();
     for (std::uint32_t group = 0; group < rows.num_groups; ++group) {
         const GroupPlace at = group_place<DTYPE>(weights, panel, group);
-        if constexpr (ROWS > 1) prefetch_weights<DTYPE, ROWS>(at.scales, panel_bytes);
-        Whole sums[ROWS][parts];
-        for (int r = 0; r < ROWS; ++r)
-            for (int i = 0; i < parts; ++i) sums[r][i] = whole_zero();
-        sum_group<DTYPE, ROWS>(sums, at.codes, x, std::size_t{group} * rows.group_size,
-                               rows.group_size, panel_bytes);
-
+        Whole sums[ROWS][columns];
         for (int r = 0; r < ROWS; ++r) {
-            const std::uint32_t row = first_row + static_cast<std::uint32_t>(r);
-            const Real x_scale = real(rows.row_scales(row)[group]),
-                       x_sum = real(rows.row_sums(row)[group]);
-            for (int i = 0; i < parts; ++i) {
-                const Real scale = DTYPE == PackedDtype::int8
-                                       ? load_floats(at.scales + i * lanes * 4)
-                                       : load_halves(at.scales + i * lanes * 2);
-                const Real zero = DTYPE == PackedDtype::int4
-                                      ? load_halves(at.scales + 32 + i * lanes * 2)
-                                      : real(DTYPE == PackedDtype::int8 ? 128 : 32);
-                const Real centred = minus(to_real(sums[r][i]), times(zero, x_sum));
-                totals[r][i] = plus(totals[r][i], times(times(scale, x_scale), centred));
+            const Whole begin = first_sums<DTYPE>(x_sums[r][group]);
+            for (int i = 0; i < columns; ++i) sums[r][i] = begin;
+        }
+        sum_group<DTYPE, ROWS, PANELS, ASKS>(
+            sums, at.codes, x, std::size_t{group} * rows.group_size, rows.group_size, panel_bytes);
+
+#pragma GCC unroll 6
+        for (int i = 0; i < columns; ++i) {
+            const std::byte* scales = at.scales + i / parts * panel_bytes;
+            const int part = i % parts;
+            if (ROWS > 1 && part == 0)
+                prefetch_weights<DTYPE, ROWS, PANELS, ASKS>(scales, panel_bytes);
+            const Real scale = DTYPE == PackedDtype::int8 ? load_floats(scales + part * lanes * 4)
+                                                          : load_halves(scales + part * lanes * 2);
+            Real zero = real(0);
+            if constexpr (DTYPE == PackedDtype::int4)
+                zero = load_halves(scales + 32 + part * lanes * 2);
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; ++r) {
+                Real centred = to_real(sums[r][i]);
+                if constexpr (DTYPE == PackedDtype::int4)
+                    centred = minus(centred, times(zero, real(x_sums[r][group])));
+                totals[r][i] = plus(totals[r][i],
+                                    times(times(scale, real(x_scales[r][group])), centred));
             }
         }
     }
 
-    const std::uint32_t width = panel_width(weights, panel);
-    for (int r = 0; r < ROWS; ++r) {
-        alignas(64) float line[panel_outs];
-        for (int i = 0; i < parts; ++i) store(line + i * lanes, totals[r][i]);
-        std::memcpy(out + static_cast<std::size_t>(r) * out_stride, line, width * sizeof(float));
+    for (int p = 0; p < PANELS; ++p) {
+        const std::uint32_t width = panel_width(weights, panel + static_cast<std::uint32_t>(p));
+        for (int r = 0; r < ROWS; ++r) {
+            float* to = out + static_cast<std::size_t>(r) * out_stride + p * panel_outs;
+            alignas(64) float line[panel_outs];
+            const bool is_whole = width == panel_outs;  // as most are: no call to copy a few bytes
+            for (int i = 0; i < parts; ++i)
+                store((is_whole ? to : line) + i * lanes, totals[r][p * parts + i]);
+            if (!is_whole) std::memcpy(to, line, width * sizeof(float));
+        }
     }
 }
 
-// The rows from first_row on, ROWS at most, in one walk over the panel.
-template <PackedDtype DTYPE, int ROWS>
+// The rows from first_row on, ROWS at most, in one walk over the panels.
+template <PackedDtype DTYPE, int ROWS, int PANELS>
 void last_tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
                const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {
     if constexpr (ROWS > 1)
         if (rows.num_rows - first_row < ROWS)
-            return last_tile<DTYPE, ROWS - 1>(out, out_stride, weights, rows, first_row, panel);
-    tile<DTYPE, ROWS>(out, out_stride, weights, rows, first_row, panel);
+            return last_tile<DTYPE, ROWS - 1, PANELS>(out, out_stride, weights, rows, first_row,
+                                                      panel);
+    tile<DTYPE, ROWS, PANELS, true>(out, out_stride, weights, rows, first_row, panel);
+}
+
+// PANELS at a time while there are as many, and of their rows at most ROWS; the first panel that is
+// left.
+template <PackedDtype DTYPE, int ROWS, int PANELS>
+std::uint32_t walk(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
+                   std::uint32_t panel, std::uint32_t panel_end) {
+    for (; panel_end - panel >= PANELS; panel += PANELS) {
+        const auto at = [&](std::uint32_t r) {
+            return out.data + r * out.stride + std::size_t{panel} * panel_outs;
+        };
+        std::uint32_t r = 0;
+        for (; r + ROWS <= x.num_rows && r < asking_rows; r += ROWS)
+            tile<DTYPE, ROWS, PANELS, true>(at(r), out.stride, weights, x, r, panel);
+        for (; r + ROWS <= x.num_rows; r += ROWS)
+            tile<DTYPE, ROWS, PANELS, false>(at(r), out.stride, weights, x, r, panel);
+        if (r < x.num_rows)
+            last_tile<DTYPE, ROWS - 1, PANELS>(at(r), out.stride, weights, x, r, panel);
+    }
+    return panel;
 }
 
 template <PackedDtype DTYPE>
 void product(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
              std::uint32_t panel_begin, std::uint32_t panel_end) {
-    for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel) {
-        const auto at = [&](std::uint32_t r) {
-            return out.data + r * out.stride + std::size_t{panel} * panel_outs;
-        };
-        std::uint32_t r = 0;
-        for (; r + tile_rows <= x.num_rows; r += tile_rows)
-            tile<DTYPE, tile_rows>(at(r), out.stride, weights, x, r, panel);
-        if (r < x.num_rows)
-            last_tile<DTYPE, tile_rows - 1>(at(r), out.stride, weights, x, r, panel);
+    std::uint32_t panel = panel_begin;
+    if (tile_panels > 1 && x.num_rows > rows_at_once) {
+        panel = walk<DTYPE, tile_rows, tile_panels>(out, weights, x, panel, panel_end);
+        if constexpr (tile_panels > 2)
+            panel = walk<DTYPE, tile_rows, 2>(out, weights, x, panel, panel_end);
     }
+    walk<DTYPE, rows_at_once, 1>(out, weights, x, panel, panel_end);
 }

@@ -931,14 +931,14 @@ TEST_F(EngineTest, DrainRefusesTheNewAndEndsTheOld) {
 
 TEST_F(EngineTest, StoppingEndsWhatRunsAndWhatWaits) {
     start({.sequences_max = 1});
-    experts_.close();
+    experts_.stall(true);  // an open round would let the first end before the engine stops
     auto a = submit(greedy(test::random_tokens(4, 256, 1), 200));
+    experts_.wait_for_stall();
     auto b = submit(greedy(test::random_tokens(4, 256, 1), 200));
-    std::thread stopper([&] { engine_.reset(); });
-    experts_.open();
-    stopper.join();
+    engine_.reset();
     EXPECT_EQ(get(a).end.reason, FinishReason::cancelled);
     EXPECT_EQ(get(b).end.reason, FinishReason::cancelled);
+    experts_.stall(false);
 }
 
 }  // namespace

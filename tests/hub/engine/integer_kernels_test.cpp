@@ -134,6 +134,12 @@ TEST_P(IntegerKernelsTest, APathGivesTheBitsOfThePortableOne) {
     for (const std::uint32_t group_size : {32u, 64u, 128u})
         for (const std::uint32_t num_in : {8u, 96u, 3 * group_size})
             shapes.push_back(rounded_weights(num_in == 96 ? 1 : 33, num_in, group_size));
+    // Panels in threes, in twos and one left over; the last whole and in part.
+    for (const std::uint32_t num_out : {72u, 96u, 109u}) {
+        shapes.push_back(int4_weights(num_out, 128, 64));
+        shapes.push_back(rounded_weights(num_out, 128));
+        shapes.push_back(rounded_weights(num_out, 128, 32));
+    }
 
     for (const Weights& weights : shapes)
         for (std::uint32_t num_rows = 1; num_rows <= 70; ++num_rows)
@@ -290,8 +296,7 @@ TEST(IntegerRowTrialTest, ManyRowsBeginWhereTheirWayIsNeverSlowerAgain) {
     using Trials = std::vector<RowTrial>;
     EXPECT_EQ(rows_where_faster(Trials{{5, 2, 1}, {8, 3, 3}, {16, 6, 4}}), 5u);
     EXPECT_EQ(rows_where_faster(Trials{{5, 2, 1}, {8, 3, 4}, {16, 6, 4}}), 16u);
-    EXPECT_EQ(rows_where_faster(Trials{{5, 2, 3}, {8, 3, 2}, {16, 6, 9}}), 17u);
-    EXPECT_EQ(rows_where_faster(Trials{}), 0u);
+    EXPECT_EQ(rows_where_faster(Trials{{5, 2, 3}, {8, 3, 2}, {16, 6, 9}}), rows_never);
 }
 
 // A product beside itself: nobody is faster but by chance. The trial ends and says a number of rows
@@ -302,7 +307,7 @@ TEST(IntegerRowTrialTest, EveryDtypeAndGroupIsTried) {
             const IntegerProduct product = integer_path().gemm.of(dtype);
             const std::uint32_t rows = rows_where_faster(product, product, 8, dtype, group_size);
             EXPECT_GE(rows, 8u);
-            EXPECT_LE(rows, 33u);
+            EXPECT_TRUE(rows <= 32 || rows == rows_never) << rows;
         }
 }
 
