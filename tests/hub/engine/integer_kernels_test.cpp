@@ -16,6 +16,7 @@
 #include "protocol/half.h"
 #include "protocol/tensor_format.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/hub/engine/integer_amx_emulated.h"
 
 namespace moex {
 namespace {
@@ -119,13 +120,8 @@ void expect_same_bits(const IntegerPath& path, const Weights& weights, std::uint
     EXPECT_TRUE(same(rows, false)) << where() << ", by index";
 }
 
-// One test per path, so that what a machine lacks is seen as skipped.
-class IntegerKernelsTest : public testing::TestWithParam<std::size_t> {};
-
-TEST_P(IntegerKernelsTest, APathGivesTheBitsOfThePortableOne) {
-    const IntegerPathChoice& choice = integer_paths()[GetParam()];
-    if (!choice.supported) GTEST_SKIP() << "SKIPPED: this machine has no " << choice.path->name;
-
+// Every dtype and group size, panels whole and in part.
+void expect_same_bits(const IntegerPath& path, std::uint32_t rows_max) {
     std::vector<Weights> shapes;
     for (const std::uint32_t group_size : {32u, 64u, 128u})
         shapes.push_back(int4_weights(group_size == 64 ? 17 : 40, 3 * group_size, group_size));
@@ -142,9 +138,28 @@ TEST_P(IntegerKernelsTest, APathGivesTheBitsOfThePortableOne) {
     }
 
     for (const Weights& weights : shapes)
-        for (std::uint32_t num_rows = 1; num_rows <= 70; ++num_rows)
-            expect_same_bits(*choice.path, weights, num_rows);
+        for (std::uint32_t num_rows = 1; num_rows <= rows_max; ++num_rows)
+            expect_same_bits(path, weights, num_rows);
 }
+
+// One test per path, so that what a machine lacks is seen as skipped.
+class IntegerKernelsTest : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(IntegerKernelsTest, APathGivesTheBitsOfThePortableOne) {
+    const IntegerPathChoice& choice = integer_paths()[GetParam()];
+    if (!choice.supported) GTEST_SKIP() << "SKIPPED: this machine has no " << choice.path->name;
+
+    expect_same_bits(*choice.path, 70);
+}
+
+#if defined(__x86_64__)
+// The code of the AMX path where no machine has tiles: what it loads, adds and stores.
+TEST(IntegerAmxTest, OverTilesInPlainLoopsItGivesTheBitsOfThePortableOne) {
+    if (!integer_avx512_vnni_supported())
+        GTEST_SKIP() << "SKIPPED: beside its tiles the path takes AVX512-VNNI";
+    expect_same_bits(test::amx_emulated(), 34);
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(EveryPath, IntegerKernelsTest,
                          testing::Range(std::size_t{0}, integer_paths().size()),
