@@ -213,7 +213,7 @@ void CallQueue::on_single(ByteView frame) {
     // Whoever asks so asks again after BUSY.
     const Unit unit{call.layer, call.expert};
     if (cache_.on_demand() && cache_.holds(unit) && !cache_.in_slots({&unit, 1})) {
-        cache_.foresee({&unit, 1});
+        cache_.expect(unit);
         return send_busy(call.sequence_id);
     }
 

@@ -71,6 +71,7 @@ bool SlotCache::in_slots(std::span<const Unit> units) const {
 }
 
 void SlotCache::count(std::span<const Unit> units) {
+    judge_.asked(units, slots());
     SlotCounters& counters = report_.status.slots;
     for (const Unit& unit : units) {
         ++counters.asked;
@@ -165,6 +166,7 @@ Status SlotCache::begin_hints() {
         const Unit next = foreseen_.back();
         foreseen_.pop_back();
         if (!holds(next) || store_.holds(next) || has_expired(next)) continue;
+        if (!judge_.worth(next, !has_free_slot())) continue;
         const HeldBlob blob = platform_.find_blob(held_.at(next).hash);
         if (!blob) {
             fetch(next, false);
@@ -301,6 +303,7 @@ bool SlotCache::make_room(bool for_group) {
 
         if (held.foreseen) ++report_.status.slots.wasted;
         held.foreseen = false;
+        if (!for_group) judge_.left(unit);
         drop(Unit(unit));
         return true;
     }
@@ -365,9 +368,24 @@ void SlotCache::end_use(std::span<const Unit> units) {
 
 void SlotCache::foresee(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms) {
     if (!on_demand()) return;
+    judge_.hinted(units);
+    take_hints(units, deadlines_ms);
+}
+
+void SlotCache::expect(Unit unit) {
+    if (!on_demand()) return;
+    judge_.certain(unit);
+    take_hints({&unit, 1}, {});
+}
+
+void SlotCache::take_hints(std::span<const Unit> units,
+                           std::span<const std::uint16_t> deadlines_ms) {
     // The newest word counts: what was foreseen before and is not on its way has come too late.
     foreseen_.assign(units.rbegin(), units.rend());
     std::erase_if(foreseen_, [this](const Unit& unit) { return !holds(unit); });
+    std::erase_if(foreseen_, [this](const Unit& unit) {
+        return !judge_.worth(unit, !store_.holds(unit) && !has_free_slot());
+    });
     hinted_ = std::set<Unit>(foreseen_.begin(), foreseen_.end());
     report_.status.slots.wasted += std::erase_if(unplaced_, [this](const auto& one) {
         return !wanted(one.first) && !hinted_.contains(one.first);
@@ -381,7 +399,7 @@ void SlotCache::foresee(std::span<const Unit> units, std::span<const std::uint16
         held->second.hinted_ms = platform_.now_ms();
         const bool has_deadline = i < deadlines_ms.size() && deadlines_ms[i] > 0;
         held->second.expires_ms = has_deadline ? platform_.now_ms() + deadlines_ms[i] : 0;
-        if (!store_.holds(unit)) continue;
+        if (!store_.holds(unit) || !hinted_.contains(unit)) continue;
         held->second.last_used = clock_;
         rank(unit, held->second);
     }

@@ -17,6 +17,7 @@
 
 #include "protocol/life_guard.h"
 #include "web-worker/group_runner.h"
+#include "web-worker/hint_judge.h"
 #include "web-worker/status_report.h"
 #include "web-worker/transfer_choice.h"
 #include "web-worker/unit_store.h"
@@ -89,10 +90,12 @@ class SlotCache {
     void begin_use(std::span<const Unit> units);
     void end_use(std::span<const Unit> units);
 
-    // Will be asked for soon, the surest first: brought while no group waits for others. What is
-    // not held is passed over. `deadlines_ms`, as many or none: from now on, after which one is
-    // dropped; 0: it has none.
+    // Will be asked for soon, the surest first: brought while no group waits for others, where it
+    // is worth its way (hint_judge.h). What is not held is passed over. `deadlines_ms`, as many or
+    // none: from now on, after which one is dropped; 0: it has none.
     void foresee(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms = {});
+    // Was asked for and will be again: brought as if it were foreseen, whatever hints are worth.
+    void expect(Unit unit);
     // Where a unit that is held lies now.
     UnitTier tier_of(Unit unit) const;
 
@@ -121,6 +124,7 @@ class SlotCache {
     bool has_free_slot() const { return store_.num_units() < store_.slots_max(); }
     bool make_room(bool for_group);
     bool wanted(Unit unit) const;
+    void take_hints(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms);
     void count_lead(Unit unit);
     void fetch(Unit unit, bool urgent);
     void arrived(Unit unit, Result<Bytes> blob);
@@ -166,6 +170,7 @@ class SlotCache {
     std::map<Unit, Bytes> unplaced_;  // here, and no slot is free
     std::uint64_t fetch_number_ = 0;
     bool goes_on_soon_ = false;
+    HintJudge judge_;
     std::optional<TransferChoice> transfers_;  // who brings what lies in memory; none did yet
     std::uint64_t brought_ = 0;                // when the last group was answered
     LifeGuard life_;

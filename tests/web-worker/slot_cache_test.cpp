@@ -232,6 +232,38 @@ TEST(SlotCacheTest, WrongHintsCostNoAnswer) {
         }
 }
 
+// The second of two is never asked for: it is not brought any more, and the first one is.
+TEST(SlotCacheTest, HintsOfARankThatIsNeverRightAreLeftAlone) {
+    CacheStage stage;
+    stage.remembers = true;
+    constexpr std::uint16_t never = num_held - 1;
+    const SlotCounters& now = stage.status().slots;
+    std::uint32_t turn = stage.slots;  // those before lie in slots
+    const auto turns = [&](int count) {
+        for (; count > 0; --count, ++turn) {
+            const auto right = static_cast<std::uint16_t>(turn % never);
+            const SlotCounters before = now;
+            stage.hint({right, never});
+            stage.run_until([&] { return now.prefetched > before.prefetched; });
+            stage.ask(right);
+        }
+    };
+    turns(2 * num_held);
+
+    const SlotCounters before = now;
+    turns(num_held);
+    EXPECT_EQ(now.resident - before.resident, num_held) << "the first is there";
+    EXPECT_EQ(now.prefetched - before.prefetched, num_held) << "and nobody else";
+
+    // Asked for without a group, it is brought all the same.
+    stage.hint({static_cast<std::uint16_t>(turn % never), never});
+    stage.give(encode_dispatch(
+        {.sequence_id = 1000, .expert = never, .x = std::vector<float>(96), .gates = {0}}, 96,
+        false));
+    EXPECT_EQ(decode_frame_header(stage.next(FrameType::busy))->sequence_id, 1000u);
+    stage.run_until([&] { return now.prefetched == before.prefetched + num_held + 2u; });
+}
+
 // An expert that lies in this machine's memory goes from there to a slot.
 TEST(SlotCacheTest, WhatLiesInMemoryIsNotFetched) {
     CacheStage stage;
