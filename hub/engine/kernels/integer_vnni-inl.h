@@ -13,15 +13,15 @@
 
 // Who computes for several rows asks for the same place of the next panels: far enough ahead for
 // memory, and three of them fit the second cache. The first rows do, each of them, since a
-// processor that has many lines on their way drops what more is asked for. Fewer rows only wait for
-// memory, and that would be one request more; a single one asks for what is next.
+// processor that has many lines on their way drops what more is asked for. One or two ask for what
+// is next; those between only wait for memory, and that would be one request more.
 constexpr std::uint32_t asking_rows = 16;
 constexpr int busy_rows(PackedDtype dtype) { return dtype == PackedDtype::int4 ? 3 : 6; }
 
 template <PackedDtype DTYPE, int ROWS, int PANELS, bool ASKS>
 inline void prefetch_weights(const std::byte* weights, std::size_t panel_bytes) {
     const char* at = reinterpret_cast<const char*>(weights);
-    if constexpr (ROWS == 1)
+    if constexpr (ROWS <= 2)
         _mm_prefetch(at + 2048, _MM_HINT_T0);
     else if constexpr (ASKS && (PANELS > 1 || ROWS >= busy_rows(DTYPE)))
         _mm_prefetch(at + PANELS * panel_bytes, _MM_HINT_T1);
