@@ -88,12 +88,13 @@ report() {
     /<testcase / { print attribute("time") "\t" attribute("name") "\t" attribute("status") }' "$build/tests.xml"
 }
 named() { report | awk -F '\t' -v wanted="$1" '$3 == wanted { print "  " $2 }'; }
-# Where a failed test said what is wrong: a log that is cut in the middle still has its end.
+# Where a failed test said what is wrong, or its last lines: a log that is cut in the middle still has its end.
 wrong() {
-  awk -v name="$1" '
+  local said
+  said=$(awk -v name="$1" '
     / Testing: / { is_its = substr($0, index($0, " Testing: ") + 10) == name }
-    is_its' Testing/Temporary/LastTest.log |
-    grep -E -A 25 '^ *not ok|: Failure$|ERROR: |: fatal' | head -n 60 || true
+    is_its' Testing/Temporary/LastTest.log)
+  grep -E -A 25 '^ *not ok|: Failure$|ERROR: |: fatal' <<< "$said" | head -n 60 || tail -n 30 <<< "$said"
 }
 passed=$(named run | wc -l) failed=$(named fail | wc -l) skipped=$(named notrun | wc -l)
 echo
