@@ -90,10 +90,11 @@ report() {
 named() { report | awk -F '\t' -v wanted="$1" '$3 == wanted { print "  " $2 }'; }
 # Where a failed test said what is wrong, or its last lines: a log that is cut in the middle still has its end.
 wrong() {
-  local said
+  local said log=Testing/Temporary/LastTest.log
+  [ -f "$log" ] || return 0
   said=$(awk -v name="$1" '
     / Testing: / { is_its = substr($0, index($0, " Testing: ") + 10) == name }
-    is_its' Testing/Temporary/LastTest.log)
+    is_its' "$log")
   grep -E -A 25 '^ *not ok|: Failure$|ERROR: |: fatal' <<< "$said" | head -n 60 || tail -n 30 <<< "$said"
 }
 passed=$(named run | wc -l) failed=$(named fail | wc -l) skipped=$(named notrun | wc -l)

@@ -29,6 +29,14 @@ cat > "$scratch/report.xml" <<'XML'
   </testcase>
 </testsuite>
 XML
+mkdir -p "$scratch/build/Testing/Temporary"
+cat > "$scratch/build/Testing/Temporary/LastTest.log" <<'LOG'
+1/2 Testing: A.Passes
+a_test.cpp:1: Failure
+2/2 Testing: A.Fails
+a_test.cpp:3: Failure
+two is not three
+LOG
 run() {   # run CTEST_CODE CMAKE_CODE ARGUMENTS...: test.sh's exit status in `code`, what it said in `said`
   code=0
   : > "$scratch/calls"
@@ -40,6 +48,9 @@ run 8 0
 [ "$code" != 0 ] || complain "a failed test leaves exit status 0"
 grep -qx '1 passed, 1 failed, 1 skipped' <<< "$said" || complain "the count is wrong: $(tail -1 <<< "$said")"
 grep -qx '  A.IsSkipped' <<< "$said" || complain "what was skipped is not named"
+
+grep -A 2 -x 'FAILED: A.Fails' <<< "$said" | grep -qx 'two is not three' || complain "why a test failed is not told"
+[ "$(grep -c ': Failure' <<< "$said")" = 1 ] || complain "of a test that passed it is told why it failed"
 
 run 0 0
 [ "$code" = 0 ] || complain "tests that pass leave exit status $code"
