@@ -95,7 +95,7 @@ wrong() {
   said=$(awk -v name="$1" '
     / Testing: / { is_its = substr($0, index($0, " Testing: ") + 10) == name }
     is_its' "$log")
-  grep -E -A 25 '^ *not ok|: Failure$|ERROR: |: fatal' <<< "$said" | head -n 60 || tail -n 30 <<< "$said"
+  grep -E -A 25 '^ *not ok|: Failure$|ERROR: |: fatal' <<< "$said" | sed -n 1,60p || tail -n 30 <<< "$said"
 }
 passed=$(named run | wc -l) failed=$(named fail | wc -l) skipped=$(named notrun | wc -l)
 echo

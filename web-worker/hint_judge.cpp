@@ -1,11 +1,13 @@
 #include "web-worker/hint_judge.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace moex {
 namespace {
 
-// What nobody tries any more is forgotten in some thousand hints, and tried again.
+// A group that nobody left before: what is not tried is forgotten in some thousand of them, and
+// tried again.
 constexpr double kept_of_missed = 1 - 1.0 / 1024;
 
 }  // namespace
@@ -25,8 +27,8 @@ void HintJudge::asked(std::span<const Unit> units, std::uint32_t num_slots) {
     const auto is_asked = [&](std::uint16_t expert) {
         return std::find(units.begin(), units.end(), Unit{layer, expert}) != units.end();
     };
-    pass_units_ -= asked_[layer];
-    pass_units_ += asked_[layer] = static_cast<std::uint32_t>(units.size());
+    num_asked_ += units.size();
+    const std::uint64_t since = num_asked_ - std::exchange(asked_before_[layer], num_asked_);
 
     if (const auto hints = hinted_.extract(layer)) {
         const std::vector<std::uint16_t>& experts = hints.mapped();
@@ -41,13 +43,16 @@ void HintJudge::asked(std::span<const Unit> units, std::uint32_t num_slots) {
         }
     }
 
-    if (const auto gone = left_.extract(layer)) {
-        // Where slots take less than all layers ask, everybody leaves before he is asked again.
-        const bool would_stay = num_slots >= pass_units_;
-        for (const std::uint16_t expert : gone.mapped()) {
-            const double was_missed = would_stay && is_asked(expert) ? 1 : 0;
-            missed_ += newest_share * (was_missed - missed_);
-        }
+    const auto gone = left_.extract(layer);
+    if (!gone) {
+        missed_ *= kept_of_missed;
+        return;
+    }
+    // Where others ask for more than the slots take, everybody leaves before he is asked again.
+    const bool would_stay = num_slots >= since;
+    for (const std::uint16_t expert : gone.mapped()) {
+        const double was_missed = would_stay && is_asked(expert) ? 1 : 0;
+        missed_ += newest_share * (was_missed - missed_);
     }
 }
 
@@ -64,12 +69,10 @@ std::size_t HintJudge::rank_of(Unit unit) const {
     return std::min(static_cast<std::size_t>(at - hints->second.begin()), num_ranks - 1);
 }
 
-bool HintJudge::worth(Unit unit, bool leaves) {
+bool HintJudge::worth(Unit unit, bool leaves) const {
     const std::size_t rank = rank_of(unit);
     if (rank == num_ranks) return true;
-    if (right_[rank] >= right_min && (!leaves || right_[rank] > missed_)) return true;
-    missed_ *= kept_of_missed;
-    return false;
+    return right_[rank] >= right_min && (!leaves || right_[rank] > missed_);
 }
 
 }  // namespace moex

@@ -19,6 +19,8 @@ namespace moex {
 
 class HintJudge {
   public:
+    HintJudge() { right_.fill(1); }
+
     // Ranks from the last on count as one.
     static constexpr std::size_t num_ranks = 16;
     // How much of an estimate the newest group makes.
@@ -35,28 +37,22 @@ class HintJudge {
     // It left its slot for a hint.
     void left(Unit unit) { left_[unit.layer].insert(unit.expert); }
 
-    // The rank among its layer's newest hints; none: num_ranks.
-    std::size_t rank_of(Unit unit) const;
-    // To be brought? `leaves`: another leaves its slot for it. Somebody who was named by no hint
-    // is.
-    bool worth(Unit unit, bool leaves);
+    // To be brought? `leaves`: another leaves its slot for it. Who stands in no hint is.
+    bool worth(Unit unit, bool leaves) const;
 
     double right(std::size_t rank) const { return right_.at(rank); }
     double missed() const { return missed_; }
 
   private:
+    // The rank among its layer's newest hints; none: num_ranks.
+    std::size_t rank_of(Unit unit) const;
+
     std::map<std::uint16_t, std::vector<std::uint16_t>> hinted_;  // of layers: experts by rank
     std::map<std::uint16_t, std::set<std::uint16_t>> left_;       // since a layer's last group
-    std::map<std::uint16_t, std::uint32_t> asked_;  // how many its last group had; of all: a pass
-    std::uint32_t pass_units_ = 0;
-    std::array<double, num_ranks> right_ = filled();
+    std::uint64_t num_asked_ = 0;                                 // experts, by all groups
+    std::map<std::uint16_t, std::uint64_t> asked_before_;  // the same behind a layer's last group
+    std::array<double, num_ranks> right_{};
     double missed_ = 0;  // of those that left
-
-    static constexpr std::array<double, num_ranks> filled() {
-        std::array<double, num_ranks> all{};
-        all.fill(1);
-        return all;
-    }
 };
 
 }  // namespace moex

@@ -382,10 +382,8 @@ void SlotCache::take_hints(std::span<const Unit> units,
                            std::span<const std::uint16_t> deadlines_ms) {
     // The newest word counts: what was foreseen before and is not on its way has come too late.
     foreseen_.assign(units.rbegin(), units.rend());
-    std::erase_if(foreseen_, [this](const Unit& unit) { return !holds(unit); });
-    std::erase_if(foreseen_, [this](const Unit& unit) {
-        return !judge_.worth(unit, !store_.holds(unit) && !has_free_slot());
-    });
+    std::erase_if(foreseen_,
+                  [this](const Unit& unit) { return !holds(unit) || !judge_.worth(unit, false); });
     hinted_ = std::set<Unit>(foreseen_.begin(), foreseen_.end());
     report_.status.slots.wasted += std::erase_if(unplaced_, [this](const auto& one) {
         return !wanted(one.first) && !hinted_.contains(one.first);

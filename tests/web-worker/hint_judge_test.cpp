@@ -76,14 +76,14 @@ TEST(HintJudgeTest, LateRanksCountAsOne) {
     EXPECT_DOUBLE_EQ(judge.right(HintJudge::num_ranks - 1), 1 - HintJudge::newest_share * 0.75);
 }
 
-// A hint is right every second time; who leaves for it is asked again each time.
+// A hint is right every second time; who leaves for it is asked again each time. Between, another
+// layer asks for three.
 void leave_and_be_asked(Judged& judge, std::uint32_t num_slots) {
     for (std::uint16_t turn = 0; turn < 200; ++turn) {
         judge.hint(0, {7});
         judge.left({0, 1});
-        judge.ask(
-            0, turn % 2 == 0 ? std::vector<std::uint16_t>{1, 7} : std::vector<std::uint16_t>{1, 2},
-            num_slots);
+        judge.ask(1, {1, 2, 3});
+        judge.ask(0, {1, static_cast<std::uint16_t>(turn % 2 == 0 ? 7 : 2)}, num_slots);
     }
     judge.hint(0, {7});
 }
@@ -91,18 +91,18 @@ void leave_and_be_asked(Judged& judge, std::uint32_t num_slots) {
 TEST(HintJudgeTest, WhoIsAskedMoreOftenThanAHintIsRightKeepsItsSlot) {
     Judged judge;
     leave_and_be_asked(judge, many_slots);
-    EXPECT_GT(judge.missed(), 0.99);
+    EXPECT_GT(judge.missed(), 0.9);
     EXPECT_FALSE(judge.worth({0, 7}, true));
     EXPECT_TRUE(judge.worth({0, 7}, false)) << "where a slot is free";
 
-    int tries = 0;
-    while (!judge.worth({0, 7}, true)) ASSERT_LT(++tries, 2000) << "it is tried again one day";
-    EXPECT_GT(tries, 100);
+    int groups = 0;
+    for (; !judge.worth({0, 7}, true); judge.ask(1, {1}))
+        ASSERT_LT(++groups, 2000) << "it is tried again one day";
+    EXPECT_GT(groups, 100);
 }
 
 TEST(HintJudgeTest, WhereEverybodyLeavesBeforeTheyAreAskedAgainNobodyIsMissed) {
     Judged judge;
-    judge.ask(1, {1, 2, 3});
     leave_and_be_asked(judge, 4);  // of five that both layers ask
     EXPECT_DOUBLE_EQ(judge.missed(), 0);
     EXPECT_TRUE(judge.worth({0, 7}, true));

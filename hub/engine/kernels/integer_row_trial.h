@@ -15,9 +15,9 @@ struct RowTrial {
     double few = 0, many = 0;
 };
 
+inline constexpr std::uint32_t rows_never = ~std::uint32_t{0};
 // The fewest rows tried from which on `many` was never slower; where it was with the most, never.
 // `trials` by ascending rows.
-inline constexpr std::uint32_t rows_never = ~std::uint32_t{0};
 std::uint32_t rows_where_faster(std::span<const RowTrial> trials);
 
 // The same of two products, tried from `rows_min` to 32 rows on weights that a core's own cache

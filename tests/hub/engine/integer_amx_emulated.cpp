@@ -58,8 +58,8 @@ void store(int from, void* memory, std::size_t stride) {
                     static_cast<std::size_t>(tile.row_bytes));
 }
 
-// sum[m][n] += x[m][4 k + i] w[k][4 n + i]; x signed, w of WEIGHT.
-template <class WEIGHT>
+// sum[m][n] += x[m][4 k + i] w[k][4 n + i]; x signed, w of Weight.
+template <class Weight>
 void dot(int sum, int x, int w) {
     Tile& c = configured(sum);
     const Tile &a = configured(x), &b = configured(w);
@@ -72,7 +72,7 @@ void dot(int sum, int x, int w) {
             for (int k = 0; k < b.rows; ++k)
                 for (int i = 0; i < 4; ++i)
                     total += static_cast<std::int8_t>(a.data[m][4 * k + i]) *
-                             static_cast<WEIGHT>(b.data[k][4 * n + i]);
+                             static_cast<Weight>(b.data[k][4 * n + i]);
             std::memcpy(c.data[m] + 4 * n, &total, 4);
         }
 }
