@@ -15,11 +15,12 @@
 namespace moex {
 namespace {
 
-// How much one compute thread takes at a time: below this the work is done sooner than a second
-// thread wakes for it (some 10 us).
-constexpr std::size_t norm_rows_grain = 16;         // one walk over a row of hidden_size
-constexpr std::size_t rotate_rows_grain = 8;        // bias, norm and rotation of q, k and v
-constexpr std::size_t attend_floats_grain = 65536;  // keys and values that are read
+// How much one compute thread takes at a time, a microsecond or more: threads that look for the
+// next loop meet within four.
+constexpr std::size_t add_rows_grain = 4;  // a few walks over a row of hidden_size
+constexpr std::size_t route_rows_grain = 4;
+constexpr std::size_t rotate_heads_grain = 4;  // bias, norm, rotation of a kv head's q, k and v
+constexpr std::size_t attend_floats_grain = 16384;  // keys and values that are read
 
 // One layer's round of a part: what it reads and writes while it is in flight.
 struct ExpertCall {
@@ -81,9 +82,10 @@ struct Decoder::State {
     std::uint32_t kv_size() const { return config.num_kv_heads * config.head_dim; }
 
     Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
-    void norm_rows(MicroBatch& batch, std::span<const float> weight);
     void embed(MicroBatch& batch);
     void project(MicroBatch& batch, std::uint32_t layer);
+    void turn_heads(MicroBatch& batch, std::uint32_t layer, std::size_t row, std::uint32_t kv_head);
+    void turn_all_heads(MicroBatch& batch, std::uint32_t layer);
     AttentionShape shape() const {
         return {config.num_heads, config.num_kv_heads, config.head_dim};
     }
@@ -152,17 +154,6 @@ std::unique_ptr<Decoder> Decoder::twin(ThreadPool& threads) const {
     return decoder;
 }
 
-void Decoder::State::norm_rows(MicroBatch& batch, std::span<const float> weight) {
-    rows_out(batch.normed, config.hidden_size, batch.rows.size());
-    threads.parallel_for(batch.rows.size(), norm_rows_grain,
-                         [&](std::size_t begin, std::size_t end) {
-                             for (std::size_t r = begin; r < end; ++r)
-                                 rms_norm(row_of(batch.normed, r, config.hidden_size),
-                                          row_of(batch.x, r, config.hidden_size), weight,
-                                          static_cast<float>(config.rms_norm_eps));
-                         });
-}
-
 void Decoder::State::embed(MicroBatch& batch) {
     rows_out(batch.x, config.hidden_size, batch.rows.size());
     rows_out(batch.cos_sin, config.head_dim, batch.rows.size());
@@ -174,44 +165,57 @@ void Decoder::State::embed(MicroBatch& batch) {
     }
 }
 
-// q, k and v of norm(x), normed and rotated; k and v enter the cache.
+// q, k and v of norm(x).
 void Decoder::State::project(MicroBatch& batch, std::uint32_t layer_index) {
+    const TraceSpan span(trace_row, "qkv");
     const DecoderLayer& layer = weights.layers[layer_index];
     const std::size_t num_rows = batch.rows.size();
-    const float eps = static_cast<float>(config.rms_norm_eps);
-
-    norm_rows(batch, layer.input_norm);
-    const RowsIn normed = rows_in(batch.normed, config.hidden_size, num_rows);
+    rows_out(batch.normed, config.hidden_size, num_rows);
     const HubProduct qkv[] = {{rows_out(batch.q, q_size(), num_rows), &layer.q},
                               {rows_out(batch.k, kv_size(), num_rows), &layer.k},
                               {rows_out(batch.v, kv_size(), num_rows), &layer.v}};
-    multiply(qkv, normed, batch.codes, threads);
+    multiply(qkv, rows_in(batch.normed, config.hidden_size, num_rows), batch.codes, threads,
+             [&](std::size_t r) {
+                 rms_norm(row_of(batch.normed, r, config.hidden_size),
+                          row_of(batch.x, r, config.hidden_size), layer.input_norm,
+                          static_cast<float>(config.rms_norm_eps));
+             });
+}
 
-    threads.parallel_for(num_rows, rotate_rows_grain, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t r = begin; r < end; ++r) {
-            const SequenceRow& row = batch.rows[r];
-            const auto q = row_of(batch.q, r, q_size()), k = row_of(batch.k, r, kv_size()),
-                       v = row_of(batch.v, r, kv_size());
+// A row's heads of one kv head, with their biases, normed and rotated; k and v enter the cache.
+void Decoder::State::turn_heads(MicroBatch& batch, std::uint32_t layer_index, std::size_t r,
+                                std::uint32_t kv_head) {
+    const DecoderLayer& layer = weights.layers[layer_index];
+    const SequenceRow& row = batch.rows[r];
+    const std::size_t head = config.head_dim, group = shape().heads_per_kv() * head;
+    const auto q = row_of(batch.q, r, q_size()).subspan(kv_head * group, group),
+               k = row_of(batch.k, r, kv_size()).subspan(kv_head * head, head),
+               v = row_of(batch.v, r, kv_size()).subspan(kv_head * head, head);
 
-            if (config.attention_bias) {
-                add_to(q, layer.q_bias);
-                add_to(k, layer.k_bias);
-                add_to(v, layer.v_bias);
-            }
+    if (config.attention_bias) {
+        add_to(q, std::span(layer.q_bias).subspan(kv_head * group, group));
+        add_to(k, std::span(layer.k_bias).subspan(kv_head * head, head));
+        add_to(v, std::span(layer.v_bias).subspan(kv_head * head, head));
+    }
 
-            const auto turn = [&](std::span<float> heads, std::span<const float> norm) {
-                for (std::size_t at = 0; at < heads.size(); at += config.head_dim) {
-                    const auto one = heads.subspan(at, config.head_dim);
-                    if (!norm.empty()) rms_norm(one, one, norm, eps);
-                    Rope::rotate(one, row_of(batch.cos_sin, r, config.head_dim));
-                }
-            };
-
-            turn(q, layer.q_norm);
-            turn(k, layer.k_norm);
-
-            row.kv->store(layer_index, row.position, k, v);
+    const auto turn = [&](std::span<float> heads, std::span<const float> norm) {
+        for (std::size_t at = 0; at < heads.size(); at += head) {
+            const auto one = heads.subspan(at, head);
+            if (!norm.empty()) rms_norm(one, one, norm, static_cast<float>(config.rms_norm_eps));
+            Rope::rotate(one, row_of(batch.cos_sin, r, head));
         }
+    };
+    turn(q, layer.q_norm);
+    turn(k, layer.k_norm);
+    row.kv->store_head(layer_index, kv_head, row.position, k, v);
+}
+
+void Decoder::State::turn_all_heads(MicroBatch& batch, std::uint32_t layer_index) {
+    const std::size_t num_heads = batch.rows.size() * config.num_kv_heads;
+    threads.parallel_for(num_heads, rotate_heads_grain, [&](std::size_t i, std::size_t end) {
+        for (; i < end; ++i)
+            turn_heads(batch, layer_index, i / config.num_kv_heads,
+                       static_cast<std::uint32_t>(i % config.num_kv_heads));
     });
 }
 
@@ -241,6 +245,7 @@ std::vector<AttendTask> Decoder::State::attend_tasks(MicroBatch& batch,
 }
 
 void Decoder::State::attend_rows(MicroBatch& batch, std::uint32_t layer_index) {
+    const TraceSpan span(trace_row, "attend");
     rows_out(batch.attended, q_size(), batch.rows.size());
     const std::vector<AttendTask> tasks = attend_tasks(batch, layer_index);
     const auto out_of = [&](const AttendTask& task) {
@@ -257,12 +262,22 @@ void Decoder::State::attend_rows(MicroBatch& batch, std::uint32_t layer_index) {
     }
     // One task is more than a thread's share of all: threads share its blocks.
     const bool is_split = most_blocks > 1 && most_blocks * threads.num_threads() > num_blocks;
+    // Rows that see none of each other are turned by who attends.
+    const bool are_alone = std::adjacent_find(batch.rows.begin(), batch.rows.end(),
+                                              [](const SequenceRow& a, const SequenceRow& b) {
+                                                  return a.kv == b.kv;
+                                              }) == batch.rows.end();
+    if (is_split || !are_alone) turn_all_heads(batch, layer_index);
     if (is_split) return attend_split(batch, tasks, num_blocks, out_of);
 
     const std::size_t grain = std::max<std::size_t>(
         1, attend_floats_grain * tasks.size() / (floats + 1));
-    threads.parallel_for(tasks.size(), grain, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t i = begin; i < end; ++i) attend(out_of(tasks[i]), tasks[i], shape());
+    threads.parallel_for(tasks.size(), grain, [&](std::size_t i, std::size_t end) {
+        for (; i < end; ++i) {
+            if (are_alone)
+                turn_heads(batch, layer_index, i / config.num_kv_heads, tasks[i].kv_head);
+            attend(out_of(tasks[i]), tasks[i], shape());
+        }
     });
 }
 
@@ -299,7 +314,7 @@ void Decoder::State::attend_split(MicroBatch& batch, std::span<const AttendTask>
                     shape());
 }
 
-// x += o(attention(norm(x))); the rows' keys and values enter
+// x += o(attention(norm(x))), and norm of that; the rows' keys and values enter
 // the cache first, so rows of one sequence see each other.
 void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
     const DecoderLayer& layer = weights.layers[layer_index];
@@ -308,22 +323,26 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
 
     attend_rows(batch, layer_index);
 
+    const TraceSpan span(trace_row, "o");
     const HubProduct out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), &layer.o}};
     multiply(out, rows_in(batch.attended, q_size(), num_rows), batch.codes, threads);
 
-    for (std::size_t r = 0; r < num_rows; ++r) {
-        if (config.has_o_bias())
-            add_to(row_of(batch.projected, r, config.hidden_size), layer.o_bias);
-        add_to(row_of(batch.x, r, config.hidden_size),
-               row_of(batch.projected, r, config.hidden_size));
-    }
+    threads.parallel_for(num_rows, add_rows_grain, [&](std::size_t r, std::size_t end) {
+        for (; r < end; ++r) {
+            const auto x = row_of(batch.x, r, config.hidden_size),
+                       projected = row_of(batch.projected, r, config.hidden_size);
+            if (config.has_o_bias()) add_to(projected, layer.o_bias);
+            add_to(x, projected);
+            rms_norm(row_of(batch.normed, r, config.hidden_size), x, layer.post_attention_norm,
+                     static_cast<float>(config.rms_norm_eps));
+        }
+    });
 }
 
 void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
     const std::size_t num_rows = batch.rows.size(), hidden = config.hidden_size,
                       inner = config.intermediate_size;
 
-    norm_rows(batch, layer.post_attention_norm);
     const RowsIn normed = rows_in(batch.normed, hidden, num_rows);
     const HubProduct gate_up[] = {{rows_out(batch.gate, inner, num_rows), &layer.gate},
                                   {rows_out(batch.up, inner, num_rows), &layer.up}};
@@ -356,17 +375,20 @@ void Decoder::State::be_patient(const MicroBatch& batch, ExpertCall& call,
 
 // The logits of normed rows, and whom they choose.
 void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call) {
+    const TraceSpan span(trace_row, "router");
     const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
     const MatmulJob router[] = {{rows_out(batch.router_logits, config.num_experts, num_rows),
                                  layer.router,
                                  rows_in(batch.normed, config.hidden_size, num_rows)}};
     matmul(router, threads);
 
-    for (std::uint32_t r = 0; r < num_rows; ++r)
-        route(row_of(batch.router_logits, r, config.num_experts),
-              {config.top_k, config.norm_topk_prob},
-              std::span(call.ids).subspan(std::size_t{r} * config.top_k, config.top_k),
-              row_of(call.weights, r, config.top_k));
+    threads.parallel_for(num_rows, route_rows_grain, [&](std::size_t r, std::size_t end) {
+        for (; r < end; ++r)
+            route(row_of(batch.router_logits, r, config.num_experts),
+                  {config.top_k, config.norm_topk_prob},
+                  std::span(call.ids).subspan(r * config.top_k, config.top_k),
+                  row_of(call.weights, r, config.top_k));
+    });
 }
 
 void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
@@ -382,7 +404,6 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     call.weights.resize(num_pairs);
     rows_out(call.y, config.hidden_size, num_rows);
 
-    norm_rows(batch, layer.post_attention_norm);
     const bool is_routed = !batch.speculator || !batch.speculator->replaces_router(layer_index);
     if (is_routed) ask_router(batch, layer, call);
 
@@ -411,15 +432,18 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     call.layer = layer_index;
     call.sent = now_steady();
     call.is_elsewhere = experts.works_elsewhere();
-    call.round = experts.submit({.layer = layer_index,
-                                 .num_tokens = num_rows,
-                                 .hidden_size = config.hidden_size,
-                                 .top_k = config.top_k,
-                                 .x = std::span(call.x).first(floats),
-                                 .expert_ids = call.ids,
-                                 .expert_weights = call.weights,
-                                 .y = std::span(call.y).first(floats),
-                                 .patience = call.patience});
+    {
+        const TraceSpan span(trace_row, "submit");
+        call.round = experts.submit({.layer = layer_index,
+                                     .num_tokens = num_rows,
+                                     .hidden_size = config.hidden_size,
+                                     .top_k = config.top_k,
+                                     .x = std::span(call.x).first(floats),
+                                     .expert_ids = call.ids,
+                                     .expert_weights = call.weights,
+                                     .y = std::span(call.y).first(floats),
+                                     .patience = call.patience});
+    }
 
     call.stands_in = false;
     if (batch.speculator) {
@@ -483,13 +507,16 @@ Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepR
     if (!waited.ok()) return waited.error();
     if (call.is_elsewhere) usual_round += (now_steady() - call.sent - usual_round) / 8;
 
-    for (std::size_t r = 0; r < batch.rows.size(); ++r) {
-        const auto x = row_of(batch.x, r, config.hidden_size);
-        if (call.stands_in) add_scaled_to(x, row_of(call.stand_in, r, config.hidden_size), -1.0f);
-        add_to(x, row_of(call.y, r, config.hidden_size));
+    threads.parallel_for(batch.rows.size(), add_rows_grain, [&](std::size_t r, std::size_t end) {
+        for (; r < end; ++r) {
+            const auto x = row_of(batch.x, r, config.hidden_size);
+            if (call.stands_in)
+                add_scaled_to(x, row_of(call.stand_in, r, config.hidden_size), -1.0f);
+            add_to(x, row_of(call.y, r, config.hidden_size));
+        }
+    });
 
-        if (r >= waited->rows.size()) continue;
-
+    for (std::size_t r = 0; r < std::min(batch.rows.size(), waited->rows.size()); ++r) {
         RowProvenance& sum = result.rows[batch.first_row + r];
         const RowProvenance& one = waited->rows[r];
         sum.pairs_remote += one.pairs_remote;

@@ -8,6 +8,8 @@ namespace moex {
 
 namespace {
 
+constexpr std::size_t make_rows_grain = 2;
+
 // out.data; pack(to, panel_begin, panel_end) writes panels.
 template <class Pack>
 void pack_panels(PackedMatrix& out, PackedMemory& memory, ThreadPool& threads, const Pack& pack) {
@@ -82,9 +84,13 @@ void pack_hub_matrix(PackedMatrix& out, const Int4Matrix& from, PackedMemory& me
 }
 
 void multiply(std::span<const HubProduct> products, RowsIn x, QuantizedBuffer& buffer,
-              ThreadPool& threads) {
+              ThreadPool& threads, const MakeRow& make) {
     const HubMatrix& first = *products.front().weights;
     if (!first.packed.data) {
+        if (make)
+            threads.parallel_for(x.num_rows, make_rows_grain, [&](std::size_t r, std::size_t end) {
+                for (; r < end; ++r) make(r);
+            });
         std::vector<MatmulJob> jobs;
         for (const HubProduct& one : products) jobs.push_back({one.out, one.weights->exact, x});
         matmul(jobs, threads);
@@ -92,7 +98,7 @@ void multiply(std::span<const HubProduct> products, RowsIn x, QuantizedBuffer& b
     }
 
     const QuantizedRows rows = quantize_rows(buffer, x, first.packed.num_in,
-                                             first.packed.group_size, threads);
+                                             first.packed.group_size, threads, make);
     std::vector<PackedMatmulJob> jobs;
     for (const HubProduct& one : products) jobs.push_back({one.out, one.weights->packed, rows});
     matmul_packed(jobs, threads);

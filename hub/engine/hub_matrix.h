@@ -42,8 +42,9 @@ struct HubProduct {
     RowsOut out;  // [x.num_rows, num_out]
     const HubMatrix* weights = nullptr;
 };
-// Several matrices of one arithmetic and num_in, times the same rows; `buffer` is for their codes.
+// Several matrices of one arithmetic and num_in, times the same rows, each of which is `make`'s
+// first; `buffer` is for their codes.
 void multiply(std::span<const HubProduct> products, RowsIn x, QuantizedBuffer& buffer,
-              ThreadPool& threads);
+              ThreadPool& threads, const MakeRow& make = {});
 
 }  // namespace moex

@@ -240,13 +240,17 @@ std::byte* KvCache::Sequence::head(std::uint32_t layer, bool is_v, std::uint32_t
 void KvCache::Sequence::store(std::uint32_t layer, std::uint32_t position, std::span<const float> k,
                               std::span<const float> v) {
     const std::size_t head_dim = cache_->config_.head_dim;
+    for (std::uint32_t kv_head = 0; kv_head < cache_->config_.num_kv_heads; ++kv_head)
+        store_head(layer, kv_head, position, k.subspan(kv_head * head_dim, head_dim),
+                   v.subspan(kv_head * head_dim, head_dim));
+}
+
+void KvCache::Sequence::store_head(std::uint32_t layer, std::uint32_t kv_head,
+                                   std::uint32_t position, std::span<const float> k,
+                                   std::span<const float> v) {
     const KvDtype dtype = cache_->options_.dtype;
-    for (std::uint32_t kv_head = 0; kv_head < cache_->config_.num_kv_heads; ++kv_head) {
-        store_kv_head(head(layer, false, kv_head, position), dtype,
-                      k.subspan(kv_head * head_dim, head_dim));
-        store_kv_head(head(layer, true, kv_head, position), dtype,
-                      v.subspan(kv_head * head_dim, head_dim));
-    }
+    store_kv_head(head(layer, false, kv_head, position), dtype, k);
+    store_kv_head(head(layer, true, kv_head, position), dtype, v);
 }
 
 void KvCache::Sequence::copy_rows(const Sequence& from, std::uint32_t first, std::uint32_t end) {

@@ -95,6 +95,9 @@ class KvCache {
         // dtype. The position is within what was reserved, here and below.
         void store(std::uint32_t layer, std::uint32_t position, std::span<const float> k,
                    std::span<const float> v);
+        // Of one head, each [head_dim].
+        void store_head(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t position,
+                        std::span<const float> k, std::span<const float> v);
         // The positions [first, end) as another cache of the same shape, page and dtype has them.
         // Both have room for them; the other's owner waits meanwhile.
         void copy_rows(const Sequence& from, std::uint32_t first, std::uint32_t end);

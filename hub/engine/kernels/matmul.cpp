@@ -6,17 +6,20 @@
 namespace moex {
 namespace {
 
-// Outputs that one unit of work covers: a multiple of every
-// tile, small enough to balance two threads over a short matrix.
-constexpr std::uint32_t unit_outs = 48;
+// Outputs that one unit of work covers: a multiple of every tile; fewer where so many would leave
+// threads without any, or one with twice another's, as in a router's short matrix.
+constexpr std::uint32_t unit_outs = 48, few_unit_outs = 8;
 static_assert(unit_outs % panel_outs == 0);
+constexpr std::size_t units_per_thread_min = 4;
 
-// A row's codes cost a microsecond, a thread that wakes for them ten.
-constexpr std::size_t quantize_rows_grain = 16;
+// Floats of rows that one range covers: a microsecond or two, and threads that look for the next
+// loop meet within four.
+constexpr std::size_t quantize_floats_grain = 4096;
 
 // Cuts the outputs of all jobs into units and shares them out; `run(job, out_begin, out_end)`.
 template <class Job, class Run>
-void share_out(std::span<const Job> jobs, ThreadPool& threads, const Run& run) {
+void share_out(std::span<const Job> jobs, ThreadPool& threads, std::uint32_t unit_outs,
+               const Run& run) {
     std::vector<std::size_t> first_unit(jobs.size() + 1, 0);
     for (std::size_t j = 0; j < jobs.size(); ++j)
         first_unit[j + 1] = first_unit[j] + (jobs[j].weights.num_out + unit_outs - 1) / unit_outs;
@@ -41,21 +44,31 @@ void share_out(std::span<const Job> jobs, ThreadPool& threads, const Run& run) {
     });
 }
 
+template <class Job>
+std::uint32_t unit_outs_of(std::span<const Job> jobs, const ThreadPool& threads) {
+    std::size_t num_outs = 0;
+    for (const Job& job : jobs) num_outs += job.weights.num_out;
+    const std::size_t enough = units_per_thread_min * threads.num_threads() * unit_outs;
+    return num_outs < enough ? few_unit_outs : unit_outs;
+}
+
 }  // namespace
 
 void matmul(std::span<const MatmulJob> jobs, ThreadPool& threads) {
-    share_out(jobs, threads, [](const MatmulJob& job, std::uint32_t begin, std::uint32_t end) {
-        matmul(job.out, job.weights, job.x, begin, end);
-    });
+    share_out(jobs, threads, unit_outs_of(jobs, threads),
+              [](const MatmulJob& job, std::uint32_t begin, std::uint32_t end) {
+                  matmul(job.out, job.weights, job.x, begin, end);
+              });
 }
 void matmul_int4(std::span<const Int4MatmulJob> jobs, ThreadPool& threads) {
-    share_out(jobs, threads, [](const Int4MatmulJob& job, std::uint32_t begin, std::uint32_t end) {
-        matmul_int4(job.out, job.weights, job.x, begin, end);
-    });
+    share_out(jobs, threads, unit_outs,
+              [](const Int4MatmulJob& job, std::uint32_t begin, std::uint32_t end) {
+                  matmul_int4(job.out, job.weights, job.x, begin, end);
+              });
 }
 
 void matmul_packed(std::span<const PackedMatmulJob> jobs, ThreadPool& threads) {
-    share_out(jobs, threads,
+    share_out(jobs, threads, unit_outs,
               [](const PackedMatmulJob& job, std::uint32_t begin, std::uint32_t end) {
                   multiply(job.out, job.weights, job.x, begin / panel_outs,
                            (end + panel_outs - 1) / panel_outs);
@@ -63,11 +76,15 @@ void matmul_packed(std::span<const PackedMatmulJob> jobs, ThreadPool& threads) {
 }
 
 QuantizedRows quantize_rows(QuantizedBuffer& buffer, RowsIn x, std::uint32_t num_in,
-                            std::uint32_t group_size, ThreadPool& threads) {
+                            std::uint32_t group_size, ThreadPool& threads, const MakeRow& make) {
     buffer.resize(x.num_rows, num_in, group_size);
-    threads.parallel_for(x.num_rows, quantize_rows_grain, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t r = begin; r < end; ++r)
+    const std::size_t row_floats = std::size_t{num_in} * (make ? 2 : 1);
+    const std::size_t grain = std::max<std::size_t>(quantize_floats_grain / row_floats, 1);
+    threads.parallel_for(x.num_rows, grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t r = begin; r < end; ++r) {
+            if (make) make(r);
             buffer.quantize_row(static_cast<std::uint32_t>(r), {x.data + r * x.stride, num_in});
+        }
     });
     return buffer.rows();
 }

@@ -3,6 +3,7 @@
 // one parallel loop, so that threads meet once and not once per matrix.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "hub/base/thread_pool.h"
@@ -35,8 +36,11 @@ struct PackedMatmulJob {
 };
 void matmul_packed(std::span<const PackedMatmulJob> jobs, ThreadPool& threads);
 
-// Rows [x.num_rows, num_in] to codes, in `buffer`.
+// Before a row is read, on the thread that reads it; empty: nothing is to be done.
+using MakeRow = std::function<void(std::size_t row)>;
+// Rows [x.num_rows, num_in] to codes, in `buffer`; each of x is `make`'s first.
 QuantizedRows quantize_rows(QuantizedBuffer& buffer, RowsIn x, std::uint32_t num_in,
-                            std::uint32_t group_size, ThreadPool& threads);
+                            std::uint32_t group_size, ThreadPool& threads,
+                            const MakeRow& make = {});
 
 }  // namespace moex
