@@ -12,6 +12,14 @@
 
 namespace moex {
 
+// A grain for parallel_for(): a round costs `each`, a range shall cost `range` or more, in one
+// unit. Rounds that cost less than four ranges together are one range, which their caller does:
+// others would be there too late, and where cores are shared they may be kept from it for long.
+constexpr std::size_t loop_grain(std::size_t count, std::size_t each, std::size_t range) {
+    if (count * each < 4 * range) return count;
+    return each >= range ? 1 : (range + each - 1) / (each > 0 ? each : 1);
+}
+
 class ThreadPool {
   public:
     // `num_threads` includes the caller of parallel_for; 0 means one per core.

@@ -15,12 +15,11 @@
 namespace moex {
 namespace {
 
-// How much one compute thread takes at a time, a microsecond or more: threads that look for the
-// next loop meet within four.
-constexpr std::size_t add_rows_grain = 4;  // a few walks over a row of hidden_size
-constexpr std::size_t route_rows_grain = 4;
-constexpr std::size_t rotate_heads_grain = 4;  // bias, norm, rotation of a kv head's q, k and v
-constexpr std::size_t attend_floats_grain = 16384;  // keys and values that are read
+// How much one compute thread takes at a time: a few microseconds of walks over floats, or of keys
+// and values that are read.
+constexpr std::size_t walk_floats = 8192, attend_floats = 16384;
+// Walks over a row's sums, over a router's logits, and over the heads that turn.
+constexpr std::size_t add_walks = 2, route_walks = 16, turn_walks = 4;
 
 // One layer's round of a part: what it reads and writes while it is in flight.
 struct ExpertCall {
@@ -88,6 +87,9 @@ struct Decoder::State {
     void turn_all_heads(MicroBatch& batch, std::uint32_t layer);
     AttentionShape shape() const {
         return {config.num_heads, config.num_kv_heads, config.head_dim};
+    }
+    std::size_t turn_floats() const {  // of one kv head and its query heads
+        return turn_walks * (shape().heads_per_kv() + 2) * config.head_dim;
     }
     std::vector<AttendTask> attend_tasks(MicroBatch& batch, std::uint32_t layer) const;
     void attend_rows(MicroBatch& batch, std::uint32_t layer);
@@ -212,7 +214,8 @@ void Decoder::State::turn_heads(MicroBatch& batch, std::uint32_t layer_index, st
 
 void Decoder::State::turn_all_heads(MicroBatch& batch, std::uint32_t layer_index) {
     const std::size_t num_heads = batch.rows.size() * config.num_kv_heads;
-    threads.parallel_for(num_heads, rotate_heads_grain, [&](std::size_t i, std::size_t end) {
+    const std::size_t grain = loop_grain(num_heads, turn_floats(), walk_floats);
+    threads.parallel_for(num_heads, grain, [&](std::size_t i, std::size_t end) {
         for (; i < end; ++i)
             turn_heads(batch, layer_index, i / config.num_kv_heads,
                        static_cast<std::uint32_t>(i % config.num_kv_heads));
@@ -270,8 +273,8 @@ void Decoder::State::attend_rows(MicroBatch& batch, std::uint32_t layer_index) {
     if (is_split || !are_alone) turn_all_heads(batch, layer_index);
     if (is_split) return attend_split(batch, tasks, num_blocks, out_of);
 
-    const std::size_t grain = std::max<std::size_t>(
-        1, attend_floats_grain * tasks.size() / (floats + 1));
+    const std::size_t each = floats / tasks.size() + (are_alone ? turn_floats() : 0),
+                      grain = loop_grain(tasks.size(), each, attend_floats);
     threads.parallel_for(tasks.size(), grain, [&](std::size_t i, std::size_t end) {
         for (; i < end; ++i) {
             if (are_alone)
@@ -327,7 +330,9 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
     const HubProduct out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), &layer.o}};
     multiply(out, rows_in(batch.attended, q_size(), num_rows), batch.codes, threads);
 
-    threads.parallel_for(num_rows, add_rows_grain, [&](std::size_t r, std::size_t end) {
+    const std::size_t add_floats = (add_walks + 1) * config.hidden_size,
+                      grain = loop_grain(num_rows, add_floats, walk_floats);
+    threads.parallel_for(num_rows, grain, [&](std::size_t r, std::size_t end) {
         for (; r < end; ++r) {
             const auto x = row_of(batch.x, r, config.hidden_size),
                        projected = row_of(batch.projected, r, config.hidden_size);
@@ -382,7 +387,8 @@ void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, Ex
                                  rows_in(batch.normed, config.hidden_size, num_rows)}};
     matmul(router, threads);
 
-    threads.parallel_for(num_rows, route_rows_grain, [&](std::size_t r, std::size_t end) {
+    const std::size_t grain = loop_grain(num_rows, route_walks * config.num_experts, walk_floats);
+    threads.parallel_for(num_rows, grain, [&](std::size_t r, std::size_t end) {
         for (; r < end; ++r)
             route(row_of(batch.router_logits, r, config.num_experts),
                   {config.top_k, config.norm_topk_prob},
@@ -507,7 +513,9 @@ Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepR
     if (!waited.ok()) return waited.error();
     if (call.is_elsewhere) usual_round += (now_steady() - call.sent - usual_round) / 8;
 
-    threads.parallel_for(batch.rows.size(), add_rows_grain, [&](std::size_t r, std::size_t end) {
+    const std::size_t grain = loop_grain(batch.rows.size(), add_walks * config.hidden_size,
+                                         walk_floats);
+    threads.parallel_for(batch.rows.size(), grain, [&](std::size_t r, std::size_t end) {
         for (; r < end; ++r) {
             const auto x = row_of(batch.x, r, config.hidden_size);
             if (call.stands_in)

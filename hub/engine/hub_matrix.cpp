@@ -8,7 +8,7 @@ namespace moex {
 
 namespace {
 
-constexpr std::size_t make_rows_grain = 2;
+constexpr std::size_t make_floats = 8192;  // that one range covers
 
 // out.data; pack(to, panel_begin, panel_end) writes panels.
 template <class Pack>
@@ -88,9 +88,11 @@ void multiply(std::span<const HubProduct> products, RowsIn x, QuantizedBuffer& b
     const HubMatrix& first = *products.front().weights;
     if (!first.packed.data) {
         if (make)
-            threads.parallel_for(x.num_rows, make_rows_grain, [&](std::size_t r, std::size_t end) {
-                for (; r < end; ++r) make(r);
-            });
+            threads.parallel_for(x.num_rows,
+                                 loop_grain(x.num_rows, first.exact.num_in, make_floats),
+                                 [&](std::size_t r, std::size_t end) {
+                                     for (; r < end; ++r) make(r);
+                                 });
         std::vector<MatmulJob> jobs;
         for (const HubProduct& one : products) jobs.push_back({one.out, one.weights->exact, x});
         matmul(jobs, threads);

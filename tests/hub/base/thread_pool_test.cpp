@@ -116,5 +116,13 @@ TEST(ThreadPoolTest, AJobThatWasExpectedIsDoneWheneverItComes) {
     }
 }
 
+TEST(ThreadPoolTest, AShortLoopIsItsCallersAndALongOneIsCutByWhatItsRoundsCost) {
+    EXPECT_EQ(loop_grain(8, 1000, 4000), 8u);  // less than four ranges in all
+    EXPECT_EQ(loop_grain(16, 1000, 4000), 4u);
+    EXPECT_EQ(loop_grain(16, 1500, 4000), 3u);  // never below a range
+    EXPECT_EQ(loop_grain(4, 9000, 4000), 1u);
+    EXPECT_EQ(loop_grain(5, 0, 4000), 5u);
+}
+
 }  // namespace
 }  // namespace moex
