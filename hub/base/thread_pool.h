@@ -12,14 +12,6 @@
 
 namespace moex {
 
-// A grain for parallel_for(): a round costs `each`, a range shall cost `range` or more, in one
-// unit. Rounds that cost less than four ranges together are one range, which their caller does:
-// others would be there too late, and where cores are shared they may be kept from it for long.
-constexpr std::size_t loop_grain(std::size_t count, std::size_t each, std::size_t range) {
-    if (count * each < 4 * range) return count;
-    return each >= range ? 1 : (range + each - 1) / (each > 0 ? each : 1);
-}
-
 class ThreadPool {
   public:
     // `num_threads` includes the caller of parallel_for; 0 means one per core.
@@ -51,5 +43,23 @@ class ThreadPool {
     struct State;
     std::unique_ptr<State> state_;
 };
+
+// A grain for parallel_for(): a round costs `each`, a range shall cost `range` or more, in one
+// unit. Rounds that cost less than four ranges together are one range, which their caller does:
+// others would be there too late, and where cores are shared they may be kept from it for long.
+constexpr std::size_t loop_grain(std::size_t count, std::size_t each, std::size_t range) {
+    if (count * each < 4 * range) return count;
+    return each >= range ? 1 : (range + each - 1) / (each > 0 ? each : 1);
+}
+
+// body(i) for each i below `count`, by threads in ranges of loop_grain().
+template <class Body>
+void parallel_each(ThreadPool& threads, std::size_t count, std::size_t each, std::size_t range,
+                   const Body& body) {
+    threads.parallel_for(count, loop_grain(count, each, range),
+                         [&](std::size_t i, std::size_t end) {
+                             for (; i < end; ++i) body(i);
+                         });
+}
 
 }  // namespace moex

@@ -15,10 +15,9 @@
 namespace moex {
 namespace {
 
-// How much one compute thread takes at a time: a few microseconds of walks over floats, or of keys
-// and values that are read.
-constexpr std::size_t walk_floats = 8192, attend_floats = 16384;
-// Walks over a row's sums, over a router's logits, and over the heads that turn.
+// What loops are cut by (loop_grain()): keys and values that one range reads, and how many walks
+// over as many floats take as long as a sum of rows, a choice of experts and the turning of heads.
+constexpr std::size_t attend_floats = 16384;
 constexpr std::size_t add_walks = 2, route_walks = 16, turn_walks = 4;
 
 // One layer's round of a part: what it reads and writes while it is in flight.
@@ -87,6 +86,9 @@ struct Decoder::State {
     void turn_all_heads(MicroBatch& batch, std::uint32_t layer);
     AttentionShape shape() const {
         return {config.num_heads, config.num_kv_heads, config.head_dim};
+    }
+    void norm(std::span<float> out, std::span<const float> x, std::span<const float> weight) const {
+        rms_norm(out, x, weight, static_cast<float>(config.rms_norm_eps));
     }
     std::size_t turn_floats() const {  // of one kv head and its query heads
         return turn_walks * (shape().heads_per_kv() + 2) * config.head_dim;
@@ -178,9 +180,8 @@ void Decoder::State::project(MicroBatch& batch, std::uint32_t layer_index) {
                               {rows_out(batch.v, kv_size(), num_rows), &layer.v}};
     multiply(qkv, rows_in(batch.normed, config.hidden_size, num_rows), batch.codes, threads,
              [&](std::size_t r) {
-                 rms_norm(row_of(batch.normed, r, config.hidden_size),
-                          row_of(batch.x, r, config.hidden_size), layer.input_norm,
-                          static_cast<float>(config.rms_norm_eps));
+                 norm(row_of(batch.normed, r, config.hidden_size),
+                      row_of(batch.x, r, config.hidden_size), layer.input_norm);
              });
 }
 
@@ -200,10 +201,10 @@ void Decoder::State::turn_heads(MicroBatch& batch, std::uint32_t layer_index, st
         add_to(v, std::span(layer.v_bias).subspan(kv_head * head, head));
     }
 
-    const auto turn = [&](std::span<float> heads, std::span<const float> norm) {
+    const auto turn = [&](std::span<float> heads, std::span<const float> weight) {
         for (std::size_t at = 0; at < heads.size(); at += head) {
             const auto one = heads.subspan(at, head);
-            if (!norm.empty()) rms_norm(one, one, norm, static_cast<float>(config.rms_norm_eps));
+            if (!weight.empty()) norm(one, one, weight);
             Rope::rotate(one, row_of(batch.cos_sin, r, head));
         }
     };
@@ -214,11 +215,9 @@ void Decoder::State::turn_heads(MicroBatch& batch, std::uint32_t layer_index, st
 
 void Decoder::State::turn_all_heads(MicroBatch& batch, std::uint32_t layer_index) {
     const std::size_t num_heads = batch.rows.size() * config.num_kv_heads;
-    const std::size_t grain = loop_grain(num_heads, turn_floats(), walk_floats);
-    threads.parallel_for(num_heads, grain, [&](std::size_t i, std::size_t end) {
-        for (; i < end; ++i)
-            turn_heads(batch, layer_index, i / config.num_kv_heads,
-                       static_cast<std::uint32_t>(i % config.num_kv_heads));
+    parallel_each(threads, num_heads, turn_floats(), walk_floats, [&](std::size_t i) {
+        turn_heads(batch, layer_index, i / config.num_kv_heads,
+                   static_cast<std::uint32_t>(i % config.num_kv_heads));
     });
 }
 
@@ -273,14 +272,10 @@ void Decoder::State::attend_rows(MicroBatch& batch, std::uint32_t layer_index) {
     if (is_split || !are_alone) turn_all_heads(batch, layer_index);
     if (is_split) return attend_split(batch, tasks, num_blocks, out_of);
 
-    const std::size_t each = floats / tasks.size() + (are_alone ? turn_floats() : 0),
-                      grain = loop_grain(tasks.size(), each, attend_floats);
-    threads.parallel_for(tasks.size(), grain, [&](std::size_t i, std::size_t end) {
-        for (; i < end; ++i) {
-            if (are_alone)
-                turn_heads(batch, layer_index, i / config.num_kv_heads, tasks[i].kv_head);
-            attend(out_of(tasks[i]), tasks[i], shape());
-        }
+    const std::size_t each = floats / tasks.size() + (are_alone ? turn_floats() : 0);
+    parallel_each(threads, tasks.size(), each, attend_floats, [&](std::size_t i) {
+        if (are_alone) turn_heads(batch, layer_index, i / config.num_kv_heads, tasks[i].kv_head);
+        attend(out_of(tasks[i]), tasks[i], shape());
     });
 }
 
@@ -330,17 +325,13 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
     const HubProduct out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), &layer.o}};
     multiply(out, rows_in(batch.attended, q_size(), num_rows), batch.codes, threads);
 
-    const std::size_t add_floats = (add_walks + 1) * config.hidden_size,
-                      grain = loop_grain(num_rows, add_floats, walk_floats);
-    threads.parallel_for(num_rows, grain, [&](std::size_t r, std::size_t end) {
-        for (; r < end; ++r) {
-            const auto x = row_of(batch.x, r, config.hidden_size),
-                       projected = row_of(batch.projected, r, config.hidden_size);
-            if (config.has_o_bias()) add_to(projected, layer.o_bias);
-            add_to(x, projected);
-            rms_norm(row_of(batch.normed, r, config.hidden_size), x, layer.post_attention_norm,
-                     static_cast<float>(config.rms_norm_eps));
-        }
+    const std::size_t add_floats = (add_walks + 1) * config.hidden_size;
+    parallel_each(threads, num_rows, add_floats, walk_floats, [&](std::size_t r) {
+        const auto x = row_of(batch.x, r, config.hidden_size),
+                   projected = row_of(batch.projected, r, config.hidden_size);
+        if (config.has_o_bias()) add_to(projected, layer.o_bias);
+        add_to(x, projected);
+        norm(row_of(batch.normed, r, config.hidden_size), x, layer.post_attention_norm);
     });
 }
 
@@ -387,13 +378,12 @@ void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, Ex
                                  rows_in(batch.normed, config.hidden_size, num_rows)}};
     matmul(router, threads);
 
-    const std::size_t grain = loop_grain(num_rows, route_walks * config.num_experts, walk_floats);
-    threads.parallel_for(num_rows, grain, [&](std::size_t r, std::size_t end) {
-        for (; r < end; ++r)
-            route(row_of(batch.router_logits, r, config.num_experts),
-                  {config.top_k, config.norm_topk_prob},
-                  std::span(call.ids).subspan(r * config.top_k, config.top_k),
-                  row_of(call.weights, r, config.top_k));
+    const std::size_t route_floats = route_walks * config.num_experts;
+    parallel_each(threads, num_rows, route_floats, walk_floats, [&](std::size_t r) {
+        route(row_of(batch.router_logits, r, config.num_experts),
+              {config.top_k, config.norm_topk_prob},
+              std::span(call.ids).subspan(r * config.top_k, config.top_k),
+              row_of(call.weights, r, config.top_k));
     });
 }
 
@@ -513,15 +503,11 @@ Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepR
     if (!waited.ok()) return waited.error();
     if (call.is_elsewhere) usual_round += (now_steady() - call.sent - usual_round) / 8;
 
-    const std::size_t grain = loop_grain(batch.rows.size(), add_walks * config.hidden_size,
-                                         walk_floats);
-    threads.parallel_for(batch.rows.size(), grain, [&](std::size_t r, std::size_t end) {
-        for (; r < end; ++r) {
-            const auto x = row_of(batch.x, r, config.hidden_size);
-            if (call.stands_in)
-                add_scaled_to(x, row_of(call.stand_in, r, config.hidden_size), -1.0f);
-            add_to(x, row_of(call.y, r, config.hidden_size));
-        }
+    const std::size_t add_floats = add_walks * config.hidden_size;
+    parallel_each(threads, batch.rows.size(), add_floats, walk_floats, [&](std::size_t r) {
+        const auto x = row_of(batch.x, r, config.hidden_size);
+        if (call.stands_in) add_scaled_to(x, row_of(call.stand_in, r, config.hidden_size), -1.0f);
+        add_to(x, row_of(call.y, r, config.hidden_size));
     });
 
     for (std::size_t r = 0; r < std::min(batch.rows.size(), waited->rows.size()); ++r) {
@@ -552,10 +538,9 @@ std::vector<float> Decoder::State::final_rows(std::span<const std::uint32_t> ask
     for (std::size_t i = 0; i < asked.size(); ++i) {
         while (asked[i] >= micro_batches[part].first_row + micro_batches[part].rows.size()) ++part;
         const std::size_t row = asked[i] - micro_batches[part].first_row;
-        rms_norm(
-            row_of(normed, i, config.hidden_size),
-            std::span(micro_batches[part].x).subspan(row * config.hidden_size, config.hidden_size),
-            weights.final_norm, static_cast<float>(config.rms_norm_eps));
+        norm(row_of(normed, i, config.hidden_size),
+             std::span(micro_batches[part].x).subspan(row * config.hidden_size, config.hidden_size),
+             weights.final_norm);
     }
     return normed;
 }

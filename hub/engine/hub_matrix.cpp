@@ -8,8 +8,6 @@ namespace moex {
 
 namespace {
 
-constexpr std::size_t make_floats = 8192;  // that one range covers
-
 // out.data; pack(to, panel_begin, panel_end) writes panels.
 template <class Pack>
 void pack_panels(PackedMatrix& out, PackedMemory& memory, ThreadPool& threads, const Pack& pack) {
@@ -87,12 +85,7 @@ void multiply(std::span<const HubProduct> products, RowsIn x, QuantizedBuffer& b
               ThreadPool& threads, const MakeRow& make) {
     const HubMatrix& first = *products.front().weights;
     if (!first.packed.data) {
-        if (make)
-            threads.parallel_for(x.num_rows,
-                                 loop_grain(x.num_rows, first.exact.num_in, make_floats),
-                                 [&](std::size_t r, std::size_t end) {
-                                     for (; r < end; ++r) make(r);
-                                 });
+        if (make) parallel_each(threads, x.num_rows, first.exact.num_in, walk_floats, make);
         std::vector<MatmulJob> jobs;
         for (const HubProduct& one : products) jobs.push_back({one.out, one.weights->exact, x});
         matmul(jobs, threads);

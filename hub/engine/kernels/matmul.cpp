@@ -12,9 +12,6 @@ constexpr std::uint32_t unit_outs = 48, few_unit_outs = 8;
 static_assert(unit_outs % panel_outs == 0);
 constexpr std::size_t units_per_thread_min = 4;
 
-// Floats of rows that one range covers: some two microseconds.
-constexpr std::size_t quantize_floats = 8192;
-
 // Cuts the outputs of all jobs into units and shares them out; `run(job, out_begin, out_end)`.
 template <class Job, class Run>
 void share_out(std::span<const Job> jobs, ThreadPool& threads, std::uint32_t unit_outs,
@@ -77,13 +74,10 @@ void matmul_packed(std::span<const PackedMatmulJob> jobs, ThreadPool& threads) {
 QuantizedRows quantize_rows(QuantizedBuffer& buffer, RowsIn x, std::uint32_t num_in,
                             std::uint32_t group_size, ThreadPool& threads, const MakeRow& make) {
     buffer.resize(x.num_rows, num_in, group_size);
-    const std::size_t row_floats = std::size_t{num_in} * (make ? 2 : 1),
-                      grain = loop_grain(x.num_rows, row_floats, quantize_floats);
-    threads.parallel_for(x.num_rows, grain, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t r = begin; r < end; ++r) {
-            if (make) make(r);
-            buffer.quantize_row(static_cast<std::uint32_t>(r), {x.data + r * x.stride, num_in});
-        }
+    const std::size_t row_floats = std::size_t{num_in} * (make ? 2 : 1);
+    parallel_each(threads, x.num_rows, row_floats, walk_floats, [&](std::size_t r) {
+        if (make) make(r);
+        buffer.quantize_row(static_cast<std::uint32_t>(r), {x.data + r * x.stride, num_in});
     });
     return buffer.rows();
 }

@@ -12,6 +12,9 @@
 
 namespace moex {
 
+// Floats of rows that one range of a loop covers (loop_grain()): some two microseconds.
+inline constexpr std::size_t walk_floats = 8192;
+
 // out [x.num_rows, weights.num_out] = x · weightsᵀ
 struct MatmulJob {
     RowsOut out;
