@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "hub/dispatch/swarm_core.h"
+#include "hub/options_shadow.h"
 
 namespace moex {
 namespace {
@@ -43,8 +44,10 @@ Status check_prefetch(std::string_view value) {
     const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
     const bool is_number = failure == std::errc() && end == value.data() + value.size();
     if (value == "off" || value == "on" || (is_number && number >= 1 && number <= 1024)) return {};
-    constexpr std::string_view shadow = "shadow:";
-    if (value.starts_with(shadow) && value.size() > shadow.size()) return {};
+    if (wishes_shadow(value)) {
+        const auto wish = parse_shadow_wish(value);
+        return wish.ok() ? Status() : wish.error();
+    }
     return Error{ErrorCode::invalid_argument,
                  text("wanted off, on, a number of experts from 1 to 1024 or shadow:DIR, found \"",
                       value, "\"")};
@@ -213,7 +216,9 @@ const Setting swarm_settings[] = {
      "tell workers that hold more experts than lie in their memory which of them the next layer "
      "may ask for; N a token and layer, on: as many as a token asks for; "
      "shadow:DIR: as a shadow of the model (pack --shadow) says, which runs ahead on cores that "
-     "are free; shadow:DIR:N with N experts a token, shadow:served:N with N of the model's own",
+     "are free; shadow:DIR:N with N experts a token, shadow:served:N with N of the model's own; "
+     "behind it ,token=T and ,kv=K: the model's token and its keys every so many tokens (1; 0: "
+     "never), ,fetch=M: experts named a row and layer, ,ahead=0: it draws no token of its own",
      0, 0, "", check_prefetch},
     {"prefetch-by", word, command_serve, "NAME", "auto",
      "with --prefetch, who says what the next layer may ask for (`moex-hub predict` measures "

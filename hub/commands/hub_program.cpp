@@ -56,8 +56,12 @@ void log_loads(const SwarmCounters& counts) {
 }
 
 void log_shadow(const ServedShadowCounters& counts) {
-    log_info("hub: the shadow", kv("steps", counts.steps), kv("steps_cut", counts.steps_cut),
-             kv("layers", counts.layers), kv("layers_late", counts.layers_late));
+    log_info("hub: the shadow", kv("steps", counts.steps), kv("steps_ahead", counts.steps_ahead),
+             kv("passes_cut", counts.passes_cut), kv("layers", counts.layers),
+             kv("layers_late", counts.layers_late), kv("tokens_drawn", counts.tokens_drawn),
+             kv("tokens_right", counts.tokens_right),
+             kv("positions_copied", counts.positions_copied),
+             kv("departure_us", counts.departure_us));
 }
 
 // Each connection is a file; the usual soft limit of 1,024 is for programs that use select().
@@ -140,6 +144,7 @@ Status HubProgram::open() {
 
     net::ServerOptions options = server_options_;
     options.hints_by = hints_by_;
+    if (shadow_parts_) options.describe_shadow = [this] { return shadow_json(); };
     options.on_reload = [this] { reload(); };
     options.describe_settings = [this] {
         const std::lock_guard lock(in_force_mutex_);
@@ -228,8 +233,8 @@ Status HubProgram::load() {
 
 // A model of one MoE layer has no next.
 Status HubProgram::open_hints() {
-    const std::string shadow = shadow_name(settings_);
-    if (!shadow.empty()) MOEX_TRY(open_shadow_of(shadow));
+    const std::optional<ShadowWish> shadow = shadow_wish(settings_);
+    if (shadow) MOEX_TRY(open_shadow_of(*shadow));
     const std::uint32_t per_row = prefetch_per_row(settings_, model_.package->config());
     if (per_row == 0 || !swarm_computes()) return {};
     MOEX_ASSIGN(sources, load_speculation_sources(model_.package, *model_.threads));
@@ -243,7 +248,7 @@ Status HubProgram::open_hints() {
         return Error{ErrorCode::invalid_argument,
                      text("--prefetch-by ", wanted, ": ", predictor.error().message)};
     hints_by_ = std::string((*predictor)->name());
-    if (!shadow.empty()) hints_by_ = text("shadow:", shadow, ", ", hints_by_);
+    if (shadow) hints_by_ = text("shadow:", shadow->name, ", ", hints_by_);
     const PlacementChoice placement = parse_placement(settings_.text("placement")).value();
     hints_ = std::make_unique<Hints>(sources.gates, *std::move(predictor), per_row,
                                      placement.num_groups);
@@ -254,7 +259,7 @@ Status HubProgram::open_hints() {
     return {};
 }
 
-Status HubProgram::open_shadow_of(const std::string& name) {
+Status HubProgram::open_shadow_of(const ShadowWish& wish) {
     const auto refuse = [](const auto&... why) {
         return Error{ErrorCode::invalid_argument, text("--prefetch shadow:DIR: ", why...)};
     };
@@ -263,10 +268,16 @@ Status HubProgram::open_shadow_of(const std::string& name) {
             "the shadow runs on this machine's cores beside the model's steps, which run on a GPU "
             "(--gpu off)");
     if (!swarm_computes()) return refuse("the model has no experts");
-    auto opened = open_shadow(name, model_);
+    const ModelConfig& model = model_.package->config();
+    if (wish.fetch > 0 && (wish.fetch < model.top_k || wish.fetch > model.num_experts))
+        return refuse("fetch=", wish.fetch, ", a token asks for ", model.top_k, " experts of ",
+                      model.num_experts, ": wanted a number from the one to the other");
+    auto opened = open_shadow(wish.name, model_);
     if (!opened.ok()) return refuse(opened.error().message);
     shadow_parts_ = *std::move(opened);
-    log_info("hub: a shadow runs ahead of the model", kv("shadow", name),
+    log_info("hub: a shadow runs ahead of the model", kv("shadow", wish.name),
+             kv("token", wish.token_period), kv("kv", wish.kv_period),
+             kv("ahead", wish.draws_ahead ? 1 : 0),
              kv("threads", shadow_parts_->threads->num_threads()));
     return {};
 }
@@ -275,6 +286,7 @@ Status HubProgram::open_shadow_of(const std::string& name) {
 void HubProgram::start_shadow() {
     if (!shadow_parts_ || !hints_) return;
     constexpr std::uint32_t lead_min = 2;  // a layer's experts load while another's are awaited
+    const ShadowWish wish = *shadow_wish(settings_);
     const PlacementChoice placement = parse_placement(settings_.text("placement")).value();
     KvCacheOptions kv{.page_tokens = engine_options_.page_tokens,
                       .dtype = engine_options_.kv_dtype};
@@ -283,13 +295,37 @@ void HubProgram::start_shadow() {
         std::min<std::uint64_t>(engine_options_.kv_bytes_max / probe.page_bytes(), 1u << 20));
     shadow_ = std::make_unique<ServedShadow>(
         std::move(shadow_parts_->decoder), *shadow_parts_->experts, hints_.get(),
-        ServedShadowOptions{.per_row = model_.package->config().top_k,
+        ServedShadowOptions{.per_row = prefetch_per_row(settings_, model_.package->config()),
                             .lead = std::max(lead_min, placement.num_groups),
+                            .draws_ahead = wish.draws_ahead,
+                            .token_period = wish.token_period,
+                            .kv_period = wish.kv_period,
                             .kv = kv},
         [this](std::span<const ExpertHint> hints) {
             if (swarm_->wants_hints()) swarm_->hint(hints);
         });
     model_.decoder->foresee_with(shadow_.get());
+}
+
+// What it was asked for, and what became of it.
+nlohmann::json HubProgram::shadow_json() const {
+    if (!shadow_) return nullptr;
+    const ShadowWish wish = *shadow_wish(settings_);
+    const ServedShadowCounters counts = shadow_->counters();
+    return {{"name", wish.name},
+            {"token_period", wish.token_period},
+            {"kv_period", wish.kv_period},
+            {"ahead", wish.draws_ahead},
+            {"fetch", prefetch_per_row(settings_, model_.package->config())},
+            {"steps", counts.steps},
+            {"steps_ahead", counts.steps_ahead},
+            {"passes_cut", counts.passes_cut},
+            {"layers", counts.layers},
+            {"layers_late", counts.layers_late},
+            {"tokens_drawn", counts.tokens_drawn},
+            {"tokens_right", counts.tokens_right},
+            {"positions_copied", counts.positions_copied},
+            {"departure_us", counts.departure_us}};
 }
 
 // Who cannot have one is told so when they ask for it: here, or in a request.

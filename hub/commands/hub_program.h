@@ -20,6 +20,7 @@
 #include "hub/foresight/lossy_ways.h"
 #include "hub/foresight/served_shadow.h"
 #include "hub/net/server.h"
+#include "hub/options_shadow.h"
 
 namespace moex {
 
@@ -82,8 +83,9 @@ class HubProgram {
     void offer_lossy_ways(ApiOptions& options);
     Status open_late_calls();
     Status open_hints();
-    Status open_shadow_of(const std::string& name);
+    Status open_shadow_of(const ShadowWish& wish);
     void start_shadow();
+    nlohmann::json shadow_json() const;
     EngineOptions engine_options() const;
 
     // In the order in which they come into being. They go in the reverse one: who asks goes

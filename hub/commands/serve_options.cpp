@@ -36,7 +36,7 @@ Status check_serve_settings(const Settings& settings) {
                      "--backend local computes on this machine, --local-fallback off forbids "
                      "that: nobody could answer; leave one of them out"};
 
-    if (settings.text("backend") == "local" && !shadow_name(settings).empty())
+    if (settings.text("backend") == "local" && shadow_wish(settings))
         return Error{ErrorCode::invalid_argument,
                      "--prefetch shadow:DIR says what workers load next, --backend local asks "
                      "none: leave one of them out"};
@@ -50,16 +50,18 @@ Status check_serve_settings(const Settings& settings) {
     return {};
 }
 
-std::string shadow_name(const Settings& settings) {
-    constexpr std::string_view shadow = "shadow:";
+std::optional<ShadowWish> shadow_wish(const Settings& settings) {
     const std::string& prefetch = settings.text("prefetch");
-    return prefetch.starts_with(shadow) ? prefetch.substr(shadow.size()) : std::string();
+    if (!wishes_shadow(prefetch)) return std::nullopt;
+    return parse_shadow_wish(prefetch).value();  // the table has checked it
 }
 
 std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& model) {
     const std::string& prefetch = settings.text("prefetch");
     if (prefetch == "off") return 0;
-    if (prefetch == "on" || !shadow_name(settings).empty()) return model.top_k;
+    if (prefetch == "on") return model.top_k;
+    if (const auto shadow = shadow_wish(settings))
+        return shadow->fetch > 0 ? shadow->fetch : model.top_k;
     return static_cast<std::uint32_t>(std::stoul(prefetch));  // the table has checked it
 }
 

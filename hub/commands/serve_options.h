@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +10,7 @@
 #include "hub/model/package/package.h"
 #include "hub/net/server_options.h"
 #include "hub/options.h"
+#include "hub/options_shadow.h"
 #include "hub/registry/registry.h"
 
 namespace moex {
@@ -24,8 +26,8 @@ nlohmann::json describe_settings(const Settings& settings);
 // What SIGHUP may change.
 bool changes_while_serving(std::string_view setting);
 
-// Of --prefetch shadow:NAME; empty where none is wanted.
-std::string shadow_name(const Settings& settings);
+// Of --prefetch shadow:NAME; nullopt where none is wanted.
+std::optional<ShadowWish> shadow_wish(const Settings& settings);
 // Experts that are hinted for a row and layer (--prefetch): 0 for none.
 std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& model);
 

@@ -8,8 +8,18 @@
 
 namespace moex {
 namespace {
-// For a shadow that was slower than the model to end between two of its layers.
-constexpr Duration cut_within = std::chrono::microseconds(500);
+
+constexpr std::size_t departures_max = 512;
+
+// The likeliest of each row, the lower id of two.
+std::vector<TokenId> draw(std::span<const float> logits, std::size_t vocab_size) {
+    std::vector<TokenId> drawn;
+    for (; !logits.empty(); logits = logits.subspan(vocab_size))
+        drawn.push_back(static_cast<TokenId>(std::ranges::max_element(logits.first(vocab_size)) -
+                                             logits.begin()));
+    return drawn;
+}
+
 }  // namespace
 
 ServedShadow::ServedShadow(std::unique_ptr<Decoder> decoder, ExpertBackend& experts,
@@ -19,14 +29,16 @@ ServedShadow::ServedShadow(std::unique_ptr<Decoder> decoder, ExpertBackend& expe
       otherwise_(otherwise),
       options_(std::move(options)),
       tell_(std::move(tell)),
-      cache_(decoder_->config(), options_.kv) {
+      keys_(decoder_->config(), options_.kv, options_.kv_period, sequences_max) {
+    MOEX_CHECK(options_.draws_ahead || options_.token_period == 1,
+               "who draws no token is given each");
     const ModelConfig& config = decoder_->config();
     std::uint32_t num_moe_layers = 0;
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         index_of_layer_.push_back(num_moe_layers);
         num_moe_layers += config.is_moe(layer);
     }
-    ahead_.resize(num_moe_layers);
+    names_.resize(2 * std::size_t{num_moe_layers});
     thread_ = std::thread([this] { run(); });
 }
 
@@ -41,15 +53,32 @@ ServedShadow::~ServedShadow() {
 }
 
 ServedShadowCounters ServedShadow::counters() const {
-    const std::lock_guard lock(mutex_);
-    return counters_;
+    std::unique_lock lock(mutex_);
+    ServedShadowCounters counters = counters_;
+    std::vector<float> late = departures_us_;
+    lock.unlock();
+    if (!late.empty()) {
+        const auto middle = late.begin() + static_cast<std::ptrdiff_t>(late.size() / 2);
+        std::nth_element(late.begin(), middle, late.end());
+        counters.departure_us = *middle;
+    }
+    return counters;
+}
+
+void ServedShadow::note_departure(Duration late) {
+    const auto us = static_cast<float>(1e3 * to_ms(late));
+    if (departures_us_.size() < departures_max)
+        departures_us_.push_back(us);
+    else
+        departures_us_[num_departures_ % departures_max] = us;
+    ++num_departures_;
 }
 
 // All that is named of the layers that are near enough, the nearest first, where something of it is
 // new: to a worker the newest word counts, and what it has not begun of an older one is forgotten.
 void ServedShadow::take_window(std::vector<ExpertHint>& hints) {
-    const auto end = std::min<std::size_t>(ahead_.size(), layer_ + options_.lead + 1);
-    const auto window = std::span(ahead_).subspan(layer_ + 1, end - layer_ - 1);
+    const auto end = std::min<std::size_t>(names_.size(), layer_ + options_.lead + 1);
+    const auto window = std::span(names_).subspan(layer_ + 1, end - layer_ - 1);
     if (std::ranges::none_of(window, &Layer::is_new)) return;
     for (Layer& layer : window) {
         hints.insert(hints.end(), layer.hints.begin(), layer.hints.end());
@@ -57,27 +86,62 @@ void ServedShadow::take_window(std::vector<ExpertHint>& hints) {
     }
 }
 
-// Whether the shadow is idle. What it has named of layers that are near enough now becomes hints.
-bool ServedShadow::enter_layer(const RouteView& seen, std::uint32_t index) {
-    std::unique_lock lock(mutex_);
-    if (index == 0) {
-        ++step_;
-        for (Layer& layer : ahead_) layer = {};
-        if (busy_) {
-            stop_.request_stop();
-            idle_.wait_for(lock, cut_within, [this] { return !busy_; });
+// The model's first MoE layer of a step. A pass that goes on with what the model now has not, or
+// that the model has overtaken, is told to end.
+void ServedShadow::enter_step(const RouteView& seen) {
+    ++step_;
+    entered_at_ = now_steady();
+    is_followed_ = seen.num_tokens <= rows_max;
+    rows_.clear();
+    const KvCache::Sequence* last = nullptr;
+    for (const SequenceRow& row : seen.rows) {
+        if (is_followed_)
+            rows_.push_back({{row.kv, row.position, row.kv->pages().front()}, row.token});
+        else if (std::exchange(last, row.kv) != row.kv) {
+            const auto [at, is_new] = lost_.try_emplace(row.kv, row.position);
+            at->second = std::min(at->second, row.position);
         }
     }
-    layer_ = index;
-    take_window(hints_);
-    return !busy_ && index + 1 < ahead_.size() && seen.num_tokens <= rows_max;
+
+    const bool was_ahead = pass_.step == step_ && !pass_.is_dropped && (busy_ || pass_.is_whole);
+    const auto next = names_.begin() + static_cast<std::ptrdiff_t>(num_layers());
+    std::move(next, names_.end(), names_.begin());
+    std::fill(next, names_.end(), Layer{});
+    if (!was_ahead || !is_followed_) {
+        std::ranges::fill(names_, Layer{});
+    } else if (stays_ahead()) {
+        ++counters_.steps;
+        ++counters_.steps_ahead;
+        return note_departure({});
+    }
+    pass_.is_dropped = true;
+    if (busy_) stop_.request_stop();
 }
 
-// A step that is not followed: what it adds to a text is copied when the next one is.
-void ServedShadow::lose_alignment(const RouteView& seen) {
-    for (const SequenceRow& row : seen.rows)
-        if (const auto found = followers_.find(row.kv); found != followers_.end())
-            found->second.aligned = std::min(found->second.aligned, row.position);
+// Whether the pass that belongs to the model's new step is one that may go on. What it has named
+// stays until it is named anew where it has drawn some of the tokens right.
+bool ServedShadow::stays_ahead() {
+    std::size_t num_there = 0, num_right = 0;
+    for (const Row& row : rows_) {
+        const auto own = std::ranges::find_if(pass_.rows, [&](const Row& one) {
+            return one.text.kv == row.text.kv && one.text.position == row.text.position &&
+                   one.text.first_page == row.text.first_page;
+        });
+        if (own == pass_.rows.end()) continue;
+        ++num_there;
+        num_right += own->token == row.token;
+    }
+    counters_.tokens_drawn += num_there;
+    counters_.tokens_right += num_right;
+
+    const bool is_due = options_.token_period > 0 && pass_.own_for >= options_.token_period;
+    const bool all_right = num_right == rows_.size();
+    if (num_there == rows_.size() && (all_right || !is_due)) {
+        if (all_right && is_due) pass_.own_for = 0;
+        return true;
+    }
+    if (num_right == 0) std::ranges::fill(names_, Layer{});
+    return false;
 }
 
 std::span<const ExpertHint> ServedShadow::foresee(const RouteView& seen) {
@@ -86,83 +150,108 @@ std::span<const ExpertHint> ServedShadow::foresee(const RouteView& seen) {
         return otherwise_ != nullptr ? otherwise_->foresee(seen) : hints_;
 
     const std::uint32_t index = index_of_layer_[seen.layer];
-    const bool may_begin = enter_layer(seen, index);
-    if (seen.num_tokens > rows_max) {
+    bool is_idle = false;
+    {
         const std::lock_guard lock(mutex_);
-        if (!busy_) lose_alignment(seen);
-        return hints_;
+        if (index == 0) enter_step(seen);
+        layer_ = index;
+        take_window(hints_);
+        is_idle = !busy_;
     }
+    if (seen.num_tokens > rows_max) return hints_;
+    if (!is_of_the_step(seen))  // nobody wanted hints where it began
+        return otherwise_ != nullptr ? otherwise_->foresee(seen) : hints_;
 
-    // Both numbers of steps are changed by this thread alone.
-    if (may_begin && begun_ != step_ && align(seen)) {
+    std::uint32_t may_copy = options_.copied_max;
+    if (is_idle && plan(&may_copy)) {
         const std::lock_guard lock(mutex_);
-        begun_ = step_;
-        stop_ = std::stop_source();
-        busy_ = true;
-        ++counters_.steps;
+        begin_pass();
         wake_.notify_one();
     }
-    if (otherwise_ != nullptr && (begun_ != step_ || is_behind(index)))
-        return otherwise_->foresee(seen);
+    if (otherwise_ != nullptr && leaves_it_to_another(index)) return otherwise_->foresee(seen);
     return hints_;
 }
 
-// Whether the next layer has no name yet, though it had time for it.
-bool ServedShadow::is_behind(std::uint32_t index) const {
-    const std::lock_guard lock(mutex_);
-    return index > 0 && index + 1 < ahead_.size() && ahead_[index + 1].hints.empty();
+bool ServedShadow::is_of_the_step(const RouteView& seen) const {
+    if (!is_followed_ || rows_.size() != seen.num_tokens || rows_.empty()) return false;
+    const ShadowKeys::Text& first = rows_.front().text;
+    return first.kv == seen.rows[0].kv && first.position == seen.rows[0].position;
 }
 
-// The rows of a text stand one behind the other. False: another time, or never.
-bool ServedShadow::align(const RouteView& seen) {
+// Whether nothing goes through this step, or the next layer has no name yet, though it had time for
+// it.
+bool ServedShadow::leaves_it_to_another(std::uint32_t index) const {
+    const std::lock_guard lock(mutex_);
+    if (pass_.step < step_ || pass_.is_dropped) return true;
+    return index > 0 && index + 1 < num_layers() && names_[index + 1].hints.empty();
+}
+
+void ServedShadow::begin_pass() {
+    busy_ = true;
+    stop_ = std::stop_source();
+    counters_.positions_copied = keys_.copied();
+    if (pass_.is_ahead) return;
+    ++counters_.steps;
+    note_departure(now_steady() - entered_at_);
+}
+
+// What the idle shadow does next, into pass_ and batch_. False: nothing, or not without the keys
+// that only the engine's thread can copy (`may_copy`).
+bool ServedShadow::plan(std::uint32_t* may_copy) {
+    for (const auto& [text, position] : lost_) keys_.lose(text, position);
+    lost_.clear();
+    if (!is_followed_) return false;
+
+    const bool is_there = pass_.step >= step_ && !pass_.is_dropped;
+    if (!is_there) return layer_ + 1 < num_layers() && plan_with_the_model(may_copy);
+    return pass_.step == step_ && pass_.is_whole && plan_ahead(may_copy);
+}
+
+// The rows of a text stand one behind the other.
+bool ServedShadow::plan_with_the_model(std::uint32_t* may_copy) {
     tokens_.clear();
-    for (const SequenceRow& row : seen.rows) tokens_.push_back(row.token);
+    for (const Row& row : rows_) tokens_.push_back(row.token);
     batch_.clear();
 
-    std::uint32_t may_copy = options_.copied_max;
-    for (std::uint32_t first = 0, count = 0; first < seen.num_tokens; first += count) {
-        const SequenceRow& row = seen.rows[first];
-        for (count = 1; first + count < seen.num_tokens && seen.rows[first + count].kv == row.kv;)
+    for (std::size_t first = 0, count = 0; first < rows_.size(); first += count) {
+        const ShadowKeys::Text& text = rows_[first].text;
+        for (count = 1; first + count < rows_.size() && rows_[first + count].text.kv == text.kv;)
             ++count;
-        const auto [at, is_new] = followers_.try_emplace(row.kv,
-                                                         Follower{.kv = KvCache::Sequence(cache_)});
-        Follower& follower = at->second;
-        follower.seen_at = step_;
-        if (followers_.size() > sequences_max) drop_oldest();
-        if (!align_one(follower, *row.kv, row.position, count, may_copy)) return false;
-        batch_.push_back({.kv = &follower.kv,
-                          .tokens = std::span(tokens_).subspan(first, count),
-                          .no_logits = true});
+        KvCache::Sequence* const kv = keys_.prepare(
+            text, text.position, static_cast<std::uint32_t>(count), step_, may_copy);
+        if (kv == nullptr) return false;
+        batch_.push_back({.kv = kv, .tokens = std::span(tokens_).subspan(first, count)});
     }
+
+    const bool draws = options_.draws_ahead && batch_.size() == rows_.size();
+    for (StepRows& rows : batch_) rows.no_logits = !draws;
+    pass_ = {.step = step_, .rows = rows_};
     return true;
 }
 
-bool ServedShadow::align_one(Follower& follower, const KvCache::Sequence& from,
-                             std::uint32_t position, std::uint32_t num_rows,
-                             std::uint32_t& may_copy) {
-    // A text that came to the address of one that has ended.
-    const std::uint32_t first_page = from.pages().front();
-    if (std::exchange(follower.first_page, first_page) != first_page) follower.aligned = 0;
-    follower.aligned = std::min(follower.aligned, position);
-
-    follower.kv.roll_back(follower.aligned);
-    if (!follower.kv.reserve(position + num_rows)) {
-        drop_oldest();
-        if (!follower.kv.reserve(position + num_rows)) return false;
+// Behind the pass of the model's step: its texts as they are in the model, one token on.
+bool ServedShadow::plan_ahead(std::uint32_t* may_copy) {
+    if (pass_.drawn.empty()) return false;
+    tokens_.clear();
+    for (const Row& row : rows_) {
+        const auto own = std::ranges::find(pass_.rows, row.text.kv,
+                                           [](const Row& one) { return one.text.kv; });
+        tokens_.push_back(pass_.drawn[static_cast<std::size_t>(own - pass_.rows.begin())]);
     }
-    const std::uint32_t end = std::min(position, follower.aligned + may_copy);
-    follower.kv.copy_rows(from, follower.aligned, end);
-    follower.kv.commit(end - follower.aligned);
-    may_copy -= end - follower.aligned;
-    follower.aligned = end;
-    return end == position;
-}
+    batch_.clear();
 
-// Of those that the step at hand has no rows of.
-void ServedShadow::drop_oldest() {
-    const auto oldest = std::ranges::min_element(
-        followers_, {}, [](const auto& one) { return one.second.seen_at; });
-    if (oldest != followers_.end() && oldest->second.seen_at != step_) followers_.erase(oldest);
+    Pass next{.step = step_ + 1, .is_ahead = true, .own_for = pass_.own_for + 1, .rows = rows_};
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+        const std::uint32_t position = rows_[i].text.position + 1;
+        if (position >= decoder_->config().context_tokens) return false;
+        KvCache::Sequence* const kv = keys_.prepare(rows_[i].text, position, 1, step_, may_copy);
+        if (kv == nullptr) return false;
+        batch_.push_back({.kv = kv, .tokens = std::span(tokens_).subspan(i, 1)});
+        next.rows[i].text.position = position;
+        next.rows[i].token = tokens_[i];
+    }
+    pass_ = std::move(next);
+    return true;
 }
 
 void ServedShadow::run() {
@@ -170,17 +259,26 @@ void ServedShadow::run() {
     for (;;) {
         wake_.wait(lock, [this] { return stopping_ || busy_; });
         if (stopping_) return;
-        const std::uint64_t step = begun_;
         const std::stop_token stop = stop_.get_token();
         lock.unlock();
 
         auto result = decoder_->step(
-            batch_, experts_, [&](const RouteView& seen) { on_route(seen, step); }, stop);
+            batch_, experts_, [this](const RouteView& seen) { on_route(seen); }, stop);
         const bool is_whole = result.ok();
-        if (is_whole) decoder_->recycle(*std::move(result));
+        std::vector<TokenId> drawn;
+        if (is_whole) {
+            drawn = draw(result->logits, decoder_->config().vocab_size);
+            decoder_->recycle(*std::move(result));
+        }
 
         lock.lock();
-        counters_.steps_cut += !is_whole;
+        counters_.passes_cut += !is_whole;
+        pass_.is_whole = is_whole;
+        pass_.drawn = std::move(drawn);
+        if (plan(nullptr)) {
+            begin_pass();
+            continue;
+        }
         busy_ = false;
         idle_.notify_all();
     }
@@ -191,22 +289,24 @@ void ServedShadow::wait_until_idle() const {
     idle_.wait(lock, [this] { return !busy_; });
 }
 
-void ServedShadow::on_route(const RouteView& seen, std::uint64_t step) {
-    const std::uint32_t index = index_of_layer_[seen.layer];
-    if (index == 0) return;  // the model was here before
+void ServedShadow::on_route(const RouteView& seen) {
     named_.clear();
     append_hints(named_, seen.layer, seen.router_logits, seen.num_experts, options_.per_row,
                  order_);
     told_.clear();
     {
         const std::lock_guard lock(mutex_);
-        if (step != step_) return;  // it is the next token's turn
+        if (pass_.is_dropped) return;
+        // The model was at the first layer before a pass that began with its token.
+        const std::uint32_t index = index_of_layer_[seen.layer];
+        if (index == 0 && !pass_.is_ahead) return;
         ++counters_.layers;
-        if (index <= layer_) {
+        const bool is_of_next = pass_.step > step_;
+        if (!is_of_next && index <= layer_) {
             ++counters_.layers_late;
             return;
         }
-        ahead_[index] = {named_, true};
+        names_[index + (is_of_next ? num_layers() : 0)] = {named_, true};
         take_window(told_);
     }
     if (!told_.empty()) tell_(told_);

@@ -57,6 +57,7 @@ struct ServerOptions {
     bool test_routes = false;
     // For /api/status: whose guesses workers with experts on demand are told; "off": nobody's.
     std::string hints_by = "off";
+    std::function<nlohmann::json()> describe_shadow;  // for /api/status; empty: there is none
     bool give_model = true;     // the whole package, to whoever may use the API
     bool require_keys = false;  // API keys on loopback too; always on elsewhere
     // In run(): SIGINT and SIGTERM stop, SIGHUP reads the certificate again (its names stay those

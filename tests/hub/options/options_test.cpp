@@ -1,6 +1,7 @@
 // The table of settings: each one obeys flag, environment, file, default in this order and refuses
 // nonsense by name.
 #include "hub/options.h"
+#include "hub/options_shadow.h"
 
 #include <unistd.h>
 
@@ -161,6 +162,15 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
                  {"hedge", "fixed 0"},
                  {"prefetch", "some"},
                  {"prefetch", "shadow:"},
+                 {"prefetch", "shadow:,kv=2"},
+                 {"prefetch", "shadow:models/int2,"},
+                 {"prefetch", "shadow:models/int2,kv"},
+                 {"prefetch", "shadow:models/int2,kv=-1"},
+                 {"prefetch", "shadow:models/int2,keys=2"},
+                 {"prefetch", "shadow:models/int2,token=two"},
+                 {"prefetch", "shadow:models/int2,fetch=0"},
+                 {"prefetch", "shadow:models/int2,ahead=2"},
+                 {"prefetch", "shadow:models/int2,ahead=0,token=2"},
                  {"prefetch", "0"},
                  {"prefetch", "-4"},
                  {"local-fallback", "maybe"},
@@ -261,6 +271,24 @@ TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
                     EXPECT_EQ(again->list(setting.name), settings->list(setting.name)) << printed;
             }
         }
+}
+
+TEST_F(OptionsTest, WhatAShadowIsAskedForIsUnderstood) {
+    const auto plain = parse_shadow_wish("shadow:served:2");
+    ASSERT_TRUE(plain.ok());
+    EXPECT_EQ(plain->name, "served:2");
+    EXPECT_EQ(plain->token_period, 1u);
+    EXPECT_EQ(plain->kv_period, 1u);
+    EXPECT_EQ(plain->fetch, 0u);
+    EXPECT_TRUE(plain->draws_ahead);
+
+    const auto all = parse_shadow_wish("shadow:models/int2:3,fetch=8,kv=0,token=4,ahead=1");
+    ASSERT_TRUE(all.ok()) << all.error().message;
+    EXPECT_EQ(all->name, "models/int2:3");
+    EXPECT_EQ(all->token_period, 4u);
+    EXPECT_EQ(all->kv_period, 0u);
+    EXPECT_EQ(all->fetch, 8u);
+    EXPECT_FALSE(parse_shadow_wish("shadow:models/int2,ahead=0")->draws_ahead);
 }
 
 TEST_F(OptionsTest, ListenAddressesAreUnderstood) {
