@@ -7,6 +7,12 @@
 #include "hub/engine/local_experts.h"
 
 namespace moex {
+namespace {
+
+constexpr std::uint32_t linear_windows_max = 32;
+constexpr std::uint64_t linear_fit_mib_max = 512;
+
+}  // namespace
 
 Result<std::vector<TokenId>> tokens_of_file(const std::string& path, const Tokenizer& tokenizer,
                                             std::uint64_t tokens_max) {
@@ -42,6 +48,23 @@ Result<std::shared_ptr<const ExpertProfile>> calibrate_on(const CalibrationText&
     MOEX_ASSIGN(profile, calibrate_experts(decoder, experts, experts, tokens, options,
                                            window_progress(line, "calibrating")));
     return std::make_shared<const ExpertProfile>(std::move(profile));
+}
+
+Result<std::shared_ptr<const LinearEstimator>> fit_linear_on(
+    const CalibrationText& source, const Tokenizer& tokenizer, Decoder& decoder,
+    ExpertBackend& experts, KvDtype kv_dtype, const RouterGates& gates,
+    const ExpertProfile& profile) {
+    if (const std::uint64_t mib = linear_fit_bytes(gates) >> 20; mib > linear_fit_mib_max)
+        return Error{ErrorCode::unsupported,
+                     text("linear: its sums take ", mib, " MiB, at most ", linear_fit_mib_max)};
+    MOEX_ASSIGN(tokens, tokens_of_file(source.path, tokenizer,
+                                       std::uint64_t{linear_windows_max} * source.window_tokens));
+    const auto num_tokens = static_cast<std::uint32_t>(
+        std::min<std::size_t>(tokens.size(), gates.config().context_tokens));
+    const WindowOptions options{.window_tokens = std::min(source.window_tokens, num_tokens),
+                                .kv_dtype = kv_dtype};
+    MOEX_ASSIGN(linear, fit_linear_estimator(decoder, experts, gates, profile, tokens, options));
+    return std::make_shared<const LinearEstimator>(std::move(linear));
 }
 
 }  // namespace moex

@@ -9,6 +9,7 @@
 
 #include "hub/commands/progress.h"
 #include "hub/foresight/expert_profile.h"
+#include "hub/foresight/linear_estimator.h"
 #include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {
@@ -31,5 +32,12 @@ Result<std::shared_ptr<const ExpertProfile>> calibrate_on(const CalibrationText&
                                                           const Tokenizer& tokenizer,
                                                           Decoder& decoder, LocalExperts& experts,
                                                           KvDtype kv_dtype, bool progress_lines);
+
+// Fitted to the text's first windows, at most 32. unsupported: its sums are beyond 512 MiB, as
+// those of a model with large rows are.
+Result<std::shared_ptr<const LinearEstimator>> fit_linear_on(
+    const CalibrationText& source, const Tokenizer& tokenizer, Decoder& decoder,
+    ExpertBackend& experts, KvDtype kv_dtype, const RouterGates& gates,
+    const ExpertProfile& profile);
 
 }  // namespace moex

@@ -74,7 +74,8 @@ std::vector<Command> commands_on_texts() {
          {{"--text", "FILE", "UTF-8 text, tokenised once as a whole", true},
           {"--calibrate", "FILE",
            "another text: how often experts are asked, and their default vectors; default: the "
-           "package's"},
+           "package's; the linear estimator is fitted to its first 32 windows, and left out "
+           "without it"},
           {"--shadow", "DIRS",
            "shadows made by `pack --shadow`, with commas between them (DIR:N: N experts a token; "
            "served:N: of the model's own): recall for every alignment"},

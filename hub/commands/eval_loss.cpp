@@ -19,7 +19,6 @@ namespace {
 
 constexpr std::uint32_t hybrid_layers_max = 2;        // that the estimator is asked about
 constexpr std::uint32_t calibration_windows_max = 8;  // that say which
-constexpr std::uint32_t linear_windows_max = 32;      // that the linear estimator is fitted to
 constexpr std::uint64_t lost_seed = 1;
 
 std::vector<std::string> names_of(const std::string& ways) {
@@ -75,17 +74,13 @@ struct Way {
     std::unique_ptr<ExpertBackend> experts;  // null for a speculator
 };
 
-// Of the text's first windows.
 Result<std::shared_ptr<const LinearEstimator>> linear_of(LoadedModel& model,
                                                          const SpeculationSources& sources,
                                                          const EvalLossOptions& options) {
-    const std::uint32_t window = options.perplexity.window_tokens;
-    MOEX_ASSIGN(tokens, tokens_of_file(options.calibration_path, *model.tokenizer,
-                                       std::uint64_t{linear_windows_max} * window));
-    MOEX_ASSIGN(linear, fit_linear_estimator(
-                            *model.decoder, *model.local, *sources.gates, *sources.profile, tokens,
-                            {.window_tokens = window, .kv_dtype = model.kv_dtype}));
-    return std::make_shared<const LinearEstimator>(std::move(linear));
+    return fit_linear_on(
+        {.path = options.calibration_path, .window_tokens = options.perplexity.window_tokens},
+        *model.tokenizer, *model.decoder, *model.local, model.kv_dtype, *sources.gates,
+        *sources.profile);
 }
 
 // What was recorded of the package; nothing where nothing was.

@@ -8,41 +8,56 @@
 #include "hub/commands/predict_report.h"
 #include "hub/commands/predict_shadow.h"
 #include "hub/commands/progress.h"
-#include "hub/foresight/estimator.h"
 #include "hub/foresight/gate_predictors.h"
+#include "hub/foresight/lossy_ways.h"
 #include "hub/foresight/past_predictors.h"
 
 namespace moex {
 namespace {
 
-// By --calibrate, or what the package holds; null without either.
-Result<std::shared_ptr<const ExpertProfile>> profile_of(LoadedModel& model,
-                                                        const Invocation& invocation) {
-    const Settings& settings = invocation.settings;
-    if (const std::string* path = invocation.argument("--calibrate"))
-        return calibrate_on({.path = *path, .tokens_max = settings.number("calibrate-tokens")},
-                            *model.tokenizer, *model.decoder, *model.local, model.kv_dtype,
-                            settings.on("progress"));
-    auto profile = load_expert_profile(*model.package);
-    if (!profile.ok() && profile.error().code == ErrorCode::not_found)
-        return std::shared_ptr<const ExpertProfile>();
-    if (!profile.ok()) return profile.error();
-    return std::make_shared<const ExpertProfile>(*std::move(profile));
-}
+// What predictors know: what the package holds, and of --calibrate what that text tells. What there
+// is no source of stays null; `missing` then says why, a line each.
+struct Knowledge {
+    SpeculationSources sources;
+    std::string missing;
+};
 
-// Null where the package has none.
-Result<std::shared_ptr<const Estimator>> estimator_of(const ModelPackage& package) {
-    auto estimator = Estimator::load(package);
-    if (!estimator.ok() && estimator.error().code == ErrorCode::not_found)
-        return std::shared_ptr<const Estimator>();
-    if (!estimator.ok()) return estimator.error();
-    return std::make_shared<const Estimator>(*std::move(estimator));
+Result<Knowledge> knowledge_of(LoadedModel& model, const Invocation& invocation) {
+    const Settings& settings = invocation.settings;
+    MOEX_ASSIGN(held, load_speculation_sources(model.package, *model.threads));
+    Knowledge known{.sources = std::move(held)};
+    SpeculationSources& sources = known.sources;
+
+    const std::string* path = invocation.argument("--calibrate");
+    if (path) {
+        const CalibrationText source{.path = *path,
+                                     .tokens_max = settings.number("calibrate-tokens")};
+        MOEX_ASSIGN(profile, calibrate_on(source, *model.tokenizer, *model.decoder, *model.local,
+                                          model.kv_dtype, settings.on("progress")));
+        sources.profile = std::move(profile);
+
+        auto linear = fit_linear_on(source, *model.tokenizer, *model.decoder, *model.local,
+                                    model.kv_dtype, *sources.gates, *sources.profile);
+        if (linear.ok())
+            sources.linear = *std::move(linear);
+        else if (linear.error().code == ErrorCode::unsupported)
+            known.missing += text("no ", linear.error().message, "\n");
+        else
+            return linear.error();
+    }
+
+    if (!sources.profile)
+        known.missing +=
+            "no popularity, no default vectors: no --calibrate TEXT, none in the package\n";
+    else if (!sources.estimator)
+        known.missing += "no estimator in the package; `moex-hub train-estimator` makes one\n";
+    if (!path) known.missing += "no linear: it is fitted to --calibrate TEXT\n";
+    return known;
 }
 
 std::vector<Contestant> contestants_of(const LoadedModel& model, const Settings& settings,
-                                       const std::shared_ptr<const RouterGates>& gates,
-                                       const std::shared_ptr<const ExpertProfile>& profile,
-                                       const std::shared_ptr<const Estimator>& estimator) {
+                                       const SpeculationSources& sources) {
+    const auto& [gates, profile, estimator, linear, layers] = sources;
     const ModelConfig& config = model.package->config();
     const std::string& seed = settings.text("seed");
     std::vector<Contestant> all;
@@ -62,6 +77,7 @@ std::vector<Contestant> contestants_of(const LoadedModel& model, const Settings&
     for (std::uint32_t lead = 1; lead <= leads; ++lead) add(make_next_gate_predictor(gates), lead);
     for (std::uint32_t lead = 1; profile && lead <= leads; ++lead)
         add(make_quasi_hidden_predictor(gates, profile), lead);
+    if (linear) add(make_linear_predictor(gates, profile, linear), 1);
     if (profile && estimator) add(make_estimator_predictor(gates, profile, estimator), 1);
     return all;
 }
@@ -112,18 +128,12 @@ int run_predict(const Invocation& invocation) {
     if (const Status whole = model->package->require_all_blobs(); !whole.ok())
         return fail(text(whole.error().message, "; predict computes on this machine"));
 
-    const auto profile = profile_of(*model, invocation);
-    if (!profile.ok()) return fail(profile.error().message);
-    const auto estimator = estimator_of(*model->package);
-    if (!estimator.ok()) return fail(estimator.error().message);
-    auto gates = RouterGates::load(model->package, *model->threads);
-    if (!gates.ok()) return fail(gates.error().message);
-    if (gates->moe_layers().size() < 2)
+    const auto known = knowledge_of(*model, invocation);
+    if (!known.ok()) return fail(known.error().message);
+    if (known->sources.gates->moe_layers().size() < 2)
         return fail("a model with one MoE layer has no layer to look ahead to");
 
-    Contest contest(config, contestants_of(*model, settings,
-                                           std::make_shared<const RouterGates>(*std::move(gates)),
-                                           *profile, *estimator));
+    Contest contest(config, contestants_of(*model, settings, known->sources));
     Status walked;
     {
         ProgressLine line(settings.on("progress"));
@@ -144,10 +154,7 @@ int run_predict(const Invocation& invocation) {
     const std::string note = note_of(*model, contest, settings, *num_windows);
     std::string shown = text(note, "\nrecall: mean of MoE layers behind the first ± deviation of ",
                              "windows\n\n", report_tables(contest));
-    if (!*profile)
-        shown += "\nno popularity, no default vectors: no --calibrate TEXT, none in the package\n";
-    else if (!*estimator)
-        shown += "\nno estimator in the package; `moex-hub train-estimator` makes one\n";
+    if (!known->missing.empty()) shown += text('\n', known->missing);
     (void)print_now(shown + shadow_tables(*shadows));
 
     if (const std::string* out = invocation.argument("--out")) {

@@ -152,6 +152,12 @@ std::vector<float> RidgeFit::solve(double ridge) const {
     return weights;
 }
 
+std::uint64_t linear_fit_bytes(const RouterGates& gates) {
+    const std::uint64_t inputs = gates.config().hidden_size + 1,
+                        targets = gates.moe_layers().size() - 1;
+    return targets * inputs * (inputs + gates.config().num_experts) * sizeof(double);
+}
+
 Result<LinearEstimator> fit_linear_estimator(Decoder& decoder, ExpertBackend& experts,
                                              const RouterGates& gates, const ExpertProfile& profile,
                                              std::span<const TokenId> tokens,

@@ -2,8 +2,9 @@
 // from the quasi-hidden state of the layer before to its router's logits, by ridge regression.
 //   logits = router_t · q + weights_t · [q, 1]
 // What the router's own term leaves is what is fitted, so that an infinite ridge is the gate on the
-// quasi-hidden state. It is measured beside the estimator (`moex-hub eval --experts linear`); no
-// package holds one.
+// quasi-hidden state. It is measured beside the estimator (`moex-hub predict --calibrate`, `eval
+// --experts linear`). No package holds one: it knows less than the estimator, which a package can
+// hold, and is larger than it in a model that is (12 M weights of Qwen3-30B-A3B).
 #pragma once
 
 #include <memory>
@@ -43,6 +44,8 @@ class RidgeFit {
     std::vector<double> products_;  // [num_outputs_, num_inputs_]
 };
 
+// What the sums of all targets take while they are fitted: the square of hidden_size for each.
+std::uint64_t linear_fit_bytes(const RouterGates& gates);
 // Of whole windows of the text, as walk_windows().
 Result<LinearEstimator> fit_linear_estimator(Decoder& decoder, ExpertBackend& experts,
                                              const RouterGates& gates, const ExpertProfile& profile,
