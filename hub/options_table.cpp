@@ -241,7 +241,7 @@ const Setting swarm_settings[] = {
      "rows on their way to a worker: int8, half of f16, rounded here with a scale a row, where the "
      "worker takes it, answers are f16, and without --deterministic; wire: as --wire-dtype",
      0, 0, "int8|wire"},
-    {"queue-depth", number, command_serve, "N", "2", "groups in flight per worker", 1, 64},
+    {"queue-depth", number, command_serve, "N", "4", "groups in flight per worker", 1, 64},
     {"micro-batches", word, command_serve, "auto|N", "auto",
      "a step's rows are cut into N parts, up to 4: while contributors compute a layer of one, this "
      "machine computes the next one's; auto: as many as steps are fastest with, measured as they "

@@ -27,7 +27,9 @@ constexpr const char* kernel_names[] = {"unpack_rows",
 // Rows of a single call; larger ones go through the grouped path or are split by the hub.
 constexpr std::uint32_t single_tokens_max = 512;
 constexpr std::uint64_t pass_end_bytes = 16;
-constexpr std::uint32_t lanes_max = 4;  // rounds in flight; more would only hold memory
+// Rounds in flight, half of what the hub may ask at once: while one is computed another is read
+// back, and what waits behind them wants no memory of a GPU.
+constexpr std::uint32_t lanes_max = 4;
 
 // What one workgroup of a kernel computes, as its WGSL says.
 namespace kernels = gpu::kernels;
@@ -177,7 +179,7 @@ RunnerOptions ExpertRunner::options_for(const Welcome& welcome, std::uint64_t by
                                         const gpu::AdapterInfo& adapter) {
     const RunnerOptions wanted{.limits = welcome.limits,
                                .shape = welcome.expert_shape,
-                               .num_lanes = std::clamp(welcome.queue_depth, 2u, lanes_max),
+                               .num_lanes = std::clamp(welcome.queue_depth / 2, 2u, lanes_max),
                                .dtype = welcome.dtype};
     return fit(wanted, bytes_max, adapter);
 }

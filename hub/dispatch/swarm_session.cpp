@@ -220,8 +220,11 @@ void SwarmState::on_published_peer(Turn& turn, Worker& worker, ByteView frame) {
     worker.lz4 = false;
     // the field is optional for it
     if (worker.device.budget_bytes == 0) worker.device.budget_bytes = 1ull << 30;
-    // one frame per expert, so rounds, not frames, are bounded
-    worker.queue_depth = std::max(1u, options.queue_depth) * options.limits.num_experts;
+    // One frame per expert, so rounds, not frames, are bounded: by two, since it may work through
+    // those that were cancelled as well, and say nothing meanwhile.
+    constexpr std::uint32_t rounds_max = 2;
+    worker.queue_depth = std::clamp(options.queue_depth, 1u, rounds_max) *
+                         options.limits.num_experts;
 
     welcome(turn, worker);
 }

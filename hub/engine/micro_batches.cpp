@@ -86,7 +86,7 @@ void MicroBatches::record(const StepShape& shape, std::uint32_t number, Duration
 bool MicroBatches::wants_trial(const Kind& kind) const {
     if (kind.times.count < Times::most) return false;
     if (kind.number == 1 && kind.waited_share < waited_share_min) return false;
-    if (kind.steps_since >= kind.pause) return true;
+    if (kind.goes_on || kind.steps_since >= kind.pause) return true;
 
     const double median = kind.times.median();
     const bool drifted = median > drift_max * kind.settled_ms ||
@@ -95,24 +95,33 @@ bool MicroBatches::wants_trial(const Kind& kind) const {
 }
 
 void MicroBatches::begin_trial(Kind& kind, std::uint32_t num_rows) const {
-    const std::uint32_t most = std::min(most_, num_rows);
-    if (kind.number == 1) kind.tries_more = true;
-    if (kind.number >= most) kind.tries_more = false;
-    kind.tried = kind.tries_more ? kind.number + 1 : kind.number - 1;
+    const auto most = static_cast<std::int32_t>(std::min(most_, num_rows)),
+               number = static_cast<std::int32_t>(kind.number);
+    if (number + kind.reach < 1) kind.reach = 1;
+    if (number + kind.reach > most) kind.reach = -1;
+    kind.tried = static_cast<std::uint32_t>(std::clamp(number + kind.reach, 1, most));
     kind.trial = {};
 }
 
+// Three may save too little over two, and four enough: what was not slower is a step on the way.
 void MicroBatches::end_trial(Kind& kind) const {
     const double used = kind.times.median(), tried = kind.trial.median();
-    const bool is_more = kind.tried > kind.number;
-    const bool is_better = is_more ? tried < (1 - gain_min) * used : (1 - gain_min) * tried < used;
+    const std::int32_t onwards = kind.reach > 0 ? 1 : -1;
+    const bool is_better = onwards > 0 ? tried < (1 - gain_min) * used
+                                       : (1 - gain_min) * tried < used;
+    const bool has_beyond = kind.tried > 1 && kind.tried < most_;
     if (is_better) {
         kind.number = kind.tried;
         kind.times = kind.trial;
-        // On in the same direction, once it is known how long these take.
-        kind.pause = kind.number > 1 && kind.number < most_ ? 0 : pause_min;
+        kind.reach = onwards;
+        kind.pause = pause_min;
+        kind.goes_on = has_beyond;  // once it is known how long these take
+    } else if (tried < used && has_beyond) {
+        kind.reach += onwards;
+        kind.goes_on = true;
     } else {
-        kind.tries_more = !is_more;
+        kind.reach = -onwards;
+        kind.goes_on = false;
         kind.pause = std::clamp(2 * kind.pause, pause_min, pause_max);
     }
     kind.tried = 0;

@@ -1,8 +1,9 @@
 // Into how many micro-batches a step's rows are cut. While the experts of one are asked for, the
 // hub computes the layer of the next: that hides a long line, and costs where there is none, since
 // hub and workers read their weights once for each. So the steps that run tell: now and then some
-// are cut into one more or one less, and whichever number was faster is kept. Steps of about as
-// many rows (a power of two) learn together, those with rows of prompts apart.
+// are cut into one more or one less, or more than that while it is not slower, and whichever number
+// was faster is kept. Steps of about as many rows (a power of two) learn together, those with rows
+// of prompts apart.
 // A row's bits do not depend on it.
 // Pure: durations are given. Owner: the engine's thread.
 // Source: Huang et al., "GPipe", NeurIPS 2019 (micro-batches).
@@ -43,7 +44,8 @@ class MicroBatches {
     struct Kind {
         std::uint32_t number = 1;  // that is used
         std::uint32_t tried = 0;   // instead, for a few steps; 0: none
-        bool tries_more = true;    // next
+        std::int32_t reach = 1;    // of the next trial, from the number that is used
+        bool goes_on = false;      // without a pause
         Times times, trial;
         double waited_share = -1;  // of a step that is not cut, a mean of late; -1: not known
         double settled_ms = 0;     // the median when the last trial ended

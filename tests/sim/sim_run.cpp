@@ -27,7 +27,7 @@ SimOptions drawn_options(const SimRun& run, std::mt19937_64& random) {
             break;
         default: options.swarm.hedge = {.mode = HedgeMode::delayed};
     }
-    options.swarm.queue_depth = 1 + static_cast<std::uint32_t>(random() % 3);
+    options.swarm.queue_depth = 1 + static_cast<std::uint32_t>(random() % 4);
     options.swarm.limits.num_tokens_max = random() % 3 == 0 ? 5 : 512;
     options.swarm.limits.num_pairs_max = random() % 3 == 0 ? 12 : 4096;
     // Every second seed gives and takes copies as often as rounds as even as these allow.
