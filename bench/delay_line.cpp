@@ -3,13 +3,16 @@
 // trip later on the other side.
 //   build/delay_line --port N --rtt-ms X      prints its own port, then serves until its input ends
 // A program of its own: timers of node come up to a millisecond late, and wait for whatever else
-// the bench does.
+// the bench does. A piece's time begins when the kernel had it, not when this program woke, and the
+// last tenths of a millisecond before one is due are not slept: a sleeper is late by some 50 us,
+// twice a round trip.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <array>
@@ -46,9 +49,13 @@ struct Connection {
     bool is_closed = false;
 };
 
+// Before a piece is due nothing is slept for so long.
+constexpr auto looks_for = std::chrono::microseconds(200);
+
 void prepare(int socket) {
     const int on = 1;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(socket, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
     fcntl(socket, F_SETFL, O_NONBLOCK);
 }
 
@@ -60,12 +67,34 @@ sockaddr_in loopback(std::uint16_t port) {
     return address;
 }
 
+// How long ago the kernel had the bytes of `message`; none where it does not say.
+Clock::duration age_of(msghdr& message) {
+    for (cmsghdr* part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_TIMESTAMPNS) continue;
+        timespec came, now;
+        std::memcpy(&came, CMSG_DATA(part), sizeof came);
+        clock_gettime(CLOCK_REALTIME, &now);
+        const std::int64_t ns = (now.tv_sec - came.tv_sec) * std::int64_t{1'000'000'000} +
+                                (now.tv_nsec - came.tv_nsec);
+        return std::chrono::nanoseconds(std::max<std::int64_t>(0, ns));
+    }
+    return {};
+}
+
 void read_from(Direction& direction, Clock::duration half) {
     static std::array<char, 1 << 18> buffer;
-    const ssize_t count = recv(direction.from, buffer.data(), buffer.size(), 0);
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(timespec))> told;
+    iovec into{buffer.data(), buffer.size()};
+    msghdr message{};
+    message.msg_iov = &into;
+    message.msg_iovlen = 1;
+    message.msg_control = told.data();
+    message.msg_controllen = told.size();
+    const ssize_t count = recvmsg(direction.from, &message, 0);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
     direction.is_over = count <= 0;
-    direction.pieces.push_back({Clock::now() + half, {}, 0});
+    const Clock::time_point came = Clock::now() - (count > 0 ? age_of(message) : Clock::duration{});
+    direction.pieces.push_back({came + half, {}, 0});
     if (count > 0) direction.pieces.back().bytes.assign(buffer.data(), buffer.data() + count);
 }
 
@@ -147,7 +176,7 @@ class Line {
                     next = std::min(next, direction.pieces.front().due);
             }
         const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(
-            std::max(Clock::duration{}, next - Clock::now()));
+            std::max(Clock::duration{}, next - Clock::now() - looks_for));
         const timespec timeout{left.count() / 1'000'000'000, left.count() % 1'000'000'000};
         ppoll(polled_.data(), polled_.size(), next == Clock::time_point::max() ? nullptr : &timeout,
               nullptr);

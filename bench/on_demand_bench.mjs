@@ -2,8 +2,8 @@
 // Experts on demand: one native worker that holds all of the demo's experts, with memory for some of them.
 //   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns] [round_trip_ms] [hints] [budgets] [ways]
 //                                                          [96 3 0 off,4,8,shadow:served:2,shadow:int2 3,12 exact]
-// round_trip_ms: added between hub and worker, half of it each way. hints: as `serve --prefetch` has them; shadow:int2
-// and its like are packed here first. budgets: MB.
+// round_trip_ms: added between hub and worker, half of it each way. hints: as `serve --prefetch` has them, a + for
+// each comma of a shadow's (shadow:served:2+kv=4); shadow:int2 and its like are packed here first. budgets: MB.
 // ways: of moex.experts. Everybody decodes a greedy text of the same question, in turns. Prints CSV, a row each:
 //   budget_mb,slots   the worker's limit, and the experts that lie in its memory
 //   host_mb           memory of its machine for experts that were read and verified before (--host-mb)
@@ -13,6 +13,9 @@
 //   load_ms_token     that groups waited for experts, a token
 //   tok_s,of_all      tokens a second of the answer (medians), and their share of a worker's that has memory for all
 //   of_off            and of the same worker's without hints; shares are medians of those of the turns
+//   drawn,right       tokens that a shadow drew ahead of the model, and those that were the model's
+//   layers,too_late   that a shadow named, and those at which the model had been before
+//   copied            positions whose keys and values the shadow took from the model
 // Fails when an exact text differs from the all-resident one.
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -43,12 +46,13 @@ if (process.argv.length <= 5)
 // Shadows of the demo, by their dtype.
 const shadows = mkdtempSync(join(tmpdir(), "moex-shadows-"));
 for (const dtype of ["int2", "int3"]) {
-  if (!hints.includes(`shadow:${dtype}`)) continue;
+  if (!hints.some((one) => one.split("+")[0] === `shadow:${dtype}`)) continue;
   const packed = await run(join(build, "moex-hub"), ["pack", "--shadow", dtype, "static/models/demo",
     join(shadows, dtype)]);
   if (packed.code !== 0) throw new Error(packed.stderr);
 }
-const flagOf = (prefetch) => (/^shadow:int\d$/.test(prefetch) ? prefetch.replace(":", `:${shadows}/`) : prefetch);
+const flagOf = (prefetch) => (/^shadow:int\d(\+|$)/.test(prefetch) ? prefetch.replace(":", `:${shadows}/`) : prefetch)
+  .replaceAll("+", ",");
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
 async function measure({ budget_mb, host_mb, policy, prefetch, experts }) {
@@ -64,11 +68,12 @@ async function measure({ budget_mb, host_mb, policy, prefetch, experts }) {
     const { text, error } = await chat(hub, { ...request, moex: { experts } });
     if (error) throw new Error(JSON.stringify(error));
     const seconds = (performance.now() - begun) / 1000;
+    const { shadow } = await hub.status();
     await worker.stop();
     const said = /worker: (asked=.*)/.exec(worker.child.printed)?.[1] ?? "asked=0 resident=0 late=0 load_ms=0";
     const figures = Object.fromEntries(said.split(" ").map((one) => one.split("=")).map(([k, v]) => [k, Number(v)]));
     const [, slots] = [...worker.child.printed.matchAll(/^serving units=.* resident=(\d+)$/mg)].at(-1);
-    return { text, slots, tok_s: max_tokens / seconds, ...figures };
+    return { text, slots, tok_s: max_tokens / seconds, shadow, ...figures };
   } finally {
     await hub.remove();
     line?.close();
@@ -81,7 +86,8 @@ for (let turn = 0; turn < turns; turn += 1)
   for (const [i, way] of ways.entries()) results[i].push(await measure(way));
 
 const [all] = results;
-console.log("budget_mb,slots,host_mb,policy,prefetch,experts,asked,missing,late,load_ms_token,tok_s,of_all,of_off");
+console.log("budget_mb,slots,host_mb,policy,prefetch,experts,asked,missing,late,load_ms_token,tok_s,of_all,of_off,"
+  + "drawn,right,layers,too_late,copied");
 for (const [i, { budget_mb, host_mb, policy, prefetch, experts }] of ways.entries()) {
   if (experts === "exact" && results[i].some(({ text }) => text !== all[0].text))
     throw new Error(`${JSON.stringify(ways[i])}: another text`);
@@ -92,6 +98,7 @@ for (const [i, { budget_mb, host_mb, policy, prefetch, experts }] of ways.entrie
     && other.host_mb === host_mb && other.policy === policy && other.experts === experts)];
   console.log([budget_mb, slots, host_mb, policy, prefetch, experts, asked, of((one) => one.asked - one.resident), late,
     (of((one) => one.load_ms) / max_tokens).toFixed(2), of((one) => one.tok_s).toFixed(1), shareOf(all),
-    shareOf(off)].join(","));
+    shareOf(off), ...["tokens_drawn", "tokens_right", "layers", "layers_late", "positions_copied"].map((name) =>
+      of(({ shadow }) => shadow?.[name] ?? 0))].join(","));
 }
 rmSync(shadows, { recursive: true });
