@@ -25,7 +25,7 @@ constexpr std::uint32_t first_worker_process = 10;
 
 struct Event {
     const char* name = nullptr;
-    bool of_worker = false;
+    bool of_worker = false, is_count = false;
     std::uint64_t row = 0;  // a Trace::Row, or the worker
     std::uint32_t id = 0;   // of the worker's spans that nest
     TimePoint begin, end;
@@ -118,6 +118,11 @@ struct Trace::State {
         if (known_workers.insert(event.row).second)
             lines += name_json("process_name", process, 0, text("worker ", event.row));
 
+        if (event.is_count) {
+            lines += text("{\"ph\":\"C\",\"name\":\"", event.name, "\",\"pid\":", process,
+                          ",\"tid\":0,\"ts\":", begin, ",\"args\":", values, "},\n");
+            return;
+        }
         const std::string rest = text("\",\"cat\":\"round\",\"id\":", event.id,
                                       ",\"pid\":", process, ",\"tid\":0,\"ts\":");
         lines += text("{\"ph\":\"b\",\"name\":\"", event.name, rest, begin, ",\"args\":", values,
@@ -188,6 +193,13 @@ void Trace::worker_span(std::uint64_t worker, std::uint32_t id, const char* name
                         TimePoint end, std::initializer_list<TraceValue> values) {
     Event event{
         .name = name, .of_worker = true, .row = worker, .id = id, .begin = begin, .end = end};
+    std::copy_n(values.begin(), std::min(values.size(), values_max), event.values.begin());
+    state_->add(event);
+}
+
+void Trace::worker_counts(std::uint64_t worker, const char* name, TimePoint at,
+                          std::initializer_list<TraceValue> values) {
+    Event event{.name = name, .of_worker = true, .is_count = true, .row = worker, .begin = at};
     std::copy_n(values.begin(), std::min(values.size(), values_max), event.values.begin());
     state_->add(event);
 }

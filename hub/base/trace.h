@@ -1,5 +1,6 @@
 // Where the time of tokens goes, written down while it passes: spans of the engine, the swarm's
-// strand and each worker's rounds, for chrome://tracing and ui.perfetto.dev.
+// strand and each worker's rounds, and what workers count, for chrome://tracing and
+// ui.perfetto.dev.
 // Off, which is the rule, a span costs one load. On, it takes a lock and some 100 bytes; a thread
 // of its own writes them down. Whoever opens a trace closes it after all that has spans.
 // Source: "Trace Event Format" (Google, 2016), its JSON array format; a file that ends in the
@@ -46,6 +47,9 @@ class Trace {
     // other ids do meanwhile.
     void worker_span(std::uint64_t worker, std::uint32_t id, const char* name, TimePoint begin,
                      TimePoint end, std::initializer_list<TraceValue> values = {});
+    // What a worker counts, from `at` until it is told again: a curve for each value.
+    void worker_counts(std::uint64_t worker, const char* name, TimePoint at,
+                       std::initializer_list<TraceValue> values);
 
   private:
     struct State;

@@ -78,6 +78,9 @@ class SwarmCore {
     Coverage coverage() const;
     // [num_layers * num_experts], active and ready workers; 0 for dense layers
     std::vector<std::uint16_t> replicas() const;
+    // As many: of these workers' places for it the nearest to where it is computed, as each said
+    // when it became ready; nothing where nobody has it. Who says nothing has all of it there.
+    std::vector<std::optional<UnitTier>> tiers() const;
 
     // Whether a worker is there that has a use for hints.
     bool wants_hints() const;

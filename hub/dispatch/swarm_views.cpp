@@ -55,6 +55,26 @@ std::vector<std::uint16_t> SwarmCore::replicas() const {
     return counts;
 }
 
+std::vector<std::optional<UnitTier>> SwarmCore::tiers() const {
+    const SwarmState& state = *state_;
+    std::vector<std::optional<UnitTier>> nearest(std::size_t{state.options.limits.num_layers} *
+                                                 state.options.limits.num_experts);
+    for (std::uint32_t unit = 0; unit < state.directory.num_units(); ++unit) {
+        const Unit wire = state.wire_unit(unit);
+        auto& tier =
+            nearest[std::size_t{wire.layer} * state.options.limits.num_experts + wire.expert];
+        for (const UnitHolder* holder : state.directory.ready(unit)) {
+            const Worker& worker = worker_of(holder);
+            if (!worker.health.serves_in_need()) continue;
+            const auto told = worker.tiers.find(unit);
+            // nothing is below any place
+            tier = std::max(
+                tier, std::optional(told == worker.tiers.end() ? UnitTier::slot : told->second));
+        }
+    }
+    return nearest;
+}
+
 Coverage SwarmCore::coverage() const {
     const SwarmState& state = *state_;
     Coverage coverage;

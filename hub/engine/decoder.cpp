@@ -498,7 +498,9 @@ Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepR
 
     const TraceSpan span(trace_row, "wait for experts");
     if (call.is_elsewhere) expect_layer(call);
+    const TimePoint asked_at = now_steady();
     auto waited = call.round->wait(stop);
+    result.wait_time += now_steady() - asked_at;
     call.round.reset();
     if (!waited.ok()) return waited.error();
     if (call.is_elsewhere) usual_round += (now_steady() - call.sent - usual_round) / 8;
@@ -561,12 +563,14 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
     if (asked.empty()) return;
 
     const TraceSpan span(trace_row, "head", {"rows", asked.size()});
+    const TimePoint started = now_steady();
     const std::vector<float> normed = final_rows(asked);
     result.logits = std::move(spare_logits);
     result.logits.resize(asked.size() * config.vocab_size);
     const HubProduct product[] = {{{result.logits.data(), config.vocab_size}, &weights.head}};
     multiply(product, rows_in(normed, config.hidden_size, asked.size()),
              micro_batches.front().codes, threads);
+    result.head_time = now_steady() - started;
 }
 
 void Decoder::recycle(StepResult&& result) {

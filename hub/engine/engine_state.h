@@ -171,7 +171,7 @@ struct EngineState {
     std::vector<DueToken> take_result(std::span<const StepRows> batch,
                                       std::span<Generation* const> members,
                                       const StepResult& result);
-    void sample(std::span<DueToken> due) const;
+    void sample(std::span<DueToken> due);
     std::optional<FinishReason> take_token(Generation& generation, SampledToken token);
 };
 

@@ -220,8 +220,9 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
     stepping = false;
     if (!cancelled.empty()) watch_wake.notify_all();
 
+    const Duration step_time = now_steady() - started;
     ++counters.steps;
-    counters.step_time += now_steady() - started;
+    counters.step_time += step_time;
 
     if (!result.ok()) return result;
 
@@ -233,6 +234,10 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
     counters.rows += result->rows.size();
     counters.experts_waited += result->experts_waited;
 
+    ++counters.split.steps;
+    counters.split.layers += step_time - result->wait_time - result->head_time;
+    counters.split.waiting += result->wait_time;
+    counters.split.head += result->head_time;
     return result;
 }
 
@@ -370,7 +375,9 @@ void EngineState::score_prompt(Generation& generation, std::span<const float> lo
 }
 
 // Each sampler is its sequence's own, so that nobody's token depends on who is sampled beside it.
-void EngineState::sample(std::span<DueToken> due) const {
+void EngineState::sample(std::span<DueToken> due) {
+    const TraceSpan span(Trace::Row::engine, "draw", {"tokens", due.size()});
+    const TimePoint started = now_steady();
     device.threads().parallel_for(due.size(), 1, [&](std::size_t begin, std::size_t end) {
         for (DueToken& one : due.subspan(begin, end - begin)) {
             const GenerationRequest& request = one.generation->request;
@@ -381,6 +388,8 @@ void EngineState::sample(std::span<DueToken> due) const {
                                       : moex::sample(sampler, one.logits, top);
         }
     });
+    const std::lock_guard lock(mutex);
+    counters.split.drawing += now_steady() - started;
 }
 
 // Counts what one sequence's rows in the step cost and who answered them.

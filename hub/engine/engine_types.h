@@ -33,6 +33,16 @@ struct EngineOptions {
     bool noise_prompts = false;
 };
 
+// Where the engine's time went, of steps that were finished. A device that cannot tell its head
+// from its layers says no time of it.
+struct StepSplit {
+    std::uint64_t steps = 0;
+    Duration layers{};   // what is none of the others
+    Duration waiting{};  // until experts had answered, or were computed here
+    Duration head{};     // the vocabulary's logits
+    Duration drawing{};  // of tokens, behind the step
+};
+
 struct EngineCounters {  // all monotonic but running, waiting and the pages
     std::uint64_t steps = 0, steps_multi_sequence = 0, rows = 0, prompt_tokens = 0,
                   generated_tokens = 0;
@@ -46,7 +56,8 @@ struct EngineCounters {  // all monotonic but running, waiting and the pages
     // kv_pages_cached: kept for their beginning of a text, and held by no sequence
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0,
                   kv_pages_cached = 0;
-    Duration step_time{}, experts_waited{};
+    Duration step_time{}, experts_waited{};  // experts_waited: of each round, side by side or not
+    StepSplit split;
 };
 
 }  // namespace moex

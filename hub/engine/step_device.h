@@ -49,7 +49,10 @@ struct StepResult {
     std::vector<float> hidden;        // [sum of those rows, hidden_size], in the order of the batch
     std::vector<RowProvenance> rows;  // [num_rows], summed over layers
     std::vector<std::vector<std::uint64_t>> row_workers;  // [num_rows], each distinct and sorted
-    Duration experts_waited{};
+    Duration experts_waited{};                            // of each round, from its submit() on
+    // Of the thread that runs the step: in the rounds' wait(), and for the logits; zero where the
+    // device cannot tell these from the layers.
+    Duration wait_time{}, head_time{};
 };
 
 class StepDevice {

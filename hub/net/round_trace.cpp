@@ -110,4 +110,35 @@ void RoundTrace::received(std::uint64_t worker, ByteView frame) {
     in_the_middle("GPU", std::min(times.gpu_us, times.worker_us));
 }
 
+void OnDemandTrace::received(ByteView frame, const WorkerView& worker, std::uint64_t blob_bytes,
+                             std::uint64_t tokens) {
+    Trace* trace = Trace::on();
+    const auto header = decode_frame_header(frame);
+    if (trace == nullptr || !header.ok()) return;
+
+    if (header->type == FrameType::ready) {
+        const auto in = [&](UnitTier tier) { return worker.tiers[static_cast<std::size_t>(tier)]; };
+        if (in(UnitTier::slot) + in(UnitTier::memory) + in(UnitTier::store) > 0)
+            trace->worker_counts(worker.id, "experts ready in", now_steady(),
+                                 {{"slot", in(UnitTier::slot)},
+                                  {"memory", in(UnitTier::memory)},
+                                  {"store", in(UnitTier::store)}});
+    }
+    if (header->type != FrameType::slots) return;
+
+    const SlotFigures& told = worker.slots;
+    trace->worker_counts(worker.id, "experts on demand", now_steady(),
+                         {{"hits", told.hits},
+                          {"late", told.late},
+                          {"misses", told.misses()},
+                          {"foreseen", told.foreseen}});
+    trace->worker_counts(worker.id, "wasted bytes", now_steady(),
+                         {{"bytes", told.wasted * blob_bytes}});
+    if (tokens > tokens_)
+        trace->worker_counts(worker.id, "misses of 1000 tokens", now_steady(),
+                             {{"misses", 1000 * (told.misses() - misses_) / (tokens - tokens_)}});
+    misses_ = told.misses();
+    tokens_ = tokens;
+}
+
 }  // namespace moex::net

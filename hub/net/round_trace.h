@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "hub/base/trace.h"
+#include "hub/dispatch/swarm_types.h"
 #include "protocol/bytes.h"
 
 namespace moex::net {
@@ -37,6 +38,20 @@ class RoundTrace {
     std::unordered_map<std::uint16_t, Hinted> hinted_;  // by layer, since it was asked last
     std::uint16_t last_layer_ = 0;
     TimePoint last_asked_{};
+};
+
+// What one worker says of its experts on demand, for the same trace: what calls found, and where
+// experts lay when they became ready.
+// Owner: the swarm's strand.
+class OnDemandTrace {
+  public:
+    // Behind the swarm's own look at `frame`. `worker`: what it says since then; `tokens`: computed
+    // by the hub so far.
+    void received(ByteView frame, const WorkerView& worker, std::uint64_t blob_bytes,
+                  std::uint64_t tokens);
+
+  private:
+    std::uint64_t misses_ = 0, tokens_ = 0;  // when it was told last
 };
 
 }  // namespace moex::net

@@ -60,6 +60,31 @@ json replicas_json(const ModelConfig& config, const std::vector<std::uint16_t>& 
     return rows;
 }
 
+// A letter for each expert, a text for each layer; "" for dense layers.
+json tiers_json(const ModelConfig& config, const std::vector<std::optional<UnitTier>>& tiers) {
+    static constexpr char letters[num_unit_tiers] = {'d', 'm', 's'};  // disk, memory, slot
+    json rows = json::array();
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+        std::string row(config.is_moe(layer) ? config.num_experts : 0, '-');
+        for (std::size_t expert = 0; expert < row.size(); ++expert) {
+            const std::size_t unit = std::size_t{layer} * config.num_experts + expert;
+            if (unit < tiers.size() && tiers[unit])
+                row[expert] = letters[static_cast<std::size_t>(*tiers[unit])];
+        }
+        rows.push_back(std::move(row));
+    }
+    return rows;
+}
+
+json step_split_json(const StepSplit& split) {
+    const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
+    return {{"steps", split.steps},
+            {"layers_s", seconds(split.layers)},
+            {"waiting_s", seconds(split.waiting)},
+            {"head_s", seconds(split.head)},
+            {"drawing_s", seconds(split.drawing)}};
+}
+
 json engine_json(const HubContext& hub) {
     const EngineCounters engine = hub.engine ? hub.engine.load()->counters() : EngineCounters{};
     return {{"running", engine.running},
@@ -72,6 +97,7 @@ json engine_json(const HubContext& hub) {
             {"micro_batches", engine.micro_batches},
             {"steps_s", std::chrono::duration<double>(engine.step_time).count()},
             {"experts_waited_s", std::chrono::duration<double>(engine.experts_waited).count()},
+            {"split", step_split_json(engine.split)},
             {"preempted", engine.preempted},
             {"rows", engine.rows},
             {"prompt_tokens", engine.prompt_tokens},
@@ -248,6 +274,7 @@ json status_json(HubContext& hub, bool with_join_url) {
     out["health"] = health_name(current_health(hub).state);
     out["coverage"] = coverage_json(core.coverage());
     out["replicas"] = replicas_json(hub.package->config(), core.replicas());
+    out["tiers"] = tiers_json(hub.package->config(), core.tiers());
     out["engine"] = engine_json(hub);
     const std::uint64_t blob_bytes = hub.package->expert_blob_bytes();
     out["calls"] = calls_json(core.counters(), blob_bytes);

@@ -119,10 +119,21 @@ void WorkerConnection::to_swarm(Bytes frame) {
         } else {
             swarm->on_frame(self->id_, frame);
             if (swarm->core().welcomed(self->id_)) self->welcomed_ = true;
+            if (Trace::on() != nullptr) self->trace_on_demand(frame);
         }
 
         asio::post(self->executor_, [self] { self->read_next(); });
     });
+}
+
+// On the swarm strand, behind the swarm's own look at the frame.
+void WorkerConnection::trace_on_demand(ByteView frame) {
+    const auto worker = hub_.swarm.load()->core().worker(id_);
+    if (!worker) return;
+    const EngineCounters engine = hub_.engine ? hub_.engine.load()->counters() : EngineCounters{};
+    const std::uint64_t tokens = engine.prompt_tokens + engine.generated_tokens;
+    on_demand_.received(frame, *worker, hub_.package->expert_blob_bytes(),
+                        tokens - std::min(tokens, engine.cached_tokens));
 }
 
 // Whose worker this is says nothing of what it computes: the swarm never hears of it.

@@ -31,6 +31,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     void read_next();
     void on_read(NetError error, Bytes frame, bool binary);
     void to_swarm(Bytes frame);
+    void trace_on_demand(ByteView frame);
     void on_identity(ByteView frame);
     void write_next();
     void begin_close(CloseCode code, const std::string& reason);
@@ -65,6 +66,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     // Swarm strand.
     WorkerId id_ = 0;
     bool joined_ = false;
+    OnDemandTrace on_demand_;
 
     std::atomic<std::uint64_t> outbox_bytes_{0};
     std::atomic<bool> welcomed_{false};  // the swarm says so, once it has read the first frame

@@ -5,10 +5,10 @@ import { copyText, element, make } from "/js/dom.js";
 import { listenForForget } from "/js/forget.js";
 import { bytes, compact, ms, number, span, whole } from "/js/format.js";
 import { speakIn } from "/js/language.js";
-import { drawLayer, heatWords, holderKind } from "/js/status/heat.js";
+import { drawLayer, heatWords, holderKind, tellsTiers, tierKind, tierSentence } from "/js/status/heat.js";
 import { sayHistoryAnew, showHistory } from "/js/status/history.js";
 import { onDemandWords, tierWords } from "/js/status/on_demand.js";
-import { splitWords } from "/js/status/split.js";
+import { LastMinute, splitWords, stepWords } from "/js/status/split.js";
 import { read, write } from "/js/storage.js";
 import { say, table } from "/js/tables/status.js";
 
@@ -18,6 +18,7 @@ let previous = null;
 let charts = null;
 let key = read("moex-key", "");
 let shown = null;      // the last status
+const minute = new LastMinute();
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -149,33 +150,61 @@ function drawWorkers(workers) {
 // ---- who holds which expert: drawn again when it, the width or the colours changed
 
 let heat_drawn = "";
-function drawHeat(replicas, hub_computes) {
+let heat_shows = "holders";      // or "tiers"
+const kind_colours = {
+  none: "--heat-none", hub: "--heat-hub", one: "--heat-one", more: "--heat-more",
+  slot: "--heat-more", memory: "--heat-one", disk: "--accent", empty: "--surface-2",
+};
+
+function drawHeat({ replicas, tiers, options: { local_fallback: hub_computes } }) {
+  const has_tiers = tellsTiers(tiers);
+  element("heat-choice").hidden = !has_tiers;
+  const by_tier = has_tiers && heat_shows === "tiers";
+  for (const button of element("heat-choice").children)
+    button.setAttribute("aria-pressed", String((button.dataset.heat === "tiers") === by_tier));
+
   const box = element("heat");
   const label_px = 32;
   const width_px = box.clientWidth - label_px;
-  const kinds = ["none", "hub", "one", "more"];
-  const colours = Object.fromEntries(kinds.map((kind) => [kind, colour(`--heat-${kind}`)]));
-  const wanted = JSON.stringify([replicas, hub_computes, width_px, colours, window.devicePixelRatio]);
+  const colours = Object.fromEntries(Object.entries(kind_colours).map(([kind, name]) => [kind, colour(name)]));
+  const layers = replicas.map((experts, layer) => ({
+    layer, experts,
+    kinds: by_tier ? [...tiers[layer]].map((letter) => tierKind(letter, hub_computes))
+      : experts.map((one) => holderKind(one, hub_computes)),
+  })).filter(({ experts }) => experts.length > 0);
+  const wanted = JSON.stringify([layers, by_tier, width_px, colours, window.devicePixelRatio]);
   if (wanted === heat_drawn || width_px <= 0) return;
   heat_drawn = wanted;
 
-  const layers = replicas.map((experts, layer) => ({ experts, layer })).filter(({ experts }) => experts.length > 0);
-  box.replaceChildren(...layers.map(({ experts, layer }) => {
+  box.replaceChildren(...layers.map(({ experts, kinds, layer }) => {
     const row = make("div", "heat-row");
     const canvas = make("canvas");
-    const { columns: across, cell_px, height_px } = drawLayer(canvas, experts, { width_px, hub_computes, colours });
+    const { columns: across, cell_px, height_px } = drawLayer(canvas, kinds, { width_px, colours });
     canvas.addEventListener("pointermove", (event) => {
       const expert = Math.floor(event.offsetY / height_px) * across + Math.floor(event.offsetX / cell_px);
+      if (experts[expert] === undefined) {
+        canvas.title = "";
+        return;
+      }
       const who = holderWords(experts[expert], hub_computes);
-      canvas.title = experts[expert] === undefined ? "" : say("place", layer, expert, who);
+      const where = by_tier && experts[expert] > 0 ? `, ${say(`tier_${kinds[expert]}`)}` : "";
+      canvas.title = say("place", layer, expert, `${who}${where}`);
     });
     row.append(make("span", "", String(layer)), canvas);
     return row;
   }));
 
-  element("heat-words").textContent = heatWords(replicas, hub_computes);
-  const seen = new Set(replicas.flat().map((one) => holderKind(one, hub_computes)));
-  for (const kind of kinds) element(`legend-${kind}`).hidden = !seen.has(kind);
+  const words = heatWords(replicas, hub_computes);
+  element("heat-words").textContent = by_tier ? `${words} ${tierSentence(tiers)}` : words;
+  const seen = new Set(layers.flatMap(({ kinds }) => kinds));
+  for (const kind of Object.keys(kind_colours))
+    if (kind !== "empty") element(`legend-${kind}`).hidden = !seen.has(kind);
+}
+for (const button of element("heat-choice").children) {
+  button.addEventListener("click", () => {
+    heat_shows = button.dataset.heat;
+    if (shown) drawHeat(shown);
+  });
 }
 function holderWords(replicas, hub_computes) {
   if (replicas > 0) return say("holder_count", replicas);
@@ -246,7 +275,7 @@ const health_words = {
 };
 
 function draw(status) {
-  const { model, options } = status;
+  const { model } = status;
   shown = status;
   element("model").textContent = model.name;
   const [kind, health] = health_words[status.health] ?? ["bad", ""];
@@ -264,13 +293,16 @@ function draw(status) {
   element("dashboard").hidden = false;
   if (is_first) showHistory(() => key);
   drawFigures(status);
+  const { split } = status.engine;
+  element("step-split").textContent = stepWords(minute.add(performance.now() / 1000, split), split);
+  element("step-split").hidden = element("step-split").textContent === "";
   element("split").textContent = splitWords(status.calls.split);
   element("split").hidden = element("split").textContent === "";
   element("on-demand").textContent = onDemandWords(status);
   element("on-demand").hidden = element("on-demand").textContent === "";
   drawCharts();
   drawWorkers(status.workers);
-  drawHeat(status.replicas, options.local_fallback);
+  drawHeat(status);
   drawJoin(status.join_url);
   element("foot").textContent = footWords(status);
 }

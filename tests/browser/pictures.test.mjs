@@ -414,7 +414,10 @@ test("the status page in every state", async () => {
     calls: { ...real.calls, on_demand: { ...real.calls.on_demand, asked: 98765, hits: 87654, misses: 11111, late: 432,
       foreseen: 76543, lead_ms: 1.8, expired: 21, wasted_bytes: 4.2e9, loads: 1234, load_ms: 2.5 },
       load_window: { ...real.calls.load_window, groups: 4, most_ms: 3.4 } },
+    engine: { ...real.engine, split: { steps: 3210, layers_s: 31.2, waiting_s: 58.7, head_s: 4.1, drawing_s: 0.4 } },
     replicas: grid(48, 128, (layer, expert) => (layer * 7 + expert * 13) % 43 % 4 % 3),
+    tiers: grid(48, 128, (layer, expert) => (
+      (layer * 7 + expert * 13) % 43 % 4 % 3 === 0 ? "-" : "smdd"[(layer + expert) % 4])).map((row) => row.join("")),
   };
   const mixed = { ...swarm, options: real.options, health: "ok", coverage: { units: 6144, covered: 6144 } };
   const pages = {
@@ -436,6 +439,16 @@ test("the status page in every state", async () => {
         await picture(page, `status-${name}-wide`);
         await page.setViewportSize(looks[0].viewport);
       }
+      const tells_tiers = await page.locator("#heat-choice").isVisible();
+      assert.equal(tells_tiers, name !== "hub-only");
+      if (tells_tiers) {
+        await page.locator("#heat-choice button[data-heat=tiers]").click();
+        await page.locator("#legend-disk").waitFor();
+        await picture(page, `status-${name}-tiers-${look}`);
+        await page.locator("#heat-choice button[data-heat=holders]").click();
+        await page.locator("#legend-more").waitFor();
+      }
+      assert.equal(await page.locator("#step-split").isVisible(), name !== "hub-only");
       const has_red = await page.locator("#legend-none").isVisible();
       assert.equal(has_red, name === "swarm", "what the hub computes is not red");
     }

@@ -11,7 +11,8 @@ import {
   budgetWords, gpuWords, hubWords, keepWords, memoryWords, phases, shareWords, stageWords, storeWords,
   storedWords,
 } from "../../static/js/join/words.js";
-import { heatLayout, heatWords, holderKind } from "../../static/js/status/heat.js";
+import { heatLayout, heatWords, holderKind, tellsTiers, tierKind, tierSentence } from "../../static/js/status/heat.js";
+import { LastMinute, stepWords } from "../../static/js/status/split.js";
 
 // The vendored file itself: Node 18 would take its ".js" for CommonJS.
 const vendored = join(resolve(process.env.MOEX_BUILD ?? "build"), "web/vendor/marked.esm.js");
@@ -183,7 +184,32 @@ test("TheHubIsDescribedBeforeStart", () => {
   assert.equal(hubWords(null, null), "");
 });
 
+// ---- where a step's time went
+
+test("a step's parts are the means of the last minute, or of all before anything was seen", () => {
+  const told = (steps, each_s) => (
+    { steps, layers_s: each_s * steps, waiting_s: 2 * each_s * steps, head_s: 0.5 * each_s * steps, drawing_s: 0 });
+  const minute = new LastMinute();
+  assert.equal(minute.add(0, told(0, 0.001)), null);
+  assert.equal(stepWords(null, told(0, 0.001)), "");
+  assert.match(stepWords(null, told(10, 0.01)), /^Of a step's 35 ms, as the mean of all 10 so far: 10 ms in the lay/);
+  assert.equal(minute.add(30, told(4, 0.001)).steps, 4);
+  assert.equal(minute.add(61, told(6, 0.001)).steps, 2, "what is older than a minute does not count");
+  assert.match(stepWords(minute.add(62, told(7, 0.001)), told(7, 0.001)), /the last minute's 3: .* waiting for expe/);
+  assert.equal(minute.add(63, told(1, 0.001)), null, "a hub that began anew");
+  const gpu = { ...told(2, 0.001), head_s: 0 };
+  assert.match(stepWords(null, gpu), /in the layers and over the vocabulary, 2\.0 ms waiting for experts\.$/);
+});
+
 // ---- the heat map
+
+test("the map tells where experts lie where that is told", () => {
+  assert.equal(tellsTiers(["ss-s", ""]), false);
+  assert.equal(tellsTiers(["ssms", ""]), true);
+  assert.deepEqual([..."smd-"].map((letter) => tierKind(letter, true)), ["slot", "memory", "disk", "hub"]);
+  assert.equal(tierKind("-", false), "none");
+  assert.match(tierSentence(["ssmd-", "d"]), /^When their holders became ready, 2 lay .* 1 in memory and 2 on disk;/);
+});
 
 test("CellsOfTheHeatMapAreWideEnoughToTellApart", () => {
   for (const width of [300, 350, 700, 1010]) {

@@ -416,7 +416,10 @@ class VulkanSteps : public GpuSteps {
         auto waited = [&] {
             const TraceSpan span(Trace::Row::engine, "wait for experts",
                                  {"micro_batch", part.lane});
-            return part.round->wait(stop);
+            const TimePoint asked_at = now_steady();
+            auto answer = part.round->wait(stop);
+            result.wait_time += now_steady() - asked_at;
+            return answer;
         }();
         part.round.reset();
         MOEX_ASSIGN(answer, std::move(waited));

@@ -23,6 +23,21 @@ export function holderKind(replicas, hub_computes) {
   return replicas === 1 ? "one" : "more";
 }
 
+// Of a letter of `tiers` in /api/status: where the nearest holder has the expert; what nobody holds as above.
+const tier_kinds = { s: "slot", m: "memory", d: "disk" };
+export const tierKind = (letter, hub_computes) => tier_kinds[letter] ?? holderKind(0, hub_computes);
+
+// How much of its cell is filled: places are told apart without colours, too.
+const tier_fill = { slot: 1, memory: 0.6, disk: 0.25 };
+
+// Whether it says more than who holds what.
+export const tellsTiers = (tiers = []) => tiers.some((layer) => /[md]/.test(layer));
+
+export function tierSentence(tiers) {
+  const count = (letter) => tiers.join("").split(letter).length - 1;
+  return say("tiers_map", count("s"), count("m"), count("d"));
+}
+
 // One sentence for the whole map.
 export function heatWords(replicas, hub_computes) {
   const all = replicas.flat();
@@ -33,9 +48,9 @@ export function heatWords(replicas, hub_computes) {
   return say("held", lent, all.length, say(hub_computes ? "hub_rest" : "nobody_rest"));
 }
 
-// Draws one layer; `colours` by kind.
-export function drawLayer(canvas, experts, { width_px, hub_computes, colours }) {
-  const { columns, rows, cell_px } = heatLayout(width_px, experts.length);
+// Draws one layer; `kinds` of its experts, `colours` by kind.
+export function drawLayer(canvas, kinds, { width_px, colours }) {
+  const { columns, rows, cell_px } = heatLayout(width_px, kinds.length);
   const scale = window.devicePixelRatio || 1;
   const height_px = Math.min(cell_px, 14);
   canvas.width = Math.round(columns * cell_px * scale);
@@ -45,10 +60,14 @@ export function drawLayer(canvas, experts, { width_px, hub_computes, colours }) 
 
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
-  experts.forEach((replicas, expert) => {
-    context.fillStyle = colours[holderKind(replicas, hub_computes)];
+  kinds.forEach((kind, expert) => {
     const [x, y] = [(expert % columns) * cell_px, Math.floor(expert / columns) * height_px];
-    context.fillRect(x, y, cell_px - gap_px, height_px - gap_px);
+    const [across, all] = [cell_px - gap_px, height_px - gap_px];
+    const filled = Math.max(2, all * (tier_fill[kind] ?? 1));
+    context.fillStyle = colours.empty;
+    context.fillRect(x, y, across, all);
+    context.fillStyle = colours[kind];
+    context.fillRect(x, y + all - filled, across, filled);
   });
   return { columns, cell_px, height_px };
 }

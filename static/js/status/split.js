@@ -1,8 +1,43 @@
-// Where the time of a round goes, as far as workers tell. Pure.
-import { fine } from "../format.js";
+// Where the time of a step and of a round goes, as far as the engine and workers tell. Pure.
+import { fine, whole } from "../format.js";
 import { say } from "../tables/status.js";
 
-// `split`: of /api/status; the empty string while nobody told.
+const minute_s = 60;
+
+// What a minute's steps added to engine.split of /api/status; of fewer seconds while fewer were seen.
+export class LastMinute {
+  constructor() {
+    this.seen = [];
+  }
+
+  // The sums since the oldest look of the minute; null where no step ended since then.
+  add(time_s, split) {
+    if (this.seen.length > 0 && split.steps < this.seen.at(-1).split.steps) this.seen = [];      // another hub's
+    this.seen.push({ time_s, split });
+    while (this.seen[0].time_s < time_s - minute_s) this.seen.shift();
+    const oldest = this.seen[0].split;
+    if (split.steps === oldest.steps) return null;
+    return Object.fromEntries(Object.keys(split).map((name) => [name, split[name] - oldest[name]]));
+  }
+}
+
+// Means of a step: of `minute`, or of all since the hub began where that is null; the empty string before the first.
+export function stepWords(minute, all) {
+  const sums = minute ?? all;
+  if (!sums?.steps) return "";
+  const mean_ms = (seconds) => (1000 * seconds) / sums.steps;
+  const { layers_s, waiting_s, head_s, drawing_s } = sums;
+  const parts = [
+    [head_s > 0 ? "step_layers" : "step_layers_and_head", layers_s],
+    ["step_waiting", waiting_s],
+    ["step_head", head_s],
+    ["step_drawing", drawing_s],
+  ].filter(([, seconds]) => seconds > 0).map(([name, seconds]) => say(name, fine(mean_ms(seconds))));
+  const whole_ms = fine(mean_ms(layers_s + waiting_s + head_s + drawing_s));
+  return say(minute ? "step_minute" : "step_ever", whole_ms, whole.format(sums.steps), parts.join(", "));
+}
+
+// `split`: calls.split of /api/status; the empty string while nobody told.
 export function splitWords({ groups, group_ms, worker_ms, gpu_ms } = {}) {
   if (!groups) return "";
   const wire = say("split_wire", fine(Math.max(0, group_ms - worker_ms)));

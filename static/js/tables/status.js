@@ -57,6 +57,12 @@ export const table = {
     hub_itself: "the hub itself",
     one_holder: "one contributor",
     more_holders: "two or more",
+    map_shows: "What the map shows",
+    by_holders: "How many",
+    by_tier: "Where it lies",
+    tier_slot: "where it is computed",
+    tier_memory: "in memory",
+    tier_disk: "on disk",
 
     column_name: "Name",
     column_state: "State",
@@ -129,6 +135,9 @@ export const table = {
       + `${store} on disk`,
     tiers: (slot, memory, store) => `Of experts on demand ${whole.format(slot)} lay on contributors' GPUs when they `
       + `were ready, ${whole.format(memory)} in memory, ${whole.format(store)} on disk.`,
+    tiers_map: (slot, memory, disk) => `When their holders became ready, ${whole.format(slot)} lay where they are `
+      + `computed, ${whole.format(memory)} in memory and ${whole.format(disk)} on disk; calls and hints have moved `
+      + "some since.",
     on_demand: (hits, misses) => `${whole.format(100 * hits)} % of those that were asked were there, `
       + `${number.format(misses)} a token were not.`,
     hinted: (there, lead, late, expired, wasted) => `Hints had brought ${whole.format(there)} of them, ${lead} ahead; `
@@ -143,6 +152,13 @@ export const table = {
     gaps: (partly, all) => `in ${count(partly, "step")} of ${whole.format(all)} an expert had nobody`,
     history_words: (minutes, mean, most, gaps) => `Steps of ${minutes} min in which the hub ran: `
       + `${number.format(mean)} tokens per second on average, ${count(most, "contributor")} at most, ${gaps}.`,
+    step_layers: (time) => `${time} in the layers`,
+    step_layers_and_head: (time) => `${time} in the layers and over the vocabulary`,
+    step_waiting: (time) => `${time} waiting for experts`,
+    step_head: (time) => `${time} over the vocabulary (LM head)`,
+    step_drawing: (time) => `${time} drawing tokens`,
+    step_minute: (all, steps, parts) => `Of a step's ${all}, as the mean of the last minute's ${steps}: ${parts}.`,
+    step_ever: (all, steps, parts) => `Of a step's ${all}, as the mean of all ${steps} so far: ${parts}.`,
     split_wire: (time) => `${time} in the hub's queue and on the wire`,
     split_program: (time) => `${time} in the contributor's program`,
     split_gpu: (program, time) => `${program}, ${time} on its GPU`,
@@ -203,6 +219,12 @@ export const table = {
     hub_itself: "der Hub selbst",
     one_holder: "ein Helfer",
     more_holders: "zwei oder mehr",
+    map_shows: "Was die Karte zeigt",
+    by_holders: "Wie viele",
+    by_tier: "Wo er liegt",
+    tier_slot: "wo er berechnet wird",
+    tier_memory: "im Speicher",
+    tier_disk: "auf der Platte",
 
     column_name: "Name",
     column_state: "Zustand",
@@ -276,6 +298,9 @@ export const table = {
       + `${store} auf der Platte`,
     tiers: (slot, memory, store) => `Von den Experten auf Abruf lagen ${whole.format(slot)} auf den GPUs der Helfer, `
       + `als sie bereit waren, ${whole.format(memory)} im Speicher, ${whole.format(store)} auf der Platte.`,
+    tiers_map: (slot, memory, disk) => `Als ihre Halter bereit waren, lagen ${whole.format(slot)} dort, wo sie `
+      + `berechnet werden, ${whole.format(memory)} im Speicher und ${whole.format(disk)} auf der Platte; Aufrufe und `
+      + "Hinweise haben seitdem manche bewegt.",
     on_demand: (hits, misses) => `${whole.format(100 * hits)} % der verlangten waren da, `
       + `${number.format(misses)} je Token fehlten.`,
     hinted: (there, lead, late, expired, wasted) => `${whole.format(there)} davon hatten Hinweise geholt, ${lead} `
@@ -291,6 +316,14 @@ export const table = {
       + "niemanden",
     history_words: (minutes, mean, most, gaps) => `Schritte von ${minutes} min, in denen der Hub lief: im Mittel `
       + `${number.format(mean)} Token je Sekunde, höchstens ${count(most, "Helfer", "Helfer")}, ${gaps}.`,
+    step_layers: (time) => `${time} in den Schichten`,
+    step_layers_and_head: (time) => `${time} in den Schichten und über dem Wortschatz`,
+    step_waiting: (time) => `${time} Warten auf Experten`,
+    step_head: (time) => `${time} über dem Wortschatz (LM-Head)`,
+    step_drawing: (time) => `${time} Ziehen der Token`,
+    step_minute: (all, steps, parts) => `Von ${all} eines Schritts, im Mittel der ${steps} der letzten Minute: `
+      + `${parts}.`,
+    step_ever: (all, steps, parts) => `Von ${all} eines Schritts, im Mittel aller ${steps} bisher: ${parts}.`,
     split_wire: (time) => `${time} in der Schlange des Hubs und auf der Leitung`,
     split_program: (time) => `${time} im Programm des Helfers`,
     split_gpu: (program, time) => `${program}, ${time} auf seiner GPU`,

@@ -52,23 +52,32 @@ TEST(TraceTest, SpansOfManyThreadsAreReadBackWithTheirTimesAndValues) {
         for (std::thread& thread : threads) thread.join();
         (*trace)->worker_span(3, 77, "round", begin, begin + 2ms, {{"layer", 5}});
         (*trace)->worker_span(3, 77, "GPU", begin + 1ms, begin + 1500us);
+        (*trace)->worker_counts(3, "asked", begin + 1ms, {{"hits", 7}, {"misses", 2}});
     }
 
     const Json events = Json::parse(content_of(trace_path()), nullptr, false);
     ASSERT_TRUE(events.is_array());
     std::map<std::uint64_t, std::uint64_t> next;  // by thread
     std::vector<std::string> nested;
+    Json counts, process_of_three;
     for (const Json& event : events) {
         if (event["ph"] == "X") {
             EXPECT_EQ(event["dur"], 1.5);
             EXPECT_EQ(event["args"]["number"],
                       next[event["args"]["thread"].get<std::uint64_t>()]++);
+        } else if (event["ph"] == "C") {
+            counts = event;
+        } else if (event["ph"] == "M" && event["args"].value("name", "") == "worker 3") {
+            process_of_three = event["pid"];
         } else if (event["ph"] == "b" || event["ph"] == "e") {
             EXPECT_EQ(event["id"], 77);
             nested.push_back(event["ph"].get<std::string>() + event["name"].get<std::string>());
         }
     }
     for (std::uint64_t thread = 0; thread < 4; ++thread) EXPECT_EQ(next[thread], 1000u);
+    EXPECT_EQ(counts["name"], "asked");
+    EXPECT_EQ(counts["args"], Json({{"hits", 7}, {"misses", 2}}));
+    EXPECT_EQ(counts["pid"], process_of_three);
     EXPECT_EQ(nested, (std::vector<std::string>{"bround", "eround", "bGPU", "eGPU"}));
     std::filesystem::remove(trace_path());
 }

@@ -102,16 +102,14 @@ TEST(SwarmHintsTest, HaveADeadlineByHowManyLayersTheyLead) {
     EXPECT_EQ(deadline(1, 7), 7) << "who foresaw it knows";
 }
 
+SwarmOptions on_their_own() {
+    SwarmOptions options;
+    options.local_fallback = false;
+    return options;
+}
+
 TEST(SwarmTiersTest, WhatReadySaysIsShownAndAnOlderWorkerSaysNothing) {
-    SimSwarm swarm({.num_workers = 0,
-                    .seed = 3,
-                    .swarm =
-                        [] {
-                            SwarmOptions options;
-                            options.local_fallback = false;
-                            return options;
-                        }(),
-                    .log = true});
+    SimSwarm swarm({.num_workers = 0, .seed = 3, .swarm = on_their_own(), .log = true});
     const WorkerId worker = swarm.connect(false, "10.1.0.1");
     const std::set<Unit> held = hold_all(swarm, worker, {"group", on_demand_cap});
     swarm.run_for(100ms);
@@ -128,10 +126,41 @@ TEST(SwarmTiersTest, WhatReadySaysIsShownAndAnOlderWorkerSaysNothing) {
     EXPECT_EQ(swarm.core().workers()[0].tiers, (Tiers{num_stored, 1, 1}));
 }
 
-SwarmOptions on_their_own() {
-    SwarmOptions options;
-    options.local_fallback = false;
-    return options;
+TEST(SwarmTiersTest, OfAllHoldersTheNearestPlaceCounts) {
+    SimSwarm swarm({.num_workers = 2, .seed = 3, .swarm = on_their_own()});
+    ASSERT_TRUE(swarm.run_until_ready());
+    const SwarmCore& core = swarm.core();
+    const WorkerId one = core.workers()[0].id, two = core.workers()[1].id;
+    std::vector<Unit> shared;  // that both hold
+    std::vector<std::size_t> places;
+    const std::vector<std::uint16_t> replicas = core.replicas();
+    const std::uint32_t num_experts = core.options().limits.num_experts;
+    for (std::size_t place = 0; place < replicas.size(); ++place) {
+        if (replicas[place] != 2) continue;
+        places.push_back(place);
+        shared.push_back({static_cast<std::uint16_t>(place / num_experts),
+                          static_cast<std::uint16_t>(place % num_experts)});
+    }
+    ASSERT_FALSE(shared.empty());
+
+    const auto expect_all = [&](std::optional<UnitTier> wanted) {
+        const auto tiers = core.tiers();
+        ASSERT_EQ(tiers.size(), replicas.size());
+        for (const std::size_t place : places) EXPECT_EQ(tiers[place], wanted) << place;
+    };
+    const auto say = [&](WorkerId worker, UnitTier tier) {
+        swarm.say(worker, encode_ready(shared, std::vector(shared.size(), tier)));
+        swarm.run_for(100ms);
+    };
+    expect_all(UnitTier::slot);  // who says nothing computes where it lies
+    say(one, UnitTier::store);
+    expect_all(UnitTier::slot);
+    say(two, UnitTier::memory);
+    expect_all(UnitTier::memory);
+    swarm.leave(two);
+    expect_all(UnitTier::store);
+    swarm.leave(one);
+    expect_all(std::nullopt);
 }
 
 // Two workers with memory for all tell figures; one of them leaves.

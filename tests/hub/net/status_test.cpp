@@ -103,6 +103,11 @@ const std::vector<std::string> golden{"calls.bad_answers number",
                                       "engine.running number",
                                       "engine.running_max number",
                                       "engine.preempted number",
+                                      "engine.split.drawing_s number",
+                                      "engine.split.head_s number",
+                                      "engine.split.layers_s number",
+                                      "engine.split.steps number",
+                                      "engine.split.waiting_s number",
                                       "engine.steps number",
                                       "engine.steps_micro_batched number",
                                       "engine.steps_multi_sequence number",
@@ -129,6 +134,7 @@ const std::vector<std::string> golden{"calls.bad_answers number",
                                       "options.replicas number",
                                       "options.hints_by string",
                                       "replicas[][] number",
+                                      "tiers[] string",
                                       "uptime_s number",
                                       "version string"};
 
@@ -223,6 +229,59 @@ TEST(StatusTest, TheShapeIsTheOneThatPagesRead) {
     wanted.insert(wanted.end(), golden_worker.begin(), golden_worker.end());
     std::sort(wanted.begin(), wanted.end());
     EXPECT_EQ(shape_of(hub.port()), wanted);
+}
+
+json status_of(std::uint16_t port) { return json::parse(fetch(port, "GET", "/api/status").body); }
+
+TEST(StatusTest, AStepsTimeIsSharedOutAmongItsParts) {
+    TestHub hub;
+    const json before = status_of(hub.port())["engine"]["split"];
+    EXPECT_EQ(before["steps"], 0);
+    EXPECT_EQ(before["layers_s"], 0.0);
+
+    const std::string body =
+        R"({"model":"moex-demo","prompt":"One","max_tokens":4,"temperature":1,"seed":1})";
+    ASSERT_EQ(fetch(hub.port(), "POST", "/v1/completions", json_type, body).status, 200);
+
+    const json engine = status_of(hub.port())["engine"], split = engine["split"];
+    EXPECT_EQ(split["steps"], engine["steps"]);
+    for (const char* part : {"layers_s", "waiting_s", "head_s", "drawing_s"})
+        EXPECT_GT(split[part], 0.0) << part;
+    const double inside = split["layers_s"].get<double>() + split["waiting_s"].get<double>() +
+                          split["head_s"].get<double>();
+    EXPECT_NEAR(inside, engine["steps_s"].get<double>(), 1e-6);
+}
+
+// The demo model: layers of 16 experts.
+constexpr std::uint32_t layer_experts = 16;
+
+TEST(StatusTest, EachExpertSaysWhereItsHolderHasIt) {
+    TestHub hub;
+    const std::string nobody(layer_experts, '-');
+    EXPECT_EQ(status_of(hub.port())["tiers"][0], nobody);
+
+    std::vector<Unit> units;
+    for (std::uint16_t expert = 0; expert < layer_experts; ++expert) units.push_back({0, expert});
+    std::vector<UnitTier> places(layer_experts, UnitTier::store);
+    places[1] = UnitTier::memory;
+    places[2] = UnitTier::slot;
+    std::string wanted(layer_experts, 'd');
+    wanted.replace(1, 2, "ms");
+
+    constexpr int binary = 2;
+    RawClient worker(hub.port());
+    ASSERT_TRUE(worker.upgrade(hub.port(), hub.bearer()));
+    Hello hello = plain_hello(hub.token());
+    hello.device.budget_bytes = 1ull << 30;
+    ASSERT_TRUE(worker.send_frame(binary, as_text_view(encode_hello(hello))));
+    ASSERT_EQ(worker.read_frame().opcode, binary) << "WELCOME";
+    ASSERT_TRUE(worker.send_frame(binary, as_text_view(encode_ready(units, places))));
+    std::string told;
+    EXPECT_TRUE(eventually([&] {
+        told = status_of(hub.port())["tiers"][0];
+        return told != nobody;
+    }));
+    EXPECT_EQ(told, wanted);
 }
 
 }  // namespace
