@@ -4,21 +4,21 @@
 #include <array>
 
 #include "hub/base/trace.h"
-#include "hub/engine/attention.h"
+#include "hub/engine/decoder_attention.h"
 #include "hub/engine/decoder_weights.h"
 #include "hub/engine/expert_foresight.h"
 #include "hub/engine/expert_speculator.h"
 #include "hub/engine/kernels/matmul.h"
 #include "hub/engine/rope.h"
 #include "hub/engine/router.h"
+#include "hub/engine/row_buffer.h"
 
 namespace moex {
 namespace {
 
-// What loops are cut by (loop_grain()): keys and values that one range reads, and how many walks
-// over as many floats take as long as a sum of rows, a choice of experts and the turning of heads.
-constexpr std::size_t attend_floats = 16384;
-constexpr std::size_t add_walks = 2, route_walks = 16, turn_walks = 4;
+// What loops are cut by (loop_grain()): how many walks over as many floats take as long as a sum of
+// rows and a choice of experts.
+constexpr std::size_t add_walks = 2, route_walks = 16;
 
 // One layer's round of a part: what it reads and writes while it is in flight.
 struct ExpertCall {
@@ -33,31 +33,16 @@ struct ExpertCall {
     bool is_elsewhere = false;  // who computes it
 };
 
-// Rows that walk through the layers together, with their buffers; reused from step to step.
-struct MicroBatch {
-    std::span<const SequenceRow> rows;
+// Rows that walk through the layers together.
+struct MicroBatch : AttendingRows {
     std::uint32_t first_row = 0;             // in the step
     ExpertSpeculator* speculator = nullptr;  // null: these rows are exact
-    std::vector<float> x, normed, q, k, v, attended, projected, cos_sin;
     std::vector<float> router_logits;
     std::vector<float> gate, up;  // dense layers
-    std::vector<float> attend_parts;
-    QuantizedBuffer codes;  // what a product of integers reads
     // The last layer's, and the one before while something stands in for its answer.
     ExpertCall calls[2];
     unsigned last_call = 0;
 };
-
-std::span<float> row_of(std::vector<float>& buffer, std::size_t row, std::size_t size) {
-    return std::span(buffer).subspan(row * size, size);
-}
-RowsIn rows_in(const std::vector<float>& buffer, std::size_t size, std::size_t num_rows) {
-    return {buffer.data(), size, static_cast<std::uint32_t>(num_rows)};
-}
-RowsOut rows_out(std::vector<float>& buffer, std::size_t size, std::size_t num_rows) {
-    if (buffer.size() < size * num_rows) buffer.resize(size * num_rows);
-    return {buffer.data(), size};
-}
 
 }  // namespace
 
@@ -75,29 +60,13 @@ struct Decoder::State {
     ExpertForesight* foresight = nullptr;
     Trace::Row trace_row = Trace::Row::engine;
     Duration usual_round{};  // of rounds elsewhere, from their sending to the end of the wait
-
-    std::uint32_t q_size() const { return config.num_heads * config.head_dim; }
-    std::uint32_t kv_size() const { return config.num_kv_heads * config.head_dim; }
+    const DecoderAttention attention{config, weights, threads, trace_row};
 
     Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
     void embed(MicroBatch& batch);
-    void project(MicroBatch& batch, std::uint32_t layer);
-    void turn_heads(MicroBatch& batch, std::uint32_t layer, std::size_t row, std::uint32_t kv_head);
-    void turn_all_heads(MicroBatch& batch, std::uint32_t layer);
-    AttentionShape shape() const {
-        return {config.num_heads, config.num_kv_heads, config.head_dim};
-    }
     void norm(std::span<float> out, std::span<const float> x, std::span<const float> weight) const {
         rms_norm(out, x, weight, static_cast<float>(config.rms_norm_eps));
     }
-    std::size_t turn_floats() const {  // of one kv head and its query heads
-        return turn_walks * (shape().heads_per_kv() + 2) * config.head_dim;
-    }
-    std::vector<AttendTask> attend_tasks(MicroBatch& batch, std::uint32_t layer) const;
-    void attend_rows(MicroBatch& batch, std::uint32_t layer);
-    void attend_split(MicroBatch& batch, std::span<const AttendTask> tasks, std::size_t num_blocks,
-                      const std::function<RowsOut(const AttendTask&)>& out_of);
-    void attention(MicroBatch& batch, std::uint32_t layer);
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
     void ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
@@ -167,172 +136,6 @@ void Decoder::State::embed(MicroBatch& batch) {
                         row_of(batch.x, r, config.hidden_size));
         rope.angles(batch.rows[r].position, row_of(batch.cos_sin, r, config.head_dim));
     }
-}
-
-// q, k and v of norm(x).
-void Decoder::State::project(MicroBatch& batch, std::uint32_t layer_index) {
-    const TraceSpan span(trace_row, "qkv");
-    const DecoderLayer& layer = weights.layers[layer_index];
-    const std::size_t num_rows = batch.rows.size();
-    rows_out(batch.normed, config.hidden_size, num_rows);
-    const HubProduct qkv[] = {{rows_out(batch.q, q_size(), num_rows), &layer.q},
-                              {rows_out(batch.k, kv_size(), num_rows), &layer.k},
-                              {rows_out(batch.v, kv_size(), num_rows), &layer.v}};
-    multiply(qkv, rows_in(batch.normed, config.hidden_size, num_rows), batch.codes, threads,
-             [&](std::size_t r) {
-                 norm(row_of(batch.normed, r, config.hidden_size),
-                      row_of(batch.x, r, config.hidden_size), layer.input_norm);
-             });
-}
-
-// A row's heads of one kv head, with their biases, normed and rotated; k and v enter the cache.
-void Decoder::State::turn_heads(MicroBatch& batch, std::uint32_t layer_index, std::size_t r,
-                                std::uint32_t kv_head) {
-    const DecoderLayer& layer = weights.layers[layer_index];
-    const SequenceRow& row = batch.rows[r];
-    const std::size_t head = config.head_dim, group = shape().heads_per_kv() * head;
-    const auto q = row_of(batch.q, r, q_size()).subspan(kv_head * group, group),
-               k = row_of(batch.k, r, kv_size()).subspan(kv_head * head, head),
-               v = row_of(batch.v, r, kv_size()).subspan(kv_head * head, head);
-
-    if (config.attention_bias) {
-        add_to(q, std::span(layer.q_bias).subspan(kv_head * group, group));
-        add_to(k, std::span(layer.k_bias).subspan(kv_head * head, head));
-        add_to(v, std::span(layer.v_bias).subspan(kv_head * head, head));
-    }
-
-    const auto turn = [&](std::span<float> heads, std::span<const float> weight) {
-        for (std::size_t at = 0; at < heads.size(); at += head) {
-            const auto one = heads.subspan(at, head);
-            if (!weight.empty()) norm(one, one, weight);
-            Rope::rotate(one, row_of(batch.cos_sin, r, head));
-        }
-    };
-    turn(q, layer.q_norm);
-    turn(k, layer.k_norm);
-    row.kv->store_head(layer_index, kv_head, row.position, k, v);
-}
-
-void Decoder::State::turn_all_heads(MicroBatch& batch, std::uint32_t layer_index) {
-    const std::size_t num_heads = batch.rows.size() * config.num_kv_heads;
-    parallel_each(threads, num_heads, turn_floats(), walk_floats, [&](std::size_t i) {
-        turn_heads(batch, layer_index, i / config.num_kv_heads,
-                   static_cast<std::uint32_t>(i % config.num_kv_heads));
-    });
-}
-
-// Rows that follow each other in one sequence go together, as far as pays.
-std::vector<AttendTask> Decoder::State::attend_tasks(MicroBatch& batch,
-                                                     std::uint32_t layer_index) const {
-    const std::size_t num_rows = batch.rows.size(),
-                      group_floats = std::size_t{shape().heads_per_kv()} * config.head_dim;
-    std::vector<AttendTask> tasks;
-    for (std::uint32_t first = 0; first < num_rows;) {
-        const SequenceRow& row = batch.rows[first];
-        std::uint32_t count = 1;
-        while (first + count < num_rows && batch.rows[first + count].kv == row.kv &&
-               count < attend_rows_max(shape()))
-            ++count;
-
-        for (std::uint32_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head)
-            tasks.push_back(
-                {.q = {batch.q.data() + first * q_size() + kv_head * group_floats, q_size(), count},
-                 .kv = row.kv,
-                 .layer = layer_index,
-                 .kv_head = kv_head,
-                 .first_position = row.position});
-        first += count;
-    }
-    return tasks;
-}
-
-void Decoder::State::attend_rows(MicroBatch& batch, std::uint32_t layer_index) {
-    const TraceSpan span(trace_row, "attend");
-    rows_out(batch.attended, q_size(), batch.rows.size());
-    const std::vector<AttendTask> tasks = attend_tasks(batch, layer_index);
-    const auto out_of = [&](const AttendTask& task) {
-        return RowsOut{batch.attended.data() + (task.q.data - batch.q.data()), q_size()};
-    };
-
-    std::size_t num_blocks = 0, most_blocks = 0, floats = 0;  // keys and values that are read
-    for (const AttendTask& task : tasks) {
-        const std::size_t blocks = attend_blocks(task);
-        num_blocks += blocks;
-        most_blocks = std::max(most_blocks, blocks);
-        floats += std::size_t{task.num_tokens()} * task.q.num_rows * shape().heads_per_kv() *
-                  config.head_dim;
-    }
-    // One task is more than a thread's share of all: threads share its blocks.
-    const bool is_split = most_blocks > 1 && most_blocks * threads.num_threads() > num_blocks;
-    // Rows that see none of each other are turned by who attends.
-    const bool are_alone = std::adjacent_find(batch.rows.begin(), batch.rows.end(),
-                                              [](const SequenceRow& a, const SequenceRow& b) {
-                                                  return a.kv == b.kv;
-                                              }) == batch.rows.end();
-    if (is_split || !are_alone) turn_all_heads(batch, layer_index);
-    if (is_split) return attend_split(batch, tasks, num_blocks, out_of);
-
-    const std::size_t each = floats / tasks.size() + (are_alone ? turn_floats() : 0);
-    parallel_each(threads, tasks.size(), each, attend_floats, [&](std::size_t i) {
-        if (are_alone) turn_heads(batch, layer_index, i / config.num_kv_heads, tasks[i].kv_head);
-        attend(out_of(tasks[i]), tasks[i], shape());
-    });
-}
-
-void Decoder::State::attend_split(MicroBatch& batch, std::span<const AttendTask> tasks,
-                                  std::size_t num_blocks,
-                                  const std::function<RowsOut(const AttendTask&)>& out_of) {
-    struct Block {
-        const AttendTask* task = nullptr;
-        std::uint32_t index = 0;
-        std::size_t part = 0;  // where it begins
-    };
-    std::vector<Block> blocks;
-    std::vector<std::size_t> first_part{0};
-    blocks.reserve(num_blocks);
-    for (const AttendTask& task : tasks) {
-        std::size_t at = first_part.back();
-        for (std::uint32_t block = 0; block < attend_blocks(task); ++block) {
-            blocks.push_back({&task, block, at});
-            at += attend_part_floats(task.q.num_rows, shape());
-        }
-        first_part.push_back(at);
-    }
-    if (batch.attend_parts.size() < first_part.back()) batch.attend_parts.resize(first_part.back());
-    const std::span<float> parts = batch.attend_parts;
-
-    threads.parallel_for(blocks.size(), 1, [&](std::size_t begin, std::size_t end) {
-        for (const Block& one : std::span(blocks).subspan(begin, end - begin))
-            attend_block(parts.subspan(one.part, attend_part_floats(one.task->q.num_rows, shape())),
-                         *one.task, one.index, shape());
-    });
-    for (std::size_t i = 0; i < tasks.size(); ++i)
-        merge_parts(out_of(tasks[i]),
-                    parts.subspan(first_part[i], first_part[i + 1] - first_part[i]), tasks[i],
-                    shape());
-}
-
-// x += o(attention(norm(x))), and norm of that; the rows' keys and values enter
-// the cache first, so rows of one sequence see each other.
-void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
-    const DecoderLayer& layer = weights.layers[layer_index];
-    const std::size_t num_rows = batch.rows.size();
-    project(batch, layer_index);
-
-    attend_rows(batch, layer_index);
-
-    const TraceSpan span(trace_row, "o");
-    const HubProduct out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), &layer.o}};
-    multiply(out, rows_in(batch.attended, q_size(), num_rows), batch.codes, threads);
-
-    const std::size_t add_floats = (add_walks + 1) * config.hidden_size;
-    parallel_each(threads, num_rows, add_floats, walk_floats, [&](std::size_t r) {
-        const auto x = row_of(batch.x, r, config.hidden_size),
-                   projected = row_of(batch.projected, r, config.hidden_size);
-        if (config.has_o_bias()) add_to(projected, layer.o_bias);
-        add_to(x, projected);
-        norm(row_of(batch.normed, r, config.hidden_size), x, layer.post_attention_norm);
-    });
 }
 
 void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
@@ -689,7 +492,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
                     MOEX_TRY(state.finish_experts(part, before, result, stop));
 
                 const TraceSpan span(state.trace_row, "layer", {"layer", layer});
-                state.attention(part, layer);
+                state.attention.compute(part, layer);
                 if (is_moe)
                     MOEX_TRY(state.moe_layer(part, layer, experts, watch, result, stop));
                 else
