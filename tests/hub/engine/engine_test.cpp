@@ -742,6 +742,23 @@ TEST_F(EngineTest, ALongPromptIsNotHeldBackByManyShortOnes) {
     EXPECT_LE(short_before_long, num_short / 2);
 }
 
+// A step is counted to last so long that a second one has ample time to come.
+TEST_F(EngineTest, WhoComesTogetherBeginsTogether) {
+    ExpertsWithAClock timed(local_);
+    engine_ = std::make_unique<Engine>(
+        *decoder_, timed,
+        EngineOptions{.sequences_max = 2,
+                      .clock = [&timed] { return timed.now + 100'000 * (timed.now - TimePoint{}); },
+                      .prefix_cache = false});
+    (void)solo(greedy(test::random_tokens(3, 256, 1), 4));  // nothing is known yet
+    timed.step_rows.clear();
+    Pending first = submit(greedy(test::random_tokens(3, 256, 2), 4)),
+            second = submit(greedy(test::random_tokens(5, 256, 3), 4));
+    (void)get(first);
+    (void)get(second);
+    EXPECT_EQ(timed.step_rows, (std::vector<std::uint32_t>{8, 2, 2, 2}));
+}
+
 // A thousand-token prompt froze everybody else's answers: each step took 256 of its rows.
 TEST_F(EngineTest, APromptBesideADecodingSequenceComesInChunksOfItsTime) {
     ExpertsWithAClock timed(local_);
