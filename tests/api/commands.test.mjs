@@ -148,7 +148,7 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
   assert.equal(all.code, 0, all.stderr);
   assert.match(all.stdout, /^moex-demo: 2 windows of 32 tokens, 4 of 16 experts in 8 MoE layers\n/);
   for (const name of ['random', 'previous-token', 'lru', 'lfu', 'popularity', 'request-popularity', 'next-gate',
-    'next-gate \\+4', 'quasi-hidden', 'quasi-hidden \\+4', 'estimator'])
+    'next-gate \\+4', 'quasi-hidden', 'quasi-hidden \\+4', 'linear', 'estimator'])
     assert.match(all.stdout, new RegExp(`\\d  ${name} +0\\.\\d{3} ± 0\\.\\d{3}`));
 
   const rows = readFileSync(`${folder}/out/predictors.csv`, 'utf8').trim().split('\n').slice(1);
@@ -162,12 +162,13 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
   assert.equal(first.split(',').length, columns.split(',').length);
   assert.ok(Number(later.find((row) => row.startsWith('next-gate,1,9,')).split(',').at(-2)) > 0.1, 'its cosine');
   for (const name of ['layers.svg', 'tokens.svg'])
-    assert.equal(readFileSync(`${folder}/out/${name}`, 'utf8').match(/<polyline /g).length, 15);
+    assert.equal(readFileSync(`${folder}/out/${name}`, 'utf8').match(/<polyline /g).length, 16);
 
   const plain = await runHub(args);
   assert.equal(plain.code, 0, plain.stderr);
   for (const name of ['next-gate', 'quasi-hidden', 'estimator'])  // of what the demo has learned
     assert.match(plain.stdout, new RegExp(`\\d  ${name} `));
+  assert.match(plain.stdout, /\nno linear: it is fitted to --calibrate TEXT\n/);
 
   for (const [wrong, sentence] of [[['--text', `${folder}/none`], /none: cannot be read/],
     [['--text', text, '--windows', '100000'], /whole windows of/],
