@@ -4,7 +4,8 @@
 //     [--users 1,16,64] [--prompt N] [--tokens N] [--prefill N] [--waves N] [--hub-args "..."] [--worker-args "..."]
 //     [--header]
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build]. Each length of line has a hub, a line and a worker for
-// each way; these take turns, wave by wave, and only one of them works at a time.
+// each way; these take turns, wave by wave, and only one of them works at a time. 2+2+20: three workers with a line
+// each, who share the experts (--budget-mb of --worker-args keeps one from having them all).
 // CSV: see `columns`. kind: decode, so many users' streams at once; prefill, one prompt of --prefill tokens. tok_s: of
 // all users, median of the waves. chosen: micro-batches of the last step; cut: share of the steps that had several.
 // echo_ms: p50 of 4 KB there and back on such a line beside the single stream; bound_ms: so long for each layer, and
@@ -80,12 +81,13 @@ async function open(rtt_ms, way) {
     "--model", options.model, "--local-fallback", "off", "--replicas", "1", "--sequences-max", "64",
     "--timeout-ms", "60000", "--round-deadline-s", "300", "--micro-batches", way, ...words("hub-args"),
   ]);
-  const line = await farAway(hub.port, rtt_ms);
-  const worker = await NativeWorker.start({ url: `http://127.0.0.1:${line.address().port}`, join: hub.join },
-    ["--budget-mb", "20000", ...words("worker-args")]);
+  const lines = await Promise.all(rtt_ms.split("+").map((one) => farAway(hub.port, Number(one))));
+  const workers = await Promise.all(lines.map((line) => NativeWorker.start(
+    { url: `http://127.0.0.1:${line.address().port}`, join: hub.join },
+    [...(options["worker-args"].includes("--budget-mb") ? [] : ["--budget-mb", "20000"]), ...words("worker-args")])));
   await hub.until((status) => status.health === "ok", "every expert to have an answerer");
   const model = (await (await fetch(`${hub.url}/v1/models`)).json()).data[0].id;
-  return { way, hub, line, worker, model, seed: 1 };
+  return { way, hub, lines, workers, model, seed: 1 };
 }
 
 // Waves of `users` streams, every way's one after the other's.
@@ -129,8 +131,8 @@ const echo = createServer((socket) => socket.setNoDelay(true).on("error", () => 
 await new Promise((resolve) => echo.listen(0, "127.0.0.1", resolve));
 if (with_header) console.log(columns);
 try {
-  for (const rtt_ms of list("rtt-ms").map(Number)) {
-    const sides = [], echo_line = await farAway(echo.address().port, rtt_ms);
+  for (const rtt_ms of list("rtt-ms")) {
+    const sides = [], echo_line = await farAway(echo.address().port, Number(rtt_ms.split("+")[0]));
     try {
       for (const way of list("ways")) sides.push(await open(rtt_ms, way));
       for (const side of sides) await stream(side.hub, side.model, 0, Number(options.prompt), 8);   // warm
@@ -147,8 +149,8 @@ try {
       for (const side of sides) console.log(row(side, rtt_ms, "prefill", 1, NaN));
     } finally {
       for (const side of sides) {
-        await side.worker.stop();
-        side.line.close();
+        await Promise.all(side.workers.map((worker) => worker.stop()));
+        for (const line of side.lines) line.close();
         await side.hub.remove();
       }
       echo_line.close();
