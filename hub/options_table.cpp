@@ -222,11 +222,9 @@ const Setting swarm_settings[] = {
      0, 0, "", check_prefetch},
     {"prefetch-by", word, command_serve, "NAME", "auto",
      "with --prefetch, who says what the next layer may ask for (`moex-hub predict` measures "
-     "them): "
-     "auto, the estimator, else quasi-hidden, else next-gate, by what the package has; with --gpu "
-     "next-gate, as rows that quasi-hidden and estimator read stay there; linear, which predict "
-     "measures too, is none: it is fitted to a text, and packages hold the estimator, which knows "
-     "more",
+     "them): auto, the estimator, else quasi-hidden, else next-gate, by what the package has; "
+     "with --gpu next-gate, as rows that quasi-hidden and estimator read stay there; not linear, "
+     "which predict fits to a text: packages hold the estimator, which knows more",
      0, 0,
      "auto|estimator|quasi-hidden|next-gate|previous-token|lru|lfu|popularity|request-popularity|"
      "random"},

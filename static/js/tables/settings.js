@@ -63,10 +63,13 @@ const told = {
     prefetch: "sagt Helfern, die mehr Experten halten, als in ihren Speicher passen, welche davon die nächste Schicht "
       + "verlangen kann; N je Token und Schicht, on: so viele, wie ein Token "
       + "verlangt; shadow:DIR: was ein Schatten des Modells (pack --shadow) sagt, der auf freien Kernen vorausläuft; "
-      + "shadow:DIR:N mit N Experten je Token, shadow:served:N mit N der eigenen des Modells",
+      + "shadow:DIR:N mit N Experten je Token, shadow:served:N mit N der eigenen des Modells; dahinter ,token=T und "
+      + ",kv=K: alle so vielen Token das Token und die Schlüssel des Modells (1; 0: nie), ,fetch=M: Experten, die je "
+      + "Zeile und Schicht genannt werden, ,ahead=0: er zieht selbst kein Token",
     "prefetch-by": "wer bei --prefetch sagt, was die nächste Schicht verlangen kann (moex-hub predict misst sie): "
       + "auto, der Schätzer (estimator), sonst quasi-hidden, sonst next-gate, je nachdem, was das Paket hat; mit --gpu "
-      + "next-gate, denn die Zeilen, die quasi-hidden und estimator lesen, bleiben dort",
+      + "next-gate, denn die Zeilen, die quasi-hidden und estimator lesen, bleiben dort; linear nicht, das predict an "
+      + "einen Text anpasst: Pakete haben den Schätzer, der mehr weiß",
     deterministic: "derselbe Text, welche Helfer auch rechnen: feste Rundung und Reihenfolge der Summen",
     "wire-dtype": "Aktivierungen auf der Leitung",
     "wire-x": "Zeilen auf dem Weg zum Helfer: int8, halb so groß wie f16, hier gerundet mit einem Maßstab je Zeile, "
