@@ -15,6 +15,7 @@
 #include "hub/commands/progress.h"
 #include "hub/commands/qr.h"
 #include "hub/commands/serve_options.h"
+#include "hub/commands/shadow_report.h"
 #include "hub/foresight/lost_calls.h"
 #include "hub/foresight/predictor_choice.h"
 #include "hub/foresight/replayed_routes.h"
@@ -53,15 +54,6 @@ void log_loads(const SwarmCounters& counts) {
              kv("late", slots.late), kv("load_ms", waited_ms), kv("load_ms_most", window.most_ms()),
              kv("groups", window.groups), kv("hub_ms", window.hub_ms),
              kv("worker_ms", window.worker_ms), kv("trip_ms", window.trip_ms));
-}
-
-void log_shadow(const ServedShadowCounters& counts) {
-    log_info("hub: the shadow", kv("steps", counts.steps), kv("steps_ahead", counts.steps_ahead),
-             kv("passes_cut", counts.passes_cut), kv("layers", counts.layers),
-             kv("layers_late", counts.layers_late), kv("tokens_drawn", counts.tokens_drawn),
-             kv("tokens_right", counts.tokens_right),
-             kv("positions_copied", counts.positions_copied),
-             kv("departure_us", counts.departure_us));
 }
 
 // Each connection is a file; the usual soft limit of 1,024 is for programs that use select().
@@ -307,25 +299,10 @@ void HubProgram::start_shadow() {
     model_.decoder->foresee_with(shadow_.get());
 }
 
-// What it was asked for, and what became of it.
 nlohmann::json HubProgram::shadow_json() const {
     if (!shadow_) return nullptr;
-    const ShadowWish wish = *shadow_wish(settings_);
-    const ServedShadowCounters counts = shadow_->counters();
-    return {{"name", wish.name},
-            {"token_period", wish.token_period},
-            {"kv_period", wish.kv_period},
-            {"ahead", wish.draws_ahead},
-            {"fetch", prefetch_per_row(settings_, model_.package->config())},
-            {"steps", counts.steps},
-            {"steps_ahead", counts.steps_ahead},
-            {"passes_cut", counts.passes_cut},
-            {"layers", counts.layers},
-            {"layers_late", counts.layers_late},
-            {"tokens_drawn", counts.tokens_drawn},
-            {"tokens_right", counts.tokens_right},
-            {"positions_copied", counts.positions_copied},
-            {"departure_us", counts.departure_us}};
+    const std::uint32_t per_row = prefetch_per_row(settings_, model_.package->config());
+    return shadow_report(*shadow_wish(settings_), per_row, shadow_->counters());
 }
 
 // Who cannot have one is told so when they ask for it: here, or in a request.

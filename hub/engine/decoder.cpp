@@ -64,9 +64,6 @@ struct Decoder::State {
 
     Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
     void embed(MicroBatch& batch);
-    void norm(std::span<float> out, std::span<const float> x, std::span<const float> weight) const {
-        rms_norm(out, x, weight, static_cast<float>(config.rms_norm_eps));
-    }
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
     void ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
@@ -343,9 +340,10 @@ std::vector<float> Decoder::State::final_rows(std::span<const std::uint32_t> ask
     for (std::size_t i = 0; i < asked.size(); ++i) {
         while (asked[i] >= micro_batches[part].first_row + micro_batches[part].rows.size()) ++part;
         const std::size_t row = asked[i] - micro_batches[part].first_row;
-        norm(row_of(normed, i, config.hidden_size),
-             std::span(micro_batches[part].x).subspan(row * config.hidden_size, config.hidden_size),
-             weights.final_norm);
+        rms_norm(
+            row_of(normed, i, config.hidden_size),
+            std::span(micro_batches[part].x).subspan(row * config.hidden_size, config.hidden_size),
+            weights.final_norm, static_cast<float>(config.rms_norm_eps));
     }
     return normed;
 }

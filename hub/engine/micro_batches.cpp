@@ -99,7 +99,7 @@ void MicroBatches::begin_trial(Kind& kind, std::uint32_t num_rows) const {
                number = static_cast<std::int32_t>(kind.number);
     if (number + kind.reach < 1) kind.reach = 1;
     if (number + kind.reach > most) kind.reach = -1;
-    kind.tried = static_cast<std::uint32_t>(std::clamp(number + kind.reach, 1, most));
+    kind.tried = static_cast<std::uint32_t>(number + kind.reach);
     kind.trial = {};
 }
 

@@ -233,9 +233,13 @@ void SimState::check_invariants() {
 }
 
 void SimState::check_bound(WorkerId id) {
+    constexpr std::uint32_t published_rounds_max = 2;  // of a call for each expert
+    const std::uint32_t depth = options.swarm.queue_depth;
+    const bool is_published = workers.at(id).peer == Peer::published;
     const std::size_t in_flight = core->in_flight(id),
-                      bound = options.swarm.queue_depth *
-                              (workers.at(id).peer == Peer::published ? limits.num_experts : 1);
+                      bound = is_published
+                                  ? std::min(depth, published_rounds_max) * limits.num_experts
+                                  : depth;
     in_flight_most = std::max(in_flight_most, in_flight);
     if (in_flight > bound)
         violation(text("worker ", id, " has ", in_flight, " groups, at most ", bound));

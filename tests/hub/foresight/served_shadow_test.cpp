@@ -152,6 +152,14 @@ class ServedShadowTest : public testing::Test {
         const StepRows rows{.kv = &kv, .tokens = tokens};
         return step({&rows, 1});
     }
+    // What each token of a text gives where the model waits for no shadow.
+    std::vector<std::vector<float>> unawaited(std::span<const TokenId> text) {
+        waits_ = false;
+        KvCache::Sequence kv(cache_);
+        std::vector<std::vector<float>> logits;
+        for (const TokenId& token : text) logits.push_back(step(kv, {&token, 1}));
+        return logits;
+    }
     // Of a layer, before the last step asked it, whoever said it.
     Named named(std::uint32_t layer) { return foreseen_[layer]; }
     Named asked(std::uint32_t layer) { return asked_of_[layer]; }
@@ -220,15 +228,11 @@ TEST_F(ServedShadowTest, WithALeadOfOneALayerIsNamedWhileTheOneBeforeIsAwaited) 
 
 TEST_F(ServedShadowTest, AnswersAreTheSameToTheBitWhateverTheShadowSays) {
     const auto text = test::random_tokens(24, package_->config().vocab_size, 9);
-    std::vector<std::vector<float>> wanted;
-    KvCache::Sequence alone(cache_), followed(cache_);
-    waits_ = false;
-    for (const TokenId& token : text) wanted.push_back(step(alone, {&token, 1}));
+    const auto wanted = unawaited(text);
 
     const auto fewer = make_fewer_experts(local_, 1);
     serve(*fewer, 2);
-    for (std::size_t i = 0; i < text.size(); ++i)
-        EXPECT_EQ(step(followed, std::span(text).subspan(i, 1)), wanted[i]) << i;
+    EXPECT_EQ(unawaited(text), wanted);
     waits_ = true;
     KvCache::Sequence awaited(cache_);
     for (std::size_t i = 0; i < text.size(); ++i)
@@ -314,10 +318,7 @@ TEST_F(ServedShadowTest, TheFirstLayerOfATokenIsForeseenWhereItWasDrawnRight) {
 // What it drew is dropped, and it begins with the model's token as if it had drawn nothing.
 TEST_F(ServedShadowTest, AWrongDrawCostsNothingButHints) {
     const auto text = test::random_tokens(40, package_->config().vocab_size, 11);
-    std::vector<std::vector<float>> wanted;
-    KvCache::Sequence alone(cache_);
-    waits_ = false;
-    for (const TokenId& token : text) wanted.push_back(step(alone, {&token, 1}));
+    const auto wanted = unawaited(text);
 
     waits_ = true;
     serve_with(local_, {});
@@ -337,10 +338,7 @@ TEST_F(ServedShadowTest, AWrongDrawCostsNothingButHints) {
 // Of a text that it could not draw, the shadow reads every so manieth token of the model's.
 TEST_F(ServedShadowTest, TokensAreAlignedWhereTheirPeriodIsFull) {
     const auto text = test::random_tokens(33, package_->config().vocab_size, 13);
-    std::vector<std::vector<float>> wanted;
-    KvCache::Sequence alone(cache_);
-    waits_ = false;
-    for (const TokenId& token : text) wanted.push_back(step(alone, {&token, 1}));
+    const auto wanted = unawaited(text);
 
     waits_ = true;
     for (const std::uint32_t token_period : {1u, 2u, 4u, 8u, 16u, 0u})
@@ -453,10 +451,8 @@ TEST_F(ServedShadowTest, BehindDraftsNothingIsDrawn) {
 
 TEST_F(ServedShadowTest, APassThatTheModelOvertakesIsCut) {
     const auto text = test::random_tokens(6, package_->config().vocab_size, 17);
-    std::vector<std::vector<float>> wanted;
-    waits_ = false;
-    KvCache::Sequence alone(cache_), kv(cache_);
-    for (const TokenId& token : text) wanted.push_back(step(alone, {&token, 1}));
+    const auto wanted = unawaited(text);
+    KvCache::Sequence kv(cache_);
 
     HeldExperts held(local_);
     serve_with(held, {});

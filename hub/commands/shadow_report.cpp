@@ -1,0 +1,34 @@
+#include "hub/commands/shadow_report.h"
+
+#include "hub/base/log.h"
+
+namespace moex {
+
+nlohmann::json shadow_report(const ShadowWish& wish, std::uint32_t per_row,
+                             const ServedShadowCounters& counts) {
+    return {{"name", wish.name},
+            {"token_period", wish.token_period},
+            {"kv_period", wish.kv_period},
+            {"ahead", wish.draws_ahead},
+            {"fetch", per_row},
+            {"steps", counts.steps},
+            {"steps_ahead", counts.steps_ahead},
+            {"passes_cut", counts.passes_cut},
+            {"layers", counts.layers},
+            {"layers_late", counts.layers_late},
+            {"tokens_drawn", counts.tokens_drawn},
+            {"tokens_right", counts.tokens_right},
+            {"positions_copied", counts.positions_copied},
+            {"departure_us", counts.departure_us}};
+}
+
+void log_shadow(const ServedShadowCounters& counts) {
+    log_info("hub: the shadow", kv("steps", counts.steps), kv("steps_ahead", counts.steps_ahead),
+             kv("passes_cut", counts.passes_cut), kv("layers", counts.layers),
+             kv("layers_late", counts.layers_late), kv("tokens_drawn", counts.tokens_drawn),
+             kv("tokens_right", counts.tokens_right),
+             kv("positions_copied", counts.positions_copied),
+             kv("departure_us", counts.departure_us));
+}
+
+}  // namespace moex
