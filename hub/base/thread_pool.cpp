@@ -106,7 +106,7 @@ struct ThreadPool::State {
     // The job: written before its shares are, and by nobody until all its ranges are done. Who has
     // taken a range may read it until then.
     const std::function<void(std::size_t, std::size_t)>* body = nullptr;
-    std::size_t count = 0, range_size = 0;
+    std::size_t count = 0, num_ranges = 0;
     alignas(64) std::atomic<std::uint32_t> ranges_left{0};
 
     // What threads look at that wait for a job.
@@ -131,13 +131,16 @@ struct ThreadPool::State {
     Piece reads[expected_reads_max][Reads::pieces_max];
     const std::size_t cache_bytes = own_cache_bytes();
 
+    // Ranges differ by one round at most, and so do what threads begin with.
+    std::size_t range_begin(std::size_t range) const { return count * range / num_ranges; }
+
     // Takes ranges until none is left, thread `index`'s own first.
     void work(std::size_t index) {
         std::uint32_t num_done = 0;
         for (std::size_t i = 0; i < shares.size(); ++i) {
             Share& share = shares[(index + i) % shares.size()];
             for (std::size_t range; share.take(range); ++num_done)
-                (*body)(range * range_size, std::min(count, (range + 1) * range_size));
+                (*body)(range_begin(range), range_begin(range + 1));
         }
         if (num_done == 0 || ranges_left.fetch_sub(num_done) > num_done || !caller_sleeps) return;
         futex_wake_all(ranges_left);
@@ -259,11 +262,10 @@ void ThreadPool::expect_job(TimePoint when, std::span<const Reads> reads) {
 void ThreadPool::parallel_for(std::size_t count, std::size_t grain,
                               const std::function<void(std::size_t, std::size_t)>& body) {
     if (count == 0) return;
-    const std::size_t ranges = std::min(state_->ranges_per_thread * num_threads(),
-                                        State::Share::ranges_max);
-    const std::size_t range_size = std::max({grain, std::size_t{1}, (count + ranges - 1) / ranges});
-
-    const std::size_t num_ranges = (count + range_size - 1) / range_size;
+    const std::size_t wanted = count / std::clamp<std::size_t>(grain, 1, count);
+    std::size_t num_ranges = std::min(
+        {wanted, state_->ranges_per_thread * num_threads(), State::Share::ranges_max});
+    if (num_ranges > num_threads()) num_ranges -= num_ranges % num_threads();
     if (num_ranges == 1 || state_->threads.empty() || inside_pool) {
         body(0, count);
         return;
@@ -272,7 +274,7 @@ void ThreadPool::parallel_for(std::size_t count, std::size_t grain,
     const std::lock_guard one_call(state_->calls);
     state_->body = &body;
     state_->count = count;
-    state_->range_size = range_size;
+    state_->num_ranges = num_ranges;
     state_->begin_job(static_cast<std::uint32_t>(num_ranges));
     inside_pool = true;
     state_->work(0);

@@ -1,7 +1,7 @@
 // AMX: tiles of 16 rows by 16 outputs. A block of a panel is a tile as it lies: its row k / 4 has
 // four neighbouring inputs of each of the 16 outputs. Few rows go the AVX512-VNNI way; how many is
-// tried at the first product of several rows: a group's sums go through memory to become floats,
-// which many rows share and few do not.
+// tried at the first product of several rows: codes are unpacked into memory, and a group's sums go
+// through memory to become floats, which many rows share and few do not.
 #include "hub/engine/kernels/integer_paths.h"
 #include "hub/engine/kernels/integer_row_trial.h"
 
@@ -19,8 +19,8 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vnni,amx-tile,amx-int8")
 namespace moex {
 namespace {
 
-constexpr std::uint32_t tile_rows = 16;
-constexpr std::uint32_t rows_min = 5;  // below it a tile is mostly empty
+constexpr std::uint32_t tile_rows = 16, block_rows = 2 * tile_rows;
+constexpr std::uint32_t rows_min = 2;  // of one row nothing is shared
 
 // What LDTILECFG reads. Source: Intel SDM, volume 1, chapter 18.
 struct alignas(64) TileConfig {
@@ -32,146 +32,274 @@ struct alignas(64) TileConfig {
 // The tile intrinsics do not tell the compiler what memory they read and write.
 inline void memory_is_read_here(const void* memory) { asm volatile("" : : "r"(memory) : "memory"); }
 
-// Tiles 0, 1: sums of 16 rows each; 2, 3: x of these; 4: weights. `step` inputs at a time.
-void configure(std::uint32_t step) {
+// Tiles 0 and 1: sums of 16 rows each, 2 of the rows that are left, `step` inputs at a time; 3 to
+// 5: x of these; 6: weights.
+constexpr int x_tiles = 3, weights_tile = 6, last_rows_tile = 2, no_tile = -1;
+void configure(std::uint32_t num_rows, std::uint32_t step) {
     TileConfig config;
-    for (const int tile : {0, 1}) config.rows[tile] = 16, config.row_bytes[tile] = 64;
-    for (const int tile : {2, 3})
-        config.rows[tile] = 16, config.row_bytes[tile] = static_cast<std::uint16_t>(step);
-    config.rows[4] = static_cast<std::uint8_t>(step / 4);
-    config.row_bytes[4] = 64;
+    for (int tile = 0; tile < x_tiles; ++tile) {
+        const std::uint32_t rows = tile == last_rows_tile ? num_rows % tile_rows : tile_rows;
+        if (rows == 0) continue;
+        config.rows[tile] = config.rows[x_tiles + tile] = static_cast<std::uint8_t>(rows);
+        config.row_bytes[tile] = 64;
+        config.row_bytes[x_tiles + tile] = static_cast<std::uint16_t>(step);
+    }
+    config.rows[weights_tile] = static_cast<std::uint8_t>(step / 4);
+    config.row_bytes[weights_tile] = 64;
     memory_is_read_here(&config);
     _tile_loadconfig(&config);
+}
+
+// Weights are read from memory without a stop where what is next is asked for so far ahead.
+constexpr std::size_t bytes_ahead = 4096;
+inline void ask_ahead(const std::byte* codes) {
+    _mm_prefetch(reinterpret_cast<const char*>(codes) + bytes_ahead, _MM_HINT_T0);
+}
+inline __m512i load_and_ask(const std::byte* codes) {
+    ask_ahead(codes);
+    return _mm512_load_si512(codes);
 }
 
 // Halves of bytes as bytes, in the layout of int8: 64 bytes become two times 64.
 void unpack_int4(std::uint8_t* to, const std::byte* codes, std::uint32_t group_size) {
     const __m512i low_half = _mm512_set1_epi8(15);
     for (std::uint32_t k = 0; k < group_size; k += 8, codes += 64, to += 128) {
-        const __m512i both = _mm512_load_si512(codes);
+        const __m512i both = load_and_ask(codes);
         _mm512_store_si512(to, _mm512_and_si512(both, low_half));
         _mm512_store_si512(to + 64, _mm512_and_si512(_mm512_srli_epi16(both, 4), low_half));
     }
 }
 
-// The same of int6: 192 bytes become four times 64.
+// The same of int6, without the 32 that its codes have too much: 192 bytes become four times 64.
 void unpack_int6(std::uint8_t* to, const std::byte* codes, std::uint32_t group_size) {
-    const __m512i low_six = _mm512_set1_epi8(63);
+    constexpr int first_or_second_in_third = 0xf8;  // a | (b & c)
+    const __m512i low_six = _mm512_set1_epi8(63), too_much = _mm512_set1_epi8(32);
     for (std::uint32_t k = 0; k < group_size; k += 16, codes += 192, to += 256) {
-        const __m512i a = _mm512_load_si512(codes), b = _mm512_load_si512(codes + 64),
-                      c = _mm512_load_si512(codes + 128);
-        _mm512_store_si512(to, _mm512_and_si512(a, low_six));
-        _mm512_store_si512(to + 64, _mm512_and_si512(b, low_six));
-        _mm512_store_si512(to + 128, _mm512_and_si512(c, low_six));
-        const __m512i two = _mm512_and_si512(_mm512_srli_epi16(a, 6), _mm512_set1_epi8(3)),
-                      four = _mm512_and_si512(_mm512_srli_epi16(b, 4), _mm512_set1_epi8(12)),
-                      six = _mm512_and_si512(_mm512_srli_epi16(c, 2), _mm512_set1_epi8(48));
-        _mm512_store_si512(to + 192, _mm512_or_si512(_mm512_or_si512(two, four), six));
+        const __m512i a = load_and_ask(codes), b = load_and_ask(codes + 64),
+                      c = load_and_ask(codes + 128);
+        const __m512i two = _mm512_and_si512(_mm512_srli_epi16(a, 6), _mm512_set1_epi8(3));
+        const __m512i four = _mm512_ternarylogic_epi32(
+            two, _mm512_srli_epi16(b, 4), _mm512_set1_epi8(12), first_or_second_in_third);
+        const __m512i six = _mm512_ternarylogic_epi32(
+            four, _mm512_srli_epi16(c, 2), _mm512_set1_epi8(48), first_or_second_in_third);
+        const __m512i codes_of_four[] = {_mm512_and_si512(a, low_six), _mm512_and_si512(b, low_six),
+                                         _mm512_and_si512(c, low_six), six};
+        for (int i = 0; i < 4; ++i)
+            _mm512_store_si512(to + 64 * i, _mm512_sub_epi8(codes_of_four[i], too_much));
     }
 }
 
-// The sums of a group of int8 (both sides signed) or fewer bits (weights unsigned), for 32 rows.
-template <PackedDtype DTYPE>
-void sum_group(std::int32_t (*sums)[panel_outs], const void* weights, const std::int8_t* x,
-               std::size_t x_stride, std::uint32_t group_size, std::uint32_t step) {
-    _tile_zero(0);
-    _tile_zero(1);
-    const auto* codes = static_cast<const std::uint8_t*>(weights);
-    for (std::uint32_t k = 0; k < group_size; k += step) {
-        _tile_loadd(2, x + k, x_stride);
-        _tile_loadd(3, x + tile_rows * x_stride + k, x_stride);
-        _tile_loadd(4, codes + std::size_t{k} * panel_outs, 64);
-        if constexpr (DTYPE == PackedDtype::int8) {
-            _tile_dpbssd(0, 2, 4);
-            _tile_dpbssd(1, 3, 4);
-        } else {
-            _tile_dpbsud(0, 2, 4);
-            _tile_dpbsud(1, 3, 4);
-        }
+// Rows [first, first + count), each stride() behind the one before; borrowed.
+struct Rows {
+    const std::int8_t* codes = nullptr;
+    const float *scales = nullptr, *sums = nullptr;
+    std::uint32_t num_rows = 0, num_groups = 0, group_size = 0;
+
+    std::size_t row_bytes() const { return std::size_t{num_groups} * group_size; }
+    Rows from(std::uint32_t row) const {
+        return {codes + row * row_bytes(),
+                scales + std::size_t{row} * num_groups,
+                sums + std::size_t{row} * num_groups,
+                num_rows - row,
+                num_groups,
+                group_size};
     }
-    _tile_stored(0, sums, 64);
-    _tile_stored(1, sums + tile_rows, 64);
+};
+
+// Those of x one behind the other, where an index picks them.
+Rows rows_in_order(const QuantizedRows& x) {
+    Rows rows{x.codes, x.scales, x.sums, x.num_rows, x.num_groups, x.group_size};
+    if (!x.row_index) return rows;
+
+    thread_local std::vector<std::int8_t> codes;
+    thread_local std::vector<float> scales, sums;
+    codes.resize(x.num_rows * rows.row_bytes());
+    scales.resize(std::size_t{x.num_rows} * x.num_groups);
+    sums.resize(scales.size());
+    for (std::uint32_t r = 0; r < x.num_rows; ++r) {
+        std::memcpy(codes.data() + r * rows.row_bytes(), x.row_codes(r), rows.row_bytes());
+        std::copy_n(x.row_scales(r), x.num_groups, &scales[std::size_t{r} * x.num_groups]);
+        std::copy_n(x.row_sums(r), x.num_groups, &sums[std::size_t{r} * x.num_groups]);
+    }
+    rows.codes = codes.data();
+    rows.scales = scales.data();
+    rows.sums = sums.data();
+    return rows;
+}
+
+// Of the sums in tile 0, 1 or 2; the intrinsics want a tile's number as it is written.
+template <int TILE>
+inline void zero_sums() {
+    if constexpr (TILE == 0) _tile_zero(0);
+    if constexpr (TILE == 1) _tile_zero(1);
+    if constexpr (TILE == 2) _tile_zero(2);
+}
+template <int TILE>
+inline void store_sums(std::int32_t (*sums)[panel_outs]) {
+    if constexpr (TILE == 0) _tile_stored(0, sums, 64);
+    if constexpr (TILE == 1) _tile_stored(1, sums, 64);
+    if constexpr (TILE == 2) _tile_stored(2, sums, 64);
+}
+template <PackedDtype DTYPE, int TILE>
+inline void add_products(const std::int8_t* x, std::size_t x_stride) {
+    constexpr bool is_int4 = DTYPE == PackedDtype::int4;
+    if constexpr (TILE == 0) _tile_loadd(3, x, x_stride);
+    if constexpr (TILE == 1) _tile_loadd(4, x, x_stride);
+    if constexpr (TILE == 2) _tile_loadd(5, x, x_stride);
+    if constexpr (TILE == 0 && is_int4) _tile_dpbsud(0, 3, 6);
+    if constexpr (TILE == 1 && is_int4) _tile_dpbsud(1, 4, 6);
+    if constexpr (TILE == 2 && is_int4) _tile_dpbsud(2, 5, 6);
+    if constexpr (TILE == 0 && !is_int4) _tile_dpbssd(0, 3, 6);
+    if constexpr (TILE == 1 && !is_int4) _tile_dpbssd(1, 4, 6);
+    if constexpr (TILE == 2 && !is_int4) _tile_dpbssd(2, 5, 6);
+}
+
+// The sums of a group: codes of x are signed, those of weights too but in int4.
+template <PackedDtype DTYPE, int FIRST, int SECOND>
+inline void sum_group(std::int32_t (*sums)[panel_outs], const std::uint8_t* weights,
+                      const std::int8_t* x, std::size_t x_stride, std::uint32_t group_size,
+                      std::uint32_t step) {
+    zero_sums<FIRST>();
+    if constexpr (SECOND != no_tile) zero_sums<SECOND>();
+    for (std::uint32_t k = 0; k < group_size; k += step) {
+        _tile_loadd(6, weights + std::size_t{k} * panel_outs, 64);
+        add_products<DTYPE, FIRST>(x + k, x_stride);
+        if constexpr (SECOND != no_tile)
+            add_products<DTYPE, SECOND>(x + tile_rows * x_stride + k, x_stride);
+    }
+    store_sums<FIRST>(sums);
+    if constexpr (SECOND != no_tile) store_sums<SECOND>(sums + tile_rows);
     memory_is_read_here(sums);
 }
 
-// Adds the group's part of one row's totals.
+inline __m512 load_halves(const std::byte* from) {
+    const __m256i halves = _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+    return _mm512_maskz_cvtph_ps(0xffff, halves);  // the one without a mask is warned of by GCC 12
+}
+
+// Adds a group's part to the totals of `count` rows; scales and sums of x are `stride` apart.
 template <PackedDtype DTYPE>
-inline __m512 add_group(__m512 total, const std::byte* scales, const std::int32_t* sums,
-                        float x_scale, float x_sum) {
-    __m512 whole = _mm512_cvtepi32_ps(_mm512_load_si512(sums)), scale;
+inline void add_group(float (*totals)[panel_outs], const std::int32_t (*sums)[panel_outs],
+                      const std::byte* scales, const float* x_scales, const float* x_sums,
+                      std::size_t stride, std::uint32_t count) {
+    __m512 scale, zero = _mm512_setzero_ps();
     if constexpr (DTYPE == PackedDtype::int8) {
         scale = _mm512_load_ps(scales);
     } else {
-        const auto* halves = reinterpret_cast<const __m256i*>(scales);
-        scale = _mm512_cvtph_ps(_mm256_load_si256(halves));
-        const __m512 zero = DTYPE == PackedDtype::int6
-                                ? _mm512_set1_ps(32)
-                                : _mm512_cvtph_ps(_mm256_load_si256(halves + 1));
-        whole = _mm512_sub_ps(whole, _mm512_mul_ps(zero, _mm512_set1_ps(x_sum)));
+        scale = load_halves(scales);
+        if constexpr (DTYPE == PackedDtype::int4) zero = load_halves(scales + 32);
     }
-    return _mm512_add_ps(total,
-                         _mm512_mul_ps(_mm512_mul_ps(scale, _mm512_set1_ps(x_scale)), whole));
+#pragma GCC unroll 4
+    for (std::uint32_t r = 0; r < count; ++r, x_scales += stride, x_sums += stride) {
+        __m512 whole = _mm512_cvtepi32_ps(_mm512_load_si512(sums[r]));
+        if constexpr (DTYPE == PackedDtype::int4)
+            whole = _mm512_sub_ps(whole, _mm512_mul_ps(zero, _mm512_set1_ps(*x_sums)));
+        const __m512 part = _mm512_mul_ps(_mm512_mul_ps(scale, _mm512_set1_ps(*x_scales)), whole);
+        _mm512_store_ps(totals[r], _mm512_add_ps(_mm512_load_ps(totals[r]), part));
+    }
 }
 
-// Up to 32 rows times one panel; x holds 32 rows, those beyond `count` are of no account.
+// The codes of a panel as tiles take them. Those of fewer bits are unpacked group by group, one
+// ahead of what is computed, and kept where more rows want them.
 template <PackedDtype DTYPE>
-void product_32(float* out, std::size_t out_stride, const PackedMatrix& weights,
-                const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t count,
-                const std::int8_t* x, std::uint32_t panel) {
-    const std::uint32_t group_size = rows.group_size, step = std::min(group_size, 64u);
-    const std::size_t x_stride = std::size_t{rows.num_groups} * group_size;
-    alignas(64) std::int32_t sums[2 * tile_rows][panel_outs];
-    alignas(64) float totals[2 * tile_rows][panel_outs] = {};
-    alignas(64) std::uint8_t unpacked[128 * panel_outs];
+class PanelCodes {
+  public:
+    PanelCodes(const PackedMatrix& weights, std::uint32_t panel, std::uint32_t num_groups,
+               bool is_kept)
+        : groups_(weights, panel),
+          group_size_(weights.group_size),
+          num_groups_(num_groups),
+          is_kept_(is_kept) {
+        if constexpr (DTYPE == PackedDtype::int8) return;
+        unpacked_ = memory((is_kept ? num_groups : 2) * group_bytes());
+        unpack(0);
+    }
+    const std::byte* scales(std::uint32_t index) const { return groups_[index].scales; }
+    // Asked for in order, again from the first group on only where they are kept.
+    const std::uint8_t* codes(std::uint32_t index) {
+        if constexpr (DTYPE == PackedDtype::int8) {
+            const std::byte* codes = groups_[index].codes;
+            for (; num_begun_ <= index; ++num_begun_)
+                for (std::size_t at = 0; at < group_bytes(); at += 64) ask_ahead(codes + at);
+            return reinterpret_cast<const std::uint8_t*>(codes);
+        } else {
+            if (num_begun_ == index + 1 && num_begun_ < num_groups_) unpack(index + 1);
+            return place(index);
+        }
+    }
+
+  private:
+    static std::uint8_t* memory(std::size_t size) {
+        thread_local AlignedBuffer bytes;
+        thread_local std::size_t held = 0;
+        if (held < size) bytes = AlignedBuffer(held = size);
+        return reinterpret_cast<std::uint8_t*>(bytes.data());
+    }
+    std::size_t group_bytes() const { return std::size_t{group_size_} * panel_outs; }
+    std::uint8_t* place(std::uint32_t index) const {
+        return unpacked_ + (is_kept_ ? index : index % 2) * group_bytes();
+    }
+    void unpack(std::uint32_t index) {
+        constexpr bool is_int4 = DTYPE == PackedDtype::int4;
+        (is_int4 ? unpack_int4 : unpack_int6)(place(index), groups_[index].codes, group_size_);
+        memory_is_read_here(unpacked_);
+        num_begun_ = index + 1;
+    }
+
+    const PanelGroups<DTYPE> groups_;
+    const std::uint32_t group_size_, num_groups_;
+    const bool is_kept_;
+    std::uint8_t* unpacked_ = nullptr;
+    std::uint32_t num_begun_ = 0;  // groups
+};
+
+// A block of rows times one panel. Sums become totals a group later than they were stored: what a
+// tile stores is there for others only some time after.
+template <PackedDtype DTYPE, int FIRST, int SECOND>
+void product_of_block(float* out, std::size_t out_stride, const PackedMatrix& weights,
+                      std::uint32_t panel, PanelCodes<DTYPE>& codes, const Rows& rows,
+                      std::uint32_t count) {
+    const std::uint32_t step = std::min(rows.group_size, 64u);
+    alignas(64) std::int32_t sums[2][block_rows][panel_outs];
+    alignas(64) float totals[block_rows][panel_outs];
+    std::memset(totals, 0, count * sizeof totals[0]);
+    const auto add = [&](std::uint32_t group) {
+        add_group<DTYPE>(totals, sums[group % 2], codes.scales(group), rows.scales + group,
+                         rows.sums + group, rows.num_groups, count);
+    };
 
     for (std::uint32_t group = 0; group < rows.num_groups; ++group) {
-        const GroupPlace at = group_place<DTYPE>(weights, panel, group);
-        const void* codes = at.codes;
-        if constexpr (DTYPE != PackedDtype::int8) {
-            constexpr bool is_int4 = DTYPE == PackedDtype::int4;
-            (is_int4 ? unpack_int4 : unpack_int6)(unpacked, at.codes, group_size);
-            codes = unpacked;
-        }
-        memory_is_read_here(codes);
-        sum_group<DTYPE>(sums, codes, x + std::size_t{group} * group_size, x_stride, group_size,
-                         step);
-
-        for (std::uint32_t r = 0; r < count; ++r) {
-            const __m512 total = add_group<DTYPE>(_mm512_load_ps(totals[r]), at.scales, sums[r],
-                                                  rows.row_scales(first_row + r)[group],
-                                                  rows.row_sums(first_row + r)[group]);
-            _mm512_store_ps(totals[r], total);
-        }
+        sum_group<DTYPE, FIRST, SECOND>(sums[group % 2], codes.codes(group),
+                                        rows.codes + std::size_t{group} * rows.group_size,
+                                        rows.row_bytes(), rows.group_size, step);
+        if (group > 0) add(group - 1);
     }
+    add(rows.num_groups - 1);
 
-    const std::uint32_t width = panel_width(weights, panel);
+    const auto there = static_cast<__mmask16>((1u << panel_width(weights, panel)) - 1);
     for (std::uint32_t r = 0; r < count; ++r)
-        std::memcpy(out + r * out_stride, totals[r], width * sizeof(float));
-}
-
-// The codes of all rows one after the other, filled up to a multiple of 32 rows.
-const std::int8_t* gather_rows(const QuantizedRows& x) {
-    const std::size_t row_bytes = std::size_t{x.num_groups} * x.group_size;
-    const std::size_t num_rows = (x.num_rows + 2 * tile_rows - 1) / (2 * tile_rows) * 2 * tile_rows;
-    thread_local std::vector<std::int8_t> gathered;
-    if (gathered.size() < num_rows * row_bytes) gathered.resize(num_rows * row_bytes);
-    for (std::uint32_t r = 0; r < x.num_rows; ++r)
-        std::memcpy(gathered.data() + r * row_bytes, x.row_codes(r), row_bytes);
-    return gathered.data();
+        _mm512_mask_storeu_ps(out + r * out_stride, there, _mm512_load_ps(totals[r]));
 }
 
 template <PackedDtype DTYPE>
 void tiled(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
            std::uint32_t panel_begin, std::uint32_t panel_end) {
-    const std::size_t row_bytes = std::size_t{x.num_groups} * x.group_size;
-    const std::int8_t* codes = gather_rows(x);
-    memory_is_read_here(codes);
-    configure(std::min(x.group_size, 64u));
-    for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel)
-        for (std::uint32_t r = 0; r < x.num_rows; r += 2 * tile_rows)
-            product_32<DTYPE>(out.data + r * out.stride + std::size_t{panel} * panel_outs,
-                              out.stride, weights, x, r, std::min(2 * tile_rows, x.num_rows - r),
-                              codes + r * row_bytes, panel);
+    const Rows rows = rows_in_order(x);
+    memory_is_read_here(rows.codes);
+    configure(x.num_rows, std::min(x.group_size, 64u));
+    for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel) {
+        PanelCodes<DTYPE> codes(weights, panel, x.num_groups, x.num_rows > block_rows);
+        for (std::uint32_t r = 0; r < x.num_rows; r += block_rows) {
+            const std::uint32_t count = std::min(block_rows, x.num_rows - r);
+            const auto product = count == block_rows ? product_of_block<DTYPE, 0, 1>
+                                 : count > tile_rows ? product_of_block<DTYPE, 0, last_rows_tile>
+                                 : count == tile_rows
+                                     ? product_of_block<DTYPE, 0, no_tile>
+                                     : product_of_block<DTYPE, last_rows_tile, no_tile>;
+            product(out.data + r * out.stride + std::size_t{panel} * panel_outs, out.stride,
+                    weights, panel, codes, rows.from(r), count);
+        }
+    }
     _tile_release();
 }
 

@@ -155,8 +155,9 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
         totals[r][0] = totals[r][1] = _mm256_setzero_ps();
     }
 
+    const PanelGroups<DTYPE> groups(weights, panel);
     for (std::uint32_t group = 0; group < rows.num_groups; ++group) {
-        const GroupPlace at = group_place<DTYPE>(weights, panel, group);
+        const GroupPlace at = groups[group];
         __m256i sums[ROWS][2];
         for (int r = 0; r < ROWS; ++r) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
         const std::size_t first = std::size_t{group} * rows.group_size;

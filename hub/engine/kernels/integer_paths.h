@@ -34,17 +34,27 @@ inline std::uint32_t panel_width(const PackedMatrix& weights, std::uint32_t pane
 struct GroupPlace {
     const std::byte *scales = nullptr, *codes = nullptr;
 };
+// Of the groups of one panel.
 template <PackedDtype DTYPE>
-inline GroupPlace group_place(const PackedMatrix& weights, std::uint32_t panel,
-                              std::uint32_t group) {
-    const std::byte* begin = weights.panel(panel);
-    if constexpr (DTYPE == PackedDtype::int6) {
-        const std::byte* block = begin + group / 2 * weights.block_bytes();
-        return {block + group % 2 * 32, block + 64 + group % 2 * weights.group_code_bytes()};
-    } else {
-        const std::byte* block = begin + group * weights.block_bytes();
-        return {block, block + 64};
+class PanelGroups {
+  public:
+    PanelGroups(const PackedMatrix& weights, std::uint32_t panel)
+        : panel_(weights.panel(panel)),
+          block_bytes_(weights.block_bytes()),
+          group_code_bytes_(weights.group_code_bytes()) {}
+    GroupPlace operator[](std::uint32_t group) const {
+        if constexpr (DTYPE == PackedDtype::int6) {
+            const std::byte* block = panel_ + group / 2 * block_bytes_;
+            return {block + group % 2 * 32, block + 64 + group % 2 * group_code_bytes_};
+        } else {
+            const std::byte* block = panel_ + group * block_bytes_;
+            return {block, block + 64};
+        }
     }
-}
+
+  private:
+    const std::byte* panel_;
+    std::size_t block_bytes_, group_code_bytes_;
+};
 
 }  // namespace moex

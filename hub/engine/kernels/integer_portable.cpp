@@ -53,10 +53,11 @@ void product(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
         for (std::uint32_t r = 0; r < x.num_rows; ++r)
             for (std::uint32_t lane = 0; lane < panel_width(weights, panel); ++lane) {
                 const std::int8_t* codes = x.row_codes(r);
+                const PanelGroups<DTYPE> groups(weights, panel);
                 float total = 0;
 
                 for (std::uint32_t group = 0; group < x.num_groups; ++group) {
-                    const GroupPlace at = group_place<DTYPE>(weights, panel, group);
+                    const GroupPlace at = groups[group];
                     std::int32_t sum = 0;
                     for (std::uint32_t k = 0; k < x.group_size; ++k)
                         sum += code_at<DTYPE>(at.codes, lane, k) * codes[k];

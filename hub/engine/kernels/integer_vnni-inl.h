@@ -119,8 +119,9 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
     }
 
     const std::size_t panel_bytes = weights.panel_bytes();
+    const PanelGroups<DTYPE> groups(weights, panel);
     for (std::uint32_t group = 0; group < rows.num_groups; ++group) {
-        const GroupPlace at = group_place<DTYPE>(weights, panel, group);
+        const GroupPlace at = groups[group];
         Whole sums[ROWS][columns];
         for (int r = 0; r < ROWS; ++r) {
             const Whole begin = first_sums<DTYPE>(x_sums[r][group]);

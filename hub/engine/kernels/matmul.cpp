@@ -9,18 +9,22 @@ namespace {
 // Outputs that one unit of work covers: a multiple of every tile; fewer where so many would leave
 // threads without any, or one with twice another's, as in a router's short matrix.
 constexpr std::uint32_t unit_outs = 48, few_unit_outs = 8;
-static_assert(unit_outs % panel_outs == 0);
 constexpr std::size_t units_per_thread_min = 4;
+// Panels that a range has at least. Many rows take three together; few take one by one, and a
+// thread that had three more than others would be waited for.
+constexpr std::uint32_t many_rows = 9;
+constexpr std::size_t many_rows_panels = 3;
 
-// Cuts the outputs of all jobs into units and shares them out; `run(job, out_begin, out_end)`.
+// Cuts the outputs of all jobs into units and shares them out, `grain` and more at a time;
+// `run(job, out_begin, out_end)`.
 template <class Job, class Run>
 void share_out(std::span<const Job> jobs, ThreadPool& threads, std::uint32_t unit_outs,
-               const Run& run) {
+               std::size_t grain, const Run& run) {
     std::vector<std::size_t> first_unit(jobs.size() + 1, 0);
     for (std::size_t j = 0; j < jobs.size(); ++j)
         first_unit[j + 1] = first_unit[j] + (jobs[j].weights.num_out + unit_outs - 1) / unit_outs;
 
-    threads.parallel_for(first_unit.back(), 1, [&](std::size_t begin, std::size_t end) {
+    threads.parallel_for(first_unit.back(), grain, [&](std::size_t begin, std::size_t end) {
         std::size_t j = static_cast<std::size_t>(
                             std::upper_bound(first_unit.begin(), first_unit.end(), begin) -
                             first_unit.begin()) -
@@ -51,20 +55,23 @@ std::uint32_t unit_outs_of(std::span<const Job> jobs, const ThreadPool& threads)
 }  // namespace
 
 void matmul(std::span<const MatmulJob> jobs, ThreadPool& threads) {
-    share_out(jobs, threads, unit_outs_of(jobs, threads),
+    share_out(jobs, threads, unit_outs_of(jobs, threads), 1,
               [](const MatmulJob& job, std::uint32_t begin, std::uint32_t end) {
                   matmul(job.out, job.weights, job.x, begin, end);
               });
 }
 void matmul_int4(std::span<const Int4MatmulJob> jobs, ThreadPool& threads) {
-    share_out(jobs, threads, unit_outs,
+    share_out(jobs, threads, unit_outs, 1,
               [](const Int4MatmulJob& job, std::uint32_t begin, std::uint32_t end) {
                   matmul_int4(job.out, job.weights, job.x, begin, end);
               });
 }
 
 void matmul_packed(std::span<const PackedMatmulJob> jobs, ThreadPool& threads) {
-    share_out(jobs, threads, unit_outs,
+    const bool are_many = std::any_of(jobs.begin(), jobs.end(), [](const PackedMatmulJob& job) {
+        return job.x.num_rows >= many_rows;
+    });
+    share_out(jobs, threads, panel_outs, are_many ? many_rows_panels : 1,
               [](const PackedMatmulJob& job, std::uint32_t begin, std::uint32_t end) {
                   multiply(job.out, job.weights, job.x, begin / panel_outs,
                            (end + panel_outs - 1) / panel_outs);

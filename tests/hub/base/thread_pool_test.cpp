@@ -65,13 +65,16 @@ TEST(ThreadPoolTest, HoweverALoopIsCutItCoversEverythingOnce) {
     for (const std::size_t ranges : {0u, 1u, 4u, 100u}) {
         pool.set_ranges_per_thread(ranges);
         std::vector<std::atomic<int>> met(50);
-        std::atomic<std::size_t> num_ranges{0};
+        std::atomic<std::size_t> num_ranges{0}, num_long{0};
         pool.parallel_for(met.size(), 1, [&](std::size_t begin, std::size_t end) {
             ++num_ranges;
+            if (end - begin > met.size() / (3 * std::clamp<std::size_t>(ranges, 1, 16))) ++num_long;
             for (std::size_t i = begin; i < end; ++i) ++met[i];
         });
         for (const auto& count : met) EXPECT_EQ(count, 1);
-        EXPECT_EQ(num_ranges, ranges <= 1 ? 3u : ranges == 4 ? 10u : 50u);
+        // As many for each thread; a range is longer than others by one at most.
+        EXPECT_EQ(num_ranges, ranges <= 1 ? 3u : ranges == 4 ? 12u : 48u);
+        EXPECT_EQ(num_long, 50u % num_ranges);
     }
 }
 
