@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <numeric>
 
 namespace moex {
 namespace {
 
-// A trial is so many steps; its median decides.
-constexpr std::size_t trial_steps = 3;
+// A trial is so many steps; its median decides. Two that take so long together, as those of long
+// prompts do, are enough: a hiccup is short beside them, and a third would be long in coming.
+constexpr std::size_t trial_steps = 3, long_steps = 2;
+constexpr double long_steps_ms = 500;
 // Steps between trials: twice as many after each that changed nothing. At the longest, trials that
 // take twice as long as what they try cost 0.4 %.
 constexpr std::uint32_t pause_min = 48, pause_max = 768;
@@ -28,11 +32,18 @@ void MicroBatches::Times::add(double value) {
     count = std::min(count + 1, most);
 }
 
+// The lower of two: what disturbs a step makes it longer.
 double MicroBatches::Times::median() const {
     auto sorted = ms;
     const auto end = sorted.begin() + static_cast<std::ptrdiff_t>(count);
     std::sort(sorted.begin(), end);
-    return sorted[count / 2];
+    return sorted[(count - 1) / 2];
+}
+
+bool MicroBatches::Times::are_enough(std::size_t wanted) const {
+    const auto end = ms.begin() + static_cast<std::ptrdiff_t>(count);
+    return count >= wanted ||
+           (count >= long_steps && std::accumulate(ms.begin(), end, 0.0) >= long_steps_ms);
 }
 
 MicroBatches::MicroBatches(std::uint32_t most, std::uint32_t fixed)
@@ -74,7 +85,7 @@ void MicroBatches::record(const StepShape& shape, std::uint32_t number, Duration
     if (kind.tried > 0) {
         if (number != kind.tried) return;  // composed before the trial began
         kind.trial.add(ms);
-        if (kind.trial.count == trial_steps) end_trial(kind);
+        if (kind.trial.are_enough(trial_steps)) end_trial(kind);
         return;
     }
     if (number != kind.number) return;
@@ -84,7 +95,7 @@ void MicroBatches::record(const StepShape& shape, std::uint32_t number, Duration
 }
 
 bool MicroBatches::wants_trial(const Kind& kind) const {
-    if (kind.times.count < Times::most) return false;
+    if (!kind.times.are_enough(Times::most)) return false;
     if (kind.number == 1 && kind.waited_share < waited_share_min) return false;
     if (kind.goes_on || kind.steps_since >= kind.pause) return true;
 
@@ -94,11 +105,20 @@ bool MicroBatches::wants_trial(const Kind& kind) const {
     return drifted && kind.steps_since >= pause_min;
 }
 
+// Where each micro-batch takes the hub as long as the whole, as reading weights does, so many fill
+// what an uncut step waits.
+std::int32_t MicroBatches::first_reach(double waited_share) {
+    constexpr double most = most_ever;
+    const double number = std::clamp(1 / std::max(1 - waited_share, 1 / most), 2.0, most);
+    return static_cast<std::int32_t>(std::lround(number)) - 1;
+}
+
 void MicroBatches::begin_trial(Kind& kind, std::uint32_t num_rows) const {
     const auto most = static_cast<std::int32_t>(std::min(most_, num_rows)),
                number = static_cast<std::int32_t>(kind.number);
+    if (kind.pause == 0 && number == 1) kind.reach = first_reach(kind.waited_share);
     if (number + kind.reach < 1) kind.reach = 1;
-    if (number + kind.reach > most) kind.reach = -1;
+    if (number + kind.reach > most) kind.reach = number == 1 ? most - 1 : -1;
     kind.tried = static_cast<std::uint32_t>(number + kind.reach);
     kind.trial = {};
 }

@@ -1,9 +1,9 @@
 // Into how many micro-batches a step's rows are cut. While the experts of one are asked for, the
 // hub computes the layer of the next: that hides a long line, and costs where there is none, since
-// hub and workers read their weights once for each. So the steps that run tell: now and then some
-// are cut into one more or one less, or more than that while it is not slower, and whichever number
-// was faster is kept. Steps of about as many rows (a power of two) learn together, those with rows
-// of prompts apart.
+// hub and workers read their weights once for each. So the steps that run tell: first some are cut
+// into as many as what uncut ones wait would hide, then now and then some into one more or one
+// less, or more than that while it is not slower, and whichever number was faster is kept. Steps of
+// about as many rows (a power of two) learn together, those with rows of prompts apart.
 // A row's bits do not depend on it.
 // Pure: durations are given. Owner: the engine's thread.
 // Source: Huang et al., "GPipe", NeurIPS 2019 (micro-batches).
@@ -39,6 +39,7 @@ class MicroBatches {
 
         void add(double value);
         double median() const;
+        bool are_enough(std::size_t wanted) const;
     };
     // Steps of about as many rows.
     struct Kind {
@@ -49,12 +50,14 @@ class MicroBatches {
         Times times, trial;
         double waited_share = -1;  // of a step that is not cut, a mean of late; -1: not known
         double settled_ms = 0;     // the median when the last trial ended
-        std::uint32_t steps_since = 0, pause = 0;  // since then; so many until the next
+        // Since that; so many until the next, 0: before the first.
+        std::uint32_t steps_since = 0, pause = 0;
     };
 
     static std::size_t kind_of(const StepShape& shape);  // its place in kinds_
     std::uint32_t number_of(std::size_t index) const;
     bool wants_trial(const Kind& kind) const;
+    static std::int32_t first_reach(double waited_share);
     void begin_trial(Kind& kind, std::uint32_t num_rows) const;
     void end_trial(Kind& kind) const;
 

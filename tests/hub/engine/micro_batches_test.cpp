@@ -94,10 +94,41 @@ TEST(MicroBatchesTest, OneThatSavesTooLittleIsAStepOnTheWay) {
     EXPECT_LT(play(micro_batches, machine, shape, 2000).took_ms, 1.005 * 2000 * 170 * shares[3]);
 }
 
+// What an uncut step waits says where to look first: no step in two or three was needed.
+TEST(MicroBatchesTest, ALongLineIsCutIntoFourAtOnce) {
+    MicroBatches micro_batches(4, 0);
+    const StepShape shape{.decode_rows = 16};
+    SteppedMachine far = pipelined(0.02, 0.4, 4);
+    far.waited_share = 0.85;
+    EXPECT_EQ(play(micro_batches, far, shape, 5).last, 1u);
+    EXPECT_EQ(play(micro_batches, far, shape, 1).last, 4u);
+    EXPECT_EQ(play(micro_batches, far, shape, 40).last, 4u);
+}
+
+// A long prompt comes seldom: two that were not cut, and two that were, decide.
+TEST(MicroBatchesTest, LongStepsAreKnownAfterTwo) {
+    MicroBatches micro_batches(4, 0);
+    const StepShape prompt{.prompt_rows = 512};
+    SteppedMachine far = pipelined(1, 4, 500);
+    far.waited_share = 0.75;
+    EXPECT_EQ(play(micro_batches, far, prompt, 2).last, 1u);
+    EXPECT_EQ(play(micro_batches, far, prompt, 2).last, 4u);
+    EXPECT_EQ(play(micro_batches, far, prompt, 40).last, 4u);
+
+    std::uint32_t step = 0;  // one that is disturbed decides nothing
+    MicroBatches disturbed(4, 0);
+    const SteppedMachine stumbles{[&](std::uint32_t rows, std::uint32_t number) {
+                                      return far.step_ms(rows, number) * (++step == 3 ? 10 : 1);
+                                  },
+                                  far.waited_share};
+    EXPECT_EQ(play(disturbed, stumbles, prompt, 5).last, 4u);
+}
+
 // Each of more than two costs more: nobody looks beyond two for long.
 TEST(MicroBatchesTest, WithoutALineTrialsOfUpToFourCostNoMore) {
     const StepShape shape{.decode_rows = 16};
-    const SteppedMachine near = pipelined(0.05, 0.8, 0);
+    SteppedMachine near = pipelined(0.05, 0.8, 0);
+    near.waited_share = 0.4;  // the rows' time in workers
     MicroBatches two(2, 0), four(4, 0);
     EXPECT_EQ(play(four, near, shape, 1000).took_ms, play(two, near, shape, 1000).took_ms);
     EXPECT_EQ(four.choose(shape), 1u);
