@@ -4,7 +4,7 @@
 //   node bench/slots_bench.mjs --model DIR [--cells LIST] [--tokens N] [--turns T] [--cell-s S] [--time-limit-s S]
 //                              [--host-mb MB] [--keep-mb MB] [--folder DIR] [--out FILE]
 //                              [--context LIST] [--prompts LIST] [--answers LIST] [--rounds R]
-//                              [--device NAME] [--backend gpu|cpu|tab] [--header]
+//                              [--device NAME] [--backend gpu|cpu|tab] [--processes each|one] [--header]
 // LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]] with commas between, in their order. HINTS: off; N or on, as
 // `serve --prefetch` has it; N@RECALL, hints of texts that were decoded before, that share of them right (random
 // weights foretell nothing); shadow=DIR or shadow=served=N, a served shadow's. `all:lru:off` is a worker with memory
@@ -15,6 +15,8 @@
 // for a package that reaches so far). --prompts 16,128: the same with prompts of random ids that are computed;
 // --answers 64,256 instead of --tokens. --rounds R: each text is timed R times; with --turns 3 --rounds 3 tok_s_mean
 // and _sd are of 9.
+// --processes one [each]: a cell's workers are one process's (`moex-worker --workers`), which share its device: processes
+// of their own take turns on one GPU, which workers of a swarm do not.
 // tab: of a Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps --keep-mb in its own store,
 // and --host-mb of that in memory; the folder is not read.
 // Each cell: a hub, a worker that reads its experts from a folder of all cells, --turns texts once and then all of them
@@ -68,7 +70,7 @@ const worth = ["all:lru:off", "2000:lru:off", "2000:lru:8@0.96", "4000:lru:off",
 const options = {
   model: "static/models/demo", cells: worth.join(","), tokens: "32", turns: "3", "cell-s": "30", "time-limit-s": "420",
   "host-mb": "20000", "keep-mb": "40000", folder: "", out: "", device: "", backend: "gpu", context: "", prompts: "",
-  answers: "", rounds: "1",
+  answers: "", rounds: "1", processes: "each",
 };
 const with_header = readFlags("slots_bench", options);
 const { launch, openTab, tabStatus } = options.backend !== "tab" ? {}
@@ -214,13 +216,15 @@ async function startSwarm(cell, folder) {
   const one = ["--backend", options.backend, "--budget-mb", slot_mb, "--evict", policy, ...(is_all ? []
     : ["--keep-mb", all_mb, "--host-mb", host_mb]), ...(options.device ? ["--device", options.device] : [])];
   const started = performance.now();
-  const starting = folders.map((own) => options.backend === "tab" ? startTab(hub, settings, host_mb)
-    : NativeWorker.start(hub, [...one, "--cache", own]));
+  const starting = options.processes === "one" && workers > 1
+    ? [NativeWorker.start(hub, [...one, "--workers", workers, "--cache", folder])]
+    : folders.map((own) => options.backend === "tab" ? startTab(hub, settings, host_mb)
+      : NativeWorker.start(hub, [...one, "--cache", own]));
   const joined = (await Promise.allSettled(starting)).flatMap(({ value }) => value ?? []);
   for (const { child } of joined) if (child) running.add(child);
   const swarm = { hub, workers: joined, start_s: 0, model: null };
   try {
-    if (joined.length < workers) throw new Error(`${joined.length} of ${workers} workers came`);
+    if (joined.length < starting.length) throw new Error(`${joined.length} of ${starting.length} workers came`);
     swarm.model = (await hub.until(({ coverage, workers: seen }) => coverage.replicas_min === 1 && coverage.away === 0
       && seen.every(({ units_assigned, units_ready }) => units_assigned === units_ready), "the experts")).model;
   } catch (error) {

@@ -111,6 +111,28 @@ test("an answer that need not wait for late calls ends beside a stalled worker, 
   assert.equal(again.moex.replaced, 0);
 });
 
+test("three workers of one process share its device, and each answers", async (t) => {
+  const hub = await Hub.start(["--replicas", "1", "--placement", "groups 3", ...patient]);
+  t.after(() => hub.remove());
+  const cache = mkdtempSync(join(tmpdir(), "moex-workers-"));
+  t.after(() => rmSync(cache, { recursive: true, force: true }));
+  const worker = await NativeWorker.start(hub, ["--workers", "3", "--cache", cache]);
+  t.after(() => worker.stop());
+  await hub.until((status) => covered(1)(status) && status.workers.length === 3
+    && status.workers.every(({ units_assigned, units_ready }) => units_assigned === units_ready), "three workers");
+  const answer = await chat(hub, request);
+  assert.equal(answer.error, null);
+  assert.equal(answer.text, expected.text);
+  const status = await hub.status();
+  assert.equal(status.calls.local, 0);
+  assert.ok(status.workers.every(({ groups_answered }) => groups_answered > 0), JSON.stringify(status.workers));
+  const keys = [0, 1, 2].map((i) => readFileSync(join(cache, `worker-${i}`, "worker-key"), "utf8"));
+  assert.equal(new Set(keys).size, 3);
+  const { code } = await worker.stop();
+  assert.equal(code, 0, worker.child.printed);
+  await hub.until(({ workers }) => workers.length === 0, "nobody");
+});
+
 test("with hedge 2 a stalled worker fails no round", async (t) => {
   const hub = await Hub.start(["--replicas", "2", "--hedge", "fixed 2", ...patient]);
   t.after(() => hub.remove());

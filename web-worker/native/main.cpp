@@ -2,10 +2,14 @@
 // processor, for machines without a browser and for tests.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/native/native_platform.h"
@@ -41,7 +45,7 @@ struct Arguments {
     std::string gpu_awake = "auto", spin = "auto";
     WorkerBackend backend = WorkerBackend::automatic;
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;
-    std::uint32_t threads = 0;
+    std::uint32_t threads = 0, workers = 1;
     std::uint64_t budget_mb = 4096, keep_mb = 0, host_mb = 256, cache_mb = 0;
     EvictionPolicy eviction = EvictionPolicy::lru;
     std::uint32_t power_percent = power_percent_max;
@@ -120,6 +124,12 @@ void declare(CLI::App& app, Arguments& arguments) {
                    "weights to keep in the folder of --cache, in MB: beyond, those of other models "
                    "leave first, then those that were used least [as many as the disk takes]")
         ->check(CLI::Range(1, 1 << 24));
+    app.add_option("--workers", arguments.workers,
+                   "be so many workers of the hub, each with a connection, a folder in that of "
+                   "--cache, and --budget-mb, --keep-mb, --host-mb and --cache-mb of its own, all "
+                   "on one device: to try on one machine what a swarm does")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 64));
     app.add_option("--nickname", arguments.nickname,
                    "name shown to the host, at most 24 characters")
         ->check(CLI::Validator(
@@ -164,12 +174,13 @@ Result<std::string> join_token(const Arguments& arguments, const native::HubUrl&
 }
 
 // The folder is made when it is not there; without one the key is of this run alone.
-Result<std::string> open_cache(const std::string& folder) {
+Result<std::string> open_cache(const std::filesystem::path& folder) {
     if (folder.empty()) return native::random_worker_key();
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error)
-        return Error{ErrorCode::io_error, text("cannot make ", folder, ": ", error.message())};
+        return Error{ErrorCode::io_error,
+                     text("cannot make ", folder.string(), ": ", error.message())};
     return native::kept_worker_key(folder);
 }
 
@@ -179,6 +190,38 @@ void show_slots(const SlotCounters& slots) {
               << " by_gpu=" << slots.by_gpu << " prefetched=" << slots.prefetched
               << " wasted=" << slots.wasted << " brought=" << slots.brought
               << " expired=" << slots.expired << std::endl;
+}
+
+void add(SlotCounters& sum, const SlotCounters& one) {
+    sum.asked += one.asked;
+    sum.resident += one.resident;
+    sum.late += one.late;
+    sum.loads += one.loads;
+    sum.load_ms += one.load_ms;
+    sum.prefetched += one.prefetched;
+    sum.wasted += one.wasted;
+    sum.brought += one.brought;
+    sum.by_gpu += one.by_gpu;
+    sum.expired += one.expired;
+}
+
+// What all workers of this process say together: they serve when all of them do, else the first
+// that does not has the word.
+WorkerStatus sum_of(std::span<const WorkerStatus> statuses) {
+    const auto serves = [](const WorkerStatus& one) { return one.phase == WorkerPhase::serving; };
+    const auto first = std::find_if_not(statuses.begin(), statuses.end(), serves);
+    WorkerStatus all = first == statuses.end() ? statuses.front() : *first;
+    all.units_ready = all.units_resident = 0;
+    all.bytes_downloaded = all.groups_answered = 0;
+    all.slots = {};
+    for (const WorkerStatus& one : statuses) {
+        all.units_ready += one.units_ready;
+        all.units_resident += one.units_resident;
+        all.bytes_downloaded += one.bytes_downloaded;
+        all.groups_answered += one.groups_answered;
+        add(all.slots, one.slots);
+    }
+    return all;
 }
 
 // One line per change, and one when it serves: scripts wait for "serving units=". How long rounds
@@ -231,6 +274,23 @@ bool spins(const Arguments& arguments) {
             std::thread::hardware_concurrency() >= 4);
 }
 
+WorkerOptions options_of(const Arguments& arguments, const std::string& token,
+                         const std::string& worker_key) {
+    WorkerOptions worker;
+    worker.token = token;
+    worker.power_percent = arguments.power_percent;
+    worker.nickname = arguments.nickname;
+    worker.client = "native " MOEX_VERSION;
+    worker.worker_key = worker_key;
+    worker.budget_bytes = arguments.budget_mb << 20;
+    worker.keep_bytes = arguments.keep_mb << 20;
+    worker.eviction = arguments.eviction;
+    worker.backend = arguments.device.empty() ? arguments.backend : WorkerBackend::gpu;
+    worker.arithmetic = arguments.arithmetic;
+    worker.threads = arguments.threads;
+    return worker;
+}
+
 int serve(const Arguments& arguments) {
     if (arguments.backend == WorkerBackend::cpu && !arguments.device.empty())
         return complain(wrong_arguments, "--device names a GPU, --backend cpu wants none");
@@ -246,12 +306,8 @@ int serve(const Arguments& arguments) {
     if (!url.ok()) return complain(wrong_arguments, url.error().message);
     const auto token = join_token(arguments, *url);
     if (!token.ok()) return complain(failed, token.error().message);
-    const auto worker_key = open_cache(arguments.cache);
-    if (!worker_key.ok()) return complain(failed, worker_key.error().message);
-
     native::NativeOptions options{
         .hub = {.url = *url, .ca_file = arguments.ca_file, .insecure_tls = arguments.insecure_tls},
-        .cache = arguments.cache,
         .cache_bytes = arguments.cache_mb << 20,
         .host_bytes = arguments.keep_mb > 0 ? arguments.host_mb << 20 : 0,
         .token = *token,
@@ -260,26 +316,28 @@ int serve(const Arguments& arguments) {
     options.shows_nickname = arguments.show_nickname;
     options.stay_awake = arguments.gpu_awake == "auto";
     if (spins(arguments)) options.spin_max = std::chrono::milliseconds(1);
-    options.on_asked = [](const WorkerStatus& status) { show_slots(status.slots); };
+    options.on_asked = [](std::span<const WorkerStatus> now) { show_slots(sum_of(now).slots); };
     if (!arguments.identity.empty()) {
         auto identity = native::IdentityFile::open(arguments.identity);
         if (!identity.ok()) return complain(failed, identity.error().message);
         options.identity = std::make_shared<const native::IdentityFile>(std::move(*identity));
     }
 
-    WorkerOptions worker;
-    worker.token = *token;
-    worker.power_percent = arguments.power_percent;
-    worker.nickname = arguments.nickname;
-    worker.client = "native " MOEX_VERSION;
-    worker.worker_key = *worker_key;
-    worker.budget_bytes = arguments.budget_mb << 20;
-    worker.keep_bytes = arguments.keep_mb << 20;
-    worker.eviction = arguments.eviction;
-    worker.backend = arguments.device.empty() ? arguments.backend : WorkerBackend::gpu;
-    worker.arithmetic = arguments.arithmetic;
-    worker.threads = arguments.threads;
-    return native::run_native_worker(options, std::move(worker), StatusLog());
+    std::vector<native::NativeWorker> workers;
+    for (std::uint32_t i = 0; i < arguments.workers; ++i) {
+        std::filesystem::path cache = arguments.cache;
+        if (arguments.workers > 1 && !cache.empty()) cache /= text("worker-", i);
+        const auto worker_key = open_cache(cache);
+        if (!worker_key.ok()) return complain(failed, worker_key.error().message);
+        workers.push_back({cache, options_of(arguments, *token, *worker_key)});
+    }
+    std::vector<WorkerStatus> newest(arguments.workers);
+    StatusLog log;
+    return native::run_native_workers(options, std::move(workers),
+                                      [&](std::size_t index, const WorkerStatus& status) {
+                                          newest[index] = status;
+                                          log(sum_of(newest));
+                                      });
 }
 
 }  // namespace

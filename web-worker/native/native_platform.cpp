@@ -1,49 +1,38 @@
 #include "web-worker/native/native_platform.h"
 
+#include <algorithm>
 #include <csignal>
 #include <iostream>
 #include <map>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "protocol/spin_wait.h"
-#include "web-worker/gpu/device_decorator.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/native/asio.h"
 #include "web-worker/native/blob_fetcher.h"
+#include "web-worker/native/shared_device.h"
 #include "web-worker/native/websocket_client.h"
 
 namespace moex::native {
 namespace {
 
 constexpr auto leave_max = std::chrono::seconds(2);
-constexpr double leave_check_ms = 10;
-
-// A device that says when it is gone.
-class LentDevice : public gpu::DeviceDecorator {
-  public:
-    LentDevice(std::unique_ptr<gpu::Device> device, gpu::Device*& known)
-        : DeviceDecorator(*device),
-          own_(std::move(device)),
-          known_(known) {}
-    ~LentDevice() override {
-        if (known_ == own_.get()) known_ = nullptr;
-    }
-
-  private:
-    std::unique_ptr<gpu::Device> own_;
-    gpu::Device*& known_;
-};
+constexpr auto leave_check = std::chrono::milliseconds(10);
 
 class NativePlatform : public Platform {
   public:
-    NativePlatform(asio::io_context& io, const NativeOptions& options,
+    NativePlatform(asio::io_context& io, SharedDevice& devices, const NativeOptions& options,
+                   const std::filesystem::path& cache,
                    std::function<void(const WorkerStatus&)> on_status)
         : io_(io),
+          devices_(devices),
           options_(options),
           on_status_(std::move(on_status)),
           fetcher_(
               options.hub,
-              {.folder = options.cache,
+              {.folder = cache,
                .limit_bytes = options.cache_bytes,
                .tell =
                    [](const std::string& sentence) {
@@ -125,51 +114,28 @@ class NativePlatform : public Platform {
     // ---- the GPU and people
     void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override {
         post([this, done = std::move(done)] {
-            auto opened = gpu::open_vulkan_device(
-                {.device = options_.device,
-                 .stay_awake = options_.stay_awake ? gpu::StayAwake::alone : gpu::StayAwake::never},
-                [this](std::function<void()> function) { post(std::move(function)); });
-            if (opened.ok() && (*opened)->adapter().software && !options_.software_gpu)
-                opened = Error{ErrorCode::unsupported, "the only GPU is a software driver"};
-            if (!opened.ok()) return done(std::move(opened));
-            device_ = opened->get();
-            device_answers_here_ = false;
-            for (const ByteView memory : fetcher_.memory_pieces()) tell_device(memory, true);
-            done(std::unique_ptr<gpu::Device>(
-                std::make_unique<LentDevice>(std::move(*opened), device_)));
+            auto lent = devices_.lend();
+            if (lent.ok() && std::exchange(shared_with_, devices_.number()) != devices_.number())
+                for (const ByteView memory : fetcher_.memory_pieces())
+                    devices_.share_memory(memory);
+            done(std::move(lent));
         });
-    }
-
-    // ---- the loop
-    // Runs what is there, without waiting. Whether something was.
-    bool poll() {
-        const bool ran = io_.poll() > 0;
-        return (device_ != nullptr && device_->answer_read(false)) || ran;
-    }
-    // Waits for something, and runs it. False: it is over.
-    bool run_one() {
-        answer_reads(false);
-        return io_.run_one() > 0;
-    }
-    // Whether the loop looks for what the GPU has read, or is woken for it.
-    void answer_reads(bool here) {
-        if (device_ != nullptr && here != device_answers_here_)
-            device_->set_owner_answers(device_answers_here_ = here);
     }
 
     void report(const WorkerStatus& status) override { on_status_(status); }
 
   private:
-    // A device that does not read it itself is given a copy of what lies there.
+    // A device that this worker was lent before is told at once, another when it is lent.
     void tell_device(ByteView memory, bool begins) {
-        if (device_ == nullptr) return;
+        if (shared_with_ == 0 || shared_with_ != devices_.number()) return;
         if (begins)
-            (void)device_->share_memory(memory);
+            devices_.share_memory(memory);
         else
-            device_->unshare_memory(memory);
+            devices_.unshare_memory(memory);
     }
 
     asio::io_context& io_;
+    SharedDevice& devices_;
     const NativeOptions& options_;
     std::function<void(const WorkerStatus&)> on_status_;
     WorkerCore* core_ = nullptr;
@@ -177,21 +143,39 @@ class NativePlatform : public Platform {
     std::uint64_t last_timer_ = 0;
     std::map<std::uint64_t, std::unique_ptr<asio::steady_timer>> timers_;
     std::mt19937_64 generator_{std::random_device{}()};
-    gpu::Device* device_ = nullptr;  // the core's; null: there is none
-    bool device_answers_here_ = false;
+    std::uint64_t shared_with_ = 0;  // the number of the device that knows the fetcher's memory
     BlobFetcher fetcher_;
 };
+
+// A worker of this process.
+struct Running {
+    Running(asio::io_context& io, SharedDevice& devices, const NativeOptions& options,
+            NativeWorker worker, std::function<void(const WorkerStatus&)> on_status)
+        : platform(io, devices, options, worker.cache, std::move(on_status)),
+          core(std::make_unique<WorkerCore>(platform, std::move(worker.options))) {
+        platform.set_core(core.get());
+    }
+    ~Running() {
+        platform.set_core(nullptr);
+        core.reset();
+    }
+
+    NativePlatform platform;
+    std::unique_ptr<WorkerCore> core;
+    std::string signed_nonce;  // of the last WELCOME that gave something to sign
+};
+using AllRunning = std::vector<std::unique_ptr<Running>>;
 
 // The first signal leaves: it closes with 1001 and goes when the hub has
 // answered, or after two seconds. The second goes at once.
 class Leaving {
   public:
-    Leaving(asio::io_context& io, NativePlatform& platform, WorkerCore& core)
+    Leaving(asio::io_context& io, const AllRunning& workers)
         : io_(io),
-          platform_(platform),
-          core_(core),
+          workers_(workers),
           signals_(io, SIGINT, SIGTERM),
-          patience_(io) {
+          patience_(io),
+          check_(io) {
         signals_.async_wait([this](NetError error, int) {
             if (!error) leave();
         });
@@ -199,7 +183,7 @@ class Leaving {
 
   private:
     void leave() {
-        core_.stop();
+        for (const auto& worker : workers_) worker->core->stop();
         signals_.async_wait([this](NetError error, int) {
             if (!error) io_.stop();
         });
@@ -208,15 +192,18 @@ class Leaving {
         stop_when_closed();
     }
     void stop_when_closed() {
-        if (!platform_.connected()) return io_.stop();
-        platform_.set_timer(leave_check_ms, [this] { stop_when_closed(); });
+        const bool is_connected = std::any_of(
+            workers_.begin(), workers_.end(),
+            [](const auto& worker) { return worker->platform.connected(); });
+        if (!is_connected) return io_.stop();
+        check_.expires_after(leave_check);
+        check_.async_wait([this](NetError) { stop_when_closed(); });
     }
 
     asio::io_context& io_;
-    NativePlatform& platform_;
-    WorkerCore& core_;
+    const AllRunning& workers_;
     asio::signal_set signals_;
-    asio::steady_timer patience_;
+    asio::steady_timer patience_, check_;
 };
 
 // SIGUSR1 asks for figures, as often as it comes.
@@ -241,60 +228,79 @@ class Asked {
     asio::signal_set signals_;
 };
 
-// Signs what each WELCOME gave to sign.
-class Signer {
-  public:
-    explicit Signer(const NativeOptions& options) : options_(options) {}
-    void look_at(const WorkerStatus& status, WorkerCore& core) {
-        if (!options_.identity || status.nonce.empty() || status.nonce == signed_) return;
-        signed_ = status.nonce;
-        const HubUrl& url = options_.hub.url;
-        const std::string origin = (url.tls ? "https://" : "http://") + url.authority();
-        const auto signature = options_.identity->sign(
-            identity_text(status.nonce, origin, status.worker_id));
-        if (signature.ok())
-            core.identify(status.worker_id,
-                          {options_.identity->public_key(), *signature, options_.shows_nickname});
-    }
+// Signs what a WELCOME gave to sign, once.
+void sign(const NativeOptions& options, const WorkerStatus& status, Running& worker) {
+    if (!options.identity || status.nonce.empty() || status.nonce == worker.signed_nonce) return;
+    worker.signed_nonce = status.nonce;
+    const HubUrl& url = options.hub.url;
+    const std::string origin = (url.tls ? "https://" : "http://") + url.authority();
+    const auto signature = options.identity->sign(
+        identity_text(status.nonce, origin, status.worker_id));
+    if (signature.ok())
+        worker.core->identify(status.worker_id,
+                              {options.identity->public_key(), *signature, options.shows_nickname});
+}
 
-  private:
-    const NativeOptions& options_;
-    std::string signed_;
-};
+Result<std::unique_ptr<gpu::Device>> open_device(asio::io_context& io,
+                                                 const NativeOptions& options) {
+    auto opened = gpu::open_vulkan_device(
+        {.device = options.device,
+         .stay_awake = options.stay_awake ? gpu::StayAwake::alone : gpu::StayAwake::never},
+        [&io](std::function<void()> function) { asio::post(io, std::move(function)); });
+    if (opened.ok() && (*opened)->adapter().software && !options.software_gpu)
+        return Error{ErrorCode::unsupported, "the only GPU is a software driver"};
+    return opened;
+}
 
 }  // namespace
 
-int run_native_worker(const NativeOptions& options, WorkerOptions worker,
-                      std::function<void(const WorkerStatus&)> on_status) {
+int run_native_workers(const NativeOptions& options, std::vector<NativeWorker> workers,
+                       std::function<void(std::size_t, const WorkerStatus&)> on_status) {
     asio::io_context io;
     auto keep_running = asio::make_work_guard(io);
+    SharedDevice devices([&] { return open_device(io, options); });
     int exit_code = 0;
-    std::unique_ptr<WorkerCore> core;
-    Signer signer(options);
-    NativePlatform platform(io, options, [&](const WorkerStatus& status) {
-        on_status(status);
-        if (core) signer.look_at(status, *core);
-        if (status.phase == WorkerPhase::failed || status.phase == WorkerPhase::refused) {
-            exit_code = 1;
-            asio::post(io, [&io] { io.stop(); });
-        }
-    });
-    core = std::make_unique<WorkerCore>(platform, std::move(worker));
-    platform.set_core(core.get());
+    bool is_over = false;
+    AllRunning running;
+    for (std::size_t i = 0; i < workers.size(); ++i)
+        running.push_back(std::make_unique<Running>(
+            io, devices, options, std::move(workers[i]), [&, i](const WorkerStatus& status) {
+                on_status(i, status);
+                if (i >= running.size() || is_over) return;  // it is being made, or unmade
+                sign(options, status, *running[i]);
+                if (status.phase == WorkerPhase::failed || status.phase == WorkerPhase::refused) {
+                    exit_code = 1;
+                    asio::post(io, [&io] { io.stop(); });
+                }
+            }));
 
-    Leaving leaving(io, platform, *core);
+    Leaving leaving(io, running);
     Asked asked(io, [&] {
-        if (options.on_asked) options.on_asked(core->status());
+        std::vector<WorkerStatus> now;
+        for (const auto& worker : running) now.push_back(worker->core->status());
+        if (options.on_asked) options.on_asked(now);
     });
-    asio::post(io, [&] { core->start(); });
-    SpinWait<std::chrono::steady_clock> spin(options.spin_max);
-    while (spin.look([&] { return platform.poll(); }) || platform.run_one()) {
-        spin.came();
-        platform.answer_reads(spin.pays());
-    }
+    asio::post(io, [&] {
+        for (const auto& worker : running) worker->core->start();
+    });
 
-    platform.set_core(nullptr);
-    core.reset();
+    // Runs what is there, without waiting: whether something was.
+    const auto poll = [&] {
+        const bool ran = io.poll() > 0;
+        return devices.answer_read() || ran;
+    };
+    // Waits for something, and runs it. False: it is over.
+    const auto run_one = [&] {
+        devices.answer_reads(false);
+        return io.run_one() > 0;
+    };
+    SpinWait<std::chrono::steady_clock> spin(options.spin_max);
+    while (spin.look(poll) || run_one()) {
+        spin.came();
+        devices.answer_reads(spin.pays());
+    }
+    is_over = true;
+    running.clear();
     return exit_code;
 }
 
