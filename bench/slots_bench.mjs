@@ -15,8 +15,8 @@
 // for a package that reaches so far). --prompts 16,128: the same with prompts of random ids that are computed;
 // --answers 64,256 instead of --tokens. --rounds R: each text is timed R times; with --turns 3 --rounds 3 tok_s_mean
 // and _sd are of 9.
-// --processes one [each]: a cell's workers are one process's (`moex-worker --workers`), which share its device: processes
-// of their own take turns on one GPU, which workers of a swarm do not.
+// --processes one [each]: a cell's workers are one process's (`moex-worker --workers`), which share its device:
+// processes of their own take turns on one GPU, which workers of a swarm do not.
 // tab: of a Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps --keep-mb in its own store,
 // and --host-mb of that in memory; the folder is not read.
 // Each cell: a hub, a worker that reads its experts from a folder of all cells, --turns texts once and then all of them
