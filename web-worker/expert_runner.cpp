@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels_constants.h"
+#include "web-worker/finite_rows.h"
 #include "web-worker/gpu/kernel_source.h"
 
 namespace moex {
@@ -24,12 +25,7 @@ constexpr const char* kernel_names[] = {"unpack_rows",
                                         "gate_up",
                                         "silu_mul",
                                         "down"};
-// Rows of a single call; larger ones go through the grouped path or are split by the hub.
-constexpr std::uint32_t single_tokens_max = 512;
 constexpr std::uint64_t pass_end_bytes = 16;
-// Rounds in flight, half of what the hub may ask at once: while one is computed another is read
-// back, and what waits behind them wants no memory of a GPU.
-constexpr std::uint32_t lanes_max = 4;
 
 // What one workgroup of a kernel computes, as its WGSL says.
 namespace kernels = gpu::kernels;
@@ -45,10 +41,6 @@ static_assert(down_outputs == kernels::group_down_8::outputs_per_group &&
 std::uint32_t ceil_div(std::uint64_t a, std::uint64_t b) {
     return static_cast<std::uint32_t>((a + b - 1) / b);
 }
-std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
-}
-
 gpu::Command dispatch(gpu::PipelineId pipeline, gpu::BindGroupId group, std::uint32_t x,
                       std::uint32_t y = 1) {
     gpu::Command command;
@@ -84,105 +76,6 @@ gpu::Command copy(gpu::BufferId source, gpu::BufferId target, std::uint64_t size
 }
 
 }  // namespace
-
-bool wire_rows_finite(Dtype dtype, ByteView bytes, std::uint64_t num_rows, std::uint32_t row_size) {
-    const std::uint64_t count = num_rows * row_size;
-    std::uint32_t bad = 0;
-
-    const auto scan16 = [&](std::uint16_t exponent) {
-        const std::byte* at = bytes.data();
-        for (std::uint64_t i = 0; i < count; ++i) {
-            std::uint16_t value;
-            std::memcpy(&value, at + 2 * i, 2);
-            bad |= (value & exponent) == exponent ? 1u : 0u;
-        }
-    };
-
-    const auto scan32 = [&](std::uint64_t first_byte, std::uint64_t values) {
-        for (std::uint64_t i = 0; i < values; ++i) {
-            std::uint32_t value;
-            std::memcpy(&value, bytes.data() + first_byte + 4 * i, 4);
-            bad |= (value & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
-        }
-    };
-
-    switch (dtype) {
-        case Dtype::f16: scan16(0x7c00); break;
-        case Dtype::bf16: scan16(0x7f80); break;
-        case Dtype::f32: scan32(0, count); break;
-        case Dtype::int8: scan32(count, num_rows); break;
-        case Dtype::int4: return false;
-    }
-    return bad == 0;
-}
-
-ExpertRunner::Sizes ExpertRunner::sizes_of(const RunnerOptions& options) {
-    const std::uint64_t hidden = options.shape.hidden_size,
-                        inner = options.shape.moe_intermediate_size;
-
-    const std::uint64_t tokens = options.tokens_max, pairs = options.pairs_max;
-    Sizes sizes;
-
-    const std::uint64_t table_words = RoundPlan::table_words_max(ExpertStore::arenas_max, tokens,
-                                                                 pairs);
-    sizes.upload = round_up(4 * table_words + wire_rows_bytes(options.dtype, tokens, hidden), 16);
-    sizes.x = round_up(4 * hidden * tokens, 16);
-    sizes.intermediate = round_up(4 * inner * pairs, 16);
-    sizes.y_pairs = round_up(4 * hidden * pairs, 16);
-    sizes.y_wire = round_up(wire_rows_bytes(options.dtype, std::max(tokens, pairs), hidden), 16);
-
-    sizes.single_tokens = std::min<std::uint64_t>(single_tokens_max, tokens);
-    sizes.single_x = 4 * sizes.single_tokens * hidden;
-    sizes.single_intermediate = 4 * sizes.single_tokens * inner;
-    sizes.single_gate_up = 2 * sizes.single_intermediate;
-    return sizes;
-}
-
-std::uint64_t ExpertRunner::buffer_bytes(const RunnerOptions& options) {
-    const Sizes sizes = sizes_of(options);
-    const std::uint64_t lane = sizes.upload + sizes.x + sizes.intermediate + sizes.y_pairs +
-                               sizes.y_wire + group_frame_bytes(sizes.y_wire);
-    const std::uint64_t single = 3 * sizes.single_x + sizes.single_gate_up +
-                                 sizes.single_intermediate + sizeof(gpu::ExpertParams);
-    return options.num_lanes * lane + single +
-           gpu::tile_families * ExpertStore::arenas_max * sizeof(gpu::GroupPlace);
-}
-
-RunnerOptions ExpertRunner::fit(RunnerOptions options, std::uint64_t bytes_max,
-                                const gpu::AdapterInfo& adapter) {
-    if (options.tokens_max == 0) options.tokens_max = options.limits.num_tokens_max;
-    if (options.pairs_max == 0) options.pairs_max = options.limits.num_pairs_max;
-    if (options.kernels == RoundKernels::by_adapter)
-        options.kernels = adapter.software ? RoundKernels::threads : RoundKernels::lanes;
-    const auto too_large = [&] {
-        const Sizes sizes = sizes_of(options);
-        const std::uint64_t largest = std::max(
-            {sizes.upload, sizes.intermediate, sizes.y_wire, sizes.single_gate_up});
-        return largest > std::min(adapter.max_binding_bytes, adapter.max_buffer_bytes) ||
-               buffer_bytes(options) > bytes_max;
-    };
-
-    while (options.num_lanes > 2 && too_large()) --options.num_lanes;
-
-    while ((options.pairs_max > 1 || options.tokens_max > 1) && too_large()) {
-        if (options.tokens_max >= options.pairs_max)
-            options.tokens_max -= options.tokens_max / 8 + 1;
-        else
-            options.pairs_max -= options.pairs_max / 8 + 1;
-        options.tokens_max = std::max(1u, options.tokens_max);
-        options.pairs_max = std::max(1u, options.pairs_max);
-    }
-    return options;
-}
-
-RunnerOptions ExpertRunner::options_for(const Welcome& welcome, std::uint64_t bytes_max,
-                                        const gpu::AdapterInfo& adapter) {
-    const RunnerOptions wanted{.limits = welcome.limits,
-                               .shape = welcome.expert_shape,
-                               .num_lanes = std::clamp(welcome.queue_depth / 2, 2u, lanes_max),
-                               .dtype = welcome.dtype};
-    return fit(wanted, bytes_max, adapter);
-}
 
 ExpertRunner::ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options)
     : device_(device),
@@ -494,7 +387,7 @@ void ExpertRunner::submit(std::size_t index, const GroupShape& shape, std::uint6
     std::vector<gpu::Command>& commands = commands_[index];
     record(shape, lane, commands);
     if (lane.plan.pack) {
-        commands.push_back(copy(lane.y_wire, lane.readback, round_up(y_bytes_of(shape), 4)));
+        commands.push_back(copy(lane.y_wire, lane.readback, gpu::round_up(y_bytes_of(shape), 4)));
         commands.back().target_offset_bytes = group_result_y_offset;
     } else {
         commands.push_back(copy(lane.upload, pass_end, pass_end_bytes));
@@ -504,7 +397,7 @@ void ExpertRunner::submit(std::size_t index, const GroupShape& shape, std::uint6
 
 void ExpertRunner::read_answers(std::size_t index, const GroupShape& shape, Done done) {
     const std::uint64_t y_bytes = y_bytes_of(shape);
-    device_.read_buffer(lanes_[index].readback, round_up(group_frame_bytes(y_bytes), 4),
+    device_.read_buffer(lanes_[index].readback, gpu::round_up(group_frame_bytes(y_bytes), 4),
                         [this, index, shape, y_bytes, done = std::move(done),
                          life = life_.watch()](Result<ByteView> bytes) {
                             if (!life.alive()) return;
@@ -520,7 +413,7 @@ Status ExpertRunner::begin_passes(const GroupDispatchView& group) {
     const GroupShape& shape = group.shape;
     const std::uint64_t table_words = RoundPlan::table_words_max(ExpertStore::arenas_max,
                                                                  shape.num_tokens, shape.num_pairs);
-    MOEX_TRY(check_size(shape, 4 * table_words + round_up(group.x_bytes.size(), 4)));
+    MOEX_TRY(check_size(shape, 4 * table_words + gpu::round_up(group.x_bytes.size(), 4)));
     passes_ = std::make_shared<Passes>(Passes{.lane = free_lane(), .group = &group});
     lanes_[passes_->lane].busy = true;
     return {};

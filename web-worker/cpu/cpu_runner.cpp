@@ -4,7 +4,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "web-worker/expert_runner.h"
+#include "web-worker/finite_rows.h"
 
 namespace moex {
 namespace {

@@ -8,6 +8,10 @@
 
 namespace moex::gpu {
 
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
+
 // The header of an upload buffer; the places, tables and x follow it.
 struct RoundHeader {
     std::uint32_t num_tokens = 0;   // 0: rows of x
