@@ -46,6 +46,7 @@ struct SlotCounters {
     std::uint64_t foreseen = 0;
     double lead_ms = 0;
     std::uint64_t expired = 0;  // hints whose deadline had passed before their turn came
+    std::uint64_t ignored = 0;  // experts named while hints did not pay
 };
 
 struct WorkerStatus {

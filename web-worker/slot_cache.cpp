@@ -72,6 +72,7 @@ bool SlotCache::in_slots(std::span<const Unit> units) const {
 
 void SlotCache::count(std::span<const Unit> units) {
     judge_.asked(units, slots());
+    trial_.called(platform_.now_ms());
     SlotCounters& counters = report_.status.slots;
     for (const Unit& unit : units) {
         ++counters.asked;
@@ -369,7 +370,10 @@ void SlotCache::end_use(std::span<const Unit> units) {
 void SlotCache::foresee(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms) {
     if (!on_demand()) return;
     judge_.hinted(units);
-    take_hints(units, deadlines_ms);
+    trial_.hinted();
+    if (trial_.follows()) return take_hints(units, deadlines_ms);
+    report_.status.slots.ignored += units.size();
+    take_hints({}, {});
 }
 
 void SlotCache::expect(Unit unit) {

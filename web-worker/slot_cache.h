@@ -18,6 +18,7 @@
 #include "protocol/life_guard.h"
 #include "web-worker/group_runner.h"
 #include "web-worker/hint_judge.h"
+#include "web-worker/hint_trial.h"
 #include "web-worker/status_report.h"
 #include "web-worker/transfer_choice.h"
 #include "web-worker/unit_store.h"
@@ -91,8 +92,9 @@ class SlotCache {
     void end_use(std::span<const Unit> units);
 
     // Will be asked for soon, the surest first: brought while no group waits for others, where it
-    // is worth its way (hint_judge.h). What is not held is passed over. `deadlines_ms`, as many or
-    // none: from now on, after which one is dropped; 0: it has none.
+    // is worth its way (hint_judge.h), as long as hints pay (hint_trial.h). What is not held is
+    // passed over. `deadlines_ms`, as many or none: from now on, after which one is dropped; 0: it
+    // has none.
     void foresee(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms = {});
     // Was asked for and will be again: brought as if it were foreseen, whatever hints are worth.
     void expect(Unit unit);
@@ -171,6 +173,7 @@ class SlotCache {
     std::uint64_t fetch_number_ = 0;
     bool goes_on_soon_ = false;
     HintJudge judge_;
+    HintTrial trial_;
     std::optional<TransferChoice> transfers_;  // who brings what lies in memory; none did yet
     std::uint64_t brought_ = 0;                // when the last group was answered
     LifeGuard life_;

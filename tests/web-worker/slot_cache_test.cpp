@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tests/web-worker/cache_stage.h"
+#include "web-worker/hint_trial.h"
 #include "web-worker/transfer_choice.h"
 
 namespace moex {
@@ -220,6 +221,39 @@ TEST(SlotCacheTest, HintsOfARankThatIsNeverRightAreLeftAlone) {
         false));
     EXPECT_EQ(decode_frame_header(stage.next(FrameType::busy))->sequence_id, 1000u);
     stage.run_until([&] { return now.prefetched == before.prefetched + num_held + 2u; });
+}
+
+// With them calls come later than without: they are right, and follow no more.
+struct TimedStage : CacheStage {
+    double now_ms() override { return time_ms; }
+    double time_ms = 1e6;  // the test's own: others' timers do not move it
+};
+TEST(SlotCacheTest, HintsThatCostMoreThanTheySpareAreIgnored) {
+    TimedStage stage;
+    stage.remembers = true;
+    const SlotCounters& now = stage.status().slots;
+    std::uint32_t turn = stage.slots;  // those before lie in slots
+    const auto calls = [&](std::uint32_t count) {
+        for (; count > 0; --count, ++turn) {
+            const auto expert = static_cast<std::uint16_t>(turn % num_held);
+            const SlotCounters before = now;
+            stage.hint({expert});
+            stage.run_until(
+                [&] { return now.ignored > before.ignored || now.prefetched > before.prefetched; });
+            stage.time_ms += now.ignored > before.ignored ? 1.0 : 1.3;
+            stage.ask(expert);
+        }
+    };
+    calls(HintTrial::pause_min);
+    EXPECT_EQ(now.ignored, 0u);
+    EXPECT_GT(now.prefetched, HintTrial::pause_min / 2);
+
+    calls(4 * HintTrial::stage_calls);
+    const SlotCounters before = now;
+    calls(num_held);
+    EXPECT_EQ(now.ignored - before.ignored, num_held);
+    EXPECT_EQ(now.prefetched, before.prefetched);
+    EXPECT_EQ(stage.status().errors, 0u);
 }
 
 // An expert that lies in this machine's memory goes from there to a slot.

@@ -189,7 +189,7 @@ void show_slots(const SlotCounters& slots) {
               << " late=" << slots.late << " loads=" << slots.loads << " load_ms=" << slots.load_ms
               << " by_gpu=" << slots.by_gpu << " prefetched=" << slots.prefetched
               << " wasted=" << slots.wasted << " brought=" << slots.brought
-              << " expired=" << slots.expired << std::endl;
+              << " expired=" << slots.expired << " ignored=" << slots.ignored << std::endl;
 }
 
 void add(SlotCounters& sum, const SlotCounters& one) {
@@ -203,6 +203,7 @@ void add(SlotCounters& sum, const SlotCounters& one) {
     sum.brought += one.brought;
     sum.by_gpu += one.by_gpu;
     sum.expired += one.expired;
+    sum.ignored += one.ignored;
 }
 
 // What all workers of this process say together: they serve when all of them do, else the first

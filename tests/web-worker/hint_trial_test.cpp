@@ -1,0 +1,101 @@
+// Whether hints pay, by calls whose times are given.
+#include "web-worker/hint_trial.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace moex {
+namespace {
+
+// A worker whose calls come so long after each other, with hints and without.
+class Worker {
+  public:
+    using IntervalMs = std::function<double(std::uint64_t call, bool follows)>;
+    explicit Worker(IntervalMs interval_ms) : interval_ms_(std::move(interval_ms)) {}
+
+    // How many of the next calls found hints followed.
+    std::uint32_t play(std::uint32_t num_calls, bool has_hints = true) {
+        std::uint32_t num_followed = 0;
+        for (std::uint32_t i = 0; i < num_calls; ++i) {
+            if (has_hints) trial_.hinted();
+            const bool follows = trial_.follows();
+            num_followed += follows;
+            now_ms_ += interval_ms_(call_++, follows);
+            trial_.called(now_ms_);
+        }
+        return num_followed;
+    }
+    void become(IntervalMs interval_ms) { interval_ms_ = std::move(interval_ms); }
+
+  private:
+    HintTrial trial_;
+    IntervalMs interval_ms_;
+    double now_ms_ = 1000;
+    std::uint64_t call_ = 0;
+};
+
+constexpr std::uint32_t trial_calls = 4 * HintTrial::stage_calls;
+// With a token's end in every twelve calls, which takes longer.
+Worker::IntervalMs intervals(double with_ms, double without_ms) {
+    return [=](std::uint64_t call, bool follows) {
+        return (follows ? with_ms : without_ms) + (call % 12 == 0 ? 5 : 0);
+    };
+}
+
+TEST(HintTrialTest, HintsAreFollowedUntilTheyWereFoundToCost) {
+    Worker worker(intervals(1.2, 1.0));
+    EXPECT_EQ(worker.play(HintTrial::pause_min), HintTrial::pause_min);
+    EXPECT_EQ(worker.play(trial_calls), trial_calls / 2);
+    EXPECT_EQ(worker.play(HintTrial::pause_min), 0u);
+
+    // What they cost is looked for again, ever more rarely.
+    EXPECT_EQ(worker.play(trial_calls), trial_calls / 2);
+    EXPECT_LT(worker.play(20 * HintTrial::pause_max), 20 * HintTrial::pause_max / 40);
+}
+
+TEST(HintTrialTest, HintsThatPayAreKept) {
+    Worker worker(intervals(1.0, 1.2));
+    const std::uint32_t num_calls = 20 * HintTrial::pause_max;
+    EXPECT_GT(worker.play(num_calls), num_calls - num_calls / 40);
+}
+
+TEST(HintTrialTest, WhatHardlyDiffersChangesNothing) {
+    Worker worker(intervals(1.01, 1.0));
+    (void)worker.play(HintTrial::pause_min + trial_calls);
+    EXPECT_EQ(worker.play(1000), 1000u);
+}
+
+TEST(HintTrialTest, WhenTheyPayAgainTheyAreFollowedAgain) {
+    Worker worker(intervals(1.3, 1.0));
+    (void)worker.play(HintTrial::pause_min + trial_calls);
+    EXPECT_EQ(worker.play(100), 0u);
+    worker.become(intervals(1.0, 1.3));
+    (void)worker.play(HintTrial::pause_min + trial_calls);
+    EXPECT_EQ(worker.play(100), 100u);
+}
+
+// Somebody else takes the machine for one stage.
+TEST(HintTrialTest, OneTurnAloneDecidesNothing) {
+    const std::uint64_t disturbed = HintTrial::pause_min;
+    Worker worker([&](std::uint64_t call, bool) {
+        return call >= disturbed && call < disturbed + HintTrial::stage_calls ? 3.0 : 1.0;
+    });
+    (void)worker.play(HintTrial::pause_min + trial_calls);
+    EXPECT_EQ(worker.play(1000), 1000u);
+}
+
+TEST(HintTrialTest, NothingIsTriedWithoutHintsNorAtRest) {
+    Worker silent(intervals(1.2, 1.0));
+    EXPECT_EQ(silent.play(10 * HintTrial::pause_min, false), 10 * HintTrial::pause_min);
+
+    // Calls of users who read: most come to a worker at rest.
+    Worker resting([](std::uint64_t call, bool follows) {
+        return call % 3 == 0 ? (follows ? 1.2 : 1.0) : 10 * HintTrial::rest_ms;
+    });
+    (void)resting.play(HintTrial::pause_min + trial_calls);
+    EXPECT_EQ(resting.play(1000), 1000u);
+}
+
+}  // namespace
+}  // namespace moex

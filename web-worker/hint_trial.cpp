@@ -1,0 +1,47 @@
+#include "web-worker/hint_trial.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace moex {
+
+void HintTrial::called(double now_ms) {
+    const double since_ms = now_ms - std::exchange(last_ms_, now_ms);
+    ++calls_;
+    if (!is_trial()) {
+        if (calls_ < pause_ || !has_hints_) return;
+        stage_ = calls_ = 0;
+        return;
+    }
+    if (calls_ > settling_calls && since_ms < rest_ms) {
+        sum_ms_ += since_ms;
+        ++num_summed_;
+    }
+    if (calls_ == stage_calls) end_stage();
+}
+
+void HintTrial::end_stage() {
+    means_ms_[stage_] = sum_ms_ / std::max(num_summed_, 1u);
+    const bool was_idle = num_summed_ < (stage_calls - settling_calls) / 2;
+    calls_ = num_summed_ = 0;
+    sum_ms_ = 0;
+    if (was_idle)
+        stage_ = num_stages;  // nothing can be told; tried again after the pause
+    else if (++stage_ == num_stages)
+        end_trial();
+}
+
+void HintTrial::end_trial() {
+    const auto saves = [this](std::size_t turn) {
+        return means_ms_[2 * turn + 1] < (1 - gain_min) * means_ms_[2 * turn];
+    };
+    has_hints_ = false;  // those since then are news
+    if (saves(0) && saves(1)) {
+        follows_ = !follows_;
+        pause_ = pause_min;
+    } else {
+        pause_ = std::min(2 * pause_, pause_max);
+    }
+}
+
+}  // namespace moex
