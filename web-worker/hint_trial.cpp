@@ -32,11 +32,16 @@ void HintTrial::end_stage() {
 }
 
 void HintTrial::end_trial() {
-    const auto saves = [this](std::size_t turn) {
-        return means_ms_[2 * turn + 1] < (1 - gain_min) * means_ms_[2 * turn];
-    };
+    const auto saves = [](double used, double tried) { return tried < (1 - gain_min) * used; };
+    double used = 0, tried = 0;
+    std::uint32_t num_turns = 0;
+    for (std::size_t stage = 0; stage < num_stages; stage += 2) {
+        used += means_ms_[stage];
+        tried += means_ms_[stage + 1];
+        num_turns += saves(means_ms_[stage], means_ms_[stage + 1]);
+    }
     has_hints_ = false;  // those since then are news
-    if (saves(0) && saves(1)) {
+    if (saves(used, tried) && 2 * num_turns > num_stages / 2) {
         follows_ = !follows_;
         pause_ = pause_min;
     } else {

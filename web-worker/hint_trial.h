@@ -15,12 +15,12 @@ class HintTrial {
     // Calls before the first trial, and after one that changed something; twice as many after each
     // that changed nothing, up to pause_max.
     static constexpr std::uint32_t pause_min = 2048, pause_max = 16384;
-    // A trial is four stages of so many calls, with hints and without in turns; the first of each
-    // still meet what the stage before has left.
-    static constexpr std::uint32_t stage_calls = 192, settling_calls = 32;
+    // A trial is so many stages of so many calls, with hints and without in turns; the first of
+    // each still meet what the stage before has left.
+    static constexpr std::uint32_t num_stages = 6, stage_calls = 256, settling_calls = 64;
     // A call that came later than this came to a worker at rest.
     static constexpr double rest_ms = 50;
-    // In both turns the other way must save so much.
+    // The other way must save so much, in all and in most turns: others use the machine, too.
     static constexpr double gain_min = 0.03;
 
     // Hints came; where none do nothing is tried.
@@ -31,7 +31,6 @@ class HintTrial {
     bool follows() const { return is_trial() && stage_ % 2 == 1 ? !follows_ : follows_; }
 
   private:
-    static constexpr std::uint32_t num_stages = 4;
     bool is_trial() const { return stage_ < num_stages; }
     void end_stage();
     void end_trial();

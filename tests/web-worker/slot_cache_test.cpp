@@ -248,7 +248,7 @@ TEST(SlotCacheTest, HintsThatCostMoreThanTheySpareAreIgnored) {
     EXPECT_EQ(now.ignored, 0u);
     EXPECT_GT(now.prefetched, HintTrial::pause_min / 2);
 
-    calls(4 * HintTrial::stage_calls);
+    calls(HintTrial::num_stages * HintTrial::stage_calls);
     const SlotCounters before = now;
     calls(num_held);
     EXPECT_EQ(now.ignored - before.ignored, num_held);
