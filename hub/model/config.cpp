@@ -113,6 +113,8 @@ Status check_relations(const ModelConfig& config, const Keys& keys) {
     if (config.head_dim == 0)
         return bad_field("head_dim", "0",
                          text("at least 8 (is ", keys.num_heads, " above hidden_size?)"));
+    if (config.head_dim > head_dim_max)  // hidden_size / num_heads, where the file does not say
+        return bad_field("head_dim", text(config.head_dim), text("at most ", head_dim_max));
     if (config.num_heads % config.num_kv_heads != 0)
         return bad_field(keys.num_kv_heads, text(config.num_kv_heads),
                          text("a divisor of ", keys.num_heads, " (", config.num_heads, ")"));

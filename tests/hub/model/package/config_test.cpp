@@ -233,6 +233,9 @@ TEST(ConfigTest, ErrorsNameTheKeyOfTheUsersFile) {
          "layer has experts"},
         {R"({"head_dim": null, "hidden_size": 32, "num_attention_heads": 64})",
          "config: head_dim is 0, wanted at least 8 (is num_attention_heads above hidden_size?)"},
+        {R"({"head_dim": null, "hidden_size": 4096, "num_attention_heads": 2,
+             "num_key_value_heads": 2})",
+         "config: head_dim is 2048, wanted at most 1024"},
         {R"({"head_dim": null, "num_attention_heads": null})",
          "config: num_attention_heads is null, wanted a whole number from 1 to 1024"},
     };
