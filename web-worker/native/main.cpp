@@ -226,8 +226,7 @@ WorkerStatus sum_of(std::span<const WorkerStatus> statuses) {
 }
 
 // One line per change, and one when it serves: scripts wait for "serving units=". How long rounds
-// take, after 1000 of them and whenever they have doubled since; at the end, where not every expert
-// lay in memory, what calls found there.
+// take, after 1000 of them and whenever they have doubled since.
 class StatusLog {
   public:
     void operator()(const WorkerStatus& status) {
@@ -238,8 +237,6 @@ class StatusLog {
                       << " round_ms_p99=" << status.round_ms_p99
                       << " gpu_us_p50=" << status.gpu_us_p50 << std::endl;
         }
-        if (status.phase == WorkerPhase::stopped && status.slots.asked > 0)
-            show_slots(status.slots);
         const bool serving = status.phase == WorkerPhase::serving;
         if (status.phase == last_phase_ && status.detail == last_detail_ &&
             (!serving || status.units_ready == last_units_))
@@ -334,11 +331,14 @@ int serve(const Arguments& arguments) {
     }
     std::vector<WorkerStatus> newest(arguments.workers);
     StatusLog log;
-    return native::run_native_workers(options, std::move(workers),
-                                      [&](std::size_t index, const WorkerStatus& status) {
-                                          newest[index] = status;
-                                          log(sum_of(newest));
-                                      });
+    const int exit_code = native::run_native_workers(
+        options, std::move(workers), [&](std::size_t index, const WorkerStatus& status) {
+            newest[index] = status;
+            log(sum_of(newest));
+        });
+    // What calls found, where not every expert lay in memory: once, of all of them.
+    if (const SlotCounters slots = sum_of(newest).slots; slots.asked > 0) show_slots(slots);
+    return exit_code;
 }
 
 }  // namespace
