@@ -206,7 +206,7 @@ async function startSwarm(cell, folder) {
   const settings = settingsOf(cell);
   const { slot_mb, is_all, policy, prefetch, recall, workers, groups } = settings;
   const hub = await Hub.start(["--model", options.model, ...serve, "--prefetch", prefetch,
-    "--workers-per-address", "64", ...(recall ? ["--prefetch-replay", recall] : []),
+    "--workers-per-address", "64", "--hot-copies", "0", ...(recall ? ["--prefetch-replay", recall] : []),
     ...(groups > 0 ? ["--placement", `groups ${groups}`] : []),
     ...(options.context ? ["--noise-prompts"] : []), ...(options.prompts ? ["--prefix-cache", "off"] : [])]);
   running.add(hub.child);
