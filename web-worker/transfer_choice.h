@@ -20,15 +20,18 @@ class TransferChoice {
     static constexpr std::uint32_t pairs = 3, groups_a_window = 32;
     // The first of a window are not timed: what was on its way before them came the other way.
     static constexpr std::uint32_t groups_to_settle = 4;
-    // Groups between trials: twice as many each time that nothing changes.
-    static constexpr std::uint32_t pause_min = 128, pause_max = 65'536;
+    // Groups between trials: twice as many each time that nothing changes. A first guess for the
+    // GPU, which is alone then, is not doubted soon: a thread's trial takes five times as long.
+    static constexpr std::uint32_t pause_min = 128, pause_alone = 2048, pause_max = 65'536;
     // The other way is taken where it takes less than this share of the usual one's time.
     static constexpr double better = 0.9;
     // The time between two answers counts as this at most: nobody asked.
     static constexpr double idle_ms = 100;
 
     // `by_gpu`: at first, a guess.
-    explicit TransferChoice(bool by_gpu) : usual_(by_gpu) {}
+    explicit TransferChoice(bool by_gpu)
+        : usual_(by_gpu),
+          pause_(by_gpu ? pause_alone : pause_min) {}
 
     // What is brought from now on.
     bool by_gpu() const { return usual_ != tries_other(); }
@@ -41,7 +44,7 @@ class TransferChoice {
     void end_trial();
 
     bool usual_;                                          // by the GPU
-    std::uint32_t pause_ = pause_min, left_ = pause_min;  // groups until the next trial
+    std::uint32_t pause_, left_ = pause_;  // groups until the next trial
     std::optional<std::uint32_t> window_;  // of the trial that runs: even ones are the usual way
     std::uint32_t groups_ = 0;             // of it, so far
     double window_ms_ = 0;

@@ -313,7 +313,7 @@ TEST(SlotCacheTest, NowAndThenTheThreadBringsWhatTheGpuBringsUsually) {
     const std::uint64_t before = by_thread();
     std::uint16_t expert = num_held - 1;
     stage.ask(expert);  // the first that is brought: groups count from here on
-    for (std::uint32_t i = 1; i < TransferChoice::pause_min; ++i)
+    for (std::uint32_t i = 1; i < TransferChoice::pause_alone; ++i)
         stage.ask(expert = (expert + 1) % num_held);
     EXPECT_EQ(by_thread(), before);
     for (std::uint32_t i = 0; i < 2 * TransferChoice::groups_a_window; ++i)

@@ -37,7 +37,7 @@ TEST(TransferChoiceTest, TheGpuBringsWhatItBringsSooner) {
 
 TEST(TransferChoiceTest, AThreadDoesWhereTheGpuIsShared) {
     Groups groups;
-    groups.run(TransferChoice::pause_min + trial + 1, [](bool gpu) { return gpu ? 2.0 : 1.0; });
+    groups.run(TransferChoice::pause_alone + trial + 1, [](bool gpu) { return gpu ? 2.0 : 1.0; });
     EXPECT_FALSE(groups.choice.by_gpu());
 }
 
@@ -67,7 +67,7 @@ TEST(TransferChoiceTest, AHiccupDecidesNothing) {
 
 TEST(TransferChoiceTest, GroupsForWhichNothingIsBroughtTellNothing) {
     Groups groups;
-    groups.run(TransferChoice::pause_min, [](bool) { return 1.0; });
+    groups.run(TransferChoice::pause_alone, [](bool) { return 1.0; });
     groups.run(TransferChoice::groups_a_window, [](bool) { return 1.0; });
     EXPECT_FALSE(groups.choice.by_gpu()) << "the other way's window";
     for (int i = 0; i < 100'000; ++i) groups.choice.answered(groups.now_ms += 1, false);
@@ -78,7 +78,7 @@ TEST(TransferChoiceTest, GroupsForWhichNothingIsBroughtTellNothing) {
 
 TEST(TransferChoiceTest, ATimeWithoutQuestionsIsNobodys) {
     Groups groups;
-    groups.run(TransferChoice::pause_min + TransferChoice::groups_a_window + 10,
+    groups.run(TransferChoice::pause_alone + TransferChoice::groups_a_window + 10,
                [](bool gpu) { return gpu ? 1.0 : 1.1; });
     groups.now_ms += 3'600'000;
     groups.run(trial, [](bool gpu) { return gpu ? 1.0 : 1.1; });

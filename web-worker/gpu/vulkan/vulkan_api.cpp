@@ -167,14 +167,15 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters() {
     return adapters;
 }
 
-bool is_alone(VkPhysicalDevice device, double share) {
+bool is_alone(VkPhysicalDevice device, double share, std::uint64_t bytes) {
     const auto [heaps, budget] = heaps_in_use(device, true);
 
     for (std::uint32_t i = 0; i < heaps.memoryHeapCount; ++i) {
         const VkMemoryHeap& heap = heaps.memoryHeaps[i];
         if ((heap.flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) == 0) continue;
         const VkDeviceSize held = heap.size - std::min(heap.size, budget.heapBudget[i]);
-        if (static_cast<double>(held) > share * static_cast<double>(heap.size)) return false;
+        if (held > bytes && static_cast<double>(held) > share * static_cast<double>(heap.size))
+            return false;
     }
     return true;
 }

@@ -34,10 +34,10 @@ struct VulkanAdapter {
 // The process's instance; made at first use and kept.
 Result<VkInstance> vulkan_instance();
 Result<std::vector<VulkanAdapter>> vulkan_adapters();
-// Whether other processes, and the driver for itself, hold at most `share` of the device's memory.
-// Requires VulkanAdapter::has_memory_budget. An H200 that nobody uses says 0.0044, and for a
-// process of 128 MB 0.0011 more.
-bool is_alone(VkPhysicalDevice device, double share);
+// Whether other processes, and the driver for itself, hold at most `share` of the device's memory,
+// or `bytes` of it. Requires VulkanAdapter::has_memory_budget. An H200 that nobody uses has 662 MB
+// taken, and 166 MB more for a process of 128.
+bool is_alone(VkPhysicalDevice device, double share, std::uint64_t bytes = 0);
 Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted);
 
 }  // namespace moex::gpu

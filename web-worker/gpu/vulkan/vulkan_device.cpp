@@ -18,8 +18,9 @@ namespace moex::gpu {
 namespace {
 
 constexpr std::uint32_t bind_groups_max = 8192;
-// Of the memory of a GPU that nobody computes on its driver has less for itself.
+// Of the memory of a GPU that nobody computes on its driver, or a desktop, has less for itself.
 constexpr double idle_share_max = 1.0 / 128;
+constexpr std::uint64_t idle_bytes_max = 1ull << 30;
 
 struct BindGroup {
     VkDescriptorSet set = VK_NULL_HANDLE;
@@ -233,7 +234,7 @@ class VulkanDevice : public Device {
     }
     bool is_shared() const override {
         return chosen_.has_memory_budget && !chosen_.software &&
-               !is_alone(chosen_.device, idle_share_max);
+               !is_alone(chosen_.device, idle_share_max, idle_bytes_max);
     }
     void await_transfer(std::uint64_t number) override {
         if (number > 0) submissions_->await(transfers_->over(), number);
