@@ -3,7 +3,7 @@
 // leaves it first, and hints. One hub and its workers on this machine; any package, also one without a tokenizer.
 //   node bench/slots_bench.mjs --model DIR [--cells LIST] [--tokens N] [--turns T] [--cell-s S] [--time-limit-s S]
 //                              [--host-mb MB] [--keep-mb MB] [--folder DIR] [--out FILE]
-//                              [--context LIST] [--prompts LIST] [--answers LIST] [--rounds R]
+//                              [--context LIST] [--prompts LIST] [--answers LIST] [--rounds R] [--settle N]
 //                              [--device NAME] [--backend gpu|cpu|tab] [--processes each|one] [--header]
 // LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]] with commas between, in their order. HINTS: off; N or on, as
 // `serve --prefetch` has it; N@RECALL, hints of texts that were decoded before, that share of them right (random
@@ -15,6 +15,8 @@
 // for a package that reaches so far). --prompts 16,128: the same with prompts of random ids that are computed;
 // --answers 64,256 instead of --tokens. --rounds R: each text is timed R times; with --turns 3 --rounds 3 tok_s_mean
 // and _sd are of 9.
+// --settle N [0]: N times more before they are timed: a worker's trials of who brings experts and of hints come soon in
+// its life, and then ever more rarely.
 // --processes one [each]: a cell's workers are one process's (`moex-worker --workers`), which share its device:
 // processes of their own take turns on one GPU, which workers of a swarm do not.
 // tab: of a Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps --keep-mb in its own store,
@@ -70,7 +72,7 @@ const worth = ["all:lru:off", "2000:lru:off", "2000:lru:8@0.96", "4000:lru:off",
 const options = {
   model: "static/models/demo", cells: worth.join(","), tokens: "32", turns: "3", "cell-s": "30", "time-limit-s": "420",
   "host-mb": "20000", "keep-mb": "40000", folder: "", out: "", device: "", backend: "gpu", context: "", prompts: "",
-  answers: "", rounds: "1", processes: "each",
+  answers: "", rounds: "1", settle: "0", processes: "each",
 };
 const with_header = readFlags("slots_bench", options);
 const { launch, openTab, tabStatus } = options.backend !== "tab" ? {}
@@ -261,7 +263,8 @@ async function ask({ hub, workers, model }, wanted) {
   const count = seen.length;
   if (count < 3) throw new Error(`${count} tokens in ${text_s().toFixed(1)} s`);
   const again = { ...wanted, answer: count };
-  for (let text = 1; text < turns; text += 1) await decode(hub, model.name, text, again, left_s());
+  const settling = turns * Number(options.settle);
+  for (let text = 1; text < turns + settling; text += 1) await decode(hub, model.name, text % turns, again, left_s());
 
   const before = await figuresOfAll(workers);
   const times_before = await timesOf(hub, before);

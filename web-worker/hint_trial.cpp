@@ -25,10 +25,19 @@ void HintTrial::end_stage() {
     const bool was_idle = num_summed_ < (stage_calls - settling_calls) / 2;
     calls_ = num_summed_ = 0;
     sum_ms_ = 0;
+    const bool was_tried = stage_ % 2 == 1;
     if (was_idle)
         stage_ = num_stages;  // nothing can be told; tried again after the pause
+    else if (was_tried && means_ms_[stage_] > (1 + loss_max) * means_ms_[stage_ - 1])
+        keep_way();
     else if (++stage_ == num_stages)
         end_trial();
+}
+
+void HintTrial::keep_way() {
+    stage_ = num_stages;
+    has_hints_ = false;  // those since then are news
+    pause_ = std::min(2 * pause_, pause_max);
 }
 
 void HintTrial::end_trial() {
@@ -40,13 +49,10 @@ void HintTrial::end_trial() {
         tried += means_ms_[stage + 1];
         num_turns += saves(means_ms_[stage], means_ms_[stage + 1]);
     }
-    has_hints_ = false;  // those since then are news
-    if (saves(used, tried) && 2 * num_turns > num_stages / 2) {
-        follows_ = !follows_;
-        pause_ = pause_min;
-    } else {
-        pause_ = std::min(2 * pause_, pause_max);
-    }
+    if (!saves(used, tried) || 2 * num_turns <= num_stages / 2) return keep_way();
+    follows_ = !follows_;
+    has_hints_ = false;
+    pause_ = pause_min;
 }
 
 }  // namespace moex

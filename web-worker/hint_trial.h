@@ -22,6 +22,8 @@ class HintTrial {
     static constexpr double rest_ms = 50;
     // The other way must save so much, in all and in most turns: others use the machine, too.
     static constexpr double gain_min = 0.03;
+    // A turn in which it costs so much ends the trial.
+    static constexpr double loss_max = 0.25;
 
     // Hints came; where none do nothing is tried.
     void hinted() { has_hints_ = true; }
@@ -34,6 +36,7 @@ class HintTrial {
     bool is_trial() const { return stage_ < num_stages; }
     void end_stage();
     void end_trial();
+    void keep_way();
 
     bool follows_ = true, has_hints_ = false;
     std::uint32_t stage_ = num_stages;  // none: no trial

@@ -143,6 +143,7 @@ class SlotCache {
     Status place_what_came();
     Status place_group();
     Status begin_hints();
+    bool is_answer_near() const;
     bool has_expired(Unit unit);
     void count_hint(Unit unit);
     void finish(Status status);
@@ -172,6 +173,9 @@ class SlotCache {
     std::map<Unit, Bytes> unplaced_;  // here, and no slot is free
     std::uint64_t fetch_number_ = 0;
     bool goes_on_soon_ = false;
+    std::uint32_t num_running_ = 0;  // groups
+    double busy_since_ms_ = 0;       // while any runs
+    double usual_busy_ms_ = 0;       // from a group's begin to where none runs
     HintJudge judge_;
     HintTrial trial_;
     std::optional<TransferChoice> transfers_;  // who brings what lies in memory; none did yet

@@ -14,7 +14,16 @@ void TransferChoice::answered(double now_ms, bool has_brought) {
         return;
     }
     if (++groups_ > groups_to_settle) window_ms_ += took_ms;
-    if (groups_ == groups_a_window) end_window();
+    if (is_hopeless())
+        keep_way();
+    else if (groups_ == groups_a_window)
+        end_window();
+}
+
+bool TransferChoice::is_hopeless() const {
+    if (!tries_other() || groups_ != groups_to_settle + groups_to_despair) return false;
+    const double usual_ms = usual_ms_ * groups_to_despair / (groups_a_window - groups_to_settle);
+    return window_ms_ > hopeless * usual_ms;
 }
 
 void TransferChoice::end_window() {
@@ -29,15 +38,18 @@ void TransferChoice::end_window() {
 }
 
 void TransferChoice::end_trial() {
-    window_.reset();
     std::sort(shares_.begin(), shares_.end());
-    if (shares_[pairs / 2] < better) {
-        usual_ = !usual_;
-        pause_ = pause_min;
-    } else {
-        pause_ = std::min(2 * pause_, pause_max);
-    }
-    left_ = pause_;
+    if (shares_[pairs / 2] >= better) return keep_way();
+    window_.reset();
+    usual_ = !usual_;
+    left_ = pause_ = pause_min;
+}
+
+void TransferChoice::keep_way() {
+    window_.reset();
+    groups_ = 0;
+    window_ms_ = 0;
+    left_ = pause_ = std::min(2 * pause_, pause_max);
 }
 
 }  // namespace moex

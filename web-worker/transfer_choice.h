@@ -23,8 +23,10 @@ class TransferChoice {
     // Groups between trials: twice as many each time that nothing changes. A first guess for the
     // GPU, which is alone then, is not doubted soon: a thread's trial takes five times as long.
     static constexpr std::uint32_t pause_min = 128, pause_alone = 2048, pause_max = 65'536;
-    // The other way is taken where it takes less than this share of the usual one's time.
-    static constexpr double better = 0.9;
+    // The other way is taken where it takes less than this share of the usual one's time. Where the
+    // first groups that are timed take `hopeless` of it the trial is over.
+    static constexpr double better = 0.9, hopeless = 1.25;
+    static constexpr std::uint32_t groups_to_despair = 4;
     // The time between two answers counts as this at most: nobody asked.
     static constexpr double idle_ms = 100;
 
@@ -40,8 +42,10 @@ class TransferChoice {
 
   private:
     bool tries_other() const { return window_ && *window_ % 2 == 1; }
+    bool is_hopeless() const;
     void end_window();
     void end_trial();
+    void keep_way();
 
     bool usual_;                                          // by the GPU
     std::uint32_t pause_, left_ = pause_;  // groups until the next trial

@@ -60,6 +60,12 @@ TEST(HintTrialTest, HintsThatPayAreKept) {
     EXPECT_GT(worker.play(num_calls), num_calls - num_calls / 20);
 }
 
+TEST(HintTrialTest, ATurnThatCostsMuchEndsATrial) {
+    Worker worker(intervals(1.0, 2.0));
+    (void)worker.play(HintTrial::pause_min);
+    EXPECT_EQ(worker.play(trial_calls), trial_calls - HintTrial::stage_calls);
+}
+
 TEST(HintTrialTest, WhatHardlyDiffersChangesNothing) {
     Worker worker(intervals(1.01, 1.0));
     (void)worker.play(HintTrial::pause_min + trial_calls);

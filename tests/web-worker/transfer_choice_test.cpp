@@ -41,6 +41,13 @@ TEST(TransferChoiceTest, AThreadDoesWhereTheGpuIsShared) {
     EXPECT_FALSE(groups.choice.by_gpu());
 }
 
+TEST(TransferChoiceTest, AFewGroupsThatTakeMuchLongerEndATrial) {
+    Groups groups;
+    groups.run(TransferChoice::pause_alone, [](bool) { return 1.0; });
+    EXPECT_EQ(groups.run(trial, [](bool gpu) { return gpu ? 1.0 : 3.0; }),
+              trial - TransferChoice::groups_to_settle - TransferChoice::groups_to_despair);
+}
+
 TEST(TransferChoiceTest, AWrongGuessIsMended) {
     Groups groups{.choice = TransferChoice(false)};
     EXPECT_EQ(groups.run(TransferChoice::pause_min, [](bool) { return 1.0; }), 0u);
