@@ -148,6 +148,33 @@ test("a GPU that may stay awake computes trifles for a while after an answer, an
   assert.equal(counts.lost, false);
 });
 
+test("a trifle waits until the GPU process has taken the one before", async (t) => {
+  const { page } = await openBench(t);
+  const seen = await page.evaluate(async () => {
+    const { Gpu } = await import("/wasm/gpu.js");
+    const gpu = new Gpu({});
+    await gpu.open();
+    gpu.can_stay_awake = gpu.may_stay_awake = true;
+    const rest = async () => { while (gpu.poking) await new Promise((resolve) => setTimeout(resolve)); };
+
+    let take = null;                                    // the first one is not taken
+    gpu.device.popErrorScope = () => new Promise((resolve) => { take = resolve; });
+    gpu.stayAwake(1e6);
+    gpu.startPoking();
+    while (!take) await new Promise((resolve) => setTimeout(resolve));
+    for (let i = 0; i < 50; i += 1) await new Promise((resolve) => setTimeout(resolve));
+    const held = gpu.trifles;
+    delete gpu.device.popErrorScope;
+    take(null);
+    await gpu.device.popErrorScope();                   // the scope that it left open
+    while (gpu.trifles < 3) await new Promise((resolve) => setTimeout(resolve));
+    gpu.close();
+    await rest();
+    return held;
+  });
+  assert.equal(seen, 1);
+});
+
 test("a GPU that may stay awake does so for a call that is foreseen, not for long, and not for ever in vain",
   async (t) => {
     const { page } = await openBench(t);

@@ -7,11 +7,12 @@ import { fine } from "../../static/js/format.js";
 import { roundWords } from "../../static/js/join/words.js";
 import { onDemandWords, tierWords } from "../../static/js/status/on_demand.js";
 import { splitWords } from "../../static/js/status/split.js";
-import { PokePace, periods_us } from "../../web-worker/browser/poke.js";
+import { Pace } from "../../web-worker/browser/pace.js";
 
 // A machine whose waits depend on the period alone, and a worker that waits `count` times on it.
+const periods_us = [20, 50, 100, 200, 500, 1000];
 function settled(first_us, wait_of, count = 4000) {
-  const pace = new PokePace(first_us);
+  const pace = new Pace(periods_us, first_us);
   for (let i = 0; i < count; i += 1) {
     const rung = pace.next();
     pace.took(rung, wait_of(periods_us[rung], i));
@@ -35,6 +36,22 @@ test("NoiseDoesNotDriveThePokesAway", () => {
   };
   const period = settled(50, (us_between) => (100 + us_between) * (1 + 0.2 * noise()) + (noise() < 0.05 ? 3000 : 0));
   assert.ok(period <= 50, `${period} us`);
+});
+
+// As pokes while an answer is awaited and trifles before it: each wait depends on both.
+test("TwoPacesThatJudgeTheSameWaitsFindTheirWay", () => {
+  const trifle_periods_us = [125, 250, 500, 1000];
+  const pokes = new Pace(periods_us, 20);
+  const trifles = new Pace(trifle_periods_us, 250, 2);
+  for (let i = 0; i < 4000; i += 1) {
+    const [poke, trifle] = [pokes.next(), trifles.next()];
+    const period = trifle_periods_us[trifle];
+    const wait = 100 + periods_us[poke] + 20000 / period + period / 4;      // best at 250 to 500
+    pokes.took(poke, wait);
+    trifles.took(trifle, wait);
+  }
+  assert.equal(pokes.period_us, 20);
+  assert.ok([250, 500].includes(trifles.period_us), `${trifles.period_us} us`);
 });
 
 test("ShortTimesAreSaidInMicroseconds", () => {

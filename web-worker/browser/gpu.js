@@ -2,13 +2,14 @@
 // while it waits. Plain ES module; the WASM side sees it through bridge_library.js.
 
 import {
-  Trifle, awake_ms, canStayAwake, expected_in_vain_max, expected_ms_max, period_ms as trifle_period_ms,
+  Trifle, awake_ms, canStayAwake, expected_in_vain_max, expected_ms_max, first_trifle_period_us, trifle_periods_us,
 } from "./awake.js";
-import { PokePace, periods_us } from "./poke.js";
+import { Pace } from "./pace.js";
 
 // The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is
-// pending, a 4-byte write is sent at a period that begins with this one and adapts to the machine (poke.js); on a
+// pending, a 4-byte write is sent at a period that begins with this one and adapts to the machine (pace.js); on a
 // software adapter less often, since it takes the cores from the rasteriser.
+const poke_periods_us = [20, 50, 100, 200, 500, 1000];
 const poke_period_us = { hardware: 20, software: 200 };
 // After this long the answer is not near: the pokes come from a timer instead of a message loop.
 const poke_fast_ms = 6;
@@ -128,6 +129,8 @@ export class Gpu {
     this.can_stay_awake = false;
     this.trifle = null;              // made when it is needed first
     this.trifles = 0;
+    this.trifle_pace = null;
+    this.trifle_rung = 0;            // until the next call
     this.awake_until = 0;
     this.expected = 0;               // calls that were foreseen since the last one came
     this.word = new Uint32Array(1);
@@ -171,8 +174,10 @@ export class Gpu {
 
     const info = adapter.info ?? {};
     const software = isSoftware(adapter, info);
-    this.pace = new PokePace(software ? poke_period_us.software : poke_period_us.hardware);
+    this.pace = new Pace(poke_periods_us, software ? poke_period_us.software : poke_period_us.hardware);
     this.period_ms = this.pace.period_us / 1000;
+    this.trifle_pace = new Pace(trifle_periods_us, first_trifle_period_us, 2);
+    this.trifle_rung = this.trifle_pace.at;
     this.can_stay_awake = canStayAwake(software);
     this.trifle = null;
     return {
@@ -296,15 +301,18 @@ export class Gpu {
     const known = this.readbacks.get(buffer);
     if (known) return known;
 
-    const made = { buffer, size: 0, ticket: 0, rung: 0, since: 0 };
+    const made = { buffer, size: 0, ticket: 0, rung: 0, trifle_rung: -1, since: 0 };
     const settle = () => {
       if (this.device !== device) return;
       this.pending -= 1;
       this.stayAwake(awake_ms);
+      if (this.pending === 0) this.trifle_rung = this.trifle_pace.next();
     };
     made.onMapped = () => {
+      const took_ms = performance.now() - made.since;
+      this.pace.took(made.rung, took_ms);
+      if (made.trifle_rung >= 0) this.trifle_pace.took(made.trifle_rung, took_ms);
       settle();
-      this.pace.took(made.rung, performance.now() - made.since);
       // Taken before the unmap, straight to where the WASM reads it.
       this.copies += 1;
       this.events.takeRead(new Uint8Array(buffer.getMappedRange(0, made.size)));
@@ -346,7 +354,9 @@ export class Gpu {
     readback.ticket = ticket;
     readback.rung = this.pace.next();
     readback.since = performance.now();
-    this.period_ms = periods_us[readback.rung] / 1000;
+    // Of those that began behind a time awake.
+    readback.trifle_rung = this.pending === 0 && readback.since < this.awake_until ? this.trifle_rung : -1;
+    this.period_ms = poke_periods_us[readback.rung] / 1000;
     this.pending += 1;
     this.expected = 0;
     this.promises += 1;
@@ -368,15 +378,15 @@ export class Gpu {
       this.poking = false;
       return;
     }
-    if (now - this.last_poke >= (waits ? this.period_ms : trifle_period_ms)) {
+    const since_ms = now - this.last_poke;
+    if (waits && since_ms >= this.period_ms) {
       this.last_poke = now;
-      if (waits) {
-        this.pokes += 1;
-        this.device.queue.writeBuffer(this.scratch, 0, this.word);
-      } else {
-        this.trifles += 1;
-        this.trifle.compute();
-      }
+      this.pokes += 1;
+      this.device.queue.writeBuffer(this.scratch, 0, this.word);
+    } else if (!waits && !this.trifle.under_way && since_ms >= trifle_periods_us[this.trifle_rung] / 1000) {
+      this.last_poke = now;
+      this.trifles += 1;
+      this.trifle.compute();
     }
     if (!waits || now - this.wait_began < poke_fast_ms) this.channel.port2.postMessage(0);
     else setTimeout(() => this.poke(), 1);

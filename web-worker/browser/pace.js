@@ -1,25 +1,27 @@
-// How often a pending readback pokes the GPU process (gpu.js). Too seldom, and the answer is noticed late; too often,
-// and on a machine with few cores the pokes take from the GPU process what it needs. Which of the two it is here only
-// this machine knows: of every eight waits one tries the next shorter period and one the next longer, and where a
-// neighbour's waits are shorter the period moves there. Pure: waits go in, periods come out.
-export const periods_us = [20, 50, 100, 200, 500, 1000];
+// How often to do what shortens a wait and costs the one who is waited for: poking the GPU process while a readback is
+// pending (gpu.js), or keeping it awake before one (awake.js). Too seldom, and it helps little; too often, and the wait
+// stands behind it. Where the best lies only this machine knows: of every eight waits one tries the next shorter period
+// and one the next longer, and where a neighbour's waits are shorter the period moves there. Pure: waits go in, periods
+// come out.
 const waits_kept = 16;       // of a period, before it is judged
 const better_by = 0.95;      // of the median; a longer period, which costs less, need only be as good
 
 const median = (values) => values.slice().sort((a, b) => a - b)[values.length >> 1];
 
-export class PokePace {
-  constructor(first_us) {
+export class Pace {
+  // `periods_us`, ascending. `turn`, of the eight, to begin with: two paces that judge the same waits try at other times.
+  constructor(periods_us, first_us, turn = 0) {
+    this.periods_us = periods_us;
     this.at = Math.max(0, periods_us.indexOf(first_us));
-    this.turn = 0;
+    this.turn = turn;
     this.waits = periods_us.map(() => []);
   }
 
-  // The rung of `periods_us` for the next wait.
+  // The rung of the periods for the next wait.
   next() {
     this.turn = (this.turn + 1) % 8;
     const step = this.turn === 3 ? -1 : this.turn === 7 ? 1 : 0;
-    return Math.min(periods_us.length - 1, Math.max(0, this.at + step));
+    return Math.min(this.periods_us.length - 1, Math.max(0, this.at + step));
   }
 
   // What a wait of that rung took, in any unit.
@@ -38,5 +40,5 @@ export class PokePace {
     for (const one of this.waits) one.length = 0;
   }
 
-  get period_us() { return periods_us[this.at]; }
+  get period_us() { return this.periods_us[this.at]; }
 }
