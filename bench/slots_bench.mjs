@@ -4,7 +4,7 @@
 //   node bench/slots_bench.mjs --model DIR [--cells LIST] [--tokens N] [--turns T] [--cell-s S] [--time-limit-s S]
 //                              [--host-mb MB] [--keep-mb MB] [--folder DIR] [--out FILE]
 //                              [--context LIST] [--prompts LIST] [--answers LIST] [--rounds R] [--settle N]
-//                              [--device NAME] [--backend gpu|cpu|tab] [--processes each|one] [--header]
+//                              [--device NAME] [--backend gpu|cpu|tab] [--processes each|one] [--hub-args "ARGS"] [--header]
 // LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]] with commas between, in their order. HINTS: off; N or on, as
 // `serve --prefetch` has it; N@RECALL, hints of texts that were decoded before, that share of them right (random
 // weights foretell nothing); shadow=DIR or shadow=served=N, a served shadow's. `all:lru:off` is a worker with memory
@@ -17,6 +17,7 @@
 // and _sd are of 9.
 // --settle N [0]: N times more before they are timed: a worker's trials of who brings experts and of hints come soon in
 // its life, and then ever more rarely.
+// --hub-args: further flags of `serve`. Experts get no second copies: with them texts differ, and a replay knows nothing.
 // --processes one [each]: a cell's workers are one process's (`moex-worker --workers`), which share its device:
 // processes of their own take turns on one GPU, which workers of a swarm do not.
 // tab: of a Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps --keep-mb in its own store,
@@ -72,7 +73,7 @@ const worth = ["all:lru:off", "2000:lru:off", "2000:lru:8@0.96", "4000:lru:off",
 const options = {
   model: "static/models/demo", cells: worth.join(","), tokens: "32", turns: "3", "cell-s": "30", "time-limit-s": "420",
   "host-mb": "20000", "keep-mb": "40000", folder: "", out: "", device: "", backend: "gpu", context: "", prompts: "",
-  answers: "", rounds: "1", settle: "0", processes: "each",
+  answers: "", rounds: "1", settle: "0", processes: "each", "hub-args": "",
 };
 const with_header = readFlags("slots_bench", options);
 const { launch, openTab, tabStatus } = options.backend !== "tab" ? {}
@@ -210,6 +211,7 @@ async function startSwarm(cell, folder) {
   const hub = await Hub.start(["--model", options.model, ...serve, "--prefetch", prefetch,
     "--workers-per-address", "64", "--hot-copies", "0", ...(recall ? ["--prefetch-replay", recall] : []),
     ...(groups > 0 ? ["--placement", `groups ${groups}`] : []),
+    ...options["hub-args"].split(" ").filter(Boolean),
     ...(options.context ? ["--noise-prompts"] : []), ...(options.prompts ? ["--prefix-cache", "off"] : [])]);
   running.add(hub.child);
   const host_mb = Math.floor(Number(options["host-mb"]) / workers);
