@@ -4,7 +4,8 @@
 //   node bench/slots_bench.mjs --model DIR [--cells LIST] [--tokens N] [--turns T] [--cell-s S] [--time-limit-s S]
 //                              [--host-mb MB] [--keep-mb MB] [--folder DIR] [--out FILE]
 //                              [--context LIST] [--prompts LIST] [--answers LIST] [--rounds R] [--settle N]
-//                              [--device NAME] [--backend gpu|cpu|tab] [--processes each|one] [--hub-args "ARGS"] [--header]
+//                              [--device NAME] [--backend gpu|cpu|tab] [--processes each|one] [--header]
+//                              [--hub-args "FLAGS OF SERVE"]
 // LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]] with commas between, in their order. HINTS: off; N or on, as
 // `serve --prefetch` has it; N@RECALL, hints of texts that were decoded before, that share of them right (random
 // weights foretell nothing); shadow=DIR or shadow=served=N, a served shadow's. `all:lru:off` is a worker with memory
@@ -17,7 +18,7 @@
 // and _sd are of 9.
 // --settle N [0]: N times more before they are timed: a worker's trials of who brings experts and of hints come soon in
 // its life, and then ever more rarely.
-// --hub-args: further flags of `serve`. Experts get no second copies: with them texts differ, and a replay knows nothing.
+// --hub-args: further flags of `serve`. No expert gets a second copy: other sums are other texts, new to a replay.
 // --processes one [each]: a cell's workers are one process's (`moex-worker --workers`), which share its device:
 // processes of their own take turns on one GPU, which workers of a swarm do not.
 // tab: of a Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps --keep-mb in its own store,

@@ -47,7 +47,7 @@ class TransferChoice {
     void end_trial();
     void keep_way();
 
-    bool usual_;                                          // by the GPU
+    bool usual_;                           // by the GPU
     std::uint32_t pause_, left_ = pause_;  // groups until the next trial
     std::optional<std::uint32_t> window_;  // of the trial that runs: even ones are the usual way
     std::uint32_t groups_ = 0;             // of it, so far

@@ -9,7 +9,7 @@ const better_by = 0.95;      // of the median; a longer period, which costs less
 const median = (values) => values.slice().sort((a, b) => a - b)[values.length >> 1];
 
 export class Pace {
-  // `periods_us`, ascending. `turn`, of the eight, to begin with: two paces that judge the same waits try at other times.
+  // `periods_us`, ascending. `turn`: of the eight, to begin with. Two paces that judge the same waits try in others.
   constructor(periods_us, first_us, turn = 0) {
     this.periods_us = periods_us;
     this.at = Math.max(0, periods_us.indexOf(first_us));
