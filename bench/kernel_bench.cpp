@@ -10,7 +10,9 @@
 //                one submission's end awaited
 //   transfer     the same by the GPU itself, from pages that it was told of, as experts on demand
 //                come; none where it cannot. transfer_beside: while it copies 2 GB of its own
-//                memory. --link on: upload and these, nothing else
+//                memory
+//   row_round    4 KB written, submitted and read back; row_round_beside: while experts come all
+//                the time. --link on: upload and these, nothing else
 //   read         a kernel that only reads: gb_s is the bound of the others
 //   round        frame to frame (decoded group in, checked bytes out); gpu_us and dispatches are
 //                of one round, mb the weights that it must read once, gb_s what that comes to
@@ -317,9 +319,30 @@ class Bench {
                 print_link(beside ? "transfer_beside" : "transfer", at_once, at_once * blob.size(),
                            times);
             }
+        for (const bool beside : {false, true})
+            row_rounds(own, target, shared.first(bytes), beside);
         device_.unshare_memory(shared);
         device_.destroy_buffer(own);
         device_.destroy_buffer(target);
+    }
+
+    // What a round's way to the GPU and back costs while the link is full.
+    void row_rounds(gpu::BufferId rows, gpu::BufferId target, ByteView experts, bool beside) {
+        const Bytes row(4096);
+        const std::uint64_t expert_bytes = experts.size() / 8 / 4 * 4;
+        std::uint64_t last = 0;
+        std::vector<double> times;
+        for (std::uint32_t i = 0; i < options_.rounds; ++i) {
+            if (beside && device_.transferred(last, false))
+                for (std::uint64_t at = 0; at + expert_bytes <= experts.size(); at += expert_bytes)
+                    last = device_.transfer(target, at, experts.subspan(at, expert_bytes), [] {});
+            device_.write_buffer(rows, 0, row);
+            times.push_back(submitted({}));
+        }
+        device_.transferred(last, true);
+        std::printf("%s,,,1,,%.1f,%.1f,%.1f,,,,\n", beside ? "row_round_beside" : "row_round",
+                    quantile(times, 0.1), quantile(times, 0.5), quantile(times, 0.99));
+        std::fflush(stdout);
     }
 
     // The empty round and the bound.
