@@ -6,12 +6,14 @@ import {
 } from "./awake.js";
 import { Pace } from "./pace.js";
 
-// The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is
-// pending, a 4-byte write is sent at a period that begins with this one and adapts to the machine (pace.js); on a
-// software adapter less often, since it takes the cores from the rasteriser.
+// The GPU process notices finished work when a command arrives, and else about every 2 ms. Where the GPU needs less than
+// the way there, that is the readback's own command, and all that is done meanwhile is in the answer's way. While a
+// readback is pending longer, a 4-byte write is sent at a period that begins with this one and adapts to the machine
+// (pace.js); on a software adapter less often, since it takes the cores from the rasteriser.
 const poke_periods_us = [20, 50, 100, 200, 500, 1000];
-const poke_period_us = { hardware: 20, software: 200 };
-// After this long the answer is not near: the pokes come from a timer instead of a message loop.
+const poke_period_us = { hardware: 100, software: 200 };
+// After this long the answer is not near: the pokes come from a timer instead of a message loop. So do those of the
+// longest period: this thread rests then.
 const poke_fast_ms = 6;
 
 // One submission of so many is timed on the GPU. Browsers round its clock to 0.1 ms, so one says little; the mean of
@@ -123,6 +125,7 @@ export class Gpu {
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.poke();
     this.poking = false;
+    this.timer = 0;                  // that pokes next, in place of the channel
     this.pokes = 0;
     this.pokes_allowed = true;       // a bench asks what they bring
     this.may_stay_awake = false;     // whoever lends it says so
@@ -306,7 +309,9 @@ export class Gpu {
       if (this.device !== device) return;
       this.pending -= 1;
       this.stayAwake(awake_ms);
-      if (this.pending === 0) this.trifle_rung = this.trifle_pace.next();
+      if (this.pending > 0) return;
+      this.trifle_rung = this.trifle_pace.next();
+      this.hurry();
     };
     made.onMapped = () => {
       const took_ms = performance.now() - made.since;
@@ -366,10 +371,31 @@ export class Gpu {
 
   startPoking() {
     this.wait_began = performance.now();
-    if (this.poking || !this.pokes_allowed) return;
-    this.poking = true;
-    this.last_poke = this.wait_began;
-    this.channel.port2.postMessage(0);
+    this.last_poke = this.wait_began;      // the readback's own command
+    if (!this.pokes_allowed) return;
+    if (this.poking) this.hurry();
+    else {
+      this.poking = true;
+      this.pokeNext();
+    }
+  }
+  // Calls poke() soon: one way or the other, while `poking`.
+  pokeNext() {
+    const waits = this.pending > 0;
+    const waited_ms = performance.now() - this.wait_began;
+    if (waits && (this.period_ms >= 1 || waited_ms >= poke_fast_ms)) {
+      this.timer = setTimeout(() => {
+        this.timer = 0;
+        this.poke();
+      }, 1);
+    } else this.channel.port2.postMessage(0);
+  }
+  // There is something else to do than to wait for the timer.
+  hurry() {
+    if (!this.timer) return;
+    clearTimeout(this.timer);
+    this.timer = 0;
+    this.pokeNext();
   }
   poke() {
     const now = performance.now();
@@ -379,7 +405,7 @@ export class Gpu {
       return;
     }
     const since_ms = now - this.last_poke;
-    if (waits && since_ms >= this.period_ms) {
+    if (waits && since_ms >= 0.9 * this.period_ms) {      // timers may be early
       this.last_poke = now;
       this.pokes += 1;
       this.device.queue.writeBuffer(this.scratch, 0, this.word);
@@ -388,7 +414,6 @@ export class Gpu {
       this.trifles += 1;
       this.trifle.compute();
     }
-    if (!waits || now - this.wait_began < poke_fast_ms) this.channel.port2.postMessage(0);
-    else setTimeout(() => this.poke(), 1);
+    this.pokeNext();
   }
 }
