@@ -6,9 +6,9 @@ import {
 } from "./awake.js";
 import { Pace } from "./pace.js";
 
-// The GPU process notices finished work when a command arrives, and else about every 2 ms. Where the GPU needs less than
-// the way there, that is the readback's own command, and all that is done meanwhile is in the answer's way. While a
-// readback is pending longer, a 4-byte write is sent at a period that begins with this one and adapts to the machine
+// The GPU process notices finished work when a command arrives, and else about every 2 ms. Where the GPU needs less
+// than the way there, that is the readback's own command, and all that is done meanwhile is in the answer's way. While
+// a readback is pending longer, a 4-byte write is sent at a period that begins with this one and adapts to the machine
 // (pace.js); on a software adapter less often, since it takes the cores from the rasteriser.
 const poke_periods_us = [20, 50, 100, 200, 500, 1000];
 const poke_period_us = { hardware: 100, software: 200 };
