@@ -12,8 +12,8 @@ import { Pace } from "./pace.js";
 // (pace.js); on a software adapter less often, since it takes the cores from the rasteriser.
 const poke_periods_us = [20, 50, 100, 200, 500, 1000];
 const poke_period_us = { hardware: 100, software: 200 };
-// After this long the answer is not near: the pokes come from a timer instead of a message loop. So do those of the
-// longest period: this thread rests then.
+// After this long the answer is not near: the pokes come from a timer instead of a message loop. So do pokes and
+// trifles of the longest period: this thread rests then.
 const poke_fast_ms = 6;
 
 // One submission of so many is timed on the GPU. Browsers round its clock to 0.1 ms, so one says little; the mean of
@@ -379,11 +379,12 @@ export class Gpu {
       this.pokeNext();
     }
   }
+  // Between pokes while an answer is awaited, between trifles else.
+  get turn_ms() { return this.pending > 0 ? this.period_ms : trifle_periods_us[this.trifle_rung] / 1000; }
   // Calls poke() soon: one way or the other, while `poking`.
   pokeNext() {
-    const waits = this.pending > 0;
-    const waited_ms = performance.now() - this.wait_began;
-    if (waits && (this.period_ms >= 1 || waited_ms >= poke_fast_ms)) {
+    const is_far = this.pending > 0 && performance.now() - this.wait_began >= poke_fast_ms;
+    if (this.turn_ms >= 1 || is_far) {
       this.timer = setTimeout(() => {
         this.timer = 0;
         this.poke();
@@ -404,12 +405,12 @@ export class Gpu {
       this.poking = false;
       return;
     }
-    const since_ms = now - this.last_poke;
-    if (waits && since_ms >= 0.9 * this.period_ms) {      // timers may be early
+    const is_due = now - this.last_poke >= 0.9 * this.turn_ms;      // timers may be early
+    if (is_due && waits) {
       this.last_poke = now;
       this.pokes += 1;
       this.device.queue.writeBuffer(this.scratch, 0, this.word);
-    } else if (!waits && !this.trifle.under_way && since_ms >= trifle_periods_us[this.trifle_rung] / 1000) {
+    } else if (is_due && !this.trifle.under_way) {
       this.last_poke = now;
       this.trifles += 1;
       this.trifle.compute();
