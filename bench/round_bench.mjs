@@ -71,7 +71,7 @@ function roundsOf(file) {
   return rounds;
 }
 
-const quantile = (values, share) => values.toSorted((a, b) => a - b)[Math.floor(share * (values.length - 1))];
+const quantile = (values, share) => values.slice().sort((a, b) => a - b)[Math.floor(share * (values.length - 1))];
 const mean = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
 
 const folder = mkdtempSync(join(tmpdir(), "moex-rounds-"));
