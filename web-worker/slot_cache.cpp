@@ -168,8 +168,14 @@ bool SlotCache::is_answer_near() const {
            platform_.now_ms() - busy_since_ms_ < short_group_ms;
 }
 
+// Once: end_use(), or whatever comes first, goes on.
+bool SlotCache::put_off_hints() {
+    hints_put_off_ = !hints_put_off_ && is_answer_near();
+    return hints_put_off_;
+}
+
 Status SlotCache::begin_hints() {
-    if (is_answer_near()) return {};  // end_use() goes on
+    if (put_off_hints()) return {};
     std::uint64_t placed_bytes = 0;
     while (!bringing() && !foreseen_.empty() &&
            fetching_.size() + unplaced_.size() < hints_at_once &&

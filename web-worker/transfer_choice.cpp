@@ -13,23 +13,22 @@ void TransferChoice::answered(double now_ms, bool has_brought) {
         if (--left_ == 0) window_ = 0;
         return;
     }
-    if (++groups_ > groups_to_settle) window_ms_ += took_ms;
-    if (is_hopeless())
-        keep_way();
-    else if (groups_ == groups_a_window)
-        end_window();
-}
-
-bool TransferChoice::is_hopeless() const {
-    if (!tries_other() || groups_ != groups_to_settle + groups_to_despair) return false;
-    const double usual_ms = usual_ms_ * groups_to_despair / (groups_a_window - groups_to_settle);
-    return window_ms_ > hopeless * usual_ms;
+    if (++groups_ <= groups_to_settle) return;
+    window_ms_ += took_ms;
+    const std::uint32_t num_timed = groups_ - groups_to_settle;
+    if (tries_other() && num_timed <= groups_to_despair) {
+        const double usual_ms = usual_ms_ / (groups_a_window - groups_to_settle);
+        num_slower_ += took_ms > hopeless * usual_ms ? 1 : 0;
+        if (num_timed == groups_to_despair && num_slower_ + 1 >= groups_to_despair)
+            return keep_way();
+    }
+    if (groups_ == groups_a_window) end_window();
 }
 
 void TransferChoice::end_window() {
     const double took_ms = window_ms_;
     window_ms_ = 0;
-    groups_ = 0;
+    groups_ = num_slower_ = 0;
     if (tries_other())
         shares_[*window_ / 2] = usual_ms_ > 0 ? took_ms / usual_ms_ : 1;
     else
@@ -47,7 +46,7 @@ void TransferChoice::end_trial() {
 
 void TransferChoice::keep_way() {
     window_.reset();
-    groups_ = 0;
+    groups_ = num_slower_ = 0;
     window_ms_ = 0;
     left_ = pause_ = std::min(2 * pause_, pause_max);
 }

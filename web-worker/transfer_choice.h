@@ -21,10 +21,11 @@ class TransferChoice {
     // The first of a window are not timed: what was on its way before them came the other way.
     static constexpr std::uint32_t groups_to_settle = 4;
     // Groups between trials: twice as many each time that nothing changes. A first guess for the
-    // GPU, which is alone then, is not doubted soon: a thread's trial takes five times as long.
+    // GPU, where it seems to be nobody else's, is not doubted soon: a thread takes five times as
+    // long.
     static constexpr std::uint32_t pause_min = 128, pause_alone = 2048, pause_max = 65'536;
-    // The other way is taken where it takes less than this share of the usual one's time. Where the
-    // first groups that are timed take `hopeless` of it the trial is over.
+    // The other way is taken where it takes less than this share of the usual one's time. Where all
+    // but one of the first that are timed take `hopeless` of a usual group's the trial is over.
     static constexpr double better = 0.9, hopeless = 1.25;
     static constexpr std::uint32_t groups_to_despair = 4;
     // The time between two answers counts as this at most: nobody asked.
@@ -42,7 +43,6 @@ class TransferChoice {
 
   private:
     bool tries_other() const { return window_ && *window_ % 2 == 1; }
-    bool is_hopeless() const;
     void end_window();
     void end_trial();
     void keep_way();
@@ -52,6 +52,7 @@ class TransferChoice {
     std::optional<std::uint32_t> window_;  // of the trial that runs: even ones are the usual way
     std::uint32_t groups_ = 0;             // of it, so far
     double window_ms_ = 0;
+    std::uint32_t num_slower_ = 0;        // of the other way's first groups
     double usual_ms_ = 0;                 // of the window before
     std::array<double, pairs> shares_{};  // the other way's time, of the usual one's
     double last_ms_ = 0;                  // when the last group was answered

@@ -227,6 +227,7 @@ test("a GPU that may stay awake does so for a call that is foreseen, not for lon
         const { poking } = gpu;
         const ahead_ms = gpu.awake_until - performance.now();
         await rest();
+        while (gpu.trifle?.under_way) await new Promise((resolve) => setTimeout(resolve));
         return { poking, short: ahead_ms <= expected_ms_max, trifles: gpu.trifles - before };
       };
 

@@ -14,7 +14,7 @@ const periods_us = [20, 50, 100, 200, 500, 1000];
 function settled(first_us, wait_of, count = 4000) {
   const pace = new Pace(periods_us, first_us);
   for (let i = 0; i < count; i += 1) {
-    const rung = pace.next();
+    const rung = pace.rungOf(i);
     pace.took(rung, wait_of(periods_us[rung], i));
   }
   return pace.period_us;
@@ -38,20 +38,31 @@ test("NoiseDoesNotDriveThePokesAway", () => {
   assert.ok(period <= 50, `${period} us`);
 });
 
-// As pokes while an answer is awaited and trifles before it: each wait depends on both.
+// As pokes while an answer is awaited and trifles before it (gpu.js): each wait depends on both, and some two overlap.
 test("TwoPacesThatJudgeTheSameWaitsFindTheirWay", () => {
   const trifle_periods_us = [125, 250, 500, 1000];
-  const pokes = new Pace(periods_us, 20);
-  const trifles = new Pace(trifle_periods_us, 250, 2);
-  for (let i = 0; i < 4000; i += 1) {
-    const [poke, trifle] = [pokes.next(), trifles.next()];
+  const waitOf = (poke, trifle) => {
     const period = trifle_periods_us[trifle];
-    const wait = 100 + periods_us[poke] + 20000 / period + period / 4;      // best at 250 to 500
-    pokes.took(poke, wait);
-    trifles.took(trifle, wait);
+    return 100 + periods_us[poke] + 20000 / period + period / 4;      // best at 250 to 500
+  };
+  for (const overlaps_every of [Infinity, 5, 7, 16]) {
+    const pokes = new Pace(periods_us, 500);
+    const trifles = new Pace(trifle_periods_us, 1000);
+    let waits = 0;
+    let trifle = trifles.at;
+    const wait = (poke, is_first) => {
+      pokes.took(poke, waitOf(poke, trifle));
+      if (is_first) trifles.took(trifle, waitOf(poke, trifle));
+      waits += 1;
+    };
+    for (let i = 1; i <= 4000; i += 1) {
+      wait(pokes.rungOf(waits), true);
+      if (i % overlaps_every === 0) wait(pokes.rungOf(waits), false);
+      trifle = trifles.rungOf(waits + 2);
+    }
+    assert.equal(pokes.period_us, 20, `${overlaps_every}`);
+    assert.ok([250, 500].includes(trifles.period_us), `${overlaps_every}: ${trifles.period_us} us`);
   }
-  assert.equal(pokes.period_us, 20);
-  assert.ok([250, 500].includes(trifles.period_us), `${trifles.period_us} us`);
 });
 
 test("ShortTimesAreSaidInMicroseconds", () => {

@@ -273,7 +273,19 @@ TEST(SlotCacheTest, AnAnswerThatIsNearComesBeforeWhatAHintNames) {
         stage.run_until([&] { return now.prefetched > before; });
         return followed;
     };
+    // A second hint, or whatever comes before the answer, does not wait any more.
+    const auto twice = [&] {
+        const std::uint64_t before = now.prefetched;
+        stage.give(encode_group_dispatch(group_of(++stage.asked, expert), false));
+        stage.hint({static_cast<std::uint16_t>((expert + 1) % num_held)});
+        stage.hint({static_cast<std::uint16_t>(++expert % num_held)});
+        const std::uint64_t followed = now.prefetched - before;
+        stage.time_ms += 0.3;
+        EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), stage.limits).ok());
+        return followed;
+    };
     stage.ask(expert = stage.slots);  // from here on each hint names one that lies in no slot
+    EXPECT_EQ(twice(), 1u);
     for (int i = 0; i < 5; ++i) EXPECT_EQ(beside(0.3), 0u);
     for (int i = 0; i < 5; ++i) (void)beside(30);
     for (int i = 0; i < 5; ++i) EXPECT_EQ(beside(30), 1u);
@@ -328,7 +340,7 @@ TEST(SlotCacheTest, WhatTheGpuBringsItselfIsThereWhenItIsUsed) {
 
 // Trials of who brings experts sooner (transfer_choice.h) run while it serves.
 TEST(SlotCacheTest, NowAndThenTheThreadBringsWhatTheGpuBringsUsually) {
-    CacheStage stage;
+    TimedStage stage;
     stage.share_memory();
     if (!stage.shared.ok()) GTEST_SKIP() << stage.shared.error().message;
     const auto by_thread = [&] {
@@ -336,12 +348,14 @@ TEST(SlotCacheTest, NowAndThenTheThreadBringsWhatTheGpuBringsUsually) {
     };
     const std::uint64_t before = by_thread();
     std::uint16_t expert = num_held - 1;
+    const auto ask_next = [&] {
+        stage.time_ms += 1;
+        stage.ask(expert = (expert + 1) % num_held);
+    };
     stage.ask(expert);  // the first that is brought: groups count from here on
-    for (std::uint32_t i = 1; i < TransferChoice::pause_alone; ++i)
-        stage.ask(expert = (expert + 1) % num_held);
+    for (std::uint32_t i = 1; i < TransferChoice::pause_alone; ++i) ask_next();
     EXPECT_EQ(by_thread(), before);
-    for (std::uint32_t i = 0; i < 2 * TransferChoice::groups_a_window; ++i)
-        stage.ask(expert = (expert + 1) % num_held);
+    for (std::uint32_t i = 0; i < 2 * TransferChoice::groups_a_window; ++i) ask_next();
     EXPECT_GE(by_thread(), before + TransferChoice::groups_a_window - 1);
     EXPECT_LE(by_thread(), before + TransferChoice::groups_a_window + 1);
     EXPECT_EQ(stage.status().errors, 0u);

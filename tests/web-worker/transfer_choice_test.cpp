@@ -48,6 +48,18 @@ TEST(TransferChoiceTest, AFewGroupsThatTakeMuchLongerEndATrial) {
               trial - TransferChoice::groups_to_settle - TransferChoice::groups_to_despair);
 }
 
+// One of the first groups that the other way brings for is somebody's who had not asked for a
+// while.
+TEST(TransferChoiceTest, APauseEndsNoTrial) {
+    Groups groups;
+    groups.run(TransferChoice::pause_alone + TransferChoice::groups_a_window +
+                   TransferChoice::groups_to_settle,
+               [](bool gpu) { return gpu ? 2.0 : 1.0; });
+    groups.now_ms += 3'600'000;
+    groups.run(trial, [](bool gpu) { return gpu ? 2.0 : 1.0; });
+    EXPECT_FALSE(groups.choice.by_gpu());
+}
+
 TEST(TransferChoiceTest, AWrongGuessIsMended) {
     Groups groups{.choice = TransferChoice(false)};
     EXPECT_EQ(groups.run(TransferChoice::pause_min, [](bool) { return 1.0; }), 0u);

@@ -132,6 +132,7 @@ export class Gpu {
     this.can_stay_awake = false;
     this.trifle = null;              // made when it is needed first
     this.trifles = 0;
+    this.waits = 0;                  // so far; their number
     this.trifle_pace = null;
     this.trifle_rung = 0;            // until the next call
     this.awake_until = 0;
@@ -179,7 +180,7 @@ export class Gpu {
     const software = isSoftware(adapter, info);
     this.pace = new Pace(poke_periods_us, software ? poke_period_us.software : poke_period_us.hardware);
     this.period_ms = this.pace.period_us / 1000;
-    this.trifle_pace = new Pace(trifle_periods_us, first_trifle_period_us, 2);
+    this.trifle_pace = new Pace(trifle_periods_us, first_trifle_period_us);
     this.trifle_rung = this.trifle_pace.at;
     this.can_stay_awake = canStayAwake(software);
     this.trifle = null;
@@ -310,7 +311,7 @@ export class Gpu {
       this.pending -= 1;
       this.stayAwake(awake_ms);
       if (this.pending > 0) return;
-      this.trifle_rung = this.trifle_pace.next();
+      this.trifle_rung = this.trifle_pace.rungOf(this.waits + 2);
       this.hurry();
     };
     made.onMapped = () => {
@@ -357,7 +358,8 @@ export class Gpu {
     }
     readback.size = size;
     readback.ticket = ticket;
-    readback.rung = this.pace.next();
+    readback.rung = this.pace.rungOf(this.waits);
+    this.waits += 1;
     readback.since = performance.now();
     // Of those that began behind a time awake.
     readback.trifle_rung = this.pending === 0 && readback.since < this.awake_until ? this.trifle_rung : -1;
@@ -371,7 +373,7 @@ export class Gpu {
 
   startPoking() {
     this.wait_began = performance.now();
-    this.last_poke = this.wait_began;      // the readback's own command
+    this.last_poke = this.wait_began;      // a readback's own command looks, too
     if (!this.pokes_allowed) return;
     if (this.poking) this.hurry();
     else {
@@ -385,9 +387,10 @@ export class Gpu {
   pokeNext() {
     const is_far = this.pending > 0 && performance.now() - this.wait_began >= poke_fast_ms;
     if (this.turn_ms >= 1 || is_far) {
+      // Timers that set timers are put off to 4 ms: the next one is set behind a message.
       this.timer = setTimeout(() => {
         this.timer = 0;
-        this.poke();
+        this.channel.port2.postMessage(0);
       }, 1);
     } else this.channel.port2.postMessage(0);
   }

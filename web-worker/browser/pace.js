@@ -9,18 +9,18 @@ const better_by = 0.95;      // of the median; a longer period, which costs less
 const median = (values) => values.slice().sort((a, b) => a - b)[values.length >> 1];
 
 export class Pace {
-  // `periods_us`, ascending. `turn`: of the eight, to begin with. Two paces that judge the same waits try in others.
-  constructor(periods_us, first_us, turn = 0) {
+  // `periods_us`, ascending.
+  constructor(periods_us, first_us) {
     this.periods_us = periods_us;
     this.at = Math.max(0, periods_us.indexOf(first_us));
-    this.turn = turn;
     this.waits = periods_us.map(() => []);
   }
 
-  // The rung of the periods for the next wait.
-  next() {
-    this.turn = (this.turn + 1) % 8;
-    const step = this.turn === 3 ? -1 : this.turn === 7 ? 1 : 0;
+  // The rung of the periods for the wait of that number. Paces that judge the same waits count them from other numbers,
+  // 2 apart, so that one tries while the other does not.
+  rungOf(number) {
+    const turn = number % 8;
+    const step = turn === 3 ? -1 : turn === 7 ? 1 : 0;
     return Math.min(this.periods_us.length - 1, Math.max(0, this.at + step));
   }
 
