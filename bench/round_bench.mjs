@@ -75,6 +75,7 @@ const quantile = (values, share) => values.slice().sort((a, b) => a - b)[Math.fl
 const mean = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
 
 const folder = mkdtempSync(join(tmpdir(), "moex-rounds-"));
+process.on("exit", () => rmSync(folder, { recursive: true }));
 const trace = join(folder, "trace.json");
 const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--replicas", "1", "--check-answers",
   "off", "--hot-copies", "0", "--timeout-ms", "60000", "--trace", trace,
@@ -101,7 +102,6 @@ try {
 }
 
 const rounds = roundsOf(trace).slice(-seen.rounds);
-rmSync(folder, { recursive: true });
 const frame = rounds.map(({ frame_us }) => frame_us);
 const by_hub = rounds.map(({ hub_us }) => hub_us);
 if (with_header)

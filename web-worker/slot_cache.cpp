@@ -170,7 +170,7 @@ bool SlotCache::is_answer_near() const {
 
 // Once: end_use(), or whatever comes first, goes on.
 bool SlotCache::put_off_hints() {
-    hints_put_off_ = !hints_put_off_ && is_answer_near();
+    hints_put_off_ = !hints_put_off_ && !foreseen_.empty() && is_answer_near();
     return hints_put_off_;
 }
 

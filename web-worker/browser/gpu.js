@@ -132,7 +132,7 @@ export class Gpu {
     this.can_stay_awake = false;
     this.trifle = null;              // made when it is needed first
     this.trifles = 0;
-    this.waits = 0;                  // so far; their number
+    this.num_waits = 0;              // so far
     this.trifle_pace = null;
     this.trifle_rung = 0;            // until the next call
     this.awake_until = 0;
@@ -311,7 +311,7 @@ export class Gpu {
       this.pending -= 1;
       this.stayAwake(awake_ms);
       if (this.pending > 0) return;
-      this.trifle_rung = this.trifle_pace.rungOf(this.waits + 2);
+      this.trifle_rung = this.trifle_pace.rungOf(this.num_waits + 2);
       this.hurry();
     };
     made.onMapped = () => {
@@ -358,8 +358,8 @@ export class Gpu {
     }
     readback.size = size;
     readback.ticket = ticket;
-    readback.rung = this.pace.rungOf(this.waits);
-    this.waits += 1;
+    readback.rung = this.pace.rungOf(this.num_waits);
+    this.num_waits += 1;
     readback.since = performance.now();
     // Of those that began behind a time awake.
     readback.trifle_rung = this.pending === 0 && readback.since < this.awake_until ? this.trifle_rung : -1;

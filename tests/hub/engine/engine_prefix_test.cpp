@@ -1,8 +1,5 @@
 // What one generation takes over from another: fewer rows, and not a bit of difference.
-#include <future>
-
-#include "hub/engine/engine.h"
-#include "tests/hub/engine/engine_fixture.h"
+#include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
 namespace {
@@ -56,12 +53,6 @@ class CountingExperts : public ExpertBackend {
     std::uint32_t rows_ = 0;
 };
 
-struct PrefixOutcome {
-    std::vector<TokenId> ids;
-    std::vector<float> logprobs;
-    GenerationEnd end;
-};
-
 class EnginePrefixTest : public testing::Test {
   protected:
     EnginePrefixTest() : package_(test::tiny_package()), local_(package_, threads(), {}) {
@@ -85,11 +76,11 @@ class EnginePrefixTest : public testing::Test {
     }
     struct Pending {
         GenerationId id = 0;
-        std::future<PrefixOutcome> outcome;
+        std::future<Outcome> outcome;
     };
     Pending submit(GenerationRequest request) {
-        auto outcome = std::make_shared<PrefixOutcome>();
-        auto done = std::make_shared<std::promise<PrefixOutcome>>();
+        auto outcome = std::make_shared<Outcome>();
+        auto done = std::make_shared<std::promise<Outcome>>();
         Pending pending{.id = 0, .outcome = done->get_future()};
         const auto id = engine_->submit(std::move(request),
                                         {.on_token =
@@ -106,18 +97,16 @@ class EnginePrefixTest : public testing::Test {
         if (id.ok()) pending.id = *id;
         return pending;
     }
-    static std::vector<PrefixOutcome> get_all(std::vector<Pending>& pending) {
-        std::vector<PrefixOutcome> outcomes;
+    static std::vector<Outcome> get_all(std::vector<Pending>& pending) {
+        std::vector<Outcome> outcomes;
         for (Pending& one : pending) outcomes.push_back(one.outcome.get());
         return outcomes;
     }
-    PrefixOutcome solo(GenerationRequest request) {
-        return submit(std::move(request)).outcome.get();
-    }
+    Outcome solo(GenerationRequest request) { return submit(std::move(request)).outcome.get(); }
     // By an engine that never saw anything, while the other one rests: they share the decoder.
-    PrefixOutcome fresh(const GenerationRequest& request, KvDtype kv_dtype) {
+    Outcome fresh(const GenerationRequest& request, KvDtype kv_dtype) {
         Engine engine(*decoder_, local_, {.kv_dtype = kv_dtype, .prefix_cache = false});
-        auto outcome = std::make_shared<PrefixOutcome>();
+        auto outcome = std::make_shared<Outcome>();
         std::promise<void> done;
         EXPECT_TRUE(
             engine
@@ -131,9 +120,9 @@ class EnginePrefixTest : public testing::Test {
         done.get_future().wait();
         return *outcome;
     }
-    void expect_fresh(const GenerationRequest& request, const PrefixOutcome& outcome,
+    void expect_fresh(const GenerationRequest& request, const Outcome& outcome,
                       KvDtype kv_dtype = KvDtype::f32) {
-        const PrefixOutcome wanted = fresh(request, kv_dtype);
+        const Outcome wanted = fresh(request, kv_dtype);
         EXPECT_EQ(outcome.ids, wanted.ids);
         EXPECT_EQ(outcome.logprobs, wanted.logprobs);
     }
@@ -147,7 +136,7 @@ class EnginePrefixTest : public testing::Test {
 
 TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
     auto request = request_of(test::random_tokens(150, 256, 1), 21);
-    const PrefixOutcome first = solo(request);
+    const Outcome first = solo(request);
     EXPECT_EQ(first.end.stats.cached_tokens, 0u);
     EXPECT_EQ(experts_.take_rows(), 150u + 20);
 
@@ -156,7 +145,7 @@ TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
     next.prompt.insert(next.prompt.end(), first.ids.begin(), first.ids.end());
     const auto question = test::random_tokens(30, 256, 2);
     next.prompt.insert(next.prompt.end(), question.begin(), question.end());
-    const PrefixOutcome second = solo(next);
+    const Outcome second = solo(next);
     EXPECT_EQ(second.end.stats.cached_tokens, 160u);
     EXPECT_EQ(experts_.take_rows(), 201u - 160 + 20);
     expect_fresh(next, second);
@@ -170,7 +159,7 @@ TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
 
 TEST_F(EnginePrefixTest, KeysAndValuesOfFewerBitsAreTakenOverBitForBit) {
     const auto request = request_of(test::random_tokens(100, 256, 1), 12);
-    std::vector<PrefixOutcome> outcomes;
+    std::vector<Outcome> outcomes;
     for (const KvDtype dtype : {KvDtype::f16, KvDtype::int8}) {
         start({.kv_dtype = dtype});
         (void)solo(request);
@@ -187,7 +176,7 @@ TEST_F(EnginePrefixTest, AChangedTailReusesTheCommonPages) {
     for (const std::size_t changed : {0u, 15u, 16u, 63u, 98u, 99u}) {
         auto other = request;
         other.prompt[changed] ^= 1;
-        const PrefixOutcome outcome = solo(other);
+        const Outcome outcome = solo(other);
         EXPECT_EQ(outcome.end.stats.cached_tokens, changed / 16 * 16) << changed;
         expect_fresh(other, outcome);
     }
@@ -208,7 +197,7 @@ TEST_F(EnginePrefixTest, ChoicesOfOnePromptComputeItOnce) {
     }
     for (const auto& request : requests) pending.push_back(submit(request));
     experts_.set_open(true);
-    const std::vector<PrefixOutcome> outcomes = get_all(pending);
+    const std::vector<Outcome> outcomes = get_all(pending);
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
         EXPECT_EQ(outcomes[i].end.stats.cached_tokens, i == 0 ? 0u : 144u);
         expect_fresh(requests[i], outcomes[i]);
@@ -224,7 +213,7 @@ TEST_F(EnginePrefixTest, WhoFollowsACancelledOneComputesItself) {
     for (int i = 0; i < 3; ++i) pending.push_back(submit(request));
     engine_->cancel(pending[0].id);
     experts_.set_open(true);
-    const std::vector<PrefixOutcome> outcomes = get_all(pending);
+    const std::vector<Outcome> outcomes = get_all(pending);
     EXPECT_EQ(outcomes[0].end.reason, FinishReason::cancelled);
     expect_fresh(request, outcomes[1]);
     expect_fresh(request, outcomes[2]);
@@ -249,16 +238,16 @@ TEST_F(EnginePrefixTest, WhoComputedTheCachedPartIsNamed) {
 
     // One who was put out is not built upon any more.
     engine_->forget_worker(5);
-    const PrefixOutcome outcome = solo(request);
+    const Outcome outcome = solo(request);
     EXPECT_EQ(outcome.end.stats.cached_tokens, 0u);
     EXPECT_EQ(outcome.end.stats.workers, (std::vector<std::uint64_t>{3}));
 }
 
 TEST_F(EnginePrefixTest, ScoresOfAPromptAreComputed) {
     auto request = request_of(test::random_tokens(100, 256, 1), 1);
-    const PrefixOutcome plain = solo(request);
+    const Outcome plain = solo(request);
     request.prompt_logprobs = true;
-    const PrefixOutcome scored = solo(request);
+    const Outcome scored = solo(request);
     EXPECT_EQ(scored.end.stats.cached_tokens, 0u);
     EXPECT_EQ(scored.ids, plain.ids);
 }
@@ -291,7 +280,7 @@ TEST_F(EnginePrefixTest, AShortBudgetChangesNoAnswer) {
     std::vector<Pending> pending;
     for (const auto& request : requests) pending.push_back(submit(request));
     experts_.set_open(true);
-    const std::vector<PrefixOutcome> outcomes = get_all(pending);
+    const std::vector<Outcome> outcomes = get_all(pending);
     for (std::size_t i = 0; i < requests.size(); ++i) expect_fresh(requests[i], outcomes[i]);
     EXPECT_GT(engine_->counters().cached_tokens, 0u);
     EXPECT_GT(engine_->counters().preempted, 0u);
