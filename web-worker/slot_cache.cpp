@@ -11,9 +11,6 @@ constexpr std::uint64_t hint_bytes_a_turn = 2u << 20;
 // From memory to slots for hints, beside what is computed: one is copied while the next one waits
 // its turn, and a group that comes meanwhile waits for no more than these.
 constexpr std::uint64_t hint_transfers_at_once = 2;
-// A group that is over sooner is answered before anything is brought for a hint; beside a longer
-// one there is time.
-constexpr double short_group_ms = 1;
 }  // namespace
 
 // ---- what is held
@@ -162,20 +159,7 @@ Status SlotCache::place_group() {
     return {};
 }
 
-// What this thread does now is what the answer waits for.
-bool SlotCache::is_answer_near() const {
-    return num_running_ > 0 && usual_busy_ms_ < short_group_ms &&
-           platform_.now_ms() - busy_since_ms_ < short_group_ms;
-}
-
-// Once: end_use(), or whatever comes first, goes on.
-bool SlotCache::put_off_hints() {
-    hints_put_off_ = !hints_put_off_ && !foreseen_.empty() && is_answer_near();
-    return hints_put_off_;
-}
-
 Status SlotCache::begin_hints() {
-    if (put_off_hints()) return {};
     std::uint64_t placed_bytes = 0;
     while (!bringing() && !foreseen_.empty() &&
            fetching_.size() + unplaced_.size() < hints_at_once &&
@@ -349,7 +333,6 @@ void SlotCache::rank(Unit unit, Held& held) {
 
 void SlotCache::begin_use(std::span<const Unit> units) {
     ++clock_;
-    if (num_running_++ == 0) busy_since_ms_ = platform_.now_ms();
     // Those that hints brought on their way; a group's own have a load that waits.
     std::shared_ptr<Load> late;
     for (const Unit& unit : units) {
@@ -368,8 +351,6 @@ void SlotCache::begin_use(std::span<const Unit> units) {
 }
 
 void SlotCache::end_use(std::span<const Unit> units) {
-    if (--num_running_ == 0)
-        usual_busy_ms_ += (platform_.now_ms() - busy_since_ms_ - usual_busy_ms_) / 8;
     if (transfers_) {
         const std::uint64_t brought = report_.status.slots.brought;
         transfers_->answered(platform_.now_ms(), std::exchange(brought_, brought) != brought);

@@ -92,9 +92,9 @@ class SlotCache {
     void end_use(std::span<const Unit> units);
 
     // Will be asked for soon, the surest first: brought while no group waits for others, where it
-    // is worth its way (hint_judge.h), as long as hints pay (hint_trial.h), and behind an answer
-    // that is near. What is not held is passed over. `deadlines_ms`, as many or none: from now on,
-    // after which one is dropped; 0: it has none.
+    // is worth its way (hint_judge.h), as long as hints pay (hint_trial.h). What is not held is
+    // passed over. `deadlines_ms`, as many or none: from now on, after which one is dropped; 0: it
+    // has none.
     void foresee(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms = {});
     // Was asked for and will be again: brought as if it were foreseen, whatever hints are worth.
     void expect(Unit unit);
@@ -143,8 +143,6 @@ class SlotCache {
     Status place_what_came();
     Status place_group();
     Status begin_hints();
-    bool is_answer_near() const;
-    bool put_off_hints();
     bool has_expired(Unit unit);
     void count_hint(Unit unit);
     void finish(Status status);
@@ -174,10 +172,6 @@ class SlotCache {
     std::map<Unit, Bytes> unplaced_;  // here, and no slot is free
     std::uint64_t fetch_number_ = 0;
     bool goes_on_soon_ = false;
-    bool hints_put_off_ = false;
-    std::uint32_t num_running_ = 0;  // groups
-    double busy_since_ms_ = 0;       // while any runs
-    double usual_busy_ms_ = 0;       // from a group's begin to where none runs; on a GPU
     HintJudge judge_;
     HintTrial trial_;
     std::optional<TransferChoice> transfers_;  // who brings what lies in memory; none did yet

@@ -256,42 +256,6 @@ TEST(SlotCacheTest, HintsThatCostMoreThanTheySpareAreIgnored) {
     EXPECT_EQ(stage.status().errors, 0u);
 }
 
-// A hint comes while a group runs: beside a long one it is followed, behind a short one.
-TEST(SlotCacheTest, AnAnswerThatIsNearComesBeforeWhatAHintNames) {
-    TimedStage stage;
-    stage.remembers = true;
-    const SlotCounters& now = stage.status().slots;
-    std::uint16_t expert = 0;
-    // Hints that were followed before the answer.
-    const auto beside = [&](double took_ms) {
-        const std::uint64_t before = now.prefetched;
-        stage.give(encode_group_dispatch(group_of(++stage.asked, expert), false));
-        stage.hint({static_cast<std::uint16_t>(++expert % num_held)});
-        const std::uint64_t followed = now.prefetched - before;
-        stage.time_ms += took_ms;
-        EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), stage.limits).ok());
-        stage.run_until([&] { return now.prefetched > before; });
-        return followed;
-    };
-    // A second hint, or whatever comes before the answer, does not wait any more.
-    const auto twice = [&] {
-        const std::uint64_t before = now.prefetched;
-        stage.give(encode_group_dispatch(group_of(++stage.asked, expert), false));
-        stage.hint({static_cast<std::uint16_t>((expert + 1) % num_held)});
-        stage.hint({static_cast<std::uint16_t>(++expert % num_held)});
-        const std::uint64_t followed = now.prefetched - before;
-        stage.time_ms += 0.3;
-        EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), stage.limits).ok());
-        return followed;
-    };
-    stage.ask(expert = stage.slots);  // from here on each hint names one that lies in no slot
-    EXPECT_EQ(twice(), 1u);
-    for (int i = 0; i < 5; ++i) EXPECT_EQ(beside(0.3), 0u);
-    for (int i = 0; i < 5; ++i) (void)beside(30);
-    for (int i = 0; i < 5; ++i) EXPECT_EQ(beside(30), 1u);
-    EXPECT_EQ(stage.status().errors, 0u);
-}
-
 // An expert that lies in this machine's memory goes from there to a slot.
 TEST(SlotCacheTest, WhatLiesInMemoryIsNotFetched) {
     CacheStage stage;
