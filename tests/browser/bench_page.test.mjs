@@ -148,68 +148,6 @@ test("a GPU that may stay awake computes trifles for a while after an answer, an
   assert.equal(counts.lost, false);
 });
 
-test("with the longest period between pokes an answer finds a thread that rests", async (t) => {
-  const { page } = await openBench(t);
-  const { looks, pokes, waited_ms, last_ms } = await page.evaluate(async () => {
-    const { Gpu } = await import("/wasm/gpu.js");
-    let answered = null;
-    const gpu = new Gpu({ takeRead() {}, onRead: () => answered() });
-    await gpu.open();
-    const to = gpu.createBuffer(16, 2, "to");
-    const { buffer } = gpu.readback(to);
-    let answer = null;                                  // of the GPU process, which takes its time
-    buffer.mapAsync = () => new Promise((resolve) => { answer = resolve; });
-    buffer.getMappedRange = () => new ArrayBuffer(16);
-    let looks = 0;
-    gpu.poke = () => {
-      looks += 1;
-      Gpu.prototype.poke.call(gpu);
-    };
-
-    gpu.pace.at = gpu.pace.periods_us.length - 1;
-    const before_ms = performance.now();
-    gpu.readBuffer(to, 16, 1);
-    while (gpu.pokes < 3) await new Promise((resolve) => setTimeout(resolve));
-    const waited_ms = performance.now() - before_ms;
-    const read = new Promise((resolve) => { answered = resolve; });
-    answer();
-    await read;
-    const seen = { looks, pokes: gpu.pokes, waited_ms, last_ms: gpu.period_ms };
-    while (gpu.poking) await new Promise((resolve) => setTimeout(resolve));
-    gpu.close();
-    return seen;
-  });
-  assert.equal(last_ms, 1);
-  assert.ok(looks <= waited_ms + 2 && pokes <= looks, `${looks} looks, ${pokes} pokes in ${waited_ms} ms`);
-});
-
-test("a trifle waits until the GPU process has taken the one before", async (t) => {
-  const { page } = await openBench(t);
-  const seen = await page.evaluate(async () => {
-    const { Gpu } = await import("/wasm/gpu.js");
-    const gpu = new Gpu({});
-    await gpu.open();
-    gpu.can_stay_awake = gpu.may_stay_awake = true;
-    const rest = async () => { while (gpu.poking) await new Promise((resolve) => setTimeout(resolve)); };
-
-    let take = null;                                    // the first one is not taken
-    gpu.device.popErrorScope = () => new Promise((resolve) => { take = resolve; });
-    gpu.stayAwake(1e6);
-    gpu.startPoking();
-    while (!take) await new Promise((resolve) => setTimeout(resolve));
-    for (let i = 0; i < 50; i += 1) await new Promise((resolve) => setTimeout(resolve));
-    const held = gpu.trifles;
-    delete gpu.device.popErrorScope;
-    take(null);
-    await gpu.device.popErrorScope();                   // the scope that it left open
-    while (gpu.trifles < 3) await new Promise((resolve) => setTimeout(resolve));
-    gpu.close();
-    await rest();
-    return held;
-  });
-  assert.equal(seen, 1);
-});
-
 test("a GPU that may stay awake does so for a call that is foreseen, not for long, and not for ever in vain",
   async (t) => {
     const { page } = await openBench(t);
@@ -227,7 +165,6 @@ test("a GPU that may stay awake does so for a call that is foreseen, not for lon
         const { poking } = gpu;
         const ahead_ms = gpu.awake_until - performance.now();
         await rest();
-        while (gpu.trifle?.under_way) await new Promise((resolve) => setTimeout(resolve));
         return { poking, short: ahead_ms <= expected_ms_max, trifles: gpu.trifles - before };
       };
 

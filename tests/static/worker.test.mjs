@@ -7,14 +7,13 @@ import { fine } from "../../static/js/format.js";
 import { roundWords } from "../../static/js/join/words.js";
 import { onDemandWords, tierWords } from "../../static/js/status/on_demand.js";
 import { splitWords } from "../../static/js/status/split.js";
-import { Pace } from "../../web-worker/browser/pace.js";
+import { PokePace, periods_us } from "../../web-worker/browser/poke.js";
 
 // A machine whose waits depend on the period alone, and a worker that waits `count` times on it.
-const periods_us = [20, 50, 100, 200, 500, 1000];
 function settled(first_us, wait_of, count = 4000) {
-  const pace = new Pace(periods_us, first_us);
+  const pace = new PokePace(first_us);
   for (let i = 0; i < count; i += 1) {
-    const rung = pace.rungOf(i);
+    const rung = pace.next();
     pace.took(rung, wait_of(periods_us[rung], i));
   }
   return pace.period_us;
@@ -36,33 +35,6 @@ test("NoiseDoesNotDriveThePokesAway", () => {
   };
   const period = settled(50, (us_between) => (100 + us_between) * (1 + 0.2 * noise()) + (noise() < 0.05 ? 3000 : 0));
   assert.ok(period <= 50, `${period} us`);
-});
-
-// As pokes while an answer is awaited and trifles before it (gpu.js): each wait depends on both, and some two overlap.
-test("TwoPacesThatJudgeTheSameWaitsFindTheirWay", () => {
-  const trifle_periods_us = [125, 250, 500, 1000];
-  const waitOf = (poke, trifle) => {
-    const period = trifle_periods_us[trifle];
-    return 100 + periods_us[poke] + 20000 / period + period / 4;      // best at 250 to 500
-  };
-  for (const overlaps_every of [Infinity, 5, 7, 16]) {
-    const pokes = new Pace(periods_us, 500);
-    const trifles = new Pace(trifle_periods_us, 1000);
-    let waits = 0;
-    let trifle = trifles.at;
-    const wait = (poke, is_first) => {
-      pokes.took(poke, waitOf(poke, trifle));
-      if (is_first) trifles.took(trifle, waitOf(poke, trifle));
-      waits += 1;
-    };
-    for (let i = 1; i <= 4000; i += 1) {
-      wait(pokes.rungOf(waits), true);
-      if (i % overlaps_every === 0) wait(pokes.rungOf(waits), false);
-      trifle = trifles.rungOf(waits + 2);
-    }
-    assert.equal(pokes.period_us, 20, `${overlaps_every}`);
-    assert.ok([250, 500].includes(trifles.period_us), `${overlaps_every}: ${trifles.period_us} us`);
-  }
 });
 
 test("ShortTimesAreSaidInMicroseconds", () => {

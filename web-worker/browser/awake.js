@@ -2,13 +2,12 @@
 // to the GPU process and back cools down. For a few milliseconds after an answer it is therefore given a trifle to
 // compute every now and then, in the queue of the rounds. So it is when the hub foresees a call (PREFETCH): its answer
 // is looked for by a loop that runs already. Only where whoever lends the GPU allows it, and where a core is to spare
-// for the loop that asks. A trifle is some 0.1 ms of work for the GPU process, behind which a call that comes would
-// stand: one is under way at a time, and how often one is worth its time is found out (pace.js).
+// for the loop that asks. Fewer trifles get out of a call's way and let the clock fall, which costs more: with a third
+// of them the GPU takes 2 to 3 times as long (bench/results/tab_awake.nvidia-h100.csv).
 export const awake_ms = 4;            // after an answer; the next round of a text comes sooner
 export const expected_ms_max = 40;    // for a call that is foreseen
 export const expected_in_vain_max = 8;     // foreseen in a row without a call: then none is waited for until one comes
-export const trifle_periods_us = [125, 250, 500, 1000];
-export const first_trifle_period_us = 250;
+export const period_ms = 0.08;        // between trifles
 const cores_min = 8;
 
 // 32 lanes for some 50 us: a chain of sums that no compiler can shorten.
@@ -34,8 +33,6 @@ export class Trifle {
   constructor(device) {
     this.queue = device.queue;
     this.device = device;
-    this.under_way = false;
-    this.onTaken = () => { this.under_way = false; };
     const module = device.createShaderModule({ code: wgsl });
     this.pipeline = device.createComputePipeline({ layout: "auto", compute: { module, entryPoint: "main" } });
     const buffer = device.createBuffer({ size: 128, usage: GPUBufferUsage.STORAGE, label: "trifle" });
@@ -43,12 +40,7 @@ export class Trifle {
     this.group = device.createBindGroup({ layout: this.pipeline.getBindGroupLayout(0), entries });
   }
 
-  // Requires that none is under way.
   compute() {
-    this.under_way = true;
-    // Answered with the commands behind it when the GPU process has come so far, whether the GPU has or not.
-    this.device.pushErrorScope("validation");
-    this.device.popErrorScope().then(this.onTaken, this.onTaken);
     const encoder = this.device.createCommandEncoder();
     const pass = encoder.beginComputePass();
     pass.setPipeline(this.pipeline);

@@ -2,18 +2,15 @@
 // while it waits. Plain ES module; the WASM side sees it through bridge_library.js.
 
 import {
-  Trifle, awake_ms, canStayAwake, expected_in_vain_max, expected_ms_max, first_trifle_period_us, trifle_periods_us,
+  Trifle, awake_ms, canStayAwake, expected_in_vain_max, expected_ms_max, period_ms as trifle_period_ms,
 } from "./awake.js";
-import { Pace } from "./pace.js";
+import { PokePace, periods_us } from "./poke.js";
 
-// The GPU process notices finished work when a command arrives, and else about every 2 ms. Where the GPU needs less
-// than the way there, that is the readback's own command, and all that is done meanwhile is in the answer's way. While
-// a readback is pending longer, a 4-byte write is sent at a period that begins with this one and adapts to the machine
-// (pace.js); on a software adapter less often, since it takes the cores from the rasteriser.
-const poke_periods_us = [20, 50, 100, 200, 500, 1000];
-const poke_period_us = { hardware: 100, software: 200 };
-// After this long the answer is not near: the pokes come from a timer instead of a message loop. So do pokes and
-// trifles of the longest period: this thread rests then.
+// The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is
+// pending, a 4-byte write is sent at a period that begins with this one and adapts to the machine (poke.js); on a
+// software adapter less often, since it takes the cores from the rasteriser.
+const poke_period_us = { hardware: 20, software: 200 };
+// After this long the answer is not near: the pokes come from a timer instead of a message loop.
 const poke_fast_ms = 6;
 
 // One submission of so many is timed on the GPU. Browsers round its clock to 0.1 ms, so one says little; the mean of
@@ -125,16 +122,12 @@ export class Gpu {
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.poke();
     this.poking = false;
-    this.timer = 0;                  // that pokes next, in place of the channel
     this.pokes = 0;
     this.pokes_allowed = true;       // a bench asks what they bring
     this.may_stay_awake = false;     // whoever lends it says so
     this.can_stay_awake = false;
     this.trifle = null;              // made when it is needed first
     this.trifles = 0;
-    this.num_waits = 0;              // so far
-    this.trifle_pace = null;
-    this.trifle_rung = 0;            // until the next call
     this.awake_until = 0;
     this.expected = 0;               // calls that were foreseen since the last one came
     this.word = new Uint32Array(1);
@@ -178,10 +171,8 @@ export class Gpu {
 
     const info = adapter.info ?? {};
     const software = isSoftware(adapter, info);
-    this.pace = new Pace(poke_periods_us, software ? poke_period_us.software : poke_period_us.hardware);
+    this.pace = new PokePace(software ? poke_period_us.software : poke_period_us.hardware);
     this.period_ms = this.pace.period_us / 1000;
-    this.trifle_pace = new Pace(trifle_periods_us, first_trifle_period_us);
-    this.trifle_rung = this.trifle_pace.at;
     this.can_stay_awake = canStayAwake(software);
     this.trifle = null;
     return {
@@ -305,20 +296,15 @@ export class Gpu {
     const known = this.readbacks.get(buffer);
     if (known) return known;
 
-    const made = { buffer, size: 0, ticket: 0, rung: 0, trifle_rung: -1, since: 0 };
+    const made = { buffer, size: 0, ticket: 0, rung: 0, since: 0 };
     const settle = () => {
       if (this.device !== device) return;
       this.pending -= 1;
       this.stayAwake(awake_ms);
-      if (this.pending > 0) return;
-      this.trifle_rung = this.trifle_pace.rungOf(this.num_waits + 2);
-      this.hurry();
     };
     made.onMapped = () => {
-      const took_ms = performance.now() - made.since;
-      this.pace.took(made.rung, took_ms);
-      if (made.trifle_rung >= 0) this.trifle_pace.took(made.trifle_rung, took_ms);
       settle();
+      this.pace.took(made.rung, performance.now() - made.since);
       // Taken before the unmap, straight to where the WASM reads it.
       this.copies += 1;
       this.events.takeRead(new Uint8Array(buffer.getMappedRange(0, made.size)));
@@ -358,12 +344,9 @@ export class Gpu {
     }
     readback.size = size;
     readback.ticket = ticket;
-    readback.rung = this.pace.rungOf(this.num_waits);
-    this.num_waits += 1;
+    readback.rung = this.pace.next();
     readback.since = performance.now();
-    // Of those that began behind a time awake.
-    readback.trifle_rung = this.pending === 0 && readback.since < this.awake_until ? this.trifle_rung : -1;
-    this.period_ms = poke_periods_us[readback.rung] / 1000;
+    this.period_ms = periods_us[readback.rung] / 1000;
     this.pending += 1;
     this.expected = 0;
     this.promises += 1;
@@ -373,33 +356,10 @@ export class Gpu {
 
   startPoking() {
     this.wait_began = performance.now();
-    this.last_poke = this.wait_began;      // a readback's own command looks, too
-    if (!this.pokes_allowed) return;
-    if (this.poking) this.hurry();
-    else {
-      this.poking = true;
-      this.pokeNext();
-    }
-  }
-  // Between pokes while an answer is awaited, between trifles else.
-  get turn_ms() { return this.pending > 0 ? this.period_ms : trifle_periods_us[this.trifle_rung] / 1000; }
-  // Calls poke() soon: one way or the other, while `poking`.
-  pokeNext() {
-    const is_far = this.pending > 0 && performance.now() - this.wait_began >= poke_fast_ms;
-    if (this.turn_ms >= 1 || is_far) {
-      // Timers that set timers are put off to 4 ms: the next one is set behind a message.
-      this.timer = setTimeout(() => {
-        this.timer = 0;
-        this.channel.port2.postMessage(0);
-      }, 1);
-    } else this.channel.port2.postMessage(0);
-  }
-  // There is something else to do than to wait for the timer.
-  hurry() {
-    if (!this.timer) return;
-    clearTimeout(this.timer);
-    this.timer = 0;
-    this.pokeNext();
+    if (this.poking || !this.pokes_allowed) return;
+    this.poking = true;
+    this.last_poke = this.wait_began;
+    this.channel.port2.postMessage(0);
   }
   poke() {
     const now = performance.now();
@@ -408,16 +368,17 @@ export class Gpu {
       this.poking = false;
       return;
     }
-    const is_due = now - this.last_poke >= 0.9 * this.turn_ms;      // timers may be early
-    if (is_due && waits) {
+    if (now - this.last_poke >= (waits ? this.period_ms : trifle_period_ms)) {
       this.last_poke = now;
-      this.pokes += 1;
-      this.device.queue.writeBuffer(this.scratch, 0, this.word);
-    } else if (is_due && !this.trifle.under_way) {
-      this.last_poke = now;
-      this.trifles += 1;
-      this.trifle.compute();
+      if (waits) {
+        this.pokes += 1;
+        this.device.queue.writeBuffer(this.scratch, 0, this.word);
+      } else {
+        this.trifles += 1;
+        this.trifle.compute();
+      }
     }
-    this.pokeNext();
+    if (!waits || now - this.wait_began < poke_fast_ms) this.channel.port2.postMessage(0);
+    else setTimeout(() => this.poke(), 1);
   }
 }

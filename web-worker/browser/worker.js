@@ -102,7 +102,6 @@ Object.assign(mx, {
     status.pokes = gpu.pokes;
     status.trifles = gpu.trifles;
     status.poke_period_us = gpu.pace?.period_us ?? 0;
-    status.trifle_period_us = gpu.trifle_pace?.period_us ?? 0;
     // What the border between the socket, the WASM and the GPU cost so far: a test counts it by rounds.
     status.border = { copies: host.copies + gpu.copies, mallocs: host.mallocs, promises: gpu.promises };
     status.retry_at = performance.timeOrigin + status.retry_at_ms;      // a time of day, which the page shares
