@@ -11,6 +11,7 @@
 //   transfer     the same by the GPU itself, from pages that it was told of, as experts on demand
 //                come; none where it cannot. transfer_beside: while it copies 2 GB of its own
 //                memory
+//   transfer_call  what one copy's beginning takes of the thread that asks for it
 //   row_round    4 KB written and submitted, 4 bytes read back; row_round_beside: while experts
 //                come all the time. --link on: upload and these, nothing else
 //   read         a kernel that only reads: gb_s is the bound of the others
@@ -331,13 +332,15 @@ class Bench {
         const Bytes row(4096);
         const std::uint64_t expert_bytes = experts.size() / 8 / 4 * 4;
         std::uint64_t last = 0, before_last = 0;  // of the newest transfers, and of those before
-        std::vector<double> times;
+        std::vector<double> times, calls;
         for (std::uint32_t i = 0; i < options_.rounds; ++i) {
             for (int more = 0; more < 2 && beside && device_.transferred(before_last, false);
                  ++more) {
                 before_last = last;
+                const auto began = Clock::now();
                 for (std::uint64_t at = 0; at + expert_bytes <= experts.size(); at += expert_bytes)
                     last = device_.transfer(target, at, experts.subspan(at, expert_bytes), [] {});
+                calls.push_back(us_since(began) / 8);
             }
             const auto started = Clock::now();
             device_.write_buffer(rows, 0, row);
@@ -345,8 +348,13 @@ class Bench {
             times.push_back(us_since(started));
         }
         device_.transferred(last, true);
-        std::printf("%s,,,1,,%.1f,%.1f,%.1f,,,,\n", beside ? "row_round_beside" : "row_round",
-                    quantile(times, 0.1), quantile(times, 0.5), quantile(times, 0.99));
+        print_times(beside ? "row_round_beside" : "row_round", times);
+        if (beside) print_times("transfer_call", calls);
+    }
+
+    static void print_times(const char* what, const std::vector<double>& times) {
+        std::printf("%s,,,1,,%.1f,%.1f,%.1f,,,,\n", what, quantile(times, 0.1),
+                    quantile(times, 0.5), quantile(times, 0.99));
         std::fflush(stdout);
     }
 

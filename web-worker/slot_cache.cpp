@@ -8,9 +8,9 @@ namespace {
 constexpr std::size_t hints_at_once = 4;  // on their way
 // From memory to slots for hints, a turn of the loop: a call that came meanwhile waits no longer.
 constexpr std::uint64_t hint_bytes_a_turn = 2u << 20;
-// From memory to slots for hints, beside what is computed: one is copied while the next one waits
-// its turn, and a group that comes meanwhile waits for no more than these.
-constexpr std::uint64_t hint_transfers_at_once = 2;
+// From memory to slots for hints, beside what is computed: they go to the queue of transfers
+// together, and a group that comes meanwhile waits for no more than these.
+constexpr std::uint64_t hint_transfers_at_once = 4;
 }  // namespace
 
 // ---- what is held
@@ -220,7 +220,8 @@ Status SlotCache::place(Unit unit, const HeldBlob& blob) {
                     if (!life.alive()) return;
                     if (for_hint) --hint_transfers_;
                     is_there(unit);
-                    go_on();
+                    // Several are often over at once.
+                    bringing() ? go_on() : go_on_soon();
                 }));
     if (on_its_way) ++report_.status.slots.by_gpu;
     if (on_its_way && for_hint) ++hint_transfers_;

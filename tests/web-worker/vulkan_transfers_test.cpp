@@ -3,12 +3,16 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
+#include <vector>
 
 #include "tests/support/must.h"
 #include "tests/support/posted_loop.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
+#include "web-worker/gpu/vulkan/vulkan_memory.h"
+#include "web-worker/gpu/vulkan/vulkan_transfers.h"
 
 namespace moex::gpu {
 namespace {
@@ -147,6 +151,118 @@ TEST_F(VulkanTransfersTest, ADeviceThatGoesTellsNobodyOfWhatIsUnderWay) {
     device_.reset();
     EXPECT_EQ(num_done_, 0u) << "by nobody but the loop";
 }
+
+// A queue of its own, which a thread gives copies to, and the kernels' queue, which only the owner
+// may use: lavapipe has just one.
+class TransferQueueTest : public testing::TestWithParam<bool> {
+  protected:
+    TransferQueueTest() {
+        void* const mapped = mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (mapped == MAP_FAILED) throw std::runtime_error("no memory");
+        memory_ = {static_cast<std::uint32_t*>(mapped), memory_bytes / 4};
+        std::iota(memory_.begin(), memory_.end(), 1u);
+    }
+    ~TransferQueueTest() override {
+        transfers_.reset();
+        free_buffer(device_, target_);
+        if (device_ != VK_NULL_HANDLE) vkDestroyDevice(device_, nullptr);
+        munmap(memory_.data(), memory_bytes);
+    }
+    void SetUp() override {
+        if (adapter_.shared_page_bytes == 0) GTEST_SKIP() << "it reads no memory of this process";
+        ASSERT_EQ(make_device(), VK_SUCCESS);
+        VkPhysicalDeviceMemoryProperties memory;
+        vkGetPhysicalDeviceMemoryProperties(adapter_.device, &memory);
+        const Status made = allocate_buffer(target_, device_, memory, memory_bytes,
+                                            VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+                                            VulkanMemory::readback);
+        ASSERT_TRUE(made.ok());
+        VkQueue queue = VK_NULL_HANDLE;
+        vkGetDeviceQueue(device_, adapter_.transfer_family, 0, &queue);
+        transfers_ = std::make_unique<VulkanTransfers>(
+            device_, queue, GetParam(), loop_.poster(),
+            [](const Error& error) { FAIL() << error.message; });
+        ASSERT_TRUE(transfers_->open(adapter_).ok());
+        ASSERT_TRUE(transfers_->share(std::as_bytes(memory_)).ok());
+    }
+    VkResult make_device() {
+        const float priority = 1.0f;
+        VkDeviceQueueCreateInfo queue{.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
+        queue.queueFamilyIndex = adapter_.transfer_family;
+        queue.queueCount = 1;
+        queue.pQueuePriorities = &priority;
+        VkPhysicalDeviceTimelineSemaphoreFeatures timeline{
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES};
+        timeline.timelineSemaphore = VK_TRUE;
+        const char* const extensions[] = {VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME,
+                                          VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME};
+        VkDeviceCreateInfo info{.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO};
+        info.pNext = &timeline;
+        info.queueCreateInfoCount = 1;
+        info.pQueueCreateInfos = &queue;
+        info.enabledExtensionCount = 2;
+        info.ppEnabledExtensionNames = extensions;
+        return vkCreateDevice(adapter_.device, &info, nullptr, &device_);
+    }
+
+    ByteView piece(std::size_t index) const {
+        return std::as_bytes(std::span(memory_)).subspan(index * piece_bytes, piece_bytes);
+    }
+    bool lies_at(std::size_t from, std::size_t to) const {
+        return std::ranges::equal(piece(from),
+                                  ByteView(target_.mapped + to * piece_bytes, piece_bytes));
+    }
+
+    test::PostedLoop loop_;
+    const VulkanAdapter adapter_ = test::must(choose_vulkan_adapter(""));
+    VkDevice device_ = VK_NULL_HANDLE;
+    VulkanBuffer target_;
+    std::unique_ptr<VulkanTransfers> transfers_;
+    std::span<std::uint32_t> memory_;
+};
+
+// In bursts of any length; what one begins is not asked for again before it is over.
+TEST_P(TransferQueueTest, EachIsToldOnceInItsTurnAndLiesThere) {
+    std::vector<std::uint64_t> told;
+    std::uint64_t asked = 0;
+    for (std::size_t burst = 0; burst < 120; ++burst) {
+        for (std::size_t i = 0; i <= burst % 7; ++i) {
+            const std::size_t at = asked % num_pieces;
+            const std::uint64_t number = transfers_->copy(
+                piece(at), target_.buffer, (num_pieces - 1 - at) * piece_bytes,
+                [this, &told, at, number = asked + 1] {
+                    EXPECT_TRUE(transfers_->is_over(number));
+                    EXPECT_TRUE(lies_at(at, num_pieces - 1 - at));
+                    told.push_back(number);
+                });
+            EXPECT_EQ(number, ++asked);
+        }
+        if (burst % 3 == 0) transfers_->give(asked);
+        if (burst % 5 == 0) EXPECT_TRUE(transfers_->is_over(asked, true));
+        while (asked > told.size() + num_pieces / 2) loop_.run_one();
+    }
+    while (told.size() < asked) loop_.run_one();
+    for (std::size_t i = 0; i < told.size(); ++i) EXPECT_EQ(told[i], i + 1);
+}
+
+TEST_P(TransferQueueTest, ItGoesWithWhatItWasAskedForJustNow) {
+    for (std::size_t i = 0; i < num_pieces; ++i)
+        transfers_->copy(piece(i), target_.buffer, i * piece_bytes,
+                         [] { FAIL() << "nobody is told behind its end"; });
+    transfers_.reset();
+}
+
+TEST_P(TransferQueueTest, UnsharingWaitsForWhatWasAskedForJustNow) {
+    for (std::size_t i = 0; i < num_pieces; ++i)
+        transfers_->copy(piece(i), target_.buffer, i * piece_bytes, [] {});
+    transfers_->unshare(std::as_bytes(memory_));
+    EXPECT_FALSE(transfers_->is_shared(piece(0)));
+    for (std::size_t i = 0; i < num_pieces; ++i) EXPECT_TRUE(lies_at(i, i)) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Queues, TransferQueueTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "OfKernels" : "OfItsOwn"; });
 
 }  // namespace
 }  // namespace moex::gpu

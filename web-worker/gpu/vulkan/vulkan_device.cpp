@@ -120,7 +120,9 @@ class VulkanDevice : public Device {
         if (chosen_.shared_page_bytes == 0) return;
         VkQueue queue = VK_NULL_HANDLE;
         vkGetDeviceQueue(device_, chosen_.transfer_family, 0, &queue);
-        auto transfers = std::make_unique<VulkanTransfers>(device_, queue, post_);
+        auto transfers = std::make_unique<VulkanTransfers>(
+            device_, queue, queue == queue_, post_,
+            [this](const Error& error) { submissions_->die(loss_of(error)); });
         if (transfers->open(chosen_).ok()) transfers_ = std::move(transfers);
     }
 
@@ -146,6 +148,7 @@ class VulkanDevice : public Device {
 
     ~VulkanDevice() override {
         if (device_ == VK_NULL_HANDLE) return;
+        if (transfers_) transfers_->finish();
         if (submissions_) submissions_->close();
         transfers_.reset();
         submissions_.reset();
@@ -197,6 +200,7 @@ class VulkanDevice : public Device {
     void destroy_buffer(BufferId id) override {
         if (id.value == 0 || id.value > buffers_.size() || !buffers_[id.value - 1].used) return;
         submissions_->flush();
+        if (transfers_) transfers_->finish();
         vkDeviceWaitIdle(device_);  // rare: at the end of a self-test, or of the worker
         VulkanBuffer& buffer = buffers_[id.value - 1];
         counters_.buffer_bytes -= buffer.size_bytes;
@@ -222,22 +226,18 @@ class VulkanDevice : public Device {
         if (submissions_->is_dead() || !transfers_ || !transfers_->is_shared(bytes)) return 0;
         const VulkanBuffer& target = buffers_[id.value - 1];
         submissions_->finish(target.written_by);
-        const Result<std::uint64_t> number = transfers_->copy(bytes, target.buffer, offset_bytes,
-                                                              std::move(done));
-        if (!number.ok()) {
-            submissions_->die(loss_of(number.error()));
-            return 0;
-        }
         ++counters_.transfers;
         counters_.bytes_transferred += bytes.size();
-        return *number;
+        return transfers_->copy(bytes, target.buffer, offset_bytes, std::move(done));
     }
     bool is_shared() const override {
         return chosen_.has_memory_budget && !chosen_.software &&
                !is_alone(chosen_.device, idle_share_max, idle_bytes_max);
     }
     void await_transfer(std::uint64_t number) override {
-        if (number > 0) submissions_->await(transfers_->over(), number);
+        if (number == 0) return;
+        transfers_->give(number);
+        submissions_->await(transfers_->over(), number);
     }
     bool transferred(std::uint64_t number, bool wait) override {
         return number == 0 || (transfers_ && transfers_->is_over(number, wait));

@@ -1,6 +1,7 @@
 #include "web-worker/gpu/vulkan/vulkan_transfers.h"
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -44,6 +45,7 @@ Status VulkanTransfers::open(const VulkanAdapter& adapter) {
     semaphore.pNext = &type;
     MOEX_VULKAN(vkCreateSemaphore(device_, &semaphore, nullptr, &over_), "vkCreateSemaphore");
 
+    if (!is_kernels_) giver_ = std::thread([this] { give_copies(); });
     waiter_ = std::thread([this] { wait_for_copies(); });
     return {};
 }
@@ -53,7 +55,9 @@ VulkanTransfers::~VulkanTransfers() {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
     }
-    wake_.notify_all();
+    wake_giver_.notify_all();
+    wake_waiter_.notify_all();
+    if (giver_.joinable()) giver_.join();
     if (waiter_.joinable()) waiter_.join();
 
     vkQueueWaitIdle(queue_);
@@ -113,7 +117,7 @@ Status VulkanTransfers::share(ByteView bytes) {
 void VulkanTransfers::unshare(ByteView bytes) {
     const auto found = memories_.find(bytes.data());
     if (found == memories_.end()) return;
-    is_over(last_, true);
+    finish();
     free(found->second);
     memories_.erase(found);
 }
@@ -129,6 +133,20 @@ VulkanTransfers::Memories::const_iterator VulkanTransfers::find(ByteView bytes) 
     const auto found = std::prev(behind);
     const ByteView shared = found->second.bytes;
     return bytes.data() + bytes.size() <= shared.data() + shared.size() ? found : memories_.end();
+}
+
+std::uint64_t VulkanTransfers::copy(ByteView bytes, VkBuffer target, std::uint64_t offset_bytes,
+                                    std::function<void()> done) {
+    const Memory& source = find(bytes)->second;
+    const VkBufferCopy region{static_cast<VkDeviceSize>(bytes.data() - source.bytes.data()),
+                              offset_bytes, bytes.size()};
+    {
+        const std::lock_guard lock(mutex_);
+        asked_.push_back({++last_, source.buffer, target, region, std::move(done)});
+        if (asked_.size() == 1) wake_giver_.notify_one();
+    }
+    if (is_kernels_) give(last_);
+    return last_;
 }
 
 // One whose copy is over, or a new one.
@@ -147,44 +165,82 @@ Result<VkCommandBuffer> VulkanTransfers::commands() {
     return made;
 }
 
-Result<std::uint64_t> VulkanTransfers::copy(ByteView bytes, VkBuffer target,
-                                            std::uint64_t offset_bytes,
-                                            std::function<void()> done) {
-    const Memory& source = find(bytes)->second;
+Result<VkCommandBuffer> VulkanTransfers::record(const Asked& asked) {
     MOEX_ASSIGN(recorded, commands());
     VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
     begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
     MOEX_VULKAN(vkBeginCommandBuffer(recorded, &begin), "vkBeginCommandBuffer");
-    const VkBufferCopy region{static_cast<VkDeviceSize>(bytes.data() - source.bytes.data()),
-                              offset_bytes, bytes.size()};
-    vkCmdCopyBuffer(recorded, source.buffer, target, 1, &region);
+    vkCmdCopyBuffer(recorded, asked.source, asked.target, 1, &asked.region);
     MOEX_VULKAN(vkEndCommandBuffer(recorded), "vkEndCommandBuffer");
+    return recorded;
+}
 
-    const std::uint64_t number = last_ + 1;
-    VkTimelineSemaphoreSubmitInfo timeline{
-        .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
-    timeline.signalSemaphoreValueCount = 1;
-    timeline.pSignalSemaphoreValues = &number;
-    VkSubmitInfo info{.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO};
-    info.pNext = &timeline;
-    info.commandBufferCount = 1;
-    info.pCommandBuffers = &recorded;
-    info.signalSemaphoreCount = 1;
-    info.pSignalSemaphores = &over_;
-    MOEX_VULKAN(vkQueueSubmit(queue_, 1, &info, VK_NULL_HANDLE), "vkQueueSubmit");
-
-    last_ = number;
-    used_.push_back({recorded, number});
+// All of them in one call: each counts by itself, and all are told when the last is over.
+Status VulkanTransfers::give_asked() {
+    const std::lock_guard queue_lock(queue_mutex_);
+    std::vector<Asked> all;
     {
         const std::lock_guard lock(mutex_);
-        pending_.push_back({number, std::move(done)});
+        all.swap(asked_);
     }
-    wake_.notify_one();
-    return number;
+    if (all.empty()) return {};
+
+    std::vector<VkCommandBuffer> recorded(all.size());
+    std::vector<VkTimelineSemaphoreSubmitInfo> numbers(all.size());
+    std::vector<VkSubmitInfo> infos(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        MOEX_ASSIGN(commands, record(all[i]));
+        recorded[i] = commands;
+        used_.push_back({commands, all[i].number});
+        numbers[i] = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
+        numbers[i].signalSemaphoreValueCount = 1;
+        numbers[i].pSignalSemaphoreValues = &all[i].number;
+        infos[i] = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO};
+        infos[i].pNext = &numbers[i];
+        infos[i].commandBufferCount = 1;
+        infos[i].pCommandBuffers = &recorded[i];
+        infos[i].signalSemaphoreCount = 1;
+        infos[i].pSignalSemaphores = &over_;
+    }
+    MOEX_VULKAN(vkQueueSubmit(queue_, static_cast<std::uint32_t>(infos.size()), infos.data(),
+                              VK_NULL_HANDLE),
+                "vkQueueSubmit");
+    given_ = all.back().number;
+    {
+        const std::lock_guard lock(mutex_);
+        Pending& pending = pending_.emplace_back();
+        pending.last = all.back().number;
+        for (Asked& asked : all) pending.done.push_back(std::move(asked.done));
+    }
+    wake_waiter_.notify_one();
+    return {};
+}
+
+void VulkanTransfers::give(std::uint64_t number) {
+    if (number <= given_) return;
+    const Status given = give_asked();
+    if (given.ok() || lost_.exchange(true)) return;
+    post_([this, error = given.error(), life = life_.watch()] {
+        if (life.alive()) failed_(error);
+    });
+}
+
+void VulkanTransfers::give_copies() {
+    for (;;) {
+        std::uint64_t newest = 0;
+        {
+            std::unique_lock lock(mutex_);
+            wake_giver_.wait(lock, [this] { return stopping_ || !asked_.empty(); });
+            if (stopping_) return;
+            newest = asked_.back().number;
+        }
+        give(newest);
+    }
 }
 
 bool VulkanTransfers::is_over(std::uint64_t number, bool wait) {
     if (number <= known_over_) return true;
+    if (wait) give(number);
     // It looks instead of sleeping: where two threads sleep until the same copy is over, NVIDIA's
     // driver wakes one of them 5 or 10 ms later.
     const auto gives_up = Clock::now() + patience;
@@ -192,18 +248,18 @@ bool VulkanTransfers::is_over(std::uint64_t number, bool wait) {
         std::uint64_t value = 0;
         if (counter_value_(device_, over_, &value) != VK_SUCCESS) return false;
         known_over_ = value;
-        if (!wait || number <= known_over_) break;
+        if (!wait || lost_ || number <= value) return number <= value;
         std::this_thread::yield();
     } while (Clock::now() < gives_up);
-    return number <= known_over_;
+    return false;
 }
 
 void VulkanTransfers::wait_for_copies() {
     std::unique_lock lock(mutex_);
     for (;;) {
-        wake_.wait(lock, [&] { return stopping_ || !pending_.empty(); });
+        wake_waiter_.wait(lock, [&] { return stopping_ || !pending_.empty(); });
         if (stopping_) return;
-        const std::uint64_t oldest = pending_.front().number;
+        const std::uint64_t oldest = pending_.front().last;
         lock.unlock();
 
         VkSemaphoreWaitInfo info{.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO};
@@ -215,10 +271,12 @@ void VulkanTransfers::wait_for_copies() {
         lock.lock();
         if (result == VK_TIMEOUT || stopping_) continue;
         if (result != VK_SUCCESS) return;  // the device is lost: its owner learns it elsewhere
-        std::function<void()> done = std::move(pending_.front().done);
+        const auto done = std::make_shared<Done>(std::move(pending_.front().done));
         pending_.pop_front();
         lock.unlock();
-        if (done) post_(std::move(done));
+        post_([done] {
+            for (const auto& one : *done) one();
+        });
         lock.lock();
     }
 }
