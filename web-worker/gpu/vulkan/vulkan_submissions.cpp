@@ -115,12 +115,11 @@ void VulkanSubmissions::write_part(VulkanBuffer& target, std::uint64_t offset_by
         free_buffer(device_, slot.staging);
         std::uint64_t size_bytes = staging_bytes_min;
         while (size_bytes < bytes.size()) size_bytes *= 2;
-        const Status made = allocate_buffer(slot.staging, device_, memory_, size_bytes,
-                                            VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
-                                            VulkanMemory::staging);
+        const Status made = make_staging(slot.staging, size_bytes);
         if (!made.ok()) return die(loss_of(made.error()));
     }
 
+    // Written from front to back and never read: it may lie behind the link.
     std::memcpy(slot.staging.mapped + slot.staged_bytes, bytes.data(), bytes.size());
     const VkBufferCopy region{slot.staged_bytes, offset_bytes, bytes.size()};
     vkCmdCopyBuffer(slot.commands, slot.staging.buffer, target.buffer, 1, &region);
@@ -128,6 +127,29 @@ void VulkanSubmissions::write_part(VulkanBuffer& target, std::uint64_t offset_by
     slot.staged_bytes += (bytes.size() + 15) / 16 * 16;
     // On its way while the next is staged, and before anything asks for it.
     if (slot.staged_bytes >= upload_bytes_min) flush();
+}
+
+// In the GPU's own memory where it is small and the host sees all of that: an expert is written in
+// two thirds of the time, and a round's rows are there when the GPU asks for them.
+Status VulkanSubmissions::make_staging(VulkanBuffer& out, std::uint64_t size_bytes) {
+    if (size_bytes == staging_bytes_min && sees_device_memory()) {
+        const Status made = allocate_buffer(out, device_, memory_, size_bytes,
+                                            VK_BUFFER_USAGE_TRANSFER_SRC_BIT, VulkanMemory::shared);
+        if (made.ok()) return {};
+    }
+    return allocate_buffer(out, device_, memory_, size_bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
+                           VulkanMemory::staging);
+}
+
+// All of it: not through the small window that others need, too.
+bool VulkanSubmissions::sees_device_memory() const {
+    constexpr std::uint64_t window_bytes = 256u << 20;
+    constexpr VkMemoryPropertyFlags both = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT |
+                                           VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                           VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    const auto type = memory_type(memory_, ~0u, both);
+    return !adapter_.software && type &&
+           memory_.memoryHeaps[memory_.memoryTypes[*type].heapIndex].size > window_bytes;
 }
 
 // The slot that records now; takes a finished one or makes a new one. Never waits.

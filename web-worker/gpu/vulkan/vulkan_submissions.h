@@ -102,6 +102,8 @@ class VulkanSubmissions {
     };
 
     void write_part(VulkanBuffer& target, std::uint64_t offset_bytes, ByteView bytes);
+    Status make_staging(VulkanBuffer& out, std::uint64_t size_bytes);
+    bool sees_device_memory() const;
     Slot& open_slot();
     Status make(Slot& slot);
     void bound_uploads(const Slot& slot);
