@@ -77,10 +77,11 @@ void StatusReport::add_round(double round_ms, double gpu_us) {
 }
 
 double StatusReport::quantile(double Round::*figure, std::size_t percent) const {
-    std::vector<double> sorted;
-    for (const Round& round : rounds_) sorted.push_back(round.*figure);
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[std::min(sorted.size() - 1, sorted.size() * percent / 100)];
+    std::vector<double> all;
+    for (const Round& round : rounds_) all.push_back(round.*figure);
+    const std::size_t at = std::min(all.size() - 1, all.size() * percent / 100);
+    std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(at), all.end());
+    return all[at];
 }
 
 }  // namespace moex

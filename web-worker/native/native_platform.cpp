@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/life_guard.h"
 #include "protocol/spin_wait.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/native/asio.h"
@@ -97,15 +98,24 @@ class NativePlatform : public Platform {
                    std::chrono::steady_clock::now().time_since_epoch())
             .count();
     }
+    // At once is a turn of the loop: the clock need not be asked, nor the kernel.
     std::uint64_t set_timer(double delay_ms, std::function<void()> function) override {
         const std::uint64_t id = ++last_timer_;
-        auto timer = std::make_unique<asio::steady_timer>(
+        const auto fire = [this, id] {
+            if (const auto due = timers_.extract(id)) due.mapped().function();
+        };
+        Timer& timer = timers_[id] = {std::move(function), nullptr};
+        if (delay_ms <= 0) {
+            post([this, fire, life = life_.watch()] {
+                if (life.alive()) fire();
+            });
+            return id;
+        }
+        timer.clock = std::make_unique<asio::steady_timer>(
             io_, std::chrono::microseconds(static_cast<std::int64_t>(delay_ms * 1000)));
-        timer->async_wait([this, id, function = std::move(function)](NetError error) {
-            if (error || timers_.erase(id) == 0) return;
-            function();
+        timer.clock->async_wait([fire](NetError error) {
+            if (!error) fire();
         });
-        timers_[id] = std::move(timer);
         return id;
     }
     void clear_timer(std::uint64_t timer) override { timers_.erase(timer); }
@@ -141,10 +151,15 @@ class NativePlatform : public Platform {
     WorkerCore* core_ = nullptr;
     std::shared_ptr<WebSocketClient> socket_;
     std::uint64_t last_timer_ = 0;
-    std::map<std::uint64_t, std::unique_ptr<asio::steady_timer>> timers_;
+    struct Timer {
+        std::function<void()> function;
+        std::unique_ptr<asio::steady_timer> clock;  // none: the loop's next turn
+    };
+    std::map<std::uint64_t, Timer> timers_;
     std::mt19937_64 generator_{std::random_device{}()};
     std::uint64_t shared_with_ = 0;  // the number of the device that knows the fetcher's memory
     BlobFetcher fetcher_;
+    LifeGuard life_;
 };
 
 // A worker of this process.
@@ -284,10 +299,11 @@ int run_native_workers(const NativeOptions& options, std::vector<NativeWorker> w
         for (const auto& worker : running) worker->core->start();
     });
 
-    // Runs what is there, without waiting: whether something was.
+    // Runs what is there, without waiting: whether something was. Answers go first: behind them a
+    // hub waits, behind experts that have come nobody may.
     const auto poll = [&] {
-        const bool ran = io.poll() > 0;
-        return devices.answer_read() || ran;
+        const bool answered = devices.answer_read();
+        return io.poll_one() > 0 || answered;
     };
     // Waits for something, and runs it. False: it is over.
     const auto run_one = [&] {
