@@ -10,31 +10,41 @@ void HintTrial::called(double now_ms) {
     ++calls_;
     if (!is_trial()) {
         if (calls_ < pause_ || !has_hints_) return;
-        stage_ = calls_ = 0;
-        return;
+        stage_ = 0;
+        return begin_stage();
     }
     if (calls_ > settling_calls && since_ms < rest_ms) {
         sum_ms_ += since_ms;
         ++num_summed_;
     }
-    if (calls_ == stage_calls) end_stage();
+    if (calls_ == stage_calls) return end_stage();
+    if (tries_other() && num_summed_ == calls_to_despair && costs_much()) keep_way();
+}
+
+bool HintTrial::costs_much() const {
+    return sum_ms_ > (1 + loss_max) * num_summed_ * means_ms_[stage_ - 1];
 }
 
 void HintTrial::end_stage() {
-    means_ms_[stage_] = sum_ms_ / std::max(num_summed_, 1u);
     const bool was_idle = num_summed_ < (stage_calls - settling_calls) / 2;
-    calls_ = num_summed_ = 0;
-    sum_ms_ = 0;
-    const bool was_tried = stage_ % 2 == 1;
+    const bool was_in_vain = tries_other() && costs_much();
+    means_ms_[stage_] = sum_ms_ / std::max(num_summed_, 1u);
+    begin_stage();
     if (was_idle)
         stage_ = num_stages;  // nothing can be told; tried again after the pause
-    else if (was_tried && means_ms_[stage_] > (1 + loss_max) * means_ms_[stage_ - 1])
+    else if (was_in_vain)
         keep_way();
     else if (++stage_ == num_stages)
         end_trial();
 }
 
+void HintTrial::begin_stage() {
+    calls_ = num_summed_ = 0;
+    sum_ms_ = 0;
+}
+
 void HintTrial::keep_way() {
+    begin_stage();
     stage_ = num_stages;
     has_hints_ = false;  // those since then are news
     pause_ = std::min(2 * pause_, pause_max);

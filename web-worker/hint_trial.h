@@ -22,18 +22,23 @@ class HintTrial {
     static constexpr double rest_ms = 50;
     // The other way must save so much, in all and in most turns: others use the machine, too.
     static constexpr double gain_min = 0.03;
-    // A turn in which it costs so much ends the trial.
+    // A turn in which it costs so much ends the trial, at once where its first `calls_to_despair`
+    // that are timed do.
     static constexpr double loss_max = 0.25;
+    static constexpr std::uint32_t calls_to_despair = 48;
 
     // Hints came; where none do nothing is tried.
     void hinted() { has_hints_ = true; }
     // A call came at `now_ms`.
     void called(double now_ms);
     // Whether hints are to be followed now.
-    bool follows() const { return is_trial() && stage_ % 2 == 1 ? !follows_ : follows_; }
+    bool follows() const { return tries_other() ? !follows_ : follows_; }
 
   private:
     bool is_trial() const { return stage_ < num_stages; }
+    bool tries_other() const { return is_trial() && stage_ % 2 == 1; }
+    bool costs_much() const;
+    void begin_stage();
     void end_stage();
     void end_trial();
     void keep_way();
@@ -43,7 +48,7 @@ class HintTrial {
     std::uint32_t calls_ = 0;           // of this stage, or since the last trial
     std::uint32_t pause_ = pause_min;
     double last_ms_ = 0, sum_ms_ = 0;
-    std::uint32_t num_summed_ = 0;
+    std::uint32_t num_summed_ = 0;  // of the stage's calls, behind those that settle
     std::array<double, num_stages> means_ms_{};
 };
 

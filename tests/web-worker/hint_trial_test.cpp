@@ -60,10 +60,18 @@ TEST(HintTrialTest, HintsThatPayAreKept) {
     EXPECT_GT(worker.play(num_calls), num_calls - num_calls / 20);
 }
 
+// The first of its calls tell, or all of them where they begin as before.
 TEST(HintTrialTest, ATurnThatCostsMuchEndsATrial) {
-    Worker worker(intervals(1.0, 2.0));
-    (void)worker.play(HintTrial::pause_min);
-    EXPECT_EQ(worker.play(trial_calls), trial_calls - HintTrial::stage_calls);
+    Worker at_once(intervals(1.0, 2.0));
+    (void)at_once.play(HintTrial::pause_min);
+    constexpr std::uint32_t few = HintTrial::settling_calls + HintTrial::calls_to_despair;
+    EXPECT_EQ(at_once.play(trial_calls), trial_calls - few);
+
+    constexpr std::uint64_t later = HintTrial::pause_min + HintTrial::stage_calls + few;
+    Worker in_the_end(
+        [](std::uint64_t call, bool follows) { return follows || call < later ? 1.0 : 2.0; });
+    (void)in_the_end.play(HintTrial::pause_min);
+    EXPECT_EQ(in_the_end.play(trial_calls), trial_calls - HintTrial::stage_calls);
 }
 
 TEST(HintTrialTest, WhatHardlyDiffersChangesNothing) {
