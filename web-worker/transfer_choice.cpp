@@ -30,25 +30,29 @@ void TransferChoice::end_window() {
     window_ms_ = 0;
     groups_ = num_slower_ = 0;
     if (tries_other())
-        shares_[*window_ / 2] = usual_ms_ > 0 ? took_ms / usual_ms_ : 1;
+        ++(took_ms < better * usual_ms_ ? num_better_ : num_no_better_);
     else
         usual_ms_ = took_ms;
-    if (++*window_ == 2 * pairs) end_trial();
+    ++*window_;
+    if (num_no_better_ > pairs / 2) return keep_way();
+    if (num_better_ > pairs / 2) change_way();
 }
 
-void TransferChoice::end_trial() {
-    std::sort(shares_.begin(), shares_.end());
-    if (shares_[pairs / 2] >= better) return keep_way();
-    window_.reset();
+void TransferChoice::change_way() {
+    end_trial();
     usual_ = !usual_;
     left_ = pause_ = pause_min;
 }
 
 void TransferChoice::keep_way() {
-    window_.reset();
-    groups_ = num_slower_ = 0;
-    window_ms_ = 0;
+    end_trial();
     left_ = pause_ = std::min(2 * pause_, pause_max);
+}
+
+void TransferChoice::end_trial() {
+    window_.reset();
+    groups_ = num_slower_ = num_better_ = num_no_better_ = 0;
+    window_ms_ = 0;
 }
 
 }  // namespace moex

@@ -8,7 +8,6 @@
 // Pure: times are given. One thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -16,14 +15,15 @@ namespace moex {
 
 class TransferChoice {
   public:
-    // A trial: so many windows of groups one way, each with one of the other behind it.
+    // A trial: so many windows of groups one way, each with one of the other behind it; fewer where
+    // most agree already.
     static constexpr std::uint32_t pairs = 3, groups_a_window = 32;
     // The first of a window are not timed: what was on its way before them came the other way.
     static constexpr std::uint32_t groups_to_settle = 4;
     // Groups between trials: twice as many each time that nothing changes. A first guess for the
     // GPU, where it seems to be nobody else's, is not doubted soon: a thread takes five times as
-    // long.
-    static constexpr std::uint32_t pause_min = 128, pause_alone = 2048, pause_max = 65'536;
+    // long, and whoever it serves beside this waits for it.
+    static constexpr std::uint32_t pause_min = 128, pause_alone = 16'384, pause_max = 65'536;
     // The other way is taken where it takes less than this share of the usual one's time. Where all
     // but one of the first that are timed take `hopeless` of a usual group's the trial is over.
     static constexpr double better = 0.9, hopeless = 1.25;
@@ -44,18 +44,19 @@ class TransferChoice {
   private:
     bool tries_other() const { return window_ && *window_ % 2 == 1; }
     void end_window();
-    void end_trial();
+    void change_way();
     void keep_way();
+    void end_trial();
 
     bool usual_;                           // by the GPU
     std::uint32_t pause_, left_ = pause_;  // groups until the next trial
     std::optional<std::uint32_t> window_;  // of the trial that runs: even ones are the usual way
     std::uint32_t groups_ = 0;             // of it, so far
     double window_ms_ = 0;
-    std::uint32_t num_slower_ = 0;        // of the other way's first groups
-    double usual_ms_ = 0;                 // of the window before
-    std::array<double, pairs> shares_{};  // the other way's time, of the usual one's
-    double last_ms_ = 0;                  // when the last group was answered
+    std::uint32_t num_slower_ = 0;                      // of the other way's first groups
+    double usual_ms_ = 0;                               // of the window before
+    std::uint32_t num_better_ = 0, num_no_better_ = 0;  // windows of the other way
+    double last_ms_ = 0;                                // when the last group was answered
 };
 
 }  // namespace moex
