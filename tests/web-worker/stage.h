@@ -63,6 +63,8 @@ class FragileDevice : public gpu::DeviceDecorator {
     void on_lost(std::function<void(gpu::Loss)> handler) override { lost_ = std::move(handler); }
     void expect_work(double within_ms) override { expected_ms.push_back(within_ms); }
     std::vector<double> expected_ms;  // what it was told to stay awake for
+    bool is_shared() const override { return others_compute; }
+    bool others_compute = false;
 
   private:
     gpu::AdapterInfo adapter_;
