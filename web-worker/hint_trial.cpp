@@ -16,19 +16,25 @@ void HintTrial::called(double now_ms) {
     if (calls_ > settling_calls && since_ms < rest_ms) {
         sum_ms_ += since_ms;
         ++num_summed_;
+        if (since_ms > longest_ms_)
+            second_ms_ = std::exchange(longest_ms_, since_ms);
+        else
+            second_ms_ = std::max(second_ms_, since_ms);
     }
     if (calls_ == stage_calls) return end_stage();
-    if (tries_other() && num_summed_ == calls_to_despair && costs_much()) keep_way();
+    if (!tries_other() || num_summed_ != calls_to_despair) return;
+    if (costs_much((sum_ms_ - longest_ms_ - second_ms_) / num_summed_)) keep_way();
 }
 
-bool HintTrial::costs_much() const {
-    return sum_ms_ > (1 + loss_max) * num_summed_ * means_ms_[stage_ - 1];
+// A call of the other way, in the mean.
+bool HintTrial::costs_much(double mean_ms) const {
+    return mean_ms > (1 + loss_max) * means_ms_[stage_ - 1];
 }
 
 void HintTrial::end_stage() {
     const bool was_idle = num_summed_ < (stage_calls - settling_calls) / 2;
-    const bool was_in_vain = tries_other() && costs_much();
     means_ms_[stage_] = sum_ms_ / std::max(num_summed_, 1u);
+    const bool was_in_vain = tries_other() && costs_much(means_ms_[stage_]);
     begin_stage();
     if (was_idle)
         stage_ = num_stages;  // nothing can be told; tried again after the pause
@@ -40,7 +46,7 @@ void HintTrial::end_stage() {
 
 void HintTrial::begin_stage() {
     calls_ = num_summed_ = 0;
-    sum_ms_ = 0;
+    sum_ms_ = longest_ms_ = second_ms_ = 0;
 }
 
 void HintTrial::keep_way() {

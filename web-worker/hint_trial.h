@@ -23,7 +23,7 @@ class HintTrial {
     // The other way must save so much, in all and in most turns: others use the machine, too.
     static constexpr double gain_min = 0.03;
     // A turn in which it costs so much ends the trial, at once where its first `calls_to_despair`
-    // that are timed do.
+    // that are timed do, all but the two that took longest: a token's end, or somebody else.
     static constexpr double loss_max = 0.25;
     static constexpr std::uint32_t calls_to_despair = 48;
 
@@ -37,7 +37,7 @@ class HintTrial {
   private:
     bool is_trial() const { return stage_ < num_stages; }
     bool tries_other() const { return is_trial() && stage_ % 2 == 1; }
-    bool costs_much() const;
+    bool costs_much(double mean_ms) const;
     void begin_stage();
     void end_stage();
     void end_trial();
@@ -48,7 +48,8 @@ class HintTrial {
     std::uint32_t calls_ = 0;           // of this stage, or since the last trial
     std::uint32_t pause_ = pause_min;
     double last_ms_ = 0, sum_ms_ = 0;
-    std::uint32_t num_summed_ = 0;  // of the stage's calls, behind those that settle
+    double longest_ms_ = 0, second_ms_ = 0;  // of these
+    std::uint32_t num_summed_ = 0;           // of the stage's calls, behind those that settle
     std::array<double, num_stages> means_ms_{};
 };
 

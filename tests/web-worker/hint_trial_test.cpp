@@ -74,6 +74,17 @@ TEST(HintTrialTest, ATurnThatCostsMuchEndsATrial) {
     EXPECT_EQ(in_the_end.play(trial_calls), trial_calls - HintTrial::stage_calls);
 }
 
+// Among the first calls without hints, which are faster.
+TEST(HintTrialTest, APauseOfSomebodyElsesEndsNoTrial) {
+    constexpr std::uint64_t at = HintTrial::pause_min + HintTrial::stage_calls +
+                                 HintTrial::settling_calls + 10;
+    Worker worker([](std::uint64_t call, bool follows) {
+        return (follows ? 0.6 : 0.5) + (call == at ? 20 : 0);
+    });
+    (void)worker.play(HintTrial::pause_min + trial_calls);
+    EXPECT_EQ(worker.play(100), 0u);
+}
+
 TEST(HintTrialTest, WhatHardlyDiffersChangesNothing) {
     Worker worker(intervals(1.01, 1.0));
     (void)worker.play(HintTrial::pause_min + trial_calls);

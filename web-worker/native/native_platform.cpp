@@ -98,7 +98,8 @@ class NativePlatform : public Platform {
                    std::chrono::steady_clock::now().time_since_epoch())
             .count();
     }
-    // At once is a turn of the loop: the clock need not be asked, nor the kernel.
+    // At once is a turn of the loop, behind what came to a socket meanwhile: the clock need not be
+    // asked for it.
     std::uint64_t set_timer(double delay_ms, std::function<void()> function) override {
         const std::uint64_t id = ++last_timer_;
         const auto fire = [this, id] {
@@ -106,8 +107,12 @@ class NativePlatform : public Platform {
         };
         Timer& timer = timers_[id] = {std::move(function), nullptr};
         if (delay_ms <= 0) {
+            // The loop looks at its sockets between the first and the second.
             post([this, fire, life = life_.watch()] {
-                if (life.alive()) fire();
+                if (!life.alive()) return;
+                post([fire, life] {
+                    if (life.alive()) fire();
+                });
             });
             return id;
         }
@@ -299,8 +304,8 @@ int run_native_workers(const NativeOptions& options, std::vector<NativeWorker> w
         for (const auto& worker : running) worker->core->start();
     });
 
-    // Runs what is there, without waiting: whether something was. Answers go first: behind them a
-    // hub waits, behind experts that have come nobody may.
+    // Runs some of what is there, without waiting: whether something was. Answers go first: behind
+    // them a hub waits, behind experts that have come nobody may.
     const auto poll = [&] {
         const bool answered = devices.answer_read();
         return io.poll_one() > 0 || answered;

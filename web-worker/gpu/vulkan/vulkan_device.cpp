@@ -100,6 +100,15 @@ class VulkanDevice : public Device {
         return {};
     }
 
+    // Rare: at the end of a self-test, of a model, or of the worker.
+    void wait_idle() {
+        submissions_->flush();
+        if (transfers_)
+            transfers_->wait_idle();
+        else
+            vkDeviceWaitIdle(device_);
+    }
+
     Status make_descriptor_pool() {
         const VkDescriptorPoolSize sizes[] = {
             {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 5 * bind_groups_max},
@@ -148,7 +157,7 @@ class VulkanDevice : public Device {
 
     ~VulkanDevice() override {
         if (device_ == VK_NULL_HANDLE) return;
-        if (transfers_) transfers_->finish();
+        if (transfers_) transfers_->stop();
         if (submissions_) submissions_->close();
         transfers_.reset();
         submissions_.reset();
@@ -199,9 +208,7 @@ class VulkanDevice : public Device {
 
     void destroy_buffer(BufferId id) override {
         if (id.value == 0 || id.value > buffers_.size() || !buffers_[id.value - 1].used) return;
-        submissions_->flush();
-        if (transfers_) transfers_->finish();
-        vkDeviceWaitIdle(device_);  // rare: at the end of a self-test, or of the worker
+        wait_idle();
         VulkanBuffer& buffer = buffers_[id.value - 1];
         counters_.buffer_bytes -= buffer.size_bytes;
         free_buffer(device_, buffer);
@@ -236,7 +243,8 @@ class VulkanDevice : public Device {
     }
     void await_transfer(std::uint64_t number) override {
         if (number == 0) return;
-        transfers_->give(number);
+        if (!transfers_->give(number))
+            return submissions_->die({LossKind::other, "a queue of transfers took no copy"});
         submissions_->await(transfers_->over(), number);
     }
     bool transferred(std::uint64_t number, bool wait) override {
@@ -289,8 +297,7 @@ class VulkanDevice : public Device {
         if (id.value == 0 || id.value > bind_groups_.size() ||
             bind_groups_[id.value - 1].set == VK_NULL_HANDLE)
             return;
-        submissions_->flush();
-        vkDeviceWaitIdle(device_);
+        wait_idle();
         vkFreeDescriptorSets(device_, descriptor_pool_, 1, &bind_groups_[id.value - 1].set);
         bind_groups_[id.value - 1] = {};
     }

@@ -1,6 +1,6 @@
 // gpu::Device over Vulkan 1.1 compute, for the native worker: the same kernels, as SPIR-V.
 // All calls come from one thread; a waiter thread sleeps on fences and posts completions back
-// through `post`, unless the owner looks for them itself.
+// through `post`, unless the owner looks for them itself. Transfers have threads of their own.
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ struct VulkanOptions {
     StayAwake stay_awake = StayAwake::never;
 };
 
-// Runs a function on the owner's thread, later. Called from the waiter thread, and by the owner.
+// Runs a function on the owner's thread, later. Called from the device's threads and by the owner.
 using PostFunction = std::function<void(std::function<void()>)>;
 
 Result<std::unique_ptr<Device>> open_vulkan_device(const VulkanOptions& options, PostFunction post);

@@ -9,6 +9,7 @@ namespace moex::gpu {
 namespace {
 
 constexpr std::uint64_t staging_bytes_min = 4u << 20;
+constexpr std::size_t device_staging_max = 8;  // buffers of that size in the GPU's own memory
 // pending writes beyond this are sent off at once
 constexpr std::uint64_t staging_bytes_max = 64u << 20;
 // Uploads that are on their way. Beyond it the next one waits, so that a model never lies in
@@ -130,12 +131,15 @@ void VulkanSubmissions::write_part(VulkanBuffer& target, std::uint64_t offset_by
 }
 
 // In the GPU's own memory where it is small and the host sees all of that: an expert is written in
-// two thirds of the time, and a round's rows are there when the GPU asks for them.
+// two thirds of the time, and a round's rows are there when the GPU asks for them. Not for many
+// uploads that are on their way: that memory is the experts'.
 Status VulkanSubmissions::make_staging(VulkanBuffer& out, std::uint64_t size_bytes) {
-    if (size_bytes == staging_bytes_min && sees_device_memory()) {
+    if (size_bytes == staging_bytes_min && slots_.size() <= device_staging_max &&
+        sees_device_memory()) {
         const Status made = allocate_buffer(out, device_, memory_, size_bytes,
                                             VK_BUFFER_USAGE_TRANSFER_SRC_BIT, VulkanMemory::shared);
         if (made.ok()) return {};
+        free_buffer(device_, out);
     }
     return allocate_buffer(out, device_, memory_, size_bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
                            VulkanMemory::staging);

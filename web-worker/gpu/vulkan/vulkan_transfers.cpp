@@ -1,5 +1,6 @@
 #include "web-worker/gpu/vulkan/vulkan_transfers.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -50,7 +51,7 @@ Status VulkanTransfers::open(const VulkanAdapter& adapter) {
     return {};
 }
 
-VulkanTransfers::~VulkanTransfers() {
+void VulkanTransfers::stop() {
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
@@ -59,7 +60,10 @@ VulkanTransfers::~VulkanTransfers() {
     wake_waiter_.notify_all();
     if (giver_.joinable()) giver_.join();
     if (waiter_.joinable()) waiter_.join();
+}
 
+VulkanTransfers::~VulkanTransfers() {
+    stop();
     vkQueueWaitIdle(queue_);
     for (const auto& [begin, memory] : memories_) free(memory);
     vkDestroySemaphore(device_, over_, nullptr);
@@ -117,7 +121,7 @@ Status VulkanTransfers::share(ByteView bytes) {
 void VulkanTransfers::unshare(ByteView bytes) {
     const auto found = memories_.find(bytes.data());
     if (found == memories_.end()) return;
-    finish();
+    is_over(last_, true);
     free(found->second);
     memories_.erase(found);
 }
@@ -175,9 +179,9 @@ Result<VkCommandBuffer> VulkanTransfers::record(const Asked& asked) {
     return recorded;
 }
 
-// All of them in one call: each counts by itself, and all are told when the last is over.
 Status VulkanTransfers::give_asked() {
     const std::lock_guard queue_lock(queue_mutex_);
+    if (refuses_) return Error{ErrorCode::device_lost, "the queue of transfers refused a copy"};
     std::vector<Asked> all;
     {
         const std::lock_guard lock(mutex_);
@@ -185,6 +189,24 @@ Status VulkanTransfers::give_asked() {
     }
     if (all.empty()) return {};
 
+    if (const Status given = submit(all); !given.ok()) {
+        refuses_ = true;
+        refused_ = std::move(all);
+        return given;
+    }
+    given_ = all.back().number;
+    {
+        const std::lock_guard lock(mutex_);
+        Pending& pending = pending_.emplace_back();
+        pending.last = all.back().number;
+        for (Asked& asked : all) pending.done.push_back(std::move(asked.done));
+    }
+    wake_waiter_.notify_one();
+    return {};
+}
+
+// All of them in one call: each counts by itself, and all are told when the last is over.
+Status VulkanTransfers::submit(const std::vector<Asked>& all) {
     std::vector<VkCommandBuffer> recorded(all.size());
     std::vector<VkTimelineSemaphoreSubmitInfo> numbers(all.size());
     std::vector<VkSubmitInfo> infos(all.size());
@@ -205,24 +227,24 @@ Status VulkanTransfers::give_asked() {
     MOEX_VULKAN(vkQueueSubmit(queue_, static_cast<std::uint32_t>(infos.size()), infos.data(),
                               VK_NULL_HANDLE),
                 "vkQueueSubmit");
-    given_ = all.back().number;
-    {
-        const std::lock_guard lock(mutex_);
-        Pending& pending = pending_.emplace_back();
-        pending.last = all.back().number;
-        for (Asked& asked : all) pending.done.push_back(std::move(asked.done));
-    }
-    wake_waiter_.notify_one();
     return {};
 }
 
-void VulkanTransfers::give(std::uint64_t number) {
-    if (number <= given_) return;
+bool VulkanTransfers::give(std::uint64_t number) {
+    if (number <= given_) return true;
+    const bool refused_before = refuses_;
     const Status given = give_asked();
-    if (given.ok() || lost_.exchange(true)) return;
-    post_([this, error = given.error(), life = life_.watch()] {
-        if (life.alive()) failed_(error);
-    });
+    if (!given.ok() && !refused_before)
+        post_([this, error = given.error(), life = life_.watch()] {
+            if (life.alive()) failed_(error);
+        });
+    return given.ok();
+}
+
+void VulkanTransfers::wait_idle() {
+    give(last_);
+    const std::lock_guard lock(queue_mutex_);
+    vkDeviceWaitIdle(device_);
 }
 
 void VulkanTransfers::give_copies() {
@@ -234,24 +256,28 @@ void VulkanTransfers::give_copies() {
             if (stopping_) return;
             newest = asked_.back().number;
         }
-        give(newest);
+        if (!give(newest)) return;
     }
 }
 
 bool VulkanTransfers::is_over(std::uint64_t number, bool wait) {
     if (number <= known_over_) return true;
-    if (wait) give(number);
+    const bool waits = wait && !gave_up_;
+    if (waits) give(number);
     // It looks instead of sleeping: where two threads sleep until the same copy is over, NVIDIA's
     // driver wakes one of them 5 or 10 ms later.
     const auto gives_up = Clock::now() + patience;
-    do {
+    for (;;) {
         std::uint64_t value = 0;
         if (counter_value_(device_, over_, &value) != VK_SUCCESS) return false;
         known_over_ = value;
-        if (!wait || lost_ || number <= value) return number <= value;
+        if (!waits || std::min<std::uint64_t>(number, given_) <= value) return number <= value;
+        if (Clock::now() >= gives_up) {
+            gave_up_ = true;
+            return false;
+        }
         std::this_thread::yield();
-    } while (Clock::now() < gives_up);
-    return false;
+    }
 }
 
 void VulkanTransfers::wait_for_copies() {
@@ -271,10 +297,11 @@ void VulkanTransfers::wait_for_copies() {
         lock.lock();
         if (result == VK_TIMEOUT || stopping_) continue;
         if (result != VK_SUCCESS) return;  // the device is lost: its owner learns it elsewhere
-        const auto done = std::make_shared<Done>(std::move(pending_.front().done));
+        // The owner's from here on, with what they hold.
+        auto done = std::make_shared<Done>(std::move(pending_.front().done));
         pending_.pop_front();
         lock.unlock();
-        post_([done] {
+        post_([done = std::move(done)] {
             for (const auto& one : *done) one();
         });
         lock.lock();

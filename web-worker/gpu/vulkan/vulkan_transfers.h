@@ -52,11 +52,16 @@ class VulkanTransfers {
     // with it. The value: its number. The queue is given it soon.
     std::uint64_t copy(ByteView bytes, VkBuffer target, std::uint64_t offset_bytes,
                        std::function<void()> done);
-    // The queue has been given copies up to this one: another queue's wait for it ends.
-    void give(std::uint64_t number);
-    // Whether copies up to this one are over; with `wait` they are afterwards.
+    // Whether the queue has been given copies up to this one, so that another queue's wait for it
+    // ends. It refuses none but on a device that is lost.
+    bool give(std::uint64_t number);
+    // Whether copies up to this one are over; with `wait` they are afterwards, unless the device is
+    // lost.
     bool is_over(std::uint64_t number, bool wait = false);
-    void finish() { is_over(last_, true); }
+    // For all queues of the device, while no thread uses this one.
+    void wait_idle();
+    // No copy is given or told any more.
+    void stop();
     // counts the copies that are over
     VkSemaphore over() const { return over_; }
 
@@ -83,6 +88,7 @@ class VulkanTransfers {
     Result<VkCommandBuffer> commands();
     Result<VkCommandBuffer> record(const Asked& asked);
     Status give_asked();
+    Status submit(const std::vector<Asked>& all);
     void give_copies();
     void wait_for_copies();
 
@@ -102,9 +108,11 @@ class VulkanTransfers {
     Memories memories_;
     std::atomic<std::uint64_t> known_over_ = 0;  // no copy up to this one is asked about again
     std::atomic<std::uint64_t> given_ = 0;       // copies up to this one
-    std::atomic<bool> lost_ = false;             // the queue refused one
+    std::atomic<bool> refuses_ = false;          // the queue did once: no other is given
+    bool gave_up_ = false;                       // to wait
 
-    std::mutex queue_mutex_;  // of the queue and the pool, and of
+    std::mutex queue_mutex_;      // of the queue and the pool, and of
+    std::vector<Asked> refused_;  // which end with the owner
     struct Used {
         VkCommandBuffer commands;
         std::uint64_t number;
