@@ -64,7 +64,8 @@ function natively() {
   return rows;
 }
 
-const print = (turn, where, row) => console.log(`${turn},${where},${columns.split(",").map((name) => row[name]).join()}`);
+const print = (turn, where, row) =>
+  console.log([turn, where, ...columns.split(",").map((name) => row[name])].join());
 
 let said = false;
 const hub = await Hub.start(["--backend", "local"]);
