@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "web-worker/device_keeper.h"
 
@@ -34,14 +35,18 @@ void ExpertLoader::stop_fetching() {
 
 void ExpertLoader::begin_connection() {
     set_later(0);
+    ++num_assignments_;
     assigned_.clear();
     unannounced_.clear();
 }
 
 std::uint32_t ExpertLoader::num_ready() const {
-    return static_cast<std::uint32_t>(
-        std::count_if(assigned_.begin(), assigned_.end(),
-                      [this](const auto& unit) { return cache_.holds(unit.first); }));
+    const std::pair now{num_assignments_, cache_.num_changes()};
+    if (std::exchange(counted_at_, now) != now)
+        num_ready_ = static_cast<std::uint32_t>(
+            std::count_if(assigned_.begin(), assigned_.end(),
+                          [this](const auto& unit) { return cache_.holds(unit.first); }));
+    return num_ready_;
 }
 
 // What is to come is part of the progress from the first frame on.
@@ -56,10 +61,12 @@ void ExpertLoader::assign(const Assign& told) {
     std::vector<Unit> beyond;
     for (const AssignedUnit& unit : told.units) {
         const Unit name{unit.layer, unit.expert};
-        if (assigned_.size() < cache_.capacity() || assigned_.contains(name))
+        if (assigned_.size() < cache_.capacity() || assigned_.contains(name)) {
+            ++num_assignments_;
             assigned_[name] = unit.blob;
-        else
+        } else {
             beyond.push_back(name);
+        }
     }
 
     if (!beyond.empty()) events_.beyond(beyond);
@@ -179,6 +186,7 @@ void ExpertLoader::announce() {
 }
 
 void ExpertLoader::let_go(Unit unit) {
+    ++num_assignments_;
     assigned_.erase(unit);
     std::erase(unannounced_, unit);
     cache_.forget(unit);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "protocol/life_guard.h"
@@ -79,6 +80,10 @@ class ExpertLoader {
     Events events_;
     bool runner_ready_ = false, tells_tiers_ = false;
     std::map<Unit, Sha256> assigned_;
+    std::uint64_t num_assignments_ = 0;  // and releases
+    // Counted anew when either has changed: thousands of experts, asked for ten times a second.
+    mutable std::pair<std::uint64_t, std::uint64_t> counted_at_;  // assignments, changes held
+    mutable std::uint32_t num_ready_ = 0;
     std::uint32_t num_later_ = 0;  // that the hub has not named yet
     std::set<Unit> fetching_;
     std::vector<Unit> unannounced_;  // held, not yet told to the hub

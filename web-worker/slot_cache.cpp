@@ -34,6 +34,7 @@ Status SlotCache::keep(Unit unit, const Sha256& hash, ByteView blob) {
     if (!holds(unit) && num_units() >= capacity())
         return Error{ErrorCode::no_space, text("all of ", capacity(), " experts are held")};
 
+    ++num_changes_;
     held_[unit].hash = hash;
     if (has_free_slot()) {
         MOEX_TRY(store_.put(unit, blob));
@@ -44,6 +45,7 @@ Status SlotCache::keep(Unit unit, const Sha256& hash, ByteView blob) {
 
 void SlotCache::forget(Unit unit) {
     if (holds(unit)) drop(unit);
+    ++num_changes_;
     held_.erase(unit);
     unplaced_.erase(unit);
     std::erase(foreseen_, unit);

@@ -62,6 +62,8 @@ class SlotCache {
         return capacity() > store_.slots_max() || num_units() != store_.num_units();
     }
     bool holds(Unit unit) const { return held_.contains(unit); }
+    // Another number than before: something else may be held.
+    std::uint64_t num_changes() const { return num_changes_; }
     std::uint32_t num_units() const { return static_cast<std::uint32_t>(held_.size()); }
     std::vector<Unit> units() const;
     // In the order in which they may go: those without a slot, then the one in the last slot.
@@ -158,6 +160,7 @@ class SlotCache {
 
     bool runner_ready_ = false;
     std::map<Unit, Held> held_;
+    std::uint64_t num_changes_ = 0;
     std::set<std::pair<Rank, Unit>> by_rank_;  // that lie in slots, who may go first in front
     std::uint64_t clock_ = 0;
     std::vector<Unit> group_;  // that is waited for
