@@ -23,7 +23,7 @@ void HintTrial::called(double now_ms) {
     }
     if (calls_ == stage_calls) return end_stage();
     if (!tries_other() || num_summed_ != calls_to_despair) return;
-    if (costs_much((sum_ms_ - longest_ms_ - second_ms_) / num_summed_)) keep_way();
+    if (costs_much((sum_ms_ - longest_ms_ - second_ms_) / (num_summed_ - 2))) keep_way();
 }
 
 // A call of the other way, in the mean.

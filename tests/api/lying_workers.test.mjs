@@ -117,6 +117,8 @@ async function answersUntilBan(hub, bans) {
 
 test('eleven ways to lie change no text, and each liar is out after three lies', async () => {
   await withHub([], async (hub, texts) => {
+    const honest = (await statusOf(hub)).workers.map(({ id }) => id);
+    assert.equal(honest.length, 2);
     let tokens = 0;
     let turn = 0;
     do {
@@ -124,7 +126,9 @@ test('eleven ways to lie change no text, and each liar is out after three lies',
         const { liar, before, sum } = await meetLiar(hub, texts, [kind], (visit) => `liar-${kind}-${turn}-${visit}`,
           (calls, past) => calls.bans > past.bans);
         assert.match(await liar.closed, /^1008 /);
-        const { calls } = await statusOf(hub);
+        const { calls, workers } = await statusOf(hub);
+        for (const { id, bad_answers } of workers)
+          if (honest.includes(id)) assert.equal(bad_answers, 0, `${kind}: of who is honest`);
         assert.equal((await answersUntilBan(hub, calls.bans)).at(-1), 3, kind);
         // More where another one was with the judge when it was put out. Some of what a thousandfold gives is beyond
         // any expert's: nobody need compute it again.
