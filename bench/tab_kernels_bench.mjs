@@ -1,9 +1,11 @@
 #!/usr/bin/env node
 // A worker's kernels in a tab and natively, in turns on one GPU: /bench.html in a real Chromium, and kernel_bench.
-//   node bench/tab_kernels_bench.mjs [--shapes qwen3-30b-a3b,paper] [--turns 2] [--device NAME] [--header]
+//   node bench/tab_kernels_bench.mjs [--shapes qwen3-30b-a3b,paper] [--turns 2] [--device NAME]
+//                                   [--model DIR] [--header]
 // CSV: turn, where, and the columns of kernel_bench, whose head says what they are. where: tab; native, of what a tab
 // measures; ratio: the one by the other. p50_us of page_round is a round from frame to frame, one behind the other,
 // empty_round's what nothing costs.
+// model: the hub's that serves the page, which computes none of it.
 // MOEX_BUILD: build folder [build]. MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find
 // the GPU.
 // example: node bench/tab_kernels_bench.mjs --shapes qwen3-30b-a3b --header
@@ -15,7 +17,7 @@ process.env.MOEX_BUILD ??= "build";
 const { Hub } = await import("../tests/browser/support/hub.mjs");
 const { launch } = await import("../tests/browser/support/tab.mjs");
 
-const options = { shapes: "qwen3-30b-a3b,paper", turns: "2", device: "" };
+const options = { shapes: "qwen3-30b-a3b,paper", turns: "2", device: "", model: "static/models/demo" };
 const with_header = readFlags("tab_kernels_bench", options);
 const columns = "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,gb_s";
 const figures = ["p10_us", "p50_us", "p99_us", "gpu_us"];
@@ -69,7 +71,7 @@ const print = (turn, where, row) =>
   console.log([turn, where, ...columns.split(",").map((name) => row[name])].join());
 
 let said = false;
-const hub = await Hub.start(["--backend", "local"]);
+const hub = await Hub.start(["--backend", "local", "--model", options.model]);
 try {
   for (let turn = 1; turn <= Number(options.turns); ++turn) {
     const tab = await inTab(hub.url);

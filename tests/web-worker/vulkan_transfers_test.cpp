@@ -239,7 +239,9 @@ TEST_P(TransferQueueTest, EachIsToldOnceInItsTurnAndLiesThere) {
             EXPECT_EQ(number, ++asked);
         }
         if (burst % 3 == 0) transfers_->give(asked);
-        if (burst % 5 == 0) EXPECT_TRUE(transfers_->is_over(asked, true));
+        if (burst % 5 == 0) {
+            EXPECT_TRUE(transfers_->is_over(asked, true));
+        }
         while (asked > told.size() + num_pieces / 2) loop_.run_one();
     }
     while (told.size() < asked) loop_.run_one();

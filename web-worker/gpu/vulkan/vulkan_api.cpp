@@ -5,6 +5,12 @@
 #include <string_view>
 
 namespace moex::gpu {
+namespace {
+
+// More digits are part of a name, as in "4090".
+constexpr std::size_t index_digits_max = 2;
+
+}  // namespace
 
 std::string vulkan_result_text(VkResult result) {
     switch (result) {
@@ -191,16 +197,25 @@ Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted) {
         return adapters.front();
     }
 
-    for (std::size_t i = 0; i < adapters.size(); ++i)
-        if (wanted == std::to_string(i) ||
-            std::string(adapters[i].properties.deviceName).find(wanted) != std::string::npos)
-            return adapters[i];
+    std::vector<std::string> names;
+    for (const VulkanAdapter& adapter : adapters) names.push_back(adapter.properties.deviceName);
+    MOEX_ASSIGN(index, find_device(names, wanted));
+    return adapters[index];
+}
 
-    std::string names;
-    for (const VulkanAdapter& adapter : adapters)
-        names += text(names.empty() ? "" : ", ", adapter.properties.deviceName);
+Result<std::size_t> find_device(std::span<const std::string> names, const std::string& wanted) {
+    const bool is_index = wanted.size() <= index_digits_max &&
+                          wanted.find_first_not_of("0123456789") == std::string::npos;
+    for (std::size_t i = 0; i < names.size(); ++i)
+        if (is_index ? wanted == std::to_string(i) : names[i].find(wanted) != std::string::npos)
+            return i;
+
+    std::string known;
+    for (std::size_t i = 0; i < names.size(); ++i)
+        known += text(i == 0 ? "" : ", ", i, " ", names[i]);
     return Error{ErrorCode::not_found,
-                 text("no Vulkan device is called ", wanted, "; there are: ", names)};
+                 text("no Vulkan device is ", is_index ? "number " : "called ", wanted,
+                      "; there are: ", known)};
 }
 
 }  // namespace moex::gpu

@@ -3,7 +3,9 @@
 
 #include <vulkan/vulkan.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,7 +40,11 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters();
 // or `bytes` of it. Requires VulkanAdapter::has_memory_budget. An H200 that nobody uses has 662 MB
 // taken, and 166 MB more for a process of 128.
 bool is_alone(VkPhysicalDevice device, double share, std::uint64_t bytes = 0);
+// By index or part of a name; "": the first that is no software, else the first.
 Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted);
+// Which of devices with these names: a number of one or two digits is an index and nothing else
+// ("1" is part of "H100", too); anything else, the first whose name it is part of.
+Result<std::size_t> find_device(std::span<const std::string> names, const std::string& wanted);
 
 }  // namespace moex::gpu
 
