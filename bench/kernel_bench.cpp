@@ -11,6 +11,7 @@
 //   transfer     the same by the GPU itself, from pages that it was told of, as experts on demand
 //                come; none where it cannot. transfer_beside: while it copies 2 GB of its own
 //                memory
+//   transfer_ahead  of one that is waited for, behind 63 that are only foreseen
 //   transfer_call  what one copy's beginning takes of the thread that asks for it
 //   row_round    4 KB written and submitted, 4 bytes read back; row_round_beside: while experts
 //                come all the time. --link on: upload and these, nothing else
@@ -312,7 +313,7 @@ class Bench {
                     for (std::uint32_t i = 0; i < at_once; ++i)
                         last = device_.transfer(target, i * blob.size(),
                                                 shared.subspan(i * blob.size(), blob.size()),
-                                                [] {});
+                                                gpu::TransferKind::awaited, [] {});
                     device_.transferred(last, true);
                     if (turn >= 4) times.push_back(us_since(started));
                     loop_.run_until(copied);
@@ -320,11 +321,31 @@ class Bench {
                 print_link(beside ? "transfer_beside" : "transfer", at_once, at_once * blob.size(),
                            times);
             }
+        print_link("transfer_ahead", 1, blob.size(), times_ahead(target, shared, blob.size()));
         for (const bool beside : {false, true})
             row_rounds(own, target, shared.first(bytes), beside);
         device_.unshare_memory(shared);
         device_.destroy_buffer(own);
         device_.destroy_buffer(target);
+    }
+
+    // Of one that is waited for, behind many that are only foreseen.
+    std::vector<double> times_ahead(gpu::BufferId target, ByteView shared, std::size_t size) {
+        std::vector<double> times;
+        for (std::uint32_t turn = 0; turn < 20; ++turn) {
+            std::vector<std::uint64_t> foreseen;
+            for (std::uint64_t i = 1; i < shared.size() / size; ++i)
+                foreseen.push_back(device_.transfer(target, i * size,
+                                                    shared.subspan(i * size, size),
+                                                    gpu::TransferKind::foreseen, [] {}));
+            const auto started = Clock::now();
+            const std::uint64_t awaited = device_.transfer(target, 0, shared.first(size),
+                                                           gpu::TransferKind::awaited, [] {});
+            device_.transferred(awaited, true);
+            times.push_back(us_since(started));
+            for (const std::uint64_t number : foreseen) device_.transferred(number, true);
+        }
+        return times;
     }
 
     // What a round's way to the GPU and back costs while the link is full.
@@ -339,7 +360,8 @@ class Bench {
                 before_last = last;
                 const auto began = Clock::now();
                 for (std::uint64_t at = 0; at + expert_bytes <= experts.size(); at += expert_bytes)
-                    last = device_.transfer(target, at, experts.subspan(at, expert_bytes), [] {});
+                    last = device_.transfer(target, at, experts.subspan(at, expert_bytes),
+                                            gpu::TransferKind::awaited, [] {});
                 calls.push_back(us_since(began) / 8);
             }
             const auto started = Clock::now();

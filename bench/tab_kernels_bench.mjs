@@ -1,10 +1,10 @@
 #!/usr/bin/env node
 // A worker's kernels in a tab and natively, in turns on one GPU: /bench.html in a real Chromium, and kernel_bench.
-//   node bench/tab_kernels_bench.mjs [--shapes qwen3-30b-a3b,paper] [--turns 2] [--device NAME]
-//                                   [--model DIR] [--header]
+//   node bench/tab_kernels_bench.mjs [--shapes qwen3-30b-a3b,paper] [--turns 2] [--device NAME] [--model DIR]
+//                                   [--header]
 // CSV: turn, where, and the columns of kernel_bench, whose head says what they are. where: tab; native, of what a tab
-// measures; ratio: the one by the other. p50_us of page_round is a round from frame to frame, one behind the other,
-// empty_round's what nothing costs.
+// measures; ratio: the one by the other, where both move as much. p50_us of page_round
+// is a round from frame to frame, one behind the other, empty_round's what nothing costs.
 // model: the hub's that serves the page, which computes none of it.
 // MOEX_BUILD: build folder [build]. MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find
 // the GPU.
@@ -83,8 +83,9 @@ try {
       const other = native.get(key);
       if (!other) continue;
       print(turn, "native", other);
+      const is_same = row.mb === other.mb;
       const ratio = Object.fromEntries(figures.map((name) => [name,
-        row[name] > 0 && other[name] > 0 ? (row[name] / other[name]).toFixed(2) : ""]));
+        is_same && row[name] > 0 && other[name] > 0 ? (row[name] / other[name]).toFixed(2) : ""]));
       print(turn, "ratio", { ...row, dispatches: "", mb: "", gb_s: "", ...ratio });
     }
   }

@@ -359,31 +359,28 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done,
     Lane& lane = lanes_[index];
 
     RoundPlan& plan = lane.plan;
-    std::uint64_t transfer = 0;
-    MOEX_TRY(plan.plan(group, bound_arenas_.size(), find_noting(transfer), around_x));
+    MOEX_TRY(plan.plan(group, bound_arenas_.size(), find_awaiting(), around_x));
     MOEX_TRY(check_size(shape, plan.upload.size()));
 
     lane.busy = true;
-    submit(index, shape, transfer);
+    submit(index, shape);
     read_answers(index, shape, std::move(done));
     return {};
 }
 
-// What finds experts for a plan, and keeps in `transfer` the last of those that bring them.
-std::function<std::optional<ExpertSlot>(Unit)> ExpertRunner::find_noting(std::uint64_t& transfer) {
-    return [this, &transfer](Unit unit) {
+// What finds experts for a plan. Its submission sees what brings them.
+std::function<std::optional<ExpertSlot>(Unit)> ExpertRunner::find_awaiting() {
+    return [this](Unit unit) {
         const auto slot = store_.find(unit);
-        if (slot) transfer = std::max(transfer, slot->transfer);
+        if (slot) device_.await_transfer(slot->transfer);
         return slot;
     };
 }
 
 // The plan of a lane.
-void ExpertRunner::submit(std::size_t index, const GroupShape& shape, std::uint64_t transfer,
-                          gpu::BufferId pass_end) {
+void ExpertRunner::submit(std::size_t index, const GroupShape& shape, gpu::BufferId pass_end) {
     Lane& lane = lanes_[index];
     device_.write_buffer(lane.upload, 0, lane.plan.upload);
-    device_.await_transfer(transfer);
     std::vector<gpu::Command>& commands = commands_[index];
     record(shape, lane, commands);
     if (lane.plan.pack) {
@@ -425,11 +422,10 @@ Status ExpertRunner::run_pass(std::span<const std::uint32_t> experts, bool is_la
     const GroupShape& shape = passes->group->shape;
     Lane& lane = lanes_[passes->lane];
 
-    std::uint64_t transfer = 0;
-    MOEX_TRY(lane.plan.plan_pass(*passes->group, bound_arenas_.size(), find_noting(transfer),
-                                 experts, passes->begun == 0, is_last));
+    MOEX_TRY(lane.plan.plan_pass(*passes->group, bound_arenas_.size(), find_awaiting(), experts,
+                                 passes->begun == 0, is_last));
     const gpu::BufferId end = lane.pass_ends[passes->begun++ % passes_max];
-    submit(passes->lane, shape, transfer, end);
+    submit(passes->lane, shape, end);
     if (is_last) {
         passes_.reset();
         read_answers(passes->lane, shape, std::move(done));

@@ -152,9 +152,8 @@ class ExpertRunner : public GroupRunner {
                                options_.shape.hidden_size);
     }
     Status check_size(const GroupShape& shape, std::uint64_t upload_bytes) const;
-    std::function<std::optional<ExpertSlot>(Unit)> find_noting(std::uint64_t& transfer);
-    void submit(std::size_t index, const GroupShape& shape, std::uint64_t transfer,
-                gpu::BufferId pass_end = {});
+    std::function<std::optional<ExpertSlot>(Unit)> find_awaiting();
+    void submit(std::size_t index, const GroupShape& shape, gpu::BufferId pass_end = {});
     void read_answers(std::size_t index, const GroupShape& shape, Done done);
     std::size_t free_lane() const;
     void free_after_passes(const Passes& passes);

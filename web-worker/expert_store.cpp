@@ -121,13 +121,15 @@ Status ExpertStore::put(Unit unit, ByteView blob) {
     return {};
 }
 
-Result<bool> ExpertStore::put_held(Unit unit, const HeldBlob& blob, std::function<void()> done) {
+Result<bool> ExpertStore::put_held(Unit unit, const HeldBlob& blob, bool is_foreseen,
+                                   std::function<void()> done) {
     if (slots_.contains(unit)) return false;
     MOEX_ASSIGN(slot, make_slot(unit, blob.bytes.size()));
     const gpu::BufferId arena = arenas_[arena_of(slot)];
     const std::uint64_t offset_bytes = slot % slots_per_arena_ * blob_bytes_;
     const std::uint64_t transfer = device_.transfer(
         arena, offset_bytes, blob.bytes,
+        is_foreseen ? gpu::TransferKind::foreseen : gpu::TransferKind::awaited,
         [holds = blob.holds, done = std::move(done), life = life_.watch()] {
             if (life.alive()) done();
         });

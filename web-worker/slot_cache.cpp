@@ -8,9 +8,9 @@ namespace {
 constexpr std::size_t hints_at_once = 4;  // on their way
 // From memory to slots for hints, a turn of the loop: a call that came meanwhile waits no longer.
 constexpr std::uint64_t hint_bytes_a_turn = 2u << 20;
-// From memory to slots for hints, beside what is computed: they go to the queue of transfers
-// together, and a group that comes meanwhile waits for no more than these.
-constexpr std::uint64_t hint_transfers_at_once = 4;
+// From memory to slots for hints, beside what is computed. What a group waits for goes before them
+// (gpu::TransferKind), but their slots are taken.
+constexpr std::uint64_t hint_transfers_at_once = 8;
 }  // namespace
 
 // ---- what is held
@@ -218,7 +218,7 @@ Status SlotCache::place(Unit unit, const HeldBlob& blob) {
     }
     const bool for_hint = !wanted(unit);
     MOEX_ASSIGN(on_its_way,
-                store_.put_held(unit, blob, [this, unit, for_hint, life = life_.watch()] {
+                store_.put_held(unit, blob, for_hint, [this, unit, for_hint, life = life_.watch()] {
                     if (!life.alive()) return;
                     if (for_hint) --hint_transfers_;
                     is_there(unit);

@@ -27,8 +27,10 @@ class UnitStore {
     // Takes over a verified blob; no_space when every slot is taken.
     virtual Status put(Unit unit, ByteView blob) = 0;
     // As put(), of a blob that the store may read where it lies, beside what is computed. True: it
-    // is on its way, and `done` is called later, unless this ends before. False: it is there.
+    // is on its way, and `done` is called later, unless this ends before. False: it is there. Those
+    // that are only foreseen let the others go before them.
     virtual Result<bool> put_held(Unit unit, const HeldBlob& blob,
+                                  [[maybe_unused]] bool is_foreseen,
                                   [[maybe_unused]] std::function<void()> done) {
         MOEX_TRY(put(unit, blob.bytes));
         return false;

@@ -91,6 +91,9 @@ struct DeviceCounters {
     std::uint64_t buffer_bytes = 0;  // gauge: allocated now
 };
 
+// Whether somebody waits for what a transfer brings, or may do so later.
+enum class TransferKind : std::uint8_t { awaited, foreseen };
+
 // Why a device is of no use any more. Only a lack of memory is mended by asking for less.
 enum class LossKind : std::uint32_t { out_of_memory, other };
 struct Loss {
@@ -123,24 +126,24 @@ class Device {
         return Error{ErrorCode::unsupported, "this device reads no memory of its process"};
     }
     virtual void unshare_memory([[maybe_unused]] ByteView memory) {}
-    // Copies `bytes` to a storage buffer beside the kernels, in the order of these calls: neither
-    // this thread nor a kernel waits. Nothing else may use that part of the buffer until it is
-    // over, and the bytes stay until `done`, which a lost device does not call. Offset and size are
-    // multiples of 4.
+    // Copies `bytes` to a storage buffer beside the kernels: neither this thread nor a kernel
+    // waits. Those of a kind begin in the order of these calls, awaited ones before foreseen ones.
+    // Nothing else may use that part of the buffer until it is over, and the bytes stay until
+    // `done`, which a lost device does not call. Offset and size are multiples of 4.
     // The value: the transfer's number; 0: `bytes` lie in no shared memory; nothing was done.
     virtual std::uint64_t transfer([[maybe_unused]] BufferId buffer,
                                    [[maybe_unused]] std::uint64_t offset_bytes,
                                    [[maybe_unused]] ByteView bytes,
+                                   [[maybe_unused]] TransferKind kind,
                                    [[maybe_unused]] std::function<void()> done) {
         return 0;
     }
     // Whether other processes seem to compute on this GPU: a guess by the memory that they hold.
     virtual bool is_shared() const { return false; }
-    // The next submission, and those behind it, see what transfers up to this number wrote: the GPU
-    // waits for them.
+    // The next submission, and those behind it, see what this transfer wrote: the GPU waits for it,
+    // and it goes before those that are only foreseen.
     virtual void await_transfer([[maybe_unused]] std::uint64_t number) {}
-    // Whether transfers up to this number are over; with `wait` they are, unless the device is
-    // lost.
+    // Whether this transfer is over; with `wait` it is, unless the device is lost.
     virtual bool transferred([[maybe_unused]] std::uint64_t number,
                              [[maybe_unused]] bool wait = false) {
         return true;

@@ -24,8 +24,8 @@ class DeviceDecorator : public Device {
     Status share_memory(ByteView memory) override { return device_.share_memory(memory); }
     void unshare_memory(ByteView memory) override { device_.unshare_memory(memory); }
     std::uint64_t transfer(BufferId buffer, std::uint64_t offset_bytes, ByteView bytes,
-                           std::function<void()> done) override {
-        return device_.transfer(buffer, offset_bytes, bytes, std::move(done));
+                           TransferKind kind, std::function<void()> done) override {
+        return device_.transfer(buffer, offset_bytes, bytes, kind, std::move(done));
     }
     bool is_shared() const override { return device_.is_shared(); }
     void await_transfer(std::uint64_t number) override { device_.await_transfer(number); }

@@ -229,13 +229,13 @@ class VulkanDevice : public Device {
         if (transfers_) transfers_->unshare(memory);
     }
     std::uint64_t transfer(BufferId id, std::uint64_t offset_bytes, ByteView bytes,
-                           std::function<void()> done) override {
+                           TransferKind kind, std::function<void()> done) override {
         if (submissions_->is_dead() || !transfers_ || !transfers_->is_shared(bytes)) return 0;
         const VulkanBuffer& target = buffers_[id.value - 1];
         submissions_->finish(target.written_by);
         ++counters_.transfers;
         counters_.bytes_transferred += bytes.size();
-        return transfers_->copy(bytes, target.buffer, offset_bytes, std::move(done));
+        return transfers_->copy(bytes, target.buffer, offset_bytes, kind, std::move(done));
     }
     bool is_shared() const override {
         return chosen_.has_memory_budget && !chosen_.software &&
@@ -243,9 +243,10 @@ class VulkanDevice : public Device {
     }
     void await_transfer(std::uint64_t number) override {
         if (number == 0) return;
-        if (!transfers_->give(number))
+        const std::uint64_t count = transfers_->give(number);
+        if (count == 0)
             return submissions_->die({LossKind::other, "a queue of transfers took no copy"});
-        submissions_->await(transfers_->over(), number);
+        submissions_->await(transfers_->over(), count);
     }
     bool transferred(std::uint64_t number, bool wait) override {
         return number == 0 || (transfers_ && transfers_->is_over(number, wait));

@@ -14,6 +14,8 @@ namespace {
 // The waiter looks so often whether it shall stop: a copy that a lost device never ends is not
 // waited for any longer.
 constexpr std::uint64_t look_ns = 200'000'000;
+// Copies are told together that are so many bytes: others follow before a link is idle.
+constexpr std::uint64_t told_bytes = VulkanTransfers::busy_bytes / 2;
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds patience{60};  // a GPU that takes longer is lost
 constexpr VkExternalMemoryHandleTypeFlagBits host_allocation =
@@ -121,7 +123,9 @@ Status VulkanTransfers::share(ByteView bytes) {
 void VulkanTransfers::unshare(ByteView bytes) {
     const auto found = memories_.find(bytes.data());
     if (found == memories_.end()) return;
-    is_over(last_, true);
+    // Whichever of them read it.
+    give_all();
+    reached(given_, true);
     free(found->second);
     memories_.erase(found);
 }
@@ -140,22 +144,24 @@ VulkanTransfers::Memories::const_iterator VulkanTransfers::find(ByteView bytes) 
 }
 
 std::uint64_t VulkanTransfers::copy(ByteView bytes, VkBuffer target, std::uint64_t offset_bytes,
-                                    std::function<void()> done) {
+                                    TransferKind kind, std::function<void()> done) {
     const Memory& source = find(bytes)->second;
     const VkBufferCopy region{static_cast<VkDeviceSize>(bytes.data() - source.bytes.data()),
                               offset_bytes, bytes.size()};
+    std::uint64_t number = 0;
     {
         const std::lock_guard lock(mutex_);
-        asked_.push_back({++last_, source.buffer, target, region, std::move(done)});
-        if (asked_.size() == 1) wake_giver_.notify_one();
+        number = order_.ask(kind, bytes.size());
+        asked_[number] = {0, source.buffer, target, region, std::move(done)};
+        if (order_.has_next()) wake_giver_.notify_one();
     }
-    if (is_kernels_) give(last_);
-    return last_;
+    if (is_kernels_) give(number);
+    return number;
 }
 
 // One whose copy is over, or a new one.
 Result<VkCommandBuffer> VulkanTransfers::commands() {
-    if (!used_.empty() && is_over(used_.front().number)) {
+    if (!used_.empty() && reached(used_.front().place, false)) {
         const VkCommandBuffer oldest = used_.front().commands;
         used_.pop_front();
         return oldest;
@@ -179,13 +185,19 @@ Result<VkCommandBuffer> VulkanTransfers::record(const Asked& asked) {
     return recorded;
 }
 
-Status VulkanTransfers::give_asked() {
+Status VulkanTransfers::submit_next() {
     const std::lock_guard queue_lock(queue_mutex_);
     if (refuses_) return Error{ErrorCode::device_lost, "the queue of transfers refused a copy"};
     std::vector<Asked> all;
     {
         const std::lock_guard lock(mutex_);
-        all.swap(asked_);
+        order_.over(known_over_);
+        settled_ = order_.settled();
+        for (const std::uint64_t number : order_.take()) {
+            auto asked = asked_.extract(number);
+            all.push_back(std::move(asked.mapped()));
+            all.back().place = order_.place(number);
+        }
     }
     if (all.empty()) return {};
 
@@ -194,18 +206,25 @@ Status VulkanTransfers::give_asked() {
         refused_ = std::move(all);
         return given;
     }
-    given_ = all.back().number;
+    given_ = all.back().place;
     {
         const std::lock_guard lock(mutex_);
-        Pending& pending = pending_.emplace_back();
-        pending.last = all.back().number;
-        for (Asked& asked : all) pending.done.push_back(std::move(asked.done));
+        std::uint64_t bytes = told_bytes;
+        for (Asked& asked : all) {
+            if (bytes >= told_bytes) {
+                pending_.emplace_back();
+                bytes = 0;
+            }
+            bytes += asked.region.size;
+            pending_.back().last = asked.place;
+            pending_.back().done.push_back(std::move(asked.done));
+        }
     }
     wake_waiter_.notify_one();
     return {};
 }
 
-// All of them in one call: each counts by itself, and all are told when the last is over.
+// All of them in one call; each counts by itself.
 Status VulkanTransfers::submit(const std::vector<Asked>& all) {
     std::vector<VkCommandBuffer> recorded(all.size());
     std::vector<VkTimelineSemaphoreSubmitInfo> numbers(all.size());
@@ -213,10 +232,10 @@ Status VulkanTransfers::submit(const std::vector<Asked>& all) {
     for (std::size_t i = 0; i < all.size(); ++i) {
         MOEX_ASSIGN(commands, record(all[i]));
         recorded[i] = commands;
-        used_.push_back({commands, all[i].number});
+        used_.push_back({commands, all[i].place});
         numbers[i] = {.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO};
         numbers[i].signalSemaphoreValueCount = 1;
-        numbers[i].pSignalSemaphoreValues = &all[i].number;
+        numbers[i].pSignalSemaphoreValues = &all[i].place;
         infos[i] = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO};
         infos[i].pNext = &numbers[i];
         infos[i].commandBufferCount = 1;
@@ -230,10 +249,20 @@ Status VulkanTransfers::submit(const std::vector<Asked>& all) {
     return {};
 }
 
-bool VulkanTransfers::give(std::uint64_t number) {
-    if (number <= given_) return true;
+std::uint64_t VulkanTransfers::give(std::uint64_t number) {
+    std::uint64_t place = place_of(number);
+    if (place > 0 && place <= given_) return place;
+    {
+        const std::lock_guard lock(mutex_);
+        order_.hurry(number);
+    }
+    return give_next() ? place_of(number) : 0;
+}
+
+// Whether the queue took what goes next.
+bool VulkanTransfers::give_next() {
     const bool refused_before = refuses_;
-    const Status given = give_asked();
+    const Status given = submit_next();
     if (!given.ok() && !refused_before)
         post_([this, error = given.error(), life = life_.watch()] {
             if (life.alive()) failed_(error);
@@ -241,43 +270,70 @@ bool VulkanTransfers::give(std::uint64_t number) {
     return given.ok();
 }
 
+// Whether it has all.
+bool VulkanTransfers::give_all() {
+    {
+        const std::lock_guard lock(mutex_);
+        order_.hurry_all();
+    }
+    return give_next();
+}
+
 void VulkanTransfers::wait_idle() {
-    give(last_);
+    give_all();
     const std::lock_guard lock(queue_mutex_);
     vkDeviceWaitIdle(device_);
 }
 
 void VulkanTransfers::give_copies() {
     for (;;) {
-        std::uint64_t newest = 0;
         {
             std::unique_lock lock(mutex_);
-            wake_giver_.wait(lock, [this] { return stopping_ || !asked_.empty(); });
+            wake_giver_.wait(lock, [this] {
+                order_.over(known_over_);
+                return stopping_ || order_.has_next();
+            });
             if (stopping_) return;
-            newest = asked_.back().number;
         }
-        if (!give(newest)) return;
+        if (!give_next()) return;
     }
 }
 
+std::uint64_t VulkanTransfers::place_of(std::uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    return order_.place(number);
+}
+
 bool VulkanTransfers::is_over(std::uint64_t number, bool wait) {
-    if (number <= known_over_) return true;
+    if (number <= settled_) return true;
+    const std::uint64_t place = wait && !gave_up_ ? give(number) : place_of(number);
+    return place > 0 && reached(place, wait);
+}
+
+// Whether so many copies are over.
+bool VulkanTransfers::reached(std::uint64_t count, bool wait) {
+    if (count <= known_over_) return true;
     const bool waits = wait && !gave_up_;
-    if (waits) give(number);
     // It looks instead of sleeping: where two threads sleep until the same copy is over, NVIDIA's
     // driver wakes one of them 5 or 10 ms later.
     const auto gives_up = Clock::now() + patience;
     for (;;) {
         std::uint64_t value = 0;
         if (counter_value_(device_, over_, &value) != VK_SUCCESS) return false;
-        known_over_ = value;
-        if (!waits || std::min<std::uint64_t>(number, given_) <= value) return number <= value;
+        know_over(value);
+        if (!waits || count <= value) return count <= value;
         if (Clock::now() >= gives_up) {
             gave_up_ = true;
             return false;
         }
         std::this_thread::yield();
     }
+}
+
+// Two threads learn it.
+void VulkanTransfers::know_over(std::uint64_t count) {
+    std::uint64_t known = known_over_;
+    while (known < count && !known_over_.compare_exchange_weak(known, count)) {}
 }
 
 void VulkanTransfers::wait_for_copies() {
@@ -297,6 +353,10 @@ void VulkanTransfers::wait_for_copies() {
         lock.lock();
         if (result == VK_TIMEOUT || stopping_) continue;
         if (result != VK_SUCCESS) return;  // the device is lost: its owner learns it elsewhere
+        know_over(oldest);
+        order_.over(known_over_);
+        settled_ = order_.settled();
+        if (order_.has_next()) wake_giver_.notify_one();
         // The owner's from here on, with what they hold.
         auto done = std::make_shared<Done>(std::move(pending_.front().done));
         pending_.pop_front();

@@ -1,11 +1,12 @@
 // Copies from this process's memory to buffers beside the kernels: on a queue of transfers where
 // the GPU has one (its copy engine), read by the GPU itself from pages that it was told of
 // (VK_EXT_external_memory_host). Nobody's thread copies, and no kernel waits for what it does not
-// ask for. Copies are numbered from 1 in the order of their calls; a timeline semaphore counts
-// those that are over, and a submission to another queue waits for the number it needs.
+// ask for. Copies are numbered from 1 in the order of their calls, and go in that of
+// transfer_order.h; a timeline semaphore counts those that are over, and a submission to another
+// queue waits for the count it needs.
 // The owner's thread, as the device. Two threads of its own: one gives what was asked for meanwhile
 // to the queue, which takes some 8 us of NVIDIA's driver a time (the owner does, where the queue is
-// the kernels' own), one waits for what is over and posts it.
+// the kernels' own, and then at once), one waits for what is over and posts it.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -17,16 +18,21 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "protocol/bytes.h"
 #include "protocol/life_guard.h"
+#include "web-worker/gpu/vulkan/transfer_order.h"
 #include "web-worker/gpu/vulkan/vulkan_api.h"
 
 namespace moex::gpu {
 
 class VulkanTransfers {
   public:
+    // So many keep a link busy while others are prepared: some 0.4 ms at 45 GB/s.
+    static constexpr std::uint64_t busy_bytes = 16u << 20;
+
     // Runs a function on the owner's thread, later.
     using Post = std::function<void(std::function<void()>)>;
     // `queue` is of `adapter`'s family of transfers; `is_kernels`: the one that kernels run on,
@@ -37,7 +43,8 @@ class VulkanTransfers {
           queue_(queue),
           is_kernels_(is_kernels),
           post_(std::move(post)),
-          failed_(std::move(failed)) {}
+          failed_(std::move(failed)),
+          order_(is_kernels ? no_bound : busy_bytes) {}
     ~VulkanTransfers();  // waits for the queue; what is not over is told to nobody
     VulkanTransfers(const VulkanTransfers&) = delete;
 
@@ -48,15 +55,14 @@ class VulkanTransfers {
     void unshare(ByteView memory);  // waits for the copies that read it
     bool is_shared(ByteView bytes) const { return find(bytes) != memories_.end(); }
 
-    // Requires is_shared(bytes). `done` is posted once it is over, and those that were asked for
-    // with it. The value: its number. The queue is given it soon.
+    // Requires is_shared(bytes). `done` is posted once it is over, and a few that went with it. The
+    // value: its number. The queue is given it soon.
     std::uint64_t copy(ByteView bytes, VkBuffer target, std::uint64_t offset_bytes,
-                       std::function<void()> done);
-    // Whether the queue has been given copies up to this one, so that another queue's wait for it
-    // ends. It refuses none but on a device that is lost.
-    bool give(std::uint64_t number);
-    // Whether copies up to this one are over; with `wait` they are afterwards, unless the device is
-    // lost.
+                       TransferKind kind, std::function<void()> done);
+    // The queue has been given this copy, so that another queue's wait for it ends. The value: what
+    // over() counts when it is over; 0: refused, as on a device that is lost.
+    std::uint64_t give(std::uint64_t number);
+    // Whether this copy is over; with `wait` it is afterwards, unless the device is lost.
     bool is_over(std::uint64_t number, bool wait = false);
     // For all queues of the device, while no thread uses this one.
     void wait_idle();
@@ -66,6 +72,7 @@ class VulkanTransfers {
     VkSemaphore over() const { return over_; }
 
   private:
+    static constexpr std::uint64_t no_bound = ~std::uint64_t{0};
     struct Memory {
         ByteView bytes;
         VkBuffer buffer = VK_NULL_HANDLE;
@@ -73,21 +80,26 @@ class VulkanTransfers {
     };
     using Memories = std::map<const std::byte*, Memory>;  // by where they begin
     struct Asked {
-        std::uint64_t number = 0;
+        std::uint64_t place = 0;  // what over() counts behind it
         VkBuffer source = VK_NULL_HANDLE, target = VK_NULL_HANDLE;
         VkBufferCopy region{};
         std::function<void()> done;
     };
     using Done = std::vector<std::function<void()>>;
     struct Pending {
-        std::uint64_t last = 0;  // of those that the queue was given at once
+        std::uint64_t last = 0;  // of these, its place
         Done done;
     };
     Memories::const_iterator find(ByteView bytes) const;
     void free(const Memory& memory);
     Result<VkCommandBuffer> commands();
     Result<VkCommandBuffer> record(const Asked& asked);
-    Status give_asked();
+    Status submit_next();
+    bool give_next();
+    bool give_all();
+    std::uint64_t place_of(std::uint64_t number);
+    bool reached(std::uint64_t count, bool wait);
+    void know_over(std::uint64_t count);
     Status submit(const std::vector<Asked>& all);
     void give_copies();
     void wait_for_copies();
@@ -104,10 +116,10 @@ class VulkanTransfers {
     PFN_vkWaitSemaphoresKHR wait_semaphores_ = nullptr;
     VkCommandPool pool_ = VK_NULL_HANDLE;
     VkSemaphore over_ = VK_NULL_HANDLE;
-    std::uint64_t last_ = 0;  // of the copies, its number
     Memories memories_;
-    std::atomic<std::uint64_t> known_over_ = 0;  // no copy up to this one is asked about again
-    std::atomic<std::uint64_t> given_ = 0;       // copies up to this one
+    std::atomic<std::uint64_t> settled_ = 0;     // copies up to this number are over
+    std::atomic<std::uint64_t> known_over_ = 0;  // so many copies are
+    std::atomic<std::uint64_t> given_ = 0;       // so many, to the queue
     std::atomic<bool> refuses_ = false;          // the queue did once: no other is given
     bool gave_up_ = false;                       // to wait
 
@@ -115,13 +127,14 @@ class VulkanTransfers {
     std::vector<Asked> refused_;  // which end with the owner
     struct Used {
         VkCommandBuffer commands;
-        std::uint64_t number;
+        std::uint64_t place;
     };
     std::deque<Used> used_;  // the oldest first
 
     std::mutex mutex_;  // of what follows
     std::condition_variable wake_giver_, wake_waiter_;
-    std::vector<Asked> asked_;  // not given to the queue yet
+    TransferOrder order_;
+    std::unordered_map<std::uint64_t, Asked> asked_;  // not given to the queue yet, by number
     std::deque<Pending> pending_;
     bool stopping_ = false;
     std::thread giver_, waiter_;

@@ -1,0 +1,93 @@
+// Which copies go next, and where they went.
+#include "web-worker/gpu/vulkan/transfer_order.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace moex::gpu {
+namespace {
+
+using Numbers = std::vector<std::uint64_t>;
+constexpr auto awaited = TransferKind::awaited, foreseen = TransferKind::foreseen;
+
+// Copies of one byte each; four keep the link busy.
+class TransferOrderTest : public testing::Test {
+  protected:
+    void ask(TransferKind kind, int count) {
+        for (int i = 0; i < count; ++i) order_.ask(kind, 1);
+    }
+    TransferOrder order_{4};
+};
+
+TEST_F(TransferOrderTest, ForeseenOnesGoWhileTheLinkIsNotBusy) {
+    ask(foreseen, 10);
+    EXPECT_EQ(order_.take(), (Numbers{1, 2, 3, 4}));
+    EXPECT_FALSE(order_.has_next());
+    EXPECT_EQ(order_.take(), Numbers{});
+
+    order_.over(3);
+    EXPECT_EQ(order_.take(), (Numbers{5, 6, 7}));
+    order_.over(7);
+    EXPECT_EQ(order_.take(), (Numbers{8, 9, 10}));
+    EXPECT_FALSE(order_.has_next());
+}
+
+TEST_F(TransferOrderTest, AwaitedOnesGoBeforeThemAndAtOnce) {
+    ask(foreseen, 6);
+    (void)order_.take();
+    ask(awaited, 2);
+    EXPECT_EQ(order_.take(), (Numbers{7, 8})) << "though the link is busy";
+    order_.over(2);
+    EXPECT_FALSE(order_.has_next()) << "so that these keep it busy, too";
+    order_.over(4);
+    EXPECT_EQ(order_.take(), (Numbers{5, 6}));
+}
+
+TEST_F(TransferOrderTest, AForeseenOneThatIsAwaitedNowGoes) {
+    ask(foreseen, 8);
+    (void)order_.take();
+    order_.hurry(7);
+    order_.hurry(7);
+    order_.hurry(2);  // went
+    EXPECT_EQ(order_.take(), Numbers{7});
+    EXPECT_EQ(order_.place(7), 5u);
+    order_.hurry_all();
+    EXPECT_EQ(order_.take(), (Numbers{5, 6, 8}));
+    EXPECT_EQ(order_.place(8), 8u);
+}
+
+TEST_F(TransferOrderTest, KnowsWhereEachWent) {
+    ask(foreseen, 5);
+    ask(awaited, 1);
+    EXPECT_EQ(order_.place(6), 0u);
+    EXPECT_EQ(order_.take(), (Numbers{6, 1, 2, 3}));
+    EXPECT_EQ(order_.place(6), 1u);
+    EXPECT_EQ(order_.place(3), 4u);
+    EXPECT_EQ(order_.place(4), 0u);
+
+    order_.over(3);
+    EXPECT_EQ(order_.settled(), 2u) << "the third is under way";
+    EXPECT_LE(order_.place(2), 3u);
+    (void)order_.take();
+    order_.over(6);
+    EXPECT_EQ(order_.settled(), 6u);
+    EXPECT_EQ(order_.place(6), 6u) << "any that is over";
+    order_.over(6);
+    EXPECT_EQ(order_.ask(awaited, 1), 7u);
+}
+
+// One larger than the bound goes by itself.
+TEST_F(TransferOrderTest, CountsBytes) {
+    order_.ask(foreseen, 100);
+    order_.ask(foreseen, 2);
+    order_.ask(foreseen, 2);
+    order_.ask(foreseen, 2);
+    EXPECT_EQ(order_.take(), Numbers{1});
+    order_.over(1);
+    EXPECT_EQ(order_.take(), (Numbers{2, 3}));
+}
+
+}  // namespace
+}  // namespace moex::gpu
