@@ -83,7 +83,7 @@ try {
       const other = native.get(key);
       if (!other) continue;
       print(turn, "native", other);
-      const is_same = row.mb === other.mb;
+      const is_same = Number(row.mb) === Number(other.mb);
       const ratio = Object.fromEntries(figures.map((name) => [name,
         is_same && row[name] > 0 && other[name] > 0 ? (row[name] / other[name]).toFixed(2) : ""]));
       print(turn, "ratio", { ...row, dispatches: "", mb: "", gb_s: "", ...ratio });

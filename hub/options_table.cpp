@@ -279,9 +279,8 @@ const Setting engine_settings[] = {
      10000000},
     {"gpu-awake", word, command_serve, "auto|off", "auto",
      "with --gpu: it goes on computing while it waits for contributors, so that its clock stays up "
-     "(three times as fast a layer on an H200); auto: while nobody else holds memory on it, and "
-     "not "
-     "on battery",
+     "(three times as fast a layer on an H200); auto: while nobody else holds memory on it, "
+     "and not on battery",
      0, 0, "auto|off"},
     {"spin", word, command_serve, "auto|on|off", "auto",
      "threads that wait for contributors look for up to a millisecond before they sleep, as long "

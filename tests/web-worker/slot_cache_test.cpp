@@ -302,6 +302,30 @@ TEST(SlotCacheTest, WhatTheGpuBringsItselfIsThereWhenItIsUsed) {
     }
 }
 
+TEST(SlotCacheTest, WhatAGroupAsksForIsAwaitedAndAHintsForeseenUntilThen) {
+    CacheStage stage;
+    stage.share_memory();
+    if (!stage.shared.ok()) GTEST_SKIP() << stage.shared.error().message;
+    const auto& transfers = stage.device->transfers;
+    const auto& awaited = stage.device->awaited;
+    const std::uint64_t hinted = stage.status().slots.prefetched;
+    stage.hint({40});
+    stage.run_until([&] { return stage.status().slots.prefetched > hinted; });
+    ASSERT_EQ(transfers.size(), 1u);
+    const std::uint64_t first = transfers.begin()->first;
+    EXPECT_EQ(transfers.at(first), gpu::TransferKind::foreseen);
+    EXPECT_FALSE(awaited.contains(first));
+
+    stage.ask(50);
+    ASSERT_EQ(transfers.size(), 2u);
+    EXPECT_EQ(transfers.at(first + 1), gpu::TransferKind::awaited);
+    EXPECT_TRUE(awaited.contains(first + 1));
+    EXPECT_FALSE(awaited.contains(first));
+    stage.ask(40);
+    EXPECT_TRUE(awaited.contains(first));
+    EXPECT_EQ(transfers.size(), 2u);
+}
+
 // Trials of who brings experts sooner (transfer_choice.h) run while it serves.
 TEST(SlotCacheTest, NowAndThenTheGpuBringsWhatTheThreadBringsUsually) {
     TimedStage stage;

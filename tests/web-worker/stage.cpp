@@ -93,6 +93,20 @@ Result<gpu::BufferId> FragileDevice::create_buffer(std::uint64_t size_bytes, gpu
     return device_.create_buffer(size_bytes, usage, label);
 }
 
+std::uint64_t FragileDevice::transfer(gpu::BufferId buffer, std::uint64_t offset_bytes,
+                                      ByteView bytes, gpu::TransferKind kind,
+                                      std::function<void()> done) {
+    const std::uint64_t number = device_.transfer(buffer, offset_bytes, bytes, kind,
+                                                  std::move(done));
+    if (number > 0) transfers[number] = kind;
+    return number;
+}
+
+void FragileDevice::await_transfer(std::uint64_t number) {
+    if (number > 0) awaited.insert(number);
+    device_.await_transfer(number);
+}
+
 void FragileDevice::read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes,
                                 std::function<void(Result<ByteView>)> done) {
     if (!hold_reads) return device_.read_buffer(buffer, size_bytes, std::move(done));

@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "protocol/expert_reference.h"
 #include "protocol/life_guard.h"
@@ -65,6 +66,11 @@ class FragileDevice : public gpu::DeviceDecorator {
     std::vector<double> expected_ms;  // what it was told to stay awake for
     bool is_shared() const override { return others_compute; }
     bool others_compute = false;
+    std::uint64_t transfer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes,
+                           gpu::TransferKind kind, std::function<void()> done) override;
+    void await_transfer(std::uint64_t number) override;
+    std::map<std::uint64_t, gpu::TransferKind> transfers;  // what was asked of it, by number
+    std::set<std::uint64_t> awaited;                       // by submissions
 
   private:
     gpu::AdapterInfo adapter_;

@@ -18,43 +18,53 @@ class TransferOrderTest : public testing::Test {
     void ask(TransferKind kind, int count) {
         for (int i = 0; i < count; ++i) order_.ask(kind, 1);
     }
+    Numbers take() { return order_.take(foreseen); }
     TransferOrder order_{4};
 };
 
 TEST_F(TransferOrderTest, ForeseenOnesGoWhileTheLinkIsNotBusy) {
     ask(foreseen, 10);
-    EXPECT_EQ(order_.take(), (Numbers{1, 2, 3, 4}));
+    EXPECT_EQ(take(), (Numbers{1, 2, 3, 4}));
     EXPECT_FALSE(order_.has_next());
-    EXPECT_EQ(order_.take(), Numbers{});
+    EXPECT_EQ(take(), Numbers{});
 
     order_.over(3);
-    EXPECT_EQ(order_.take(), (Numbers{5, 6, 7}));
+    EXPECT_EQ(take(), (Numbers{5, 6, 7}));
     order_.over(7);
-    EXPECT_EQ(order_.take(), (Numbers{8, 9, 10}));
+    EXPECT_EQ(take(), (Numbers{8, 9, 10}));
     EXPECT_FALSE(order_.has_next());
 }
 
 TEST_F(TransferOrderTest, AwaitedOnesGoBeforeThemAndAtOnce) {
     ask(foreseen, 6);
-    (void)order_.take();
+    (void)take();
     ask(awaited, 2);
-    EXPECT_EQ(order_.take(), (Numbers{7, 8})) << "though the link is busy";
+    EXPECT_EQ(take(), (Numbers{7, 8})) << "though the link is busy";
     order_.over(2);
     EXPECT_FALSE(order_.has_next()) << "so that these keep it busy, too";
     order_.over(4);
-    EXPECT_EQ(order_.take(), (Numbers{5, 6}));
+    EXPECT_EQ(take(), (Numbers{5, 6}));
+}
+
+TEST_F(TransferOrderTest, AwaitedOnesGoWithoutTheOthers) {
+    ask(foreseen, 2);
+    EXPECT_EQ(order_.take(awaited), Numbers{});
+    ask(awaited, 1);
+    order_.hurry(2);
+    EXPECT_EQ(order_.take(awaited), (Numbers{3, 2}));
+    EXPECT_EQ(take(), Numbers{1});
 }
 
 TEST_F(TransferOrderTest, AForeseenOneThatIsAwaitedNowGoes) {
     ask(foreseen, 8);
-    (void)order_.take();
+    (void)take();
     order_.hurry(7);
     order_.hurry(7);
     order_.hurry(2);  // went
-    EXPECT_EQ(order_.take(), Numbers{7});
+    EXPECT_EQ(take(), Numbers{7});
     EXPECT_EQ(order_.place(7), 5u);
     order_.hurry_all();
-    EXPECT_EQ(order_.take(), (Numbers{5, 6, 8}));
+    EXPECT_EQ(take(), (Numbers{5, 6, 8}));
     EXPECT_EQ(order_.place(8), 8u);
 }
 
@@ -62,7 +72,7 @@ TEST_F(TransferOrderTest, KnowsWhereEachWent) {
     ask(foreseen, 5);
     ask(awaited, 1);
     EXPECT_EQ(order_.place(6), 0u);
-    EXPECT_EQ(order_.take(), (Numbers{6, 1, 2, 3}));
+    EXPECT_EQ(take(), (Numbers{6, 1, 2, 3}));
     EXPECT_EQ(order_.place(6), 1u);
     EXPECT_EQ(order_.place(3), 4u);
     EXPECT_EQ(order_.place(4), 0u);
@@ -70,11 +80,13 @@ TEST_F(TransferOrderTest, KnowsWhereEachWent) {
     order_.over(3);
     EXPECT_EQ(order_.settled(), 2u) << "the third is under way";
     EXPECT_LE(order_.place(2), 3u);
-    (void)order_.take();
+    (void)take();
     order_.over(6);
     EXPECT_EQ(order_.settled(), 6u);
     EXPECT_EQ(order_.place(6), 6u) << "any that is over";
     order_.over(6);
+    order_.hurry(6);
+    EXPECT_FALSE(order_.has_next());
     EXPECT_EQ(order_.ask(awaited, 1), 7u);
 }
 
@@ -84,9 +96,9 @@ TEST_F(TransferOrderTest, CountsBytes) {
     order_.ask(foreseen, 2);
     order_.ask(foreseen, 2);
     order_.ask(foreseen, 2);
-    EXPECT_EQ(order_.take(), Numbers{1});
+    EXPECT_EQ(take(), Numbers{1});
     order_.over(1);
-    EXPECT_EQ(order_.take(), (Numbers{2, 3}));
+    EXPECT_EQ(take(), (Numbers{2, 3}));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "protocol/check.h"
+
 namespace moex::gpu {
 
 std::uint64_t TransferOrder::ask(TransferKind kind, std::uint64_t size_bytes) {
@@ -29,10 +31,11 @@ bool TransferOrder::has_next() const {
     return !awaited_.empty() || (!foreseen_.empty() && bytes_under_way_ < busy_bytes_);
 }
 
-std::vector<std::uint64_t> TransferOrder::take() {
+std::vector<std::uint64_t> TransferOrder::take(TransferKind up_to) {
     std::vector<std::uint64_t> gone;
     for (; !awaited_.empty(); awaited_.pop_front()) go(awaited_.front(), gone);
-    for (; has_next(); foreseen_.pop_front()) go(foreseen_.front(), gone);
+    for (; up_to == TransferKind::foreseen && has_next(); foreseen_.pop_front())
+        go(foreseen_.front(), gone);
     return gone;
 }
 
@@ -57,6 +60,7 @@ void TransferOrder::over(std::uint64_t count) {
 }
 
 std::uint64_t TransferOrder::place(std::uint64_t number) const {
+    MOEX_CHECK(number < first_ + transfers_.size(), "a copy that nobody asked for");
     return number < first_ ? num_over_ : transfers_[number - first_].place;
 }
 

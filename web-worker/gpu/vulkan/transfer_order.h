@@ -1,6 +1,7 @@
 // Which copies a queue of transfers is given next. Those that somebody waits for go before those
-// that were only foreseen, each kind in the order of its calls; and of the foreseen ones no more
-// are under way than keep the link busy, so that a copy that is waited for stands behind few.
+// that were only foreseen, each kind in the order of its calls, or of hurry(); and of the foreseen
+// ones no more are under way than keep the link busy, so that a copy that is waited for stands
+// behind few.
 // Pure; no thread. Requires of every number that ask() gave it.
 #pragma once
 
@@ -24,8 +25,8 @@ class TransferOrder {
     void hurry_all();
 
     bool has_next() const;
-    // The numbers of those that go now, as they go.
-    std::vector<std::uint64_t> take();
+    // The numbers of those that go now, as they go: the awaited ones, and foreseen ones with them.
+    std::vector<std::uint64_t> take(TransferKind up_to);
     // So many of those that went are over, in the order in which they went.
     void over(std::uint64_t count);
 

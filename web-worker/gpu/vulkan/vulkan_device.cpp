@@ -242,11 +242,13 @@ class VulkanDevice : public Device {
                !is_alone(chosen_.device, idle_share_max, idle_bytes_max);
     }
     void await_transfer(std::uint64_t number) override {
-        if (number == 0) return;
+        if (number <= seen_transfers_) return;
+        const std::uint64_t settled = transfers_->settled();
         const std::uint64_t count = transfers_->give(number);
         if (count == 0)
             return submissions_->die({LossKind::other, "a queue of transfers took no copy"});
         submissions_->await(transfers_->over(), count);
+        if (number <= settled) seen_transfers_ = settled;
     }
     bool transferred(std::uint64_t number, bool wait) override {
         return number == 0 || (transfers_ && transfers_->is_over(number, wait));
@@ -387,6 +389,7 @@ class VulkanDevice : public Device {
     std::vector<BindGroup> bind_groups_;
     std::unique_ptr<VulkanSubmissions> submissions_;
     std::unique_ptr<VulkanTransfers> transfers_;  // null: it cannot
+    std::uint64_t seen_transfers_ = 0;            // what these wrote, submissions see
     bool drop_clamping_ = false;
 };
 

@@ -185,7 +185,7 @@ Result<VkCommandBuffer> VulkanTransfers::record(const Asked& asked) {
     return recorded;
 }
 
-Status VulkanTransfers::submit_next() {
+Status VulkanTransfers::submit_next(TransferKind up_to) {
     const std::lock_guard queue_lock(queue_mutex_);
     if (refuses_) return Error{ErrorCode::device_lost, "the queue of transfers refused a copy"};
     std::vector<Asked> all;
@@ -193,7 +193,7 @@ Status VulkanTransfers::submit_next() {
         const std::lock_guard lock(mutex_);
         order_.over(known_over_);
         settled_ = order_.settled();
-        for (const std::uint64_t number : order_.take()) {
+        for (const std::uint64_t number : order_.take(up_to)) {
             auto asked = asked_.extract(number);
             all.push_back(std::move(asked.mapped()));
             all.back().place = order_.place(number);
@@ -256,18 +256,21 @@ std::uint64_t VulkanTransfers::give(std::uint64_t number) {
         const std::lock_guard lock(mutex_);
         order_.hurry(number);
     }
-    return give_next() ? place_of(number) : 0;
+    return give_next(TransferKind::awaited) ? place_of(number) : 0;
 }
 
 // Whether the queue took what goes next.
-bool VulkanTransfers::give_next() {
+bool VulkanTransfers::give_next(TransferKind up_to) {
     const bool refused_before = refuses_;
-    const Status given = submit_next();
-    if (!given.ok() && !refused_before)
-        post_([this, error = given.error(), life = life_.watch()] {
-            if (life.alive()) failed_(error);
-        });
+    const Status given = submit_next(up_to);
+    if (!given.ok() && !refused_before) fail(given.error());
     return given.ok();
+}
+
+void VulkanTransfers::fail(Error error) {
+    post_([this, error = std::move(error), life = life_.watch()] {
+        if (life.alive()) failed_(error);
+    });
 }
 
 // Whether it has all.
@@ -276,7 +279,7 @@ bool VulkanTransfers::give_all() {
         const std::lock_guard lock(mutex_);
         order_.hurry_all();
     }
-    return give_next();
+    return give_next(TransferKind::awaited);
 }
 
 void VulkanTransfers::wait_idle() {
@@ -295,7 +298,7 @@ void VulkanTransfers::give_copies() {
             });
             if (stopping_) return;
         }
-        if (!give_next()) return;
+        if (!give_next(TransferKind::foreseen)) return;
     }
 }
 
@@ -306,7 +309,7 @@ std::uint64_t VulkanTransfers::place_of(std::uint64_t number) {
 
 bool VulkanTransfers::is_over(std::uint64_t number, bool wait) {
     if (number <= settled_) return true;
-    const std::uint64_t place = wait && !gave_up_ ? give(number) : place_of(number);
+    const std::uint64_t place = wait ? give(number) : place_of(number);
     return place > 0 && reached(place, wait);
 }
 
@@ -324,13 +327,14 @@ bool VulkanTransfers::reached(std::uint64_t count, bool wait) {
         if (!waits || count <= value) return count <= value;
         if (Clock::now() >= gives_up) {
             gave_up_ = true;
+            fail({ErrorCode::device_lost, "a copy to the GPU takes more than a minute"});
             return false;
         }
         std::this_thread::yield();
     }
 }
 
-// Two threads learn it.
+// Whoever of its threads learns it.
 void VulkanTransfers::know_over(std::uint64_t count) {
     std::uint64_t known = known_over_;
     while (known < count && !known_over_.compare_exchange_weak(known, count)) {}
@@ -352,7 +356,9 @@ void VulkanTransfers::wait_for_copies() {
 
         lock.lock();
         if (result == VK_TIMEOUT || stopping_) continue;
-        if (result != VK_SUCCESS) return;  // the device is lost: its owner learns it elsewhere
+        if (result != VK_SUCCESS)
+            return fail(
+                {ErrorCode::device_lost, text("copies to the GPU: ", vulkan_result_text(result))});
         know_over(oldest);
         order_.over(known_over_);
         settled_ = order_.settled();

@@ -44,7 +44,7 @@ class VulkanTransfers {
           is_kernels_(is_kernels),
           post_(std::move(post)),
           failed_(std::move(failed)),
-          order_(is_kernels ? no_bound : busy_bytes) {}
+          order_(busy_bytes) {}
     ~VulkanTransfers();  // waits for the queue; what is not over is told to nobody
     VulkanTransfers(const VulkanTransfers&) = delete;
 
@@ -56,7 +56,7 @@ class VulkanTransfers {
     bool is_shared(ByteView bytes) const { return find(bytes) != memories_.end(); }
 
     // Requires is_shared(bytes). `done` is posted once it is over, and a few that went with it. The
-    // value: its number. The queue is given it soon.
+    // value: its number. The queue is given it soon; a foreseen one, as soon as others are over.
     std::uint64_t copy(ByteView bytes, VkBuffer target, std::uint64_t offset_bytes,
                        TransferKind kind, std::function<void()> done);
     // The queue has been given this copy, so that another queue's wait for it ends. The value: what
@@ -70,9 +70,10 @@ class VulkanTransfers {
     void stop();
     // counts the copies that are over
     VkSemaphore over() const { return over_; }
+    // Copies up to this number are over; what give() says of one of them covers all of them.
+    std::uint64_t settled() const { return settled_; }
 
   private:
-    static constexpr std::uint64_t no_bound = ~std::uint64_t{0};
     struct Memory {
         ByteView bytes;
         VkBuffer buffer = VK_NULL_HANDLE;
@@ -94,9 +95,10 @@ class VulkanTransfers {
     void free(const Memory& memory);
     Result<VkCommandBuffer> commands();
     Result<VkCommandBuffer> record(const Asked& asked);
-    Status submit_next();
-    bool give_next();
+    Status submit_next(TransferKind up_to);
+    bool give_next(TransferKind up_to);
     bool give_all();
+    void fail(Error error);
     std::uint64_t place_of(std::uint64_t number);
     bool reached(std::uint64_t count, bool wait);
     void know_over(std::uint64_t count);
