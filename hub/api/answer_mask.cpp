@@ -5,6 +5,8 @@
 #include <deque>
 #include <thread>
 
+#include "protocol/thread_name.h"
+
 namespace moex {
 
 struct MaskMaker::State {
@@ -17,6 +19,7 @@ struct MaskMaker::State {
     std::thread thread;
 
     void run() {
+        name_thread("mask");
         std::unique_lock lock(mutex);
         for (;;) {
             wake.wait(lock, [&] { return stopping || !jobs.empty(); });

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hub/base/log.h"
+#include "protocol/thread_name.h"
 
 namespace moex {
 namespace {
@@ -155,6 +156,7 @@ void TextPool::State::count_out(const std::string& client, std::uint64_t bytes) 
 }
 
 void TextPool::State::work(Lane& lane) {
+    name_thread("text");
     std::unique_lock lock(mutex);
     for (;;) {
         wake.wait(lock, [&] { return stopping || !lane.empty(); });

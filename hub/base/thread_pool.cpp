@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hub/base/futex.h"
+#include "protocol/thread_name.h"
 
 namespace moex {
 namespace {
@@ -147,6 +148,7 @@ struct ThreadPool::State {
     }
 
     void run(std::size_t index) {
+        name_thread("compute");
         inside_pool = true;
         TimePoint shared_until{};  // this thread's core, with others
         for (std::uint32_t seen = 0;;) {

@@ -13,6 +13,7 @@
 
 #include "hub/base/log.h"
 #include "protocol/text.h"
+#include "protocol/thread_name.h"
 
 namespace moex {
 namespace {
@@ -131,6 +132,7 @@ struct Trace::State {
     }
 
     void run() {
+        name_thread("trace");
         for (bool last = false; !last;) {
             {
                 std::unique_lock lock(mutex);

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "protocol/thread_name.h"
+
 namespace moex {
 namespace {
 
@@ -62,6 +64,7 @@ LifeSigns::~LifeSigns() {
 }
 
 void LifeSigns::run() {
+    name_thread("watchdog");
     std::unique_lock lock(mutex_);
     while (!done_) {
         post_([&manager = manager_] { manager.tell("WATCHDOG=1"); });

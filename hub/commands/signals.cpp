@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <csignal>
 
+#include "protocol/thread_name.h"
+
 namespace moex {
 
 SignalWatcher::SignalWatcher(std::function<void(int, int)> on_signal)
@@ -14,6 +16,7 @@ SignalWatcher::SignalWatcher(std::function<void(int, int)> on_signal)
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
     thread_ = std::thread([this, signals] {
+        name_thread("signals");
         for (int count = 1;; ++count) {
             int signal = 0;
             sigwait(&signals, &signal);

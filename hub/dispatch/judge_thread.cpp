@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "protocol/thread_name.h"
+
 namespace moex {
 
 JudgeThread::JudgeThread(const ExpertCompute& compute, Done done)
@@ -32,6 +34,7 @@ void JudgeThread::submit(AnswerSample sample) {
 }
 
 void JudgeThread::run() {
+    name_thread("judge");
     for (;;) {
         AnswerSample sample;
         {

@@ -11,6 +11,7 @@
 #include "hub/base/trace.h"
 #include "hub/dispatch/judge_thread.h"
 #include "protocol/spin_wait.h"
+#include "protocol/thread_name.h"
 
 namespace moex {
 namespace {
@@ -174,6 +175,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     }
 
     void run_local() {
+        name_thread("local-call");
         for (;;) {
             ComputeLocally job;
             {

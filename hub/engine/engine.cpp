@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "hub/engine/engine_state.h"
+#include "protocol/thread_name.h"
 
 namespace moex {
 namespace {
@@ -175,6 +176,7 @@ bool Engine::idle() const {
 }
 
 void EngineState::run() {
+    name_thread("engine");
     while (begin_step()) step();
     for (auto& generation : running) end(std::move(generation), FinishReason::cancelled);
     running.clear();
@@ -198,6 +200,7 @@ void EngineState::run() {
 // Stops the step in progress when the engine ends, or when a member
 // was cancelled and the step takes too long to wait for its end.
 void EngineState::watch_cancels() {
+    name_thread("cancels");
     std::unique_lock lock(mutex);
 
     const auto wanted = [&] {

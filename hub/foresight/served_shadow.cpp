@@ -5,6 +5,7 @@
 
 #include "hub/foresight/hints.h"
 #include "protocol/check.h"
+#include "protocol/thread_name.h"
 
 namespace moex {
 namespace {
@@ -255,6 +256,7 @@ bool ServedShadow::plan_ahead(std::uint32_t* may_copy) {
 }
 
 void ServedShadow::run() {
+    name_thread("shadow");
     std::unique_lock lock(mutex_);
     for (;;) {
         wake_.wait(lock, [this] { return stopping_ || busy_; });

@@ -11,6 +11,7 @@
 #include "hub/net/http/transport.h"
 #include "hub/net/listener.h"
 #include "protocol/spin_wait.h"
+#include "protocol/thread_name.h"
 
 namespace moex::net {
 namespace {
@@ -118,6 +119,7 @@ struct Server::State {
 
     // What one handler throws ends that handler, not the hub.
     void run_io(Duration spin_max) {
+        name_thread("net");
         SpinWait<std::chrono::steady_clock> spin(spin_max);
         for (;;) try {
                 while (spin.look([&] { return hub.io.poll() > 0; }) || hub.io.run_one() > 0)

@@ -5,6 +5,7 @@
 #include "hub/base/log.h"
 #include "hub/registry/migrations.h"
 #include "hub/registry/registry_state.h"
+#include "protocol/thread_name.h"
 
 namespace moex {
 namespace {
@@ -123,6 +124,7 @@ void RegistryState::add_use(const std::pair<std::string, std::int64_t>& key_and_
 }
 
 void RegistryState::serve() {
+    name_thread("registry");
     for (std::uint32_t look = 1;; ++look) {
         {
             std::unique_lock lock(pending_mutex);

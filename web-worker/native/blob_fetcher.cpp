@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "protocol/thread_name.h"
+
 namespace moex::native {
 namespace {
 
@@ -65,6 +67,7 @@ void BlobFetcher::cancel() {
 
 // One of the threads, with a connection of its own.
 void BlobFetcher::run(bool urgent_only) {
+    name_thread("fetch");
     const auto has_job = [&] { return !jobs_.empty() && (!urgent_only || jobs_.front().urgent); };
     HttpClient client(hub_);
     for (;;) {

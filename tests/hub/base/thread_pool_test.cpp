@@ -1,6 +1,7 @@
 #include "hub/base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -80,6 +81,22 @@ TEST(ThreadPoolTest, HoweverALoopIsCutItCoversEverythingOnce) {
 
 // Each range waits for the other: a thread that slept and was not told would be waited for for
 // ever. The pauses are longer and shorter than threads look for a job.
+#if defined(__linux__)
+TEST(ThreadPoolTest, ItsThreadsAreNamed) {
+    ThreadPool pool(3);
+    const std::thread::id caller = std::this_thread::get_id();
+    std::atomic<int> others = 0;
+    while (others == 0)
+        pool.parallel_for(64, 1, [&](std::size_t, std::size_t) {
+            if (std::this_thread::get_id() == caller) return;
+            char name[16] = {};
+            pthread_getname_np(pthread_self(), name, sizeof name);
+            EXPECT_STREQ(name, "compute");
+            ++others;
+        });
+}
+#endif
+
 TEST(ThreadPoolTest, WhoSleepsIsToldOfAJob) {
     ThreadPool pool(2);
     pool.set_ranges_per_thread(1);

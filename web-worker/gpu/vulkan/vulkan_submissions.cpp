@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "protocol/thread_name.h"
+
 namespace moex::gpu {
 namespace {
 
@@ -316,6 +318,7 @@ bool VulkanSubmissions::answer_read(bool wait) {
 }
 
 void VulkanSubmissions::wait_for_fences() {
+    name_thread("await GPU");
     for (;;) {
         Wait wait;
         {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "protocol/thread_name.h"
 #include "web-worker/gpu/vulkan/vulkan_memory.h"
 
 namespace moex::gpu {
@@ -289,6 +290,7 @@ void VulkanTransfers::wait_idle() {
 }
 
 void VulkanTransfers::give_copies() {
+    name_thread("give copies");
     for (;;) {
         {
             std::unique_lock lock(mutex_);
@@ -341,6 +343,7 @@ void VulkanTransfers::know_over(std::uint64_t count) {
 }
 
 void VulkanTransfers::wait_for_copies() {
+    name_thread("await copies");
     std::unique_lock lock(mutex_);
     for (;;) {
         wake_waiter_.wait(lock, [&] { return stopping_ || !pending_.empty(); });
