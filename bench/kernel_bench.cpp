@@ -6,12 +6,11 @@
 // CSV: what, shape, slots, rows, routing, p10_us, p50_us, p99_us, gpu_us, dispatches, mb, gb_s.
 //   empty_round  one empty kernel, submitted and read back: what nothing costs
 //   upload       `rows` experts from this machine's memory to the GPU's, through staging memory;
-//   the
-//                one submission's end awaited
+//                the one submission's end awaited
 //   transfer     the same by the GPU itself, from pages that it was told of, as experts on demand
 //                come; none where it cannot. transfer_beside: while it copies 2 GB of its own
 //                memory
-//   transfer_ahead  of one that is waited for, behind 63 that are only foreseen
+//   transfer_ahead  one that is waited for, behind 63 that are only foreseen
 //   transfer_call  what one copy's beginning takes of the thread that asks for it
 //   row_round    4 KB written and submitted, 4 bytes read back; row_round_beside: while experts
 //                come all the time. --link on: upload and these, nothing else

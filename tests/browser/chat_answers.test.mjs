@@ -285,6 +285,7 @@ test("a page that is loaded again in mid-answer goes on with the same answer", a
     live().end();
     await saysSoFar(page, "Once upon a time.");   // a page that has not read its conversations yet is settled, too
     await settled(page);
+    assert.deepEqual(await answers(page), ["Once upon a time."]);
     assert.equal(await page.locator(".ended").count(), 0, "nothing says that it was left");
     assert.equal(scripted.requests.length, 1, "asked once");
     for (const { method, last } of scripted.resumed) assert.deepEqual([method, last], ["GET", "0"]);

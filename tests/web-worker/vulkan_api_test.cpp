@@ -1,10 +1,10 @@
 // Which of several devices is meant.
 #include "web-worker/gpu/vulkan/vulkan_api.h"
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <vector>
-
-#include "gtest/gtest.h"
 
 namespace moex::gpu {
 namespace {

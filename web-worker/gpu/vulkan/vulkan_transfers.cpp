@@ -192,8 +192,7 @@ Status VulkanTransfers::submit_next(TransferKind up_to) {
     std::vector<Asked> all;
     {
         const std::lock_guard lock(mutex_);
-        order_.over(known_over_);
-        settled_ = order_.settled();
+        settle();
         for (const std::uint64_t number : order_.take(up_to)) {
             auto asked = asked_.extract(number);
             all.push_back(std::move(asked.mapped()));
@@ -295,13 +294,19 @@ void VulkanTransfers::give_copies() {
         {
             std::unique_lock lock(mutex_);
             wake_giver_.wait(lock, [this] {
-                order_.over(known_over_);
+                settle();
                 return stopping_ || order_.has_next();
             });
             if (stopping_) return;
         }
         if (!give_next(TransferKind::foreseen)) return;
     }
+}
+
+// With the lock: what is known to be over.
+void VulkanTransfers::settle() {
+    order_.over(known_over_);
+    settled_ = order_.settled();
 }
 
 std::uint64_t VulkanTransfers::place_of(std::uint64_t number) {
@@ -363,8 +368,7 @@ void VulkanTransfers::wait_for_copies() {
             return fail(
                 {ErrorCode::device_lost, text("copies to the GPU: ", vulkan_result_text(result))});
         know_over(oldest);
-        order_.over(known_over_);
-        settled_ = order_.settled();
+        settle();
         if (order_.has_next()) wake_giver_.notify_one();
         // The owner's from here on, with what they hold.
         auto done = std::make_shared<Done>(std::move(pending_.front().done));

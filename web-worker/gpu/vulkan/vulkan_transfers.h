@@ -99,6 +99,7 @@ class VulkanTransfers {
     bool give_next(TransferKind up_to);
     bool give_all();
     void fail(Error error);
+    void settle();
     std::uint64_t place_of(std::uint64_t number);
     bool reached(std::uint64_t count, bool wait);
     void know_over(std::uint64_t count);
