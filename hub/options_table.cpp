@@ -63,6 +63,11 @@ Status check_share(std::string_view value) {
                  text("wanted a share from 0 to 1, found \"", value, "\"")};
 }
 
+Status check_replay(std::string_view value) {
+    if (value.ends_with("+1")) value.remove_suffix(2);
+    return check_share(value);
+}
+
 Status check_number_text(std::string_view value) {
     double number = 0;
     const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
@@ -229,8 +234,9 @@ const Setting swarm_settings[] = {
      "auto|estimator|quasi-hidden|next-gate|previous-token|lru|lfu|popularity|request-popularity|"
      "random"},
     {"prefetch-replay", word, command_serve, "RECALL", "",
-     "hints of a text that was decoded before are this share right (benches)", 0, 0, "",
-     check_share, true},
+     "hints of a text that was decoded before are this share right; RECALL+1: those of the next "
+     "token's first layers come before it, too, as a shadow's do that is a token ahead (benches)",
+     0, 0, "", check_replay, true},
     {"deterministic", flag, command_serve | command_generate | reads_text, "", "off",
      "same text whatever the workers: fixed rounding and order of sums"},
     {"wire-dtype", word, command_serve | command_generate | reads_text, "DTYPE", "f16",

@@ -234,8 +234,9 @@ Status HubProgram::open_hints() {
 
     const std::string& wanted = settings_.text("prefetch-by");
     const std::string& recall = settings_.text("prefetch-replay");
-    auto predictor = recall.empty() ? make_predictor(wanted, sources, !gpu_)
-                                    : make_replay_predictor(std::stod(recall), 1);
+    auto predictor = recall.empty()
+                         ? make_predictor(wanted, sources, !gpu_)
+                         : make_replay_predictor(std::stod(recall), 1, recall.ends_with("+1"));
     if (!predictor.ok())
         return Error{ErrorCode::invalid_argument,
                      text("--prefetch-by ", wanted, ": ", predictor.error().message)};

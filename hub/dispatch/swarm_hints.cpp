@@ -24,7 +24,10 @@ std::uint16_t SwarmState::deadline_of(const ExpertHint& hint) const {
 
     constexpr double least_ms = 100, patience = 4;
     const double layer_ms = group_ms + load_window.window(1, 0).hub_ms;
-    const int lead = std::max(1, moe_index[hint.layer] - last_moe_index);
+    const int num_layers = static_cast<int>(moe_layers.size());
+    int lead = moe_index[hint.layer] - last_moe_index;
+    if (lead <= -num_layers / 2) lead += num_layers;  // of the next token
+    lead = std::max(lead, 1);
     return static_cast<std::uint16_t>(std::clamp(patience * lead * layer_ms, least_ms, 65535.0));
 }
 

@@ -45,6 +45,11 @@ class ExpertPredictor {
     // number of MoE layers from seen.layer to it. False where this predictor knows nothing.
     virtual bool predict(const RouteView& seen, std::uint32_t target_layer,
                          std::span<float> confidence) = 0;
+    // The same of a layer of the token behind each row, for who is a token ahead of the model.
+    virtual bool predict_next_token(const RouteView&, std::uint32_t /*target_layer*/,
+                                    std::span<float> /*confidence*/) {
+        return false;
+    }
     // A route that became known, in the order of positions; for who learns from the past.
     virtual void observe(const RouteView&) {}
     // What the last predict() took the router's input of the target layer to be, [num_tokens,

@@ -15,25 +15,28 @@ Hints::Hints(std::shared_ptr<const RouterGates> gates, std::unique_ptr<ExpertPre
 std::span<const ExpertHint> Hints::foresee(const RouteView& seen) {
     hints_.clear();
     predictor_->observe(seen);
-    const auto layers = gates_->moe_layers();
-    const auto next = std::upper_bound(layers.begin(), layers.end(), seen.layer);
-    if (next == layers.end() || seen.num_tokens > rows_max) return hints_;
+    if (seen.num_tokens > rows_max) return hints_;
 
-    // Nothing has named the first ones yet.
+    const auto layers = gates_->moe_layers();
+    const auto next = static_cast<std::size_t>(
+        std::upper_bound(layers.begin(), layers.end(), seen.layer) - layers.begin());
+    // Nothing may have named the first ones yet.
     const bool is_first = seen.layer <= layers.front();
-    const auto ahead = std::min<std::ptrdiff_t>(lead_, layers.end() - next);
-    add_layer(seen, *next);
-    for (auto i = is_first ? 1 : std::max<std::ptrdiff_t>(1, lead_ - 1); i < ahead; ++i)
-        add_layer(seen, next[i]);
+    const std::size_t lead = std::min<std::size_t>(lead_, layers.size());
+    add_layer(seen, next);
+    for (std::size_t i = is_first ? 1 : std::max<std::size_t>(1, lead - 1); i < lead; ++i)
+        add_layer(seen, next + i);
     return hints_;
 }
 
-void Hints::add_layer(const RouteView& seen, std::uint32_t target_layer) {
-    const std::size_t num_experts = seen.num_experts;
-    confidence_.resize(seen.num_tokens * num_experts);
-    if (!predictor_->predict(seen, target_layer, confidence_)) return;
-
-    append_hints(hints_, target_layer, confidence_, num_experts, per_row_, order_);
+void Hints::add_layer(const RouteView& seen, std::size_t index) {
+    const auto layers = gates_->moe_layers();
+    const bool is_of_next = index >= layers.size();
+    const std::uint32_t layer = layers[index - (is_of_next ? layers.size() : 0)];
+    confidence_.resize(seen.num_tokens * seen.num_experts);
+    const bool is_known = is_of_next ? predictor_->predict_next_token(seen, layer, confidence_)
+                                     : predictor_->predict(seen, layer, confidence_);
+    if (is_known) append_hints(hints_, layer, confidence_, seen.num_experts, per_row_, order_);
 }
 
 void append_hints(std::vector<ExpertHint>& hints, std::uint32_t layer,

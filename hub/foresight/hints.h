@@ -20,7 +20,8 @@ class Hints : public ExpertForesight {
   public:
     // `per_row` experts are named for a row and layer, at most all of the layer's: more than top_k
     // are spares for what was guessed second best. `lead` is how many MoE layers before a layer it
-    // is guessed first: above 1 once more, better, one layer before it.
+    // is guessed first: above 1 once more, better, one layer before it. Behind a token's last layer
+    // stand the next token's, where the predictor knows of them.
     Hints(std::shared_ptr<const RouterGates> gates, std::unique_ptr<ExpertPredictor> predictor,
           std::uint32_t per_row, std::uint32_t lead = 1);
 
@@ -31,7 +32,8 @@ class Hints : public ExpertForesight {
     static constexpr std::uint32_t rows_max = 16;
 
   private:
-    void add_layer(const RouteView& seen, std::uint32_t target_layer);
+    // `index`: among the MoE layers, those of the next token behind this one's.
+    void add_layer(const RouteView& seen, std::size_t index);
 
     std::shared_ptr<const RouterGates> gates_;
     std::unique_ptr<ExpertPredictor> predictor_;

@@ -100,6 +100,11 @@ TEST(SwarmHintsTest, HaveADeadlineByHowManyLayersTheyLead) {
     EXPECT_GE(deadline(1), 100);
     EXPECT_NEAR(deadline(3), 3 * deadline(1), 3);
     EXPECT_EQ(deadline(1, 7), 7) << "who foresaw it knows";
+
+    const RoundId last = swarm.submit({.layer = 3, .expert_ids = {0, 1, 2, 3}});
+    ASSERT_TRUE(swarm.run_until_answered(last));
+    EXPECT_NEAR(deadline(1), 2 * deadline(0), 3) << "of the next token";
+    EXPECT_EQ(deadline(2), deadline(0)) << "it comes too late, so that one layer's time is enough";
 }
 
 SwarmOptions on_their_own() {

@@ -8,6 +8,7 @@
 #include "hub/foresight/gate_predictors.h"
 #include "hub/foresight/lossy_ways.h"
 #include "hub/foresight/predictor_choice.h"
+#include "hub/foresight/replayed_routes.h"
 #include "tests/hub/engine/engine_fixture.h"
 
 namespace moex {
@@ -20,6 +21,7 @@ class HintedExperts : public ExpertBackend {
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
         last_layer_ = batch.layer;
         hints[last_layer_].clear();
+        asked[last_layer_] = {batch.expert_ids.begin(), batch.expert_ids.end()};
         return experts_.submit(batch);
     }
     void hint(std::span<const ExpertHint> given) override {
@@ -30,6 +32,7 @@ class HintedExperts : public ExpertBackend {
 
     bool wants = true;
     std::map<std::uint32_t, std::vector<ExpertHint>> hints;  // behind the submit() of a layer
+    std::map<std::uint32_t, std::set<std::uint16_t>> asked;  // by the last submit() of a layer
 
   private:
     ExpertBackend& experts_;
@@ -82,6 +85,48 @@ TEST_F(HintsTest, LeadByAsManyLayersAsTheyAreTold) {
                 wanted.insert(layers[i + ahead]);
         for (const ExpertHint& hint : experts_.hints[layers[i]]) named.insert(hint.layer);
         EXPECT_EQ(named, wanted) << "behind layer " << layers[i];
+    }
+}
+
+// Behind a token's last layers stand the next one's first, for who knows them: by what followed
+// when the text was decoded before.
+TEST_F(HintsTest, OfTheNextTokensFirstLayersComeBeforeItWhereItIsKnown) {
+    const auto layers = gates_->moe_layers();
+    ASSERT_GE(layers.size(), 3u);
+    for (const bool is_token_ahead : {false, true}) {
+        Hints hints(gates_, make_replay_predictor(1.0, 1, is_token_ahead), package_->config().top_k,
+                    2);
+        decoder_->foresee_with(&hints);
+        using Named = std::map<std::uint32_t, std::set<std::uint16_t>>;
+        std::map<std::uint32_t, Named> named;  // behind each layer of the last token but one
+        std::map<std::uint32_t, std::set<std::uint16_t>> asked;  // by the last token
+        for (int turn = 0; turn < 2; ++turn) {
+            KvCache::Sequence kv(cache_);
+            for (std::size_t i = 0; i < 3; ++i) {
+                const StepRows rows{.kv = &kv, .tokens = std::span(tokens_).subspan(i, 1)};
+                ASSERT_TRUE(decoder_->step({&rows, 1}, experts_).ok());
+                if (i == 1)
+                    for (const auto& [layer, given] : experts_.hints) {
+                        named[layer].clear();
+                        for (const ExpertHint& hint : given)
+                            named[layer][hint.layer].insert(hint.expert);
+                    }
+            }
+            asked = experts_.asked;
+        }
+
+        Named& behind_last = named[layers.back()];
+        Named& before_last = named[layers[layers.size() - 2]];
+        EXPECT_TRUE(before_last.contains(layers.back()));
+        if (!is_token_ahead) {
+            EXPECT_TRUE(behind_last.empty());
+            EXPECT_EQ(before_last.size(), 1u);
+            continue;
+        }
+        EXPECT_EQ(before_last[layers[0]], asked[layers[0]]);
+        EXPECT_EQ(behind_last[layers[0]], asked[layers[0]]);
+        EXPECT_EQ(behind_last[layers[1]], asked[layers[1]]);
+        EXPECT_EQ(behind_last.size(), 2u);
     }
 }
 

@@ -123,6 +123,33 @@ TEST_F(PastPredictorTest, ReplayKeepsTextsApartThatHaveATokenInOnePlace) {
     }
 }
 
+TEST_F(PastPredictorTest, ReplayThatIsATokenAheadKnowsWhatFollowedLast) {
+    const auto predictor = make_replay_predictor(1.0, 1, true),
+               at_its_token = make_replay_predictor(1.0, 1);
+    const Order first_time = {7, 3, 15, 0}, second_time = {1, 2, 4, 8};
+    ReplayedRow before(0, 1), row(1, 42);
+    const auto follows = [&](TokenId token, const Order& chosen) {
+        ReplayedRow next(1, token);
+        for (RouteView* seen : {&before.seen, &next.seen}) {
+            seen->layer = 1;
+            seen->expert_ids = chosen;
+            predictor->observe(*seen);
+            at_its_token->observe(*seen);
+        }
+    };
+    EXPECT_FALSE(predictor->predict_next_token(before.seen, 1, before.confidence));
+    follows(42, first_time);
+    ASSERT_TRUE(predictor->predict_next_token(before.seen, 1, before.confidence));
+    EXPECT_EQ(surest_experts(before.confidence, 4), first_time);
+    EXPECT_FALSE(predictor->predict_next_token(before.seen, 2, before.confidence));
+    EXPECT_FALSE(predictor->predict_next_token(row.seen, 1, row.confidence));
+    EXPECT_FALSE(at_its_token->predict_next_token(before.seen, 1, before.confidence));
+
+    follows(43, second_time);
+    ASSERT_TRUE(predictor->predict_next_token(before.seen, 1, before.confidence));
+    EXPECT_EQ(surest_experts(before.confidence, 4), second_time);
+}
+
 TEST_F(PastPredictorTest, ReplayIsAsOftenRightAsItSaysAndNamesEachExpertOnce) {
     const Order chosen = {7, 3, 15, 0};
     for (const double recall : {0.0, 0.79, 0.96}) {

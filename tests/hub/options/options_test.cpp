@@ -58,7 +58,7 @@ std::vector<std::string> three_values(const Setting& setting) {
     }
 
     if (name == "listen") return {"127.0.0.1:1", "[::1]:2", "0.0.0.0:3"};
-    if (name == "prefetch-replay") return {"1.0", "0.96", "0"};
+    if (name == "prefetch-replay") return {"1.0", "0.96+1", "0"};
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
     if (name == "prefetch") return {"4", "on", "off", "shadow:models/int2", "shadow:served:2"};
     if (name == "placement") return {"groups 4", "hash", "fan-out"};
@@ -159,6 +159,7 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
                  {"replicas", "-1"},
                  {"hedge", "sometimes"},
                  {"prefetch-replay", "1.5"},
+                 {"prefetch-replay", "0.5+2"},
                  {"hedge", "fixed 0"},
                  {"prefetch", "some"},
                  {"prefetch", "shadow:"},

@@ -1,0 +1,154 @@
+#!/usr/bin/env node
+// What a trip from a page's worker to the browser's GPU process and back costs, by what is asked there and by what
+// makes that process look for finished work meanwhile: the floor of a round in a tab, with no code of ours in it.
+//   node bench/tab_trip_bench.mjs [--turns 2] [--cell-ms 1000] [--trips scope,map,copy,write,round,work]
+//                                 [--pokes none,write:20+20,write:50+50,empty:50+50] [--header]
+//   trip    scope: an error scope pushed and popped, which asks the GPU nothing; map: 4 KB that nobody wrote to are
+//           mapped; copy: 4 KB are copied, then mapped; write: 4 KB are written, copied and mapped; round: written,
+//           counted up by a dispatch, copied and mapped, as an expert round does; work: the same with some 30 us for the
+//           GPU
+//   poke    meanwhile, WHAT:FIRST+THEN: the first after FIRST us, the next ones THEN apart, from the fourth on twice as
+//           far each time. none; write: 4 bytes to a buffer; commands: a command buffer of no commands; empty: a
+//           submission of none; done: asked when the submitted work is done; scope: an error scope pushed and popped
+//   trips   one behind the other within --cell-ms, of each the last four fifths: p10_us, p50_us, p90_us, p99_us
+// MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find the GPU.
+// example: node bench/tab_trip_bench.mjs --header
+import { readFlags } from "./flags.mjs";
+
+const options = { turns: "2", "cell-ms": "1000", trips: "scope,map,copy,write,round,work",
+  pokes: "none,write:20+20,write:50+50,empty:50+50" };
+const with_header = readFlags("tab_trip_bench", options);
+const { launch } = await import("../tests/browser/support/tab.mjs");
+
+// In the worker: asks for what one message says, answers with rows.
+async function measure({ turns, cell_ms, trips: asked, pokes }) {
+  const size = 4096;
+  const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (!adapter) throw new Error("this browser has no GPU");
+  const device = await adapter.requestDevice();
+  const { queue } = device;
+  const { STORAGE, COPY_DST, COPY_SRC, MAP_READ } = GPUBufferUsage;
+  const values = device.createBuffer({ size, usage: STORAGE | COPY_DST | COPY_SRC });
+  const answer = device.createBuffer({ size, usage: MAP_READ | COPY_DST });
+  const scratch = device.createBuffer({ size: 4, usage: COPY_DST });
+  const word = new Uint32Array(1);
+  const x = new Uint8Array(size);
+  const nothing = [];
+  const code = `@group(0) @binding(0) var<storage, read_write> values: array<u32>;
+    override times: u32;
+    @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+      var value = values[id.x];
+      for (var i = 0u; i < times; i++) { value = value * 1664525u + 1013904223u; }
+      values[id.x] = value;
+    }`;
+  const module = device.createShaderModule({ code });
+  const kernel = async (times) => {
+    const compute = { module, entryPoint: "main", constants: { times } };
+    const pipeline = await device.createComputePipelineAsync({ layout: "auto", compute });
+    const entries = [{ binding: 0, resource: { buffer: values } }];
+    return { pipeline, group: device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries }) };
+  };
+  const [counted, worked] = [await kernel(1), await kernel(6000)];
+
+  const submitCopy = (made) => {
+    const encoder = device.createCommandEncoder();
+    if (made) {
+      const pass = encoder.beginComputePass();
+      pass.setPipeline(made.pipeline);
+      pass.setBindGroup(0, made.group);
+      pass.dispatchWorkgroups(size / 256);
+      pass.end();
+    }
+    encoder.copyBufferToBuffer(values, 0, answer, 0, size);
+    queue.submit([encoder.finish()]);
+  };
+  const map = () => answer.mapAsync(GPUMapMode.READ);
+  const unmap = () => { answer.getMappedRange(); answer.unmap(); };
+  const trips = {
+    scope: [() => { device.pushErrorScope("validation"); return device.popErrorScope(); }, () => {}],
+    map: [map, unmap],
+    copy: [() => { submitCopy(); return map(); }, unmap],
+    write: [() => { queue.writeBuffer(values, 0, x); submitCopy(); return map(); }, unmap],
+    round: [() => { queue.writeBuffer(values, 0, x); submitCopy(counted); return map(); }, unmap],
+    work: [() => { queue.writeBuffer(values, 0, x); submitCopy(worked); return map(); }, unmap],
+  };
+  const ways = {
+    none: () => {},
+    write: () => queue.writeBuffer(scratch, 0, word),
+    commands: () => queue.submit([device.createCommandEncoder().finish()]),
+    empty: () => queue.submit(nothing),
+    done: () => queue.onSubmittedWorkDone(),
+    scope: () => { device.pushErrorScope("validation"); device.popErrorScope(); },
+  };
+
+  const channel = new MessageChannel();
+  let poke = ways.none, first_ms = 0, then_ms = 0;
+  let waits = false, looks = false, next_poke = 0, given = 0, given_before = 0;
+  channel.port1.onmessage = () => {
+    looks = waits;
+    if (!waits) return;
+    const now = performance.now();
+    if (now >= next_poke) {
+      given += 1;
+      next_poke = now + then_ms * 2 ** Math.max(0, given - 3);
+      poke();
+    }
+    channel.port2.postMessage(0);
+  };
+  const rows = [];
+  const cell = async (turn, trip, way) => {
+    const [, what, first, then] = /^(\w+)(?::(\d+)\+(\d+))?$/.exec(way);
+    [poke, first_ms, then_ms, given_before] = [ways[what], (first ?? 20) / 1000, (then ?? 20) / 1000, 0];
+    const [go, finish] = trips[trip];
+    const times = [];
+    for (const until = performance.now() + cell_ms; performance.now() < until;) {
+      const began = performance.now();
+      const answered = go();
+      [waits, given, next_poke] = [true, 0, performance.now() + first_ms];
+      if (!looks) channel.port2.postMessage(0);
+      looks = true;
+      await answered;
+      waits = false;
+      times.push(1000 * (performance.now() - began));
+      given_before += given;
+      finish();
+    }
+    const sorted = times.slice(Math.floor(times.length / 5)).sort((a, b) => a - b);
+    const figures = [0.1, 0.5, 0.9, 0.99].map((share) => sorted[Math.floor(share * (sorted.length - 1))].toFixed(0));
+    rows.push([turn, trip, way, times.length, ...figures, (given_before / times.length).toFixed(2)]);
+  };
+  for (let turn = 1; turn <= turns; turn += 1)
+    for (const trip of asked) for (const way of pokes) await cell(turn, trip, way);
+  return { adapter: `${adapter.info.vendor} ${adapter.info.description}`.trim(), isolated: crossOriginIsolated, rows };
+}
+
+const origin = "http://localhost";
+const worker = `const measure = ${measure};
+onmessage = ({ data }) => measure(data).then((said) => postMessage(said), (error) => postMessage(\`\${error}\`));`;
+const files = { "/": ["text/html", "<title>trips</title>"], "/worker.js": ["text/javascript", worker] };
+const headers = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
+
+const browser = await launch();
+try {
+  const context = await browser.newContext();
+  await context.route(`${origin}/**`, (route) => {
+    const [contentType, body] = files[new URL(route.request().url()).pathname] ?? ["text/plain", ""];
+    return route.fulfill({ contentType, body, headers });
+  });
+  const page = await context.newPage();
+  page.setDefaultTimeout(0);
+  await page.goto(`${origin}/`);
+  const list = (text) => text.split(",").filter(Boolean);
+  const said = await page.evaluate((asked) => new Promise((resolve, reject) => {
+    const started = new Worker("/worker.js");
+    started.onerror = ({ message }) => reject(new Error(message));
+    started.onmessage = ({ data }) => (typeof data === "string" ? reject(new Error(data)) : resolve(data));
+    started.postMessage(asked);
+  }), { turns: Number(options.turns), cell_ms: Number(options["cell-ms"]), trips: list(options.trips),
+    pokes: list(options.pokes) });
+  console.log(`# Chromium ${browser.version()}, ${said.adapter}${said.isolated ? "" : "; its clock is coarse"}`);
+  if (with_header) console.log("turn,trip,poke,trips,p10_us,p50_us,p90_us,p99_us,pokes_a_trip");
+  for (const row of said.rows) console.log(row.join());
+} finally {
+  await browser.close();
+}
