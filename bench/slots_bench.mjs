@@ -6,11 +6,12 @@
 //                              [--context LIST] [--prompts LIST] [--answers LIST] [--rounds R] [--settle N]
 //                              [--device NAME] [--backend gpu|cpu|tab] [--processes each|one] [--header]
 //                              [--hub-args "FLAGS OF SERVE"]
-// LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]] with commas between, in their order. HINTS: off; N or on, as
-// `serve --prefetch` has it; N@RECALL, hints of texts that were decoded before, that share of them right (random
-// weights foretell nothing); shadow=DIR or shadow=served=N, a served shadow's. `all:lru:off` is a worker with memory
-// for everything. WORKERS [1] share the layers, MB being of each of them: by `serve --placement "groups GROUPS"` where
-// GROUPS are said, so that hints lead by so many layers; --host-mb is of all.
+// LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]] with commas between, in their order. HINTS: off; N or on, as `serve
+// --prefetch` has it; N@RECALL, hints of texts that were decoded before, that share of them right (random weights
+// foretell nothing); N@RECALL+1, of the next token's first layers before it comes, too; shadow=DIR or shadow=served=N,
+// a served shadow's. `all:lru:off` is a worker with memory for everything. WORKERS [1] share the layers, MB being of
+// each of them: by `serve --placement "groups GROUPS"` where GROUPS are said, so that hints lead by so many layers;
+// --host-mb is of all.
 // --context 1024,8192,65536: each cell behind prompts of these lengths, a row each; keys and values of all but the
 // prompt's last row are noise, which takes the time of a real text to read and none to compute (`synth --context 70000`
 // for a package that reaches so far). --prompts 16,128: the same with prompts of random ids that are computed;

@@ -1,12 +1,12 @@
 #!/usr/bin/env node
 // What a trip from a page's worker to the browser's GPU process and back costs, by what is asked there and by what
 // makes that process look for finished work meanwhile: the floor of a round in a tab, with no code of ours in it.
-//   node bench/tab_trip_bench.mjs [--turns 2] [--cell-ms 1000] [--trips scope,map,copy,write,round,work]
+//   node bench/tab_trip_bench.mjs [--turns 2] [--cell-ms 1000] [--trips scope,map,copy,write,round,work,later]
 //                                 [--pokes none,write:20+20,write:50+50,empty:50+50] [--header]
 //   trip    scope: an error scope pushed and popped, which asks the GPU nothing; map: 4 KB that nobody wrote to are
 //           mapped; copy: 4 KB are copied, then mapped; write: 4 KB are written, copied and mapped; round: written,
-//           counted up by a dispatch, copied and mapped, as an expert round does; work: the same with some 30 us for the
-//           GPU
+//           counted up by a dispatch, copied and mapped, as an expert round does; work: the same with more for the GPU;
+//           later, later_work: mapped FIRST us behind the submission
 //   poke    meanwhile, WHAT:FIRST+THEN: the first after FIRST us, the next ones THEN apart, from the fourth on twice as
 //           far each time. none; write: 4 bytes to a buffer; commands: a command buffer of no commands; empty: a
 //           submission of none; done: asked when the submitted work is done; scope: an error scope pushed and popped
@@ -15,7 +15,7 @@
 // example: node bench/tab_trip_bench.mjs --header
 import { readFlags } from "./flags.mjs";
 
-const options = { turns: "2", "cell-ms": "1000", trips: "scope,map,copy,write,round,work",
+const options = { turns: "2", "cell-ms": "1000", trips: "scope,map,copy,write,round,work,later",
   pokes: "none,write:20+20,write:50+50,empty:50+50" };
 const with_header = readFlags("tab_trip_bench", options);
 const { launch } = await import("../tests/browser/support/tab.mjs");
@@ -63,6 +63,8 @@ async function measure({ turns, cell_ms, trips: asked, pokes }) {
     queue.submit([encoder.finish()]);
   };
   const map = () => answer.mapAsync(GPUMapMode.READ);
+  let ask = null;                                   // what the first turn behind FIRST us does
+  const mapLater = () => new Promise((resolve, reject) => { ask = () => map().then(resolve, reject); });
   const unmap = () => { answer.getMappedRange(); answer.unmap(); };
   const trips = {
     scope: [() => { device.pushErrorScope("validation"); return device.popErrorScope(); }, () => {}],
@@ -71,6 +73,8 @@ async function measure({ turns, cell_ms, trips: asked, pokes }) {
     write: [() => { queue.writeBuffer(values, 0, x); submitCopy(); return map(); }, unmap],
     round: [() => { queue.writeBuffer(values, 0, x); submitCopy(counted); return map(); }, unmap],
     work: [() => { queue.writeBuffer(values, 0, x); submitCopy(worked); return map(); }, unmap],
+    later: [() => { queue.writeBuffer(values, 0, x); submitCopy(counted); return mapLater(); }, unmap],
+    later_work: [() => { queue.writeBuffer(values, 0, x); submitCopy(worked); return mapLater(); }, unmap],
   };
   const ways = {
     none: () => {},
@@ -89,15 +93,20 @@ async function measure({ turns, cell_ms, trips: asked, pokes }) {
     if (!waits) return;
     const now = performance.now();
     if (now >= next_poke) {
-      given += 1;
-      next_poke = now + then_ms * 2 ** Math.max(0, given - 3);
-      poke();
+      next_poke = now + then_ms * 2 ** Math.max(0, given - 2);
+      if (ask) ask();
+      else poke();
+      given += ask ? 0 : 1;
+      ask = null;
     }
     channel.port2.postMessage(0);
   };
   const rows = [];
+  const partsOf = (way) => /^(\w+)(?::(\d+)\+(\d+))?$/.exec(way) ?? [];
+  const unknown = asked.find((trip) => !(trip in trips)) ?? pokes.find((way) => !(partsOf(way)[1] in ways));
+  if (unknown) throw new Error(`unknown trip or poke "${unknown}"; see the head of bench/tab_trip_bench.mjs`);
   const cell = async (turn, trip, way) => {
-    const [, what, first, then] = /^(\w+)(?::(\d+)\+(\d+))?$/.exec(way);
+    const [, what, first, then] = partsOf(way);
     [poke, first_ms, then_ms, given_before] = [ways[what], (first ?? 20) / 1000, (then ?? 20) / 1000, 0];
     const [go, finish] = trips[trip];
     const times = [];
