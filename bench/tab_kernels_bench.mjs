@@ -3,8 +3,8 @@
 //   node bench/tab_kernels_bench.mjs [--shapes qwen3-30b-a3b,paper] [--turns 2] [--device NAME] [--model DIR]
 //                                   [--header]
 // CSV: turn, where, and the columns of kernel_bench, whose head says what they are. where: tab; native, of what a tab
-// measures; ratio: the one by the other, where both move as much. p50_us of page_round is
-// a round from frame to frame, one behind the other, empty_round's what nothing costs.
+// measures; ratio: the one by the other, where both move as much. p50_us of page_round is a round from frame to frame,
+// one behind the other, empty_round's what nothing costs.
 // model: the hub's that serves the page, which computes none of it.
 // MOEX_BUILD: build folder [build]. MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find
 // the GPU.

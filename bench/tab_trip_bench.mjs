@@ -94,10 +94,10 @@ async function measure({ turns, cell_ms, trips: asked, pokes }) {
     const now = performance.now();
     if (now >= next_poke) {
       next_poke = now + then_ms * 2 ** Math.max(0, given - 2);
-      if (ask) ask();
-      else poke();
-      given += ask ? 0 : 1;
+      const due = ask ?? poke;
+      if (!ask) given += 1;
       ask = null;
+      due();
     }
     channel.port2.postMessage(0);
   };

@@ -53,19 +53,16 @@ Status check_prefetch(std::string_view value) {
                       value, "\"")};
 }
 
-Status check_share(std::string_view value) {
+Status check_replay(std::string_view value) {
+    const std::string_view share = value.substr(0, value.size() - (value.ends_with("+1") ? 2 : 0));
     double number = 0;
-    const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (value.empty() || (failure == std::errc() && end == value.data() + value.size() &&
+    const auto [end, failure] = std::from_chars(share.data(), share.data() + share.size(), number);
+    if (value.empty() || (failure == std::errc() && end == share.data() + share.size() &&
                           number >= 0 && number <= 1))
         return {};
-    return Error{ErrorCode::invalid_argument,
-                 text("wanted a share from 0 to 1, found \"", value, "\"")};
-}
-
-Status check_replay(std::string_view value) {
-    if (value.ends_with("+1")) value.remove_suffix(2);
-    return check_share(value);
+    return Error{
+        ErrorCode::invalid_argument,
+        text("wanted a share from 0 to 1, or one with +1 behind it, found \"", value, "\"")};
 }
 
 Status check_number_text(std::string_view value) {

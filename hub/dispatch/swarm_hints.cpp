@@ -26,7 +26,8 @@ std::uint16_t SwarmState::deadline_of(const ExpertHint& hint) const {
     const double layer_ms = group_ms + load_window.window(1, 0).hub_ms;
     const int num_layers = static_cast<int>(moe_layers.size());
     int lead = moe_index[hint.layer] - last_moe_index;
-    if (lead <= -num_layers / 2) lead += num_layers;  // of the next token
+    // Half of the layers or more behind it is the next token's, nearer it has come too late.
+    if (lead <= -num_layers / 2) lead += num_layers;
     lead = std::max(lead, 1);
     return static_cast<std::uint16_t>(std::clamp(patience * lead * layer_ms, least_ms, 65535.0));
 }

@@ -1,5 +1,7 @@
 #include "hub/engine/packed_experts.h"
 
+#include "protocol/thread_name.h"
+
 namespace moex {
 namespace {
 
@@ -105,7 +107,10 @@ void PackedExperts::pack_all(const std::function<void()>& done) {
 
 void PackedExperts::pack_in_background(std::function<void()> done) {
     MOEX_CHECK(!background_.joinable(), "packed in the background once");
-    background_ = std::thread([this, done = std::move(done)] { pack_all(done); });
+    background_ = std::thread([this, done = std::move(done)] {
+        name_thread("pack");
+        pack_all(done);
+    });
 }
 
 void PackedExperts::pack(std::uint32_t layer, std::span<const Unpacked> experts) {

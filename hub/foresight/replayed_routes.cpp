@@ -46,7 +46,8 @@ class ReplayedRoutes : public ExpertPredictor {
             const std::uint64_t text = text_of(route.rows[row]);
             routes_[{route.layer, text}] = Experts(chosen.begin(), chosen.end());
             const std::uint32_t position = route.rows[row].position;
-            if (position > 0) next_[texts_[route.rows[row].kv][position - 1]] = text;
+            if (is_token_ahead_ && position > 0)
+                next_[texts_[route.rows[row].kv][position - 1]] = text;
         }
     }
 

@@ -326,6 +326,7 @@ void Server::run(std::size_t num_threads, Duration spin_max) {
         state.wait_signal();
     }
 
+    asio::post(state.hub.disk_thread, [] { name_thread("disk"); });
     state.listener->start();
     state.housekeeping.start();
     state.health_watch.start();

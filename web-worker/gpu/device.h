@@ -128,8 +128,8 @@ class Device {
     virtual void unshare_memory([[maybe_unused]] ByteView memory) {}
     // Copies `bytes` to a storage buffer beside the kernels: neither this thread nor a kernel
     // waits. Awaited ones go before foreseen ones where they have a queue of their own. Nothing
-    // else may use that part of the buffer until it is over, and the bytes stay until
-    // `done`, which a lost device does not call. Offset and size are multiples of 4.
+    // else may use that part of the buffer until it is over, and the bytes stay until `done`, which
+    // a lost device does not call. Offset and size are multiples of 4.
     // The value: the transfer's number; 0: `bytes` lie in no shared memory; nothing was done.
     virtual std::uint64_t transfer([[maybe_unused]] BufferId buffer,
                                    [[maybe_unused]] std::uint64_t offset_bytes,

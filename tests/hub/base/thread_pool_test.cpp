@@ -79,8 +79,6 @@ TEST(ThreadPoolTest, HoweverALoopIsCutItCoversEverythingOnce) {
     }
 }
 
-// Each range waits for the other: a thread that slept and was not told would be waited for for
-// ever. The pauses are longer and shorter than threads look for a job.
 #if defined(__linux__)
 TEST(ThreadPoolTest, ItsThreadsAreNamed) {
     ThreadPool pool(3);
@@ -97,6 +95,8 @@ TEST(ThreadPoolTest, ItsThreadsAreNamed) {
 }
 #endif
 
+// Each range waits for the other: a thread that slept and was not told would be waited for for
+// ever. The pauses are longer and shorter than threads look for a job.
 TEST(ThreadPoolTest, WhoSleepsIsToldOfAJob) {
     ThreadPool pool(2);
     pool.set_ranges_per_thread(1);

@@ -160,6 +160,8 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
                  {"hedge", "sometimes"},
                  {"prefetch-replay", "1.5"},
                  {"prefetch-replay", "0.5+2"},
+                 {"prefetch-replay", "1.5+1"},
+                 {"prefetch-replay", "+1"},
                  {"hedge", "fixed 0"},
                  {"prefetch", "some"},
                  {"prefetch", "shadow:"},

@@ -273,13 +273,12 @@ void VulkanTransfers::fail(Error error) {
     });
 }
 
-// Whether it has all.
-bool VulkanTransfers::give_all() {
+void VulkanTransfers::give_all() {
     {
         const std::lock_guard lock(mutex_);
         order_.hurry_all();
     }
-    return give_next(TransferKind::awaited);
+    give_next(TransferKind::awaited);
 }
 
 void VulkanTransfers::wait_idle() {

@@ -97,7 +97,7 @@ class VulkanTransfers {
     Result<VkCommandBuffer> record(const Asked& asked);
     Status submit_next(TransferKind up_to);
     bool give_next(TransferKind up_to);
-    bool give_all();
+    void give_all();
     void fail(Error error);
     void settle();
     std::uint64_t place_of(std::uint64_t number);
