@@ -25,10 +25,10 @@ export async function dropKept(name) {
   await (await top.getDirectoryHandle(name.slice(0, 2))).removeEntry(name);
 }
 
-// All of it, as "delete the site's data" does.
-export async function dropAllKept() {
-  await (await navigator.storage.getDirectory()).removeEntry("moex-models", { recursive: true });
-}
+// All of it, as "delete the site's data" does, while nobody writes down who was used: a folder that gets a file
+// meanwhile is not removed (InvalidModificationError).
+export const dropAllKept = () => navigator.locks.request("moex-uses", async () =>
+  (await navigator.storage.getDirectory()).removeEntry("moex-models", { recursive: true }));
 
 // Resolves when what a tab has downloaded is on the disk.
 export const allStored = (page) =>
