@@ -36,8 +36,9 @@ class WebSocketOver : public WebSocketClient,
     }
 
     void send(ByteView frame) override {
+        if (closing_) return;  // no frame may follow the close frame
         outbox_.emplace_back(frame.begin(), frame.end());
-        if (outbox_.size() == 1 && opened_) write();
+        write_next();
     }
 
     void close(std::uint16_t code, std::string reason) override {
@@ -118,7 +119,7 @@ class WebSocketOver : public WebSocketClient,
 
                 opened_ = true;
                 on_open();
-                if (!outbox_.empty()) write();
+                write_next();
                 read();
             });
     }
@@ -139,17 +140,24 @@ class WebSocketOver : public WebSocketClient,
                 on_frame(ByteView(static_cast<const std::byte*>(data.data()), data.size()));
             }
             buffer_.consume(buffer_.size());
-            read();
+            // A close reads to its end by itself, and a read beside it would find the frame header
+            // that the close is at.
+            if (!closing_) read();
         });
     }
 
-    void write() {
+    // At most one write is in flight: Beast parks a second one behind a pong or a close frame, and
+    // would then read a frame that the first write's handler has freed.
+    void write_next() {
+        if (writing_ || !opened_ || outbox_.empty()) return;
+        writing_ = true;
         socket_.async_write(
             asio::buffer(outbox_.front().data(), outbox_.front().size()),
             [this, self = this->shared_from_this()](beast::error_code error, std::size_t) {
-                if (error) return;  // the read ends it
+                if (error) return;  // the pending read ends the connection
+                writing_ = false;
                 outbox_.pop_front();
-                if (!outbox_.empty()) write();
+                write_next();
             });
     }
 
@@ -165,7 +173,7 @@ class WebSocketOver : public WebSocketClient,
     websocket::response_type response_;
     beast::flat_buffer buffer_;
     std::deque<Bytes> outbox_;
-    bool opened_ = false, closing_ = false;
+    bool opened_ = false, writing_ = false, closing_ = false;
 };
 
 }  // namespace

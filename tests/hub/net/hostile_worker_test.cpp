@@ -284,6 +284,46 @@ TEST_F(HostileWorkerTest, PingsAreAnsweredAndFragmentsJoined) {
     EXPECT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
 }
 
+// A HELLO in fragments with pings between them, and an end after each part of it: a close, a half
+// frame, or the bare end of the connection.
+TEST_F(HostileWorkerTest, ControlFramesAndEndsAreTakenAtEveryMoment) {
+    const std::string hello = as_string(encode_hello(good_hello(hub_.token())));
+    constexpr std::size_t num_parts = 6;
+    const std::size_t part_bytes = hello.size() / num_parts + 1;
+
+    for (const char* ending : {"close", "half frame", "cut"}) {
+        for (std::size_t moment = 0; moment <= num_parts; ++moment) {
+            SCOPED_TRACE(testing::Message() << ending << " after part " << moment);
+            RawClient client(hub_.port());
+            ASSERT_TRUE(client.upgrade(hub_.port(), hub_.page_origin()));
+            for (std::size_t part = 0; part < moment; ++part) {
+                client.send_frame(part == 0 ? op_binary : 0,
+                                  hello.substr(part * part_bytes, part_bytes), true,
+                                  part + 1 == num_parts);
+                client.send_frame(9, std::to_string(part));
+            }
+
+            std::size_t pongs = 0, welcomes = 0;
+            while (pongs < moment || (moment == num_parts && welcomes == 0)) {
+                const RawFrame frame = client.read_frame(3s);
+                ASSERT_NE(frame.opcode, -1);
+                if (frame.opcode == 10) EXPECT_EQ(frame.payload, std::to_string(pongs++));
+                if (frame.opcode == op_binary)
+                    welcomes += decode_welcome(as_byte_view(frame.payload)).ok();
+            }
+
+            if (ending == std::string("close")) {
+                client.send_frame(8, "\x03\xe8");
+                EXPECT_EQ(client.read_close(3s).close_code(), 1000);
+            } else if (ending == std::string("half frame")) {
+                client.send("\x82\xfe");
+            }
+        }
+    }
+    EXPECT_TRUE(hub_.healthy());
+    expect_welcome();
+}
+
 TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
     TestHubOptions options;
     options.server.workers_per_address_max = 2;
