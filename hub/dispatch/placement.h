@@ -37,11 +37,10 @@
 #include <utility>
 #include <vector>
 
+#include "hub/dispatch/ids.h"
 #include "hub/dispatch/placement_rule.h"
 
 namespace moex {
-
-using WorkerId = std::uint64_t;
 
 struct PlacementOptions {
     std::uint32_t num_units = 0;

@@ -22,14 +22,13 @@ bool Piece::was_tried(WorkerId worker) const {
     return std::find(tried.begin(), tried.end(), worker) != tried.end();
 }
 
-Status Round::open(const ExpertBatch& batch, RoundRows rows, const SwarmOptions& options,
-                   std::uint32_t unit_base, std::uint32_t num_copies,
+Status Round::open(const ExpertBatch& batch, RoundRows rows, const RoundOptions& options,
                    std::span<const std::uint32_t> piece_pairs_max) {
     layer = batch.layer;
     num_tokens = batch.num_tokens;
     hidden_size = batch.hidden_size;
     top_k = batch.top_k;
-    copies = num_copies;
+    copies = options.copies;
     unsummed = options.rounding.deterministic || copies > 1;
     attempts.clear();
     answers.clear();
@@ -62,7 +61,7 @@ Status Round::open(const ExpertBatch& batch, RoundRows rows, const SwarmOptions&
                    .row_begin = begin,
                    .row_end = end,
                    .dtype = wide ? Dtype::bf16 : options.rounding.wire_dtype},
-                  unit_base, piece_pairs_max);
+                  piece_pairs_max);
     }
     pieces.resize(num_pieces_cut);
     pieces_left = static_cast<std::uint32_t>(num_pieces_cut);
@@ -70,8 +69,8 @@ Status Round::open(const ExpertBatch& batch, RoundRows rows, const SwarmOptions&
 }
 
 // The pieces of one block of rows, and its pairs sorted by (expert, row).
-void Round::cut_block(const ExpertBatch& batch, const SwarmOptions& options, const Block& block,
-                      std::uint32_t unit_base, std::span<const std::uint32_t> piece_pairs_max) {
+void Round::cut_block(const ExpertBatch& batch, const RoundOptions& options, const Block& block,
+                      std::span<const std::uint32_t> piece_pairs_max) {
     const std::uint32_t num_experts = options.limits.num_experts;
     const auto rows = std::span(row_order).subspan(block.row_begin,
                                                    block.row_end - block.row_begin);
@@ -99,7 +98,7 @@ void Round::cut_block(const ExpertBatch& batch, const SwarmOptions& options, con
             if (pieces.size() <= num_pieces_cut) pieces.emplace_back();
             Piece& piece = pieces[num_pieces_cut++];
             piece.reset();
-            piece.unit = unit_base + expert;
+            piece.unit = options.unit_base + expert;
             piece.expert = static_cast<std::uint16_t>(expert);
             piece.block = block.number;
             piece.dtype = block.dtype;

@@ -17,8 +17,9 @@
 #include <span>
 #include <vector>
 
+#include "hub/dispatch/ids.h"
 #include "hub/dispatch/round_rows.h"
-#include "hub/dispatch/swarm_types.h"
+#include "hub/dispatch/round_sum.h"
 #include "protocol/group_rows.h"
 
 namespace moex {
@@ -87,6 +88,14 @@ struct Attempt {
     std::vector<std::uint32_t> tokens;  // batch row of each row of the frame's x
 };
 
+// The rules by which a round is cut into pieces and rounded.
+struct RoundOptions {
+    WireLimits limits;
+    ExpertRounding rounding;
+    std::uint32_t unit_base = 0;  // the placement's unit of the layer's expert 0
+    std::uint32_t copies = 1;     // the number of workers that are asked for each piece at once
+};
+
 struct Round {
     RoundId id = 0;
     TimePoint started{}, deadline{};
@@ -123,12 +132,10 @@ struct Round {
     std::vector<std::uint16_t> row_place;  // [num_tokens]
     std::vector<std::uint32_t> num_late;   // of ends_without_rest(), as `patience`
 
-    // Takes over what it needs of `batch`, beside its `rows`. `unit_base`: the placement's unit of
-    // the layer's expert 0.
+    // Takes over what it needs of `batch`, beside its `rows`.
     // `piece_pairs_max` [num_experts]: no piece of the expert has more pairs; empty: no such bound.
     // invalid_argument when a value of x is not finite.
-    Status open(const ExpertBatch& batch, RoundRows rows, const SwarmOptions& options,
-                std::uint32_t unit_base, std::uint32_t copies,
+    Status open(const ExpertBatch& batch, RoundRows rows, const RoundOptions& options,
                 std::span<const std::uint32_t> piece_pairs_max);
     // Writes the pairs of attempt.pieces as a group (without x and sequence id); fills
     // attempt.shape, tokens and num_pairs.
@@ -167,8 +174,8 @@ struct Round {
         Dtype dtype = Dtype::f16;
     };
     const std::shared_ptr<const WireRows>& rows_in(Dtype dtype, const RowReader& reader);
-    void cut_block(const ExpertBatch& batch, const SwarmOptions& options, const Block& block,
-                   std::uint32_t unit_base, std::span<const std::uint32_t> piece_pairs_max);
+    void cut_block(const ExpertBatch& batch, const RoundOptions& options, const Block& block,
+                   std::span<const std::uint32_t> piece_pairs_max);
     void name_workers(ExpertAnswer& provenance) const;
 };
 

@@ -454,8 +454,11 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch, RoundRows r
                                      batch.num_tokens, now);
     state.directory.needs_layer_of(state.unit_of(batch.layer, 0));
 
-    const Status opened = round.open(batch, std::move(rows), state.options,
-                                     state.unit_of(batch.layer, 0), state.policy.attempts_at_once(),
+    const RoundOptions options{.limits = state.options.limits,
+                               .rounding = state.options.rounding,
+                               .unit_base = state.unit_of(batch.layer, 0),
+                               .copies = state.policy.attempts_at_once()};
+    const Status opened = round.open(batch, std::move(rows), options,
                                      state.piece_pairs_max(batch.layer));
     if (!opened.ok()) {
         round.attempts.clear();

@@ -16,6 +16,7 @@
 #include "hub/dispatch/answer_trust.h"
 #include "hub/dispatch/hedge_policy.h"
 #include "hub/dispatch/hot_experts.h"
+#include "hub/dispatch/ids.h"
 #include "hub/dispatch/load_window.h"
 #include "hub/dispatch/placement.h"
 #include "hub/dispatch/round_split.h"
@@ -27,9 +28,6 @@
 #include "protocol/wire_frame.h"
 
 namespace moex {
-
-using RoundId = std::uint64_t;
-using AttemptId = std::uint64_t;
 
 struct SwarmOptions {
     std::string model_name, package_sha256;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::uint32_t hidden = 32, num_experts = 4, top_k = 2;
 
-SwarmOptions deterministic_options() {
-    SwarmOptions options;
+RoundOptions deterministic_options() {
+    RoundOptions options;
     options.limits = {.hidden_size = hidden, .num_layers = 1, .num_experts = num_experts};
     options.rounding = {.deterministic = true, .wire_dtype = Dtype::f16};
     return options;
@@ -40,12 +40,12 @@ struct Rows {
     std::vector<std::uint16_t> ids;
 };
 
-RowReader reader_of(const SwarmOptions& options) {
+RowReader reader_of(const RoundOptions& options) {
     return {options.rounding, std::make_shared<AnswerMemory>()};
 }
 
-Status open(Round& round, const ExpertBatch& batch, const SwarmOptions& options) {
-    return round.open(batch, reader_of(options).read(batch), options, 0, 1, {});
+Status open(Round& round, const ExpertBatch& batch, const RoundOptions& options) {
+    return round.open(batch, reader_of(options).read(batch), options, {});
 }
 
 Round opened(const Rows& rows) {
@@ -102,7 +102,7 @@ TEST(RoundTest, SumsAreAddedInTheSameOrderWhoeverWasFaster) {
     const std::vector<float> x(hidden, 1.0f), weights(3, 1.0f);
     const std::vector<std::uint16_t> ids{0, 1, 2};
     const std::vector<float> answers{1e8f, -1e8f, 1.0f};
-    SwarmOptions options = deterministic_options();
+    RoundOptions options = deterministic_options();
     options.rounding.deterministic = false;
     for (const std::vector<std::uint32_t>& arrivals :
          {std::vector<std::uint32_t>{0, 1, 2}, {2, 0, 1}, {2, 1, 0}}) {
@@ -171,7 +171,7 @@ TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
     const std::vector<float> x(std::size_t{num_rows} * wide, 0.5f), weights(num_rows * top_k, 1.0f);
     std::vector<std::uint16_t> ids;
     for (std::uint32_t row = 0; row < num_rows; ++row) ids.insert(ids.end(), {1, 2});
-    SwarmOptions options = deterministic_options();
+    RoundOptions options = deterministic_options();
     options.limits.hidden_size = wide;
     const RowReader reader = reader_of(options);
     const ExpertBatch batch{.num_tokens = num_rows,
@@ -188,7 +188,7 @@ TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
     std::vector<WireFrame> unwritten;
     std::size_t num_shared = 0;
     for (int i = 0; i < 20; ++i) {
-        ASSERT_TRUE(round.open(batch, reader.read(batch), options, 0, 1, {}).ok());
+        ASSERT_TRUE(round.open(batch, reader.read(batch), options, {}).ok());
         round.fill_group(attempt, group);
         unwritten.push_back(round.encode(attempt, group, false, reader, slow_one));
         num_shared += !unwritten.back().is_whole();
@@ -210,7 +210,7 @@ TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
 // Blocks of rows as int8, as f16 and widened, in one round and in turns: the engine's thread makes
 // the forms that travel, each once a round, and the strand none.
 TEST(RoundTest, RowsAreInTheirFormsBeforeTheStrandHasThem) {
-    const SwarmOptions options = deterministic_options();
+    const RoundOptions options = deterministic_options();
     const RowReader reader = reader_of(options);
     const Rows mixed({0.5f, 70000.0f, 3.0f}), narrow({0.5f, 3.0f});
     const std::vector<std::pair<const Rows*, bool>> turns{
@@ -221,7 +221,7 @@ TEST(RoundTest, RowsAreInTheirFormsBeforeTheStrandHasThem) {
         const auto [rows, x_int8] = turns[static_cast<std::size_t>(i) % turns.size()];
         const std::uint64_t before = reader.pool()->num_encoded();
         Round round;
-        ASSERT_TRUE(round.open(rows->batch(), reader.read(rows->batch()), options, 0, 1, {}).ok());
+        ASSERT_TRUE(round.open(rows->batch(), reader.read(rows->batch()), options, {}).ok());
         const std::uint64_t read = reader.pool()->num_encoded();
         for (std::uint32_t piece = 0; piece < round.pieces.size(); ++piece) {
             Attempt attempt;
