@@ -15,7 +15,7 @@
 #include <random>
 #include <set>
 
-#include "hub/dispatch/swarm_core.h"
+#include "hub/dispatch/core/swarm_core.h"
 
 namespace {
 using namespace moex;

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "hub/dispatch/answer_judge.h"
+#include "hub/dispatch/trust/answer_judge.h"
 #include "hub/engine/local_experts.h"
 #include "hub/engine/perplexity.h"
 #include "protocol/expert_reference.h"

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <initializer_list>
 
-#include "hub/dispatch/swarm_core.h"
+#include "hub/dispatch/core/swarm_core.h"
 #include "hub/options_shadow.h"
 
 namespace moex {

@@ -1,7 +1,7 @@
 // The engine's one way out: who computes a layer's experts
 // it does not know, a browser tab or a local loop.
 // Two implementations: LocalExperts (hub/engine/local_experts.h)
-// and SwarmBackend (hub/dispatch/swarm_backend.h).
+// and SwarmBackend (hub/dispatch/core/swarm_backend.h).
 #pragma once
 
 #include <algorithm>

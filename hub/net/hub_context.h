@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "hub/api/api.h"
-#include "hub/dispatch/swarm_backend.h"
+#include "hub/dispatch/core/swarm_backend.h"
 #include "hub/net/access.h"
 #include "hub/net/access_log.h"
 #include "hub/net/assets.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "hub/dispatch/swarm_core.h"
+#include "hub/dispatch/core/swarm_core.h"
 #include "hub/engine/engine.h"
 
 namespace moex::net {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "hub/api/api.h"
-#include "hub/dispatch/swarm_backend.h"
+#include "hub/dispatch/core/swarm_backend.h"
 #include "hub/net/server_options.h"
 #include "hub/registry/registry.h"
 

@@ -194,7 +194,8 @@ Measures long_measures() {
             return liars(to, name, way, scaled(to, num_tokens), num_streams, changed_max);
         };
     };
-    // Workers with a record are checked at a rate: hub/dispatch/answer_trust.h says what passes.
+    // Workers with a record are checked at a rate: hub/dispatch/trust/answer_trust.h says what
+    // passes.
     constexpr double by_record_max = 10;
     return {{"R4-honest", [](const GoalOptions& to) { return honest_days(to, 320, false); }},
             {"R4-stalls", [](const GoalOptions& to) { return honest_days(to, 320, true); }},

@@ -13,7 +13,7 @@
 #include <set>
 #include <tuple>
 
-#include "hub/dispatch/swarm_core.h"
+#include "hub/dispatch/core/swarm_core.h"
 #include "tests/sim/sim_types.h"
 #include "tests/sim/unit_ledger.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "hub/dispatch/swarm_core.h"
+#include "hub/dispatch/core/swarm_core.h"
 #include "tests/sim/sim_types.h"
 
 namespace moex::sim {

@@ -1,0 +1,411 @@
+#include "hub/dispatch/core/swarm_backend.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <unordered_map>
+
+#include "hub/base/trace.h"
+#include "hub/dispatch/trust/judge_thread.h"
+#include "protocol/spin_wait.h"
+#include "protocol/thread_name.h"
+
+namespace moex {
+namespace {
+
+// One round as both sides see it: the engine's thread waits here, the strand fills it.
+struct PendingRound {
+    std::mutex mutex;
+    std::condition_variable done_signal;
+    std::atomic<bool> done = false;  // written under the mutex
+    bool abandoned = false;          // its spans are gone
+    ExpertBatch batch;
+    RoundRows rows;  // the batch's, until the strand has them
+    RoundId id = 0;  // the strand's; 0 until it was opened
+    std::optional<Result<ExpertAnswer>> answer;
+    RoundSum sum;
+
+    void complete(Result<ExpertAnswer> result, RoundSum of_answers) {
+        {
+            const std::lock_guard lock(mutex);
+            if (done) return;
+            answer = std::move(result);
+            sum = std::move(of_answers);
+            done = true;
+        }
+        done_signal.notify_all();
+    }
+};
+
+}  // namespace
+
+// Shared with every function in flight on the strand,
+// so that a late one finds it closed instead of gone.
+struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
+    // Serialises what the strand does with the destructor. Recursive,
+    // because a link may report its own end from inside send().
+    std::recursive_mutex mutex;
+    bool closed = false;
+
+    SwarmCore core;
+    const RowReader row_reader;  // the core's, for the engine's thread
+    SwarmHost& host;
+    const ExpertCompute* local;
+    std::function<void(const WorkerEvent&)> on_event;
+    std::unordered_map<WorkerId, std::shared_ptr<WorkerLink>> links;
+    std::unordered_map<RoundId, std::shared_ptr<PendingRound>> rounds;
+    std::optional<TimePoint> timer_at;
+    SpinWait<std::chrono::steady_clock> spin;  // the engine's thread's
+    std::atomic<bool> wants_hints = false;     // of the core, for the engine's thread
+
+    // The local backend's thread and its queue: of rounds that are still open.
+    std::mutex jobs_mutex;
+    std::condition_variable jobs_signal;
+    std::deque<ComputeLocally> jobs;
+    bool jobs_stop = false;
+    std::thread local_thread;
+    std::unique_ptr<JudgeThread> judge;  // null: nobody can check
+
+    std::mutex liars_mutex;
+    std::set<WorkerId> liars;
+
+    State(SwarmOptions options, SwarmHost& swarm_host, const ExpertCompute* local_experts,
+          std::function<void(const WorkerEvent&)> event)
+        : core(std::move(options)),
+          row_reader(core.row_reader()),
+          host(swarm_host),
+          local(local_experts),
+          on_event(std::move(event)),
+          spin(core.options().spin_max) {
+        if (local == nullptr) core.set_local_fallback(false);
+    }
+
+    // Posts a function that runs while this is open.
+    void post(std::function<void(State&)> function) {
+        host.post([weak = weak_from_this(), function = std::move(function)] {
+            const auto self = weak.lock();
+            if (!self) return;
+            const std::lock_guard lock(self->mutex);
+            if (!self->closed) function(*self);
+        });
+    }
+
+    void perform(std::vector<SwarmAction>& actions) {
+        for (SwarmAction& action : actions) std::visit([&](auto& what) { act(what); }, action);
+        wants_hints.store(core.wants_hints(), std::memory_order_relaxed);
+        arm_timer();
+    }
+
+    void act(SendFrame& action) {
+        const auto link = links.find(action.worker);
+        if (link == links.end()) return;
+        // send() may end in on_disconnect()
+        const std::shared_ptr<WorkerLink> kept = link->second;
+        kept->send(std::move(action.frame));
+    }
+    void act(CloseWorker& action) {
+        auto node = links.extract(action.worker);
+        if (node) node.mapped()->close(action.code, action.reason);
+    }
+    void act(SetFrameLimit& action) {
+        const auto link = links.find(action.worker);
+        if (link != links.end()) link->second->set_frame_limit(action.bytes);
+    }
+    void act(ComputeLocally& action) {
+        {
+            const std::lock_guard lock(jobs_mutex);
+            jobs.push_back(std::move(action));
+        }
+        jobs_signal.notify_one();
+    }
+    void act(CheckAnswer& action) {
+        MOEX_CHECK(judge != nullptr, "a sample for nobody");
+        judge->submit(std::move(action.sample));
+    }
+    void start_judge() {
+        judge = std::make_unique<JudgeThread>(
+            *local, [weak = weak_from_this()](std::uint64_t id, Judgement judgement) {
+                const auto self = weak.lock();
+                if (!self) return;
+                self->post([id, judgement = std::move(judgement)](State& state) {
+                    std::vector<SwarmAction> actions;
+                    state.core.on_judgement(now_steady(), id, judgement, actions);
+                    state.perform(actions);
+                });
+            });
+    }
+    void act(RoundDone& action) {
+        auto node = rounds.extract(action.round);
+        drop_jobs(action.round);
+        if (node) node.mapped()->complete(std::move(action.answer), std::move(action.sum));
+    }
+    // What nobody waits for any more would keep the next round waiting.
+    void drop_jobs(RoundId round) {
+        const std::lock_guard lock(jobs_mutex);
+        std::erase_if(jobs, [&](const ComputeLocally& job) { return job.round == round; });
+    }
+    void act(WorkerEvent& action) {
+        if (action.kind == WorkerEvent::Kind::lied) {
+            constexpr std::size_t liars_max = 10'000;
+            const std::lock_guard lock(liars_mutex);
+            liars.insert(action.worker);
+            if (liars.size() > liars_max) liars.erase(liars.begin());
+        }
+        if (on_event) on_event(action);
+    }
+
+    void arm_timer() {
+        const std::optional<TimePoint> next = core.next_deadline();
+        if (!next || (timer_at && *timer_at <= *next)) return;  // an early tick is harmless
+        timer_at = next;
+        host.set_timer(*next, [weak = weak_from_this()] {
+            const auto self = weak.lock();
+            if (!self) return;
+            const std::lock_guard lock(self->mutex);
+            if (self->closed) return;
+            self->timer_at.reset();
+            const TraceSpan span(Trace::Row::strand, "tick");
+            std::vector<SwarmAction> actions;
+            self->core.on_tick(now_steady(), actions);
+            self->perform(actions);
+        });
+    }
+
+    void run_local() {
+        name_thread("local-call");
+        for (;;) {
+            ComputeLocally job;
+            {
+                std::unique_lock lock(jobs_mutex);
+                jobs_signal.wait(lock, [&] { return jobs_stop || !jobs.empty(); });
+                if (jobs_stop) return;
+                job = std::move(jobs.front());
+                jobs.pop_front();
+            }
+            const RoundId round = job.round;
+            const std::uint64_t attempt = job.attempt;
+            auto y = std::make_shared<Result<std::vector<float>>>(compute(job));
+            job.x.reset();  // the core reuses it when nobody else holds it
+            post([round, attempt, y](State& state) {
+                std::vector<SwarmAction> actions;
+                state.core.on_local(now_steady(), round, attempt, std::move(*y), actions);
+                state.perform(actions);
+            });
+        }
+    }
+
+    Result<std::vector<float>> compute(const ComputeLocally& job) const {
+        const std::size_t hidden = core.options().limits.hidden_size;
+        std::vector<float> y(job.rows.size() * hidden), x;
+        std::size_t pair = 0;
+        for (const GroupExpert& expert : job.experts) {
+            x.resize(expert.num_rows * hidden);
+            for (std::size_t i = 0; i < expert.num_rows; ++i)
+                std::copy_n(job.x->data() + job.rows[pair + i] * hidden, hidden,
+                            x.data() + i * hidden);
+            MOEX_TRY(local->compute(job.layer, expert.expert, x,
+                                    std::span(job.gates).subspan(pair, expert.num_rows),
+                                    std::span(y).subspan(pair * hidden, expert.num_rows * hidden)));
+            pair += expert.num_rows;
+        }
+        return y;
+    }
+};
+
+namespace {
+
+class SwarmRound : public ExpertRound {
+  public:
+    using Cancel = std::function<void(std::shared_ptr<PendingRound>)>;
+    // `spin`: of the thread that waits; outlives this.
+    SwarmRound(std::shared_ptr<PendingRound> pending, SpinWait<std::chrono::steady_clock>& spin,
+               Cancel cancel)
+        : pending_(std::move(pending)),
+          spin_(spin),
+          cancel_(std::move(cancel)) {}
+    ~SwarmRound() override {
+        {
+            const std::lock_guard lock(pending_->mutex);
+            if (pending_->done) return;
+            pending_->abandoned = true;
+        }
+        cancel_(pending_);
+    }
+    Result<ExpertAnswer> wait(std::stop_token stop) override {
+        // Outlives the lock below: its destructor waits for a callback that may want it.
+        const std::stop_callback wake(stop, [this] {
+            const std::lock_guard lock(pending_->mutex);
+            pending_->done_signal.notify_all();
+        });
+        const auto ended = [&] { return pending_->done || stop.stop_requested(); };
+        spin_.look(ended);
+        std::unique_lock lock(pending_->mutex);
+        pending_->done_signal.wait(lock, ended);
+        spin_.came();
+        if (!pending_->done) return Error{ErrorCode::cancelled, "the round was stopped"};
+        if (!pending_->answer) return Error{ErrorCode::invalid_argument, "wait() was called twice"};
+        Result<ExpertAnswer> answer = std::move(*pending_->answer);
+        pending_->answer.reset();
+        const RoundSum sum = std::move(pending_->sum);
+        lock.unlock();
+        if (answer.ok()) sum.write(pending_->batch.y);
+        return answer;
+    }
+
+  private:
+    std::shared_ptr<PendingRound> pending_;
+    SpinWait<std::chrono::steady_clock>& spin_;
+    Cancel cancel_;
+};
+
+}  // namespace
+
+SwarmBackend::SwarmBackend(SwarmOptions options, SwarmHost& host, const ExpertCompute* local,
+                           std::function<void(const WorkerEvent&)> on_event) {
+    options.checks.judge = options.checks.on && local != nullptr;
+    const bool judges = options.checks.judge;
+    state_ = std::make_shared<State>(std::move(options), host, local, std::move(on_event));
+    if (local != nullptr)
+        state_->local_thread = std::thread([state = state_.get()] { state->run_local(); });
+    if (judges) state_->start_judge();
+}
+
+SwarmBackend::~SwarmBackend() {
+    {
+        const std::lock_guard lock(state_->jobs_mutex);
+        state_->jobs_stop = true;
+    }
+    state_->jobs_signal.notify_all();
+    if (state_->local_thread.joinable()) state_->local_thread.join();
+    {
+        // The judge's last word is posted, and finds this closed.
+        std::unique_ptr<JudgeThread> judge;
+        {
+            const std::lock_guard lock(state_->mutex);
+            state_->closed = true;
+            judge = std::move(state_->judge);
+        }
+    }
+    const std::lock_guard lock(state_->mutex);
+    state_->closed = true;
+    state_->links.clear();
+    for (auto& [id, pending] : state_->rounds)
+        pending->complete(Error{ErrorCode::cancelled, "the swarm was stopped"}, {});
+    state_->rounds.clear();
+}
+
+std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
+    auto pending = std::make_shared<PendingRound>();
+    pending->batch = batch;
+    pending->rows = state_->row_reader.read(batch);
+    state_->host.post([weak = std::weak_ptr<State>(state_), pending] {
+        const auto state = weak.lock();
+        if (!state) {
+            pending->complete(Error{ErrorCode::cancelled, "the swarm was stopped"}, {});
+            return;
+        }
+        const std::lock_guard lock(state->mutex);
+        if (state->closed) {
+            pending->complete(Error{ErrorCode::cancelled, "the swarm was stopped"}, {});
+            return;
+        }
+        const TraceSpan span(Trace::Row::strand, "round", {"layer", pending->batch.layer});
+        std::vector<SwarmAction> actions;
+        {
+            // while its experts are read the batch may not go away
+            const std::lock_guard spans(pending->mutex);
+            if (pending->abandoned) return;
+            pending->id = state->core.on_round(now_steady(), pending->batch,
+                                               std::move(pending->rows), actions);
+        }
+        state->rounds.emplace(pending->id, pending);
+        state->perform(actions);
+    });
+    return std::make_unique<SwarmRound>(
+        pending, state_->spin,
+        [weak = std::weak_ptr<State>(state_)](const std::shared_ptr<PendingRound>& abandoned) {
+            const auto state = weak.lock();
+            if (!state) return;
+            state->post([abandoned](State& open) {
+                if (abandoned->id == 0) return;
+                std::vector<SwarmAction> actions;
+                open.core.on_cancel_round(now_steady(), abandoned->id, actions);
+                open.rounds.erase(abandoned->id);
+                open.drop_jobs(abandoned->id);
+                open.perform(actions);
+            });
+        });
+}
+
+bool SwarmBackend::wants_hints() const {
+    return state_->wants_hints.load(std::memory_order_relaxed);
+}
+
+void SwarmBackend::hint(std::span<const ExpertHint> hints) {
+    if (hints.empty()) return;
+    state_->post([kept = std::vector(hints.begin(), hints.end())](State& state) {
+        std::vector<SwarmAction> actions;
+        state.core.on_hints(now_steady(), kept, actions);
+        state.perform(actions);
+    });
+}
+
+WorkerId SwarmBackend::on_connect(std::shared_ptr<WorkerLink> link, std::string address,
+                                  bool authorized) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    const WorkerId id = state_->core.on_connect(now_steady(), std::move(address), authorized,
+                                                actions);
+    state_->links[id] = std::move(link);
+    state_->perform(actions);
+    return id;
+}
+
+void SwarmBackend::on_frame(WorkerId worker, ByteView frame) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    state_->core.on_frame(now_steady(), worker, frame, actions);
+    state_->perform(actions);
+}
+
+void SwarmBackend::on_answer(WorkerId worker, WorkerAnswer answer) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    state_->core.on_answer(now_steady(), worker, std::move(answer), actions);
+    state_->perform(actions);
+}
+
+bool SwarmBackend::has_lied(WorkerId worker) const {
+    const std::lock_guard lock(state_->liars_mutex);
+    return state_->liars.contains(worker);
+}
+
+void SwarmBackend::on_disconnect(WorkerId worker) {
+    const std::lock_guard lock(state_->mutex);
+    state_->links.erase(worker);
+    std::vector<SwarmAction> actions;
+    state_->core.on_disconnect(now_steady(), worker, actions);
+    state_->perform(actions);
+}
+
+void SwarmBackend::drain(Duration deadline) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    state_->core.on_drain(now_steady(), deadline, actions);
+    state_->perform(actions);
+}
+
+Status SwarmBackend::order(WorkerId worker, WorkerOrder order) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    Status done = state_->core.on_order(now_steady(), worker, order, actions);
+    state_->perform(actions);
+    return done;
+}
+
+SwarmCore& SwarmBackend::core() { return state_->core; }
+
+}  // namespace moex

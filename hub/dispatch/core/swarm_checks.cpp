@@ -1,0 +1,245 @@
+// What is computed again: which answers wait for the judge, what a verdict does to the round, to
+// the worker and to its record.
+#include <algorithm>
+#include <cmath>
+
+#include "hub/dispatch/core/swarm_state.h"
+
+namespace moex {
+namespace {
+
+// Calls `visit(pair, expert, unit, y_row)` for each pair of the attempt: `pair` of the round's,
+// `y_row` of the answer.
+template <class Visit>
+void each_pair(const Round& round, const Attempt& attempt, bool unsummed, const Visit& visit) {
+    std::uint32_t number = 0;
+    for (const std::uint32_t index : attempt.pieces) {
+        const Piece& piece = round.pieces[index];
+        for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair, ++number) {
+            std::uint32_t y_row = number;
+            if (!unsummed)
+                y_row = static_cast<std::uint32_t>(std::lower_bound(attempt.tokens.begin(),
+                                                                    attempt.tokens.end(),
+                                                                    round.pair_row[pair]) -
+                                                   attempt.tokens.begin());
+            visit(pair, piece.expert, piece.unit, y_row);
+        }
+    }
+}
+
+}  // namespace
+
+// Larger than what was ever right for these experts, or nothing at all.
+bool SwarmState::is_odd(const Round& round, const Attempt& attempt,
+                        std::span<const double> square_sums, bool unsummed) const {
+    std::vector<double> bounds(square_sums.size());
+    each_pair(round, attempt, unsummed,
+              [&](std::uint32_t pair, std::uint16_t, std::uint32_t unit, std::uint32_t y_row) {
+                  bounds[y_row] += std::fabs(round.pair_gate[pair]) * gains.bound(unit) *
+                                   round.x_rms[round.pair_row[pair]];
+              });
+
+    for (std::size_t row = 0; row < bounds.size(); ++row) {
+        const double norm = std::sqrt(square_sums[row] / static_cast<double>(round.hidden_size));
+        if (norm == 0 || norm > bounds[row]) return true;
+    }
+    return false;
+}
+
+// The rows of the answer named by `rows`, with what they must be computed from.
+AnswerSample SwarmState::sample_of(const Round& round, const Attempt& attempt,
+                                   std::span<const float> y, bool unsummed,
+                                   std::span<const std::uint32_t> rows,
+                                   std::vector<std::uint32_t>& units) const {
+    const std::size_t hidden = round.hidden_size;
+    AnswerSample sample{.layer = round.layer,
+                        .hidden_size = round.hidden_size,
+                        .dtype = attempt.shape.dtype,
+                        .x_int8 = attempt.x_int8};
+    for (const std::uint32_t row : rows) {
+        const auto values = y.subspan(row * hidden, hidden);
+        sample.y.insert(sample.y.end(), values.begin(), values.end());
+    }
+
+    constexpr std::uint32_t none = 0xffffffff;
+    std::vector<std::uint32_t> x_row_of(round.num_tokens, none);
+    std::uint32_t num_x_rows = 0;
+    each_pair(
+        round, attempt, unsummed,
+        [&](std::uint32_t pair, std::uint16_t expert, std::uint32_t unit, std::uint32_t y_row) {
+            const auto at = std::lower_bound(rows.begin(), rows.end(), y_row);
+            if (at == rows.end() || *at != y_row) return;
+
+            const std::uint32_t token = round.pair_row[pair];
+            if (x_row_of[token] == none) {
+                x_row_of[token] = num_x_rows++;
+                const float* x = round.x->data() + token * hidden;
+                sample.x.insert(sample.x.end(), x, x + hidden);
+            }
+            sample.pairs.push_back({.expert = expert,
+                                    .x_row = x_row_of[token],
+                                    .y_row = static_cast<std::uint32_t>(at - rows.begin()),
+                                    .gate = half_to_float(float_to_half(round.pair_gate[pair]))});
+            units.push_back(unit);
+        });
+    return sample;
+}
+
+void SwarmState::receive_answer(Turn& turn, Worker& worker, Attempt& attempt, WorkerAnswer answer,
+                                bool unsummed) {
+    std::vector<float>& y = answer.y;
+    if (attempt.witness_of != 0) {
+        on_witness(turn, worker, attempt, std::move(y), unsummed);
+        return;
+    }
+    if (!options.checks.on) {
+        accept_answer(turn, attempt, std::move(y), unsummed, Proof::unchecked);
+        return;
+    }
+
+    const Round& round = *find_round(attempt.round);
+    const bool odd = worker.is_proven && is_odd(round, attempt, answer.square_sums, unsummed);
+    CheckPlan plan = trust.plan(worker.trust_key, worker.trust_address,
+                                static_cast<std::uint32_t>(y.size() / round.hidden_size),
+                                attempt.num_pairs, odd, turn.now);
+    if (plan.rows.empty()) {
+        accept_answer(turn, attempt, std::move(y), unsummed, Proof::proven);
+        return;
+    }
+
+    if (!options.checks.judge) {
+        hold_for_witness(turn, worker, attempt, std::move(plan), std::move(y), unsummed);
+        return;
+    }
+
+    const std::uint64_t id = ++last_check;
+    PendingCheck& check = checks[id];
+    check.worker = worker.id;
+    check.key = worker.trust_key;
+    check.address = worker.trust_address;
+    CheckAnswer action{sample_of(round, attempt, y, unsummed, plan.rows, check.units)};
+    action.sample.id = id;
+    action.sample.arithmetic = worker.arithmetic;
+    action.sample.awaited = plan.hold;
+    turn.out.push_back(std::move(action));
+
+    check.plan = std::move(plan);
+    if (!check.plan.hold) {
+        accept_answer(turn, attempt, std::move(y), unsummed, Proof::proven);
+        return;
+    }
+    ++counts.answers_held;
+    attempt.check = id;
+    check.attempt = attempt.id;
+    check.y = std::move(y);
+    check.unsummed = unsummed;
+}
+
+void SwarmState::on_judgement(Turn& turn, std::uint64_t id, const Judgement& judgement) {
+    auto node = checks.extract(id);
+    if (!node) return;
+    PendingCheck& check = node.mapped();
+    const bool banned = trust.on_verdict(check.key, check.address, judgement.verdict, check.plan,
+                                         turn.now);
+
+    if (Worker* worker = pool.find(check.worker))
+        worker->is_proven = trust.trust(check.key, turn.now) == Trust::proven;
+
+    Attempt* attempt = check.attempt == 0 ? nullptr : find_attempt(check.attempt);
+    if (attempt != nullptr) attempt->check = 0;
+
+    switch (judgement.verdict) {
+        case Verdict::honest:
+            counts.rows_right += check.plan.rows.size();
+            counts.residual_max = std::max(counts.residual_max, judgement.residual);
+            for (std::size_t i = 0; i < std::min(check.units.size(), judgement.gains.size()); ++i)
+                gains.learn(check.units[i], judgement.gains[i]);
+            if (attempt != nullptr) {
+                const std::size_t hidden = find_round(attempt->round)->hidden_size;
+                const bool all = check.plan.rows.size() * hidden == check.y.size();
+                accept_answer(turn, *attempt, std::move(check.y), check.unsummed,
+                              all ? Proof::verified : Proof::proven);
+            }
+            break;
+
+        case Verdict::undecided:
+            counts.rows_undecided += check.plan.rows.size();
+            if (attempt != nullptr)
+                accept_answer(turn, *attempt, std::move(check.y), check.unsummed, Proof::unchecked);
+            break;
+
+        case Verdict::lie: {
+            ++counts.lies;
+            counts.rows_wrong += check.plan.rows.size();
+            const RoundId round_id = attempt == nullptr ? 0 : attempt->round;
+            if (attempt != nullptr) drop_attempt(turn, *attempt, Failure::bad_answer);
+            on_lie(turn, check.worker, wrong_rows(check.plan), banned);
+            if (Round* round = find_round(round_id)) dispatch(turn, *round);
+            break;
+        }
+    }
+}
+
+std::string SwarmState::wrong_rows(const CheckPlan& plan) {
+    return text(plan.rows.size(), " rows of an answer, computed again, are not that");
+}
+
+// The record is written; what remains is to tell, and to put out whom it bans.
+void SwarmState::on_lie(Turn& turn, WorkerId liar, const std::string& what, bool banned) {
+    ++counts.bad_answers;
+    Worker* worker = pool.find(liar);
+    if (worker == nullptr) return;
+
+    ++worker->bad_answers;
+    turn.event(*worker, WorkerEvent::Kind::lied, what);
+    if (!banned) return;
+
+    ++counts.bans;
+    turn.event(*worker, WorkerEvent::Kind::banned,
+               text(worker->bad_answers, " answers were false, the last: ", what));
+    refuse(
+        turn, *worker,
+        {ErrorCode::unauthorized,
+         "its answers are not what computing them again gives; the hub takes none of it for now"},
+        CloseCode::policy);
+}
+
+// Drops the answers of a worker that wait for the judge; the rounds that have to ask others.
+void SwarmState::drop_held(Turn& turn, WorkerId worker, std::vector<RoundId>& touched) {
+    std::vector<AttemptId> held;
+    for (const auto& [id, check] : checks)
+        if (check.worker == worker && check.attempt != 0) held.push_back(check.attempt);
+    std::sort(held.begin(), held.end());
+    for (const AttemptId id : held) {
+        touched.push_back(find_attempt(id)->round);
+        cancel_attempt(turn, *find_attempt(id));
+    }
+}
+
+std::optional<Error> SwarmState::closed(TimePoint now, std::string_view worker_key) const {
+    if (worker_key.empty()) return std::nullopt;
+    const Duration left = options.closed_for ? options.closed_for(worker_key)
+                                             : trust.banned_for(worker_key, now);
+    if (left <= Duration::zero()) return std::nullopt;
+    return Error{ErrorCode::unauthorized,
+                 text("the hub takes nothing of this worker for ", left / 1min + 1,
+                      " min: its answers were not what computing them again gives, or its host "
+                      "said so")};
+}
+
+WorkerView SwarmState::view_of(const Worker& worker) const {
+    WorkerView view = worker.view();
+    view.pairs_credited = worker.pairs_answered;
+    view.drained = drained.contains(ring_key_of(worker));
+    view.pinned = directory.is_pinned(ring_key_of(worker));
+    if (!options.checks.on) return view;
+    const TimePoint any = TimePoint::max();  // one that is here is not banned
+    view.trust = trust.trust(worker.trust_key, any);
+    view.check_rate = trust.rate(worker.trust_key, any);
+    view.rows_verified = trust.rows_verified(worker.trust_key);
+    view.pairs_credited = trust.pairs_credited(worker.trust_key) - worker.pairs_credited_before;
+    view.lies = trust.lies(worker.trust_key);
+    return view;
+}
+
+}  // namespace moex

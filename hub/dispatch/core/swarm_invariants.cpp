@@ -1,0 +1,142 @@
+// What is true of the core's state between two events, whoever did what: the simulator asks after
+// each of them. Every rule is one that several functions in several files keep together.
+#include <algorithm>
+#include <limits>
+
+#include "hub/dispatch/core/swarm_core.h"
+#include "hub/dispatch/core/swarm_state.h"
+
+namespace moex {
+namespace {
+
+using Broken = std::vector<std::string>;
+
+// `b` was sent later: within `a`, or apart from it.
+bool apart_or_within(const Attempt& a, const Attempt& b) {
+    const auto shared = static_cast<std::size_t>(
+        std::count_if(b.pieces.begin(), b.pieces.end(), [&](std::uint32_t piece) {
+            return std::find(a.pieces.begin(), a.pieces.end(), piece) != a.pieces.end();
+        }));
+    return shared == 0 || shared == b.pieces.size();
+}
+
+bool asks_what_is_live(const SequenceIds& ids) {
+    return ids.asked()->size() == ids.num_live() &&
+           std::ranges::all_of(ids.live(), [&](const SequenceIds::Live& live) {
+               return ids.asked()->find(live.id).has_value();
+           });
+}
+
+}  // namespace
+
+void SwarmState::check_round(const Round& round, Broken& broken) {
+    const auto wrong = [&](auto&&... what) {
+        broken.push_back(text("round ", round.id, ": ", what...));
+    };
+
+    std::vector<std::size_t> num_live(round.pieces.size()), num_late(round.pieces.size());
+    std::vector<const Attempt*> sums;
+    for (const AttemptId id : round.attempts) {
+        const Attempt* attempt = find_attempt(id);
+        if (attempt == nullptr || attempt->round != round.id) {
+            wrong("attempt ", id, " is not its own");
+            continue;
+        }
+        for (const std::uint32_t i : attempt->pieces) {
+            ++num_live[i];
+            num_late[i] += attempt->late;
+        }
+        const Worker* worker = pool.find(attempt->worker);
+        if (attempt->worker != 0 && worker == nullptr && attempt->check == 0)
+            wrong("attempt ", id, " is at worker ", attempt->worker, ", who is gone");
+        if (worker != nullptr && !worker->published_peer && !round.unsummed)
+            sums.push_back(attempt);
+    }
+
+    for (std::size_t i = 0; i < sums.size(); ++i)
+        for (std::size_t j = i + 1; j < sums.size(); ++j)
+            if (!apart_or_within(*sums[i], *sums[j]))
+                wrong("the sums of attempts ", sums[i]->id, " and ", sums[j]->id, " overlap");
+
+    std::uint32_t num_open = 0;
+    for (std::size_t i = 0; i < round.pieces.size(); ++i) {
+        const Piece& piece = round.pieces[i];
+        num_open += !piece.done;
+        if (piece.live.size() != num_live[i] || piece.num_late != num_late[i])
+            wrong("piece ", i, " counts ", piece.live.size(), " attempts, ", piece.num_late,
+                  " late; there are ", num_live[i], " and ", num_late[i]);
+        if (piece.done != (piece.answer >= 0) ||
+            piece.answer >= static_cast<std::int32_t>(round.answers.size()))
+            wrong("piece ", i, " has answer ", piece.answer, " of ", round.answers.size());
+    }
+    if (num_open != round.pieces_left) wrong(round.pieces_left, " pieces left, not ", num_open);
+    if (num_open == 0) wrong("it is done and still open");
+
+    if (round.waiting != (std::find(waiting.begin(), waiting.end(), round.id) != waiting.end()))
+        wrong("it says waiting ", round.waiting, ", the list does not");
+}
+
+void SwarmState::check_worker(const Worker& worker, Broken& broken) {
+    for (const std::string& what : directory.check(worker, !draining))
+        broken.push_back(text("worker ", worker.id, ": ", what));
+}
+
+std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
+    SwarmState& state = *state_;
+    Broken broken;
+
+    if (state.waiting.size() > state.options.rounds_waiting_max)
+        broken.push_back(
+            text(state.waiting.size(), " rounds wait, at most ", state.options.rounds_waiting_max));
+
+    std::size_t num_attempts = 0;
+    for (const auto& [id, round] : state.rounds) {
+        num_attempts += round->attempts.size();
+        state.check_round(*round, broken);
+    }
+    if (num_attempts != state.attempts.size())
+        broken.push_back(text(state.attempts.size(), " attempts, the rounds have ", num_attempts));
+
+    for (const auto& [id, check] : state.checks) {
+        if (check.attempt == 0) continue;
+        const Attempt* attempt = state.find_attempt(check.attempt);
+        if (attempt == nullptr || attempt->check != id)
+            broken.push_back(text("check ", id, " holds attempt ", check.attempt,
+                                  ", which does not wait for it"));
+    }
+
+    std::size_t num_live = 0, num_weak = 0;
+    for (const auto& [id, worker] : state.pool.all()) {
+        num_weak += worker->pairs_max != std::numeric_limits<std::uint32_t>::max();
+        for (const SequenceIds::Live& live : worker->ids.live()) {
+            const Attempt* attempt = state.find_attempt(live.attempt);
+            if (attempt == nullptr || attempt->worker != id || attempt->sequence_id != live.id)
+                broken.push_back(
+                    text("worker ", id, ": id ", live.id, " is no attempt of its own"));
+        }
+        num_live += worker->ids.num_live();
+        if (!asks_what_is_live(worker->ids))
+            broken.push_back(text("worker ", id, ": other answers are read than are awaited"));
+        if (worker->ids.num_live() > worker->queue_depth)
+            broken.push_back(text("worker ", id, " has ", worker->ids.num_live(),
+                                  " groups, at most ", worker->queue_depth));
+        if (whole) state.check_worker(*worker, broken);
+    }
+
+    const auto num_remote = static_cast<std::size_t>(std::count_if(
+        state.attempts.begin(), state.attempts.end(),
+        [](const auto& entry) { return entry.second->worker != 0 && entry.second->check == 0; }));
+    if (num_live != num_remote)
+        broken.push_back(text(num_live, " ids are live, ", num_remote, " attempts under way"));
+    if (whole)
+        for (std::string& what : state.directory.placement().check_extras())
+            broken.push_back(std::move(what));
+    if (state.directory.extras().size() > state.options.hot.copies_max)
+        broken.push_back(text(state.directory.extras().size(),
+                              " units have one more copy, at most ", state.options.hot.copies_max));
+    if (num_weak != state.num_weak)
+        broken.push_back(text(num_weak, " workers are weak, counted were ", state.num_weak));
+    return broken;
+}
+
+}  // namespace moex

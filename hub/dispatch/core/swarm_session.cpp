@@ -1,0 +1,264 @@
+// The start of a session: who a connection's first frame says it is, whether it may join, what
+// WELCOME tells it, and the peers that speak the five published messages.
+#include <algorithm>
+
+#include "hub/dispatch/core/swarm_state.h"
+
+namespace moex {
+namespace {
+bool names(const std::vector<std::string>& caps, std::string_view cap) {
+    return std::find(caps.begin(), caps.end(), cap) != caps.end();
+}
+
+std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
+    std::uint8_t bits = 0;
+    for (const Dtype dtype : dtypes)
+        bits |= static_cast<std::uint8_t>(1u << static_cast<unsigned>(dtype));
+    return bits;
+}
+
+// Of who may not join now: it may try again, or not for long.
+CloseCode refusal_code(const Error& error) {
+    const bool lasts = error.code == ErrorCode::unauthorized ||
+                       error.code == ErrorCode::unsupported;
+    return lasts ? CloseCode::policy : CloseCode::going_away;
+}
+
+// Deterministic: all compute with the same x.
+bool sends_x_int8(const SwarmOptions& options) {
+    return options.x_int8 && !options.rounding.deterministic;
+}
+
+// Deterministic: answers differ by the order of f32 sums at most.
+std::optional<WorkerArithmetic> arithmetic_asked(const SwarmOptions& options) {
+    if (!options.rounding.deterministic) return std::nullopt;
+    return WorkerArithmetic::exact;
+}
+}  // namespace
+
+void SwarmState::on_first_frame(Turn& turn, Worker& worker, const FrameHeader& header,
+                                ByteView frame) {
+    if ((header.type == FrameType::hello || header.type == FrameType::heartbeat) &&
+        frame.size() > hello_bytes_max) {
+        ++counts.bad_frames;
+        refuse(turn, worker,
+               {ErrorCode::payload_size,
+                text("a first frame of ", frame.size(), " bytes, at most ", hello_bytes_max)},
+               CloseCode::too_big);
+    } else if (header.type == FrameType::hello) {
+        on_hello(turn, worker, frame);
+    } else if (header.type == FrameType::heartbeat) {
+        on_published_peer(turn, worker, frame);
+    } else {
+        ++counts.bad_frames;
+        refuse(turn, worker,
+               {ErrorCode::unknown_type,
+                text("the first frame is ", frame_type_name(header.type), ", want HELLO")},
+               CloseCode::protocol_error);
+    }
+}
+
+// Why one more worker may not join: told before its WELCOME, so that no placement moves
+// for it. One that comes back while its old connection still stands takes that one's place.
+std::optional<Error> SwarmState::no_place_for(const Worker& worker, const std::string& worker_key) {
+    if (auto shut = closed(worker.connected_at, worker_key)) return shut;
+    if (options.limits.num_experts == 0)
+        return Error{ErrorCode::unsupported,
+                     "the hub computes a dense model by itself: it has no experts to hold"};
+
+    const Worker* ghost = worker_key.empty() ? nullptr : pool.find_key(worker_key, worker.id);
+    if (ghost == nullptr && pool.num_welcomed() >= options.workers_max)
+        return Error{ErrorCode::overloaded,
+                     text("the hub has its ", options.workers_max, " workers; try again later")};
+
+    const bool moves_in = ghost == nullptr || ghost->owner != worker.owner;
+    if (options.workers_per_address_max > 0 && moves_in &&
+        pool.num_welcomed_of(worker.owner) >= options.workers_per_address_max)
+        return Error{ErrorCode::overloaded,
+                     text("this address lends ", options.workers_per_address_max,
+                          " workers already; the hub takes no more of it")};
+    return std::nullopt;
+}
+
+void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
+    const Result<Hello> hello = decode_hello(frame);
+    if (!hello.ok()) {
+        ++counts.bad_frames;
+        refuse(turn, worker, hello.error(), close_code_for(hello.error().code));
+        return;
+    }
+
+    if (!worker.authorized && !(options.token_ok && options.token_ok(hello->token))) {
+        refuse(turn, worker,
+               {ErrorCode::unauthorized, "the join token is not right; open the join link again"},
+               CloseCode::policy);
+        return;
+    }
+
+    if (hello->version_min > protocol_version || hello->version_max < protocol_version) {
+        const Error error{ErrorCode::unsupported_version,
+                          text("the worker speaks versions ", hello->version_min, " to ",
+                               hello->version_max, ", the hub ", protocol_version)};
+        refuse(turn, worker, error, CloseCode::protocol_error);
+        return;
+    }
+
+    worker.dtypes = dtype_bits_of(hello->dtypes);
+    // tests: every worker of ours has it
+    if (options.rounding.wire_dtype == Dtype::f32) worker.dtypes |= dtype_bits_of({Dtype::f32});
+
+    if (!names(hello->caps, "group") || !worker.accepts(options.rounding.wire_dtype)) {
+        refuse(turn, worker,
+               {ErrorCode::unsupported, text("want the capability group and the dtype ",
+                                             dtype_name(options.rounding.wire_dtype))},
+               CloseCode::protocol_error);
+        return;
+    }
+
+    if (const auto full = no_place_for(worker, hello->worker_key)) {
+        refuse(turn, worker, *full, refusal_code(*full));
+        return;
+    }
+
+    take_hello(worker, *hello);
+    const auto asked = arithmetic_asked(options);
+
+    turn.send(
+        worker,
+        encode_welcome({.version = protocol_version,
+                        .worker_id = worker.id,
+                        .model_name = options.model_name,
+                        .package_sha256 = options.package_sha256,
+                        .limits = options.limits,
+                        .expert_shape = options.expert_shape,
+                        .top_k = options.top_k,
+                        .expert_blob_bytes = options.expert_blob_bytes,
+                        .dtype = options.rounding.wire_dtype,
+                        .lz4 = worker.lz4,
+                        .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
+                        .queue_depth = worker.queue_depth,
+                        .caps = {"budget", "held", times_cap, power_cap, slots_cap, tiers_cap},
+                        .arithmetic = asked,
+                        .nonce = options.nonce_of ? options.nonce_of(worker.id) : ""}));
+
+    welcome(turn, worker);
+}
+
+// What it says of itself, once it is let in.
+void SwarmState::take_hello(Worker& worker, const Hello& hello) {
+    worker.device = hello.device;
+    worker.nickname = hello.nickname;
+    worker.client = hello.client;
+    worker.worker_key = hello.worker_key;
+    worker.arithmetic = arithmetic_asked(options).value_or(hello.arithmetic);
+    worker.speed = hello.speed;
+    worker.x_int8 = sends_x_int8(options) && names(hello.caps, x_int8_cap);
+    worker.lz4 = options.lz4 && hello.lz4;
+    worker.queue_depth = std::max(1u, options.queue_depth);
+    worker.tells_held = names(hello.caps, "held");
+    worker.on_demand = names(hello.caps, on_demand_cap);
+    if (worker.on_demand) ++num_on_demand;
+    if (hello.device.slot_bytes > 0)
+        worker.slot_guess.set_slots(static_cast<std::uint32_t>(
+            std::clamp<std::uint64_t>(hello.device.slot_bytes / options.expert_blob_bytes, 1,
+                                      std::max(1u, directory.num_units()))));
+}
+
+// A peer with the five published messages: its token came with
+// the upgrade, its capabilities come in its first HEARTBEAT.
+void SwarmState::on_published_peer(Turn& turn, Worker& worker, ByteView frame) {
+    if (!worker.authorized) {
+        refuse(turn, worker,
+               {ErrorCode::unauthorized,
+                "a first frame HEARTBEAT needs the token at the upgrade (Authorization: Bearer)"},
+               CloseCode::policy);
+        return;
+    }
+
+    worker.published_peer = true;
+
+    const Result<Hello> capabilities = frame.size() == frame_header_bytes
+                                           ? Hello{.dtypes = {Dtype::f16}}
+                                           : decode_capabilities(frame);
+    if (!capabilities.ok()) {
+        ++counts.bad_frames;
+        refuse(turn, worker, capabilities.error(), close_code_for(capabilities.error().code));
+        return;
+    }
+
+    if (const auto full = no_place_for(worker, capabilities->worker_key)) {
+        refuse(turn, worker, *full, refusal_code(*full));
+        return;
+    }
+
+    worker.device = capabilities->device;
+    worker.nickname = capabilities->nickname;
+    worker.client = capabilities->client.empty() ? "published peer" : capabilities->client;
+    worker.worker_key = capabilities->worker_key;
+    worker.arithmetic = capabilities->arithmetic;
+    worker.dtypes = dtype_bits_of(capabilities->dtypes) &
+                    static_cast<std::uint8_t>(~(1u << static_cast<unsigned>(Dtype::f32)));
+
+    if (!worker.accepts(options.rounding.wire_dtype)) {
+        refuse(turn, worker,
+               {ErrorCode::unsupported,
+                text("this hub sends ", dtype_name(options.rounding.wire_dtype),
+                     ", which is not among the peer's dtypes")},
+               CloseCode::protocol_error);
+        return;
+    }
+
+    // no message tells it to compute otherwise
+    if (options.rounding.deterministic && worker.arithmetic != WorkerArithmetic::exact) {
+        refuse(turn, worker,
+               {ErrorCode::unsupported, "this hub is deterministic and takes exact answers only"},
+               CloseCode::protocol_error);
+        return;
+    }
+
+    // it never said that it can
+    worker.lz4 = false;
+    // the field is optional for it
+    if (worker.device.budget_bytes == 0) worker.device.budget_bytes = 1ull << 30;
+    // One frame per expert, so rounds, not frames, are bounded: by two, since it may work through
+    // those that were cancelled as well, and say nothing meanwhile.
+    constexpr std::uint32_t rounds_max = 2;
+    worker.queue_depth = std::clamp(options.queue_depth, 1u, rounds_max) *
+                         options.limits.num_experts;
+
+    welcome(turn, worker);
+}
+
+void SwarmState::welcome(Turn& turn, Worker& worker) {
+    worker.health.on(HealthEvent::welcome, turn.now);
+    worker.trust_key = worker.worker_key.empty() ? text('#', worker.id) : worker.worker_key;
+    worker.is_proven = trust.trust(worker.trust_key, turn.now) == Trust::proven;
+    worker.pairs_credited_before = trust.pairs_credited(worker.trust_key);
+    worker.joined_at = worker.heard_at = turn.now;
+
+    tell_frame_limit(turn, worker);
+    turn.event(worker, WorkerEvent::Kind::joined,
+               text("room for ", capacity_of(worker), " experts"));
+    turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
+
+    // A worker that comes back before the hub has noticed that it was
+    // gone: its old connection is a ghost, and leaves its place.
+    Worker* ghost = worker.worker_key.empty() ? nullptr
+                                              : pool.find_key(worker.worker_key, worker.id);
+    if (ghost != nullptr) {
+        const Error replaced{ErrorCode::unavailable, "a newer connection has the same worker_key"};
+        if (!ghost->published_peer)
+            turn.send(*ghost, encode_error({.code = error_code_name(replaced.code),
+                                            .found = replaced.message,
+                                            .fatal = true}));
+        remove_worker(turn, ghost->id, WorkerEvent::Kind::left, replaced.message,
+                      CloseCode::policy);
+    }
+
+    if (worker.tells_held && options.held_wait > Duration::zero())
+        turn.set_timer(turn.now + options.held_wait, TimerKind::place, worker.id);
+    else
+        place(turn, worker, {});
+}
+
+}  // namespace moex

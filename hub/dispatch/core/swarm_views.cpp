@@ -1,0 +1,99 @@
+// What others are told of the core's state: counters, workers, who holds what.
+#include <algorithm>
+
+#include "hub/dispatch/core/swarm_core.h"
+#include "hub/dispatch/core/swarm_state.h"
+
+namespace moex {
+
+SwarmCounters SwarmCore::counters() const {
+    SwarmCounters counts = state_->counts;
+    for (const auto& [id, worker] : state_->pool.all()) counts.in_flight += worker->ids.num_live();
+    counts.rounds_open = state_->rounds.size();
+    counts.rounds_waiting = state_->waiting.size();
+    counts.group_p50_ms = to_ms(state_->group_latency.p50());
+    counts.group_p99_ms = to_ms(state_->group_latency.p99());
+    counts.group_p999_ms = to_ms(state_->group_latency.quantile(0.999));
+    const PlacementChoice& choice = state_->options.placement;
+    counts.load_window = state_->load_window.window(
+        choice.rule == PlacementRule::groups ? choice.num_groups : 1, counts.slots.load_us);
+    return counts;
+}
+
+std::size_t SwarmCore::num_rounds_open() const { return state_->rounds.size(); }
+
+std::size_t SwarmCore::in_flight(WorkerId id) const {
+    const Worker* worker = state_->pool.find(id);
+    return worker == nullptr ? 0 : worker->ids.num_live();
+}
+
+std::vector<WorkerView> SwarmCore::workers() const {
+    std::vector<WorkerView> views;
+    for (const auto& [id, worker] : state_->pool.all()) views.push_back(state_->view_of(*worker));
+    return views;
+}
+
+std::optional<WorkerView> SwarmCore::worker(WorkerId id) const {
+    const Worker* worker = state_->pool.find(id);
+    if (worker == nullptr) return std::nullopt;
+    return state_->view_of(*worker);
+}
+
+std::vector<std::uint16_t> SwarmCore::replicas() const {
+    const SwarmState& state = *state_;
+    std::vector<std::uint16_t> counts(std::size_t{state.options.limits.num_layers} *
+                                      state.options.limits.num_experts);
+    for (std::uint32_t unit = 0; unit < state.directory.num_units(); ++unit) {
+        const Unit wire = state.wire_unit(unit);
+        const auto ready = state.directory.ready(unit);
+        counts[std::size_t{wire.layer} * state.options.limits.num_experts + wire.expert] =
+            static_cast<std::uint16_t>(
+                std::count_if(ready.begin(), ready.end(), [](const UnitHolder* holder) {
+                    return worker_of(holder).health.serves_in_need();
+                }));
+    }
+    return counts;
+}
+
+std::vector<std::optional<UnitTier>> SwarmCore::tiers() const {
+    const SwarmState& state = *state_;
+    std::vector<std::optional<UnitTier>> nearest(std::size_t{state.options.limits.num_layers} *
+                                                 state.options.limits.num_experts);
+    for (std::uint32_t unit = 0; unit < state.directory.num_units(); ++unit) {
+        const Unit wire = state.wire_unit(unit);
+        auto& tier =
+            nearest[std::size_t{wire.layer} * state.options.limits.num_experts + wire.expert];
+        for (const UnitHolder* holder : state.directory.ready(unit)) {
+            const Worker& worker = worker_of(holder);
+            if (!worker.health.serves_in_need()) continue;
+            const auto told = worker.tiers.find(unit);
+            // nothing is below any place
+            tier = std::max(
+                tier, std::optional(told == worker.tiers.end() ? UnitTier::slot : told->second));
+        }
+    }
+    return nearest;
+}
+
+Coverage SwarmCore::coverage() const {
+    const SwarmState& state = *state_;
+    Coverage coverage;
+    const std::vector<std::uint16_t> counts = replicas();
+    std::uint64_t total = 0;
+    for (const std::uint32_t layer : state.moe_layers)
+        for (std::uint32_t expert = 0; expert < state.options.limits.num_experts; ++expert) {
+            const std::uint32_t count =
+                counts[std::size_t{layer} * state.options.limits.num_experts + expert];
+            coverage.replicas_min = coverage.units == 0 ? count
+                                                        : std::min(coverage.replicas_min, count);
+            ++coverage.units;
+            if (count > 0 || state.options.local_fallback) ++coverage.covered;
+            total += count;
+        }
+    coverage.extra = static_cast<std::uint32_t>(state.directory.extras().size());
+    coverage.away = state.directory.placement().num_away();
+    if (coverage.units > 0) coverage.replicas_mean = static_cast<double>(total) / coverage.units;
+    return coverage;
+}
+
+}  // namespace moex

@@ -1,0 +1,219 @@
+// A hub without the experts' weights: a second worker judges. It is asked the same question; two
+// answers that agree prove each other, as far as those two do not work together. Where they differ
+// a third is asked, and who stands alone has lied. Where nobody else holds these experts the answer
+// counts unchecked, and the reply says so.
+#include <algorithm>
+
+#include "hub/dispatch/core/swarm_state.h"
+
+namespace moex {
+
+void SwarmState::hold_for_witness(Turn& turn, Worker& worker, Attempt& attempt, CheckPlan plan,
+                                  std::vector<float> y, bool unsummed) {
+    const std::uint64_t id = ++last_check;
+    checks[id] = {.worker = worker.id,
+                  .key = worker.trust_key,
+                  .address = worker.trust_address,
+                  .arithmetic = worker.arithmetic,
+                  .plan = std::move(plan),
+                  .attempt = attempt.id,
+                  .y = std::move(y),
+                  .unsummed = unsummed};
+    attempt.check = id;
+    if (ask_witness(turn, id)) {
+        ++counts.answers_held;
+        return;
+    }
+
+    auto node = checks.extract(id);
+    attempt.check = 0;
+    counts.rows_undecided += node.mapped().plan.rows.size();
+    accept_answer(turn, attempt, std::move(node.mapped().y), unsummed, Proof::unchecked);
+}
+
+// Somebody else, elsewhere, who holds all of it: with a record before one without.
+Worker* SwarmState::find_witness(TimePoint now, const Round& round, const Attempt& attempt,
+                                 const PendingCheck& check) {
+    const auto may = [&](const Worker& worker) {
+        if (!eligible(worker, now) || !worker.health.serves() || worker.published_peer ||
+            worker.trust_key == check.key || worker.trust_key == check.dissenter ||
+            (worker.trust_address != 0 && worker.trust_address == check.address) ||
+            (!check.dissenter.empty() && worker.arithmetic != check.arithmetic) ||
+            !worker.accepts(attempt.shape.dtype) ||
+            worker.takes_x_int8(attempt.shape.dtype) != attempt.x_int8 ||
+            attempt.num_pairs > worker.pairs_max)
+            return false;
+        return std::all_of(attempt.pieces.begin(), attempt.pieces.end(), [&](std::uint32_t i) {
+            const Piece& piece = round.pieces[i];
+            return worker.has(piece.unit, Worker::ready) && !piece.was_tried(worker.id);
+        });
+    };
+    const auto rank = [&](const Worker& worker) {
+        return std::tuple(worker.arithmetic != check.arithmetic,
+                          trust.trust(worker.trust_key, now) != Trust::proven,
+                          worker.ids.num_live(), worker.work, worker.id);
+    };
+
+    Worker* best = nullptr;
+    for (const auto& [id, worker] : pool.all())
+        if (may(*worker) && (best == nullptr || rank(*worker) < rank(*best))) best = worker.get();
+    return best;
+}
+
+bool SwarmState::ask_witness(Turn& turn, std::uint64_t id) {
+    const PendingCheck& check = checks.at(id);
+    const Attempt& held = *find_attempt(check.attempt);
+    Round& round = *find_round(held.round);
+    // a published peer's answer to one expert in a round of sums is of another shape
+    if (check.unsummed != round.unsummed) return false;
+
+    Worker* witness = find_witness(turn.now, round, held, check);
+    if (witness == nullptr) return false;
+    const std::vector<std::uint32_t> pieces = held.pieces;
+    // A sum of these pieces is under way already in parts: nobody needs them, now that it is here,
+    // and a whole one beside them could not be told from them.
+    const std::vector<AttemptId> others = round.attempts;
+    for (const AttemptId other_id : others) {
+        Attempt& other = *find_attempt(other_id);
+        const bool is_part =
+            other_id != held.id &&
+            std::all_of(other.pieces.begin(), other.pieces.end(), [&](std::uint32_t piece) {
+                return std::find(pieces.begin(), pieces.end(), piece) != pieces.end();
+            });
+        if (!round.unsummed && is_part) cancel_attempt(turn, other);
+    }
+    send_attempt(turn, round, *witness, pieces, true);
+    find_attempt(round.attempts.back())->witness_of = id;
+    return true;
+}
+
+void SwarmState::on_witness(Turn& turn, Worker& witness, Attempt& attempt, std::vector<float> y,
+                            bool unsummed) {
+    const std::uint64_t id = attempt.witness_of;
+    const auto found = checks.find(id);
+    if (found == checks.end() || found->second.attempt == 0) {
+        // it came too late to judge, and is as good as any other
+        accept_answer(turn, attempt, std::move(y), unsummed, Proof::unchecked);
+        return;
+    }
+
+    PendingCheck& check = found->second;
+    Round& round = *find_round(attempt.round);
+    // of exact ones the arithmetic is known; beside integers there is room for a small lie
+    const double tolerance = check.arithmetic == witness.arithmetic ? arithmetic_tolerance
+                                                                    : int8_tolerance;
+    const auto agrees = [&](const std::vector<float>& other) {
+        return answers_agree(other, y, round.hidden_size, attempt.shape.dtype, tolerance);
+    };
+    const CheckPlan own = trust.plan(witness.trust_key, witness.trust_address,
+                                     static_cast<std::uint32_t>(y.size() / round.hidden_size),
+                                     attempt.num_pairs, true, turn.now);
+
+    if (agrees(check.y)) {
+        PendingCheck settled = std::move(checks.extract(id).mapped());
+        trust.on_verdict(settled.key, settled.address, Verdict::honest, settled.plan, turn.now);
+        trust.on_verdict(witness.trust_key, witness.trust_address, Verdict::honest, own, turn.now);
+        counts.rows_right += settled.plan.rows.size();
+        renew_trust(turn.now);
+        end_witness(round, attempt);
+        Attempt& held = *find_attempt(settled.attempt);
+        held.check = 0;
+        accept_answer(turn, held, std::move(settled.y), settled.unsummed, Proof::verified);
+        if (!settled.dissenter.empty()) punish(turn, settled.dissenter, own);
+        return;
+    }
+
+    if (check.dissenter.empty()) {
+        check.dissenter = witness.trust_key;
+        check.dissent = std::move(y);
+        end_witness(round, attempt);
+        if (!ask_witness(turn, id)) settle_dissent(turn, id);
+        return;
+    }
+
+    if (agrees(check.dissent)) {
+        PendingCheck settled = std::move(checks.extract(id).mapped());
+        trust.on_verdict(witness.trust_key, witness.trust_address, Verdict::honest, own, turn.now);
+        counts.rows_right += settled.plan.rows.size();
+        Attempt& held = *find_attempt(settled.attempt);
+        held.check = 0;
+        round.end(held);
+        erase_attempt(held.id);
+        attempt.witness_of = 0;
+        accept_answer(turn, attempt, std::move(y), unsummed, Proof::verified);
+        punish(turn, settled.key, settled.plan);
+        return;
+    }
+
+    end_witness(round, attempt);
+    settle_dissent(turn, id);
+}
+
+// It has said what it was asked for.
+void SwarmState::end_witness(Round& round, Attempt& attempt) {
+    round.end(attempt);
+    erase_attempt(attempt.id);
+}
+
+// Two answers that differ and nobody to ask: who has a record is believed against who has none.
+void SwarmState::settle_dissent(Turn& turn, std::uint64_t id) {
+    PendingCheck settled = std::move(checks.extract(id).mapped());
+    Attempt& held = *find_attempt(settled.attempt);
+    held.check = 0;
+    counts.rows_undecided += settled.plan.rows.size();
+
+    const bool is_proven = trust.trust(settled.key, turn.now) == Trust::proven,
+               other_is_proven = trust.trust(settled.dissenter, turn.now) == Trust::proven;
+    const bool believes_other = other_is_proven && !is_proven;
+    if (is_proven == other_is_proven) {
+        trust.suspect(settled.key);
+        trust.suspect(settled.dissenter);
+    }
+    accept_answer(turn, held, believes_other ? std::move(settled.dissent) : std::move(settled.y),
+                  settled.unsummed, Proof::unchecked);
+    if (is_proven != other_is_proven)
+        punish(turn, believes_other ? settled.key : settled.dissenter, settled.plan);
+}
+
+// The witness will say nothing in time: what is held counts as it is.
+void SwarmState::settle_without_witness(Turn& turn) {
+    while (!witnesses_lost.empty()) {
+        const std::uint64_t id = witnesses_lost.back();
+        witnesses_lost.pop_back();
+        const auto found = checks.find(id);
+        if (found == checks.end() || found->second.attempt == 0) continue;
+        if (!found->second.dissenter.empty()) {
+            settle_dissent(turn, id);
+            continue;
+        }
+
+        PendingCheck settled = std::move(checks.extract(id).mapped());
+        Attempt& held = *find_attempt(settled.attempt);
+        held.check = 0;
+        counts.rows_undecided += settled.plan.rows.size();
+        accept_answer(turn, held, std::move(settled.y), settled.unsummed, Proof::unchecked);
+    }
+}
+
+void SwarmState::renew_trust(TimePoint now) {
+    for (const auto& [id, worker] : pool.all())
+        worker->is_proven = trust.trust(worker->trust_key, now) == Trust::proven;
+}
+
+// It stood alone against two.
+void SwarmState::punish(Turn& turn, const std::string& key, const CheckPlan& plan) {
+    WorkerId liar = 0;
+    std::uint64_t address = 0;
+    for (const auto& [id, worker] : pool.all())
+        if (worker->trust_key == key) {
+            liar = id;
+            address = worker->trust_address;
+        }
+    ++counts.lies;
+    counts.rows_wrong += plan.rows.size();
+    renew_trust(turn.now);
+    on_lie(turn, liar, wrong_rows(plan),
+           trust.on_verdict(key, address, Verdict::lie, plan, turn.now));
+}
+
+}  // namespace moex

@@ -1,0 +1,62 @@
+// What a round's answers add up to. The strand says what is added and in which order; whoever
+// waits for the sum adds: the engine's thread, which has nothing else to do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "hub/dispatch/round/answer_memory.h"
+
+namespace moex {
+
+class RoundSum {
+  public:
+    RoundSum() = default;
+    RoundSum(std::uint32_t num_tokens, std::uint32_t hidden_size)
+        : num_tokens_(num_tokens),
+          hidden_size_(hidden_size) {}
+    RoundSum(RoundSum&&) = default;
+    RoundSum& operator=(RoundSum&&) = default;
+
+    // `y` [any, hidden_size], and its number for add().
+    std::uint32_t keep(std::vector<float> y);
+    // Its rows from `first_row` on belong to these rows of the round. In the order of the calls.
+    template <class Row>
+    void add(std::uint32_t answer, std::uint32_t first_row, std::span<const Row> rows) {
+        const auto begin = static_cast<std::uint32_t>(rows_.size());
+        rows_.insert(rows_.end(), rows.begin(), rows.end());
+        parts_.push_back({answer, first_row, begin, static_cast<std::uint32_t>(rows_.size())});
+    }
+    // Where the memory of what it keeps goes when this ends.
+    void give_back_to(std::shared_ptr<AnswerMemory> memory) { kept_.memory = std::move(memory); }
+
+    std::size_t num_values() const { return std::size_t{num_tokens_} * hidden_size_; }
+    // y [num_tokens, hidden_size], overwritten, in f32 and in the order of add().
+    void write(std::span<float> y) const;
+    std::vector<float> values() const;
+
+  private:
+    struct Part {
+        std::uint32_t answer = 0, first_row = 0, rows_begin = 0, rows_end = 0;
+    };
+    struct Kept {
+        Kept() = default;
+        Kept(Kept&&) = default;
+        Kept& operator=(Kept&&) = default;
+        ~Kept() {
+            if (memory)
+                for (std::vector<float>& y : answers) memory->give(std::move(y));
+        }
+        std::vector<std::vector<float>> answers;
+        std::shared_ptr<AnswerMemory> memory;
+    };
+
+    std::uint32_t num_tokens_ = 0, hidden_size_ = 0;
+    Kept kept_;
+    std::vector<Part> parts_;
+    std::vector<std::uint32_t> rows_;
+};
+
+}  // namespace moex

@@ -1,0 +1,123 @@
+// Groups of workers at the size of a large model: how often its experts are loaded, and for how
+// long, until every layer lies with its group alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+
+#include "hub/dispatch/placement/unit_directory.h"
+
+namespace moex {
+namespace {
+
+// Workers that have room for everything and load so many units a second, in the order in which they
+// are told.
+struct GroupsSettleTest : testing::Test {
+    static constexpr std::uint32_t layer_units = 128, num_units = 48 * layer_units;
+    static constexpr Duration turn = 50ms;
+    static constexpr double loads_per_s = 400;
+    struct Loader {
+        UnitHolder holder;
+        std::deque<std::uint32_t> queue;
+        double may_load = 0;
+    };
+
+    GroupsSettleTest()
+        : directory({.placement = {.num_units = num_units,
+                                   .layer_units = layer_units,
+                                   .replicas = 1,
+                                   .choice = parse_placement("groups 4").value()},
+                     .moves_per_s = num_units / 8.0,  // as SwarmCore has it
+                     .moves_at_once = num_units / 8.0,
+                     .loads_ahead = 16,
+                     .serves = [](const UnitHolder&) { return true; }}) {}
+
+    void join() {
+        loaders.push_back(std::make_unique<Loader>());
+        UnitHolder& holder = loaders.back()->holder;
+        holder.id = loaders.size();
+        directory.join(holder,
+                       {.worker = holder.id,
+                        .ring_key = 77 * holder.id,
+                        .capacity_units = num_units,
+                        .address_prefix = holder.id},
+                       now);
+        directory.settle(now);
+        read_orders();
+    }
+    void run(Duration time) {
+        for (const TimePoint until = now + time; now < until; now += turn) {
+            if (directory.wake_at() && *directory.wake_at() <= now) directory.wake(now);
+            read_orders();
+            for (const auto& loader : loaders) load(*loader);
+        }
+    }
+    void load(Loader& loader) {
+        loader.may_load += loads_per_s * to_ms(turn) / 1000;
+        std::vector<std::uint32_t> loaded;
+        for (; loader.may_load >= 1 && !loader.queue.empty(); loader.may_load -= 1) {
+            loaded.push_back(loader.queue.front());
+            loader.queue.pop_front();
+        }
+        loader.may_load = std::min(loader.may_load, 1.0);
+        num_loaded += loaded.size();
+        directory.on_ready(loader.holder, loaded, now);
+        directory.settle(now);
+        read_orders();
+    }
+    void read_orders() {
+        for (const UnitOrder& order : directory.take_orders()) {
+            std::deque<std::uint32_t>& queue = loaders[order.worker - 1]->queue;
+            num_told += order.release ? 0 : order.units.size();
+            for (const std::uint32_t unit : order.units)
+                if (order.release)
+                    std::erase(queue, unit);
+                else
+                    queue.push_back(unit);
+        }
+    }
+    bool is_settled() const {
+        const bool each_has_its_own = std::ranges::all_of(loaders, [](const auto& loader) {
+            return loader->holder.num_planned() == loader->holder.num_ready;
+        });
+        return each_has_its_own && directory.placement().num_away() == 0 &&
+               std::ranges::all_of(loaders, [](const auto& loader) {
+                   return loader->holder.num_ready == num_units / 8;
+               });
+    }
+    // From now on; a minute at most.
+    double seconds_to_settle() {
+        const TimePoint from = now;
+        while (!is_settled() && now - from < 60s) run(turn);
+        return to_ms(now - from) / 1000;
+    }
+
+    UnitDirectory directory;
+    std::vector<std::unique_ptr<Loader>> loaders;
+    std::size_t num_told = 0, num_loaded = 0;
+    TimePoint now{100s};
+};
+
+TEST_F(GroupsSettleTest, WorkersThatAreStartedTogetherLoadEachExpertOnce) {
+    for (int i = 0; i < 8; ++i) {
+        join();
+        run(300ms);
+    }
+    EXPECT_LE(seconds_to_settle(), 4);
+    EXPECT_EQ(num_loaded, num_units);
+    EXPECT_EQ(num_told, num_units);
+}
+
+// A second and a half apart, in which one loads a tenth of all.
+TEST_F(GroupsSettleTest, OfWorkersThatComeOneByOneLittleIsLoadedTwice) {
+    for (int i = 0; i < 8; ++i) {
+        join();
+        run(1500ms);
+    }
+    EXPECT_LE(seconds_to_settle(), 10);
+    EXPECT_LE(num_loaded, num_units * 8 / 5);
+}
+
+}  // namespace
+}  // namespace moex

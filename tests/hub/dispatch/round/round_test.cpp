@@ -1,0 +1,261 @@
+// One round by itself: how its rows travel, and who is said to have answered them.
+#include "hub/dispatch/round/round.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "protocol/half.h"
+
+namespace moex {
+namespace {
+
+constexpr std::uint32_t hidden = 32, num_experts = 4, top_k = 2;
+
+RoundOptions deterministic_options() {
+    RoundOptions options;
+    options.limits = {.hidden_size = hidden, .num_layers = 1, .num_experts = num_experts};
+    options.rounding = {.deterministic = true, .wire_dtype = Dtype::f16};
+    return options;
+}
+
+// Rows of one value each, all of them to the experts 1 and 2.
+struct Rows {
+    explicit Rows(const std::vector<float>& values) {
+        for (const float value : values) {
+            x.insert(x.end(), hidden, value);
+            ids.insert(ids.end(), {1, 2});
+            weights.insert(weights.end(), {0.5f, 0.25f});
+        }
+    }
+    ExpertBatch batch() const {
+        return {.num_tokens = static_cast<std::uint32_t>(x.size() / hidden),
+                .hidden_size = hidden,
+                .top_k = top_k,
+                .x = x,
+                .expert_ids = ids,
+                .expert_weights = weights};
+    }
+    std::vector<float> x, weights;
+    std::vector<std::uint16_t> ids;
+};
+
+RowReader reader_of(const RoundOptions& options) {
+    return {options.rounding, std::make_shared<AnswerMemory>()};
+}
+
+Status open(Round& round, const ExpertBatch& batch, const RoundOptions& options) {
+    return round.open(batch, reader_of(options).read(batch), options, {});
+}
+
+Round opened(const Rows& rows) {
+    Round round;
+    EXPECT_TRUE(open(round, rows.batch(), deterministic_options()).ok());
+    return round;
+}
+
+// 0.123456 was read as 0.123474 alone, and as 0.123535 beside a row with 70,000 in it.
+TEST(RoundTest, ARowTravelsTheSameWhateverItsNeighboursAre) {
+    const Round alone = opened(Rows({0.123456f})),
+                beside = opened(Rows({70000.0f, 0.123456f, 3.0f}));
+    EXPECT_EQ((*alone.x)[0], half_to_float(float_to_half(0.123456f)));
+    EXPECT_EQ((*beside.x)[hidden], (*alone.x)[0]);
+    EXPECT_EQ((*beside.x)[0], 70144.0f);  // the nearest bf16
+}
+
+TEST(RoundTest, RowsBeyondF16TravelInGroupsOfTheirOwn) {
+    Round round = opened(Rows({70000.0f, 0.5f, 3.0f, 1e6f}));
+    ASSERT_EQ(round.pieces.size(), 4u);  // two experts in two blocks
+    for (const bool wide : {false, true}) {
+        Attempt attempt;
+        attempt.pieces = wide ? std::vector<std::uint32_t>{2, 3} : std::vector<std::uint32_t>{0, 1};
+        GroupDispatch group;
+        round.fill_group(attempt, group);
+        EXPECT_EQ(group.shape.dtype, wide ? Dtype::bf16 : Dtype::f16);
+        EXPECT_EQ(attempt.tokens,
+                  (wide ? std::vector<std::uint32_t>{0, 3} : std::vector<std::uint32_t>{1, 2}));
+        round.copy_rows(attempt, group.x);
+        EXPECT_EQ(group.x[0], wide ? 70144.0f : 0.5f);
+        EXPECT_NE(round.pieces[attempt.pieces[0]].block, round.pieces[wide ? 0 : 2].block);
+    }
+}
+
+TEST(RoundTest, EachPieceThatALiarAnsweredIsOpenAgain) {
+    Round round = opened(Rows({1.0f, 70000.0f}));
+    for (const std::uint32_t block : {0u, 1u}) {
+        Attempt attempt;
+        attempt.worker = 7;
+        attempt.pieces = {2 * block, 2 * block + 1};
+        GroupDispatch group;
+        round.fill_group(attempt, group);
+        EXPECT_EQ(round.accept(attempt, std::vector<float>(top_k * hidden, 1.0f), true), 2u);
+    }
+    EXPECT_EQ(round.pieces_left, 0u);
+    EXPECT_EQ(round.reject_answers_of(8), 0u);
+    EXPECT_EQ(round.reject_answers_of(7), 4u);
+    EXPECT_EQ(round.pieces_left, 4u);
+    for (const Piece& piece : round.pieces) EXPECT_TRUE(piece.is_open());
+}
+
+// 1e8 - 1e8 + 1 is 1, and 1 + 1e8 - 1e8 is nothing.
+TEST(RoundTest, SumsAreAddedInTheSameOrderWhoeverWasFaster) {
+    const std::vector<float> x(hidden, 1.0f), weights(3, 1.0f);
+    const std::vector<std::uint16_t> ids{0, 1, 2};
+    const std::vector<float> answers{1e8f, -1e8f, 1.0f};
+    RoundOptions options = deterministic_options();
+    options.rounding.deterministic = false;
+    for (const std::vector<std::uint32_t>& arrivals :
+         {std::vector<std::uint32_t>{0, 1, 2}, {2, 0, 1}, {2, 1, 0}}) {
+        Round round;
+        ASSERT_TRUE(open(round,
+                         {.num_tokens = 1,
+                          .hidden_size = hidden,
+                          .top_k = 3,
+                          .x = x,
+                          .expert_ids = ids,
+                          .expert_weights = weights},
+                         options)
+                        .ok());
+        for (const std::uint32_t piece : arrivals) {
+            Attempt attempt;
+            attempt.worker = 7 + piece;
+            attempt.pieces = {piece};
+            GroupDispatch group;
+            round.fill_group(attempt, group);
+            round.accept(attempt, std::vector<float>(hidden, answers[piece]), false);
+        }
+        ExpertAnswer provenance;
+        EXPECT_EQ(round.finish(provenance).values(), std::vector<float>(hidden, 1.0f));
+        EXPECT_EQ(provenance.workers, (std::vector<std::uint64_t>{7, 8, 9}));
+    }
+}
+
+// A group's rows come from those that were encoded once for the round: bit for bit what encoding
+// them for this group alone gives, also past 64 rows and where they travel as int8 or widened.
+TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
+    std::vector<float> values;
+    for (int i = 0; i < 150; ++i) values.push_back(0.01f * static_cast<float>(i - 40));
+    values[77] = 80000.0f;
+    Rows rows(values);
+    for (std::size_t i = 0; i < rows.ids.size(); ++i)
+        rows.ids[i] = static_cast<std::uint16_t>((i % top_k) + (i % 3 == 0 ? 2 : 0));
+    for (std::size_t i = 0; i < rows.x.size(); ++i)
+        rows.x[i] *= 1 + 0.001f * static_cast<float>(i % hidden);
+    Round round = opened(rows);
+    const RowReader reader = reader_of(deterministic_options());
+    const auto held = std::make_shared<RowsHeld>();
+    for (const bool x_int8 : {false, true})
+        for (std::uint32_t piece = 0; piece < round.pieces.size(); ++piece) {
+            Attempt attempt;
+            attempt.pieces = {piece};
+            GroupDispatch group;
+            round.fill_group(attempt, group);
+            EXPECT_TRUE(std::ranges::is_sorted(attempt.tokens));
+            group.x_int8 = x_int8 && group.shape.dtype == Dtype::f16;
+            for (std::uint32_t i = 0; i < attempt.num_pairs; ++i) {
+                const std::uint32_t pair = round.pieces[piece].pair_begin + i;
+                EXPECT_EQ(attempt.tokens[group.rows[i]], round.pair_row[pair]);
+                EXPECT_EQ(half_to_float(group.gates[i]), round.pair_gate[pair]);
+            }
+            round.copy_rows(attempt, group.x);
+            for (const bool lz4 : {false, true})
+                EXPECT_EQ(round.encode(attempt, group, lz4, reader, held).whole(),
+                          encode_group_dispatch(group, lz4));
+        }
+}
+
+// Frames share the round's rows. A connection that has not written enough of them gets copies,
+// which its outbox counts; nobody else does for its sake. The bytes are the same.
+TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
+    constexpr std::uint32_t wide = 2048, num_rows = 512;  // 2 MiB as f16
+    const std::vector<float> x(std::size_t{num_rows} * wide, 0.5f), weights(num_rows * top_k, 1.0f);
+    std::vector<std::uint16_t> ids;
+    for (std::uint32_t row = 0; row < num_rows; ++row) ids.insert(ids.end(), {1, 2});
+    RoundOptions options = deterministic_options();
+    options.limits.hidden_size = wide;
+    const RowReader reader = reader_of(options);
+    const ExpertBatch batch{.num_tokens = num_rows,
+                            .hidden_size = wide,
+                            .top_k = top_k,
+                            .x = x,
+                            .expert_ids = ids,
+                            .expert_weights = weights};
+    Round round;
+    Attempt attempt;
+    attempt.pieces = {0, 1};
+    GroupDispatch group;
+    const auto slow_one = std::make_shared<RowsHeld>(), quick_one = std::make_shared<RowsHeld>();
+    std::vector<WireFrame> unwritten;
+    std::size_t num_shared = 0;
+    for (int i = 0; i < 20; ++i) {
+        ASSERT_TRUE(round.open(batch, reader.read(batch), options, {}).ok());
+        round.fill_group(attempt, group);
+        unwritten.push_back(round.encode(attempt, group, false, reader, slow_one));
+        num_shared += !unwritten.back().is_whole();
+        WireFrame quick = round.encode(attempt, group, false, reader, quick_one);
+        EXPECT_FALSE(quick.is_whole());
+        EXPECT_EQ(std::move(quick).whole(), WireFrame(unwritten.back()).whole());
+    }
+    EXPECT_EQ(num_shared, 4u) << "8 MiB";
+    EXPECT_TRUE(round.encode(attempt, group, true, reader, quick_one).is_whole()) << "compressed";
+
+    round.close();
+    EXPECT_EQ(reader.pool()->bytes_out(), 4u * num_rows * wide * 2) << "four frames wait";
+    EXPECT_EQ(*slow_one, 4u * num_rows * wide * 2);
+    unwritten.clear();
+    EXPECT_EQ(reader.pool()->bytes_out(), 0u);
+    EXPECT_EQ(*slow_one + *quick_one, 0u);
+}
+
+// Blocks of rows as int8, as f16 and widened, in one round and in turns: the engine's thread makes
+// the forms that travel, each once a round, and the strand none.
+TEST(RoundTest, RowsAreInTheirFormsBeforeTheStrandHasThem) {
+    const RoundOptions options = deterministic_options();
+    const RowReader reader = reader_of(options);
+    const Rows mixed({0.5f, 70000.0f, 3.0f}), narrow({0.5f, 3.0f});
+    const std::vector<std::pair<const Rows*, bool>> turns{
+        {&mixed, true}, {&narrow, false}, {&narrow, true}, {&mixed, false}};  // whether as int8
+    const auto held = std::make_shared<RowsHeld>();
+    std::uint64_t num_late = 0;
+    for (int i = 0; i < 40; ++i) {
+        const auto [rows, x_int8] = turns[static_cast<std::size_t>(i) % turns.size()];
+        const std::uint64_t before = reader.pool()->num_encoded();
+        Round round;
+        ASSERT_TRUE(round.open(rows->batch(), reader.read(rows->batch()), options, {}).ok());
+        const std::uint64_t read = reader.pool()->num_encoded();
+        for (std::uint32_t piece = 0; piece < round.pieces.size(); ++piece) {
+            Attempt attempt;
+            attempt.pieces = {piece};
+            GroupDispatch group;
+            round.fill_group(attempt, group);
+            group.x_int8 = x_int8 && group.shape.dtype == Dtype::f16;
+            (void)round.encode(attempt, group, false, reader, held);
+        }
+        if (i < 4) continue;  // until both forms were seen
+        EXPECT_EQ(read - before, rows == &mixed ? 3u : 2u);
+        num_late += reader.pool()->num_encoded() - read;
+    }
+    EXPECT_EQ(num_late, 0u);
+}
+
+TEST(RoundTest, ARowNamesTheWorkersOfItsOwnPairsOnly) {
+    Round round = opened(Rows({1.0f, 70000.0f}));
+    for (const std::uint32_t block : {0u, 1u}) {
+        Attempt attempt;
+        attempt.worker = 7 + block;
+        attempt.pieces = {2 * block, 2 * block + 1};
+        GroupDispatch group;
+        round.fill_group(attempt, group);
+        EXPECT_EQ(round.accept(attempt, std::vector<float>(top_k * hidden, 1.0f), true), 2u);
+    }
+    ExpertAnswer answer;
+    const std::vector<float> y = round.finish(answer).values();
+    EXPECT_EQ(answer.workers, (std::vector<std::uint64_t>{7, 8}));
+    ASSERT_EQ(answer.row_workers.size(), 2u);
+
+    for (const RowWorker& from : answer.row_workers) EXPECT_EQ(from.worker, 7u + from.row);
+    EXPECT_EQ(y, std::vector<float>(2 * hidden, 2.0f));
+}
+
+}  // namespace
+}  // namespace moex

@@ -1,0 +1,413 @@
+// What is checked of a worker's answers and what is made of it: the judge over the demo model's own
+// experts, the records of trust, the judge's thread.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <future>
+#include <random>
+
+#include "hub/dispatch/trust/answer_judge.h"
+#include "hub/dispatch/trust/answer_trust.h"
+#include "hub/dispatch/trust/judge_thread.h"
+#include "hub/engine/local_experts.h"
+#include "protocol/half.h"
+#include "tests/support/lies.h"
+
+namespace moex {
+namespace {
+
+constexpr TimePoint start{1s};
+
+// Answers as a worker gives them: x and y through the wire, sums over `pairs_per_row` experts.
+class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
+  protected:
+    AnswerJudgeTest()
+        : package_(*ModelPackage::open(MOEX_SOURCE_DIR "/static/models/demo")),
+          threads_(2),
+          experts_(package_, threads_, {}) {}
+
+    // Rows like those behind an RMSNorm: mean square 1, a few outliers.
+    std::vector<float> hidden_rows(std::uint32_t num_rows) {
+        std::normal_distribution<float> normal;
+        std::vector<float> x(std::size_t{num_rows} * hidden());
+        for (float& value : x) value = normal(random_);
+        for (std::uint32_t row = 0; row < num_rows; ++row) x[row * hidden() + row % 7] *= 8;
+        return x;
+    }
+
+    AnswerSample honest_sample(std::uint32_t num_rows, std::uint32_t pairs_per_row) {
+        AnswerSample sample{
+            .layer = 3, .hidden_size = hidden(), .dtype = GetParam(), .x = hidden_rows(num_rows)};
+        std::uniform_real_distribution<float> gate(0.01f, 0.5f);
+        for (std::uint32_t expert = 0; expert < pairs_per_row; ++expert)
+            for (std::uint32_t row = 0; row < num_rows; ++row)
+                sample.pairs.push_back({.expert = static_cast<std::uint16_t>(expert + 2),
+                                        .x_row = row,
+                                        .y_row = row,
+                                        .gate = half_to_float(float_to_half(gate(random_)))});
+        sample.y = answer_to(sample, 0);
+        return sample;
+    }
+
+    // What a worker says that computes in f32; with the weights of other experts by `shift`.
+    std::vector<float> answer_to(const AnswerSample& sample, std::uint32_t shift) const {
+        std::vector<float> x = sample.x, y(sample.x.size()), one(hidden());
+        round_rows(sample.dtype, x, hidden());
+        for (const CheckedPair& pair : sample.pairs) {
+            const float gate[] = {pair.gate};
+            EXPECT_TRUE(experts_
+                            .compute(sample.layer, pair.expert + shift,
+                                     std::span(x).subspan(pair.x_row * hidden(), hidden()), gate,
+                                     one)
+                            .ok());
+            for (std::uint32_t i = 0; i < hidden(); ++i) y[pair.y_row * hidden() + i] += one[i];
+        }
+        round_rows(sample.dtype, y, hidden());
+        return y;
+    }
+
+    // A wire of 8 bits hides a twentieth in its own rounding, in rows with a large value.
+    static float clear_factor() { return GetParam() == Dtype::int8 ? 1.5f : 1.05f; }
+    std::uint32_t hidden() const { return package_->config().hidden_size; }
+
+    std::mt19937_64 random_{7};
+    std::shared_ptr<const ModelPackage> package_;
+    ThreadPool threads_;
+    LocalExperts experts_;
+};
+
+TEST_P(AnswerJudgeTest, HonestRowsStayWithinAThirdOfTheTolerance) {
+    for (const std::uint32_t pairs_per_row : {1u, 4u}) {
+        const AnswerSample sample = honest_sample(32, pairs_per_row);
+        const Judgement judgement = judge_answer(sample, experts_);
+        EXPECT_EQ(judgement.verdict, Verdict::honest);
+        EXPECT_LE(judgement.residual, 1.0 / 3);
+        EXPECT_EQ(judgement.gains.size(), sample.pairs.size());
+    }
+}
+
+// Integers are judged by integers: who claims to compute in 8 bits has no more room for a lie.
+TEST_P(AnswerJudgeTest, IntegersAreJudgedByIntegers) {
+    const LocalExperts integers(package_, threads_, {}, Arithmetic::int8);
+    AnswerSample sample = honest_sample(8, 1);
+    sample.arithmetic = WorkerArithmetic::int8;
+    std::vector<float> x = sample.x, one(hidden());
+    round_rows(sample.dtype, x, hidden());
+    for (const CheckedPair& pair : sample.pairs) {
+        const float gate[] = {pair.gate};
+        ASSERT_TRUE(integers
+                        .compute_int8(sample.layer, pair.expert,
+                                      std::span(x).subspan(pair.x_row * hidden(), hidden()), gate,
+                                      one)
+                        .ok());
+        std::copy(one.begin(), one.end(), sample.y.begin() + pair.y_row * hidden());
+    }
+    round_rows(sample.dtype, sample.y, hidden());
+    EXPECT_EQ(judge_answer(sample, integers).verdict, Verdict::honest);
+    EXPECT_LE(judge_answer(sample, integers).residual, 1.0 / 3);
+    EXPECT_EQ(judge_answer(sample, experts_).verdict, Verdict::honest) << "with room to spare";
+    EXPECT_LE(judge_answer(sample, experts_).residual, 1.0 / 3);
+
+    for (float& value : sample.y) value *= clear_factor();
+    EXPECT_EQ(judge_answer(sample, integers).verdict, Verdict::lie);
+}
+
+TEST_P(AnswerJudgeTest, EveryPlausibleLieIsSeenInASingleRow) {
+    for (std::size_t i = 0; i < plausible_lies.size(); ++i) {
+        AnswerSample sample = honest_sample(1, 2);
+        std::vector<float> previous = honest_sample(1, 2).y;
+        if (plausible_lies[i] == Lie::other_expert)
+            sample.y = answer_to(sample, 1);
+        else
+            tell_lie(plausible_lies[i], std::span(sample.y), previous, random_);
+        round_rows(sample.dtype, sample.y, hidden());
+        EXPECT_EQ(judge_answer(sample, experts_).verdict, Verdict::lie) << plausible_lie_names[i];
+    }
+}
+
+TEST_P(AnswerJudgeTest, OneFalseRowAmongManyIsALie) {
+    AnswerSample sample = honest_sample(16, 2);
+    for (std::uint32_t i = 0; i < hidden(); ++i) sample.y[5 * hidden() + i] *= clear_factor();
+    EXPECT_EQ(judge_answer(sample, experts_).verdict, Verdict::lie);
+}
+
+TEST_P(AnswerJudgeTest, TwoHonestAnswersAgreeAndALieDoesNot) {
+    const AnswerSample sample = honest_sample(4, 3);
+    std::vector<float> lie = sample.y;
+    for (float& value : lie) value *= clear_factor();
+    EXPECT_TRUE(answers_agree(sample.y, sample.y, hidden(), sample.dtype, arithmetic_tolerance));
+    EXPECT_FALSE(answers_agree(sample.y, lie, hidden(), sample.dtype, arithmetic_tolerance));
+}
+
+INSTANTIATE_TEST_SUITE_P(Wire, AnswerJudgeTest,
+                         testing::Values(Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32),
+                         [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
+
+// No weights of this expert, or a disk that fails.
+class NoWeights : public ExpertCompute {
+  public:
+    Status compute(std::uint32_t, std::uint32_t, std::span<const float>, std::span<const float>,
+                   std::span<float>) const override {
+        return Error{ErrorCode::not_found, "no weights"};
+    }
+};
+
+// y = x.
+class Identity : public ExpertCompute {
+  public:
+    Status compute(std::uint32_t, std::uint32_t, std::span<const float> x, std::span<const float>,
+                   std::span<float> y) const override {
+        std::copy(x.begin(), x.end(), y.begin());
+        return {};
+    }
+};
+
+AnswerSample identity_sample(std::uint64_t id, float answer) {
+    return {.id = id,
+            .hidden_size = 1,
+            .dtype = Dtype::f32,
+            .pairs = {{.gate = 1}},
+            .x = {2},
+            .y = {answer}};
+}
+
+TEST(AnswerJudge, WithoutWeightsAndForNoNumberItSaysSo) {
+    EXPECT_EQ(judge_answer(identity_sample(1, 2), NoWeights()).verdict, Verdict::undecided);
+    EXPECT_EQ(judge_answer(identity_sample(1, std::nanf("")), Identity()).verdict, Verdict::lie);
+}
+
+TEST(JudgeThread, JudgesWhatIsAwaitedAndAnswersForEachSample) {
+    constexpr std::uint64_t num_samples = 1000;
+    std::promise<void> all;
+    std::vector<int> seen(num_samples);
+    std::uint64_t num_done = 0;
+    std::mutex mutex;
+    const Identity identity;
+    JudgeThread judge(identity, [&](std::uint64_t id, const Judgement& judgement) {
+        const std::lock_guard lock(mutex);
+        ++seen[id];
+        if (id % 2 == 0) {  // awaited ones are never passed over
+            EXPECT_EQ(judgement.verdict, id % 4 == 0 ? Verdict::honest : Verdict::lie);
+        }
+        if (++num_done == num_samples) all.set_value();
+    });
+    for (std::uint64_t id = 0; id < num_samples; ++id) {
+        AnswerSample sample = identity_sample(id, id % 4 == 0 ? 2 : 3);
+        sample.awaited = id % 2 == 0;
+        judge.submit(std::move(sample));
+    }
+    all.get_future().wait();
+    EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
+}
+
+// ---- trust
+
+class AnswerTrustTest : public testing::Test {
+  protected:
+    CheckPlan answer(std::uint32_t num_rows = 1, bool odd = false) {
+        return trust_.plan("key", 7, num_rows, 8 * num_rows, odd, now_);
+    }
+    bool say(Verdict verdict, const CheckPlan& plan) {
+        return trust_.on_verdict("key", 7, verdict, plan, now_);
+    }
+    void prove() {
+        for (std::uint32_t row = 0; row < options_.to_prove; ++row) say(Verdict::honest, answer());
+    }
+    const CheckOptions options_{.on = true, .judge = true, .seed = 5};
+    AnswerTrust trust_{options_};
+    TimePoint now_ = start;
+};
+
+TEST_F(AnswerTrustTest, EveryRowOfAnUnprovenWorkerIsHeldAndChecked) {
+    for (std::uint32_t row = 0; row < options_.to_prove; ++row) {
+        const CheckPlan plan = answer();
+        EXPECT_TRUE(plan.hold);
+        EXPECT_EQ(plan.rows, std::vector<std::uint32_t>{0});
+        say(Verdict::honest, plan);
+    }
+    EXPECT_EQ(trust_.trust("key", now_), Trust::proven);
+    EXPECT_FALSE(answer().hold);
+}
+
+TEST_F(AnswerTrustTest, UndecidedProvesNothing) {
+    for (int i = 0; i < 5000; ++i) say(Verdict::undecided, answer());
+    EXPECT_EQ(trust_.trust("key", now_), Trust::unproven);
+    EXPECT_EQ(trust_.pairs_credited("key"), 0u);
+}
+
+TEST_F(AnswerTrustTest, TheRateFallsWithTheRecordDownToItsLeast) {
+    prove();
+    EXPECT_EQ(trust_.rate("key", now_), 1);
+    std::uint64_t num_checked = 0;
+    constexpr std::uint32_t num_rows = 1 << 20;
+    for (std::uint32_t i = 0; i < num_rows / 64; ++i) {
+        const CheckPlan plan = answer(64);
+        num_checked += plan.rows.size();
+        if (!plan.rows.empty()) say(Verdict::honest, plan);
+    }
+    EXPECT_EQ(trust_.rate("key", now_), 1.0 / 256);
+    // the integral of q: 1024 ln 256 of them while it falls, 1 of 256 after that
+    const double expected = 1024 * std::log(256) + (num_rows + 1024 - 262'144) / 256.0;
+    EXPECT_NEAR(static_cast<double>(num_checked), expected, 0.05 * expected);
+}
+
+// Where answers have several rows it takes as many answers as rows; meanwhile each waits for the
+// verdict on some of its rows.
+TEST_F(AnswerTrustTest, UntilItHasGivenAsManyAnswersSomeOfEachIsHeldAndChecked) {
+    constexpr std::uint32_t num_rows = 8;
+    std::size_t num_checked = 0;
+    for (std::uint32_t given = 0; given < options_.to_prove; ++given) {
+        EXPECT_EQ(trust_.trust("key", now_), Trust::unproven) << given;
+        const CheckPlan plan = answer(num_rows);
+        EXPECT_TRUE(plan.hold);
+        EXPECT_GE(plan.rows.size(), given < options_.to_prove / num_rows ? num_rows : 1u) << given;
+        EXPECT_TRUE(std::ranges::is_sorted(plan.rows));
+        num_checked += plan.rows.size();
+        say(Verdict::honest, plan);
+    }
+    EXPECT_EQ(trust_.trust("key", now_), Trust::proven);
+    EXPECT_FALSE(answer(num_rows).hold);
+    const double expected = options_.to_prove * (1 + std::log(num_rows));
+    EXPECT_NEAR(static_cast<double>(num_checked), expected, 0.1 * expected);
+}
+
+// The claim in the header: of a tenth of all workers who lie in one of a hundred answers, at most
+// one row of 100,000 counts.
+TEST_F(AnswerTrustTest, WhoLiesInOneOfAHundredAnswersIsOutBeforeOneOfThemCounts) {
+    std::mt19937_64 random(3);
+    for (const std::uint32_t num_rows : {1u, 8u, 40u}) {
+        double rows = 0, rows_wrong = 0;
+        for (int liar = 0; liar < 400; ++liar) {
+            const std::string key = text(num_rows, '/', liar);
+            for (bool banned = false; !banned; rows += num_rows) {
+                const bool lies = random() % 100 == 0;
+                const CheckPlan plan = trust_.plan(key, 0, num_rows, num_rows, false, now_);
+                const bool seen = lies && !plan.rows.empty();
+                if (lies && !(seen && plan.hold)) rows_wrong += num_rows;
+                if (!plan.rows.empty())
+                    banned = trust_.on_verdict(key, 0, seen ? Verdict::lie : Verdict::honest, plan,
+                                               now_);
+            }
+        }
+        EXPECT_LE(0.1 * rows_wrong, 1e-5 * rows) << num_rows << " rows an answer";
+    }
+}
+
+// And this: a sleeper is seen after n / to_prove rows in the mean.
+TEST_F(AnswerTrustTest, ASleeperGetsOneInAThousandOfItsRecordThrough) {
+    for (const std::uint32_t record : {8'192u, 65'536u}) {
+        double passed = 0;
+        constexpr int num_sleepers = 400;
+        for (int sleeper = 0; sleeper < num_sleepers; ++sleeper) {
+            const std::string key = text(record, '/', sleeper);
+            const std::uint32_t each = record / 1024;  // so many answers make it proven
+            for (std::uint32_t rows = 0; rows < record; rows += each)
+                trust_.on_verdict(key, 0, Verdict::honest,
+                                  trust_.plan(key, 0, each, each, false, now_), now_);
+            while (trust_.plan(key, 0, 1, 1, false, now_).rows.empty()) ++passed;
+        }
+        const double mean = passed / num_sleepers;
+        EXPECT_NEAR(mean, record / 1024.0 - 1, 0.2 * record / 1024.0) << record;
+    }
+}
+
+TEST_F(AnswerTrustTest, ALieStartsTheRecordAnewAndTheThirdEndsIt) {
+    prove();
+    const CheckPlan plan = answer();
+    EXPECT_FALSE(say(Verdict::lie, plan));
+    EXPECT_EQ(trust_.trust("key", now_), Trust::suspected);
+    EXPECT_TRUE(answer().hold);
+    EXPECT_FALSE(say(Verdict::lie, answer()));
+    EXPECT_TRUE(say(Verdict::lie, answer()));
+    EXPECT_EQ(trust_.trust("key", now_), Trust::banned);
+    EXPECT_EQ(trust_.banned_for("key", now_), 10min);
+}
+
+TEST_F(AnswerTrustTest, ABanGrowsAndEndsAndIsLifted) {
+    trust_.ban("key", now_);
+    EXPECT_EQ(trust_.banned_for("key", now_ + 4min), 6min);
+    now_ += 11min;
+    EXPECT_EQ(trust_.banned_for("key", now_), 0min);
+    EXPECT_EQ(trust_.trust("key", now_), Trust::unproven);
+
+    EXPECT_TRUE(say(Verdict::lie, answer())) << "one lie after a ban is enough";
+    EXPECT_EQ(trust_.banned_for("key", now_), 20min);
+    trust_.lift("key");
+    EXPECT_EQ(trust_.banned_for("key", now_), 0min);
+    for (int i = 0; i < 40; ++i) trust_.ban("key", now_);
+    EXPECT_EQ(trust_.banned_for("key", now_), 720h);
+}
+
+TEST_F(AnswerTrustTest, AnOddAnswerIsHeldWhoeverSentIt) {
+    prove();
+    EXPECT_TRUE(answer(3, true).hold);
+    EXPECT_EQ(answer(3, true).rows.size(), 3u);
+}
+
+TEST_F(AnswerTrustTest, CreditWaitsForARowThatWasRightAndALieStrikesOutTheRest) {
+    prove();
+    const std::uint64_t credited = trust_.pairs_credited("key");
+    EXPECT_EQ(credited, 8u * options_.to_prove);
+
+    const CheckPlan first = answer(10);
+    EXPECT_EQ(trust_.pairs_credited("key"), credited);
+    say(Verdict::honest, first);
+    EXPECT_EQ(trust_.pairs_credited("key"), credited + 80);
+
+    const CheckPlan early = answer(10);
+    answer(10);
+    say(Verdict::honest, early);
+    EXPECT_EQ(trust_.pairs_credited("key"), credited + 160) << "only what it had answered by then";
+    say(Verdict::lie, answer(10));
+    const CheckPlan held = answer(2);
+    say(Verdict::honest, held);
+    EXPECT_EQ(trust_.pairs_credited("key"), credited + 160 + 16);
+}
+
+TEST_F(AnswerTrustTest, AnAddressRaisesTheRateOfItsKeysAndBansNobody) {
+    prove();
+    for (std::uint32_t rows = 0; rows < 4 * options_.to_prove; rows += 64) answer(64);
+    const auto share = [&](std::uint64_t address) {
+        std::size_t num_checked = 0;
+        for (int i = 0; i < 2000; ++i)
+            num_checked += trust_.plan("key", address, 1, 1, false, now_).rows.size();
+        return static_cast<double>(num_checked) / 2000;
+    };
+    const double before = share(9);
+    for (const char* key : {"a", "b"})
+        trust_.on_verdict(key, 9, Verdict::lie, trust_.plan(key, 9, 1, 1, false, now_), now_);
+    EXPECT_GT(share(9), 1.5 * before);
+    EXPECT_NEAR(share(8), before, 0.1);
+    EXPECT_EQ(trust_.banned_for("key", now_), 0min);
+
+    for (const char* key : {"c", "d"})  // 0 is loopback
+        trust_.on_verdict(key, 0, Verdict::lie, trust_.plan(key, 0, 1, 1, false, now_), now_);
+    EXPECT_NEAR(share(0), before, 0.1);
+}
+
+TEST_F(AnswerTrustTest, LiesAreForgottenOneADay) {
+    say(Verdict::lie, answer());
+    say(Verdict::lie, answer());
+    now_ += 25h;
+    answer();
+    EXPECT_EQ(trust_.lies("key"), 1u);
+}
+
+TEST_F(AnswerTrustTest, RecordsHaveABound) {
+    for (int i = 0; i < 25'000; ++i) trust_.plan(text(i), 0, 1, 1, false, now_);
+    EXPECT_EQ(trust_.num_records(), 20'000u);
+    EXPECT_EQ(trust_.rate("24999", now_), 1);
+}
+
+TEST(ExpertGains, BoundIsFourTimesTheLargestOnceEnoughWasSeen) {
+    ExpertGains gains(2);
+    for (int i = 0; i < 15; ++i) gains.learn(1, 0.5f);
+    EXPECT_TRUE(std::isinf(gains.bound(1)));
+    gains.learn(1, 0.75f);
+    EXPECT_EQ(gains.bound(1), 3);
+    EXPECT_TRUE(std::isinf(gains.bound(0)));
+}
+
+}  // namespace
+}  // namespace moex
