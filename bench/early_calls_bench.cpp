@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "hub/engine/local_experts.h"
-#include "hub/foresight/lossy_ways.h"
+#include "hub/foresight/lossy/lossy_ways.h"
 
 namespace moex {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "hub/commands/progress.h"
-#include "hub/foresight/expert_profile.h"
-#include "hub/foresight/linear_estimator.h"
+#include "hub/foresight/predict/expert_profile.h"
+#include "hub/foresight/predict/linear_estimator.h"
 #include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {

@@ -7,11 +7,11 @@
 #include <sstream>
 
 #include "hub/commands/calibrate.h"
-#include "hub/foresight/contest.h"
-#include "hub/foresight/gate_predictors.h"
-#include "hub/foresight/loss_trial.h"
-#include "hub/foresight/lossy_ways.h"
-#include "hub/foresight/lost_calls.h"
+#include "hub/foresight/lossy/loss_trial.h"
+#include "hub/foresight/lossy/lossy_ways.h"
+#include "hub/foresight/lossy/lost_calls.h"
+#include "hub/foresight/predict/contest.h"
+#include "hub/foresight/predict/gate_predictors.h"
 #include "hub/model/pack/whole_file.h"
 
 namespace moex {

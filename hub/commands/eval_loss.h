@@ -12,8 +12,8 @@ struct EvalLossOptions {
     std::string ways;              // by name, with commas between them
     std::string calibration_path;  // text for the hybrid's choice of layers; empty: the record's
     std::string out_path;          // a CSV; empty: none
-    bool record = false;           // into the package's folder (hub/foresight/measured_losses.h)
-    std::string measured_on;       // for the record
+    bool record = false;      // into the package's folder (hub/foresight/lossy/measured_losses.h)
+    std::string measured_on;  // for the record
     PerplexityOptions perplexity;
     bool progress = false;
 };

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "hub/foresight/token_time.h"
+#include "hub/foresight/cost/token_time.h"
 #include "protocol/result.h"
 
 namespace moex {

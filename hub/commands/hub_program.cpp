@@ -16,9 +16,9 @@
 #include "hub/commands/qr.h"
 #include "hub/commands/serve_options.h"
 #include "hub/commands/shadow_report.h"
-#include "hub/foresight/lost_calls.h"
+#include "hub/foresight/lossy/lost_calls.h"
+#include "hub/foresight/predict/replayed_routes.h"
 #include "hub/foresight/predictor_choice.h"
-#include "hub/foresight/replayed_routes.h"
 
 namespace moex {
 namespace {

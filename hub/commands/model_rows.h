@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hub/foresight/token_time.h"
+#include "hub/foresight/cost/token_time.h"
 
 namespace moex {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "hub/foresight/fewer_experts.h"
-#include "hub/foresight/shadow_experts.h"
+#include "hub/foresight/shadow/fewer_experts.h"
+#include "hub/foresight/shadow/shadow_experts.h"
 
 namespace moex {
 

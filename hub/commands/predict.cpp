@@ -8,9 +8,9 @@
 #include "hub/commands/predict_report.h"
 #include "hub/commands/predict_shadow.h"
 #include "hub/commands/progress.h"
-#include "hub/foresight/gate_predictors.h"
-#include "hub/foresight/lossy_ways.h"
-#include "hub/foresight/past_predictors.h"
+#include "hub/foresight/lossy/lossy_ways.h"
+#include "hub/foresight/predict/gate_predictors.h"
+#include "hub/foresight/predict/past_predictors.h"
 
 namespace moex {
 namespace {

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "hub/foresight/contest.h"
+#include "hub/foresight/predict/contest.h"
 
 namespace moex {
 

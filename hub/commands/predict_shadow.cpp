@@ -6,9 +6,9 @@
 
 #include "hub/commands/open_shadow.h"
 #include "hub/commands/progress.h"
-#include "hub/foresight/contest.h"
-#include "hub/foresight/fewer_experts.h"
-#include "hub/foresight/shadow_experts.h"
+#include "hub/foresight/predict/contest.h"
+#include "hub/foresight/shadow/fewer_experts.h"
+#include "hub/foresight/shadow/shadow_experts.h"
 #include "hub/model/pack/whole_file.h"
 
 namespace moex {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "hub/commands/load_model.h"
-#include "hub/foresight/shadow_trial.h"
+#include "hub/foresight/shadow/shadow_trial.h"
 
 namespace moex {
 

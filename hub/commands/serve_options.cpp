@@ -6,7 +6,7 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/qr.h"
 #include "hub/engine/micro_batches.h"
-#include "hub/foresight/speculation.h"
+#include "hub/foresight/lossy/speculation.h"
 #include "hub/net/access.h"
 
 namespace moex {

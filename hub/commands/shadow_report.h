@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hub/foresight/served_shadow.h"
+#include "hub/foresight/shadow/served_shadow.h"
 #include "hub/options_shadow.h"
 
 namespace moex {

@@ -4,7 +4,7 @@
 #include "hub/commands/calibrate.h"
 #include "hub/commands/command.h"
 #include "hub/commands/load_model.h"
-#include "hub/foresight/training.h"
+#include "hub/foresight/predict/training.h"
 #include "hub/model/pack/side_file_writer.h"
 
 namespace moex {

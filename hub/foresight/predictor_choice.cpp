@@ -1,7 +1,7 @@
 #include "hub/foresight/predictor_choice.h"
 
-#include "hub/foresight/gate_predictors.h"
-#include "hub/foresight/past_predictors.h"
+#include "hub/foresight/predict/gate_predictors.h"
+#include "hub/foresight/predict/past_predictors.h"
 
 namespace moex {
 namespace {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "hub/engine/expert_predictor.h"
-#include "hub/foresight/speculation.h"
+#include "hub/foresight/lossy/speculation.h"
 
 namespace moex {
 

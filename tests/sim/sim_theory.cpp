@@ -1,6 +1,6 @@
 #include "tests/sim/sim_theory.h"
 
-#include "hub/foresight/round_time.h"
+#include "hub/foresight/cost/round_time.h"
 #include "tests/sim/sim_swarm.h"
 
 namespace moex::sim {

@@ -1,0 +1,60 @@
+#include "hub/foresight/cost/token_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "protocol/check.h"
+
+namespace moex {
+namespace {
+
+// Of one row to or from one worker: f16, and the header of its frame.
+double row_bytes(const RoundShape& shape) { return 2.0 * shape.hidden_size + 28; }
+
+}  // namespace
+
+double worker_bytes(const RoundShape& shape, double bits, double replicas, double workers) {
+    const double expert = 3.0 * shape.hidden_size * shape.moe_intermediate_size * bits / 8;
+    return replicas * shape.num_experts / workers * shape.num_moe_layers * expert;
+}
+
+double experts_asked(const RoundShape& shape, double rows) {
+    const double left_out = 1 - static_cast<double>(shape.top_k) / shape.num_experts;
+    return shape.num_experts * (1 - std::pow(left_out, rows));
+}
+
+double workers_asked(double calls, double workers) {
+    return workers * (1 - std::pow(1 - 1 / workers, calls));
+}
+
+double dispatch_ms(const RoundShape& shape, const LayerTimes& times, double rows, double copies,
+                   double workers, Stalls stalls) {
+    const double experts = experts_asked(shape, rows);
+    const double independent = stalls == Stalls::workers ? workers_asked(experts, workers)
+                                                         : experts;
+    const AnswerTime answer{
+        .median_ms = times.rtt_ms + times.expert_ms + (rows - 1) * times.expert_row_ms,
+        .sigma = times.sigma};
+    // One line carries all copies out, and as many answers in, one way behind the other.
+    const double bytes = 2 * rows * shape.top_k * copies * row_bytes(shape);
+    const double line_ms = times.mbit_s > 0 ? bytes * 8 / (1e3 * times.mbit_s) : 0;
+    return slowest_ms(answer, independent, copies) + line_ms;
+}
+
+double pass_ms(const RoundShape& shape, const LayerTimes& times, double rows, double copies,
+               double workers, Stalls stalls) {
+    const double hub_ms = times.hub_ms + (rows - 1) * times.hub_row_ms + times.readback_ms;
+    return shape.num_moe_layers *
+           (hub_ms + dispatch_ms(shape, times, rows, copies, workers, stalls));
+}
+
+StepForecast forecast(const HubFigures& figures) {
+    MOEX_CHECK(figures.steps > 0 && figures.rounds > 0, "figures of nothing");
+    StepForecast said{.hub_ms = 1e3 * (figures.step_s - figures.waited_s) / figures.steps,
+                      .round_ms = round_ms(figures.workers, figures.copies),
+                      .measured_ms = 1e3 * figures.step_s / figures.steps};
+    said.step_ms = said.hub_ms + figures.rounds / figures.steps * said.round_ms;
+    return said;
+}
+
+}  // namespace moex

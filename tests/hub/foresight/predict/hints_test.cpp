@@ -1,0 +1,213 @@
+// What the next layer may be asked for, as a decoder's steps tell it.
+#include "hub/foresight/predict/hints.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "hub/foresight/lossy/lossy_ways.h"
+#include "hub/foresight/predict/gate_predictors.h"
+#include "hub/foresight/predict/replayed_routes.h"
+#include "hub/foresight/predictor_choice.h"
+#include "tests/hub/engine/engine_fixture.h"
+
+namespace moex {
+namespace {
+
+// Asks for hints, and keeps them.
+class HintedExperts : public ExpertBackend {
+  public:
+    explicit HintedExperts(ExpertBackend& experts) : experts_(experts) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        last_layer_ = batch.layer;
+        hints[last_layer_].clear();
+        asked[last_layer_] = {batch.expert_ids.begin(), batch.expert_ids.end()};
+        return experts_.submit(batch);
+    }
+    void hint(std::span<const ExpertHint> given) override {
+        hints[last_layer_].assign(given.begin(), given.end());
+    }
+    const char* name() const override { return "hinted"; }
+    bool wants_hints() const override { return wants; }
+
+    bool wants = true;
+    std::map<std::uint32_t, std::vector<ExpertHint>> hints;  // behind the submit() of a layer
+    std::map<std::uint32_t, std::set<std::uint16_t>> asked;  // by the last submit() of a layer
+
+  private:
+    ExpertBackend& experts_;
+    std::uint32_t last_layer_ = 0;
+};
+
+class HintsTest : public testing::Test {
+  protected:
+    HintsTest()
+        : package_(test::tiny_package()),
+          local_(package_, test::compute_threads(), {}, Arithmetic::int8),
+          experts_(local_),
+          tokens_(test::random_tokens(64, package_->config().vocab_size, 3)),
+          cache_(package_->config(), {16, 64, KvDtype::f32}) {
+        auto decoder = Decoder::create(package_, test::compute_threads());
+        auto gates = RouterGates::load(package_, test::compute_threads());
+        if (!decoder.ok() || !gates.ok()) throw std::runtime_error("the tiny model does not load");
+        decoder_ = std::move(decoder).value();
+        gates_ = std::make_shared<const RouterGates>(*std::move(gates));
+    }
+    std::vector<float> step(std::uint32_t num_rows) {
+        KvCache::Sequence kv(cache_);
+        const StepRows rows{
+            .kv = &kv, .tokens = std::span(tokens_).first(num_rows), .all_logits = true};
+        auto result = decoder_->step({&rows, 1}, experts_);
+        if (!result.ok()) throw std::runtime_error(result.error().message);
+        return std::move(result->logits);
+    }
+
+    std::shared_ptr<const ModelPackage> package_;
+    LocalExperts local_;
+    HintedExperts experts_;
+    std::vector<TokenId> tokens_;
+    KvCache cache_;
+    std::unique_ptr<Decoder> decoder_;
+    std::shared_ptr<const RouterGates> gates_;
+};
+
+// A layer is named first three layers before it, then once more right before it.
+TEST_F(HintsTest, LeadByAsManyLayersAsTheyAreTold) {
+    Hints hints(gates_, make_next_gate_predictor(gates_), 2, 3);
+    decoder_->foresee_with(&hints);
+    step(1);
+
+    const auto layers = gates_->moe_layers();
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        std::set<std::uint32_t> wanted, named;
+        for (const std::size_t ahead : {1u, 2u, 3u})
+            if (i + ahead < layers.size() && (i == 0 || ahead != 2))
+                wanted.insert(layers[i + ahead]);
+        for (const ExpertHint& hint : experts_.hints[layers[i]]) named.insert(hint.layer);
+        EXPECT_EQ(named, wanted) << "behind layer " << layers[i];
+    }
+}
+
+// Behind a token's last layers stand the next one's first, for who knows them: by what followed
+// when the text was decoded before.
+TEST_F(HintsTest, OfTheNextTokensFirstLayersComeBeforeItWhereItIsKnown) {
+    const auto layers = gates_->moe_layers();
+    ASSERT_GE(layers.size(), 3u);
+    for (const bool is_token_ahead : {false, true}) {
+        Hints hints(gates_, make_replay_predictor(1.0, 1, is_token_ahead), package_->config().top_k,
+                    2);
+        decoder_->foresee_with(&hints);
+        using Named = std::map<std::uint32_t, std::set<std::uint16_t>>;
+        std::map<std::uint32_t, Named> named;  // behind each layer of the last token but one
+        std::map<std::uint32_t, std::set<std::uint16_t>> asked;  // by the last token
+        for (int turn = 0; turn < 2; ++turn) {
+            KvCache::Sequence kv(cache_);
+            for (std::size_t i = 0; i < 3; ++i) {
+                const StepRows rows{.kv = &kv, .tokens = std::span(tokens_).subspan(i, 1)};
+                ASSERT_TRUE(decoder_->step({&rows, 1}, experts_).ok());
+                if (i == 1)
+                    for (const auto& [layer, given] : experts_.hints) {
+                        named[layer].clear();
+                        for (const ExpertHint& hint : given)
+                            named[layer][hint.layer].insert(hint.expert);
+                    }
+            }
+            asked = experts_.asked;
+        }
+
+        Named& behind_last = named[layers.back()];
+        Named& before_last = named[layers[layers.size() - 2]];
+        EXPECT_TRUE(before_last.contains(layers.back()));
+        if (!is_token_ahead) {
+            EXPECT_TRUE(behind_last.empty());
+            EXPECT_EQ(before_last.size(), 1u);
+            continue;
+        }
+        EXPECT_EQ(before_last[layers[0]], asked[layers[0]]);
+        EXPECT_EQ(behind_last[layers[0]], asked[layers[0]]);
+        EXPECT_EQ(behind_last[layers[1]], asked[layers[1]]);
+        EXPECT_EQ(behind_last.size(), 2u);
+    }
+}
+
+TEST_F(HintsTest, NameTheNextLayersExpertsOnceTheSurestFirstAndChangeNoBit) {
+    const std::vector<float> without = step(4);
+    for (const auto& [layer, hints] : experts_.hints) EXPECT_TRUE(hints.empty());
+
+    const std::uint32_t per_row = 2 * package_->config().top_k;
+    Hints hints(gates_, make_next_gate_predictor(gates_), per_row);
+    decoder_->foresee_with(&hints);
+    EXPECT_EQ(step(4), without);
+
+    const auto layers = gates_->moe_layers();
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        const std::vector<ExpertHint>& given = experts_.hints[layers[i]];
+        if (i + 1 == layers.size()) {
+            EXPECT_TRUE(given.empty()) << "nothing follows the last layer";
+            continue;
+        }
+        EXPECT_GE(given.size(), per_row);
+        EXPECT_TRUE(std::is_sorted(given.begin(), given.end(), [](const auto& a, const auto& b) {
+            return a.confidence > b.confidence;
+        }));
+        std::set<std::uint16_t> named;
+        for (const ExpertHint& hint : given) {
+            EXPECT_EQ(hint.layer, layers[i + 1]);
+            EXPECT_TRUE(named.insert(hint.expert).second);
+        }
+    }
+
+    // All of a layer foreseen: nothing that it asks for is missing.
+    Hints everything(gates_, make_next_gate_predictor(gates_), package_->config().num_experts);
+    decoder_->foresee_with(&everything);
+    (void)step(2);
+    EXPECT_EQ(experts_.hints[layers[0]].size(), package_->config().num_experts);
+}
+
+TEST_F(HintsTest, AreOfThePredictorThatIsNamed) {
+    auto sources = load_speculation_sources(package_, test::compute_threads()).value();
+    const auto name_of = [&](std::string_view wanted, bool sees_residual = true) {
+        return std::string((*make_predictor(wanted, sources, sees_residual))->name());
+    };
+    const auto code_of = [&](std::string_view wanted, bool sees_residual = true) {
+        return make_predictor(wanted, sources, sees_residual).error().code;
+    };
+    for (const char* name :
+         {"next-gate", "previous-token", "lru", "lfu", "request-popularity", "random"})
+        EXPECT_EQ(name_of(name), name);
+    EXPECT_EQ(name_of("auto"), "next-gate");
+    EXPECT_EQ(code_of("wizard"), ErrorCode::invalid_argument);
+    for (const char* lacks : {"estimator", "quasi-hidden", "popularity"})
+        EXPECT_EQ(code_of(lacks), ErrorCode::not_found) << lacks;
+
+    const ModelConfig& config = package_->config();
+    sources.profile = std::make_shared<const ExpertProfile>(
+        *calibrate_experts(*decoder_, local_, local_, tokens_, {.window_tokens = 32}, {}));
+    EXPECT_EQ(name_of("auto"), "quasi-hidden");
+    EXPECT_EQ(name_of("popularity"), "popularity");
+    EXPECT_EQ(code_of("estimator"), ErrorCode::not_found);
+    sources.estimator = std::make_shared<const Estimator>(
+        EstimatorShape{
+            .hidden_size = config.hidden_size, .num_experts = config.num_experts, .num_targets = 2},
+        5);
+    EXPECT_EQ(name_of("auto"), "estimator");
+    EXPECT_EQ(name_of("quasi-hidden"), "quasi-hidden");
+
+    // As steps on a GPU show it.
+    EXPECT_EQ(name_of("auto", false), "next-gate");
+    EXPECT_EQ(code_of("estimator", false), ErrorCode::unsupported);
+    EXPECT_EQ(code_of("quasi-hidden", false), ErrorCode::unsupported);
+}
+
+TEST_F(HintsTest, AreNotMadeForManyRowsNorForABackendThatWantsNone) {
+    Hints hints(gates_, make_next_gate_predictor(gates_), 4);
+    decoder_->foresee_with(&hints);
+    (void)step(Hints::rows_max + 1);
+    for (const auto& [layer, given] : experts_.hints) EXPECT_TRUE(given.empty());
+    experts_.wants = false;
+    (void)step(1);
+    for (const auto& [layer, given] : experts_.hints) EXPECT_TRUE(given.empty());
+}
+
+}  // namespace
+}  // namespace moex
