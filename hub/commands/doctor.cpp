@@ -22,7 +22,7 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
-#include "hub/commands/serve_options.h"
+#include "hub/commands/serve/serve_options.h"
 #include "hub/net/access.h"
 #include "hub/registry/registry.h"
 

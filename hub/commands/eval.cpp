@@ -6,9 +6,9 @@
 #include <iterator>
 
 #include "hub/commands/command.h"
-#include "hub/commands/eval_loss.h"
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
+#include "hub/commands/predict/eval_loss.h"
 #include "hub/commands/progress.h"
 #include "hub/engine/perplexity.h"
 

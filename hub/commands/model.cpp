@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "hub/commands/command.h"
-#include "hub/commands/fetch_status.h"
-#include "hub/commands/hub_figures.h"
-#include "hub/commands/model_rows.h"
+#include "hub/commands/model/fetch_status.h"
+#include "hub/commands/model/hub_figures.h"
+#include "hub/commands/model/model_rows.h"
 #include "hub/commands/output.h"
 #include "hub/model/pack/synth.h"
 #include "hub/model/package/package.h"

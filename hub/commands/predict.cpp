@@ -1,12 +1,12 @@
 // moex-hub predict: how well each predictor knows which experts will be asked, over a text.
 #include <algorithm>
 
-#include "hub/commands/calibrate.h"
 #include "hub/commands/command.h"
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
-#include "hub/commands/predict_report.h"
-#include "hub/commands/predict_shadow.h"
+#include "hub/commands/predict/calibrate.h"
+#include "hub/commands/predict/predict_report.h"
+#include "hub/commands/predict/predict_shadow.h"
 #include "hub/commands/progress.h"
 #include "hub/foresight/lossy/lossy_ways.h"
 #include "hub/foresight/predict/gate_predictors.h"

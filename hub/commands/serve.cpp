@@ -1,7 +1,7 @@
 // moex-hub serve: opens the model, builds the rooms, prints the links, runs until a signal.
 #include "hub/commands/command.h"
-#include "hub/commands/hub_program.h"
-#include "hub/commands/serve_options.h"
+#include "hub/commands/serve/hub_program.h"
+#include "hub/commands/serve/serve_options.h"
 
 namespace moex {
 

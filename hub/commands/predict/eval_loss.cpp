@@ -1,4 +1,4 @@
-#include "hub/commands/eval_loss.h"
+#include "hub/commands/predict/eval_loss.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <sstream>
 
-#include "hub/commands/calibrate.h"
+#include "hub/commands/predict/calibrate.h"
 #include "hub/foresight/lossy/loss_trial.h"
 #include "hub/foresight/lossy/lossy_ways.h"
 #include "hub/foresight/lossy/lost_calls.h"

@@ -1,4 +1,4 @@
-#include "hub/commands/service_manager.h"
+#include "hub/commands/serve/service_manager.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -1,4 +1,4 @@
-#include "hub/commands/hub_program.h"
+#include "hub/commands/serve/hub_program.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -13,9 +13,9 @@
 #include "hub/commands/command.h"
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
-#include "hub/commands/qr.h"
-#include "hub/commands/serve_options.h"
-#include "hub/commands/shadow_report.h"
+#include "hub/commands/serve/qr.h"
+#include "hub/commands/serve/serve_options.h"
+#include "hub/commands/serve/shadow_report.h"
 #include "hub/foresight/lossy/lost_calls.h"
 #include "hub/foresight/predict/replayed_routes.h"
 #include "hub/foresight/predictor_choice.h"

@@ -1,4 +1,4 @@
-#include "hub/commands/line_chart.h"
+#include "hub/commands/predict/line_chart.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "hub/commands/host_keys.h"
+#include "hub/commands/serve/host_keys.h"
 
 #include <fstream>
 

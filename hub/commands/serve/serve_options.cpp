@@ -1,10 +1,10 @@
-#include "hub/commands/serve_options.h"
+#include "hub/commands/serve/serve_options.h"
 
 #include <algorithm>
 #include <random>
 
 #include "hub/commands/load_model.h"
-#include "hub/commands/qr.h"
+#include "hub/commands/serve/qr.h"
 #include "hub/engine/micro_batches.h"
 #include "hub/foresight/lossy/speculation.h"
 #include "hub/net/access.h"

@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "hub/commands/qr.h"
 #include "hub/commands/self_signed.h"
-#include "hub/commands/serve_options.h"
+#include "hub/commands/serve/qr.h"
+#include "hub/commands/serve/serve_options.h"
 #include "hub/commands/version.h"
 
 namespace moex {

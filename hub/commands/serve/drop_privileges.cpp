@@ -1,4 +1,4 @@
-#include "hub/commands/drop_privileges.h"
+#include "hub/commands/serve/drop_privileges.h"
 
 #include <grp.h>
 #include <pwd.h>

@@ -1,9 +1,9 @@
-#include "hub/commands/predict_report.h"
+#include "hub/commands/predict/predict_report.h"
 
 #include <cstdarg>
 #include <cstdio>
 
-#include "hub/commands/line_chart.h"
+#include "hub/commands/predict/line_chart.h"
 #include "hub/model/pack/whole_file.h"
 
 namespace moex {

@@ -1,4 +1,4 @@
-#include "hub/commands/calibrate.h"
+#include "hub/commands/predict/calibrate.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "hub/commands/qr.h"
+#include "hub/commands/serve/qr.h"
 
 #include <exception>
 

@@ -1,4 +1,4 @@
-#include "hub/commands/shadow_report.h"
+#include "hub/commands/serve/shadow_report.h"
 
 #include "hub/base/log.h"
 

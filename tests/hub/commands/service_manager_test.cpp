@@ -1,5 +1,5 @@
 // What a service manager hears, on real datagram sockets.
-#include "hub/commands/service_manager.h"
+#include "hub/commands/serve/service_manager.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

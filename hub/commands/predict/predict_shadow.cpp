@@ -1,4 +1,4 @@
-#include "hub/commands/predict_shadow.h"
+#include "hub/commands/predict/predict_shadow.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "hub/commands/hub_figures.h"
+#include "hub/commands/model/hub_figures.h"
 
 #include <charconv>
 

@@ -1,4 +1,4 @@
-#include "hub/commands/fetch_status.h"
+#include "hub/commands/model/fetch_status.h"
 
 #include <algorithm>
 #include <chrono>

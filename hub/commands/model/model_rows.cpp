@@ -1,4 +1,4 @@
-#include "hub/commands/model_rows.h"
+#include "hub/commands/model/model_rows.h"
 
 #include <algorithm>
 #include <cstdio>
