@@ -6,14 +6,14 @@
 #include <chrono>
 #include <random>
 
-#include "hub/api/answer_form.h"
 #include "hub/api/api_state.h"
 #include "hub/api/body_fields.h"
 #include "hub/api/dialects/anthropic.h"
 #include "hub/api/dialects/ollama.h"
 #include "hub/api/dialects/responses.h"
-#include "hub/api/embedding_job.h"
-#include "hub/api/openai_reply.h"
+#include "hub/api/jobs/answer_form.h"
+#include "hub/api/jobs/embedding_job.h"
+#include "hub/api/openai/openai_reply.h"
 #include "hub/base/log.h"
 
 namespace moex {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "hub/api/api_options.h"
-#include "hub/api/completion_job.h"
-#include "hub/api/embedding_job.h"
 #include "hub/api/http.h"
+#include "hub/api/jobs/completion_job.h"
+#include "hub/api/jobs/embedding_job.h"
 #include "hub/api/resumable.h"
 #include "hub/model/chat_template.h"
 #include "hub/model/package/package.h"

@@ -4,7 +4,7 @@
 // Source: Anthropic's API reference, Messages and Streaming Messages.
 #pragma once
 
-#include "hub/api/reply_writer.h"
+#include "hub/api/jobs/reply_writer.h"
 
 namespace moex {
 

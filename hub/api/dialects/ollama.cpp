@@ -4,7 +4,7 @@
 #include <ctime>
 
 #include "hub/api/body_fields.h"
-#include "hub/api/openai_response.h"
+#include "hub/api/openai/openai_response.h"
 
 namespace moex {
 namespace {

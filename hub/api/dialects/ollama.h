@@ -7,8 +7,8 @@
 #include <chrono>
 #include <string>
 
-#include "hub/api/embedding_job.h"
-#include "hub/api/reply_writer.h"
+#include "hub/api/jobs/embedding_job.h"
+#include "hub/api/jobs/reply_writer.h"
 
 namespace moex {
 

@@ -1,6 +1,6 @@
 #include "hub/api/dialects/responses.h"
 
-#include "hub/api/openai_response.h"
+#include "hub/api/openai/openai_response.h"
 
 namespace moex {
 namespace {

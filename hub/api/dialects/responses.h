@@ -4,7 +4,7 @@
 // refused. Source: OpenAI API reference, Responses and Responses streaming.
 #pragma once
 
-#include "hub/api/reply_writer.h"
+#include "hub/api/jobs/reply_writer.h"
 
 namespace moex {
 

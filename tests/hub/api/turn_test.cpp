@@ -5,8 +5,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "hub/api/jobs/reasoning.h"
 #include "hub/api/openai_request.h"
-#include "hub/api/reasoning.h"
 
 namespace moex::test {
 namespace {

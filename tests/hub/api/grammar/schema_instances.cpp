@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "hub/api/answer_mask.h"
 #include "hub/api/grammar/json_schema.h"
 #include "hub/api/grammar/schema_values.h"
+#include "hub/api/jobs/answer_mask.h"
 #include "hub/model/strict_json.h"
 #include "tests/hub/api/grammar/schema_generator.h"
 

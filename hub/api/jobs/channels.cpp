@@ -1,4 +1,4 @@
-#include "hub/api/channels.h"
+#include "hub/api/jobs/channels.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "hub/api/tool_calls.h"
+#include "hub/api/jobs/tool_calls.h"
 
 #include <algorithm>
 #include <random>

@@ -1,6 +1,6 @@
 // Ollama's routes: the chat core's words in lines of JSON.
 #include "hub/api/dialects/ollama.h"
-#include "tests/hub/api/dialect_fixture.h"
+#include "tests/hub/api/dialects/dialect_fixture.h"
 
 namespace moex::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "hub/api/embedding_job.h"
+#include "hub/api/jobs/embedding_job.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "hub/api/openai_response.h"
+#include "hub/api/openai/openai_response.h"
 
 #include <algorithm>
 #include <chrono>

@@ -5,11 +5,11 @@
 #include <memory>
 #include <optional>
 
-#include "hub/api/answer_mask.h"
-#include "hub/api/channels.h"
+#include "hub/api/jobs/answer_mask.h"
+#include "hub/api/jobs/channels.h"
+#include "hub/api/jobs/tool_calls.h"
 #include "hub/api/openai_request.h"
 #include "hub/api/refusal.h"
-#include "hub/api/tool_calls.h"
 
 namespace moex {
 

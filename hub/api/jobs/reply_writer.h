@@ -12,11 +12,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hub/api/answer_text.h"
 #include "hub/api/http.h"
+#include "hub/api/jobs/answer_text.h"
+#include "hub/api/jobs/reasoning.h"
+#include "hub/api/jobs/tool_calls.h"
 #include "hub/api/openai_request.h"
-#include "hub/api/reasoning.h"
-#include "hub/api/tool_calls.h"
 #include "hub/engine/engine.h"
 #include "hub/model/json_fields.h"
 

@@ -1,5 +1,5 @@
 // Stop strings across pieces, and the joints between tokens and text.
-#include "hub/api/answer_text.h"
+#include "hub/api/jobs/answer_text.h"
 
 #include <algorithm>
 #include <random>

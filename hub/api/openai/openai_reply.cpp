@@ -1,6 +1,6 @@
-#include "hub/api/openai_reply.h"
+#include "hub/api/openai/openai_reply.h"
 
-#include "hub/api/openai_response.h"
+#include "hub/api/openai/openai_response.h"
 
 namespace moex {
 namespace {

@@ -2,7 +2,7 @@
 // that llama.cpp's server tests ask for.
 #pragma once
 
-#include "hub/api/reply_writer.h"
+#include "hub/api/jobs/reply_writer.h"
 
 namespace moex {
 

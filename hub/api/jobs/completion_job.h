@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "hub/api/answer_mask.h"
-#include "hub/api/answer_text.h"
 #include "hub/api/api_options.h"
-#include "hub/api/channels.h"
-#include "hub/api/reasoning.h"
-#include "hub/api/reply_writer.h"
-#include "hub/api/tool_calls.h"
+#include "hub/api/jobs/answer_mask.h"
+#include "hub/api/jobs/answer_text.h"
+#include "hub/api/jobs/channels.h"
+#include "hub/api/jobs/reasoning.h"
+#include "hub/api/jobs/reply_writer.h"
+#include "hub/api/jobs/tool_calls.h"
 #include "hub/engine/engine.h"
 
 namespace moex {

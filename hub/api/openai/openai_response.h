@@ -10,8 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hub/api/answer_text.h"
-#include "hub/api/reply_writer.h"
+#include "hub/api/jobs/answer_text.h"
+#include "hub/api/jobs/reply_writer.h"
 #include "hub/engine/engine.h"
 #include "hub/model/json_fields.h"
 

@@ -1,4 +1,4 @@
-#include "hub/api/answer_text.h"
+#include "hub/api/jobs/answer_text.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 // OpenAI's /v1/responses: the chat core's words as output items and their events.
 #include "hub/api/dialects/responses.h"
-#include "tests/hub/api/dialect_fixture.h"
+#include "tests/hub/api/dialects/dialect_fixture.h"
 
 namespace moex::test {
 namespace {

@@ -1,6 +1,6 @@
 // What the model thought, apart from what it says: the
 // same parts wherever the stream was cut.
-#include "hub/api/reasoning.h"
+#include "hub/api/jobs/reasoning.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "hub/api/answer_mask.h"
+#include "hub/api/jobs/answer_mask.h"
 
 #include <algorithm>
 #include <condition_variable>

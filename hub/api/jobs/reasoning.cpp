@@ -1,4 +1,4 @@
-#include "hub/api/reasoning.h"
+#include "hub/api/jobs/reasoning.h"
 
 #include <algorithm>
 #include <utility>

@@ -14,7 +14,7 @@
 
 #include "hub/api/grammar/grammar.h"
 #include "hub/api/grammar/vocabulary.h"
-#include "hub/api/tool_calls.h"
+#include "hub/api/jobs/tool_calls.h"
 #include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {

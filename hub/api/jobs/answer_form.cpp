@@ -1,8 +1,8 @@
-#include "hub/api/answer_form.h"
+#include "hub/api/jobs/answer_form.h"
 
 #include "hub/api/grammar/gbnf.h"
 #include "hub/api/grammar/json_schema.h"
-#include "hub/api/reasoning.h"
+#include "hub/api/jobs/reasoning.h"
 #include "protocol/text.h"
 
 namespace moex {

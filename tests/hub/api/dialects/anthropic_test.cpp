@@ -1,6 +1,6 @@
 // Anthropic's Messages: the chat core's words as content blocks and their events.
 #include "hub/api/dialects/anthropic.h"
-#include "tests/hub/api/dialect_fixture.h"
+#include "tests/hub/api/dialects/dialect_fixture.h"
 
 namespace moex::test {
 namespace {

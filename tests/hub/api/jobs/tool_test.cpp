@@ -4,8 +4,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "hub/api/channels.h"
-#include "hub/api/tool_calls.h"
+#include "hub/api/jobs/channels.h"
+#include "hub/api/jobs/tool_calls.h"
 
 namespace moex::test {
 namespace {

@@ -2,7 +2,7 @@
 // Source: OpenAI API reference, embeddings.
 #include <bit>
 
-#include "hub/api/embedding_job.h"
+#include "hub/api/jobs/embedding_job.h"
 
 namespace moex {
 namespace {

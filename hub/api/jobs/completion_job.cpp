@@ -1,4 +1,4 @@
-#include "hub/api/completion_job.h"
+#include "hub/api/jobs/completion_job.h"
 
 #include <algorithm>
 
