@@ -23,7 +23,7 @@
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
 #include "hub/commands/serve/serve_options.h"
-#include "hub/net/access.h"
+#include "hub/net/access/access.h"
 #include "hub/registry/registry.h"
 
 namespace moex {

@@ -24,7 +24,7 @@
 #include "hub/net/http/request_gate.h"
 #include "hub/net/http/transport.h"
 #include "hub/net/hub_context.h"
-#include "hub/net/routes.h"
+#include "hub/net/routes/routes.h"
 
 namespace moex::net {
 

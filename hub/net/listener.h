@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "hub/net/hub_context.h"
-#include "hub/net/routes.h"
+#include "hub/net/routes/routes.h"
 
 namespace moex::net {
 

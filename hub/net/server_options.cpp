@@ -1,6 +1,6 @@
 #include "hub/net/server_options.h"
 
-#include "hub/net/access.h"
+#include "hub/net/access/access.h"
 
 namespace moex::net {
 

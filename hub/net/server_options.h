@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/base/clock.h"
+#include "hub/net/access/rate_limits.h"
 #include "hub/net/http/request_gate.h"
-#include "hub/net/rate_limits.h"
 
 namespace moex::net {
 

@@ -9,9 +9,9 @@
 #include <deque>
 #include <memory>
 
+#include "hub/net/health/round_trace.h"
 #include "hub/net/http/websocket.h"
 #include "hub/net/hub_context.h"
-#include "hub/net/round_trace.h"
 
 namespace moex::net {
 

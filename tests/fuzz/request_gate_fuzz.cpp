@@ -5,12 +5,12 @@
 #include <cstdlib>
 #include <optional>
 
-#include "hub/net/access.h"
+#include "hub/net/access/access.h"
+#include "hub/net/access/rate_limits.h"
 #include "hub/net/http/fields.h"
 #include "hub/net/http/handshake.h"
 #include "hub/net/http/request_gate.h"
 #include "hub/net/http/request_id.h"
-#include "hub/net/rate_limits.h"
 
 namespace moex::net {
 namespace {

@@ -7,7 +7,7 @@
 #include "hub/commands/serve/qr.h"
 #include "hub/engine/micro_batches.h"
 #include "hub/foresight/lossy/speculation.h"
-#include "hub/net/access.h"
+#include "hub/net/access/access.h"
 
 namespace moex {
 namespace {

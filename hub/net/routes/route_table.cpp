@@ -1,0 +1,279 @@
+// The table of routes, and how its rows are found.
+#include <span>
+#include <vector>
+
+#include "hub/api/openapi.h"
+#include "hub/net/routes/route.h"
+#include "hub/net/routes/routes.h"
+
+namespace moex::net {
+namespace {
+
+constexpr std::nullopt_t open_to_all = std::nullopt;
+
+constexpr Route get(const char* path, Handler handler, std::optional<Role> role) {
+    return {"GET", path, handler, role};
+}
+
+constexpr Route remove(const char* path, Handler handler, std::optional<Role> role) {
+    return {"DELETE", path, handler, role};
+}
+
+// Work on a text: for the API's keys, within the rates.
+constexpr Route post_text(const char* path, Handler handler) {
+    return {"POST", path, handler, Role::api, Work::text};
+}
+
+constexpr Route lenders(const char* method, const char* path, Handler handler) {
+    Route row{method, path, handler, Role::join};
+    row.door = Door::join;
+    return row;
+}
+
+constexpr Route hosts(const char* method, const char* path, Handler handler,
+                      Door door = Door::host) {
+    Route row{method, path, handler, Role::admin};
+    row.door = door;
+    return row;
+}
+
+constexpr Route route_table[] = {
+    // the pages and scripts: a fixed table, embedded in the binary or from --static
+    get("/", &Routes::serve_asset, open_to_all),
+    get("/*", &Routes::serve_asset, open_to_all),
+
+    get("/weights/*", &Routes::serve_blob, open_to_all)
+        .says("An expert's weights, by their SHA-256; ranges and ETag.")
+        .with_rest("sha256"),
+    get(worker_path, &Routes::refuse_plain_worker, open_to_all)
+        .says("The WebSocket of contributors; 101 after the upgrade (protocol/PROTOCOL.md)."),
+
+    get("/health", &Routes::serve_health, open_to_all)
+        .says("Whether requests can be answered now: 200 or 503.", "Health"),
+    get("/v1/health", &Routes::serve_health, open_to_all).says("The same as /health.", "Health"),
+    get("/metrics", &Routes::serve_metrics, Role::admin).says("Counters for Prometheus, as text."),
+    get("/api/status", &Routes::serve_status, Role::api)
+        .says("What the status page shows.", "Status"),
+    get("/api/history", &Routes::serve_history, Role::api)
+        .says("The last hour, day or week (?span=1h, 24h or 7d).", "History"),
+    get("/api/info", &Routes::serve_info, open_to_all).says("What the pages ask first.", "Info"),
+    get("/api/package", &Routes::list_package, Role::api)
+        .says("The files of the model's package: who has them all can compute it elsewhere.",
+              "Package"),
+    get("/api/package/*", &Routes::serve_package_file, Role::api)
+        .says("One of them, by its SHA-256; ranges and ETag.")
+        .with_rest("sha256"),
+    get("/openapi.json", &Routes::serve_openapi, open_to_all).says("This description."),
+
+    get("/v1/models", &Routes::ask_api<&Api::models>, open_to_all)
+        .says("The model that is served.", "ModelList"),
+    get("/v1/models/*", &Routes::ask_api<&Api::model>, open_to_all)
+        .says("One model.", "Model")
+        .with_rest("model"),
+    post_text("/v1/chat/completions", &Routes::ask_api<&Api::chat>)
+        .says("An answer to a chat, whole or as a stream of events.", "ChatCompletion",
+              "ChatRequest"),
+    post_text("/v1/completions", &Routes::ask_api<&Api::complete>)
+        .says("A text goes on, whole or as a stream of events.", "Completion", "CompletionRequest"),
+    post_text("/v1/responses", &Routes::ask_api<&Api::respond>)
+        .says("An answer as output items, whole or as a stream of events.", "Response",
+              "ResponseRequest")
+        .speaks(Dialect::responses),
+    post_text("/v1/embeddings", &Routes::ask_api<&Api::embed>)
+        .says("Texts as rows of numbers: the mean of the model's last hidden state, of length 1.",
+              "EmbeddingList", "EmbeddingRequest"),
+    get("/v1/streams/*", &Routes::ask_api<&Api::resume_stream>, Role::api)
+        .says("What a stream with moex.resumable says behind Last-Event-ID, and goes on to say.")
+        .with_rest("stream"),
+    remove("/v1/streams/*", &Routes::ask_api<&Api::stop_stream>, Role::api)
+        .says("Stops such a stream.", "StoppedStream")
+        .with_rest("stream"),
+
+    // the same without /v1, as llama.cpp has them
+    get("/models", &Routes::ask_api<&Api::models>, open_to_all)
+        .says("The same as /v1/models.", "ModelList"),
+    post_text("/chat/completions", &Routes::ask_api<&Api::chat>)
+        .says("The same as /v1/chat/completions.", "ChatCompletion", "ChatRequest"),
+    post_text("/completions", &Routes::ask_api<&Api::complete>)
+        .says("The same as /v1/completions.", "Completion", "CompletionRequest"),
+    post_text("/embeddings", &Routes::ask_api<&Api::embed>)
+        .says("The same as /v1/embeddings.", "EmbeddingList", "EmbeddingRequest"),
+    post_text("/responses", &Routes::ask_api<&Api::respond>)
+        .says("The same as /v1/responses.", "Response", "ResponseRequest")
+        .speaks(Dialect::responses),
+
+    post_text("/v1/messages", &Routes::ask_api<&Api::anthropic_message>)
+        .says("Anthropic's Messages: an answer as content blocks, whole or as events.",
+              "AnthropicMessage", "AnthropicRequest")
+        .speaks(Dialect::anthropic),
+    post_text("/v1/messages/count_tokens", &Routes::ask_api<&Api::anthropic_count>)
+        .says("How many tokens such a request's prompt has.", "AnthropicCount",
+              "AnthropicCountRequest")
+        .speaks(Dialect::anthropic),
+
+    post_text("/api/chat", &Routes::ask_api<&Api::ollama_chat>)
+        .says("Ollama's chat: lines of JSON, or one with `stream: false`.", "OllamaChat",
+              "OllamaChatRequest")
+        .speaks(Dialect::ollama),
+    post_text("/api/generate", &Routes::ask_api<&Api::ollama_generate>)
+        .says("Ollama's answer to one prompt, as above.", "OllamaText", "OllamaGenerateRequest")
+        .speaks(Dialect::ollama),
+    post_text("/api/show", &Routes::ask_api<&Api::ollama_show>)
+        .says("Ollama's description of the model.", "OllamaModel", "OllamaShowRequest")
+        .speaks(Dialect::ollama),
+    post_text("/api/embed", &Routes::ask_api<&Api::ollama_embed>)
+        .says("Ollama's embeddings: of one text, or of several.", "OllamaEmbeddings",
+              "OllamaEmbedRequest")
+        .speaks(Dialect::ollama),
+    get("/api/tags", &Routes::ask_api<&Api::ollama_tags>, open_to_all)
+        .says("Ollama's list of models: the one that is served.", "OllamaTags")
+        .speaks(Dialect::ollama),
+    get("/api/version", &Routes::serve_version, open_to_all)
+        .says("The hub's version, where Ollama's is asked for.", "OllamaVersion")
+        .speaks(Dialect::ollama),
+
+    post_text("/tokenize", &Routes::ask_api<&Api::tokenize>)
+        .says("A text as token ids.", "Tokens", "TokenizeRequest"),
+    post_text("/detokenize", &Routes::ask_api<&Api::detokenize>)
+        .says("Token ids as text.", "Text", "DetokenizeRequest"),
+    post_text("/apply-template", &Routes::ask_api<&Api::apply_template>)
+        .says("The prompt of a chat as the model sees it.", "Prompt", "ChatRequest"),
+    get("/props", &Routes::ask_api<&Api::props>, Role::api)
+        .says("Context, sampling where a request says nothing, and the chat template.", "Props"),
+
+    lenders("GET", "/api/lend", &Routes::serve_lend)
+        .says("What the hub lacks, for who thinks of lending a GPU; wants the join token.", "Lend"),
+    lenders("GET", "/api/contributors", &Routes::serve_contributors)
+        .says("The board of who lent most; with ?key= the totals of that key.", "Contributors"),
+    lenders("POST", "/api/contributors/forget", &Routes::forget_contributor)
+        .says("Drops what is known of a key; signed with it.", "Forgotten", "ForgetWish"),
+
+    hosts("GET", "/api/admin/keys", &Routes::list_keys)
+        .says("All keys by their public ids, with what was used.", "Keys"),
+    hosts("POST", "/api/admin/keys", &Routes::make_key)
+        .says("A new key, shown this once.", "Key", "KeyWish"),
+    hosts("POST", "/api/admin/keys/revoke", &Routes::revoke_key)
+        .says("Ends a key and what runs with it.", "KeyId", "KeyId"),
+    hosts("GET", "/api/admin/join", &Routes::show_join_link)
+        .says("The link by which workers join.", "JoinLink"),
+    hosts("POST", "/api/admin/join/rotate", &Routes::rotate_join_link)
+        .says("A new join link; the former one lets nobody in.", "JoinLink", "Nothing"),
+    hosts("POST", "/api/admin/workers/drain", &Routes::drain_worker)
+        .says("A worker lets go of what others have by then, and gets nothing more; or does again.",
+              "WorkerOrder", "WorkerOrder"),
+    hosts("POST", "/api/admin/workers/pin", &Routes::pin_worker)
+        .says("What a worker holds moves to no newcomer; or does again.", "WorkerOrder",
+              "WorkerOrder"),
+    hosts("POST", "/api/admin/workers/ban", &Routes::ban_worker)
+        .says("A worker goes, and its key stays closed.", "Ban", "BanWish"),
+    hosts("GET", "/api/admin/bans", &Routes::list_bans)
+        .says("Workers' keys that are or were closed, the latest first.", "Bans"),
+    hosts("POST", "/api/admin/bans/lift", &Routes::lift_ban)
+        .says("Forgets the bans of a key, named by its beginning.", "Ban", "BanKey"),
+    hosts("GET", "/api/admin/settings", &Routes::show_settings)
+        .says("The settings in force and where each came from.", "Settings"),
+    hosts("POST", "/api/admin/claim", &Routes::claim_admin, Door::claim)
+        .says("An admin key for the token of a one-time link.", "ClaimedKey", "Nothing"),
+
+    // only with test_routes
+    {"POST", test_path, &Routes::serve_test, Role::admin},
+};
+
+bool is_prefix(std::string_view pattern) { return pattern.back() == '*'; }
+
+// What was meant by a path that is not in the table: clients
+// add /v1 twice or not at all, and slashes at the end.
+std::string meant_path(std::string_view path) {
+    std::string_view bare = path;
+    while (bare.size() > 1 && bare.back() == '/') bare.remove_suffix(1);
+    const std::string without_v1(bare.starts_with("/v1/") ? bare.substr(3) : bare);
+
+    for (const std::string& other : {std::string(bare), text("/v1", bare), without_v1})
+        if (other != path && find_route(other)) return other;
+    return {};
+}
+
+}  // namespace
+
+// The table as /openapi.json shows it; the same for every hub of this version.
+std::string describe_routes() {
+    std::vector<DescribedRoute> described;
+    for (const Route& route : route_table) {
+        if (!route.summary) continue;
+        std::string path(route.path);
+        if (route.rest) path.replace(path.size() - 1, 1, text('{', route.rest, '}'));
+        described.push_back({.method = route.method,
+                             .path = std::move(path),
+                             .summary = route.summary,
+                             .request = route.request,
+                             .answer = route.answer,
+                             .dialect = route.dialect,
+                             .takes_key = route.role.has_value(),
+                             .counts = route.work == Work::text});
+    }
+    return openapi_document(described, MOEX_VERSION);
+}
+
+// What the '*' of `pattern` stands for in `path`; nothing where it has none.
+std::string_view rest_of(std::string_view path, std::string_view pattern) {
+    return is_prefix(pattern) ? path.substr(pattern.size() - 1) : std::string_view();
+}
+
+// The row of a path, the pages aside: an exact one before a prefix, one of that method before
+// others.
+const Route* find_route(std::string_view path, std::string_view method) {
+    const Route* found = nullptr;
+    bool is_exact = false;
+    for (const Route& route : route_table) {
+        const std::string_view pattern(route.path);
+        if (route.handler == &Routes::serve_asset) continue;
+        if (pattern == path) {
+            if (!is_exact || method == route.method) found = &route;
+            is_exact = true;
+            continue;
+        }
+        if (is_exact) continue;
+        const std::string_view start = pattern.substr(0, pattern.size() - 1);
+        if (is_prefix(pattern) && path.size() > start.size() && path.starts_with(start))
+            if (!found || method == route.method) found = &route;
+    }
+    return found;
+}
+
+const Route* page_route() { return &route_table[1]; }
+
+Refusal no_such_route(std::string_view path) {
+    const std::string_view shown = path.substr(0, 200);
+    const std::string meant = meant_path(shown);
+    return {
+        404,
+        text("no such route: ", shown,
+             meant.empty() ? ""
+                           : text("; did you mean ", meant, "? The API's base URL ends in /v1")),
+        "not_found", ""};
+}
+
+std::string allowed_methods(const Route& route) {
+    std::string methods;
+    for (const char* method : {"GET", "POST", "DELETE"})
+        for (const Route& row : route_table)
+            if (std::string_view(row.path) == route.path && std::string_view(row.method) == method)
+                methods += text(method, method == std::string_view("GET") ? ", HEAD, " : ", ");
+    return methods + "OPTIONS";
+}
+
+std::vector<RouteInfo> server_routes() {
+    std::vector<RouteInfo> routes;
+    for (const Route& route : route_table)
+        routes.push_back({route.method, route.path, !route.role,
+                          route.door == Door::host || route.door == Door::claim,
+                          route.door == Door::join});
+    return routes;
+}
+
+Dialect dialect_of(std::string_view path) {
+    const Route* route = find_route(path);
+    return route ? route->dialect : Dialect::openai;
+}
+
+}  // namespace moex::net

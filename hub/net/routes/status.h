@@ -1,0 +1,15 @@
+// The JSON of /health and /api/status; tests/hub/net/routes/status_test.cpp holds the shape
+// of the latter. Swarm strand, but where it says otherwise.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "hub/net/hub_context.h"
+
+namespace moex::net {
+
+nlohmann::json health_json(const Health& health);  // any thread
+nlohmann::json status_json(HubContext& hub, bool with_join_url);
+MetricsSnapshot metrics_snapshot(const HubContext& hub);
+
+}  // namespace moex::net
