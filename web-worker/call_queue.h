@@ -7,10 +7,10 @@
 #include <deque>
 #include <memory>
 
-#include "web-worker/group_passes.h"
 #include "web-worker/group_runner.h"
-#include "web-worker/hub_connection.h"
-#include "web-worker/slot_cache.h"
+#include "web-worker/session/hub_connection.h"
+#include "web-worker/slots/group_passes.h"
+#include "web-worker/slots/slot_cache.h"
 
 namespace moex {
 

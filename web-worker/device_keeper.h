@@ -11,7 +11,7 @@
 #include "protocol/life_guard.h"
 #include "web-worker/compute.h"
 #include "web-worker/kernel_timing.h"
-#include "web-worker/status_report.h"
+#include "web-worker/session/status_report.h"
 
 namespace moex {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "protocol/life_guard.h"
-#include "web-worker/hub_connection.h"
-#include "web-worker/slot_cache.h"
+#include "web-worker/session/hub_connection.h"
+#include "web-worker/slots/slot_cache.h"
 
 namespace moex {
 

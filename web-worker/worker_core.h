@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "protocol/identity.h"
-#include "web-worker/platform.h"
+#include "web-worker/session/platform.h"
 
 namespace moex {
 

@@ -7,7 +7,7 @@
 // with SIGTERM.
 // With --count it is so many workers, KEY-1, KEY-2 and so on, and prints "welcomed N" whenever all
 // of them are in. With --back-within each whose connection ends is back after 0.5 to S seconds, at
-// random, as a tab is (web-worker/hub_connection.cpp), and "closed" is said of none.
+// random, as a tab is (web-worker/session/hub_connection.cpp), and "closed" is said of none.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>

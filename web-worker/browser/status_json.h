@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "web-worker/platform.h"
+#include "web-worker/session/platform.h"
 
 namespace moex {
 

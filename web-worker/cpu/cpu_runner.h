@@ -7,7 +7,7 @@
 #include "protocol/life_guard.h"
 #include "web-worker/cpu/cpu_store.h"
 #include "web-worker/group_runner.h"
-#include "web-worker/platform.h"
+#include "web-worker/session/platform.h"
 
 namespace moex {
 

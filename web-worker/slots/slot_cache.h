@@ -17,10 +17,10 @@
 
 #include "protocol/life_guard.h"
 #include "web-worker/group_runner.h"
-#include "web-worker/hint_judge.h"
-#include "web-worker/hint_trial.h"
-#include "web-worker/status_report.h"
-#include "web-worker/transfer_choice.h"
+#include "web-worker/session/status_report.h"
+#include "web-worker/slots/hint_judge.h"
+#include "web-worker/slots/hint_trial.h"
+#include "web-worker/slots/transfer_choice.h"
 #include "web-worker/unit_store.h"
 
 namespace moex {

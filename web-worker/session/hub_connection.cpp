@@ -1,4 +1,4 @@
-#include "web-worker/hub_connection.h"
+#include "web-worker/session/hub_connection.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // A group in passes: every expert in one of them, those that lie in slots first.
-#include "web-worker/group_passes.h"
+#include "web-worker/slots/group_passes.h"
 
 #include <gtest/gtest.h>
 

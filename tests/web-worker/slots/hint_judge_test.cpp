@@ -1,5 +1,5 @@
 // Which hints are worth their way, told by what groups ask.
-#include "web-worker/hint_judge.h"
+#include "web-worker/slots/hint_judge.h"
 
 #include <gtest/gtest.h>
 

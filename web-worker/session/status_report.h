@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "web-worker/platform.h"
+#include "web-worker/session/platform.h"
 
 namespace moex {
 

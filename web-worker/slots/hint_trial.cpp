@@ -1,4 +1,4 @@
-#include "web-worker/hint_trial.h"
+#include "web-worker/slots/hint_trial.h"
 
 #include <algorithm>
 #include <utility>

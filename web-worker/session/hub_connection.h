@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "web-worker/status_report.h"
+#include "web-worker/session/status_report.h"
 
 namespace moex {
 

@@ -1,6 +1,6 @@
 // Groups of more experts than there are slots, or of many that lie in none: computed in passes,
 // with the bits of one that finds all of them in slots.
-#include "tests/web-worker/cache_stage.h"
+#include "tests/web-worker/slots/cache_stage.h"
 
 namespace moex {
 namespace {

@@ -1,4 +1,4 @@
-#include "web-worker/slot_cache.h"
+#include "web-worker/slots/slot_cache.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "web-worker/status_report.h"
+#include "web-worker/session/status_report.h"
 
 #include <algorithm>
 

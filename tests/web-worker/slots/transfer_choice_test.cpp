@@ -1,5 +1,5 @@
 // Who brings experts is told by how soon groups are answered.
-#include "web-worker/transfer_choice.h"
+#include "web-worker/slots/transfer_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -2,9 +2,9 @@
 // them.
 #include <algorithm>
 
-#include "tests/web-worker/cache_stage.h"
-#include "web-worker/hint_trial.h"
-#include "web-worker/transfer_choice.h"
+#include "tests/web-worker/slots/cache_stage.h"
+#include "web-worker/slots/hint_trial.h"
+#include "web-worker/slots/transfer_choice.h"
 
 namespace moex {
 namespace {

@@ -1,4 +1,4 @@
-#include "web-worker/hint_judge.h"
+#include "web-worker/slots/hint_judge.h"
 
 #include <algorithm>
 #include <utility>

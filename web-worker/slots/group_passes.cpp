@@ -1,4 +1,4 @@
-#include "web-worker/group_passes.h"
+#include "web-worker/slots/group_passes.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "web-worker/transfer_choice.h"
+#include "web-worker/slots/transfer_choice.h"
 
 #include <algorithm>
 

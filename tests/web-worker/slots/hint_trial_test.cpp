@@ -1,5 +1,5 @@
 // Whether hints pay, by calls whose times are given.
-#include "web-worker/hint_trial.h"
+#include "web-worker/slots/hint_trial.h"
 
 #include <gtest/gtest.h>
 
