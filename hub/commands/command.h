@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hub/options.h"
+#include "hub/options/options.h"
 
 namespace moex {
 

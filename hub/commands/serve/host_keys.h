@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "hub/options.h"
+#include "hub/options/options.h"
 #include "hub/registry/registry.h"
 
 namespace moex {

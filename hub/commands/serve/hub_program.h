@@ -20,7 +20,7 @@
 #include "hub/foresight/predict/hints.h"
 #include "hub/foresight/shadow/served_shadow.h"
 #include "hub/net/server.h"
-#include "hub/options_shadow.h"
+#include "hub/options/options_shadow.h"
 
 namespace moex {
 

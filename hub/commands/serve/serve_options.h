@@ -9,8 +9,8 @@
 #include "hub/dispatch/swarm_types.h"
 #include "hub/model/package/package.h"
 #include "hub/net/server_options.h"
-#include "hub/options.h"
-#include "hub/options_shadow.h"
+#include "hub/options/options.h"
+#include "hub/options/options_shadow.h"
 #include "hub/registry/registry.h"
 
 namespace moex {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/foresight/shadow/served_shadow.h"
-#include "hub/options_shadow.h"
+#include "hub/options/options_shadow.h"
 
 namespace moex {
 

@@ -1,5 +1,5 @@
 // What the settings of a hub do, by their names, in other languages. The English words are the hub's own
-// (hub/options_table.cpp); a setting that is new there is told in them.
+// (hub/options/options_table.cpp); a setting that is new there is told in them.
 import { language } from "../language.js";
 
 const told = {

@@ -1,7 +1,7 @@
 // The table of settings: each one obeys flag, environment, file, default in this order and refuses
 // nonsense by name.
-#include "hub/options.h"
-#include "hub/options_shadow.h"
+#include "hub/options/options.h"
+#include "hub/options/options_shadow.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "hub/options.h"
+#include "hub/options/options.h"
 
 #include <algorithm>
 #include <charconv>

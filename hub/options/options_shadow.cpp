@@ -1,4 +1,4 @@
-#include "hub/options_shadow.h"
+#include "hub/options/options_shadow.h"
 
 #include <charconv>
 

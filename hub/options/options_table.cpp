@@ -1,5 +1,5 @@
 // The table itself: one line of truth per setting, in the order in which the help shows them.
-#include "hub/options.h"
+#include "hub/options/options.h"
 
 #include <arpa/inet.h>
 
@@ -7,7 +7,7 @@
 #include <initializer_list>
 
 #include "hub/dispatch/core/swarm_core.h"
-#include "hub/options_shadow.h"
+#include "hub/options/options_shadow.h"
 
 namespace moex {
 namespace {
