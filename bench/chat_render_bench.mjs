@@ -12,7 +12,7 @@ const sizes_kb = [4, 20, 40, 80];
 
 // Runs in the page. Style and layout are forced inside the figure: a repaint is paid for when it is on the screen.
 async function measure([size_kb, count]) {
-  const { MarkdownView, renderMarkdown } = await import("/js/markdown.js");
+  const { MarkdownView, renderMarkdown } = await import("/js/chat/markdown.js");
   const sentence = (i) => `Sentence ${i} with *some* words, \`code\` and a [link](https://example.org/${i}). `;
   const code = (i) => `\`\`\`js\nlet x = ${i};\n\`\`\``;
   const block = (i) => `## Part ${i}\n\n${sentence(i).repeat(6)}\n\n- one\n- two ${i}\n\n${code(i)}\n\n`;

@@ -9,8 +9,8 @@ import { listenForForget } from "/js/forget.js";
 import { compact, ms, span } from "/js/format.js";
 import { speakIn } from "/js/language.js";
 import { drop, read, write } from "/js/storage.js";
-import { say, table, word } from "/js/tables/admin.js";
-import { helpOf } from "/js/tables/settings.js";
+import { say, table, word } from "/js/words/admin.js";
+import { helpOf } from "/js/words/settings.js";
 
 const refresh_ms = 2000;
 const key_name = "moex-admin-key";

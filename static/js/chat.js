@@ -1,5 +1,5 @@
 // The chat page: wires the store, the views and the hub's API. What a message is stands in chat/conversation.js, what
-// is said in chat/words.js and tables/chat.js; here is who does what when.
+// is said in chat/words.js and words/chat.js; here is who does what when.
 import { ApiError, getJson, resumeChat, stopChat, streamChat } from "/js/api.js";
 import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
 import { formOf, lengthLimit, numAnswers, samplingOf } from "/js/chat/settings.js";
@@ -16,7 +16,7 @@ import { button, download, element, make } from "/js/dom.js";
 import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "/js/forget.js";
 import { speakIn } from "/js/language.js";
 import { drop, read, write } from "/js/storage.js";
-import { say, table } from "/js/tables/chat.js";
+import { say, table } from "/js/words/chat.js";
 
 const keep_every_ms = 2000;
 const look_every_ms = 3000;

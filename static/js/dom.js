@@ -1,5 +1,5 @@
 // The few lines of DOM that every page needs.
-import { say } from "/js/tables/shared.js";
+import { say } from "/js/words/shared.js";
 
 export const element = (id) => document.getElementById(id);
 

@@ -1,7 +1,7 @@
 // Everything that this site keeps in a browser, and its end: conversations, settings, keys, the join token, weights.
 // Other tabs of this site hear of it, drop what only they can reach, and begin anew.
 import { confirmIn, element } from "/js/dom.js";
-import { say } from "/js/tables/shared.js";
+import { say } from "/js/words/shared.js";
 
 const channel_name = "moex-forget";
 const folders = ["moex-models"];      // of files: what "this device" computes with

@@ -1,6 +1,6 @@
 // Figures as people read them, in the page's language. Pure: pages, tests and benches may import it.
 import { dateLocale, numberLocale } from "./language.js";
-import { say } from "./tables/shared.js";
+import { say } from "./words/shared.js";
 
 // As Intl.NumberFormat, of the language that is spoken when it is asked.
 function formatOf(options) {

@@ -1,5 +1,5 @@
 // The join page: one Start button, then the truth about what this tab does. The work itself is in a Dedicated Worker
-// (/wasm/worker.js); what is said stands in join/words.js and tables/join.js.
+// (/wasm/worker.js); what is said stands in join/words.js and words/join.js.
 import { getJson } from "/js/api.js";
 import { element } from "/js/dom.js";
 import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "/js/forget.js";
@@ -15,7 +15,7 @@ import {
 } from "/js/join/words.js";
 import { speakIn } from "/js/language.js";
 import { recall, remember } from "/js/storage.js";
-import { say, table } from "/js/tables/join.js";
+import { say, table } from "/js/words/join.js";
 
 const budgets_mb = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
 const idle_after_ms = 3000;

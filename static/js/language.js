@@ -1,4 +1,4 @@
-// Which language a page speaks, and how it finds its words: tables of sentences by key (tables/*.js), one for each
+// Which language a page speaks, and how it finds its words: tables of sentences by key (words/*.js), one for each
 // language. Until a page calls speakIn(), and in pages that never do, it is English.
 import { recall, remember } from "./storage.js";
 

@@ -10,7 +10,7 @@ import { sayHistoryAnew, showHistory } from "/js/status/history.js";
 import { onDemandWords, tierWords } from "/js/status/on_demand.js";
 import { LastMinute, splitWords, stepWords } from "/js/status/split.js";
 import { read, write } from "/js/storage.js";
-import { say, table } from "/js/tables/status.js";
+import { say, table } from "/js/words/status.js";
 
 const history_s = 120;
 const series = { time: [], tokens: [], calls: [] };

@@ -2,9 +2,9 @@
 // on when storage is full.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { table as admin_table } from "../../static/js/tables/admin.js";
-import { table as status_table } from "../../static/js/tables/status.js";
-import { toldIn } from "../../static/js/tables/settings.js";
+import { table as admin_table } from "../../static/js/words/admin.js";
+import { table as status_table } from "../../static/js/words/status.js";
+import { toldIn } from "../../static/js/words/settings.js";
 import { Hub } from "./support/hub.mjs";
 import { launch, openTab } from "./support/tab.mjs";
 

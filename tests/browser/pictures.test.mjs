@@ -7,8 +7,8 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { table as chat_table } from "../../static/js/tables/chat.js";
-import { table as join_table } from "../../static/js/tables/join.js";
+import { table as chat_table } from "../../static/js/words/chat.js";
+import { table as join_table } from "../../static/js/words/join.js";
 import { Hub, build } from "./support/hub.mjs";
 import { ScriptedHub, json } from "./support/scripted_hub.mjs";
 import { launch, unlessBroken } from "./support/tab.mjs";

@@ -117,7 +117,7 @@ test("loaded again without its hub the page goes on; a newer page takes its plac
 
   // The hub is back with another page: it is shown at once, and kept instead.
   cpSync("static", pages, { recursive: true });
-  const table = join(pages, "js/tables/chat.js");
+  const table = join(pages, "js/words/chat.js");
   writeFileSync(table, readFileSync(table, "utf8").replace("What shall we write?", new_words));
   hub = await Hub.start([...hub.args, "--static", pages], { state: hub.state, port: hub.port });
   await page.goto(hub.url);

@@ -9,11 +9,11 @@ import { bytes, compact, ms, whole } from "../../static/js/format.js";
 import { languageFor, languages, setLanguage } from "../../static/js/language.js";
 import { stageWords, hubWords, shareWords } from "../../static/js/join/words.js";
 import { lendWords } from "../../static/js/join/work_words.js";
-import { detailWords, table as join_table } from "../../static/js/tables/join.js";
-import { table as chat_table } from "../../static/js/tables/chat.js";
-import { table as admin_table } from "../../static/js/tables/admin.js";
-import { table as status_table } from "../../static/js/tables/status.js";
-import { table as shared_table } from "../../static/js/tables/shared.js";
+import { detailWords, table as join_table } from "../../static/js/words/join.js";
+import { table as chat_table } from "../../static/js/words/chat.js";
+import { table as admin_table } from "../../static/js/words/admin.js";
+import { table as status_table } from "../../static/js/words/status.js";
+import { table as shared_table } from "../../static/js/words/shared.js";
 
 const root = join(dirname(fileURLToPath(import.meta.url)), "../../static");
 const source = (path) => readFileSync(join(root, path), "utf8");
@@ -28,7 +28,7 @@ const pages = [
   { document: "status.html", table: status_table, scripts: scriptsOf("status") },
   {
     document: "index.html", table: chat_table,
-    scripts: [...scriptsOf("chat"), "js/api.js", "js/dom.js", "js/forget.js", "js/markdown.js"],
+    scripts: [...scriptsOf("chat"), "js/api.js", "js/dom.js", "js/forget.js"],
   },
 ];
 

@@ -1,6 +1,6 @@
 // What the admin page says of keys, workers and bans. Pure: no document, no hub.
 import { compact, span, whole } from "../format.js";
-import { say, word } from "../tables/admin.js";
+import { say, word } from "../words/admin.js";
 
 const day = (time_s) => new Date(time_s * 1000).toISOString().slice(0, 10);
 

@@ -1,6 +1,6 @@
 // Cards of an answer that is no prose: a call of a tool with what it was given and what it gave, and JSON of a schema.
 import { copyText, button, make } from "/js/dom.js";
-import { say } from "/js/tables/chat.js";
+import { say } from "/js/words/chat.js";
 
 const depth_max = 6;      // beyond it values stand as JSON
 

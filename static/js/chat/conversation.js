@@ -7,7 +7,7 @@
 //   is_form       the answer was asked to follow a schema
 // Messages are a tree: `parent` is the id of the one before, "" of a first question. Of the children of one message
 // `chosen` ({parent: child}) says which is shown; without a word the youngest.
-import { say } from "../tables/chat.js";
+import { say } from "../words/chat.js";
 import { splitReasoning } from "./reasoning.js";
 
 export function newId() {

@@ -1,7 +1,7 @@
 // The place of computation in the settings: "hub" or "this device", and how far the device is.
 import { element } from "/js/dom.js";
 import { deviceWords } from "/js/chat/words.js";
-import { say } from "/js/tables/chat.js";
+import { say } from "/js/words/chat.js";
 
 export class DevicePanel {
   // `actions`: {load(), stop(), again()}.

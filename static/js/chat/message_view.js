@@ -1,8 +1,8 @@
 // One message on the page: a question as it was typed; an answer with its thoughts, its facts and how it ended. Where
 // several stand in one place, a row says which this is and goes to the others.
 import { copyText, button, make } from "/js/dom.js";
-import { say } from "/js/tables/chat.js";
-import { MarkdownView, copyCodeOf, renderMarkdown } from "/js/markdown.js";
+import { say } from "/js/words/chat.js";
+import { MarkdownView, copyCodeOf, renderMarkdown } from "/js/chat/markdown.js";
 import { CallCards, JsonCard } from "/js/chat/cards.js";
 import { endWords, factsOf, thoughtWords } from "/js/chat/words.js";
 

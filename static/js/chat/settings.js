@@ -1,5 +1,5 @@
 // The chat's settings: what holds when nothing is set, what a field may say, and what the API is sent. Pure.
-import { say } from "../tables/chat.js";
+import { say } from "../words/chat.js";
 
 export const defaults = {
   place: "hub",      // of computation, or "device"

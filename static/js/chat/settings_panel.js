@@ -3,7 +3,7 @@ import { copyText, element, make } from "/js/dom.js";
 import { defaults, presets, presetsOf, problemOf, settingsOf, withPreset } from "/js/chat/settings.js";
 import { snippets } from "/js/chat/snippets.js";
 import { read, recall, remember } from "/js/storage.js";
-import { say } from "/js/tables/chat.js";
+import { say } from "/js/words/chat.js";
 
 const kept_as = "moex-settings";
 const presets_kept_as = "moex-presets";

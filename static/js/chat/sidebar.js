@@ -1,7 +1,7 @@
 // The list of conversations: newest first, searched by any word in them, renamed in place, deleted with a way back.
 import { button, element, make } from "/js/dom.js";
 import { when } from "/js/format.js";
-import { say } from "/js/tables/chat.js";
+import { say } from "/js/words/chat.js";
 
 const undo_ms = 12000;
 

@@ -1,5 +1,5 @@
 // The API as a program uses it, ready to paste. Pure.
-import { say } from "../tables/chat.js";
+import { say } from "../words/chat.js";
 
 export const snippets = {
   curl: ({ origin, model, needs_key }) => `curl ${origin}/v1/chat/completions \\

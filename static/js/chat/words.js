@@ -1,6 +1,6 @@
 // What the chat page says: the pool, how an answer ended, who computed it, what went wrong. Pure.
 import { bytes, ms, tenths, whole } from "../format.js";
-import { say } from "../tables/chat.js";
+import { say } from "../words/chat.js";
 
 // ---- who is there, from /health: {status, workers} or null when the hub does not answer
 

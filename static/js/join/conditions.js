@@ -3,7 +3,7 @@ import { element, make } from "/js/dom.js";
 import { bytes } from "/js/format.js";
 import { capProblem, reasonToWait, rulesOf, usedOn } from "/js/join/rules.js";
 import { recall, remember } from "/js/storage.js";
-import { say } from "/js/tables/join.js";
+import { say } from "/js/words/join.js";
 
 const kept_as = "moex-rules";
 const data_kept_as = "moex-data";

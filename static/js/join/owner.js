@@ -1,6 +1,6 @@
 // Whose work this is: an Ed25519 key that is made in this browser and leaves it in a file under a passphrase only. The
 // hub sees its public half and signatures (protocol/PROTOCOL.md, IDENTITY). Nothing of the page: signs, keeps, seals.
-import { say } from "../tables/join.js";
+import { say } from "../words/join.js";
 
 export const database_name = "moex-identity";
 const store_name = "keys";

@@ -1,6 +1,6 @@
 // When a contributor's tab may work, as its owner set it. Pure.
 import { bytes } from "../format.js";
-import { say } from "../tables/join.js";
+import { say } from "../words/join.js";
 
 // mains: only then; hidden, idle: only in one of those that are chosen. from, to: whole hours of the day, "" for all
 // day. data_gb: a day's limit, "" for none.

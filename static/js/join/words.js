@@ -1,6 +1,6 @@
 // What the join page says of this tab, its memory and the hub. Pure.
 import { bytes, fine, tenths, whole } from "../format.js";
-import { detailWords, say } from "../tables/join.js";
+import { detailWords, say } from "../words/join.js";
 
 // The pill's colour in each phase; its words, and what is said below when the worker gives no detail, are in the table.
 const kinds = {

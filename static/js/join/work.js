@@ -9,7 +9,7 @@ import {
   boardRows, dailyPairs, rankText, shareOfToday, shareText, sparkPoints, sparkWords, verifiedText,
 } from "/js/join/work_words.js";
 import { recall, remember } from "/js/storage.js";
-import { say } from "/js/tables/join.js";
+import { say } from "/js/words/join.js";
 
 const shows_kept_as = "moex-shows-name";
 const passphrase_letters_min = 8;

@@ -1,6 +1,6 @@
 // What the join page says of work that was done, and of what the hub lacks. Pure.
 import { bytes, compact, number, whole } from "../format.js";
-import { say } from "../tables/join.js";
+import { say } from "../words/join.js";
 
 const day_s = 86400;
 

@@ -1,5 +1,5 @@
 // Who holds which expert, as cells that can be told apart. Pure but for drawHeat.
-import { say } from "../tables/status.js";
+import { say } from "../words/status.js";
 
 const cell_min_px = 7;       // with its gap; narrower, and a layer takes several rows
 const cell_max_px = 18;

@@ -6,7 +6,7 @@ import { number } from "/js/format.js";
 import { dateLocale } from "/js/language.js";
 import { historySeries, historyWords } from "/js/status/series.js";
 import { read, write } from "/js/storage.js";
-import { say } from "/js/tables/status.js";
+import { say } from "/js/words/status.js";
 
 const spans = [["1h", "hour"], ["24h", "day"], ["7d", "week"]];
 const refresh_ms = 60000;

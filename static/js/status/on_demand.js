@@ -1,7 +1,7 @@
 // Experts that contributors keep and load when they are asked for: where they lie, what hints brought, how long calls
 // waited. Pure.
 import { bytes, fine, whole } from "../format.js";
-import { say } from "../tables/status.js";
+import { say } from "../words/status.js";
 
 // Of a worker of /api/status; the empty string where all of its experts lie where it computes.
 export function tierWords({ ready_in: { store, memory, slot } }) {

@@ -1,5 +1,5 @@
 // The answer of /api/history as lines to draw. Pure.
-import { say } from "../tables/status.js";
+import { say } from "../words/status.js";
 
 // {times, tokens, first_token, p50, p99, p999, workers, coverage}: one entry for each step of the span, null where the
 // hub did not run or there is no such figure; coverage in per cent.

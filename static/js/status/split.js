@@ -1,6 +1,6 @@
 // Where the time of a step and of a round goes, as far as the engine and workers tell. Pure.
 import { fine, whole } from "../format.js";
-import { say } from "../tables/status.js";
+import { say } from "../words/status.js";
 
 const minute_s = 60;
 

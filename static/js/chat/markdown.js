@@ -6,7 +6,7 @@ import { make } from "/js/dom.js";
 import { numFinished } from "/js/chat/blocks.js";
 import { colourCode } from "/js/chat/colours.js";
 import { makeFormula, mathTokens } from "/js/chat/math.js";
-import { say } from "/js/tables/chat.js";
+import { say } from "/js/words/chat.js";
 
 const escape = (text) => text.replace(/[&<>"']/g, (one) => `&#${one.charCodeAt(0)};`);
 const marked = new Marked({

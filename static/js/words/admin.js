@@ -1,4 +1,4 @@
-// What the admin page says. What the settings do stands in tables/settings.js.
+// What the admin page says. What the settings do stands in words/settings.js.
 import { count } from "../format.js";
 import { sayFrom } from "../language.js";
 
