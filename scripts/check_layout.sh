@@ -13,10 +13,11 @@
 #   Inside hub/net: http sees nothing of the hub around it.
 #   Everywhere: no circle of includes among what lies side by side in a folder; a source and its header are one file,
 #   and a sub-folder with all that it holds is one.
+#   A room that has folders keeps at most 40 sources beside them. A relative link of a Markdown page names a file.
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,17p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -163,4 +164,18 @@ while IFS= read -r file; do complain "$file reads files or threads; protocol has
 # Highway's -inl headers are read once per target: they have toggle guards instead.
 while IFS= read -r file; do complain "$file lacks #pragma once"; done \
   < <(git ls-files '*.h' ':!*-inl.h' | xargs -r grep -L '#pragma once')
+# Rooms that were too large to read as one list.
+for folder in hub/dispatch hub/foresight hub/commands hub/options hub/api hub/net web-worker; do
+  count=$(git ls-files -- "$folder" | grep -cE "^$folder/[^/]+\.(cpp|h|js|mjs)$" || true)
+  [ "$count" -le 40 ] || complain "$folder has $count sources beside its folders, at most 40: name a folder for some"
+done
+
+# Links of pages, from the folder that the page is in.
+while IFS=: read -r page link; do
+  link=${link#](}
+  link=${link%%[)#]*}
+  case "$link" in ''|http*|mailto:*) continue ;; esac
+  [ -e "$(dirname "$page")/$link" ] || complain "$page links to $link, which is not there"
+done < <(git grep -oE '\]\([^) ]+\)' -- '*.md')
+
 exit $bad
