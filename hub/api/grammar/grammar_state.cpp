@@ -6,9 +6,9 @@ namespace moex {
 namespace {
 
 using Kind = GrammarNode::Kind;
-using Leaf = Reading::Leaf;
-using Part = Frame::Part;
-using Readings = GrammarState::Readings;
+using Leaf = Parse::Leaf;
+using Part = StackFrame::Part;
+using Parses = GrammarState::Parses;
 
 constexpr std::uint32_t all_ranks = 0xffff'ffff;
 
@@ -82,7 +82,7 @@ std::uint32_t least_name_bytes(std::uint64_t taken) {
 
 // From here on to the end of a name that nobody has. Inside a character or an escape nothing is
 // known of what the name then is.
-std::uint32_t least_to_free_name(const Reading& name) {
+std::uint32_t least_to_free_name(const Parse& name) {
     const auto& taken = *name.frame->taken;
     const std::uint32_t open = least_text(*any_text(), true, name.text);
     if (open > 0) return add_least(open, taken.empty() ? 0 : least_name_bytes(taken.size()));
@@ -92,13 +92,13 @@ std::uint32_t least_to_free_name(const Reading& name) {
 
 }  // namespace
 
-FramePointer::FramePointer(const FramePointer& other) : frame_(other.frame_) {
+StackFramePointer::StackFramePointer(const StackFramePointer& other) : frame_(other.frame_) {
     if (frame_) ++frame_->references;
 }
-FramePointer::~FramePointer() {
-    Frame* frame = frame_;
+StackFramePointer::~StackFramePointer() {
+    StackFrame* frame = frame_;
     while (frame && --frame->references == 0) {  // no recursion, however deep
-        Frame* const parent = const_cast<Frame*>(frame->parent.get());
+        StackFrame* const parent = const_cast<StackFrame*>(frame->parent.get());
         if (parent) ++parent->references;
         delete frame;
         frame = parent;
@@ -128,8 +128,8 @@ std::uint32_t least_in_text(const GrammarNode& node, TextState text, std::uint32
     return add_least(missing, least_text(*node.texts, node.escaped, text));
 }
 
-bool Reading::same_as(const Reading& other) const {
-    const auto hash = [](const FramePointer& pointer) { return pointer ? pointer->hash : 0; };
+bool Parse::same_as(const Parse& other) const {
+    const auto hash = [](const StackFramePointer& pointer) { return pointer ? pointer->hash : 0; };
     return leaf == other.leaf && node == other.node && words == other.words &&
            first == other.first && last == other.last && depth == other.depth &&
            rank_first == other.rank_first && rank_last == other.rank_last && text == other.text &&
@@ -140,9 +140,9 @@ bool Reading::same_as(const Reading& other) const {
 // Enters and leaves nodes.
 class GrammarState::Walker {
   public:
-    Walker(const Grammar& grammar, Readings& out) : grammar_(grammar), out_(out) {}
+    Walker(const Grammar& grammar, Parses& out) : grammar_(grammar), out_(out) {}
 
-    void enter(NodeId id, const FramePointer& parent) {
+    void enter(NodeId id, const StackFramePointer& parent) {
         const GrammarNode& node = grammar_.node(id);
         if (!fits(id, parent)) return;
         switch (node.kind) {
@@ -167,7 +167,7 @@ class GrammarState::Walker {
     }
 
     // The node above `frame` is done; `result` says which word, `name` a further member's name.
-    void leave(const FramePointer& frame, std::uint32_t result, const NameText* name) {
+    void leave(const StackFramePointer& frame, std::uint32_t result, const NameText* name) {
         if (!frame) return add({});
         const GrammarNode& node = *frame->node;
         switch (node.kind) {
@@ -188,20 +188,20 @@ class GrammarState::Walker {
   private:
     static constexpr std::size_t out_max = 4096;
 
-    void add(Reading reading) {
+    void add(Parse parse) {
         if (out_.size() >= out_max) return;
-        const bool is_known = std::any_of(
-            out_.begin(), out_.end(), [&](const Reading& known) { return known.same_as(reading); });
-        if (!is_known) out_.push_back(std::move(reading));
+        const bool is_known = std::any_of(out_.begin(), out_.end(),
+                                          [&](const Parse& known) { return known.same_as(parse); });
+        if (!is_known) out_.push_back(std::move(parse));
     }
 
-    bool fits(NodeId id, const FramePointer& parent) const {
+    bool fits(NodeId id, const StackFramePointer& parent) const {
         return add_least(parent ? parent->depth : 0, grammar_.height(id)) <= grammar_.depth_max();
     }
 
-    FramePointer push(const GrammarNode& node, const FramePointer& parent, std::uint32_t position,
-                      Part part, TakenNames taken = nullptr) const {
-        auto* const frame = new Frame;
+    StackFramePointer push(const GrammarNode& node, const StackFramePointer& parent,
+                           std::uint32_t position, Part part, TakenNames taken = nullptr) const {
+        auto* const frame = new StackFrame;
         frame->node = &node;
         frame->parent = parent;
         frame->position = position;
@@ -213,21 +213,23 @@ class GrammarState::Walker {
         hash = mix(hash, std::uint64_t{position} << 8 | static_cast<unsigned>(part));
         frame->hash = mix(hash, reinterpret_cast<std::uintptr_t>(taken.get()));
         frame->taken = std::move(taken);
-        return FramePointer(frame);
+        return StackFramePointer(frame);
     }
 
     // The last child needs no frame: so what recurs at its end does not grow.
-    void enter_child(const GrammarNode& node, std::uint32_t index, const FramePointer& parent) {
+    void enter_child(const GrammarNode& node, std::uint32_t index,
+                     const StackFramePointer& parent) {
         if (index + 1 == node.children.size()) return enter(node.children[index], parent);
         enter(node.children[index], push(node, parent, index, Part::value));
     }
 
-    void enter_repeat(const GrammarNode& node, std::uint32_t count, const FramePointer& parent) {
+    void enter_repeat(const GrammarNode& node, std::uint32_t count,
+                      const StackFramePointer& parent) {
         enter(node.children[0], push(node, parent, count, Part::value));
     }
 
-    Reading words(const GrammarNode& node, const Words& words, const FramePointer& frame,
-                  std::uint32_t rank_first = 0, std::uint32_t rank_last = all_ranks) const {
+    Parse words(const GrammarNode& node, const Words& words, const StackFramePointer& frame,
+                std::uint32_t rank_first = 0, std::uint32_t rank_last = all_ranks) const {
         return {.leaf = Leaf::words,
                 .node = &node,
                 .words = &words,
@@ -238,7 +240,7 @@ class GrammarState::Walker {
                 .frame = frame};
     }
 
-    FramePointer object_frame(const GrammarNode& node, const FramePointer& parent) const {
+    StackFramePointer object_frame(const GrammarNode& node, const StackFramePointer& parent) const {
         TakenNames taken;
         if (node.rest != GrammarNode::none) {
             auto names = std::make_shared<std::vector<std::shared_ptr<const std::string>>>();
@@ -251,13 +253,13 @@ class GrammarState::Walker {
 
     // Declared members come in their order and required ones are not passed over; further members
     // and the end come behind all of them.
-    void add_object_words(const FramePointer& frame, const Words& list) {
+    void add_object_words(const StackFramePointer& frame, const Words& list) {
         const GrammarNode& node = *frame->node;
         const std::uint32_t from = frame->position;
         add(words(node, list, frame, from, node.required_from[from]));
     }
 
-    void add_array_words(const FramePointer& frame, const Words& list) {
+    void add_array_words(const StackFramePointer& frame, const Words& list) {
         const GrammarNode& node = *frame->node;
         const std::uint32_t count = frame->position;
         const NodeId item = count < node.max ? item_of(node, count) : GrammarNode::none;
@@ -267,7 +269,8 @@ class GrammarState::Walker {
         add(words(node, list, frame, may_go_on ? 0 : 1, may_close ? 1 : 0));
     }
 
-    void leave_object_part(const FramePointer& frame, std::uint32_t result, const NameText* name) {
+    void leave_object_part(const StackFramePointer& frame, std::uint32_t result,
+                           const NameText* name) {
         const GrammarNode& node = *frame->node;
         const auto count = static_cast<std::uint32_t>(node.properties.size());
         switch (frame->part) {
@@ -298,13 +301,13 @@ class GrammarState::Walker {
         }
     }
 
-    void add_name(FramePointer frame) {
+    void add_name(StackFramePointer frame) {
         const GrammarNode* node = frame->node;
         const auto last = static_cast<std::uint32_t>(frame->taken->size());
         add({.leaf = Leaf::name, .node = node, .last = last, .frame = std::move(frame)});
     }
 
-    void leave_array_part(const FramePointer& frame, std::uint32_t result) {
+    void leave_array_part(const StackFramePointer& frame, std::uint32_t result) {
         const GrammarNode& node = *frame->node;
         if (frame->part == Part::words) {
             if (result == 1) return leave(frame->parent, 0, nullptr);
@@ -320,7 +323,7 @@ class GrammarState::Walker {
 
   public:
     // From the end of what stands above `frame` to the end of all.
-    std::uint32_t behind(const Frame& frame, std::uint32_t result) const {
+    std::uint32_t behind(const StackFrame& frame, std::uint32_t result) const {
         const GrammarNode& node = *frame.node;
         std::uint32_t here = 0;
         switch (node.kind) {
@@ -349,18 +352,18 @@ class GrammarState::Walker {
     }
 
     // Whether a word may be chosen: within the ranks, and what follows it within the depth.
-    bool in_reach(const Reading& reading, const Words::Word& word) const {
-        if (word.rank < reading.rank_first || word.rank > reading.rank_last) return false;
-        if (!reading.frame || reading.node->kind != Kind::object || reading.words == &name_end())
+    bool in_reach(const Parse& parse, const Words::Word& word) const {
+        if (word.rank < parse.rank_first || word.rank > parse.rank_last) return false;
+        if (!parse.frame || parse.node->kind != Kind::object || parse.words == &name_end())
             return true;
-        const auto count = reading.node->properties.size();
+        const auto count = parse.node->properties.size();
         if (word.id == count) return true;
-        return fits(word.id < count ? reading.node->properties[word.id].value : reading.node->rest,
-                    reading.frame);
+        return fits(word.id < count ? parse.node->properties[word.id].value : parse.node->rest,
+                    parse.frame);
     }
 
   private:
-    std::uint32_t behind_object_part(const Frame& frame, std::uint32_t result) const {
+    std::uint32_t behind_object_part(const StackFrame& frame, std::uint32_t result) const {
         const GrammarNode& node = *frame.node;
         const auto count = static_cast<std::uint32_t>(node.properties.size());
         const auto colon = static_cast<std::uint32_t>(1 + json_colon.size());
@@ -381,98 +384,92 @@ class GrammarState::Walker {
     }
 
     const Grammar& grammar_;
-    Readings& out_;
+    Parses& out_;
 };
 
 GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {
-    Walker(*grammar_, readings_).enter(grammar_->root(), {});
+    Walker(*grammar_, parses_).enter(grammar_->root(), {});
 }
 
-bool GrammarState::may_end(const Reading& reading) const {
-    switch (reading.leaf) {
+bool GrammarState::may_end(const Parse& parse) const {
+    switch (parse.leaf) {
         case Leaf::end:
         case Leaf::token: return false;
         case Leaf::words: {
-            const Words::Word& word = reading.words->words[reading.first];
-            Readings none;
-            return word.text.size() == reading.depth &&
-                   Walker(*grammar_, none).in_reach(reading, word);
+            const Words::Word& word = parse.words->words[parse.first];
+            Parses none;
+            return word.text.size() == parse.depth && Walker(*grammar_, none).in_reach(parse, word);
         }
         case Leaf::text:
-            return reading.code_points >= reading.node->min &&
-                   may_end_text(*reading.node->texts, reading.text);
-        case Leaf::name: return least_to_free_name(reading) == 0;
-        case Leaf::number: return may_end_number(reading.node->number, reading.number);
+            return parse.code_points >= parse.node->min &&
+                   may_end_text(*parse.node->texts, parse.text);
+        case Leaf::name: return least_to_free_name(parse) == 0;
+        case Leaf::number: return may_end_number(parse.node->number, parse.number);
     }
     return false;
 }
 
-void GrammarState::resume(const Reading& reading, Readings& out) const {
-    const std::uint32_t result = reading.leaf == Leaf::words
-                                     ? reading.words->words[reading.first].id
-                                     : 0;
-    Walker(*grammar_, out).leave(reading.frame, result, reading.name.get());
+void GrammarState::resume(const Parse& parse, Parses& out) const {
+    const std::uint32_t result = parse.leaf == Leaf::words ? parse.words->words[parse.first].id : 0;
+    Walker(*grammar_, out).leave(parse.frame, result, parse.name.get());
 }
 
-std::uint32_t GrammarState::least_behind(const Reading& reading) const {
-    Readings none;
-    return reading.frame ? Walker(*grammar_, none).behind(*reading.frame, 0) : 0;
+std::uint32_t GrammarState::least_behind(const Parse& parse) const {
+    Parses none;
+    return parse.frame ? Walker(*grammar_, none).behind(*parse.frame, 0) : 0;
 }
 
-std::uint32_t GrammarState::least(const Reading& reading) const {
+std::uint32_t GrammarState::least(const Parse& parse) const {
     std::uint32_t here = 0;
-    switch (reading.leaf) {
+    switch (parse.leaf) {
         case Leaf::end: return 0;
         case Leaf::token: here = 1; break;
         case Leaf::words: {
-            Readings none;
+            Parses none;
             const Walker walker(*grammar_, none);
             std::uint32_t best = endless;
-            for (std::uint32_t i = reading.first; i < reading.last; ++i) {
-                const Words::Word& word = reading.words->words[i];
-                if (!walker.in_reach(reading, word)) continue;
-                const auto left = static_cast<std::uint32_t>(word.text.size() - reading.depth);
+            for (std::uint32_t i = parse.first; i < parse.last; ++i) {
+                const Words::Word& word = parse.words->words[i];
+                if (!walker.in_reach(parse, word)) continue;
+                const auto left = static_cast<std::uint32_t>(word.text.size() - parse.depth);
                 best = std::min(
-                    best,
-                    add_least(left, reading.frame ? walker.behind(*reading.frame, word.id) : 0));
+                    best, add_least(left, parse.frame ? walker.behind(*parse.frame, word.id) : 0));
             }
             return best;
         }
-        case Leaf::text:
-            here = least_in_text(*reading.node, reading.text, reading.code_points);
-            break;
-        case Leaf::name: here = least_to_free_name(reading); break;
-        case Leaf::number: here = least_number(reading.node->number, reading.number); break;
+        case Leaf::text: here = least_in_text(*parse.node, parse.text, parse.code_points); break;
+        case Leaf::name: here = least_to_free_name(parse); break;
+        case Leaf::number: here = least_number(parse.node->number, parse.number); break;
     }
-    return add_least(here, least_behind(reading));
+    return add_least(here, least_behind(parse));
 }
 
-std::uint32_t GrammarState::least(const Readings& readings) const {
+std::uint32_t GrammarState::least(const Parses& parses) const {
     std::uint32_t best = endless;
-    for (const Reading& reading : readings) best = std::min(best, least(reading));
+    for (const Parse& parse : parses) best = std::min(best, least(parse));
     return best;
 }
-std::uint32_t GrammarState::least() const { return least(readings_); }
+std::uint32_t GrammarState::least() const { return least(parses_); }
 
-void GrammarState::expand(const Readings& readings, Readings& out) const {
-    out = readings;
-    for (std::size_t i = 0; i < out.size() && out.size() < 16 * readings_max; ++i) {
+void GrammarState::expand(const Parses& parses, Parses& out) const {
+    out = parses;
+    for (std::size_t i = 0; i < out.size() && out.size() < 16 * parses_max; ++i) {
         if (!may_end(out[i])) continue;
-        const Reading ended = out[i];  // `out` grows
+        const Parse ended = out[i];  // `out` grows
         resume(ended, out);
     }
 }
 
 namespace {
 
-bool step_words(Reading& reading, unsigned char byte) {
-    const auto& words = reading.words->words;
+bool step_words(Parse& parse, unsigned char byte) {
+    const auto& words = parse.words->words;
     const auto byte_at = [&](std::uint32_t i) -> int {
-        return reading.depth < words[i].text.size()
-                   ? static_cast<unsigned char>(words[i].text[reading.depth])
+        return parse.depth < words[i].text.size()
+                   ? static_cast<unsigned char>(words[i].text[parse.depth])
                    : -1;
     };
-    std::uint32_t low = reading.first, high = reading.last;
+    std::uint32_t low = parse.first, high = parse.last;
     while (low < high) {
         const std::uint32_t middle = (low + high) / 2;
         if (byte_at(middle) < byte)
@@ -480,105 +477,105 @@ bool step_words(Reading& reading, unsigned char byte) {
         else
             high = middle;
     }
-    reading.first = low;
-    while (high < reading.last && byte_at(high) == byte) ++high;
-    reading.last = high;
-    ++reading.depth;
-    return reading.first < reading.last;
+    parse.first = low;
+    while (high < parse.last && byte_at(high) == byte) ++high;
+    parse.last = high;
+    ++parse.depth;
+    return parse.first < parse.last;
 }
 
 // Which of the taken names still begin like this one.
-void narrow_taken(Reading& reading, char byte) {
-    const auto& taken = *reading.frame->taken;
+void narrow_taken(Parse& parse, char byte) {
+    const auto& taken = *parse.frame->taken;
     const auto fits = [&](std::uint32_t i) {
-        return reading.depth < taken[i]->size() && (*taken[i])[reading.depth] == byte;
+        return parse.depth < taken[i]->size() && (*taken[i])[parse.depth] == byte;
     };
-    while (reading.first < reading.last && !fits(reading.first)) ++reading.first;
-    std::uint32_t last = reading.first;
-    while (last < reading.last && fits(last)) ++last;
-    reading.last = last;
-    ++reading.depth;
-    reading.name = std::make_shared<const NameText>(reading.name, reading.depth, byte);
+    while (parse.first < parse.last && !fits(parse.first)) ++parse.first;
+    std::uint32_t last = parse.first;
+    while (last < parse.last && fits(last)) ++last;
+    parse.last = last;
+    ++parse.depth;
+    parse.name = std::make_shared<const NameText>(parse.name, parse.depth, byte);
 }
 
-bool step_name(Reading& reading, unsigned char byte) {
+bool step_name(Parse& parse, unsigned char byte) {
     const ByteAutomaton& texts = *any_text();
-    const TextState before = reading.text;
+    const TextState before = parse.text;
     const auto next = step_text(texts, true, before, byte);
     if (!next) return false;
-    reading.text = *next;
+    parse.text = *next;
     if (before.escape == 0 && byte != '\\') {
-        narrow_taken(reading, static_cast<char>(byte));
+        narrow_taken(parse, static_cast<char>(byte));
         return true;
     }
-    for (const char c : decoded_by(before, byte)) narrow_taken(reading, c);
+    for (const char c : decoded_by(before, byte)) narrow_taken(parse, c);
     return true;
 }
 
 }  // namespace
 
-void GrammarState::step(const Readings& expanded, unsigned char byte, Readings& out) const {
+void GrammarState::step(const Parses& expanded, unsigned char byte, Parses& out) const {
     out.clear();
-    Readings none;
-    for (const Reading& before : expanded) {
+    Parses none;
+    for (const Parse& before : expanded) {
         if (before.leaf == Leaf::end || before.leaf == Leaf::token) continue;
-        Reading reading = before;
+        Parse parse = before;
         bool alive = false;
-        switch (reading.leaf) {
+        switch (parse.leaf) {
             case Leaf::words: {
                 const Walker walker(*grammar_, none);
-                alive = step_words(reading, byte);
+                alive = step_words(parse, byte);
                 bool reaches = false;
-                for (std::uint32_t i = reading.first; alive && !reaches && i < reading.last; ++i)
-                    reaches = walker.in_reach(reading, reading.words->words[i]);
+                for (std::uint32_t i = parse.first; alive && !reaches && i < parse.last; ++i)
+                    reaches = walker.in_reach(parse, parse.words->words[i]);
                 alive = alive && reaches;
                 break;
             }
             case Leaf::text:
-                alive = step_in_text(*reading.node, reading.text, reading.code_points, byte);
+                alive = step_in_text(*parse.node, parse.text, parse.code_points, byte);
                 break;
-            case Leaf::name: alive = step_name(reading, byte); break;
+            case Leaf::name: alive = step_name(parse, byte); break;
             case Leaf::number:
-                if (const auto next = step_number(reading.node->number, reading.number, byte)) {
-                    reading.number = *next;
+                if (const auto next = step_number(parse.node->number, parse.number, byte)) {
+                    parse.number = *next;
                     alive = true;
                 }
                 break;
             default: break;
         }
         if (!alive) continue;
-        const bool is_known = std::any_of(
-            out.begin(), out.end(), [&](const Reading& known) { return known.same_as(reading); });
-        if (!is_known) out.push_back(std::move(reading));
+        const bool is_known = std::any_of(out.begin(), out.end(),
+                                          [&](const Parse& known) { return known.same_as(parse); });
+        if (!is_known) out.push_back(std::move(parse));
     }
 }
 
-bool GrammarState::adopt(Readings next) {
+bool GrammarState::adopt(Parses next) {
     if (next.empty()) return false;
-    if (next.size() > readings_max) {
+    if (next.size() > parses_max) {
         std::vector<std::pair<std::uint32_t, std::size_t>> order;
         for (std::size_t i = 0; i < next.size(); ++i) order.emplace_back(least(next[i]), i);
         std::sort(order.begin(), order.end());
-        Readings kept;
-        for (std::size_t i = 0; i < readings_max; ++i) kept.push_back(next[order[i].second]);
+        Parses kept;
+        for (std::size_t i = 0; i < parses_max; ++i) kept.push_back(next[order[i].second]);
         next = std::move(kept);
     }
-    readings_ = std::move(next);
+    parses_ = std::move(next);
     return true;
 }
 
 bool GrammarState::take(unsigned char byte) {
-    Readings expanded, next;
-    expand(readings_, expanded);
+    Parses expanded, next;
+    expand(parses_, expanded);
     step(expanded, byte, next);
     return adopt(std::move(next));
 }
 
 bool GrammarState::take(std::string_view bytes) {
-    const Readings before = readings_;
+    const Parses before = parses_;
     for (const char c : bytes)
         if (!take(static_cast<unsigned char>(c))) {
-            readings_ = before;
+            parses_ = before;
             return false;
         }
     return true;
@@ -587,13 +584,13 @@ bool GrammarState::take(std::string_view bytes) {
 bool GrammarState::take_token(TokenId id) {
     const std::span<const TokenId> named = grammar_->named_tokens();
     const bool is_named = std::binary_search(named.begin(), named.end(), id);
-    Readings expanded, next;
-    expand(readings_, expanded);
-    for (const Reading& reading : expanded) {
-        if (reading.leaf == Leaf::token && reading.node->token == id)
-            resume(reading, next);
-        else if (!is_named && reading.leaf == Leaf::text && reading.node->any_token)
-            next.push_back(reading);
+    Parses expanded, next;
+    expand(parses_, expanded);
+    for (const Parse& parse : expanded) {
+        if (parse.leaf == Leaf::token && parse.node->token == id)
+            resume(parse, next);
+        else if (!is_named && parse.leaf == Leaf::text && parse.node->any_token)
+            next.push_back(parse);
     }
     return adopt(std::move(next));
 }

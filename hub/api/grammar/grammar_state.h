@@ -1,5 +1,5 @@
-// Where an answer stands in its grammar: all readings that fit so far.
-// A reading that would need more than the grammar's depth is not followed, and of very many the
+// Where an answer stands in its grammar: all parses that fit so far.
+// A parse that would need more than the grammar's depth is not followed, and of very many the
 // shortest are: what remains can still end well.
 #pragma once
 
@@ -19,28 +19,30 @@ namespace moex {
 using TakenNames = std::shared_ptr<const std::vector<std::shared_ptr<const std::string>>>;
 
 // What goes on when the node on top of it is done. Shared among states of one thread.
-struct Frame;
-class FramePointer {
+struct StackFrame;
+class StackFramePointer {
   public:
-    FramePointer() = default;
-    explicit FramePointer(Frame* frame) : frame_(frame) {}  // takes the first reference
-    FramePointer(const FramePointer& other);
-    FramePointer(FramePointer&& other) noexcept : frame_(other.frame_) { other.frame_ = nullptr; }
-    FramePointer& operator=(FramePointer other) noexcept {
+    StackFramePointer() = default;
+    explicit StackFramePointer(StackFrame* frame) : frame_(frame) {}  // takes the first reference
+    StackFramePointer(const StackFramePointer& other);
+    StackFramePointer(StackFramePointer&& other) noexcept : frame_(other.frame_) {
+        other.frame_ = nullptr;
+    }
+    StackFramePointer& operator=(StackFramePointer other) noexcept {
         std::swap(frame_, other.frame_);
         return *this;
     }
-    ~FramePointer();
-    const Frame& operator*() const { return *frame_; }
-    const Frame* operator->() const { return frame_; }
-    const Frame* get() const { return frame_; }
+    ~StackFramePointer();
+    const StackFrame& operator*() const { return *frame_; }
+    const StackFrame* operator->() const { return frame_; }
+    const StackFrame* get() const { return frame_; }
     explicit operator bool() const { return frame_ != nullptr; }
 
   private:
-    Frame* frame_ = nullptr;
+    StackFrame* frame_ = nullptr;
 };
 
-struct Frame {
+struct StackFrame {
     enum class Part : std::uint8_t { words, name, colon, value };  // of objects and arrays
     std::uint32_t references = 1;
     std::uint32_t depth = 0;
@@ -50,7 +52,7 @@ struct Frame {
     std::uint32_t below = 0;  // least bytes behind this node to the end of all
     std::uint64_t hash = 0;   // of everything here and below
     TakenNames taken;
-    FramePointer parent;
+    StackFramePointer parent;
 };
 
 // The name of a further member while it is written.
@@ -71,7 +73,7 @@ bool step_in_text(const GrammarNode& node, TextState& text, std::uint32_t& code_
                   unsigned char byte);
 std::uint32_t least_in_text(const GrammarNode& node, TextState text, std::uint32_t code_points);
 
-struct Reading {
+struct Parse {
     enum class Leaf : std::uint8_t { end, words, text, name, number, token };
     Leaf leaf = Leaf::end;
     const GrammarNode* node = nullptr;
@@ -83,14 +85,14 @@ struct Reading {
     std::uint32_t code_points = 0;  // of the text, up to what its bounds ask
     NumberState number;
     std::shared_ptr<const NameText> name;
-    FramePointer frame;
+    StackFramePointer frame;
 
-    bool same_as(const Reading& other) const;
+    bool same_as(const Parse& other) const;
 };
 
 class GrammarState {
   public:
-    static constexpr std::size_t readings_max = 64;
+    static constexpr std::size_t parses_max = 64;
 
     explicit GrammarState(std::shared_ptr<const Grammar> grammar);
     // False: nothing may go on so, and the state is left as it was.
@@ -101,27 +103,27 @@ class GrammarState {
 
     std::uint32_t least() const;  // bytes to an end
     bool may_end() const { return least() == 0; }
-    std::span<const Reading> readings() const { return readings_; }
+    std::span<const Parse> parses() const { return parses_; }
     const Grammar& grammar() const { return *grammar_; }
 
-    // ---- For walks over many tokens: readings by themselves.
-    using Readings = std::vector<Reading>;
-    // Each reading that may end is followed by what then may go on.
-    void expand(const Readings& readings, Readings& out) const;
-    // One step of readings that were expanded.
-    void step(const Readings& expanded, unsigned char byte, Readings& out) const;
-    std::uint32_t least(const Reading& reading) const;
-    std::uint32_t least(const Readings& readings) const;
-    bool may_end(const Reading& reading) const;                // its leaf
-    std::uint32_t least_behind(const Reading& reading) const;  // behind its leaf
-    void resume(const Reading& reading, Readings& out) const;  // its leaf is done
+    // ---- For walks over many tokens: parses by themselves.
+    using Parses = std::vector<Parse>;
+    // Each parse that may end is followed by what then may go on.
+    void expand(const Parses& parses, Parses& out) const;
+    // One step of parses that were expanded.
+    void step(const Parses& expanded, unsigned char byte, Parses& out) const;
+    std::uint32_t least(const Parse& parse) const;
+    std::uint32_t least(const Parses& parses) const;
+    bool may_end(const Parse& parse) const;                // its leaf
+    std::uint32_t least_behind(const Parse& parse) const;  // behind its leaf
+    void resume(const Parse& parse, Parses& out) const;    // its leaf is done
 
   private:
     class Walker;
-    bool adopt(Readings next);
+    bool adopt(Parses next);
 
     std::shared_ptr<const Grammar> grammar_;
-    Readings readings_;
+    Parses parses_;
 };
 
 }  // namespace moex

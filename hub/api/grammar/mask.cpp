@@ -5,8 +5,8 @@
 
 namespace moex {
 
-using Leaf = Reading::Leaf;
-using Readings = GrammarState::Readings;
+using Leaf = Parse::Leaf;
+using Parses = GrammarState::Parses;
 
 namespace {
 
@@ -23,15 +23,15 @@ class MaskFiller {
 
     MaskResult run() {
         // Texts go their own way, with what is behind them; the others are walked together.
-        Readings open(state_.readings().begin(), state_.readings().end()), walked;
+        Parses open(state_.parses().begin(), state_.parses().end()), walked;
         for (std::size_t i = 0; i < open.size(); ++i) {
-            const Reading reading = open[i];  // `open` grows
-            if (reading.leaf == Leaf::text || reading.leaf == Leaf::name) {
-                fill_text(reading);
+            const Parse parse = open[i];  // `open` grows
+            if (parse.leaf == Leaf::text || parse.leaf == Leaf::name) {
+                fill_text(parse);
                 continue;
             }
-            walked.push_back(reading);
-            if (state_.may_end(reading)) state_.resume(reading, open);
+            walked.push_back(parse);
+            if (state_.may_end(parse)) state_.resume(parse, open);
         }
         walk(walked, 1, trie_.nodes[0].end);
         fill_tokens();
@@ -42,12 +42,12 @@ class MaskFiller {
     // The nodes of `trie` in [begin, end), which are children of the place where `from` stands, and
     // what lies below them: `visit` gets each that can be reached, and says whether to go deeper.
     template <typename Visit>
-    void walk(const TokenTrie& trie, const Readings& from, std::uint32_t begin, std::uint32_t end,
+    void walk(const TokenTrie& trie, const Parses& from, std::uint32_t begin, std::uint32_t end,
               const Visit& visit) {
         if (begin >= end || from.empty()) return;
         const std::uint32_t base = trie.nodes[begin].depth - 1u;
         std::vector<Level> levels(1);
-        levels[0].readings = from;
+        levels[0].parses = from;
 
         for (std::uint32_t i = begin; i < end;) {
             const TokenTrie::Node& node = trie.nodes[i];
@@ -55,26 +55,26 @@ class MaskFiller {
             if (levels.size() <= depth) levels.resize(depth + 1);
             Level& before = levels[depth - 1];
             if (!before.is_expanded) {
-                state_.expand(before.readings, before.expanded);
+                state_.expand(before.parses, before.expanded);
                 before.is_expanded = true;
             }
 
             Level& here = levels[depth];
             here.is_expanded = false;
-            state_.step(before.expanded, node.byte, here.readings);
-            i = !here.readings.empty() && visit(i, here.readings) ? i + 1 : node.end;
+            state_.step(before.expanded, node.byte, here.parses);
+            i = !here.parses.empty() && visit(i, here.parses) ? i + 1 : node.end;
         }
     }
 
-    void walk(const Readings& from, std::uint32_t begin, std::uint32_t end) {
-        walk(trie_, from, begin, end, [&](std::uint32_t node, const Readings& at) {
+    void walk(const Parses& from, std::uint32_t begin, std::uint32_t end) {
+        walk(trie_, from, begin, end, [&](std::uint32_t node, const Parses& at) {
             allow(trie_.tokens_of(node), at);
             return true;
         });
     }
 
-    void allow(std::span<const TokenId> tokens, const Readings& readings) {
-        if (!tokens.empty()) allow(tokens, state_.least(readings));
+    void allow(std::span<const TokenId> tokens, const Parses& parses) {
+        if (!tokens.empty()) allow(tokens, state_.least(parses));
     }
 
     void allow(std::span<const TokenId> tokens, std::uint32_t least) {
@@ -86,20 +86,20 @@ class MaskFiller {
         for (const TokenId id : tokens) set_bit(bits_, id);
     }
 
-    void fill_text(const Reading& reading) {
-        const GrammarNode& node = *reading.node;
-        const bool is_name = reading.leaf == Leaf::name;
+    void fill_text(const Parse& parse) {
+        const GrammarNode& node = *parse.node;
+        const bool is_name = parse.leaf == Leaf::name;
         const SharedAutomaton& texts = is_name ? any_name() : node.texts;
         const bool escaped = is_name || node.escaped;
-        const auto kept = cache_.walk(vocabulary_, texts, escaped, reading.text);
+        const auto kept = cache_.walk(vocabulary_, texts, escaped, parse.text);
         if (is_name)
-            fill_name(reading, *kept);
+            fill_name(parse, *kept);
         else
-            fill_inside(reading, *kept);
+            fill_inside(parse, *kept);
         if (escaped)
-            fill_tails(reading, *kept);
+            fill_tails(parse, *kept);
         else
-            fill_exits(reading, *kept);
+            fill_exits(parse, *kept);
     }
 
     static const SharedAutomaton& any_name() {
@@ -135,23 +135,21 @@ class MaskFiller {
     }
 
     // Where only the text's own bounds count; the frames behind it are the same for all.
-    void fill_inside(const Reading& reading, const MaskCache::Walk& kept) {
-        const GrammarNode& node = *reading.node;
-        const std::uint32_t behind = state_.least_behind(reading);
-        const std::uint32_t missing = node.min - std::min(node.min, reading.code_points);
-        const std::uint32_t room = node.max == unbounded ? unbounded
-                                                         : node.max - reading.code_points;
+    void fill_inside(const Parse& parse, const MaskCache::Walk& kept) {
+        const GrammarNode& node = *parse.node;
+        const std::uint32_t behind = state_.least_behind(parse);
+        const std::uint32_t missing = node.min - std::min(node.min, parse.code_points);
+        const std::uint32_t room = node.max == unbounded ? unbounded : node.max - parse.code_points;
         const bool is_free = missing == 0 && room >= vocabulary_.code_points_max();
         // What an escape that has begun takes of a token does not count.
-        if (!is_free && reading.text.escape != 0) return fill_inside_each(reading, kept, behind);
+        if (!is_free && parse.text.escape != 0) return fill_inside_each(parse, kept, behind);
 
         const std::uint32_t needed = add_least(behind, kept.least);
         const bool affordable = needed <= budget_;
         const std::uint32_t slack = affordable ? budget_ - needed : 0;
         Lengths lengths{.longest = room, .counted = !is_free};
         lengths.shortest = missing - std::min(missing, slack);
-        if (lengths.shortest > vocabulary_.rows_max())
-            return fill_inside_each(reading, kept, behind);
+        if (lengths.shortest > vocabulary_.rows_max()) return fill_inside_each(parse, kept, behind);
         fill_common(kept, lengths, affordable, {});
 
         if (is_free) {
@@ -159,10 +157,10 @@ class MaskFiller {
                 allow(std::span(&id, 1), add_least(least, behind));
             return;
         }
-        for (const auto& [id, least] : kept.others) fill_counted(reading, id, least, behind);
+        for (const auto& [id, least] : kept.others) fill_counted(parse, id, least, behind);
         for (const TokenId id : vocabulary_.uncounted())
             if (has_bit(kept.inside, id) && !is_other(kept, id))
-                fill_counted(reading, id, kept.least, behind);
+                fill_counted(parse, id, kept.least, behind);
     }
 
     // Each inside token with its bytes to the text's end.
@@ -180,19 +178,16 @@ class MaskFiller {
     }
 
     // Each inside token by its own length.
-    void fill_inside_each(const Reading& reading, const MaskCache::Walk& kept,
-                          std::uint32_t behind) {
-        for_inside(kept, [&](TokenId id, std::uint32_t least) {
-            fill_counted(reading, id, least, behind);
-        });
+    void fill_inside_each(const Parse& parse, const MaskCache::Walk& kept, std::uint32_t behind) {
+        for_inside(
+            kept, [&](TokenId id, std::uint32_t least) { fill_counted(parse, id, least, behind); });
     }
 
     // An inside token that leaves `least` bytes to the text's end, the text's length aside.
-    void fill_counted(const Reading& reading, TokenId id, std::uint32_t least,
-                      std::uint32_t behind) {
-        const GrammarNode& node = *reading.node;
-        const std::uint64_t length =
-            reading.code_points + code_points_in(node.escaped, reading.text, vocabulary_.bytes(id));
+    void fill_counted(const Parse& parse, TokenId id, std::uint32_t least, std::uint32_t behind) {
+        const GrammarNode& node = *parse.node;
+        const std::uint64_t length = parse.code_points + code_points_in(node.escaped, parse.text,
+                                                                        vocabulary_.bytes(id));
         if (length > node.max) return;
         const std::uint64_t missing = node.min - std::min<std::uint64_t>(node.min, length);
         allow(std::span(&id, 1),
@@ -201,7 +196,7 @@ class MaskFiller {
 
     // A name that is a taken one needs further characters. Which of the tokens make it one is seen
     // in a few: those that end a taken name, and those whose escapes may.
-    void fill_name(const Reading& name, const MaskCache::Walk& kept) {
+    void fill_name(const Parse& name, const MaskCache::Walk& kept) {
         const std::uint32_t behind = state_.least_behind(name);
         const std::uint32_t detour = longest_name_detour(name);
         const std::uint32_t open_detour = name.frame->taken->empty() ? 0 : detour;
@@ -241,14 +236,14 @@ class MaskFiller {
         return found != kept.others.end() && found->first == id;
     }
 
-    static std::uint32_t longest_name_detour(const Reading& name) {
+    static std::uint32_t longest_name_detour(const Parse& name) {
         std::uint32_t bytes = 1;
         for (std::uint64_t names = 93; names <= name.frame->taken->size(); names *= 93) ++bytes;
         return bytes;
     }
 
     // Tokens that make a name one of the taken.
-    std::vector<TokenId> ends_of_taken(const Reading& name) const {
+    std::vector<TokenId> ends_of_taken(const Parse& name) const {
         std::vector<TokenId> out;
         for (std::uint32_t i = name.first; i < name.last; ++i) {
             const std::string_view taken = *(*name.frame->taken)[i];
@@ -274,8 +269,8 @@ class MaskFiller {
         return at;
     }
 
-    void fill_name_token(const Reading& name, TokenId id) {
-        Readings at{name}, next;
+    void fill_name_token(const Parse& name, TokenId id) {
+        Parses at{name}, next;
         for (const char c : vocabulary_.bytes(id)) {
             state_.step(at, static_cast<unsigned char>(c), next);
             if (next.empty()) return;
@@ -285,51 +280,51 @@ class MaskFiller {
     }
 
     // By its length a text may end anywhere in a token.
-    bool is_length_free(const Reading& reading) const {
-        const GrammarNode& node = *reading.node;
-        return node.min <= reading.code_points &&
+    bool is_length_free(const Parse& parse) const {
+        const GrammarNode& node = *parse.node;
+        return node.min <= parse.code_points &&
                (node.max == unbounded ||
-                node.max - reading.code_points >= vocabulary_.code_points_max());
+                node.max - parse.code_points >= vocabulary_.code_points_max());
     }
 
     // Tokens that leave a text outside of JSON strings: at each node that may follow it, what is
     // behind it goes on.
-    void fill_exits(const Reading& reading, const MaskCache::Walk& kept) {
-        const bool is_free = is_length_free(reading);
-        Readings resumed, expanded, next;
+    void fill_exits(const Parse& parse, const MaskCache::Walk& kept) {
+        const bool is_free = is_length_free(parse);
+        Parses resumed, expanded, next;
         for (unsigned byte = 0; byte < 256; ++byte) {
             if (kept.begin[byte] == kept.begin[byte + 1]) continue;
             if (expanded.empty()) {
-                state_.resume(reading, resumed);
+                state_.resume(parse, resumed);
                 state_.expand(resumed, expanded);
             }
             state_.step(expanded, static_cast<unsigned char>(byte), next);
             if (next.empty()) continue;
             Behind behind(state_, next);
             for (std::uint32_t i = kept.begin[byte]; i < kept.begin[byte + 1]; ++i)
-                if (is_free || may_leave(reading, kept.exits[i])) leave(behind, kept.exits[i]);
+                if (is_free || may_leave(parse, kept.exits[i])) leave(behind, kept.exits[i]);
         }
     }
 
     // Tokens that leave a JSON string: each tail behind a closing quote is walked once, whatever
     // the tokens say in front of it.
-    void fill_tails(const Reading& reading, const MaskCache::Walk& kept) {
-        Readings resumed, expanded, next;
-        state_.resume(reading, resumed);
+    void fill_tails(const Parse& parse, const MaskCache::Walk& kept) {
+        Parses resumed, expanded, next;
+        state_.resume(parse, resumed);
         state_.expand(resumed, expanded);
         state_.step(expanded, '"', next);
         if (next.empty()) return;
-        if (reading.leaf == Leaf::name) return fill_name_tails(reading, kept, next);
+        if (parse.leaf == Leaf::name) return fill_name_tails(parse, kept, next);
 
         const QuoteTails& tails = vocabulary_.quote_tails();
-        const bool is_free = is_length_free(reading);
+        const bool is_free = is_length_free(parse);
         const auto may_leave_at = [&](std::uint32_t quote) {
             return has_bit(kept.quotes, quote) &&
-                   (is_free || may_leave(reading, tails.quotes[quote]));
+                   (is_free || may_leave(parse, tails.quotes[quote]));
         };
         allow_tails(tails.trie.tokens_of(0), next, may_leave_at);
         walk(tails.trie, next, 1, tails.trie.nodes[0].end,
-             [&](std::uint32_t node, const Readings& at) {
+             [&](std::uint32_t node, const Parses& at) {
                  allow_tails(tails.trie.tokens_of(node), at, may_leave_at);
                  return true;
              });
@@ -337,7 +332,7 @@ class MaskFiller {
 
     // Tokens of entries that may leave where their quote stands, and then are where `at` is.
     template <typename MayLeave>
-    void allow_tails(std::span<const TokenId> entries, const Readings& at,
+    void allow_tails(std::span<const TokenId> entries, const Parses& at,
                      const MayLeave& may_leave_at) {
         if (entries.empty()) return;
         const QuoteTails& tails = vocabulary_.quote_tails();
@@ -355,7 +350,7 @@ class MaskFiller {
 
     // A name must not be a taken one, and it is remembered: tails that go on behind the next
     // member's value are followed by their own tokens.
-    void fill_name_tails(const Reading& name, const MaskCache::Walk& kept, const Readings& next) {
+    void fill_name_tails(const Parse& name, const MaskCache::Walk& kept, const Parses& next) {
         const QuoteTails& tails = vocabulary_.quote_tails();
         const TokenBits free = free_quotes(name, kept);
         const auto may_leave_at = [&](std::uint32_t quote) {
@@ -365,7 +360,7 @@ class MaskFiller {
         constexpr std::uint32_t nameless = 3;  // ": 1" knows of no other name
         allow_tails(tails.trie.tokens_of(0), next, may_leave_at);
         walk(tails.trie, next, 1, tails.trie.nodes[0].end,
-             [&](std::uint32_t node, const Readings& at) {
+             [&](std::uint32_t node, const Parses& at) {
                  const auto own = tails.trie.tokens_of(node);
                  allow_tails(own, at, may_leave_at);
                  if (tails.trie.nodes[node].depth < nameless) return true;
@@ -377,10 +372,10 @@ class MaskFiller {
     }
 
     // A token that leaves the name at its quote, byte by byte.
-    void follow(const Reading& name, const QuoteTails::Entry& entry) {
+    void follow(const Parse& name, const QuoteTails::Entry& entry) {
         const std::string_view bytes = vocabulary_.bytes(entry.token);
         const std::uint32_t exit = vocabulary_.quote_tails().quotes[entry.quote];
-        Readings at{name}, next, expanded;
+        Parses at{name}, next, expanded;
         for (std::size_t i = 0; i < bytes.size(); ++i) {
             const auto byte = static_cast<unsigned char>(bytes[i]);
             if (i + 1 < trie_.nodes[exit].depth) {
@@ -396,13 +391,13 @@ class MaskFiller {
     }
 
     // What stands between the name and this quote is its text as it is.
-    bool is_plain(const Reading& name, std::uint32_t exit) const {
+    bool is_plain(const Parse& name, std::uint32_t exit) const {
         return name.first == name.last ||
                (!trie_.nodes[exit].has_backslash && name.text.escape == 0);
     }
 
     // Where the name may end, without those places where its plain text makes it a taken one.
-    TokenBits free_quotes(const Reading& name, const MaskCache::Walk& kept) const {
+    TokenBits free_quotes(const Parse& name, const MaskCache::Walk& kept) const {
         const std::vector<std::uint32_t>& quotes = vocabulary_.quote_tails().quotes;
         TokenBits free = kept.quotes;
         for (std::uint32_t i = name.first; i < name.last && name.text.escape == 0; ++i) {
@@ -416,8 +411,8 @@ class MaskFiller {
         return free;
     }
 
-    bool is_free_by_steps(const Reading& name, std::uint32_t exit) {
-        Readings at{name}, next;
+    bool is_free_by_steps(const Parse& name, std::uint32_t exit) {
+        Parses at{name}, next;
         for (const char c : text_before(exit)) {
             state_.step(at, static_cast<unsigned char>(c), next);
             if (next.empty()) return false;
@@ -428,10 +423,8 @@ class MaskFiller {
 
     // What stands behind a text and one byte more, the same at many nodes.
     struct Behind {
-        Behind(const GrammarState& state, const Readings& at)
-            : readings(at),
-              least(state.least(at)) {}
-        const Readings& readings;
+        Behind(const GrammarState& state, const Parses& at) : parses(at), least(state.least(at)) {}
+        const Parses& parses;
         std::uint32_t least;
     };
 
@@ -440,7 +433,7 @@ class MaskFiller {
         if (!tokens.empty() && behind.least > budget_) result_.by_budget = true;
         if (behind.least <= budget_)
             for (const TokenId id : tokens) set_bit(bits_, id);
-        walk(behind.readings, exit + 1, trie_.nodes[exit].end);
+        walk(behind.parses, exit + 1, trie_.nodes[exit].end);
     }
 
     // The text in front of an exit, by itself.
@@ -450,15 +443,15 @@ class MaskFiller {
     }
 
     // By its length the text may end in front of the exit.
-    bool may_leave(const Reading& reading, std::uint32_t exit) {
+    bool may_leave(const Parse& parse, std::uint32_t exit) {
         const TokenTrie::Node& node = trie_.nodes[exit];
         const bool begins = (node.byte & 0xc0) != 0x80;
-        if (!node.has_backslash && node.code_points < 255 && reading.text.escape == 0) {
-            const std::uint64_t length = std::uint64_t{reading.code_points} + node.code_points -
+        if (!node.has_backslash && node.code_points < 255 && parse.text.escape == 0) {
+            const std::uint64_t length = std::uint64_t{parse.code_points} + node.code_points -
                                          begins;
-            return length >= reading.node->min && length <= reading.node->max;
+            return length >= parse.node->min && length <= parse.node->max;
         }
-        Readings at{reading}, next;
+        Parses at{parse}, next;
         for (const char c : text_before(exit)) {
             state_.step(at, static_cast<unsigned char>(c), next);
             if (next.empty()) return false;
@@ -486,7 +479,7 @@ class MaskFiller {
     }
 
     struct Level {
-        Readings readings, expanded;
+        Parses parses, expanded;
         bool is_expanded = false;
     };
 
