@@ -103,7 +103,7 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> ApiState::make_masks(
 namespace {
 
 // `moex`, which every dialect's body may have.
-struct OwnWishes {
+struct MoexFields {
     bool resumable = false;
     ExpertWay experts{.name = "exact", .perplexity_excess = 0.0};
     LateWish late;
@@ -162,20 +162,20 @@ LateWish read_late_wish(const OrderedJson& ours, const ApiOptions& options, bool
             .calls_max = most.is_null() ? options.late_calls_max : most.get<std::uint32_t>()};
 }
 
-Checked<OwnWishes> read_own_wishes(const OrderedJson& body, const ApiOptions& options,
-                                   bool is_stream, Dialect dialect) {
+Checked<MoexFields> read_moex_fields(const OrderedJson& body, const ApiOptions& options,
+                                     bool is_stream, Dialect dialect) {
     BodyFields fields(body);
-    OwnWishes wishes;
+    MoexFields moex_fields;
     static const OrderedJson nothing;
     const OrderedJson* const found = fields.find("moex");
     const OrderedJson& ours = found ? *found : nothing;
     if (found && !ours.is_object()) fields.wrong("moex", "an object", ours);
 
-    read_experts(fields, member(ours, "experts"), options, wishes.experts);
+    read_experts(fields, member(ours, "experts"), options, moex_fields.experts);
 
-    wishes.late = read_late_wish(ours, options, wishes.experts.name != "exact", fields);
+    moex_fields.late = read_late_wish(ours, options, moex_fields.experts.name != "exact", fields);
 
-    bool& wanted = wishes.resumable;
+    bool& wanted = moex_fields.resumable;
     if (const OrderedJson& resumable = member(ours, "resumable"); resumable.is_boolean())
         wanted = resumable.get<bool>();
     else if (!resumable.is_null())
@@ -186,17 +186,18 @@ Checked<OwnWishes> read_own_wishes(const OrderedJson& body, const ApiOptions& op
     if (wanted && streams_lines(dialect))
         fields.unsupported("moex.resumable", "lines of JSON have no numbers; events have.");
     if (fields.problem()) return *fields.problem();
-    return wishes;
+    return moex_fields;
 }
 
 }  // namespace
 
 Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const OrderedJson& body,
-                                              const ApiDoor& door,
+                                              const CompletionEndpoint& endpoint,
                                               const Responder& responder) const {
-    MOEX_OR_REFUSE(params, door.read(body, limits()));
+    MOEX_OR_REFUSE(params, endpoint.read(body, limits()));
     MOEX_ADMIT(check_model(params.model));
-    MOEX_OR_REFUSE(wishes, read_own_wishes(body, options, params.stream, responder->dialect()));
+    MOEX_OR_REFUSE(moex_fields,
+                   read_moex_fields(body, options, params.stream, responder->dialect()));
 
     ApiJobInputs inputs;
     const bool is_chat = params.is_chat;
@@ -217,15 +218,16 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     inputs.tokenizer = tokenizer;
     inputs.observer = observer;
     inputs.params = std::move(params);
-    inputs.writer = door.write(
-        {.header = make_answer_header(door.id_prefix, package->name(), package->manifest_sha256()),
+    inputs.writer = endpoint.write(
+        {.header = make_answer_header(endpoint.id_prefix, package->name(),
+                                      package->manifest_sha256()),
          .params = inputs.params,
          .body = body,
          .tokenizer = tokenizer,
          .num_choices = inputs.prompts.size() * inputs.params.n});
     inputs.stop_ids = stop_ids;
-    inputs.experts = std::move(wishes.experts);
-    inputs.late = wishes.late;
+    inputs.experts = std::move(moex_fields.experts);
+    inputs.late = moex_fields.late;
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;
@@ -240,16 +242,17 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     if (request.account)
         MOEX_ADMIT(request.account->reserve(
             tokens_max(inputs.prompts, inputs.params.n, *inputs.params.max_tokens)));
-    if (!wishes.resumable)
+    if (!moex_fields.resumable)
         return Prepared{std::make_shared<ApiJob>(std::move(inputs), responder), nullptr};
     MOEX_OR_REFUSE(stream, streams->open(request.owner, responder));
     return Prepared{std::make_shared<ApiJob>(std::move(inputs), stream), stream};
 }
 
 Checked<std::shared_ptr<EmbeddingJob>> ApiState::prepare_embedding(
-    const HttpRequest& request, const EmbeddingDoor& door, const Responder& responder) const {
+    const HttpRequest& request, const EmbeddingEndpoint& endpoint,
+    const Responder& responder) const {
     MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
-    MOEX_OR_REFUSE(params, door.read(body, package->config().vocab_size));
+    MOEX_OR_REFUSE(params, endpoint.read(body, package->config().vocab_size));
     MOEX_ADMIT(check_model(params.model));
 
     EmbeddingJobInputs inputs;
@@ -263,7 +266,7 @@ Checked<std::shared_ptr<EmbeddingJob>> ApiState::prepare_embedding(
     }
     inputs.engine = engine;
     inputs.observer = observer;
-    inputs.door = &door;
+    inputs.endpoint = &endpoint;
     inputs.model = package->name();
     inputs.client = request.client;
     inputs.base64 = params.base64;
@@ -317,23 +320,23 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
 
 Api::~Api() = default;
 
-void ApiState::run_completion(const HttpRequest& request, const ApiDoor& door,
+void ApiState::run_completion(const HttpRequest& request, const CompletionEndpoint& endpoint,
                               const Responder& responder) const {
     const auto body = parse_api_body(request.body, options.body_bytes_max);
     if (!body.ok()) return responder->refuse(body.refusal());
-    if (door.answer_empty)
-        if (const auto answer = door.answer_empty(*body))
+    if (endpoint.answer_empty)
+        if (const auto answer = endpoint.answer_empty(*body))
             return responder->respond(json_response(*answer));
 
-    const auto prepared = prepare(request, *body, door, responder);
+    const auto prepared = prepare(request, *body, endpoint, responder);
     if (!prepared.ok()) return responder->refuse(prepared.refusal());
     prepared->job->start();
     if (prepared->stream) prepared->stream->announce();
 }
 
-void ApiState::run_embedding(const HttpRequest& request, const EmbeddingDoor& door,
+void ApiState::run_embedding(const HttpRequest& request, const EmbeddingEndpoint& endpoint,
                              const Responder& responder) const {
-    auto job = prepare_embedding(request, door, responder);
+    auto job = prepare_embedding(request, endpoint, responder);
     if (!job.ok()) return responder->refuse(job.refusal());
     (*job)->start();
 }
@@ -353,17 +356,19 @@ void Api::queue(HttpRequest request, Responder responder,
     if (!queued.ok()) responder->refuse(queued.refusal());
 }
 
-void Api::queue_completion(HttpRequest request, const ApiDoor& door, Responder responder) {
+void Api::queue_completion(HttpRequest request, const CompletionEndpoint& endpoint,
+                           Responder responder) {
     queue(std::move(request), std::move(responder),
-          [&door](const ApiState& state, const HttpRequest& asked, const Responder& answers) {
-              state.run_completion(asked, door, answers);
+          [&endpoint](const ApiState& state, const HttpRequest& asked, const Responder& answers) {
+              state.run_completion(asked, endpoint, answers);
           });
 }
 
-void Api::queue_embedding(HttpRequest request, const EmbeddingDoor& door, Responder responder) {
+void Api::queue_embedding(HttpRequest request, const EmbeddingEndpoint& endpoint,
+                          Responder responder) {
     queue(std::move(request), std::move(responder),
-          [&door](const ApiState& state, const HttpRequest& asked, const Responder& answers) {
-              state.run_embedding(asked, door, answers);
+          [&endpoint](const ApiState& state, const HttpRequest& asked, const Responder& answers) {
+              state.run_embedding(asked, endpoint, answers);
           });
 }
 
@@ -380,19 +385,19 @@ void Api::queue_answer(HttpRequest request, Responder responder, Answer answer) 
 }
 
 void Api::chat(HttpRequest request, Responder responder) {
-    queue_completion(std::move(request), openai_chat_door, std::move(responder));
+    queue_completion(std::move(request), openai_chat_endpoint, std::move(responder));
 }
 
 void Api::complete(HttpRequest request, Responder responder) {
-    queue_completion(std::move(request), openai_text_door, std::move(responder));
+    queue_completion(std::move(request), openai_text_endpoint, std::move(responder));
 }
 
 void Api::respond(HttpRequest request, Responder responder) {
-    queue_completion(std::move(request), responses_door, std::move(responder));
+    queue_completion(std::move(request), responses_endpoint, std::move(responder));
 }
 
 void Api::anthropic_message(HttpRequest request, Responder responder) {
-    queue_completion(std::move(request), anthropic_door, std::move(responder));
+    queue_completion(std::move(request), anthropic_endpoint, std::move(responder));
 }
 
 void Api::anthropic_count(HttpRequest request, Responder responder) {
@@ -400,11 +405,11 @@ void Api::anthropic_count(HttpRequest request, Responder responder) {
 }
 
 void Api::ollama_chat(HttpRequest request, Responder responder) {
-    queue_completion(std::move(request), ollama_chat_door, std::move(responder));
+    queue_completion(std::move(request), ollama_chat_endpoint, std::move(responder));
 }
 
 void Api::ollama_generate(HttpRequest request, Responder responder) {
-    queue_completion(std::move(request), ollama_generate_door, std::move(responder));
+    queue_completion(std::move(request), ollama_generate_endpoint, std::move(responder));
 }
 
 void Api::ollama_show(HttpRequest request, Responder responder) {
@@ -445,11 +450,11 @@ bool Api::has_reasoning_effort() const {
 void Api::sweep_streams() { state_->streams->sweep(); }
 
 void Api::ollama_embed(HttpRequest request, Responder responder) {
-    queue_embedding(std::move(request), ollama_embedding_door, std::move(responder));
+    queue_embedding(std::move(request), ollama_embedding_endpoint, std::move(responder));
 }
 
 void Api::embed(HttpRequest request, Responder responder) {
-    queue_embedding(std::move(request), openai_embedding_door, std::move(responder));
+    queue_embedding(std::move(request), openai_embedding_endpoint, std::move(responder));
 }
 
 void Api::tokenize(HttpRequest request, Responder responder) {

@@ -19,9 +19,9 @@
 
 namespace moex {
 
-struct ApiDoor;
+struct CompletionEndpoint;
 struct ApiState;  // in api_state.h, for this room alone
-struct EmbeddingDoor;
+struct EmbeddingEndpoint;
 
 class Api {
   public:
@@ -64,8 +64,10 @@ class Api {
 
   private:
     using Answer = Checked<HttpResponse> (ApiState::*)(const HttpRequest&) const;
-    void queue_completion(HttpRequest request, const ApiDoor& door, Responder responder);
-    void queue_embedding(HttpRequest request, const EmbeddingDoor& door, Responder responder);
+    void queue_completion(HttpRequest request, const CompletionEndpoint& endpoint,
+                          Responder responder);
+    void queue_embedding(HttpRequest request, const EmbeddingEndpoint& endpoint,
+                         Responder responder);
     // `work` on a thread of the pool; not at all when the client has left meanwhile.
     void queue(HttpRequest request, Responder responder,
                std::function<void(const ApiState&, const HttpRequest&, const Responder&)> work);

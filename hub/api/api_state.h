@@ -51,18 +51,18 @@ struct ApiState {
     OrderedJson ollama_details() const;
     std::string template_source() const;
 
-    void run_completion(const HttpRequest& request, const ApiDoor& door,
+    void run_completion(const HttpRequest& request, const CompletionEndpoint& endpoint,
                         const Responder& responder) const;
     struct Prepared {
         std::shared_ptr<ApiJob> job;
         std::shared_ptr<ResumableStream> stream;  // null: it ends with its line
     };
     Checked<Prepared> prepare(const HttpRequest& request, const OrderedJson& body,
-                              const ApiDoor& door, const Responder& responder) const;
-    void run_embedding(const HttpRequest& request, const EmbeddingDoor& door,
+                              const CompletionEndpoint& endpoint, const Responder& responder) const;
+    void run_embedding(const HttpRequest& request, const EmbeddingEndpoint& endpoint,
                        const Responder& responder) const;
     Checked<std::shared_ptr<EmbeddingJob>> prepare_embedding(const HttpRequest& request,
-                                                             const EmbeddingDoor& door,
+                                                             const EmbeddingEndpoint& endpoint,
                                                              const Responder& responder) const;
     // One that will be truncated may be of any length.
     Checked<std::vector<TokenId>> encode_input(TextInput input, const char* source,

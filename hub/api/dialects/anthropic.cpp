@@ -147,6 +147,7 @@ std::unique_ptr<ReplyWriter> write(WriterInputs inputs) {
 
 }  // namespace
 
-const ApiDoor anthropic_door{.id_prefix = "msg_", .read = read_anthropic, .write = write};
+const CompletionEndpoint anthropic_endpoint{
+    .id_prefix = "msg_", .read = read_anthropic, .write = write};
 
 }  // namespace moex

@@ -8,7 +8,7 @@
 
 namespace moex {
 
-extern const ApiDoor anthropic_door;
+extern const CompletionEndpoint anthropic_endpoint;
 
 // Reads a body as one of /v1/chat/completions.
 Checked<CompletionParams> read_anthropic(const OrderedJson& body, const ParamLimits& limits);

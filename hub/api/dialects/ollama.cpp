@@ -306,10 +306,10 @@ OrderedJson write_embed(const Embeddings& embeddings) {
 
 }  // namespace
 
-const EmbeddingDoor ollama_embedding_door{.read = read_embed, .write = write_embed};
-const ApiDoor ollama_chat_door{
+const EmbeddingEndpoint ollama_embedding_endpoint{.read = read_embed, .write = write_embed};
+const CompletionEndpoint ollama_chat_endpoint{
     .read = read_chat, .write = write<true>, .answer_empty = answer_nothing<true>};
-const ApiDoor ollama_generate_door{
+const CompletionEndpoint ollama_generate_endpoint{
     .read = read_generate, .write = write<false>, .answer_empty = answer_nothing<false>};
 
 Checked<std::string> read_ollama_model(const OrderedJson& body) {

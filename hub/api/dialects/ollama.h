@@ -12,8 +12,8 @@
 
 namespace moex {
 
-extern const ApiDoor ollama_chat_door, ollama_generate_door;
-extern const EmbeddingDoor ollama_embedding_door;
+extern const CompletionEndpoint ollama_chat_endpoint, ollama_generate_endpoint;
+extern const EmbeddingEndpoint ollama_embedding_endpoint;
 
 // The `model` of a body, or `name` as older clients call it, without ":latest".
 Checked<std::string> read_ollama_model(const OrderedJson& body);

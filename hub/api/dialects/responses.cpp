@@ -241,6 +241,7 @@ std::unique_ptr<ReplyWriter> write(WriterInputs inputs) {
 
 }  // namespace
 
-const ApiDoor responses_door{.id_prefix = "resp_", .read = read_responses, .write = write};
+const CompletionEndpoint responses_endpoint{
+    .id_prefix = "resp_", .read = read_responses, .write = write};
 
 }  // namespace moex

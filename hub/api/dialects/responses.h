@@ -8,7 +8,7 @@
 
 namespace moex {
 
-extern const ApiDoor responses_door;
+extern const CompletionEndpoint responses_endpoint;
 
 // Reads a body as one of /v1/chat/completions.
 Checked<CompletionParams> read_responses(const OrderedJson& body, const ParamLimits& limits);

@@ -127,7 +127,7 @@ void EmbeddingJob::on_end(std::size_t index, const GenerationEnd& end) {
 void EmbeddingJob::finish(std::shared_ptr<HttpResponder> responder) {
     out_.took = now_steady() - inputs_.received_at;
     HttpResponse response;
-    response.body = dump_json(inputs_.door->write(out_));
+    response.body = dump_json(inputs_.endpoint->write(out_));
     if (inputs_.account)
         response.on_sent = [account = inputs_.account, tokens = out_.prompt_tokens] {
             account->count(tokens, 0);

@@ -35,16 +35,16 @@ struct Embeddings {
 };
 
 // A dialect's words for it.
-struct EmbeddingDoor {
+struct EmbeddingEndpoint {
     Checked<EmbeddingParams> (*read)(const OrderedJson& body, std::size_t vocab_size) = nullptr;
     OrderedJson (*write)(const Embeddings& embeddings) = nullptr;
 };
-extern const EmbeddingDoor openai_embedding_door;
+extern const EmbeddingEndpoint openai_embedding_endpoint;
 
 struct EmbeddingJobInputs {
     Engine* engine = nullptr;
     std::shared_ptr<const ApiObserver> observer;
-    const EmbeddingDoor* door = nullptr;
+    const EmbeddingEndpoint* endpoint = nullptr;
     std::vector<std::vector<TokenId>> prompts;
     std::string model, client;
     bool base64 = false;

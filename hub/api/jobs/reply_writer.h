@@ -103,7 +103,7 @@ struct WriterInputs {
 };
 
 // A way in: how a body is read and its answer written.
-struct ApiDoor {
+struct CompletionEndpoint {
     const char* id_prefix = "";
     Checked<CompletionParams> (*read)(const OrderedJson& body, const ParamLimits& limits) = nullptr;
     std::unique_ptr<ReplyWriter> (*write)(WriterInputs inputs) = nullptr;

@@ -67,6 +67,6 @@ OrderedJson write(const Embeddings& embeddings) {
 
 }  // namespace
 
-const EmbeddingDoor openai_embedding_door{.read = read, .write = write};
+const EmbeddingEndpoint openai_embedding_endpoint{.read = read, .write = write};
 
 }  // namespace moex

@@ -157,9 +157,9 @@ std::unique_ptr<ReplyWriter> write_openai(WriterInputs inputs) {
 
 }  // namespace
 
-const ApiDoor openai_chat_door{
+const CompletionEndpoint openai_chat_endpoint{
     .id_prefix = "chatcmpl-", .read = read_chat_params, .write = write_openai};
-const ApiDoor openai_text_door{
+const CompletionEndpoint openai_text_endpoint{
     .id_prefix = "cmpl-", .read = read_completion_params, .write = write_openai};
 
 }  // namespace moex

@@ -6,6 +6,6 @@
 
 namespace moex {
 
-extern const ApiDoor openai_chat_door, openai_text_door;
+extern const CompletionEndpoint openai_chat_endpoint, openai_text_endpoint;
 
 }  // namespace moex

@@ -155,7 +155,7 @@ TEST_F(AnthropicTest, BlocksBecomeTheMessagesOfAChat) {
 TEST_F(AnthropicTest, ThoughtsAreBlocksOfTheirOwn) {
     CompletionParams params;
     const Json body = Json::object();
-    const auto writer = anthropic_door.write({.header = {}, .params = params, .body = body});
+    const auto writer = anthropic_endpoint.write({.header = {}, .params = params, .body = body});
     const AnswerTotals totals;
     const AnswerChoice choice{.content = "Three.", .reasoning = "Easy.", .finish_reason = "stop"};
     const Json blocks = writer->whole(std::span(&choice, 1), totals)["content"];

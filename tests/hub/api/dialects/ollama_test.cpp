@@ -112,7 +112,7 @@ TEST_F(OllamaTest, CallsAreObjectsAndComeWhole) {
 TEST_F(OllamaTest, ACallIsWrittenOnceItsArgumentsAreWhole) {
     CompletionParams params;
     const Json body{{"model", "m"}};
-    const auto writer = ollama_chat_door.write({.header = {}, .params = params, .body = body});
+    const auto writer = ollama_chat_endpoint.write({.header = {}, .params = params, .body = body});
     EXPECT_TRUE(writer->call(0, {.name = "add"}, "abcdefghi").empty());
     EXPECT_TRUE(writer->call(0, {.arguments = "{\"a\": "}, "").empty());
     EXPECT_TRUE(writer->call(0, {.arguments = "1}"}, "").empty());

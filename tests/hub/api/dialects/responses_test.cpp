@@ -164,7 +164,7 @@ TEST_F(ResponsesTest, WhatWouldNeedAStoreIsRefusedByName) {
 TEST_F(ResponsesTest, AFailureOfAStreamIsItsLastEvent) {
     CompletionParams params;
     const Json body = Json::object();
-    const auto writer = responses_door.write(
+    const auto writer = responses_endpoint.write(
         {.header = {.id = "resp_x"}, .params = params, .body = body});
     const auto events = writer->fail({503, "No worker.", "unavailable", ""});
     ASSERT_EQ(events.size(), 1u);
