@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-// What one repaint of a streaming answer costs in a real Chromium: the whole answer made anew at each frame, as the
-// page did once, beside the tail alone, as it does now. For an answer of each size: the median over repaints that each
-// add one word.
+// Measures one repaint of a streaming answer in a real Chromium: rendering the whole answer at each frame, as the page
+// once did, beside rendering the tail alone, as it does now. Each row is an answer size; times are medians over
+// repaints that add one word each.
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/chat_render_bench.mjs [repaints]      default 60
 // Prints one CSV row per size: answer_kb, whole_ms, whole_p90_ms, tail_ms, tail_p90_ms.
 import { Hub } from "../tests/browser/support/hub.mjs";
@@ -10,7 +10,7 @@ import { launch } from "../tests/browser/support/tab.mjs";
 const repaints = Number(process.argv[2] ?? 60);
 const sizes_kb = [4, 20, 40, 80];
 
-// Runs in the page. Style and layout are forced inside the figure: a repaint is paid for when it is on the screen.
+// Runs in the page. The measured time includes style and layout, since a repaint ends on the screen.
 async function measure([size_kb, count]) {
   const { MarkdownView, renderMarkdown } = await import("/js/chat/markdown.js");
   const sentence = (i) => `Sentence ${i} with *some* words, \`code\` and a [link](https://example.org/${i}). `;

@@ -1,9 +1,9 @@
-// Two programs on one machine in turns, so that what else the machine does meets both: decode, prefill, pack, dispatch
-// and the round through a native worker.
+// Runs two builds alternately on one machine, so that other load affects both: decode, prefill, pack, dispatch, and the
+// round through a native worker.
 //   node bench/compare.mjs BUILD_BEFORE BUILD_AFTER [--turns N] [--only decode,dispatch,pack,round]
 //                          [--shape NAME] [--threads N] [--megabytes N]
-// Each build folder holds decode_bench, dispatch_bench, pack_bench, moex-hub and moex-worker; what a folder lacks is
-// said on stderr and left out.
+// Each build folder holds decode_bench, dispatch_bench, pack_bench, moex-hub and moex-worker. A missing program is
+// reported on stderr, and its rows are left out.
 // CSV: bench, condition, measure, before and after (medians of the turns), and speedup: above 1 the second program is
 // faster; the median, lowest and highest of the turns' own ratios.
 // example: node bench/compare.mjs ../base/build build --turns 5
@@ -62,10 +62,10 @@ const benches = {
   },
 };
 
-// The cells of one line; a quoted one may hold commas.
+// Splits a line into cells; a quoted cell may hold commas.
 const cells = (line) => line.split(/,(?=(?:[^"]*"[^"]*")*[^"]*$)/);
 
-// The CSV that one bench prints, as objects; blank lines and comments are skipped.
+// Parses a bench's CSV into objects; blank lines and comments are skipped.
 function runBench(bench, build) {
   const [program, ...args] = bench.command(build);
   return new Promise((done, fail) => {
@@ -125,7 +125,7 @@ for (const name of options.only.split(",")) {
 
   const turns = [];
   for (let turn = 0; turn < Number(options.turns); turn += 1) {
-    // Who goes first changes, so that neither always meets the warmer machine.
+    // The first build alternates, so that neither always runs on the warmer machine.
     const order = turn % 2 === 0 ? ["before", "after"] : ["after", "before"];
     const rows = {};
     for (const side of order) rows[side] = await runBench(bench, builds[side === "before" ? 0 : 1]);

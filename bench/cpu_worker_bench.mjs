@@ -1,8 +1,8 @@
-// What a worker on the processor costs: the same chat through a hub's own local backend and through a hub that has one
-// such worker over loopback, in turns, on a quiet machine and beside foreign busy tasks.
+// Measures the cost of a worker on the processor: the same chat through a hub's local backend and through a hub with
+// one such worker over loopback, alternately, on a quiet machine and beside busy tasks.
 //   node bench/cpu_worker_bench.mjs [--shape NAME | --model DIR] [--tokens N] [--repeats N] [--busy N] [--header]
 // MOEX_BUILD: build folder [build]. CSV: see `columns`; tok/s are medians of decoding, `of_local` is the median of the
-// ratios to the local run just before it, kB what both ends sent for a token.
+// ratios to the local run just before, kB is the traffic of both directions per token.
 // example: node bench/cpu_worker_bench.mjs --shape bench-moe --busy 7 --header
 import { spawn } from "node:child_process";
 import { rmSync, mkdtempSync } from "node:fs";
@@ -27,7 +27,7 @@ if (options.shape) {
   if (made.code !== 0) throw new Error(made.stderr);
 }
 
-// A hub and, but for `local`, its one worker.
+// Starts a hub and, except for `local`, its one worker.
 async function begin(experts, wire) {
   const remote = experts === "worker";
   const hub = await Hub.start(["--model", options.model, "--local-fallback", remote ? "off" : "on", "--replicas", "1",
@@ -55,7 +55,7 @@ const sent = async ({ hub }) => {
   return calls.bytes_sent + calls.bytes_received;
 };
 
-// Every setup once, one after the other, as often as asked.
+// Runs every setup once, one after the other, `repeats` times.
 async function turns(setups, when) {
   for (let repeat = 0; repeat < Number(options.repeats); repeat += 1) {
     for (const setup of setups) {
@@ -66,7 +66,7 @@ async function turns(setups, when) {
   }
 }
 
-// Of decoding alone: what the prompt and its first token put on the wire is taken away.
+// Counts the traffic of decoding alone: the bytes of the prompt and of its first token are subtracted.
 async function bytesPerToken(setup) {
   const start = await sent(setup);
   const one = await complete(setup, 1000, 1);
@@ -92,7 +92,7 @@ try {
   for (const [experts, wire] of [["local", "f16"], ["worker", "f16"], ["worker", "int8"]])
     setups.push(await begin(experts, wire));
   for (const setup of setups) {
-    await complete(setup, 9999, 8);                              // warm
+    await complete(setup, 9999, 8);                              // warm-up
     setup.bytes = await bytesPerToken(setup);
   }
 

@@ -1,4 +1,4 @@
-// Decode and prefill on the local backend: how far from what the memory allows.
+// Measures decode and prefill on the local backend beside the bound that memory bandwidth sets.
 //   decode_bench [--shape NAME | --model DIR] [--threads N] [--tokens N] [--repeats N]
 //                [--arithmetic exact|int8|both] [--kv-dtype f32|f16|int8] [--hub-dtype
 //                int8|int6|int4]
@@ -6,15 +6,18 @@
 //   NAME: bench-moe, demo, tiny, qwen3-30b-a3b, paper
 // CSV: shape, arithmetic, threads, phase, rows per step, tok/s median, p99 ms per step, bytes of
 // weights moved per step, bound tok/s at the measured bandwidth, CPU ms of a step (mean of the
-// faster three quarters, all threads). Default: int8; `both` takes turns, phase by phase, so that a
-// noisy machine wrongs neither. With --context: one sequence that decodes behind so many tokens,
-// and nothing else. With --users: so many sequences that decode, and nothing else. With --ranges:
-// into how many ranges a thread's share of a loop is cut, one after the other in turns; then the
-// CSV has the ratio of each turn's medians instead (the first over the others: above 1 the others
-// are faster), and its median. With --away-us: experts are elsewhere and answer zeros so many
-// microseconds after they were asked; CSV: shape, threads, users, away_us, and what a layer takes
-// of the hub's own, the head apart, in microseconds: median and p99 of the steps. example:
-// decode_bench --shape bench-moe --threads 2
+// faster three quarters, all threads).
+// --arithmetic: int8 by default; `both` alternates phase by phase, so that noise of the machine
+// affects both alike.
+// --context: one sequence decodes behind `TOKENS` tokens, and nothing else runs.
+// --users: `N` sequences decode, and nothing else runs.
+// --ranges: the numbers of ranges that a thread's share of a loop is cut into, measured
+// alternately. The CSV then has the ratio of each turn's medians (the first number over the others:
+// above 1 the others are faster) and the median of these ratios.
+// --away-us: a remote backend answers zeros `N` microseconds after each request. CSV: shape,
+// threads, users, away_us, and the hub's own time for a layer without the LM head, in microseconds:
+// median and p99 of the steps.
+// example: decode_bench --shape bench-moe --threads 2
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,15 +42,15 @@ namespace {
 
 double seconds_since(TimePoint started) { return to_ms(now_steady() - started) / 1000; }
 
-// Of all threads since the process began.
+// CPU time of all threads since the process began.
 double cpu_seconds() {
     timespec now{};
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Experts elsewhere: a round lasts its time, whatever is asked. Its waiter looks for the answer as
-// a hub does whose workers are near.
+// A backend of remote experts: each round lasts a fixed time, whatever it requests. The waiting
+// thread polls for the answer, as a hub with nearby workers does.
 class AwayExperts : public ExpertBackend {
   public:
     explicit AwayExperts(Duration away) : away_(away) {}
@@ -70,7 +73,7 @@ class AwayExperts : public ExpertBackend {
     Duration away_;
 };
 
-// What a step took, by the clock and of the processor.
+// Wall time and CPU time of one step.
 struct StepTimes {
     std::vector<double> seconds, cpu_seconds;
 
@@ -78,14 +81,14 @@ struct StepTimes {
         seconds.push_back(seconds_since(started));
         cpu_seconds.push_back(moex::cpu_seconds() - cpu_started);
     }
-    // The steps from `first` on.
+    // Returns the steps from index `first` on.
     void append(const StepTimes& from, std::size_t first) {
         const auto at = static_cast<std::ptrdiff_t>(first);
         seconds.insert(seconds.end(), from.seconds.begin() + at, from.seconds.end());
         cpu_seconds.insert(cpu_seconds.end(), from.cpu_seconds.begin() + at,
                            from.cpu_seconds.end());
     }
-    void sort() {  // by the clock, whole steps
+    void sort() {  // by wall time
         std::vector<std::size_t> order(size());
         std::iota(order.begin(), order.end(), std::size_t{0});
         std::sort(order.begin(), order.end(),
@@ -100,8 +103,9 @@ struct StepTimes {
     std::size_t size() const { return seconds.size(); }
     double median() const { return seconds[size() / 2]; }
     double p99() const { return seconds[size() * 99 / 100]; }
-    // Of a single step it says little, since the system counts another core's thread at its ticks;
-    // of the faster three quarters, since the others also pack experts that nobody met before.
+    // The CPU time of a single step is coarse, since the system accounts threads of other cores at
+    // its ticks. The mean is over the faster three quarters, since the slower steps also pack
+    // experts that are used for the first time.
     double cpu_mean() const {
         const std::size_t count = std::max<std::size_t>(size() * 3 / 4, 1);
         return std::accumulate(cpu_seconds.begin(),
@@ -110,7 +114,7 @@ struct StepTimes {
     }
 };
 
-// Bytes per second of reading by all threads: what a decode step cannot pass.
+// Bytes per second that all threads read: the upper bound of a decode step.
 double memory_bandwidth(ThreadPool& threads) {
     std::vector<float> data(std::size_t{64} << 20, 1.0f);
     const float one = 1.0f;
@@ -131,15 +135,15 @@ double memory_bandwidth(ThreadPool& threads) {
     return best;
 }
 
-// Weights that one token meets, as they lie in memory.
+// Bytes of the weights that one token reads, as they are stored in memory.
 double bytes_per_token(const ModelPackage& package, Arithmetic arithmetic, PackedDtype hub_dtype) {
     const ModelConfig& c = package.config();
     const double q = double{1} * c.num_heads * c.head_dim,
                  kv = double{1} * c.num_kv_heads * c.head_dim;
 
-    // int8: a byte, and 4 of scale for each group of 128; the router stays bf16.
-    // int6: three quarters, and 2 of scale for each 64, 32 in the LM head; int4: half a byte, and 4
-    // of scale and zero for each 32; the LM head is that of int6.
+    // int8: one byte a weight, and 4 bytes of scale for each group of 128; the router stays bf16.
+    // int6: three quarters of a byte, and 2 bytes of scale for each group of 64, 32 in the LM head.
+    // int4: half a byte, and 4 bytes of scale and zero for each group of 32; the LM head is int6.
     double head = 2, hub = 2;
     if (arithmetic == Arithmetic::int8) {
         head = hub_dtype == PackedDtype::int8 ? 1 + 4.0 / 128 : 0.75 + 2.0 / 32;
@@ -160,7 +164,7 @@ double bytes_per_token(const ModelPackage& package, Arithmetic arithmetic, Packe
     return bytes;
 }
 
-// One arithmetic and what it needs; the two take turns.
+// One arithmetic with its model and engine; the two arithmetics alternate.
 struct Variant {
     Arithmetic arithmetic = Arithmetic::exact;
     std::unique_ptr<Decoder> decoder;
@@ -196,13 +200,13 @@ struct Bench {
         }
     }
 
-    // `num_sequences` sequences decode side by side.
+    // Decodes `num_sequences` sequences in one batch.
     void decode(std::uint32_t num_sequences, std::uint32_t num_tokens, std::uint32_t repeats) {
         for (std::uint32_t repeat = 0; repeat < repeats; ++repeat)
             for (Variant& variant : variants) {
                 const StepTimes times = decode_once(variant, num_sequences,
                                                     std::max(4u, num_tokens / repeats));
-                // The first steps also page the map in.
+                // The first steps also read the mapped file in.
                 variant.steps.append(times, times.size() / 4);
             }
         print("decode", num_sequences);
@@ -241,7 +245,7 @@ struct Bench {
         return times;
     }
 
-    // One sequence behind `context` tokens.
+    // Decodes one sequence behind `context` tokens.
     void decode_behind(std::uint32_t context, std::uint32_t num_tokens) {
         for (Variant& variant : variants) {
             KvCache cache(package.config(), {16, (context + num_tokens) / 16 + 2, kv_dtype});
@@ -268,7 +272,7 @@ struct Bench {
         print(("decode behind " + std::to_string(context)).c_str(), 1);
     }
 
-    // The same loops cut differently, in turns.
+    // Measures the same loops with each number of ranges, alternately.
     void compare_ranges(std::span<const std::size_t> ranges, std::uint32_t num_sequences,
                         std::uint32_t num_tokens, std::uint32_t repeats) {
         std::vector<std::vector<double>> ratios(ranges.size());
@@ -296,7 +300,7 @@ struct Bench {
         }
     }
 
-    // The hub's own part of a layer while experts are elsewhere.
+    // Measures the hub's own part of a layer while the experts are remote.
     void decode_away(std::uint32_t num_sequences, std::uint32_t num_tokens, std::uint32_t away_us) {
         const ModelConfig& config = package.config();
         AwayExperts experts{std::chrono::microseconds(away_us)};

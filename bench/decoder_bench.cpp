@@ -1,15 +1,17 @@
-// A whole model on one GPU, with random weights: how long a token takes, and where the time goes.
+// Measures the time of a token of a whole model on one GPU, with random weights, and its parts.
 //   decoder_bench [--device NAME] [--shapes NAME,...|all] [--weights int4|bf16|f32|mixed,...]
 //                 [--fetch I,...] [--tokens N] [--turns N] [--context N] [--prompt N]
 //                 [--kernels on|off] [--kv f32|f16|u8] [--ablation on|off] [--spread on|off]
 // CSV: what, shape, weights, fetch, tokens, ms_token, tok_s, ms_least, ms_most, prep_ms, issue_ms,
-// exec_ms, fetch_ms, model_ms, utilisation, dispatches, created, mb, gb_s. What they are:
-// web-worker/decoder/decoder_timing.h; /bench.html measures the same in a tab.
-// --ablation on makes everything anew in every step, too: a matter of WebGPU, where that is cheap
-// enough to be what others do. Here it waits for the GPU each time.
-// --spread: a row alone over more lanes (GpuDecoderOptions); on where the GPU is hardware.
-// weights: int4 is everything in groups of 32; bf16 and f32 everything; mixed is a package's: bf16
-// and, for experts, INT4. A software rasteriser is asked for less: it shows that the program works.
+// exec_ms, fetch_ms, model_ms, utilisation, dispatches, created, mb, gb_s. The columns are
+// explained in web-worker/decoder/decoder_timing.h; /bench.html measures the same in a tab.
+// --ablation on: also measures steps that create all buffers and bind groups anew. Other WebGPU
+// programs do this, since it is cheap there. Here each creation waits for the GPU.
+// --spread: computes a single row over more lanes (GpuDecoderOptions); on by default where the GPU
+// is hardware.
+// weights: int4, bf16 and f32 apply to all matrices (int4 in groups of 32); mixed is that of a
+// package: INT4 experts, and bf16 for the rest. A software rasteriser gets less work, which shows
+// that the program works.
 // example: decoder_bench --shapes qwen2-1.5b,qwen3-30b-a3b --weights int4 --fetch 1,8,32
 #include <chrono>
 #include <cstdio>

@@ -1,11 +1,11 @@
-// A line to a port of this machine that is as long as one wants, to a tenth of a millisecond: what
-// a bench puts between a hub and its workers. Every piece, and each end, comes half of the round
-// trip later on the other side.
+// A proxy to a port of this machine that delays both directions by half of a given round trip time,
+// exact to a tenth of a millisecond. Benches put it between a hub and its workers. The end of a
+// connection is delayed like its data.
 //   build/delay_line --port N --rtt-ms X      prints its own port, then serves until its input ends
-// A program of its own: timers of node come up to a millisecond late, and wait for whatever else
-// the bench does. A piece's time begins when the kernel had it, not when this program woke, and the
-// last tenths of a millisecond before one is due are not slept: a sleeper is late by some 50 us,
-// twice a round trip.
+// The proxy is a program of its own, since timers of node fire up to a millisecond late and wait
+// for other work of the bench. The delay of a chunk begins when the kernel received it, not when
+// this program woke. The last tenths of a millisecond before a chunk is due are polled, not slept:
+// a sleeping thread wakes about 50 us late, twice a round trip.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -32,24 +32,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What was read on one side and is due on the other.
+// Bytes that were read on one side and are due on the other.
 struct Piece {
     Clock::time_point due;
-    std::vector<char> bytes;  // none: the end
+    std::vector<char> bytes;  // empty: the end of the stream
     std::size_t sent = 0;
 };
 struct Direction {
     int from = -1, to = -1;
     std::deque<Piece> pieces;
-    bool is_over = false;   // nothing more is read
-    bool is_stuck = false;  // the other side takes nothing just now
+    bool is_over = false;   // the stream has ended, nothing more is read
+    bool is_stuck = false;  // the other side's send buffer is full
 };
 struct Connection {
     std::array<Direction, 2> directions;
     bool is_closed = false;
 };
 
-// Before a piece is due nothing is slept for so long.
+// For this long before a chunk is due the program polls instead of sleeping.
 constexpr auto looks_for = std::chrono::microseconds(200);
 
 void prepare(int socket) {
@@ -67,7 +67,7 @@ sockaddr_in loopback(std::uint16_t port) {
     return address;
 }
 
-// How long ago the kernel had the bytes of `message`; none where it does not say.
+// Returns the time since the kernel received the bytes of `message`; none without a timestamp.
 Clock::duration age_of(msghdr& message) {
     for (cmsghdr* part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_TIMESTAMPNS) continue;
@@ -98,7 +98,7 @@ void read_from(Direction& direction, Clock::duration half) {
     if (count > 0) direction.pieces.back().bytes.assign(buffer.data(), buffer.data() + count);
 }
 
-// False once the connection is over.
+// Returns false once the connection has ended.
 bool send_due(Direction& direction, Clock::time_point now) {
     while (!direction.pieces.empty() && direction.pieces.front().due <= now) {
         Piece& piece = direction.pieces.front();
@@ -159,14 +159,14 @@ class Line {
     }
 
   private:
-    // Until something can be read or is due; false when the input has ended.
+    // Waits until a socket is readable or a chunk is due. Returns false at the end of the input.
     bool wait() {
         polled_ = {{STDIN_FILENO, POLLIN, 0}, {listener_, POLLIN, 0}};
         Clock::time_point next = Clock::time_point::max();
         for (Connection& one : connections_)
             for (std::size_t i = 0; i < 2; ++i) {
                 Direction& direction = one.directions[i];
-                // Of the socket that this one reads the other direction writes.
+                // This direction reads the socket that the other direction writes.
                 const bool writes = one.directions[1 - i].is_stuck;
                 polled_.push_back(
                     {direction.from,
@@ -222,7 +222,7 @@ int main(int count, char** arguments) {
         std::fprintf(stderr, "usage: delay_line --port N --rtt-ms X\n");
         return 2;
     }
-    prctl(PR_SET_TIMERSLACK, 1UL);  // by default a timer comes 50 us late
+    prctl(PR_SET_TIMERSLACK, 1UL);  // by default a timer fires 50 us late
     std::signal(SIGPIPE, SIG_IGN);
     Line(static_cast<std::uint16_t>(port), rtt_ms).run();
     return 0;

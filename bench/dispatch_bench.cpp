@@ -1,11 +1,12 @@
-// The hub's own cost of one grouped round, without network and without the worker's time. CPU time
-// of the thread, so that a machine that is busy elsewhere shows in caches only.
+// Measures the hub's own cost of one grouped round, without network and worker time. Times are CPU
+// time of the thread, so that other load of the machine shows in cache misses only.
 // CSV: what, workers, rows, experts, hidden, median_us, p99_us, bound_us, groups, connections_us,
-// engine_us. The first times are the strand's, on_round to RoundDone; `connections_us` is what all
-// connections' threads decode and measure together, `engine_us` what the engine's encodes and adds
-// up. `experts` are those of all rows together: 8 fixed ones, or any of the layer's 128, each row
-// its own 8. The goal is 20 us of the strand for 8 experts, 64 rows and 1,000 workers, 60 us for
-// any experts (20 us for one row), and 5 ms for a join.
+// engine_us. The first times are the strand's, from on_round to RoundDone. `connections_us` is the
+// time in which all connections' threads together decode and measure answers; `engine_us` is the
+// time in which the engine's thread encodes rows and adds answers up. `experts` counts the experts
+// of all rows: 8 fixed experts, or any of the layer's 128, with 8 of its own for each row. The goal
+// is 20 us of the strand for 8 experts, 64 rows and 1,000 workers, 60 us for any experts (20 us for
+// one row), and 5 ms for a join.
 // example: dispatch_bench       all rows; dispatch_bench 6 20000: the sixth alone, for a profile
 #include <algorithm>
 #include <cstdio>
@@ -41,7 +42,7 @@ SwarmOptions options_of(std::uint32_t num_workers, std::uint32_t hidden) {
     return options;
 }
 
-// A swarm of workers that take no time.
+// A swarm of workers that answer at once.
 class RoundBench {
   public:
     RoundBench(std::uint32_t num_workers, std::uint32_t hidden)
@@ -49,16 +50,16 @@ class RoundBench {
           core_(options_),
           hidden_(hidden) {
         for (std::uint32_t i = 0; i < num_workers; ++i) join(i);
-        // Nobody loads before all are there: shares move freely until then.
+        // No worker loads experts before all have joined: shares of experts move freely until then.
         for (const auto& [worker, units] : told_)
             core_.on_frame(now_, worker, encode_ready({units.begin(), units.end()}), actions_);
         actions_.clear();
     }
 
-    // In microseconds, of each worker in the order of its coming: HELLO to ASSIGN.
+    // Microseconds from HELLO to ASSIGN of each worker, in the order in which the workers joined.
     const std::vector<double>& join_times() const { return join_times_; }
 
-    // In microseconds, sorted. `any_expert`: each row has its own.
+    // Times of rounds in microseconds, sorted. With `any_expert` each row has experts of its own.
     std::vector<double> rounds(std::uint32_t num_rows, int num_rounds, bool any_expert) {
         const std::vector<float> x(std::size_t{num_rows} * hidden_, 0.25f);
         y_.resize(x.size());
@@ -89,8 +90,8 @@ class RoundBench {
         return times;
     }
 
-    // Medians of the rounds before: what the connections' threads do for a round together, the
-    // gathering of rows not counted, and what the engine's does.
+    // Medians of the last rounds: the time of all connections' threads for one round, without the
+    // gathering of rows, and the time of the engine's thread.
     double connections_us() const { return median(connections_); }
     double engine_us() const { return median(engine_); }
 
@@ -111,7 +112,7 @@ class RoundBench {
         const WorkerId id = core_.on_connect(
             now_, text("10.", number / 250, '.', number % 250, ".1"), false, actions_);
         Hello hello;
-        // so that every layer has its holders
+        // Every layer gets holders of its experts.
         hello.device.budget_bytes = std::max<std::uint64_t>(
                                         400, 3 * num_layers * num_experts / options_.workers_max) *
                                     blob_bytes;
@@ -139,7 +140,7 @@ class RoundBench {
         }
     }
 
-    // The hub's own time, without what the workers need for their answers.
+    // Returns the hub's own time, without the time that the workers need for their answers.
     double round(const ExpertBatch& batch) {
         now_ += 1ms;
         const double given = cpu_us();
@@ -171,7 +172,7 @@ class RoundBench {
         return spent;
     }
 
-    // Lest a long run be of workers that have fallen silent.
+    // Heartbeats are answered, since the workers of a long run would otherwise count as silent.
     void echo_heartbeats() {
         Replies echoes;
         for (SwarmAction& action : actions_)
@@ -183,7 +184,7 @@ class RoundBench {
         actions_.clear();
     }
 
-    // What workers say to the groups that were sent.
+    // Makes the answers of the workers to the groups that were sent.
     Replies answers() {
         Replies replies;
         for (SwarmAction& action : actions_) {
@@ -245,7 +246,7 @@ int main(int argc, char** argv) {
                     bench.groups_per_round(), bench.connections_us(), bench.engine_us());
         if (workers < 1000 || any_expert) continue;
 
-        // The last 100 joins of a full swarm; the slowest of all is among the first.
+        // The last 100 joins are those of a full swarm. The slowest join is among the first.
         const std::vector<double>& joins = bench.join_times();
         std::vector<double> last(joins.end() - 100, joins.end());
         std::sort(last.begin(), last.end());

@@ -1,10 +1,10 @@
-// What one client that stays just inside every limit costs the others: ordinary chats of several
-// users, alone and beside it.
+// Measures how much one client that stays just inside every limit slows the others: ordinary chats of several users,
+// alone and beside that client.
 //   node bench/fairness_bench.mjs [--users N] [--seconds S] [--pause MS] [--model DIR] [--header]
-// MOEX_HUB: the program [build/moex-hub]. The hub stands behind a proxy on loopback (--trusted-proxy), so that
-// each client has an address of its own and the limits of strangers. The greedy one sends one of five bodies of
-// a megabyte as fast as it is let to, from a process of its own, which runs as this file with `--press URL BODY
-// SECONDS`: it comes back when Retry-After says so. Users chat for 8 tokens, then pause.
+// MOEX_HUB: the program [build/moex-hub]. The hub runs behind a proxy on loopback (--trusted-proxy), so that each
+// client has an address of its own and the limits of remote clients. The greedy client sends one of five bodies of a
+// megabyte as fast as the hub accepts it, and retries when Retry-After allows. It is a process of its own, which runs
+// this file with `--press URL BODY SECONDS`. Users chat for 8 tokens, then pause.
 // CSV: see `columns`. ratio: p99 beside the greedy client over p99 alone, both measured in this run; the goal is 2.
 // example: node bench/fairness_bench.mjs --seconds 20 --header
 import { spawn } from 'node:child_process';
@@ -37,7 +37,7 @@ const bodies = {
     stop: ['a', 'b', 'c', 'd'].map((c) => c.repeat(1024)) })],
 };
 
-// One POST as the client of an address: { status, retry_s }.
+// Sends one POST as the client of an address. Resolves to { status, retry_s }.
 const agent = new Agent({ keepAlive: true });
 function post(url, address, path, body) {
   return new Promise((resolve, reject) => {
@@ -67,7 +67,7 @@ async function chatUntil(hub, address, until, took) {
   }
 }
 
-// Four requests in flight; told to wait, it waits no longer than it must.
+// Keeps four requests in flight. After a 429 it waits exactly as long as Retry-After says.
 async function pressUntil(url, [path, body], until) {
   const counts = { taken: 0, refused: 0 };
   const press = async () => {
@@ -82,7 +82,7 @@ async function pressUntil(url, [path, body], until) {
   return counts;
 }
 
-// The same from a process of its own: what it sends and reads is not taken from the users' time.
+// Runs press() in a process of its own, so that its traffic does not take the users' event loop.
 async function pressApart(url, name, seconds) {
   const child = spawn(process.execPath, [fileURLToPath(import.meta.url), '--press', url, name, String(seconds)],
     { stdio: ['ignore', 'pipe', 'inherit'] });
@@ -121,7 +121,7 @@ for (const name of Object.keys(bodies)) {
   const hub = await startHub(['--trusted-proxy', '127.0.0.1', '--backend', 'local', '--log-level', 'error'],
     { MOEX_API_KEY: key });
   try {
-    await post(hub.url, '198.51.100.1', '/v1/chat/completions', chat([user('Hi')]));   // warm
+    await post(hub.url, '198.51.100.1', '/v1/chat/completions', chat([user('Hi')]));   // warm-up
     const alone = await measure(hub, null);
     const beside = await measure(hub, name);
     worst = Math.max(worst, beside.p99 / alone.p99);

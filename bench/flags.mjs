@@ -1,8 +1,8 @@
-// The flags of a bench: `--NAME VALUE` for each name of its options, and --header, which prints the names of the
-// columns.
+// Parses the flags of a bench: `--NAME VALUE` for each name of its options, and --header, which prints the column
+// names.
 
-// Sets what is given in `options` ({name: default}) and tells whether --header is. One that nobody knows ends the
-// program with 2 and says where the flags are described.
+// Sets the given values in `options` ({name: default}). Returns true if --header was given. An unknown flag ends the
+// program with exit code 2 and a sentence that names the file with the description.
 export function readFlags(bench, options, args = process.argv.slice(2)) {
   let with_header = false;
   for (let i = 0; i < args.length; i += 1) {

@@ -1,32 +1,32 @@
-// A round inside a native worker: how far from what the GPU's memory allows, and where the rest
-// goes.
+// Measures a round inside a native worker beside the bound that the GPU's memory bandwidth sets,
+// and the parts of its time.
 //   kernel_bench [--device NAME] [--shape qwen3-30b-a3b|paper|demo] [--layers N] [--experts N]
 //                [--rounds N] [--pause US] [--robust on|off|unless-checked]
 //                [--kernels lanes|threads] [--check FILE] [--link on]
 // CSV: what, shape, slots, rows, routing, p10_us, p50_us, p99_us, gpu_us, dispatches, mb, gb_s.
-//   empty_round  one empty kernel, submitted and read back: what nothing costs
+//   empty_round  one empty kernel, submitted and read back: the fixed cost of a round
 //   upload       `rows` experts from this machine's memory to the GPU's, through staging memory;
-//                the one submission's end awaited
-//   transfer     the same by the GPU itself, from pages that it was told of, as experts on demand
-//                come; none where it cannot. transfer_beside: while it copies 2 GB of its own
-//                memory
-//   transfer_ahead  one that is waited for, behind 63 that are only foreseen
-//   transfer_call  what one copy's beginning takes of the thread that asks for it
+//                waits for the end of the one submission
+//   transfer     the same copy by the GPU itself, from imported host pages, as for experts on
+//                demand; absent where the GPU cannot import pages. transfer_beside: while the GPU
+//                copies 2 GB of its own memory
+//   transfer_ahead  one expert that a call waits for, queued behind 63 prefetched experts
+//   transfer_call  CPU time of the thread that requests a copy, for one request
 //   row_round    4 KB written and submitted, 4 bytes read back; row_round_beside: while experts
-//                come all the time. --link on: upload and these, nothing else
-//   read         a kernel that only reads: gb_s is the bound of the others
+//                are copied all the time. --link on: measures upload and these rows alone
+//   read         a kernel that only reads: its gb_s is the bound of the other rows
 //   round        frame to frame (decoded group in, checked bytes out); gpu_us and dispatches are
-//                of one round, mb the weights that it must read once, gb_s what that comes to
+//                of one round, mb is the size of the weights that it must read once, gb_s the rate
 //   gate_up, silu_mul, down, total, readback: the published kernels, one expert; page_round and
-//                group_...: a round of 8 experts and its kernels. The same rows as /bench.html, so
-//                that the two divide
-// slots: experts lie in the arenas by layer, or in the order of their hashes. routing: all rows
-// ask the same 8 experts, or each row 8 of its own. gpu_us is a slope: rounds of several layers,
-// repeated within one submission.
-// A software rasteriser is asked for less: it shows that the program works.
-// --check FILE: what an earlier run printed, below a comment "# Machine: ADAPTER". On that adapter
-// it exits with 1 when a round has fallen under half of its recorded share of the bandwidth that
-// its own run measured; on any other it says so and passes.
+//                group_...: a round of 8 experts and its kernels. /bench.html prints the same rows,
+//                so that the two can be divided
+// slots: experts are stored in the arenas by layer, or in the order of their hashes. routing: all
+// rows use the same 8 experts, or each row 8 of its own. gpu_us is a slope over rounds of several
+// layers, repeated within one submission.
+// A software rasteriser gets less work, which shows that the program works.
+// --check FILE: FILE is the output of an earlier run, below a comment "# Machine: ADAPTER". On that
+// adapter the bench exits with 1 when a round reaches less than half of its recorded share of the
+// bandwidth, each measured in its own run. On another adapter it prints that and passes.
 // example: kernel_bench --layers 48 --rounds 960
 #include <algorithm>
 #include <chrono>
@@ -69,7 +69,7 @@ double quantile(std::vector<double> values, double share) {
 struct Options {
     std::string device, shape = "qwen3-30b-a3b";
     std::uint32_t layers = 48, experts = 128, rounds = 480;
-    int pause_us = 0;  // between rounds, as a decode loop has it
+    int pause_us = 0;  // pause between rounds, as in a decode loop
     bool link_only = false;
     std::string check_file;
     gpu::RobustAccess robust_access = gpu::RobustAccess::unless_checked;
@@ -89,13 +89,13 @@ void must(const Status& status) {
     if (!status.ok()) fail(status.error().message);
 }
 
-// Rounds as shares of the bandwidth of their run, by "shape,slots,rows,routing".
+// The rate of each round over the bandwidth of its run, by "shape,slots,rows,routing".
 struct Shares {
     std::string machine;
     std::map<std::string, double> of_round;
 };
 
-// Reads what this program printed; the bandwidth stands before the rounds.
+// Reads the output of this program; the row of the bandwidth precedes the rounds.
 Shares read_shares(const std::string& path) {
     std::ifstream in(path);
     if (!in) fail("cannot read " + path);
@@ -116,7 +116,7 @@ Shares read_shares(const std::string& path) {
     return shares;
 }
 
-// A group as a frame of the hub decodes to it.
+// Builds a group as it is decoded from a frame of the hub.
 struct Group {
     Bytes x;
     GroupDispatchView view;
@@ -183,7 +183,7 @@ class Bench {
         rounds("hash", true);
     }
 
-    // Whether no round has fallen under half of what `recorded` says of it.
+    // Returns true if every round reaches at least half of its share in `recorded`.
     bool holds_against(const Shares& recorded) const {
         const std::string& here = device_.adapter().description;
         if (recorded.machine.find(here.substr(0, here.find(','))) == std::string::npos) {
@@ -213,7 +213,7 @@ class Bench {
         return id;
     }
 
-    // One submission and the readback behind it, in us.
+    // Returns the time of one submission and its readback, in us.
     double submitted(std::span<const gpu::Command> commands) {
         bool finished = false;
         const auto started = Clock::now();
@@ -226,7 +226,7 @@ class Bench {
         return us_since(started);
     }
 
-    // GPU time of `commands` in us: the slope between one and `repeats` + 1 times in a submission.
+    // Returns the GPU time of `commands` in us: the slope between 1 and `repeats` + 1 repetitions.
     double slope(const std::vector<gpu::Command>& commands, std::uint32_t repeats) {
         std::vector<gpu::Command> many;
         for (std::uint32_t i = 0; i <= repeats; ++i)
@@ -243,7 +243,7 @@ class Bench {
     void upload() {
         constexpr std::uint32_t at_once_max = 64;
         const Bytes blob = random_blob();
-        const std::vector<Bytes> blobs(at_once_max, blob);  // no cache holds them all
+        const std::vector<Bytes> blobs(at_once_max, blob);  // more than any cache holds
         const gpu::BufferId target = must(
             device_.create_buffer(at_once_max * blob.size(), gpu::BufferUsage::storage, "experts"));
         for (const std::uint32_t at_once : {1u, 8u, at_once_max}) {
@@ -253,7 +253,7 @@ class Bench {
                 for (std::uint32_t i = 0; i < at_once; ++i)
                     device_.write_buffer(target, i * blob.size(), blobs[i]);
                 submitted({});
-                if (turn >= 4) times.push_back(us_since(started));  // staging memory is there
+                if (turn >= 4) times.push_back(us_since(started));  // staging memory exists by now
             }
             print_link("upload", at_once, at_once * blob.size(), times);
         }
@@ -269,7 +269,7 @@ class Bench {
         std::fflush(stdout);
     }
 
-    // Half of a buffer to the other half, four times; `finished` when that is over.
+    // Copies half of a buffer to the other half, four times; then calls `finished`.
     void copy_own_memory(gpu::BufferId buffer, std::uint64_t half_bytes, bool& finished) {
         gpu::Command copy;
         copy.kind = gpu::Command::Kind::copy;
@@ -328,7 +328,7 @@ class Bench {
         device_.destroy_buffer(target);
     }
 
-    // Of one that is waited for, behind many that are only foreseen.
+    // Measures one awaited copy that is queued behind many prefetched copies.
     std::vector<double> times_ahead(gpu::BufferId target, ByteView shared, std::size_t size) {
         std::vector<double> times;
         for (std::uint32_t turn = 0; turn < 20; ++turn) {
@@ -347,11 +347,12 @@ class Bench {
         return times;
     }
 
-    // What a round's way to the GPU and back costs while the link is full.
+    // Measures the time of a row to the GPU and back while the link is saturated.
     void row_rounds(gpu::BufferId rows, gpu::BufferId target, ByteView experts, bool beside) {
         const Bytes row(4096);
         const std::uint64_t expert_bytes = experts.size() / 8 / 4 * 4;
-        std::uint64_t last = 0, before_last = 0;  // of the newest transfers, and of those before
+        // ids of the newest transfers and of the ones before them
+        std::uint64_t last = 0, before_last = 0;
         std::vector<double> times, calls;
         for (std::uint32_t i = 0; i < options_.rounds; ++i) {
             for (int more = 0; more < 2 && beside && device_.transferred(before_last, false);
@@ -379,7 +380,7 @@ class Bench {
         std::fflush(stdout);
     }
 
-    // The empty round and the bound.
+    // Measures the empty round and the bound.
     void read() {
         const std::uint64_t size_bytes = std::min(
             {device_.adapter().max_binding_bytes, device_.adapter().max_buffer_bytes,
@@ -412,8 +413,8 @@ class Bench {
         device_.destroy_buffer(sums);
     }
 
-    // The rows that /bench.html has too. Its rounds are those of KernelTiming, which hold one layer
-    // an arena: kernels only, here.
+    // Measures the rows that /bench.html prints too. That page's rounds are those of KernelTiming,
+    // with one layer in each arena; here only the kernels are measured.
     void kernels() {
         TimingOptions timing = TimingOptions::bench(options_.shape, device_.adapter());
         timing.shape = shape_;
@@ -548,7 +549,7 @@ class Bench {
     gpu::RecordingDevice device_;
     gpu::BufferId readback_;
     double bandwidth_ = 0;                  // GB/s
-    std::map<std::string, double> shares_;  // by round
+    std::map<std::string, double> shares_;  // keyed by round
 };
 
 Options options_of(int argc, char** argv) {

@@ -1,22 +1,22 @@
-// How long people wait for a next token and for a first one, on the local backend in int8.
+// Measures the time to the next token and to the first token, on the local backend in int8.
 //   latency_bench [--shape NAME | --model DIR] [--threads N] [--prompt TOKENS] [--stretch X]
 //                 [--repeats N] [--users N [--answer TOKENS]] [--kv-dtype f32|f16|int8] [--parts N]
 //                 [--cpu-clock] [--header]
-// --stretch: how many decode steps a step may last beside a prompt
-// (EngineOptions::step_stretch_max); 1000000 is the time without a bound: chunks then grow to whole
-// steps.
-// --kv-dtype: f16 unless given, as `serve` has it in int8 arithmetic.
-// --cpu-clock: gaps, and what the engine learns from, are CPU time of the engine's thread: what a
-// quiet machine would do, with --threads 1.
-// Without --users: one user decodes while another's prompt arrives. ratio_*: gaps beside the prompt
-// over the median gap before it came. near_*: each over the median of the five nearest gaps in
-// which there was no row of the prompt, so that neither the user's own text, which grows, nor who
-// else uses the machine is in it; near_plain_p99: such a gap over the five nearest others, the
-// machine's own part. late_*: a step with rows of the prompt over what was expected of it.
-// --parts: a row for each of so many parts of the prompt's steps, then one for all.
-// With --users: so many prompts arrive at once. ratio_*: gaps while somebody waits for a first
-// token, each over the median gap of as many users when nobody does. one_at_a_time_ms: what the
-// median user would wait were they served one after the other, whole answers.
+// --stretch: the duration, in decode steps, that a step may have beside a prompt
+// (EngineOptions::step_stretch_max). 1000000 removes the bound: chunks then grow to whole steps.
+// --kv-dtype: f16 by default, as in `serve` with int8 arithmetic.
+// --cpu-clock: gaps, and the times that the engine learns from, are CPU time of the engine's
+// thread. With --threads 1 this is the time of a quiet machine.
+// Without --users: one user decodes while another user's prompt arrives. ratio_*: gaps beside the
+// prompt over the median gap before the prompt arrived. near_*: each gap over the median of the
+// five nearest gaps without a row of the prompt; this removes the growth of the user's own text and
+// other load of the machine. near_plain_p99: a gap without prompt rows over its five nearest
+// others, which is the machine's own noise. late_*: the duration of a step with rows of the prompt
+// over the duration that the engine expected.
+// --parts: prints a row for each of `N` parts of the prompt's steps, then one for all.
+// With --users: `N` prompts arrive at once. ratio_*: gaps while a user waits for its first token,
+// each over the median gap of the same number of users when no user waits. one_at_a_time_ms: the
+// median user's wait if whole answers were served one after the other.
 // example: latency_bench --users 16 --prompt 32 --answer 64 --header
 #include <unistd.h>
 
@@ -62,7 +62,7 @@ GenerationRequest request_of(std::uint32_t prompt_tokens, std::uint32_t max_toke
     return request;
 }
 
-// Of the calling thread: others' time slices are not in it.
+// CPU time of the calling thread, without the time slices of other threads.
 TimePoint now_cpu() {
     timespec time{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -70,22 +70,22 @@ TimePoint now_cpu() {
                                                           std::chrono::nanoseconds(time.tv_nsec)));
 }
 
-// A step with its end of the gap that it ended.
+// A step and the gap between two tokens that it ended.
 struct Step {
     StepShape shape;
     Duration expected{}, took{};
     double gap_ms = 0;
-    bool is_beside = false;  // the prompt was there
+    bool is_beside = false;  // the prompt was being computed
 };
 
-// One user decodes; after some tokens the prompt comes, and the user goes on until it is done and
-// for some tokens more.
+// A scene: one user decodes, the prompt arrives after some tokens, and the user decodes until the
+// prompt is computed and for some tokens after that.
 class Scene {
   public:
     std::vector<Step> steps;  // in order, from the user's fifth token on
     double ttft_ms = 0;
 
-    // On the engine's thread, ahead of the step's tokens.
+    // Runs on the engine's thread, before the step's tokens are delivered.
     void on_step(const Step& step) { step_ = step; }
 
     void play(Engine& engine, const ModelConfig& config, const Flags& flags, std::uint32_t seed) {
@@ -132,13 +132,13 @@ double at(std::vector<double> values, double share) {
         values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size()))));
 }
 
-// Of an even number the mean of the two in the middle, as one_at_a_time_ms has it.
+// The median; of an even number of values the mean of the two in the middle.
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return (values.at((values.size() - 1) / 2) + values.at(values.size() / 2)) / 2;
 }
 
-// Of the five gaps nearest to a step's, of steps without rows of the prompt, the median.
+// Returns the median of the five gaps that are nearest to a step and have no row of the prompt.
 double plain_near(const std::vector<Step>& steps, const std::vector<std::size_t>& plain,
                   std::size_t index) {
     const auto distance = [&](std::size_t one) { return one > index ? one - index : index - one; };
@@ -156,10 +156,10 @@ double plain_near(const std::vector<Step>& steps, const std::vector<std::size_t>
     return median(std::move(ms));
 }
 
-// What the gaps beside prompts were, of one part of each scene or of all.
+// The gaps beside prompts, of one part of each scene or of whole scenes.
 struct Gaps {
     std::vector<double> ms, near, late;
-    std::uint64_t rows = 0, steps = 0;  // of prompts; that had some
+    std::uint64_t rows = 0, steps = 0;  // rows of prompts; steps with such rows
 
     void add(const std::vector<Step>& all, std::uint32_t part, std::uint32_t parts) {
         std::vector<std::size_t> plain, beside;
@@ -180,14 +180,14 @@ struct Gaps {
     }
 };
 
-// Users who all come at once. Their answers end one after the other, so that the gaps of every
-// number of users are seen when nobody waits any more.
+// A scene of users that all arrive at once. Their answers end one after the other, so the gaps of
+// every number of users are measured while no user waits for a first token.
 class Crowd {
   public:
     struct Gap {
-        std::uint64_t step = 0;   // that ended it
-        std::uint32_t users = 0;  // with a gap that this step ended
-        bool is_beside = false;   // somebody waited for a first token when it began
+        std::uint64_t step = 0;   // the step that ended the gap
+        std::uint32_t users = 0;  // users with a gap that this step ended
+        bool is_beside = false;   // a user waited for a first token when the gap began
         double ms = 0;
     };
     std::vector<double> first_ms;
@@ -218,7 +218,7 @@ class Crowd {
         for (std::size_t i = first_gap; i < gaps.size(); ++i) ++users[gaps[i].step];
         for (std::size_t i = first_gap; i < gaps.size(); ++i) gaps[i].users = users[gaps[i].step];
     }
-    // Each gap beside waiting users over the median one of as many users alone.
+    // Divides each gap beside waiting users by the median gap of the same number of users alone.
     std::vector<double> ratios() const {
         std::vector<double> out;
         for (const Gap& gap : gaps)
@@ -240,9 +240,9 @@ class Crowd {
   private:
     struct User {
         TimePoint submitted, last{};
-        bool is_beside = false;  // somebody waited when it had its last token
+        bool is_beside = false;  // a user waited for a first token at this user's last token
     };
-    // On the engine's thread.
+    // Runs on the engine's thread.
     void on_token(User& user) {
         const TimePoint now = now_steady();
         if (user.last == TimePoint{}) {
@@ -372,7 +372,7 @@ void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool
     const auto decoder = Decoder::create(*package, threads, {.arithmetic = Arithmetic::int8});
     if (!decoder.ok()) fail(decoder.error().message);
     LocalExperts experts(*package, threads, {}, Arithmetic::int8);
-    std::promise<void> packed;  // ahead of everybody, as `serve` does
+    std::promise<void> packed;  // before the first user arrives, as `serve` does
     experts.pack_in_background([&] { packed.set_value(); });
     packed.get_future().wait();
 

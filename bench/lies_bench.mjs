@@ -1,15 +1,16 @@
-// Real workers that lie to a real hub which computes no expert but to judge: does a text change, ever?
+// Runs real workers that return wrong rows to a real hub and counts the texts that change. The hub computes experts
+// only to judge answers.
 //   node bench/lies_bench.mjs [--tokens N] [--share P] [--threads T] [--model DIR] [--header]
 // MOEX_HUB, MOEX_LYING_WORKER: the programs [build/moex-hub, build/tests/support/lying_worker]. The hub runs with
-// --deterministic, without a local backend, two honest workers and one liar at a time, three copies of each expert; its
-// texts are held against those of a hub that is alone. Honest ones have a record before the first liar comes. Each liar
-// has a key of its own, kind after kind: at first such as lie always, then such as lie in a share P [0.02] of their
-// answers and so stay longer. A token is one while a liar serves, until it is put out, and counts when that liar
-// answered a twentieth of the calls or more; the bench ends after N [10000] that count.
-// CSV: see `columns`, a row a kind and way. liars: how many came; share_least, share: of the calls that they answered,
-// the smallest and all; tokens_few: beside liars who answered less than a twentieth; changed: answers whose text was
-// another.
-// exit: 1 when a text changed, a liar had more than three lies, or an honest worker was banned
+// --deterministic, without a local backend, with two honest workers and one liar at a time, and three replicas of each
+// expert. Its texts are compared with those of a hub that computes alone. The honest workers have a record before the
+// first liar joins. Each liar has a key of its own, and the kinds follow each other: first liars that always lie, then
+// liars that lie in a share P [0.02] of their answers and therefore serve longer. A token is counted from a liar's join
+// until its ban if that liar answered at least a twentieth of the calls; the bench ends after N [10000] counted tokens.
+// CSV: see `columns`, a row for each kind and mode. liars: their number; share_least, share: the share of calls that
+// they answered, smallest and overall; tokens_few: tokens beside liars that answered less than a twentieth; changed:
+// answers with a changed text.
+// exit: 1 when a text changed, a liar returned more than three wrong answers, or an honest worker was banned
 // example: nice node bench/lies_bench.mjs --header > bench/results/lies.MACHINE.csv
 import { spawn } from 'node:child_process';
 
@@ -33,7 +34,8 @@ const prompts = ['Tell me a story about a garden.', 'Write a story about a ship.
   'Tell me a story about a key and a garden.'];
 const max_tokens = 48;
 
-// `served`: resolves when it has units, to false when it is closed before. `closed`: to how many calls it answered.
+// `served` resolves to true when the worker has units, to false when it is closed before. `closed` resolves to the
+// number of calls that it answered.
 function startWorker(hub, args, key) {
   const child = spawn(program, [hub.join, options.model, ...args, '--key', key],
     { env: cleanEnvironment(), stdio: ['ignore', 'pipe', 'inherit'] });
@@ -52,7 +54,7 @@ function startWorker(hub, args, key) {
   return worker;
 }
 
-// The whole text; `onToken` at each token.
+// Resolves to the whole text; calls `onToken` at each token.
 async function stream(hub, prompt, onToken = () => {}) {
   const response = await fetch(`${hub.url}/v1/completions`, { method: 'POST',
     headers: { 'content-type': 'application/json' },
@@ -78,7 +80,7 @@ async function stream(hub, prompt, onToken = () => {}) {
 const statusOf = async (hub) => (await fetch(`${hub.url}/api/status`)).json();
 const answeredBy = ({ workers }) => new Map(workers.map((worker) => [worker.id, worker.groups_answered]));
 
-// One liar, from its first call until it is put out.
+// Runs one liar from its first call until its ban.
 async function meet(hub, texts, { args, kind }, key, asked) {
   const liar = startWorker(hub, [kind, ...args], key);
   if (!await liar.served) throw new Error(`${key} was not let in`);

@@ -1,11 +1,13 @@
-// Grammar masks: the time that a token's mask takes, 16 schemas in one batch.
+// Measures the time of one token's grammar mask, with 16 schemas in one batch.
 //   mask_bench [--vocab N] [--tokens N] [--header] [--each]
-// The vocabulary: the demo's 8,189 tokens, then joined pairs of them up to N, so that as many of
-// them as in a trained one lie across JSON's borders. Answers are drawn at random from the masks.
-// CSV: see the header. The first row begins with an empty cache, the second with the first's; goal
-// at 151,936: median 0.2 ms, p99 from an empty cache 2 ms. cpu: this thread's own time, which other
-// processes do not lengthen. --each: also a line for each schema, beginning with '#', how many of
-// its masks took longer than 2 ms and its slowest one's token. example: mask_bench --header
+// The vocabulary has the demo's 8,189 tokens, then joined pairs of these tokens up to N. The share
+// of tokens that cross JSON's borders is then that of a trained vocabulary. Answers are drawn at
+// random from the masks. The header line names the CSV columns. The first row begins with an empty
+// cache, the second with the cache of the first; goal at 151,936 tokens: median 0.2 ms, p99 from an
+// empty cache 2 ms. cpu: this thread's CPU time, which other processes do not lengthen.
+// --each: prints a line for each schema, beginning with '#': the number of masks that took longer
+// than 2 ms, and the token of the slowest mask.
+// example: mask_bench --header
 #include <time.h>
 
 #include <algorithm>
@@ -99,7 +101,7 @@ void measure(const char* begin, const Vocabulary& vocabulary, MaskCache& cache,
     for (const char* schema : schemas)
         states.emplace_back(grammar_of_schema(OrderedJson::parse(schema), "schema").value());
 
-    // All of a batch in turns, as a hub's steps ask.
+    // Masks all answers of the batch one after the other, as a step of the hub does.
     for (std::uint32_t said = 0; said < tokens; ++said)
         for (std::size_t i = 0; i < states.size(); ++i) {
             GrammarState& state = states[i];

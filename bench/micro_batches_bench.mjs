@@ -1,16 +1,18 @@
-// Steps in micro-batches over lines of several lengths: tokens per second of a hub and one native worker on this
-// machine, side by side for each way of cutting steps (`moex-hub serve --micro-batches`).
+// Measures steps in micro-batches over links of several round trip times: tokens per second of a hub and one native
+// worker on this machine, for each number of micro-batches (`moex-hub serve --micro-batches`).
 //   node bench/micro_batches_bench.mjs [--model DIR | --shape NAME] [--rtt-ms 0,2,20] [--ways 1,2,auto]
 //     [--users 1,16,64] [--prompt N] [--tokens N] [--prefill N] [--waves N] [--hub-args "..."] [--worker-args "..."]
 //     [--header]
-// NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build]. Each length of line has a hub, a line and a worker for
-// each way; these take turns, wave by wave, and only one of them works at a time. 2+2+20: three workers with a line
-// each, who share the experts (--budget-mb of --worker-args keeps one from having them all).
-// CSV: see `columns`. kind: decode, so many users' streams at once; prefill, one prompt of --prefill tokens. tok_s: of
-// all users, median of the waves. chosen: micro-batches of the last step; cut: share of the steps that had several.
-// echo_ms: p50 of 4 KB there and back on such a line beside the single stream; bound_ms: so long for each layer, and
-// 30 ms. Where a layer's time goes: hub_ms, the hub's own between two rounds, of steps that are not cut; group_ms, from
-// a question to its answer, worker_ms of it inside the worker, gpu_ms of that on its GPU: means of the last 64 groups.
+// NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build]. For each round trip time there is a hub, a proxy and a
+// worker per number of micro-batches. They run alternately, wave by wave, and only one works at a time. 2+2+20: three
+// workers, each behind its own proxy, that share the experts (--budget-mb of --worker-args keeps one worker from
+// holding all experts).
+// CSV: see `columns`. kind: decode, with `users` streams at once, or prefill, one prompt of --prefill tokens. tok_s:
+// all users together, median of the waves. chosen: micro-batches of the last step; cut: share of steps with several.
+// echo_ms: p50 of the time of 4 KB to the proxy's other side and back, beside the single stream; bound_ms: echo_ms for
+// each layer, plus 30 ms. Parts of a layer's time: hub_ms is the hub's own time between two rounds of uncut steps;
+// group_ms the time from a group's frame to its answer, worker_ms its part inside the worker, gpu_ms the part of that
+// on the GPU; all are means of the last 64 groups.
 // example: node bench/micro_batches_bench.mjs --shape bench-moe --worker-args "--backend cpu"
 import { mkdtempSync, rmSync } from "node:fs";
 import { connect, createServer } from "node:net";
@@ -35,7 +37,7 @@ const at = (values, share) => values.toSorted((a, b) => a - b)[Math.floor(values
 const median = (values) => at(values, 0.5);
 const figure = (value, digits) => (Number.isFinite(value) ? value.toFixed(digits) : "");
 
-// One streamed completion: when its tokens came, from when it was asked.
+// Streams one completion. Resolves to the arrival times of its tokens, counted from the request.
 async function stream(hub, model, seed, prompt_tokens, tokens) {
   const prompt = Array.from({ length: prompt_tokens }, (_, i) => (i * 7919 + seed * 104729) % 4000 + 100);
   const began = performance.now();
@@ -51,7 +53,7 @@ async function stream(hub, model, seed, prompt_tokens, tokens) {
   return came;
 }
 
-// Times of 4 KB there and back through a line, until `ended()`.
+// Measures the time of 4 KB to the other side of a proxy and back, until `ended()`.
 async function echoes(port, ended) {
   const socket = connect(port, "127.0.0.1");
   socket.setNoDelay(true);
@@ -90,7 +92,7 @@ async function open(rtt_ms, way) {
   return { way, hub, lines, workers, model, seed: 1 };
 }
 
-// Waves of `users` streams, every way's one after the other's.
+// Runs waves of `users` streams, one wave for each number of micro-batches in turn.
 async function measure(sides, users, prompt, tokens) {
   for (const side of sides) Object.assign(side, { tok_s: [], ttft: [], gaps: [], before: await side.hub.status() });
   for (let wave = 0; wave < Number(options.waves); wave += 1)
@@ -135,7 +137,7 @@ try {
     const sides = [], echo_line = await farAway(echo.address().port, Number(rtt_ms.split("+")[0]));
     try {
       for (const way of list("ways")) sides.push(await open(rtt_ms, way));
-      for (const side of sides) await stream(side.hub, side.model, 0, Number(options.prompt), 8);   // warm
+      for (const side of sides) await stream(side.hub, side.model, 0, Number(options.prompt), 8);   // warm-up
       for (const users of list("users").map(Number)) {
         let ended = false;
         const beside = users === 1 ? echoes(echo_line.address().port, () => ended) : [];

@@ -1,22 +1,22 @@
 #!/usr/bin/env node
-// Experts on demand: one native worker that holds all of the demo's experts, with memory for some of them.
+// Measures experts on demand: one native worker holds all of the demo's experts on disk, with memory for some.
 //   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns] [round_trip_ms] [hints] [budgets] [ways]
 //                                                          [96 3 0 off,4,8,shadow:served:2,shadow:int2 3,12 exact]
-// round_trip_ms: added between hub and worker, half of it each way. hints: as `serve --prefetch` has them, a + for
-// each comma of a shadow's (shadow:served:2+kv=4); shadow:int2 and its like are packed here first. budgets: MB.
-// ways: of moex.experts. Everybody decodes a greedy text of the same question, in turns. Prints CSV, a row each:
-//   budget_mb,slots   the worker's limit, and the experts that lie in its memory
+// round_trip_ms: round trip time added between hub and worker. hints: values of `serve --prefetch`; shadow:int2 and its
+// like are packed here first. budgets: MB. ways: values of moex.experts. All configurations decode a greedy answer to
+// the same question, alternately. Prints CSV, a row for each configuration:
+//   budget_mb,slots   the worker's limit, and the number of experts that fit into its memory
 //   host_mb           memory of its machine for experts that were read and verified before (--host-mb)
-//   policy,prefetch   who leaves first; how many experts a token and layer the hub says the next layer may ask for
-//   experts           exact, or the lossy way
-//   asked,missing     experts of groups, and those in no slot when their group arrived (late: on their way for a hint)
-//   load_ms_token     that groups waited for experts, a token
-//   tok_s,of_all      tokens a second of the answer (medians), and their share of a worker's that has memory for all
-//   of_off            and of the same worker's without hints; shares are medians of those of the turns
-//   drawn,right       tokens that a shadow drew ahead of the model, and those that were the model's
-//   layers,too_late   that a shadow named, and those at which the model had been before
-//   copied            positions whose keys and values the shadow took from the model
-// Fails when an exact text differs from the all-resident one.
+//   policy,prefetch   the eviction policy, and the number of experts per token and layer that the hub predicts
+//   experts           exact, or the lossy mode
+//   asked,missing     experts of groups, and those in no slot when their group arrived (late: their copy was in flight)
+//   load_ms_token     time per token that groups waited for experts
+//   tok_s,of_all      tokens a second of the answer (medians), and their share of a worker with memory for all experts
+//   of_off            their share of the same worker without hints; shares are medians over the turns
+//   drawn,right       tokens that a shadow drew ahead of the model, and those that equal the model's
+//   layers,too_late   layers that a shadow predicted, and those that the model had already passed
+//   copied            positions whose keys and values the shadow copied from the model
+// Fails when an exact text differs from the all-resident text.
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -35,7 +35,8 @@ const hints = (process.argv[5] ?? "off,4,8,shadow:served:2,shadow:int2").split("
 const budgets = (process.argv[6] ?? "3,12").split(",").map(Number);
 const lossy = (process.argv[7] ?? "exact").split(",");
 const serve = ["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000", "--check-answers", "off"];
-const ways = [{ budget_mb: 64, host_mb: 0, policy: "lru", prefetch: "off", experts: "exact" }];      // room for all
+// memory for all experts
+const ways = [{ budget_mb: 64, host_mb: 0, policy: "lru", prefetch: "off", experts: "exact" }];
 for (const budget_mb of budgets)
   for (const host_mb of [0, 256])
     for (const prefetch of hints)
@@ -43,7 +44,7 @@ for (const budget_mb of budgets)
 if (process.argv.length <= 5)
   for (const policy of ["lfu", "cacheless"])
     for (const prefetch of ["off", "4"]) ways.push({ budget_mb: 3, host_mb: 256, policy, prefetch, experts: "exact" });
-// Shadows of the demo, by their dtype.
+// The shadows of the demo, by dtype.
 const shadows = mkdtempSync(join(tmpdir(), "moex-shadows-"));
 for (const dtype of ["int2", "int3"]) {
   if (!hints.some((one) => one.split("+")[0] === `shadow:${dtype}`)) continue;

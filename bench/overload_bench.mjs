@@ -1,15 +1,16 @@
-// More is asked of a hub than it can do: does it go on doing as much, and tell the rest at once?
+// Sends a hub more requests than it can answer, and measures its goodput and the latency of its refusals.
 //   node bench/overload_bench.mjs [--times X] [--seconds S] [--queue-max N] [--threads T] [--header]
-// MOEX_HUB: the program [build/moex-hub]. The demo, computed by the hub itself. At first as many users as it runs at
-// once and half of its queue holds, each asking again as soon as it is answered: what is done then is the peak. Then
-// answers are asked for at X [5] times that rate, whatever comes back; then at the peak again, and the better one
-// counts. Each asks for 16 tokens of a prompt of its own.
-// CSV: see the header. peak, goodput: answers a second, in full; refused: 429; refusal_*_ms: until the client heard
-// that, which shares the processors with the hub; hub_p99_ms: by the hub's own log; without_retry_after: who lacked it;
-// other: neither answered nor 429; waiting_most: of the hub's queue, ten looks a second; rss_mb: of the hub at the
-// end of the peak, halfway through the overload and at its end; hub_cores_*: the hub's processor time a second at the
-// peak and while too much is asked, cpu_ms_*: the same for an answer, its refusals and all: where the goodput falls
-// and the hub's cores do, too, others had the processors; where its time for an answer grows, refusing costs that.
+// MOEX_HUB: the program [build/moex-hub]. The hub computes the demo itself. First it serves as many users as it runs at
+// once, plus half of its queue; each user sends its next request when its answer is complete. This rate is the peak.
+// Then requests arrive at X [5] times that rate, whatever is returned. Then the peak is measured again, and the better
+// peak counts. Each request is for 16 tokens behind a prompt of its own.
+// CSV: see the header. peak, goodput: complete answers a second; refused: replies 429; refusal_*_ms: time until the
+// client, which shares the processors with the hub, received the refusal; hub_p99_ms: the same by the hub's own log;
+// without_retry_after: refusals without that header; other: neither an answer nor 429; waiting_most: largest queue of
+// ten samples a second; rss_mb: the hub's memory at the end of the peak, halfway through the overload and at its end;
+// hub_cores_*: the hub's processor time a second at the peak and in the overload; cpu_ms_*: that time per answer,
+// including refusals. Where goodput and the hub's cores fall together, other processes had the processors; where the
+// time per answer grows, the refusals cost it.
 // exit: 1 when a goal is missed (goodput 0.9 of the peak; refusals' p99 under 50 ms, each with Retry-After; the queue
 // within N; no other answers; memory at the end within 5 % of halfway)
 // example: node bench/overload_bench.mjs --header
@@ -33,14 +34,14 @@ const hub = await startHub(['--backend', 'local', '--threads', options.threads, 
 const agent = new Agent({ keepAlive: true, maxSockets: Infinity });
 const rssMb = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${hub.pid}/status`, 'utf8'))[1]) / 1024;
 
-// Processor time of the hub so far, in seconds.
+// The hub's processor time so far, in seconds.
 function cpuSeconds() {
   const fields = readFileSync(`/proc/${hub.pid}/stat`, 'utf8').split(') ')[1].split(' ');
   return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
 let num_asked = 0;
-// { status, retry_after, ms }
+// Resolves to { status, retry_after, ms }.
 function ask() {
   const body = JSON.stringify({ prompt: `Story ${++num_asked}: once upon a time`, max_tokens: 16, temperature: 0,
     ignore_eos: true });
@@ -111,7 +112,7 @@ async function overload(rate, seconds) {
 }
 
 const seconds = Number(options.seconds);
-await peak(3);                                                 // warm
+await peak(3);                                                 // warm-up
 const before = await peak(seconds), rss_peak = rssMb();
 const over = await overload(before.rate * Number(options.times), seconds);
 const after = await peak(seconds), best_of = after.rate > before.rate ? after : before, best = best_of.rate;

@@ -1,7 +1,7 @@
-// How fast a checkpoint becomes a package: bf16 safetensors in, INT4 (and bf16) expert blobs out,
-// read and written on this machine's disk.
+// Measures how fast a checkpoint becomes a package: bf16 safetensors in, INT4 (and bf16) expert
+// blobs out, on this machine's disk.
 //   pack_bench [--checkpoint DIR | --megabytes N] [--threads N] [--repeats N]
-// Default: a checkpoint of 2000 MB made for the occasion.
+// Default: a checkpoint of 2000 MB that the bench makes.
 // CSV: checkpoint, threads, experts, input MB, output MB, MB/s median and best (input), peak
 // resident MB of the whole program.
 // example: pack_bench --megabytes 2000 --threads 2

@@ -1,13 +1,14 @@
 #!/usr/bin/env node
-// What the pages cost their readers, in a real Chromium: frames while a long answer streams, the dashboard with many
-// contributors, and the first paint on a slow line.
+// Measures the pages in a real Chromium: frames while a long answer streams, the dashboard with many contributors, and
+// the first paint over a slow connection.
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/pages_bench.mjs [tokens] [workers]
 // By default 10,000 tokens and 500 contributors; 0 leaves a part out.
 // Prints CSV rows `what,figure,value`:
-//   answer     tokens, seconds they took to come, frames_per_s, gap_p99_ms and gap_max_ms between frames (16.7: 60 Hz)
-//   dashboard  workers, and ms of the page's thread for one look at the hub (one a second): script, layout, all
+//   answer     tokens, seconds until the last arrived, frames_per_s, gap_p99_ms and gap_max_ms between frames (16.7: 60
+//     Hz)
+//   dashboard  workers, and ms of the page's thread for one update (one a second): script, layout, all
 //   chat_line  a first visit at 1.6 Mbit/s and 150 ms of latency: first_paint_ms, ready_ms (a question can be typed and
-//              the model is named), kilobytes on the line
+//              the model is named), kilobytes transferred
 import { Hub } from "../tests/browser/support/hub.mjs";
 import { ScriptedHub, json } from "../tests/browser/support/scripted_hub.mjs";
 import { launch } from "../tests/browser/support/tab.mjs";
@@ -22,7 +23,7 @@ const row = (what, figures) => {
 };
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// Paragraphs, lists and code, a word each time, at a steady rate.
+// Streams paragraphs, lists and code, one word at a time, at a steady rate.
 async function stream(answer) {
   const sentence = (i) => `Some *words* of sentence ${i} with \`code\` in them. `;
   const block = (i) => `## Part ${i}\n\n${sentence(i).repeat(6)}\n\n- one\n- two\n\n`

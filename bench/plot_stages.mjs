@@ -1,18 +1,18 @@
-// Stage tables as pictures: what share of its bound each stage reaches, one bar a row.
+// Draws stage tables: a bar for each row, as long as the stage's share of its bound.
 //   node bench/plot_stages.mjs [TABLE.csv ...]     default: every bench/results/stages.*.csv
-// Writes an SVG beside each table. A bar that ends at the line reaches its bound; one beyond it was measured wrongly.
+// Writes an SVG beside each table. A bar that ends at the line reaches its bound; a longer bar was measured wrongly.
 // example: node bench/plot_stages.mjs bench/results/stages.epyc-2-cores.csv
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
 const size = { label: 190, bar: 400, note: 230, row: 22, bar_height: 14, title: 34, foot: 12 };
 const colors = { "1": "#3b6ea8", many: "#b8702f", bound: "#888", text: "#222", quiet: "#666" };
-const share_max = 1.25;  // the right end: what lies beyond is cut
+const share_max = 1.25;  // right end of the axis; longer bars are cut
 
 const escape = (text) => text.replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
 const x_of = (share) => Math.round(size.label + Math.min(share, share_max) / share_max * size.bar);
 
-// Rows of a table by the names of its columns; comments are left out.
+// Parses the rows of a table by column names; comments are skipped.
 function rows_of(csv) {
   const [header, ...lines] = csv.split("\n").filter((line) => line !== "" && !line.startsWith("#"));
   const names = header.split(",");
@@ -36,7 +36,7 @@ function bar(row, y) {
   ].join("\n");
 }
 
-// Each machine and shape of the table under a title of its own.
+// Each machine and shape of the table has a title of its own.
 function picture(rows) {
   const groups = new Map();
   for (const row of rows) {

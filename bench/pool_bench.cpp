@@ -1,10 +1,10 @@
-// What a parallel loop costs that has nothing to do: compute threads meet and part.
+// Measures the cost of an empty parallel loop: the time in which compute threads start and join.
 //   pool_bench [--threads N] [--gap-us N] [--early-us N] [--all-there]
 //              [--loops N] [--header]
-// A loop begins so many microseconds after the last one ended: a decoder's do so after 1 to 20.
-// With --early-us threads expect it so much before it comes.
+// --gap-us: a loop begins `N` microseconds after the last one ended. In a decoder the gap is 1 to
+// 20 microseconds. --early-us: threads begin to poll `N` microseconds before a loop begins.
 // CSV: threads, gap_us, early_us, and microseconds from the call to its return: p50, p90, p99.
-// With --all-there a loop lasts until all threads are in it: then sleep counts in full.
+// --all-there: a loop lasts until all threads have entered it, so that sleep counts in full.
 // example: pool_bench --threads 2 --gap-us 2 --header
 #include <algorithm>
 #include <atomic>

@@ -1,8 +1,10 @@
-// Sampling: time a row for each kind of request, rows side by side on the compute threads.
+// Measures the time of sampling one row, for each kind of request; the compute threads sample rows
+// in parallel.
 //   sampler_bench [--vocab N] [--rows N] [--threads N] [--steps N] [--header]
-// Logits are normal with a standard deviation of 3, and 20 tokens stand out, as in a trained
-// model's. CSV: see the header. ms_row_*: a step's time over its rows; goal: 0.5 at 151,936 with
-// top-p. example: sampler_bench --rows 1 --threads 1 --header
+// Logits are normal with a standard deviation of 3, and 20 tokens have much larger logits, as in a
+// trained model. The header line names the CSV columns. ms_row_*: a step's time over its rows;
+// goal: 0.5 at a vocabulary of 151,936 with top-p.
+// example: sampler_bench --rows 1 --threads 1 --header
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -1,11 +1,11 @@
-// One chat through hub and contributors on one machine: tokens per second, the grouped round as the hub sees it,
-// bytes on the wire.
+// Measures one chat through hub and contributors on one machine: tokens per second, the grouped round as the hub sees
+// it, bytes on the wire.
 //   node bench/serving_bench.mjs [--model DIR | --shape NAME] [--workers native|tab|local] [--num N]
 //                                [--prompt N] [--tokens N] [--repeats N] [--header]
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build]; MOEX_NPM: npm packages of the tests [build/npm],
 // for tabs.
 // CSV: see `columns`; tok/s are medians, p50_ms and p99_ms of a round, out_kb, in_kb and frames per token.
-// The prompt is N token ids of a fixed sequence; every run's prompt differs, so nothing is answered from memory.
+// The prompt is N token ids of a fixed sequence. Every run's prompt differs, so that no prefix cache has it.
 // example: node bench/serving_bench.mjs --shape bench-moe --workers native --num 1
 import { rmSync, mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -25,7 +25,7 @@ const with_header = readFlags("serving_bench", options);
 
 const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
 
-// A package of random weights in a folder of its own.
+// Makes a package of random weights in a folder of its own.
 async function synth(shape) {
   const folder = mkdtempSync(join(tmpdir(), "moex-serving-bench-"));
   const model = join(folder, shape);
@@ -49,9 +49,9 @@ function completer(hub, model) {
   };
 }
 
-// Speeds of every repeat, and what decoding alone put on the wire.
+// Measures the speed of every repeat, and the traffic of decoding alone.
 async function measure(hub, complete) {
-  await complete(0, 8);                                         // warm
+  await complete(0, 8);                                         // warm-up
 
   const speeds = { decode: [], prefill: [] };
   const wire = { out: 0, in: 0, frames: 0, tokens: 0 };
@@ -61,7 +61,7 @@ async function measure(hub, complete) {
     speeds.decode.push(whole.timings.predicted_per_second);
     speeds.prefill.push(whole.timings.prompt_per_second);
 
-    // Decoding alone: the same prompt twice, and what its first token cost taken away.
+    // The traffic of decoding alone: the same prompt runs twice, and the traffic of its first token is subtracted.
     const before = (await hub.status()).calls;
     const prompt_only = await complete(repeat + 1000, 1);
     const between = (await hub.status()).calls;

@@ -1,55 +1,62 @@
 #!/usr/bin/env node
-// Native workers that hold all of a model's experts, with GPU memory for some: tokens a second by how much memory, who
-// leaves it first, and hints. One hub and its workers on this machine; any package, also one without a tokenizer.
+// Measures native workers that hold all of a model's experts on disk or in host memory, with GPU memory for some:
+// tokens a second by GPU memory, eviction policy and hints. One hub and its workers run on this machine. Any package
+// works, also one without a tokenizer.
 //   node bench/slots_bench.mjs --model DIR [--cells LIST] [--tokens N] [--turns T] [--cell-s S] [--time-limit-s S]
 //                              [--host-mb MB] [--keep-mb MB] [--folder DIR] [--out FILE]
 //                              [--context LIST] [--prompts LIST] [--answers LIST] [--rounds R] [--settle N]
 //                              [--device NAME] [--backend gpu|cpu|tab] [--processes each|one] [--header]
 //                              [--hub-args "FLAGS OF SERVE"]
-// LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]] with commas between, in their order. HINTS: off; N or on, as `serve
-// --prefetch` has it; N@RECALL, hints of texts that were decoded before, that share of them right (random weights
-// foretell nothing); N@RECALL+1, of the next token's first layers before it comes, too; shadow=DIR or shadow=served=N,
-// a served shadow's. `all:lru:off` is a worker with memory for everything. WORKERS [1] share the layers, MB being of
-// each of them: by `serve --placement "groups GROUPS"` where GROUPS are said, so that hints lead by so many layers;
-// --host-mb is of all.
-// --context 1024,8192,65536: each cell behind prompts of these lengths, a row each; keys and values of all but the
-// prompt's last row are noise, which takes the time of a real text to read and none to compute (`synth --context 70000`
-// for a package that reaches so far). --prompts 16,128: the same with prompts of random ids that are computed;
+// LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]], separated by commas, in the order of the rows. HINTS: off; N or on,
+// as in `serve --prefetch`; N@RECALL replays the routes of texts that were decoded before, with that share of hints
+// right (random weights predict nothing); N@RECALL+1 also replays the next token's first layers before that token is
+// drawn; shadow=DIR or shadow=served=N, the hints of a served shadow. `all:lru:off` is a worker with memory for all
+// experts. WORKERS [1] share the layers, and MB is the memory of each. Where GROUPS are given, `serve --placement
+// "groups GROUPS"` assigns the layers, so that hints lead by GROUPS layers. --host-mb is for all workers together.
+// --context 1024,8192,65536: measures each cell behind prompts of these lengths, a row each. Keys and values of all
+// rows but the prompt's last are noise, which takes the time of a real text to read and none to compute (`synth
+// --context 70000` makes a package with such a context). --prompts 16,128: the same with prompts of random ids that are
+// computed;
 // --answers 64,256 instead of --tokens. --rounds R: each text is timed R times; with --turns 3 --rounds 3 tok_s_mean
-// and _sd are of 9.
-// --settle N [0]: N times more before they are timed: a worker's trials of who brings experts and of hints come soon in
-// its life, and then ever more rarely.
-// --hub-args: further flags of `serve`. No expert gets a second copy: other sums are other texts, new to a replay.
-// --processes one [each]: a cell's workers are one process's (`moex-worker --workers`), which share its device:
-// processes of their own take turns on one GPU, which workers of a swarm do not.
-// tab: of a Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps --keep-mb in its own store,
-// and --host-mb of that in memory; the folder is not read.
-// Each cell: a hub, a worker that reads its experts from a folder of all cells, --turns texts once and then all of them
-// again, timed, in the same order: before each timed text others were decoded (with --turns 1 none, so use 2 or more).
-// Texts are drawn at temperature 1 with a seed each, since a greedy text of random weights soon repeats one token. The
-// first round also teaches a replay its routes. A round takes about half of --cell-s at most; the first text says how
-// many tokens that is. A row is printed, and appended to --out, when its cell ends; beyond --time-limit-s no further
-// cell begins and the one at work is given up. Exits with 1 when a cell's tokens differ from the first cell's, both of
-// one worker and without --prompts: sums of several workers, and of a prompt's rows that little memory takes in parts,
-// are added in another order, so that a token drawn may be another one.
-//   in, tokens       of the prompt, of an answer
-//   tok_s            of the turn in the middle; tok_s_min, tok_s_max: of the slowest and the fastest; tok_s_mean, _sd
-//   ttft_ms, all_tok_s  to the first token; tokens of an answer by the time of all of it; of the turn in the middle
-//   missing          experts a token that lay in no slot when their group arrived; late: of these, on their way
-//   brought_mb       to slots, a token, for groups and for hints; wasted: experts a token, brought for a hint in vain
-//   load_ms          that groups waited for experts, a token
+// and _sd are over 9 times.
+// --settle N [0]: decodes the texts N more times before they are timed. A worker's trials of transfers and of hints run
+// soon after its start, and then ever more rarely.
+// --hub-args: further flags of `serve`. No expert gets a second replica, since other sums give other texts, which a
+// replay does not know.
+// --processes one [each]: all workers of a cell run in one process (`moex-worker --workers`) and share its device.
+// Processes of their own would use one GPU alternately, which workers of a swarm do not.
+// tab: the worker is a tab of Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps --keep-mb
+// in its own store, and --host-mb of that in memory; the folder is not read.
+// Each cell starts a hub and a worker that reads its experts from a folder of all cells. It decodes --turns texts once
+// and then all of them again, timed, in the same order, so that other texts precede each timed text (with --turns 1
+// none does: use 2 or more). Texts are drawn at temperature 1 with a seed each, since a greedy text of random weights
+// soon repeats one token. The first round also records the routes for a replay. A round takes about half of --cell-s at
+// most; the first text determines the number of tokens. A row is printed, and appended to --out, when its cell ends.
+// After
+// --time-limit-s no further cell begins and the running cell is abandoned. Exits with 1 when a cell's tokens differ
+// from the first cell's, both with one worker and without --prompts. Otherwise sums of several workers, and of a
+// prompt's rows that a worker with little memory computes in parts, are added in another order, and a drawn token may
+//   differ. in, tokens       tokens of the prompt, of an answer
+//   tok_s            of the median turn; tok_s_min, tok_s_max: of the slowest and the fastest turn; tok_s_mean, _sd
+//   ttft_ms, all_tok_s  time to the first token; tokens of an answer by its whole time; both of the median turn
+//   missing          experts per token in no slot when their group arrived; late: those whose copy was in flight
+//   brought_mb       MB copied to slots per token, for groups and for hints; wasted: experts per token copied for a
+//                    hint and not used
+//   load_ms          time per token that groups waited for experts
 //   load_gb_s        bytes of missing experts by the time that groups waited for them
-//   start_s          from the workers' start to all of the experts held, and each where it belongs
-//   hub_ms_token, work_ms_token, copy_ms_token  of a token's time (prompt included): the hub's own, workers' beside
-//                    their waits, and waits for experts, added over workers; idle_ms_token: what is left, trips and
-//                    queues. Where workers' times overlap nothing is left
-//   gain, bound      of hints: the share of a token's time that they save against the cell before with the same memory,
-//                    policy, workers and text without them, and the most there is to save: the lesser of copy and all
-//                    else of that cell's time, by both
-//   hub_mb, worker_mb  resident memory of the hub and of all native workers; slots x an expert is what lies on GPUs
-//   by_gpu           share of what was brought that the GPU brought itself, beside what it computes
-//   wait_ms          of a group that waited for experts; window_ms: it need not where hints are right and bring them
-//                    within this, by the hub's and a worker's time for a layer and the trip: hub_ms, worker_ms, trip_ms
+//   start_s          time from the workers' start until all experts are held, each in its place
+//   hub_ms_token, work_ms_token, copy_ms_token  parts of a token's time (prompt included): the hub's own, the workers'
+//                    without their waits, and the waits for experts, added over workers; idle_ms_token: the rest, which
+//                    is round trips and queues, and zero where the workers' times overlap
+//   gain, bound      of hints: the share of a token's time that they save against the preceding cell with the same
+//                    memory, policy, workers and text without hints, and its upper bound: the lesser of copy and all
+//                    other time of that cell, by both
+//   hub_mb, worker_mb  resident memory of the hub and of all native workers; slots x an expert is the memory on GPUs
+//   by_gpu           share of copied bytes that the GPU copied itself, beside its computing
+//   wait_ms          time of a group that waited for experts; window_ms: the time within which a right hint must bring
+//                    an expert to avoid the wait, from the times of hub and worker for a layer and of the round trip:
+//                      hub_ms,
+//                    worker_ms, trip_ms
 // MOEX_BUILD: build folder [build].
 // example: node bench/slots_bench.mjs --model qwen3-30b-a3b --time-limit-s 420 --host-mb 20000 --header
 import {
@@ -85,16 +92,16 @@ const tokens_max = Number(options.tokens);
 const turns = Number(options.turns);
 const rounds = Number(options.rounds);
 const listOf = (text) => text.split(",").filter(Boolean).map(Number);
-// What each cell is asked: prompts of so many tokens, and answers.
+// The requests of each cell: lengths of prompts and of answers.
 const asks = listOf(options.context || options.prompts || "4").flatMap((prompt) =>
   listOf(options.answers || options.tokens).map((answer) => ({ prompt, answer })));
-const running = new Set();  // children to end when the time is up
+const running = new Set();  // child processes to end when the time limit is reached
 const all_mb = Number(options["keep-mb"]);
 
 const serve = ["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000", "--check-answers", "off",
   "--gpu", "off"];
 
-// Of text number `text`: its last token is no other's.
+// Returns the prompt of text number `text`; its last token differs from that of every other text.
 function promptOf(text, length) {
   if (length === 4) return [101, 57, 13, 42].map((id) => (id + 7 * text) % 250);
   let state = text + 1;
@@ -103,7 +110,7 @@ function promptOf(text, length) {
   return ids;
 }
 
-// The tokens of a text as they come, and when, in seconds. It is given up behind `seconds`.
+// Streams a text: its tokens and their arrival times in seconds. It is abandoned after `seconds`.
 async function decode(hub, model, text, { prompt, answer: max_tokens }, seconds) {
   const giving_up = new AbortController();
   const timer = setTimeout(() => giving_up.abort(), Math.max(0, 1000 * seconds));
@@ -137,7 +144,7 @@ async function decode(hub, model, text, { prompt, answer: max_tokens }, seconds)
   return answer;
 }
 
-// What all of them count, now.
+// Sums the counters of all workers as they are now.
 async function figuresOfAll(workers) {
   const figures = await Promise.all(workers.map(figuresOf));
   return figures.reduce((sum, one) =>
@@ -157,7 +164,7 @@ async function figuresOf(worker) {
     .map(([name, value]) => [name, Number(value)]));
 }
 
-// Experts that it holds, and those of them in memory.
+// Numbers of experts that the worker holds, and that are in memory.
 async function servedBy(worker) {
   if (worker.page) {
     const { units_ready, units_resident } = await tabStatus(worker.page);
@@ -166,7 +173,7 @@ async function servedBy(worker) {
   return [...worker.child.printed.matchAll(/^serving units=(\d+) .* resident=(\d+)$/mg)].at(-1).slice(1).map(Number);
 }
 
-// The worker of a page gets limits that its sliders do not offer.
+// Sets limits of a page's worker that the page's sliders do not offer.
 const limited = (limits) => {
   const post = Worker.prototype.postMessage;
   Worker.prototype.postMessage = function(message) {
@@ -199,14 +206,14 @@ function settingsOf(cell) {
     groups };
 }
 
-// What lies in one folder lies in the other as well, without taking room twice.
+// Links the files of one folder into the other, so that they take disk space once.
 function share(from, to) {
   mkdirSync(to, { recursive: true });
   for (const name of readdirSync(from))
     if (/^[0-9a-f]{64}$/.test(name) && !existsSync(join(to, name))) linkSync(join(from, name), join(to, name));
 }
 
-// A hub, and its workers once they hold every expert where it belongs.
+// Starts a hub and its workers; resolves when they hold every expert in its place.
 async function startSwarm(cell, folder) {
   const settings = settingsOf(cell);
   const { slot_mb, is_all, policy, prefetch, recall, workers, groups } = settings;
@@ -217,7 +224,8 @@ async function startSwarm(cell, folder) {
     ...(options.context ? ["--noise-prompts"] : []), ...(options.prompts ? ["--prefix-cache", "off"] : [])]);
   running.add(hub.child);
   const host_mb = Math.floor(Number(options["host-mb"]) / workers);
-  const folders = Array.from({ length: workers }, (_, i) => join(folder, `worker-${i}`));  // each has a key of its own
+  // each worker has a key of its own
+  const folders = Array.from({ length: workers }, (_, i) => join(folder, `worker-${i}`));
   for (const own of folders) share(folder, own);
   const one = ["--backend", options.backend, "--budget-mb", slot_mb, "--evict", policy, ...(is_all ? []
     : ["--keep-mb", all_mb, "--host-mb", host_mb]), ...(options.device ? ["--device", options.device] : [])];
@@ -247,20 +255,21 @@ async function stopSwarm({ hub, workers }) {
   await hub.remove();
 }
 
-// What the hub and all workers say of their time so far, in ms; workers' without waits. `figures`: told by now.
+// Times that the hub and all workers have reported so far, in ms; the workers' without waits. `figures`: the counters
+// reported by now.
 async function timesOf(hub, figures) {
   const { engine, calls } = await hub.until(({ calls: { on_demand } }) => on_demand.asked >= figures.asked, "figures");
   return { hub: 1000 * (engine.steps_s - engine.experts_waited_s), calls,
     work: calls.load_window.worker_ms * calls.groups_answered };
 }
 
-// MB of a process that lie in memory.
+// Resident memory of a process in MB.
 function residentMb({ child }) {
   if (!child) return 0;
   return Number(/^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${child.pid}/status`, "utf8"))[1]) / 1000;
 }
 
-// One row's figures: texts once, which teaches a replay their routes, then timed, behind each other.
+// Measures one row: decodes the texts once, which records their routes for a replay, then again, timed.
 async function ask({ hub, workers, model }, wanted) {
   const text_s = () => Math.min(Number(options["cell-s"]) / (turns * (rounds + 1)), left_s());
   const { ids: seen } = await decode(hub, model.name, 0, wanted, text_s());
@@ -283,7 +292,7 @@ async function ask({ hub, workers, model }, wanted) {
   return { ...wanted, answers, figures, times, calls, ...memory };
 }
 
-// A row for each of `asks`, until one does not come to its end.
+// Prints a row for each of `asks`, until one is abandoned.
 async function measure(cell, folder) {
   const swarm = await startSwarm(cell, folder);
   const { workers, model, start_s } = swarm;
@@ -311,7 +320,7 @@ async function measure(cell, folder) {
 
 const left_s = () => (deadline - performance.now()) / 1000;
 
-// Where a token's time goes, in ms; the prompt's rows count as one of its tokens.
+// Parts of a token's time in ms; the prompt's rows count as one token.
 function timesOfToken({ answers, figures, times }) {
   const tokens = answers.reduce((sum, { ids }) => sum + ids.length, 0);
   const all = answers.reduce((sum, answer) => sum + 1000 * (answer.times.at(-1) - answer.times[0]), 0)
@@ -320,7 +329,7 @@ function timesOfToken({ answers, figures, times }) {
   return { all, hub, work, copy, idle: Math.max(0, all - hub - work - copy) };
 }
 
-// What hints save of a token's time, and the most that they could, by the cell without them.
+// The share of a token's time that hints save, and its upper bound, from the cell without hints.
 const without_hints = new Map();
 function gainOf(row, { all, copy }) {
   const { slot_mb, policy, workers, groups, prompt, answer, hints } = row;
@@ -365,7 +374,7 @@ function say(line) {
   if (options.out) appendFileSync(options.out, `${line}\n`);
 }
 
-// The cell at work is given up, whatever it waits for.
+// Abandons the running cell, whatever it waits for.
 const watch = setTimeout(() => {
   console.error("slots_bench: the time is up");
   for (const child of running) child.kill("SIGKILL");
@@ -375,7 +384,7 @@ const watch = setTimeout(() => {
 
 const folder = options.folder || mkdtempSync(join(tmpdir(), "moex-slots-"));
 const tidy = () => options.folder || rmSync(folder, { recursive: true, force: true });
-// The first cell's tokens, by what was asked.
+// The tokens of the first cell, keyed by request.
 const first = new Map();
 function compare(cell, { prompt, answer, answers }) {
   const key = `${prompt} ${answer}`;

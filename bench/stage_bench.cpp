@@ -1,11 +1,11 @@
-// Each stage of a step on the hub's own cores beside its bound, measured in the same run.
+// Measures each stage of a step on the hub's own cores beside its bound, in the same run.
 //   stage_bench [--shape NAME] [--threads N] [--context TOKENS] [--header] [--check FILE]
-// One row reads every weight once, from beyond all caches: its bound is the bandwidth of reading.
-// Many rows reuse them: their bound is the rate of the same kernel on weights that lie in a core's
-// caches. `share` is what is reached of the bound.
-// --check: compares each stage's share with the one that FILE recorded of this machine and these
-// threads, and ends with 1 when one is below half of it; where FILE knows no such machine, it says
-// so and ends with 0.
+// One row reads every weight once, from beyond all caches: its bound is the read bandwidth.
+// Many rows reuse the weights: their bound is the rate of the same kernel on weights in a core's
+// caches. `share` is the measured rate over the bound.
+// --check: compares each stage's share with the share that FILE recorded for this machine and
+// number of threads, and exits with 1 where a share is below half of the recorded one. Where FILE
+// has no such machine, the bench prints that and exits with 0.
 // example: stage_bench --shape bench-moe --header
 #include <algorithm>
 #include <cstdio>
@@ -36,7 +36,7 @@ constexpr int repeats = 5;
     std::exit(2);
 }
 
-// The fastest of a few: a shared machine only ever makes it slower.
+// Returns the fastest of several runs: other load on a shared machine only makes a run slower.
 template <class Run>
 double best_seconds(const Run& run) {
     double best = 0;
@@ -49,7 +49,7 @@ double best_seconds(const Run& run) {
     return best;
 }
 
-// A matrix, and as many copies of it as fill the ring; or one, that stays in the cache.
+// A matrix in as many copies as fill the ring, or in one copy that stays in the cache.
 struct Ring {
     PackedMatrix shape;
     AlignedBuffer memory;
@@ -117,7 +117,7 @@ class StageBench {
         measure_bandwidth();
     }
 
-    // The products of `matrices`, in turn over the ring; `rows_each` rows meet each.
+    // Multiplies `rows_each` rows by each matrix of the ring, one matrix after the other.
     void product(const std::string& name, const Ring& ring, std::uint32_t matrices,
                  std::uint32_t rows_each) {
         QuantizedBuffer buffer;
@@ -150,7 +150,7 @@ class StageBench {
                 {name, rows_each, macs, macs / seconds, cached_rate(ring.shape, rows_each)});
     }
 
-    // One row of one sequence over its whole cache, layer after layer.
+    // Computes attention of one row over the sequence's whole cache, layer after layer.
     void attention(std::uint32_t context, KvDtype dtype) {
         ModelConfig config = config_;
         const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
@@ -208,8 +208,8 @@ class StageBench {
         bandwidth_ = static_cast<double>(ring_bytes) / 1e9 / seconds;
     }
 
-    // GMAC/s of the kernel alone: as many panels as it takes at once stay in a core's caches, no
-    // thread waits for another.
+    // Returns GMAC/s of the kernel alone: the panels that it processes at once stay in a core's
+    // caches, and no thread waits for another.
     double cached_rate(const PackedMatrix& shape, std::uint32_t num_rows) {
         double& known = cached_[{shape.dtype, num_rows}];
         if (known > 0) return known;
@@ -252,7 +252,7 @@ std::string machine_name(std::size_t num_threads) {
     return text(name, " ", integer_path().name, " ", num_threads, " threads");
 }
 
-// Columns of a CSV line; comments and the header have no row of a machine.
+// Splits a CSV line into columns. Comments and the header describe no machine.
 std::vector<std::string> columns_of(const std::string& line) {
     std::vector<std::string> columns;
     std::istringstream in(line);
@@ -260,7 +260,7 @@ std::vector<std::string> columns_of(const std::string& line) {
     return columns;
 }
 
-// 0: kept, or nothing is known of this machine.
+// Returns 0 if all shares hold, or if the file has no row of this machine.
 int check(const std::string& path, const std::string& machine, const std::string& shape,
           const std::vector<Row>& rows) {
     std::ifstream in(path);

@@ -1,11 +1,12 @@
-// From a package on disk to the first token on the local backend, and what it costs in memory.
+// Measures the time from a package on disk to the first token on the local backend, and the memory.
 //   start_bench [--shape NAME | --model DIR] [--threads N] [--prompt TOKENS] [--ahead on|off]
 //               [--hub-dtype bf16|int8|int4] [--header]
-// --hub-dtype: of the package that is made. --ahead off: experts are packed as they are asked for.
-// A prompt comes as soon as the hub could take one, another when it was answered. CSV: see the
-// header. first_ms counts from the start; packed_ms is when the last expert lay in panels (empty
-// with --ahead off); *_mb is what the process holds then, package_mb what its tensors and blobs
-// have on disk. example: start_bench --shape bench-moe --header
+// --hub-dtype: the dtype of the package that the bench makes. --ahead off: experts are packed when
+// they are first used. A prompt arrives as soon as the hub accepts one, and a second prompt when
+// the first is answered. The header line names the CSV columns. first_ms counts from the start;
+// packed_ms is the time at which the last expert was stored in panels (empty with --ahead off);
+// *_mb is the process's memory at that time, package_mb the size of tensors and blobs on disk.
+// example: start_bench --shape bench-moe --header
 #include <unistd.h>
 
 #include <cstdio>
@@ -35,7 +36,7 @@ struct Flags {
     std::exit(1);
 }
 
-// Of this process, file pages included.
+// Resident memory of this process, including pages of mapped files.
 double resident_mb() {
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);)
@@ -50,7 +51,7 @@ double package_mb(const std::filesystem::path& folder) {
     return bytes / (1 << 20);
 }
 
-// Until the first token of a prompt.
+// Runs until the first token of a prompt.
 void answer(Engine& engine, std::uint32_t prompt_tokens, std::uint32_t vocab_size,
             std::uint32_t seed) {
     GenerationRequest request;

@@ -1,14 +1,14 @@
-// A hub stops with a thousand workers connected and is started again: how soon are they back, what does that cost it,
-// and what do those notice who chat meanwhile?
+// Stops a hub with a thousand connected workers and starts it again. Measures the time until all workers are back, the
+// hub's processor time for it, and the latency of users who chat meanwhile.
 //   node bench/storm_bench.mjs [--workers N] [--users U] [--back-within S] [--header]
 // MOEX_BUILD: where moex-hub and tests/support/lying_worker are [build]. The workers are connections of one process,
-// each with a key of its own; they compute honestly, and come back after 0.5 to S [30] seconds at random, again and
-// again, as tabs do. The hub has the demo and a local backend; users ask one after the other for 16 tokens, from its
-// ready line on.
-// CSV: see the header. all_back_s: from the hub's end, and from its ready line, to the last WELCOME; cpu_*: the hub's
-// processor time over that time, in cores, and over as long with users alone; p99_ms of a user's answers in the storm
-// and before it; failed: answers other than 200.
-// exit: 1 when a goal is missed (back in S + 5 s, less than one core for the storm, none failed)
+// each with a key of its own. They compute honestly and reconnect after a random delay of 0.5 to S [30] seconds, again
+// and again, as tabs do. The hub serves the demo with a local backend. Users request 16 tokens one after the other,
+// from the hub's ready line on.
+// CSV: see the header. all_back_s: time from the hub's end, and from its ready line, to the last WELCOME; cpu_*: the
+// hub's processor time in that period, in cores, and in a period of equal length with users alone; p99_ms of a user's
+// answers in the storm and before it; failed: answers other than 200.
+// exit: 1 when a goal is missed (all back in S + 5 s, less than one core for the storm, no failed answer)
 // example: node bench/storm_bench.mjs --header
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -23,13 +23,13 @@ const withHeader = readFlags('storm_bench', options);
 const serve = ['--threads', '1', '--workers-per-address', options.workers, '--connections-per-address', '100000',
   '--log-level', 'error'];
 
-// Processor time of a process so far, in seconds.
+// A process's processor time so far, in seconds.
 function cpuSeconds(pid) {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ');
   return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
-// `allIn()`: resolves once all of them are welcomed, to the time of the last.
+// `allIn()` resolves when all workers are welcomed, to the time of the last WELCOME.
 function startCrowd(hub) {
   const child = spawn(join(build, 'tests/support/lying_worker'), [hub.url, 'static/models/demo', 'none', '--key',
     'of-the-crowd', '--count', options.workers, '--back-within', options['back-within']], {
@@ -41,7 +41,7 @@ function startCrowd(hub) {
   return { child, allIn: () => new Promise((resolve) => { wake = resolve; }) };
 }
 
-// Users who chat until told to stop: how long each answer took, in ms, and how many were none.
+// Runs users that chat until they are stopped. Records the time of each answer in ms and the number of failures.
 function startUsers(hub) {
   const users = { took: [], failed: 0, running: true };
   const body = JSON.stringify({ prompt: 'Once upon a time', max_tokens: 16, temperature: 0 });
@@ -66,7 +66,7 @@ function startUsers(hub) {
 }
 const p99 = ({ took }) => took[Math.min(took.length - 1, Math.floor(took.length * 0.99))];
 
-// Over `seconds`, or until `end` resolves.
+// Measures for `seconds`, or until `end` resolves.
 async function measure(hub, end) {
   const begun = performance.now(), cpu = cpuSeconds(hub.child.pid);
   const users = startUsers(hub);

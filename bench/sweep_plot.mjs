@@ -1,5 +1,5 @@
-// Draws what `moex-sim --sweep` printed: for each kind of swarm a token's median and p99 under each policy, and the
-// share of groups that it cost beyond the first ones. Writes an SVG.
+// Draws the output of `moex-sim --sweep`: for each kind of swarm a token's median and p99 under each policy, and the
+// share of further groups that the policy sent. Writes an SVG.
 // example: node bench/sweep_plot.mjs bench/results/sweep.simulated.csv > bench/results/sweep.simulated.svg
 import {readFileSync} from "node:fs";
 
@@ -11,7 +11,7 @@ const rows = readFileSync(process.argv[2], "utf8")
     .map(([profile, policy, p50, p99, , extra]) => ({profile, policy, p50: +p50, p99: +p99, extra: +extra}));
 
 const profiles = [...new Set(rows.map((row) => row.profile))];
-// what every kind of swarm was asked with: bounds of one kind are no policies
+// policies that every kind of swarm ran with; bounds of a single kind are no policies
 const policies = [...new Set(rows.map((row) => row.policy))]
     .filter((policy) => profiles.every((profile) =>
         rows.some((row) => row.profile === profile && row.policy === policy)));

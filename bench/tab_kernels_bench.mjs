@@ -1,11 +1,11 @@
 #!/usr/bin/env node
-// A worker's kernels in a tab and natively, in turns on one GPU: /bench.html in a real Chromium, and kernel_bench.
+// Measures a worker's kernels in a tab and natively, alternately on one GPU: /bench.html in Chromium, and kernel_bench.
 //   node bench/tab_kernels_bench.mjs [--shapes qwen3-30b-a3b,paper] [--turns 2] [--device NAME] [--model DIR]
 //                                   [--header]
-// CSV: turn, where, and the columns of kernel_bench, whose head says what they are. where: tab; native, of what a tab
-// measures; ratio: the one by the other, where both move as much. p50_us of page_round is a round from frame to frame,
-// one behind the other, empty_round's what nothing costs.
-// model: the hub's that serves the page, which computes none of it.
+// CSV: turn, where, and the columns of kernel_bench, whose head explains them. where: tab; native, for rows that a tab
+// measures too; ratio: tab by native, where both move the same bytes. p50_us of page_round is a round from frame to
+// frame, back to back; that of empty_round is the fixed cost of a round.
+// --model: the model of the hub that serves the page; the page computes nothing of it.
 // MOEX_BUILD: build folder [build]. MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find
 // the GPU.
 // example: node bench/tab_kernels_bench.mjs --shapes qwen3-30b-a3b --header
@@ -22,7 +22,7 @@ const with_header = readFlags("tab_kernels_bench", options);
 const columns = "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,gb_s";
 const figures = ["p10_us", "p50_us", "p99_us", "gpu_us"];
 
-// Rows of such a CSV, by what they are of.
+// Rows of a CSV, keyed by what they measure.
 function rowsOf(csv) {
   const names = columns.split(",");
   const rows = new Map();
@@ -55,7 +55,7 @@ async function inTab(url) {
   }
 }
 
-// A round of the page's holds one layer; kernel_bench's own, which hold more, are not asked for.
+// A round of the page holds one layer. The rounds of kernel_bench, which hold more, are not measured here.
 function natively() {
   const rows = new Map();
   for (const shape of options.shapes.split(",")) {

@@ -1,15 +1,15 @@
-// What a browser's store of experts costs: listing and opening thousands of files, in one folder and in 256, and an
-// expert's way to the disk and back, beside the Cache API that held them before. Rows: what, files, ms_all of them,
-// ms_each (of whole experts the median). The browser's own cache of the disk is warm.
+// Measures a browser's store of experts: listing and opening thousands of files, in one folder and in 256, and writing
+// and reading an expert, beside the Cache API that was used before. Rows: what, files, ms_all for all files, ms_each
+// (of whole experts the median). The browser's own cache of the disk is warm.
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/tab_store_bench.mjs [FILES] [EXPERTS]
 //   example: MOEX_BUILD=build MOEX_NPM=build/npm node bench/tab_store_bench.mjs 6144 64
 import { Hub } from "../tests/browser/support/hub.mjs";
 import { launch } from "../tests/browser/support/tab.mjs";
 
 const num_files = Number(process.argv[2] ?? 6144), num_experts = Number(process.argv[3] ?? 64);
-const expert_bytes = 2506752;      // of Qwen3-30B-A3B
+const expert_bytes = 2506752;      // an expert of Qwen3-30B-A3B
 
-// Runs in a page: {what: ms}.
+// Runs in a page; resolves to {what: ms}.
 async function folders([count, num_shards]) {
   const took = {};
   const time = async (what, work) => {
@@ -52,7 +52,7 @@ async function folders([count, num_shards]) {
   return took;
 }
 
-// Whole experts, through the modules that a tab uses and through the Cache API, in turns; the medians.
+// Measures whole experts through the modules that a tab uses and through the Cache API, alternately; takes medians.
 async function experts([count, size]) {
   const took = {};
   const time = async (what, work) => {

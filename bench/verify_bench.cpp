@@ -1,14 +1,15 @@
-// What checking answers costs, and how far honest ones are from what the judge computes.
+// Measures the cost of checking answers, and the distance of honest answers from the judge's.
 //   verify_bench [--model DIR] [--text FILE] [--skip TOKENS] [--rows N] [--seconds S]
 //                [--threads N] [--question residuals|cost|both]
-// residuals: rows of hidden activations as the model has them on the text, no row twice, each
-// split over one to four workers as routing does it, answered by five honest profiles. CSV:
-// profile, rows of answers, pairs in them, the largest error as a share of what is tolerated.
-// Wanted: a third at most. It ends after S seconds with what it has by then; with --skip several
-// run side by side. cost: CPU time of one token on the hub (experts elsewhere), and of judging the
-// share of its rows that is checked of contributors with a record; in turns. CSV: rate, token ms,
-// checks ms, per cent. example: verify_bench --text tests/golden/demo/val_excerpt.txt --rows
-// 1000000
+// residuals: the rows are hidden activations of the model on the text, each used once. Each row is
+// split over one to four workers as routing does, and answered by five honest profiles. CSV:
+// profile, rows of answers, pairs in these rows, the largest error as a share of the tolerance.
+// Goal: at most a third. The bench ends after S seconds with the rows measured so far; --skip lets
+// several processes measure different parts of the text.
+// cost: CPU time of one token on the hub (experts are remote), and of judging the share of its rows
+// that is checked for contributors with a record, measured alternately. CSV: rate, token ms, checks
+// ms, per cent.
+// example: verify_bench --text tests/golden/demo/val_excerpt.txt --rows 1000000
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -44,7 +45,7 @@ double cpu_seconds() {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Answers with zeros, and keeps what was asked: the hub's own part of a token.
+// A backend that answers zeros and records the requests, so that the hub's own part is measured.
 class Listener : public ExpertBackend {
   public:
     explicit Listener(ExpertBackend* answers) : answers_(answers) {}
@@ -83,7 +84,7 @@ class Listener : public ExpertBackend {
     ExpertBackend* answers_;
 };
 
-// A layer's rows and pairs as one worker that holds everything would be asked for sums.
+// Builds the request for a layer's summed rows as one worker that holds all experts receives it.
 AnswerSample sample_of(const Listener::Asked& asked, std::uint32_t hidden, std::uint32_t row_begin,
                        std::uint32_t row_end) {
     AnswerSample sample{.layer = asked.layer,
@@ -102,8 +103,8 @@ AnswerSample sample_of(const Listener::Asked& asked, std::uint32_t hidden, std::
     return sample;
 }
 
-// What one of `num_workers` is asked of these rows, who share the experts out among them: `row_end`
-// is exclusive. Empty where its experts are not among them.
+// Builds the request for one of `num_workers` workers that share the experts. The rows end before
+// `row_end`. The request is empty where the rows use none of this worker's experts.
 AnswerSample share_of(const Listener::Asked& asked, std::uint32_t hidden, std::uint32_t row_begin,
                       std::uint32_t row_end, std::uint32_t worker, std::uint32_t num_workers) {
     AnswerSample sample{.layer = asked.layer, .hidden_size = hidden};
@@ -214,7 +215,7 @@ struct Residual {
     double largest = 0;
 };
 
-// Of all rows of one layer that were asked at once.
+// Judges all rows of one layer that were requested at once.
 Residual residual_of(const Profile& profile, const Listener::Asked& asked, HonestWorker& worker,
                      const LocalExperts& judge, std::uint32_t hidden, std::uint32_t num_workers) {
     constexpr std::uint32_t rows_at_once = 64;
@@ -237,7 +238,7 @@ Residual residual_of(const Profile& profile, const Listener::Asked& asked, Hones
     return residual;
 }
 
-// A window of the text after the other, until each profile has answered so many rows.
+// Computes window after window of the text, until each profile has answered the wanted rows.
 void print_residuals(Decoder& decoder, LocalExperts& answers, std::span<const TokenId> tokens,
                      HonestWorker& worker, const LocalExperts& judge, const Options& options) {
     using enum Profile::Arithmetic;
@@ -284,7 +285,7 @@ void print_residuals(Decoder& decoder, LocalExperts& answers, std::span<const To
 
 void print_cost(Decoder& decoder, std::span<const TokenId> tokens, const LocalExperts& judge,
                 std::uint32_t hidden, const std::vector<Listener::Asked>& asked) {
-    // What a token of one stream asks: a row a layer, of which 1 in 256 is computed again.
+    // A token of one stream requests one row a layer, and 1 row in 256 is computed again.
     constexpr double rate = 1.0 / 256;
     constexpr std::uint32_t num_tokens = 64, num_turns = 7;
     std::vector<double> token_ms, check_ms, share;

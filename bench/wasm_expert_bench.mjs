@@ -1,8 +1,8 @@
-// One expert in WASM with SIMD128 on one thread, as a tab without WebGPU computes it. In Node, whose engine is
-// Chromium's.
+// Measures one expert in WASM with SIMD128 on one thread, as a tab without WebGPU computes it. It runs in Node, which
+// has Chromium's engine.
 //   node bench/wasm_expert_bench.mjs [--repeats N] [--header]
-// MOEX_BUILD: build folder with its tests [build]. CSV: ms is the median over 16 experts and N walks over them,
-// gmac_s what that is in multiplications and additions.
+// MOEX_BUILD: build folder with its tests [build]. CSV: ms is the median over 16 experts and N passes over them, gmac_s
+// the rate in multiply-adds.
 import { loadSimd128 } from "../tests/web-worker/browser/load_simd128.mjs";
 
 const repeats = Number(process.argv[process.argv.indexOf("--repeats") + 1] || 20);

@@ -1,8 +1,8 @@
-// What the form of rows on the wire costs and saves: the perplexity of the demo's text, scored through a hub and one
-// worker on the processor, and the bytes that went each way for a token.
+// Measures the dtype of rows on the wire: the perplexity of the demo's text, scored through a hub and one worker on the
+// processor, and the bytes per token in each direction.
 //   node bench/wire_bench.mjs [--model DIR] [--text FILE] [--windows N] [--arithmetic exact|int8] [--header]
-// MOEX_BUILD: build folder [build]. Each form of x in turn with answers in f16. CSV: see `columns`; `of_f16` is the
-// perplexity over that with x in f16.
+// MOEX_BUILD: build folder [build]. Measures each dtype of x with answers in f16. CSV: see `columns`; `of_f16` is the
+// perplexity over the perplexity with x in f16.
 // example: node bench/wire_bench.mjs --arithmetic exact --header
 import { readFileSync } from "node:fs";
 import { readFlags } from "./flags.mjs";

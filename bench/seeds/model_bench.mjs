@@ -1,18 +1,19 @@
 #!/usr/bin/env node
-// "MoEx" (000), eq. 10 to 13, 17 on a real swarm: what workers' answer times foretell of a pass, beside what it took.
+// "MoEx" (000), eq. 10 to 13 and 17 on a real swarm: the time of a pass as predicted from workers' answer times, beside
+// the measured time.
 //   usage: MOEX_BUILD=build node bench/seeds/model_bench.mjs [turns] [seconds] [hedge]        [3 4 all]
-// A hub, native workers on the processor, and between them a line of a round trip; `moex-hub model --from-metrics`
-// looks at the hub for so many seconds, while it decodes one text after the other or reads prompts. CSV, a row a
-// condition, medians of the turns:
-//   work              decode: one row a pass; prefill: prompts of some 750 tokens, each of other words (eq. 13)
+// Runs a hub, native workers on the processor, and between them a proxy with a round trip time. `moex-hub model
+// --from-metrics` watches the hub for `seconds`, while the hub decodes one text after the other or reads prompts. CSV,
+// a row for each condition, medians of the turns:
+//   work              decode: one row a pass; prefill: prompts of about 750 tokens, each with other words (eq. 13)
 //   workers,rtt_ms,hedge
-//   rows              of a pass
-//   hub_ms            a pass's own time on the hub, taken as measured: what no worker's time foretells
+//   rows              rows of a pass
+//   hub_ms            the hub's own time of a pass, as measured: workers' times do not predict it
 //   round_ms,round_predicted    a layer's exchange
 //   pass_ms,pass_predicted      hub_ms and a round a layer
-//   rows_s            measured
-//   off_percent       of pass_predicted; and the least and the most of the turns
-//   off_together      where all copies of a call stall at once, as they do on cores that they share
+//   rows_s            measured rows a second
+//   off_percent       error of pass_predicted; and the least and the largest of the turns
+//   off_together      the same where all copies of a call stall at once, as on cores that they share
 import { join } from "node:path";
 
 import { Hub, NativeWorker, build, chat, run } from "../../tests/browser/support/hub.mjs";
@@ -39,7 +40,8 @@ async function ask(hub, work, max_tokens) {
   if (error) throw new Error(JSON.stringify(error));
 }
 
-// Keeps the hub at work until `done` settles. What is long enough to be mostly decoding ends soon enough behind it.
+// Keeps the hub busy until `done` settles. Texts are long enough to be mostly decoding, and short enough to end soon
+// after `done`.
 async function workUntil(hub, { work, rtt_ms }, done) {
   let more = true;
   const ended = done.finally(() => { more = false; });

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The tables of "MoEx" (000) that follow from its own formulas: what it prints, and what its formulas give.
+// Computes the tables of "MoEx" (000) from its own formulas, beside the printed figures.
 //   node bench/seeds/moex_tables.mjs [--sigma S] [--k K] [--workers W]        [0.5 8 2]
 // CSV: table, row, quantity, paper, computed, how. Milliseconds, GB of 1e9 bytes, percent.
 //   Table 1  the slowest of K experts, each the fastest of h answers; an answer is log-normal (median 20 ms, sigma S).
@@ -7,9 +7,9 @@
 //   Table 3  a token: 48 layers of attention (1.5 ms), readback (0.2) and one round: RTT once, as two ways are one RTT,
 //            and the expert (0.7). The paper counts the RTT twice and names no distribution for h = 2 and 3; here the
 //            round is log-normal with that median and sigma S, the slowest of K and the fastest of h.
-//   eq. 3    bytes of experts a worker, for the paper's shape and for Qwen3-30B-A3B's own; INT4 as it lies here, with a
+//   eq. 3    bytes of experts a worker, for the paper's shape and for Qwen3-30B-A3B's own; INT4 as stored here, with a
 //            scale and a zero (f16) for each 128 weights: 4.25 bits a weight.
-// Integrals are held to a closed form first: a mean of one log-normal. Exits with 1 where they miss it by 1e-6.
+// The integrals are compared with a closed form first, the mean of one log-normal. Exits with 1 on an error of 1e-6.
 // example: node bench/seeds/moex_tables.mjs
 import { readFlags } from "../flags.mjs";
 
@@ -20,7 +20,7 @@ const k = Number(options.k);
 const workers = Number(options.workers);
 const layers = 48;
 
-// Of the standard normal distribution: a series near 0, a continued fraction far out.
+// The standard normal distribution: a series near 0, a continued fraction for large arguments.
 function normalCdf(x) {
   if (Math.abs(x) < 3) {
     let term = x;
@@ -42,7 +42,7 @@ function meanOf(median, slowest, fastest) {
   const [from, to] = [-12, 12];
   const width = (to - from) / steps;
   const later = (z) => 1 - (1 - (1 - normalCdf(z)) ** fastest) ** slowest;
-  let sum = median * Math.exp(sigma * from);          // before it nothing has come
+  let sum = median * Math.exp(sigma * from);          // no answer has arrived before this time
   for (let i = 0; i <= steps; i += 1) {
     const z = from + i * width;
     const weight = i === 0 || i === steps ? 1 : i % 2 === 1 ? 4 : 2;

@@ -1,16 +1,18 @@
 #!/usr/bin/env node
-// What "OD-MoE" (002) and "Speculating Experts" (004) say that follows from sizes and times alone, beside what follows.
+// Computes the figures of "OD-MoE" (002) and "Speculating Experts" (004) that follow from sizes and times alone, beside
+// the printed figures.
 //   node bench/seeds/on_demand_tables.mjs [--token-ms T] [--round-ms R] [--gb-s G]        [36.06 0.32 none]
-// CSV: table, row, quantity, paper, computed, how. GB of 1e9 bytes; a cell is empty where nobody says anything.
-//   eq. 1    T_load,max = n t_M + (n-1) t_W: how long a group of workers may load its layer's experts while n groups
-//            take turns, with a hub's t_M and a worker's t_W a layer; and the GB/s that this asks of a worker's link.
-//            The paper's split of t_M and t_W is lost, so both ends of it are printed.
-//   bound    Qwen3-30B-A3B, 8 workers a group, nothing kept: the share of all-resident decoding that is left at most.
+// CSV: table, row, quantity, paper, computed, how. GB of 1e9 bytes; a cell is empty where the paper gives no figure.
+//   eq. 1    T_load,max = n t_M + (n-1) t_W: the time that a group of workers has to load its layer's experts while
+//            n groups alternate, with the hub's t_M and a worker's t_W a layer; and the GB/s that this needs of a
+//            worker's link. The paper does not give the split of t_M and t_W, so both extremes are printed.
+//   bound    Qwen3-30B-A3B, 8 workers a group, no cache: the largest share of all-resident decoding that remains.
 //            T and R are a token's and a round's times with all experts on the GPU (serving_30b.nvidia-h100.csv), G is
-//            the link (`kernel_bench --link on`); without G only the GB/s asked for. A guess is right for each expert
-//            independently; a wrong one waits for its own load. "own": each worker has the link, "one": all share it.
-//   memory, prefill, Table 2, eq. (1) of 004: as their rows say.
-// These are bounds: no contention of host memory, no round trip beyond R, no lateness. Nothing here is measured.
+//            the link (`kernel_bench --link on`); without G only the needed GB/s. A guess is right for each expert
+//            independently; a wrong guess waits for its own load. "own": each worker has the link, "one": all share it.
+//   memory, prefill, Table 2, eq. (1) of 004: the rows explain themselves.
+// These are bounds: they assume no contention of host memory, no round trip beyond R, and no late load. Nothing here is
+// measured.
 // example: node bench/seeds/on_demand_tables.mjs --gb-s 10
 import { readFlags } from "../flags.mjs";
 
@@ -42,7 +44,7 @@ row("002 Table 2", "speed of all-resident", "share", "0.75", (3.6925 / 4.89).toF
 row("002 Table 2", "memory of all-resident", "share", "0.333", (60 / 180).toFixed(3), "60 of 180 GB: f32");
 row("002 Table 2", "memory of all-resident", "share", "", (60 / 93).toFixed(3), "60 of 93 GB: bf16");
 
-// ---- 002: experts that a prompt asks of a layer, chosen uniformly
+// ---- 002: experts of a layer that a prompt uses, chosen uniformly
 for (const [name, experts, top_k] of [["Mixtral", 8, 2], ["demo", 16, 4], ["Qwen3-30B-A3B", 128, 8]]) {
   for (const tokens of [16, 64, 128]) {
     const paper = name === "Mixtral" ? { 16: "7.6", 128: "8" }[tokens] ?? "" : "";
@@ -74,7 +76,7 @@ for (const n of [1, 2, 4, 8]) {
   }
 }
 
-// ---- 004: what overlapping copy and compute can bring, and its models' experts in bf16
+// ---- 004: the gain of overlapping copy and compute, and its models' experts in bf16
 for (const [end, compute, copy, gain] of [["least", 8, 88, "9"], ["most", 13, 84, "14"]]) {
   const bound = 100 * Math.min(compute, copy) / (compute + copy);
   row("004 eq. (1)", `Qwen3-30B-A3B ${end}`, "% of a token", gain, compute.toFixed(1), "min of its shares; with idle");

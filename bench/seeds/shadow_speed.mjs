@@ -1,24 +1,29 @@
 #!/usr/bin/env node
-// "OD-MoE" (002): what a shadow's late departure costs, and the decoding speed of its six cases (Fig. 8) and of its
-// grid of alignment periods (Fig. 9), by a model: no such machine runs here. Recall is measured, speeds are not.
+// "OD-MoE" (002): the cost of a shadow's late departure, and the decoding speed of the six cases (Fig. 8) and of the
+// grid of alignment periods (Fig. 9), from a simulation, since no such machine is available. Recall is measured, speeds
+// are not.
 //   node bench/seeds/shadow_speed.mjs [--recall FILE] [--shadow NAME] [--setting NAME] [--seeds N]
 //                                     [bench/results/foresight_shadow.demo.csv int3 all 20]
 // CSV: setting, case, token_period, kv_period, recall, tok_s, deviation (over seeds), of_resident, late_ms (a token's
-// mean wait for loads that were foreseen, but too late), missed_ms (for loads that were not), bytes (aligned, a token).
-//   The walk: a token's layers one after the other; the main node takes t_M, then the layer's group of workers (layer l
-//   modulo n groups) t_W; each worker of it loads one expert in t_L over a link of its own, as soon as the group is
-//   free and the shadow has named the layer. What was not named is loaded when the router has spoken. The shadow takes
-//   t_S a layer. Unaligned it never waits. At every token that it is given anything at, it departs when the token is
-//   known and its keys and values are there (bytes of the tokens since the last time over the line), which is the late
-//   departure; in between it goes on by itself, and is as far ahead as the group's memory for one layer lets it.
-//   Each of a layer's experts is foreseen with the measured recall, independently.
+// mean wait for predicted loads that came too late), missed_ms (for loads that were not predicted), bytes (aligned, per
+// token).
+//   The simulation walks a token's layers one after the other. The main node takes t_M, then the layer's group of
+//     workers
+//   (layer l modulo n groups) takes t_W. Each worker of the group loads one expert in t_L over a link of its own, as
+//     soon
+//   as the group is free and the shadow has predicted the layer. An expert that was not predicted is loaded when the
+//   router has chosen it. The shadow takes t_S a layer, and without alignment it never waits. At every token at which
+//     it
+//   is aligned, it departs when the token is known and its keys and values have arrived (the bytes of the tokens since
+//   the last alignment, over the link): this is the late departure. In between it runs ahead, as far as the group's
+//   memory for one layer allows. Each of a layer's experts is predicted with the measured recall, independently.
 //   Settings: "paper": Mixtral-8x7B on RTX 3090s in f32 (32 layers, 4 groups of 2; a layer of all-resident decoding is
 //   1000 / 4.89 / 32 = 6.4 ms, split in half; an expert of 704 MB over 25 GB/s; 256 KB a token over 1 Gbit/s; the
 //   shadow in INT8 takes half of the main model's time). "3080": loads of 1.5 times as long (its Fig. 10).
 //   "qwen3-30b": 48 layers, 4 groups of 8 on the hub's times of on_demand_tables.mjs, 2.5 MB over 10 GB/s, 96 KB a
 //   token over 10 Gbit/s, a shadow of 0.5 of the time.
-//   What the recall is of: the demo (4 of 16 experts), not Mixtral; the paper's own for case 1 is 0.973.
-// A model without faults, noise or contention; the ends of its cases are checked against closed forms first.
+//   The recall is that of the demo (4 of 16 experts), not of Mixtral; the paper's own for case 1 is 0.973.
+// The simulation has no faults, noise or contention; its extreme cases are compared with closed forms first.
 // example: node bench/seeds/shadow_speed.mjs --setting qwen3-30b
 import { readFileSync } from "node:fs";
 
@@ -36,7 +41,7 @@ const settings = {
 };
 settings["3080"] = { ...settings.paper, load: 1.5 * settings.paper.load };
 
-// Numbers in [0, 1), the same for the same seed (mulberry32).
+// Random numbers in [0, 1), the same for the same seed (mulberry32).
 function randomOf(seed) {
   let state = seed;
   return () => {
@@ -47,8 +52,8 @@ function randomOf(seed) {
   };
 }
 
-// Decodes `tokens` and says what a token took. `recall` null: nobody foresees. `depart`: whether the shadow waits for
-// this token, and how many tokens' keys and values come with it.
+// Decodes `tokens` and returns the time of a token. `recall` null: no predictions. `depart`: whether the shadow waits
+// for this token, and the number of tokens whose keys and values arrive with it.
 function decode(setting, { recall, depart, instant = false }, tokens, random) {
   const { layers, groups, experts, main, worker, load, shadow, kv } = setting;
   const freeAt = Array(groups).fill(0);
@@ -62,7 +67,7 @@ function decode(setting, { recall, depart, instant = false }, tokens, random) {
       const routed = now + main;
       let foreseen = recall !== null;
       for (let expert = 0; foreseen && expert < experts; expert += 1) foreseen = random() < recall;
-      // A load that turns out to be wrong is left for the right one.
+      // A wrong load is abandoned for the right one.
       const guessed = Math.max(freeAt[group], instant ? 0 : shadowAt) + load;
       const begin = Math.max(routed, foreseen ? guessed : routed + load);
       if (foreseen) late += begin - routed;
@@ -74,15 +79,15 @@ function decode(setting, { recall, depart, instant = false }, tokens, random) {
 }
 
 const due = (token, period) => period > 0 && token % period === 0;
-// Who aligns keys waits for them, and for the token that they end with; who aligns tokens alone waits for those.
+// A shadow that aligns keys waits for the keys and for their last token; one that aligns tokens alone waits for tokens.
 const departing = (token_period, kv_period) => (token) => ({
   waits: token > 0 && (due(token, token_period) || due(token, kv_period)),
   kv_tokens: token > 0 && due(token, kv_period) ? kv_period : 0,
 });
 const never = () => ({ waits: false, kv_tokens: 0 });
 
-// The ends: all resident is layers of t_M + t_W; nobody foresees: each layer has its load besides; a perfect shadow
-// whose window is n t_M + (n - 1) t_W hides a load of that length.
+// The extreme cases: all resident is layers of t_M + t_W; without predictions each layer adds its load; a perfect
+// shadow whose window is n t_M + (n - 1) t_W hides a load of that length.
 for (const [name, setting] of Object.entries(settings)) {
   const { layers, groups, main, worker, load } = setting;
   const near = (found, wanted, what) => {
@@ -109,8 +114,8 @@ if (measured.size === 0) {
   process.exit(1);
 }
 
-// The last: the shadow's time as a share of the model's. 0.76: what an INT3 one takes of the demo on a processor, its
-// head left out as tokens are given (foresight_shadow_times.xeon-2-cores.csv), 0.98 with it.
+// The last value: the shadow's time as a share of the model's. 0.76 is the share of an INT3 shadow of the demo on a
+// processor, without its LM head since tokens are given (foresight_shadow_times.xeon-2-cores.csv); 0.98 with the head.
 const rows = [["case 1", 1, 1], ["case 2", 1, 0], ["case 3", 0, 1], ["case 4", 0, 0], ["case 5: random", "", ""],
   ["case 6: none", "", ""]];
 for (const token of [1, 2, 4, 8, 16]) for (const kv of [1, 2, 4, 8, 16]) rows.push(["grid", token, kv]);
