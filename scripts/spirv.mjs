@@ -1,5 +1,5 @@
-// What naga does not offer, done to its SPIR-V words afterwards: specialization constants, loops without a counter of
-// iterations, workgroup memory that nobody clears. Opcodes and layouts: SPIR-V specification, section 3.
+// Changes that naga does not offer, made to its SPIR-V words afterwards: specialization constants, loops without a
+// counter of iterations, workgroup memory that is not cleared. Opcodes and layouts: SPIR-V specification, section 3.
 const op = {
   nop: 0, decorate: 71, typeInt: 21, typeBool: 20, constant: 43, constantNull: 46, specConstant: 50, variable: 59,
   load: 61, store: 62, copyObject: 83, iEqual: 170, all: 155, loopMerge: 246, selectionMerge: 247, branch: 249,
@@ -21,7 +21,7 @@ function assemble({ header, instructions }) {
   return Uint32Array.from(words);
 }
 
-// Private variables that begin as `sentinel + i` become specialization constants of id i.
+// Private variables with the initial value `sentinel + i` become specialization constants of id i.
 function specialize(module, sentinel, count) {
   const constants = new Map();   // result id of the constant -> id of the specialization
   for (const one of module.instructions)
@@ -42,7 +42,7 @@ function specialize(module, sentinel, count) {
   module.instructions.splice(first, 0, ...decorations);
 }
 
-// naga counts the iterations of every loop down from 2^64, so that one that never ends does: ours end.
+// naga counts the iterations of every loop down from 2^64, so that an endless loop ends. Our loops end by themselves.
 function uncount(module) {
   const { instructions } = module;
   const counters = new Set();
@@ -56,7 +56,7 @@ function uncount(module) {
   module.instructions = instructions.filter((one) => one.op !== op.store || !counters.has(one.words[0]));
 }
 
-// naga lets one thread clear all workgroup memory at the start: our kernels write what they read.
+// naga lets one thread clear all workgroup memory at the start. Our kernels write this memory before they read it.
 function keepWorkgroupMemory(module) {
   const nulls = new Set();
   const variables = new Set();
@@ -68,7 +68,7 @@ function keepWorkgroupMemory(module) {
     || !nulls.has(one.words[1]));
 }
 
-// `words`: a module of naga's, in which override i of `count` is a private variable that begins as sentinel + i.
+// `words`: a module of naga, in which override i of `count` is a private variable with the initial value sentinel + i.
 export function finish(words, sentinel, count) {
   const module = parse(words);
   module.header[1] = 0x00010300;   // naga writes 1.0, where subgroup operations would be invalid

@@ -1,4 +1,4 @@
-// Man pages from what the programs say of themselves: moex-hub(1), one page for each of its commands, moex-worker(1).
+// Makes man pages from the programs' help: moex-hub(1), one page for each of its commands, moex-worker(1).
 //   usage: node scripts/host/man_pages.mjs BIN_DIR OUT_DIR [YYYY-MM-DD]      BIN_DIR holds moex-hub and moex-worker
 //   example: node scripts/host/man_pages.mjs build /tmp/man && man /tmp/man/moex-hub-serve.1
 import { execFileSync } from 'node:child_process';
@@ -12,11 +12,11 @@ if (!out) {
 }
 const said = (program, ...args) => execFileSync(join(binaries, program), args, { encoding: 'utf8' });
 
-// Text as roff has it: no escapes, no requests at the begin of a line, hyphens that can be searched and copied.
+// Escapes text for roff: backslashes, requests at the beginning of a line, hyphens that can be searched and copied.
 const roff = (text) => text.replaceAll('\\', '\\e').replaceAll('-', '\\-').replace(/^(?=[.'])/gm, '\\&');
 const bold = (text) => `\\fB${roff(text)}\\fR`;
 
-// A help text in parts: [{ name, words }] of its list, and the paragraphs around it.
+// Splits a help text into the entries of its list, [{ name, words }], and the paragraphs around them.
 function parts(help) {
   const items = [], paragraphs = [];
   for (const line of help.split('\n')) {

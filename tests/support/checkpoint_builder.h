@@ -41,7 +41,7 @@ struct TestTensor {
     std::vector<float> values;
     std::uint64_t num_elements() const;
 };
-// `header` and `data` as they stand: for files that are wrong on purpose.
+// Writes `header` and `data` unchecked, for files that are damaged on purpose.
 std::string raw_safetensors(std::string_view header, std::string_view data);
 void write_safetensors(const std::filesystem::path& path, const std::vector<TestTensor>& tensors);
 
@@ -52,7 +52,7 @@ struct CheckpointOptions {
     bool tied = false;
     bool attention_bias = false;
     bool newer_config = false;     // as transformers 5 writes it
-    std::uint32_t num_shards = 1;  // above 1: with an index
+    std::uint32_t num_shards = 1;  // above 1 an index is written, too
     std::uint32_t hidden_size = 64, moe_intermediate_size = 32, num_experts = 4, num_layers = 3,
                   vocab_size = 96;
     std::vector<std::uint32_t> mlp_only_layers = {1};
@@ -62,7 +62,7 @@ class CheckpointBuilder {
   public:
     explicit CheckpointBuilder(CheckpointOptions options = {});
     nlohmann::json config;            // may be changed before write()
-    std::vector<TestTensor> tensors;  // likewise
+    std::vector<TestTensor> tensors;  // may be changed before write()
     TestTensor& tensor(std::string_view name);
     void remove(std::string_view name);
     void write(const std::filesystem::path& directory) const;
@@ -70,7 +70,7 @@ class CheckpointBuilder {
   private:
     void write_config();
     TestTensor& add(std::string name, std::vector<std::uint64_t> shape);
-    // `at` ends with a dot: what the tensors' names begin with.
+    // `at` is the prefix of the tensors' names and ends with a dot.
     void add_attention(const std::string& at);
     void add_mlp(const std::string& at, std::uint64_t inner);
     void add_experts(const std::string& at);
@@ -80,8 +80,8 @@ class CheckpointBuilder {
     std::normal_distribution<float> normal_{0.0f, 0.05f};
 };
 
-// A checkpoint of about `wanted_bytes` in bf16, streamed, whose
-// experts are the same few pages over and over: for memory tests.
+// Streams a checkpoint of about `wanted_bytes` in bf16 whose experts
+// repeat the same few pages, for memory tests.
 void write_large_checkpoint(const std::filesystem::path& directory, std::uint64_t wanted_bytes);
 
 }  // namespace moex::test

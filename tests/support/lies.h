@@ -1,5 +1,5 @@
-// The lies that a worker may tell in an answer of the right shape: finite, of a plausible size or
-// not, and false. The simulator's workers and the lying worker tell the same ones.
+// Wrong rows that a worker may return in an answer of the right shape: finite, of a plausible norm
+// or not, and wrong. The simulator's workers and the lying worker return the same kinds.
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@ namespace moex {
 
 enum class Lie {
     none,
-    // seen in the answer itself; only the simulator's workers tell them
+    // visible in the answer itself; only the simulator's workers return them
     shape,
     not_finite,
     huge,
-    // plausible ones
+    // plausible kinds
     scaled,
     scaled_1_5,
     scaled_10,
@@ -26,8 +26,8 @@ enum class Lie {
     negated,
     noise_10,  // per cent of the answer's own norm
     noise_100,
-    other_expert,  // told where experts are computed: the right arithmetic with other weights
-    previous,      // the answer to the question before, where it has the same size
+    other_expert,  // made where experts are computed: the right arithmetic with other weights
+    previous,      // the answer to the previous request, where it has the same size
     constant
 };
 inline constexpr std::array plausible_lies{
@@ -38,7 +38,7 @@ inline constexpr std::array<std::string_view, plausible_lies.size()> plausible_l
     "noise10", "noise100", "other-expert", "previous", "constant"};
 inline bool is_plausible(Lie lie) { return lie > Lie::huge; }
 
-// Turns honest `y` into the lie; `previous` is the teller's memory of what it should have said.
+// Turns the honest `y` into wrong rows; `previous` holds the honest answer to the previous request.
 template <class Random>
 void tell_lie(Lie lie, std::span<float> y, std::vector<float>& previous, Random& random) {
     const std::vector<float> honest(y.begin(), y.end());
@@ -72,7 +72,7 @@ void tell_lie(Lie lie, std::span<float> y, std::vector<float>& previous, Random&
         case Lie::shape:
         case Lie::not_finite:
         case Lie::huge:
-        case Lie::other_expert: break;  // told elsewhere
+        case Lie::other_expert: break;  // made where experts are computed
     }
     previous = honest;
 }

@@ -1,13 +1,14 @@
-// A worker that computes its experts on the CPU, from the package on this disk, and lies about some
-// of them: what the hub's checks are held against.
+// A worker that computes its experts on the CPU, from the package on this disk, and returns wrong
+// rows for some calls. The tests of the hub's checks run it.
 //   lying_worker HUB_URL MODEL_DIR LIE [--share P] [--honest-first N] [--key KEY] [--seed N]
 //                [--count N] [--back-within S]
 // LIE: none or one of plausible_lie_names. The join token comes from MOEX_TOKEN. Prints "serving"
 // when it is ready, "answered N", then "closed CODE REASON" when the hub ends the connection; ends
 // with SIGTERM.
-// With --count it is so many workers, KEY-1, KEY-2 and so on, and prints "welcomed N" whenever all
-// of them are in. With --back-within each whose connection ends is back after 0.5 to S seconds, at
-// random, as a tab is (web-worker/session/hub_connection.cpp), and "closed" is said of none.
+// --count: runs N workers with the keys KEY-1, KEY-2 and so on, and prints "welcomed N" whenever
+// all of them are welcomed. --back-within: a worker whose connection ends reconnects after a random
+// delay of 0.5 to S seconds, as a tab does (web-worker/session/hub_connection.cpp), and "closed" is
+// not printed.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -34,7 +35,7 @@ struct Options {
     std::uint64_t honest_first = 0, seed = 1, count = 1;
 };
 
-// What the workers of this process share.
+// State that the workers of this process share.
 struct Crowd {
     native::asio::io_context& io;
     const Options& options;
@@ -115,7 +116,7 @@ class LyingWorker {
             case FrameType::heartbeat: socket_->send(encode_heartbeat(header->sequence_id)); break;
             case FrameType::assign: on_assign(frame); break;
             case FrameType::group_dispatch: on_group(frame); break;
-            default: break;  // it is done before a CANCEL could come, and keeps what it is told
+            default: break;  // a call ends before a CANCEL can arrive; other frames change nothing
         }
     }
 

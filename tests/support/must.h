@@ -1,4 +1,4 @@
-// A value that a test cannot go on without.
+// Unwraps a value that a test needs, and fails the test where the value is an error.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// Speaks with text_probe: one JSON line each way. Answers come in the order of the requests.
+// Talks to text_probe with one JSON line in each direction. Answers arrive in the order of the requests.
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 
@@ -22,7 +22,7 @@ export class NativeProbe {
   }
 }
 
-// A small generator with a seed, so that every run can be repeated (mulberry32's recurrence).
+// A small random generator with a seed, so that every run can be repeated (mulberry32's recurrence).
 export function seeded(seed) {
   let state = seed >>> 0;
   const next = () => {

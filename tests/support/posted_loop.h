@@ -1,4 +1,4 @@
-// The loop of tests and benches that drive a native device.
+// The event loop of tests and benches that drive a native device.
 #pragma once
 
 #include "web-worker/gpu/vulkan/posted_loop.h"

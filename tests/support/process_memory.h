@@ -1,4 +1,4 @@
-// What this process takes, as the kernel counts it.
+// Memory of this process as the kernel counts it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace moex {
 
-// "VmRSS" (now) or "VmHWM" (at most so far), in bytes.
+// Returns "VmRSS" (now) or "VmHWM" (the maximum so far) in bytes.
 inline std::uint64_t process_bytes(std::string_view name) {
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);)

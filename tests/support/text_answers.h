@@ -7,7 +7,7 @@
 //   "..."}
 //   {"op": "template", "source": "..."}                           → {"ok": true}
 //   {"op": "render", "context": {...}}                            → {"text": "..."}
-// Anything that fails is {"error": "..."}.
+// A failed request is answered with {"error": "..."}.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The questions of text_answers.h, one per line of stdin, one answer per line of stdout; "json" and
-// "config" name files here.
+// Answers the requests of text_answers.h: one request per line of stdin, one answer per line of
+// stdout. "json" and "config" are names of files here.
 #include <fstream>
 #include <iostream>
 #include <sstream>

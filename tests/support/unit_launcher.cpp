@@ -1,12 +1,12 @@
 // Runs the program of a systemd unit where systemd is not process 1: under the unit's system calls,
 // capabilities, address families and read-only root, as a user of its own, with a socket to which
-// the program says that it is ready. What it tells that socket comes out as "notify: ..." lines.
+// the program reports that it is ready. Messages on that socket are printed as "notify: ..." lines.
 //   usage: unit_launcher --groups FILE [--program FILE] [--state DIR] [--kill] UNIT [ARGUMENT...]
-//     --groups FILE   what @system-service and the like hold: syscall_groups.txt
-//     --program FILE  instead of the one that ExecStart names
-//     --state DIR     instead of /var/lib/ and StateDirectory
+//     --groups FILE   the system calls of @system-service and other groups: syscall_groups.txt
+//     --program FILE  runs this program instead of the one of ExecStart
+//     --state DIR     the state folder instead of /var/lib/ and StateDirectory
 //     --kill          a call outside the list ends the program, where the unit has it fail
-// ARGUMENTs follow those of ExecStart. Exit: the program's; 77 where this machine allows no mounts.
+// ARGUMENTs follow those of ExecStart. Exits with the program's code; 77 where mounts are refused.
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/audit.h>
@@ -48,7 +48,7 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
 constexpr int exit_skipped = 77;
-constexpr uid_t service_user = 61184;  // the first of those that DynamicUser= draws from
+constexpr uid_t service_user = 61184;  // the first id of the range of DynamicUser=
 
 const std::map<std::string, long>& call_numbers() {
     static const std::map<std::string, long> numbers = {
@@ -65,7 +65,7 @@ void require(bool done, const std::string& what) {
     if (!done) throw std::runtime_error(what + ": " + std::strerror(errno));
 }
 void require_allowed(bool done, const std::string& what) {
-    // EINVAL: of kernels, containers and file systems that know no such thing
+    // Kernels, containers and file systems without this feature return EINVAL.
     const bool is_refused = errno == EPERM || errno == EACCES || errno == ENOSYS || errno == EINVAL;
     if (!done && is_refused) throw Skipped(what + " is not allowed here");
     require(done, what);
@@ -78,7 +78,7 @@ Words words_of(const std::string& line) {
     return words;
 }
 
-// [Service] of a unit: each key with its words; an empty value forgets what came before it.
+// The section [Service] of a unit: each key with its words. An empty value clears earlier values.
 class Unit {
   public:
     explicit Unit(const fs::path& file) {
@@ -127,7 +127,7 @@ class Groups {
         }
     }
 
-    // A call, or all calls of a group, by number; calls of other machines have none.
+    // Returns the numbers of a call, or of all calls of a group; calls of other machines have none.
     void visit(const std::string& name, const auto& function) const {
         if (!name.starts_with('@')) {
             const auto found = call_numbers().find(name);
@@ -144,7 +144,7 @@ class Groups {
     std::map<std::string, Words> groups_;
 };
 
-// SystemCallFilter=: a list of what may be called, from which "~" takes away.
+// SystemCallFilter=: a list of allowed calls; a list that begins with "~" removes calls.
 std::set<long> allowed_calls(const Unit& unit, const Groups& groups) {
     std::set<long> calls;
     groups.visit("@default", [&](long call) { calls.insert(call); });
@@ -162,7 +162,7 @@ std::set<long> allowed_calls(const Unit& unit, const Groups& groups) {
     return calls;
 }
 
-// The filter as a program of the kernel's: some calls are judged by an argument, all others by
+// The filter as a BPF program of the kernel: some calls are filtered by an argument, all others by
 // their number. Sources: seccomp(2), systemd.exec(5).
 class Filter {
   public:
@@ -173,19 +173,19 @@ class Filter {
         load(offsetof(seccomp_data, nr));
     }
 
-    // `call` is judged by the bits `mask` of an argument: all of them set means no.
+    // Refuses `call` where all bits of `mask` are set in an argument.
     void refuse_bits(long call, int argument, std::uint32_t mask) {
         judge(call, {statement(argument), BPF_STMT(BPF_ALU | BPF_AND | BPF_K, mask),
                      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, mask, 0, 1), returns(errno_of(EPERM)),
                      returns(SECCOMP_RET_ALLOW)});
     }
-    // Any of the bits means no.
+    // Refuses the call where any of the bits is set.
     void refuse_any_bit(long call, int argument, std::uint32_t mask) {
         judge(call, {statement(argument), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, mask, 0, 1),
                      returns(errno_of(EPERM)), returns(SECCOMP_RET_ALLOW)});
     }
     void refuse(long call, int error) { judge(call, {returns(errno_of(error))}); }
-    // Only these values of an argument.
+    // Allows only these values of an argument.
     void allow_values(long call, int argument, const std::vector<std::uint32_t>& values,
                       int error) {
         std::vector<sock_filter> judgement = {statement(argument)};
@@ -250,7 +250,8 @@ void limit_calls(const Unit& unit, const std::set<long>& calls, bool kill) {
         filter.refuse_any_bit(SYS_clone, 0,
                               CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
                                   CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP);
-        filter.refuse(SYS_clone3, ENOSYS);  // its flags lie in memory: the C library asks clone
+        // its flags are in memory; the C library falls back to clone
+        filter.refuse(SYS_clone3, ENOSYS);
     }
     if (unit.on("LockPersonality")) filter.allow_values(SYS_personality, 0, {0, ~0u}, EPERM);
     filter.allow_values(SYS_socket, 0, address_families(unit), EAFNOSUPPORT);
@@ -258,18 +259,18 @@ void limit_calls(const Unit& unit, const std::set<long>& calls, bool kill) {
     filter.install();
 }
 
-// A tree that can only be read, but for the state and, where nothing that is needed lies there,
-// empty folders for temporary files.
+// Makes the file system read-only, except for the state folder. Folders for temporary files become
+// empty ones, unless they hold a needed file.
 void enter_read_only_root(const fs::path& state, const fs::path& program) {
     require_allowed(unshare(CLONE_NEWNS) == 0, "a mount namespace");
-    // Where "/" is no mount, as in a chroot, nothing of it can travel either.
+    // Where "/" is no mount point, as in a chroot, its propagation cannot change.
     (void)mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
 
     char folder[] = "/tmp/moex-unit.XXXXXX";
     require(mkdtemp(folder) != nullptr, "mkdtemp");
     const fs::path root = folder;
     require_allowed(mount("/", folder, nullptr, MS_BIND | MS_REC, nullptr) == 0, "mount");
-    rmdir((root / fs::path(folder).relative_path()).c_str());  // the name; the mount stays
+    rmdir((root / fs::path(folder).relative_path()).c_str());  // removes the name; the mount stays
     mount_attr read_only{};
     read_only.attr_set = MOUNT_ATTR_RDONLY;
     require_allowed(
@@ -297,7 +298,7 @@ void write_file(const char* file, const std::string& words) {
     close(descriptor);
 }
 
-// Who is not root is it in a namespace of its own, as far as mounts go.
+// A user other than root becomes root in a user namespace of its own, which allows mounts.
 void become_root_of_namespace() {
     const std::string user = std::to_string(getuid()), group = std::to_string(getgid());
     require_allowed(unshare(CLONE_NEWUSER) == 0, "a user namespace");
@@ -330,7 +331,7 @@ struct Launch {
     Words arguments;
 };
 
-// In the child: everything that the unit takes away, then the program.
+// Runs in the child: applies all restrictions of the unit, then executes the program.
 [[noreturn]] void become_program(const Unit& unit, const Launch& launch,
                                  const std::string& socket) {
     const std::set<long> calls = allowed_calls(unit, Groups(launch.groups));
@@ -374,7 +375,7 @@ struct Launch {
     std::abort();
 }
 
-// An abstract socket: it lies in no file system, so none has to be writable.
+// The socket is abstract: it is in no file system, so no folder has to be writable.
 int open_notify_socket(std::string& name) {
     name = "@moex-unit-" + std::to_string(getpid());
     sockaddr_un address{};
