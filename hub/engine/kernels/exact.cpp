@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 hn::Vec<Floats> silu(hn::Vec<Floats> v) {
     const Floats d;
-    // Beyond 88 exp() leaves f32; silu(−88) is zero to any tolerance.
+    // exp() overflows f32 above 88; silu(−88) is zero to any tolerance.
     const auto e = hn::Exp(d, hn::Min(hn::Neg(v), hn::Set(d, 88.0f)));
     return hn::Div(v, hn::Add(hn::Set(d, 1.0f), e));
 }
@@ -94,7 +94,7 @@ void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t ou
     HWY_DYNAMIC_DISPATCH(matmul_any)(out, weights, x, out_begin, out_end);
 }
 std::size_t int4_prepared_floats(std::uint32_t num_in, std::uint32_t group_size) {
-    return num_in + std::size_t{16} * (num_in / group_size);  // 16: the lanes of a group, at most
+    return num_in + std::size_t{16} * (num_in / group_size);  // 16: the most lanes of a group
 }
 void int4_prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in, std::uint32_t group_size) {
     HWY_DYNAMIC_DISPATCH(int4_prepare_any)(prepared, x, num_in, group_size);

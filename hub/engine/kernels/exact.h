@@ -1,9 +1,9 @@
-// Products of f32 rows with weights as a package has them (bf16, f32, INT4), and what an expert
-// does between and after them. By Highway with dispatch at run time (baseline x86-64-v2).
-// Single-threaded; matmul.h spreads them over threads.
-// A row's arithmetic, its order of sums included, never depends on how many rows
-// are computed together: one accumulator vector per (row, output), always walked
-// from the first input to the last. Twins in plain loops: hub/engine/kernels_plain.h.
+// Products of f32 rows with weights as a package has them (bf16, f32, INT4), and the steps of an
+// expert between and after its products. They use Highway with dispatch at run time (baseline
+// x86-64-v2). Single-threaded; matmul.h divides them over threads.
+// The arithmetic of a row, its order of sums included, never depends on how many rows are computed
+// together: each (row, output) has one accumulator vector, always summed from the first input to
+// the last. Twins in plain loops: hub/engine/kernels_plain.h.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace moex {
 void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t out_begin,
             std::uint32_t out_end);
 
-// INT4 takes its inputs prepared once per row: reordered to meet the codes as they lie
-// in a word, scaled by 16^-k so that a code needs no shift (exact: powers of two), and
+// INT4 products read inputs that are prepared once per row: reordered to match the order of the
+// codes in a word, scaled by 16^-k so that a code needs no shift (exact: powers of two), and
 // followed by the sums of each group. prepared [num_rows, int4_prepared_floats()].
 std::size_t int4_prepared_floats(std::uint32_t num_in, std::uint32_t group_size);
 void int4_prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in, std::uint32_t group_size);

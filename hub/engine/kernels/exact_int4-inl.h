@@ -1,7 +1,7 @@
 // Matrix products with INT4 weights; included by exact.cpp once per instruction set.
-// One vector of words holds 8 codes per lane. Code k is masked where it lies and converted
-// as q · 16^k; its input was scaled by 16^-k beforehand, which is exact. So a code costs
-// and, convert, multiply-add. The last code would touch the sign bit and is shifted instead.
+// One vector of words holds 8 codes per lane. Code k is masked in its place and converted as q ·
+// 16^k; its input was scaled by 16^-k beforehand, which is exact. So a code costs an AND, a
+// conversion and a multiply-add. The last code would touch the sign bit and is shifted instead.
 // Per group: sum = −zero · (sums of x); sum += q · x; total += scale · sum.
 #if defined(MOEX_KERNELS_EXACT_INT4_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_EXACT_INT4_INL_H
@@ -16,7 +16,7 @@ namespace HWY_NAMESPACE {
 namespace int4_detail {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// As many lanes as a group has words (4, 8 or 16), or as the machine has.
+// Has as many lanes as a group has words (4, 8 or 16), or as the machine has.
 template <int GROUP>
 using GroupTag = hn::CappedTag<float, GROUP / 8>;
 
@@ -42,8 +42,8 @@ void prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in) {
     }
 }
 
-// f16 to f32 without a branch; exact for every finite value, subnormals
-// included. Scales and zeros are finite: the packer sees to it.
+// Converts f16 to f32 without a branch; exact for every finite value, subnormals included. Scales
+// and zeros are finite: the packer ensures this.
 HWY_INLINE float finite_half(std::uint32_t bits) {
     const std::uint32_t shifted = (bits & 0x8000u) << 16 | (bits & 0x7fffu) << 13;
     return __builtin_bit_cast(float, shifted) * 0x1p112f;
@@ -59,8 +59,8 @@ HWY_INLINE hn::Vec<D> code(D d, Words words) {
         return hn::ConvertTo(d, hn::BitCast(di, hn::And(words, hn::Set(du, 15u << (4 * K)))));
 }
 
-// Code K of a vector of words: into the sums. A function that must be
-// inlined: as a lambda it was called, and its sums went through memory.
+// Adds code K of a vector of words to the sums. It is a function that must be inlined: GCC did not
+// inline a lambda, and its sums were stored in memory.
 template <int K, int ROWS, int OUTS, class D, class Words>
 HWY_INLINE void multiply_code(D d, const Words (&words)[OUTS], const float* x, std::size_t x_stride,
                               hn::Vec<D> (&sums)[ROWS][OUTS]) {
@@ -97,8 +97,8 @@ HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std
         hn::Vec<D> sums[ROWS][OUTS], scales[OUTS];
 #pragma GCC unroll 8
         for (int o = 0; o < OUTS; ++o) {
-            // The same place in the next tile: rows are too short for the
-            // machine's own prefetcher to follow. A line holds 128 codes.
+            // Prefetch the same position in the next tile: rows are too short for the hardware
+            // prefetcher. A cache line holds 128 codes.
             if constexpr (ROWS == 1) hwy::Prefetch(codes + (o + OUTS) * words_per_row);
             const std::uint32_t packed = scale_zero[o * num_groups + g];
             scales[o] = hn::Set(d, finite_half(packed));

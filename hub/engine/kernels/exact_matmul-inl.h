@@ -1,6 +1,6 @@
-// Matrix products with bf16 and f32 weights; included by exact.cpp once per instruction set.
-// Tiles of rows by outputs share loads; each (row, output) has one
-// accumulator vector whatever the tile, so tiles never change a result.
+// Matrix products with bf16 and f32 weights; included by exact.cpp once per instruction set. Tiles
+// of rows by outputs share loads. Each (row, output) has one accumulator vector whatever the tile,
+// so tiles never change a result.
 #if defined(MOEX_KERNELS_EXACT_MATMUL_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_EXACT_MATMUL_INL_H
 #undef MOEX_KERNELS_EXACT_MATMUL_INL_H
@@ -22,7 +22,7 @@ HWY_INLINE hn::Vec<D> load_weights(const std::uint16_t* from) {
     return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(du32, hn::LoadU(du16, from))));
 }
 
-// ROWS x OUTS results over all inputs.
+// Computes ROWS x OUTS results over all inputs.
 template <int ROWS, int OUTS, class Weight>
 HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, const float* x,
                      std::size_t x_stride, std::uint32_t n) {
@@ -40,8 +40,8 @@ HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, con
         hn::Vec<D> w[OUTS];
 #pragma GCC unroll 8
         for (int o = 0; o < OUTS; ++o) {
-            // The same place in the next tile: rows are too
-            // short for the machine's own prefetcher to follow.
+            // Prefetch the same position in the next tile: rows are too short for the hardware
+            // prefetcher.
             if constexpr (ROWS == 1) hwy::Prefetch(row + (o + OUTS) * num_in + k);
             w[o] = load_weights(row + o * num_in + k);
         }
@@ -52,7 +52,8 @@ HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, con
             for (int o = 0; o < OUTS; ++o) sums[r][o] = hn::MulAdd(w[o], v, sums[r][o]);
         }
     }
-    // the last, partial vector, by way of a padded copy: never read past a mapped file
+    // The last, partial vector is read through a padded copy, so that nothing is read past a mapped
+    // file.
     if (k < num_in) {
         const std::size_t count = num_in - k;
         HWY_ALIGN Weight w_padded[HWY_MAX_BYTES / sizeof(float)] = {};
@@ -71,7 +72,7 @@ HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, con
             out.data[r * out.stride + n + o] = hn::GetLane(hn::SumOfLanes(d, sums[r][o]));
 }
 
-// All outputs of [out_begin, out_end) for ROWS rows.
+// Computes all outputs of [out_begin, out_end) for ROWS rows.
 template <int ROWS, int OUTS, class Weight>
 HWY_INLINE void strip(RowsOut out, const Weight* weights, std::size_t num_in, const float* x,
                       std::size_t x_stride, std::uint32_t out_begin, std::uint32_t out_end) {
@@ -80,19 +81,20 @@ HWY_INLINE void strip(RowsOut out, const Weight* weights, std::size_t num_in, co
     for (; n < out_end; ++n) tile<ROWS, 1>(out, weights, num_in, x, x_stride, n);
 }
 
-// 16 vector registers hold 4 x 3 sums beside their inputs; 32 hold 4 x 4 with room.
+// 16 vector registers hold 4 x 3 sums and their inputs; 32 registers have room for 4 x 4.
 constexpr int tile_outs = HWY_MAX_BYTES >= 64 ? 4 : 3;
 
 template <class Weight>
 void matmul_typed(RowsOut out, const Weight* weights, std::size_t num_in, RowsIn x,
                   std::uint32_t out_begin, std::uint32_t out_end) {
     if (x.num_rows == 1) {
-        // Bound by memory: several outputs in flight hide the latency of the sums.
+        // A single row is limited by memory: several outputs in flight hide the latency of the
+        // sums.
         strip<1, 4>(out, weights, num_in, x.data, x.stride, out_begin, out_end);
         return;
     }
-    // Outputs in short stretches, so that their weights
-    // stay in the first cache while the rows pass by.
+    // Outputs are processed in short stretches, so that their weights stay in the L1 cache while
+    // all rows are multiplied.
     const std::uint32_t stretch = std::max<std::uint32_t>(
         tile_outs,
         static_cast<std::uint32_t>(16384 / (num_in * sizeof(Weight) + 1)) / tile_outs * tile_outs);

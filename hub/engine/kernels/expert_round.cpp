@@ -6,11 +6,11 @@
 namespace moex {
 namespace {
 
-// How much one compute thread takes at a time: a row is a few microseconds, waking a thread is ten.
+// Grain of the parallel loops: a row takes a few microseconds, waking a thread takes ten.
 constexpr std::size_t silu_slots_grain = 8;    // one walk over [moe_intermediate_size]
 constexpr std::size_t prepare_rows_grain = 4;  // one walk over [hidden_size]
 
-// Buffers of one round; a calling thread keeps its own and reuses them.
+// Buffers of a round. Each calling thread keeps its own and reuses them.
 struct Scratch {
     std::vector<float> rows, x, gate_up, inner;
     QuantizedBuffer x_codes, inner_codes;
@@ -19,13 +19,13 @@ Scratch& scratch() {
     thread_local Scratch mine;
     return mine;
 }
-// Grows only: a round does not pay for clearing what it overwrites.
+// Grows the buffer, never shrinks it: a round does not clear what it overwrites.
 float* at_least(std::vector<float>& buffer, std::size_t size) {
     if (buffer.size() < size) buffer.resize(size);
     return buffer.data();
 }
 
-// x of every slot as the exact kernels want it; one row for all where x has only one.
+// Prepares x of every slot for the exact kernels. If x has only one row, all slots share it.
 RowsIn prepare_slots(Scratch& buffers, RowsIn x, std::span<const std::uint32_t> row_of_slot,
                      const Int4Matrix& weights, ThreadPool& threads) {
     const std::size_t floats = int4_prepared_floats(weights.num_in, weights.group_size);

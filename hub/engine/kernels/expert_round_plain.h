@@ -1,4 +1,4 @@
-// The slow twin of an expert in integers: the portable products, plain loops between them.
+// The slow twin of an expert in integers: the portable products, with plain loops between them.
 #pragma once
 
 #include <span>

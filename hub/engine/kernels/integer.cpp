@@ -30,7 +30,7 @@ Result<AlignedBuffer> AlignedBuffer::allocate(std::size_t size_bytes) {
     if (!made.data_)
         return Error{ErrorCode::no_space, text("the system has no memory of ", rounded, " bytes")};
 #if defined(MADV_HUGEPAGE)
-    // A wish: where the system does not grant it, pages are small.
+    // This is only a request: if the system does not grant it, pages are small.
     if (alignment == huge_page_bytes) ::madvise(made.data_.get(), rounded, MADV_HUGEPAGE);
 #endif
     return made;
@@ -47,7 +47,7 @@ float weight_at(const WeightMatrix& from, std::size_t at) {
                : static_cast<const float*>(from.data)[at];
 }
 
-// One output's group of int8: its 4 codes of every word lie 64 bytes apart.
+// Stores one output's group of int8: the 4 codes of consecutive words are 64 bytes apart.
 void put_int8(std::byte* block, std::uint32_t lane, float scale, const std::int8_t* codes,
               std::size_t num_words) {
     std::memcpy(block + lane * sizeof(float), &scale, sizeof scale);
@@ -55,16 +55,16 @@ void put_int8(std::byte* block, std::uint32_t lane, float scale, const std::int8
         std::memcpy(block + 64 + (word * panel_outs + lane) * 4, codes + word * 4, 4);
 }
 
-// Code k of a published word lies in bits 4k..4k+3; here byte j has inputs j and j + 4.
+// In a published word, code k is in bits 4k..4k+3. In the result, byte j has inputs j and j + 4.
 std::uint32_t reorder_int4(std::uint32_t word) {
-    const auto spread = [](std::uint32_t nibbles) {  // four of them, each into a byte
+    const auto spread = [](std::uint32_t nibbles) {  // four nibbles, each into a byte
         nibbles = (nibbles | nibbles << 8) & 0x00ff00ff;
         return (nibbles | nibbles << 4) & 0x0f0f0f0f;
     };
     return spread(word & 0xffff) | spread(word >> 16) << 4;
 }
 
-// One output's group of int4, from published words.
+// Stores one output's group of int4, from published words.
 void put_int4(std::byte* block, std::uint32_t lane, std::uint32_t scale_zero,
               const std::uint32_t* words, std::size_t num_words) {
     const auto scale = static_cast<half>(scale_zero), zero = static_cast<half>(scale_zero >> 16);
@@ -77,7 +77,7 @@ void put_int4(std::byte* block, std::uint32_t lane, std::uint32_t scale_zero,
     }
 }
 
-// One output's group of int6, the first or the second of its block.
+// Stores one output's group of int6, the first or the second of its block.
 void put_int6(std::byte* block, std::uint32_t second, std::uint32_t lane, half scale,
               const std::int8_t* codes, std::size_t group_size) {
     std::memcpy(block + second * 32 + lane * 2, &scale, 2);
@@ -92,8 +92,8 @@ void put_int6(std::byte* block, std::uint32_t second, std::uint32_t lane, half s
             }
 }
 
-// Every group of every output, those that fill up the last panel and its last block included:
-// pack_group(block, lane, out, group).
+// Calls pack_group(block, lane, out, group) for every group of every output, including those that
+// fill up the last panel and its last block.
 template <class PackGroup>
 void for_groups(std::byte* to, const PackedMatrix& shape, std::uint32_t panel_begin,
                 std::uint32_t panel_end, const PackGroup& pack_group) {
@@ -107,8 +107,8 @@ void for_groups(std::byte* to, const PackedMatrix& shape, std::uint32_t panel_be
     }
 }
 
-// The same for weights, of which there are zeros beyond the matrix: pack_weights(block, lane,
-// group, weights).
+// The same for weights, which are zero beyond the matrix: pack_weights(block, lane, group,
+// weights).
 template <class PackWeights>
 void for_weights(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                  std::uint32_t panel_begin, std::uint32_t panel_end,

@@ -1,7 +1,8 @@
-// AMX: tiles of 16 rows by 16 outputs. A block of a panel is a tile as it lies: its row k / 4 has
-// four neighbouring inputs of each of the 16 outputs. Few rows go the AVX512-VNNI way; how many is
-// tried at the first product of several rows: codes are unpacked into memory, and a group's sums go
-// through memory to become floats, which many rows share and few do not.
+// AMX: tiles of 16 rows by 16 outputs. A block of a panel already has the layout of a tile: its row
+// k / 4 has four neighbouring inputs of each of the 16 outputs. Few rows use the AVX512-VNNI path;
+// the limit is measured at the first product of several rows. The reason is that codes are unpacked
+// into memory, and the sums of a group pass through memory to become floats. Many rows share these
+// costs and few rows do not.
 #include "hub/engine/kernels/integer_paths.h"
 #include "hub/engine/kernels/integer_row_trial.h"
 
@@ -20,20 +21,20 @@ namespace moex {
 namespace {
 
 constexpr std::uint32_t tile_rows = 16, block_rows = 2 * tile_rows;
-constexpr std::uint32_t rows_min = 2;  // of one row nothing is shared
+constexpr std::uint32_t rows_min = 2;  // a single row would share nothing
 
-// What LDTILECFG reads. Source: Intel SDM, volume 1, chapter 18.
+// Operand of LDTILECFG. Source: Intel SDM, volume 1, chapter 18.
 struct alignas(64) TileConfig {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
     std::uint16_t row_bytes[16] = {};
     std::uint8_t rows[16] = {};
 };
 
-// The tile intrinsics do not tell the compiler what memory they read and write.
+// The tile intrinsics do not declare to the compiler what memory they read and write.
 inline void memory_is_read_here(const void* memory) { asm volatile("" : : "r"(memory) : "memory"); }
 
-// Tiles 0 and 1: sums of 16 rows each, 2 of the rows that are left, `step` inputs at a time; 3 to
-// 5: x of these; 6: weights.
+// Tile registers: 0 and 1 have sums of 16 rows each, 2 the sums of the remaining rows, `step`
+// inputs at a time; 3 to 5 have x of these rows; 6 has the weights.
 constexpr int x_tiles = 3, weights_tile = 6, last_rows_tile = 2, no_tile = -1;
 void configure(std::uint32_t num_rows, std::uint32_t step) {
     TileConfig config;
@@ -50,7 +51,7 @@ void configure(std::uint32_t num_rows, std::uint32_t step) {
     _tile_loadconfig(&config);
 }
 
-// Weights are read from memory without a stop where what is next is asked for so far ahead.
+// Prefetch distance at which weights are read from memory without a pause.
 constexpr std::size_t bytes_ahead = 4096;
 inline void ask_ahead(const std::byte* codes) {
     _mm_prefetch(reinterpret_cast<const char*>(codes) + bytes_ahead, _MM_HINT_T0);
@@ -60,7 +61,7 @@ inline __m512i load_and_ask(const std::byte* codes) {
     return _mm512_load_si512(codes);
 }
 
-// Halves of bytes as bytes, in the layout of int8: 64 bytes become two times 64.
+// Unpacks halves of bytes to bytes, in the layout of int8: 64 bytes become two times 64.
 void unpack_int4(std::uint8_t* to, const std::byte* codes, std::uint32_t group_size) {
     const __m512i low_half = _mm512_set1_epi8(15);
     for (std::uint32_t k = 0; k < group_size; k += 8, codes += 64, to += 128) {
@@ -70,7 +71,7 @@ void unpack_int4(std::uint8_t* to, const std::byte* codes, std::uint32_t group_s
     }
 }
 
-// The same of int6, without the 32 that its codes have too much: 192 bytes become four times 64.
+// The same for int6; the offset 32 of its codes is subtracted. 192 bytes become four times 64.
 void unpack_int6(std::uint8_t* to, const std::byte* codes, std::uint32_t group_size) {
     constexpr int first_or_second_in_third = 0xf8;  // a | (b & c)
     const __m512i low_six = _mm512_set1_epi8(63), too_much = _mm512_set1_epi8(32);
@@ -89,7 +90,7 @@ void unpack_int6(std::uint8_t* to, const std::byte* codes, std::uint32_t group_s
     }
 }
 
-// Rows [first, first + count), each stride() behind the one before; borrowed.
+// Rows [first, first + count), each stride() after the one before; borrowed.
 struct Rows {
     const std::int8_t* codes = nullptr;
     const float *scales = nullptr, *sums = nullptr;
@@ -106,7 +107,7 @@ struct Rows {
     }
 };
 
-// Those of x one behind the other, where an index picks them.
+// Returns the rows of x contiguously: where an index picks them, they are copied.
 Rows rows_in_order(const QuantizedRows& x) {
     Rows rows{x.codes, x.scales, x.sums, x.num_rows, x.num_groups, x.group_size};
     if (!x.row_index) return rows;
@@ -127,7 +128,7 @@ Rows rows_in_order(const QuantizedRows& x) {
     return rows;
 }
 
-// Of the sums in tile 0, 1 or 2; the intrinsics want a tile's number as it is written.
+// Clears the sums in tile 0, 1 or 2; the intrinsics require a literal tile number.
 template <int TILE>
 inline void zero_sums() {
     if constexpr (TILE == 0) _tile_zero(0);
@@ -154,7 +155,8 @@ inline void add_products(const std::int8_t* x, std::size_t x_stride) {
     if constexpr (TILE == 2 && !is_int4) _tile_dpbssd(2, 5, 6);
 }
 
-// The sums of a group: codes of x are signed, those of weights too but in int4.
+// Computes the sums of a group. Codes of x are signed; codes of weights are signed, too, except in
+// int4.
 template <PackedDtype DTYPE, int FIRST, int SECOND>
 inline void sum_group(std::int32_t (*sums)[panel_outs], const std::uint8_t* weights,
                       const std::int8_t* x, std::size_t x_stride, std::uint32_t group_size,
@@ -174,7 +176,7 @@ inline void sum_group(std::int32_t (*sums)[panel_outs], const std::uint8_t* weig
 
 inline __m512 load_halves(const std::byte* from) {
     const __m256i halves = _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
-    return _mm512_maskz_cvtph_ps(0xffff, halves);  // the one without a mask is warned of by GCC 12
+    return _mm512_maskz_cvtph_ps(0xffff, halves);  // GCC 12 warns about the one without a mask
 }
 
 // Adds a group's part to the totals of `count` rows; scales and sums of x are `stride` apart.
@@ -199,8 +201,8 @@ inline void add_group(float (*totals)[panel_outs], const std::int32_t (*sums)[pa
     }
 }
 
-// The codes of a panel as tiles take them. Those of fewer bits are unpacked group by group, one
-// ahead of what is computed, and kept where more rows want them.
+// The codes of a panel in the layout of tiles. Codes of fewer bits are unpacked group by group, one
+// group ahead of the computation, and are kept if more rows need them.
 template <PackedDtype DTYPE>
 class PanelCodes {
   public:
@@ -215,7 +217,7 @@ class PanelCodes {
         unpack(0);
     }
     const std::byte* scales(std::uint32_t index) const { return groups_[index].scales; }
-    // Asked for in order, again from the first group on only where they are kept.
+    // Must be called in order; only kept codes may be read again from the first group on.
     const std::uint8_t* codes(std::uint32_t index) {
         if constexpr (DTYPE == PackedDtype::int8) {
             const std::byte* codes = groups_[index].codes;
@@ -253,8 +255,8 @@ class PanelCodes {
     std::uint32_t num_begun_ = 0;  // groups
 };
 
-// A block of rows times one panel. Sums become totals a group later than they were stored: what a
-// tile stores is there for others only some time after.
+// Multiplies a block of rows by one panel. The sums of a group are added to the totals one group
+// later, because the values that a tile stores can be loaded only after some time.
 template <PackedDtype DTYPE, int FIRST, int SECOND>
 void product_of_block(float* out, std::size_t out_stride, const PackedMatrix& weights,
                       std::uint32_t panel, PanelCodes<DTYPE>& codes, const Rows& rows,
@@ -303,7 +305,7 @@ void tiled(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
     _tile_release();
 }
 
-// From how many rows on tiles pay, by a group's size: 32, 64 or 128.
+// Returns the number of rows from which on tiles are faster, for a group size of 32, 64 or 128.
 template <PackedDtype DTYPE>
 std::uint32_t tiled_rows_min(std::uint32_t group_size) {
     const auto tried = [](std::uint32_t size) {

@@ -1,7 +1,7 @@
 // AVX2: products of bytes by maddubs, which adds pairs into 16 bits and saturates there.
-//   int8   |x| · (w with the sign of x): two of 127 · 127 fit
+//   int8   |x| · (w with the sign of x): two products of 127 · 127 fit
 //   int6   w · x, w plus 32: two pairs of 63 · 127 fit
-//   int4   w · x: eight pairs of 15 · 127 fit before they must move on to 32 bits
+//   int4   w · x: eight pairs of 15 · 127 fit before they must be added to 32 bits
 #include "hub/engine/kernels/integer_paths.h"
 
 #if defined(__x86_64__)
@@ -23,14 +23,14 @@ struct Row {
 inline __m256i load(const std::byte* from) {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
 }
-// Four codes of x, for every output the same.
+// Loads four codes of x, the same for every output.
 inline __m256i four_codes(const std::int8_t* from) {
     std::int32_t word = 0;
     std::memcpy(&word, from, 4);
     return _mm256_set1_epi32(word);
 }
 
-// Sums of one group: [rows][halves of the panel].
+// Computes the sums of a group: [rows][halves of the panel].
 template <int ROWS>
 inline void sum_int8(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row (&x)[ROWS],
                      std::size_t first, std::uint32_t group_size) {
@@ -51,7 +51,7 @@ inline void sum_int8(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row
     }
 }
 
-// Bits 6 and 7 of a, b and c as bits 0 to 5.
+// Combines bits 6 and 7 of a, b and c to bits 0 to 5.
 inline __m256i high_twos(__m256i a, __m256i b, __m256i c) {
     const __m256i two = _mm256_and_si256(_mm256_srli_epi16(a, 6), _mm256_set1_epi8(3)),
                   four = _mm256_and_si256(_mm256_srli_epi16(b, 4), _mm256_set1_epi8(12)),
@@ -125,7 +125,7 @@ inline void sum_int4(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row
     }
 }
 
-// The group's part of eight totals; half i of the panel.
+// Returns the group's part of eight totals, for half i of the panel.
 template <PackedDtype DTYPE>
 inline __m256 group_part(const std::byte* scales, int i, __m256i sums, float x_scale, float x_sum) {
     const __m256 whole = _mm256_cvtepi32_ps(sums);
@@ -143,7 +143,7 @@ inline __m256 group_part(const std::byte* scales, int i, __m256i sums, float x_s
     }
 }
 
-// ROWS rows times one panel.
+// Multiplies ROWS rows by one panel.
 template <PackedDtype DTYPE, int ROWS>
 void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
           const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {

@@ -28,7 +28,7 @@ inline Whole plus_128(Whole codes) { return _mm512_xor_si512(codes, _mm512_set1_
 inline Whole low_half(Whole codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
 inline Whole high_half(Whole codes) { return low_half(_mm512_srli_epi16(codes, 4)); }
 inline Whole low_six(Whole codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(63)); }
-// Bits 6 and 7 of a, b and c as bits 0 to 5.
+// Combines bits 6 and 7 of a, b and c to bits 0 to 5.
 inline Whole high_twos(Whole a, Whole b, Whole c) {
     constexpr int first_or_second_in_third = 0xf8;  // a | (b & c)
     const Whole two = _mm512_and_si512(_mm512_srli_epi16(a, 6), _mm512_set1_epi8(3));

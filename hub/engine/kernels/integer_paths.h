@@ -1,4 +1,5 @@
-// The instruction sets of integer.h; each is a file of its own, compiled for its set alone.
+// The instruction sets of integer.h; each has a source file of its own, compiled for that set
+// alone.
 #pragma once
 
 #include "hub/engine/kernels/integer.h"
@@ -15,8 +16,8 @@ const IntegerPath& integer_amx();
 bool integer_avx2_supported();
 bool integer_avx_vnni_supported();
 bool integer_avx512_vnni_supported();
-// Asks the kernel for the tiles, once per process: without its permission the first tile
-// instruction ends the process. Source: Linux, Documentation/arch/x86/xstate.rst.
+// Requests the tiles from the operating system, once per process: without its permission the first
+// tile instruction ends the process. Source: Linux, Documentation/arch/x86/xstate.rst.
 bool integer_amx_supported();
 #endif
 
@@ -24,17 +25,17 @@ bool integer_amx_supported();
 const IntegerPath& integer_wasm();
 #endif
 
-// How many outputs of `panel` exist.
+// Returns how many outputs of `panel` exist.
 inline std::uint32_t panel_width(const PackedMatrix& weights, std::uint32_t panel) {
     const std::uint32_t left = weights.num_out - panel * panel_outs;
     return left < panel_outs ? left : panel_outs;
 }
 
-// Where a group's scales (and zeros) and its codes begin.
+// The start of a group's scales (and zeros) and of its codes.
 struct GroupPlace {
     const std::byte *scales = nullptr, *codes = nullptr;
 };
-// Of the groups of one panel.
+// Finds the groups of a panel.
 template <PackedDtype DTYPE>
 class PanelGroups {
   public:

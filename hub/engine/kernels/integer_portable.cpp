@@ -1,4 +1,5 @@
-// The portable path: plain loops over the panels. What the other paths are held to, bit for bit.
+// The portable path: plain loops over the panels. The tests compare all other paths with it, bit
+// for bit.
 #include <cmath>
 #include <cstring>
 
@@ -26,7 +27,7 @@ GroupScale scale_of(const std::byte* scales, std::uint32_t lane) {
     return found;
 }
 
-// The code of input k of a group.
+// Returns the code of input k of a group.
 template <PackedDtype DTYPE>
 std::int32_t code_at(const std::byte* codes, std::uint32_t lane, std::uint32_t k) {
     const auto byte_at = [&](std::uint32_t line) {

@@ -1,4 +1,4 @@
-// Activations to codes of 8 bits, by Highway; twin: quantize_group_plain().
+// Converts activations to codes of 8 bits, by Highway. Twin: quantize_group_plain().
 #include "hub/engine/kernels/quantized_rows.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -17,13 +17,14 @@ QuantizedGroup quantize_group(std::int8_t* codes, const float* x, std::uint32_t 
     const hn::Rebind<std::int8_t, decltype(d)> d8;
     const std::size_t lanes = hn::Lanes(d);
 
-    // As bits: sizes of floats order as whole numbers do, infinity and NaN above all.
+    // Compare magnitudes as bits: they have the same order as whole numbers, with infinity and NaN
+    // above all.
     auto largest_bits = hn::Zero(di);
     for (std::size_t k = 0; k < group_size; k += lanes)
         largest_bits = hn::Max(largest_bits, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + k))));
     const float largest = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, largest_bits)));
 
-    constexpr float smallest = 1e-30f;  // below it the factor would leave f32
+    constexpr float smallest = 1e-30f;  // below this value the factor would overflow f32
     constexpr float most = 3.4028235e38f;
     const auto factor = hn::Set(d, largest > smallest ? 127.0f / largest : 0.0f);
     const auto finite = hn::Set(di, largest <= most ? -1 : 0);

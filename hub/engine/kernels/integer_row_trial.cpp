@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t num_in = 1024, num_out = 256;  // 200 kB of int6
 constexpr std::uint32_t rows_tried[] = {2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32};
-constexpr int repeats = 3;  // the fastest counts: others use the machine, too
+constexpr int repeats = 3;  // the fastest counts, because other programs use the machine, too
 
 }  // namespace
 
@@ -28,7 +28,7 @@ std::uint32_t rows_where_faster(IntegerProduct few, IntegerProduct many, std::ui
                                 PackedDtype dtype, std::uint32_t group_size) {
     PackedMatrix weights{nullptr, dtype, num_out, num_in, group_size};
     const AlignedBuffer memory(weights.size_bytes());
-    // Codes and scales of this byte are ordinary numbers in every dtype.
+    // Codes and scales made of this byte are ordinary numbers in every dtype.
     std::memset(memory.data(), 0x22, weights.size_bytes());
     weights.data = memory.data();
 

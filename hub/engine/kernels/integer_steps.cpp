@@ -1,6 +1,6 @@
-// What an expert in integers does between and after its products, by Highway; twin: the functions
-// of the same names in namespace plain. Only operations that IEEE 754 rounds in one way, and none
-// fused, so that every instruction set gives the same bits.
+// The steps of an expert in integers between and after its products, by Highway. Twins: the
+// functions of the same names in namespace plain. The code uses only operations for which IEEE 754
+// defines one rounding, and fuses none, so that every instruction set gives the same bits.
 #include "hub/engine/kernels/integer.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,7 +14,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace steps_detail {
 
-// e^x for x in [-87, 88], to about one unit of the last place.
+// e^x for x in [-87, 88], to about one unit in the last place.
 // Source: Moshier, Cephes Math Library, expf: x = n · log 2 + r, and a polynomial in r.
 template <class D, class V>
 HWY_INLINE V exponential(D d, V x) {
@@ -49,7 +49,8 @@ HWY_INLINE void add_scaled(D d, float* sum, const float* y, float factor) {
 
 }  // namespace steps_detail
 
-// Values beyond the last whole vector are taken one by one: the same operations, the same bits.
+// Values beyond the last whole vector are computed one by one with the same operations, so they
+// have the same bits.
 void integer_silu_mul(float* out, const float* gate, const float* up, std::size_t size) {
     const hn::ScalableTag<float> d;
     std::size_t i = 0;

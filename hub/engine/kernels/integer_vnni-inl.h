@@ -1,21 +1,22 @@
 // The two VNNI paths: `dpbusd` adds four products of an unsigned and a signed byte to 32 bits and
-// never saturates. Weights are the unsigned side: a code of 4 bits as it is, one of 8 bits plus
-// 128 and one of 6 plus 32, which the formula then takes back as a zero (all of it whole numbers
-// below 2^24, and so exact in f32). Included by integer_avx_vnni.cpp and integer_avx512_vnni.cpp,
-// which define
-//   Whole, Real   vectors of `lanes` i32 and f32, and the operations on them that stand below
-//   parts         how many of them make a panel
-//   tile_rows     how many rows share a panel's loads
-//   tile_panels   how many panels share a row's
-//   rows_at_once  up to so many rows walk over one panel together: they wait for memory, which is
-//                 read without a stop then
-//   vectors_at_once   of the vectors of these panels, how many share a load of x: as registers go
+// never saturates. Weights are the unsigned operand: a code of 4 bits as it is, one of 8 bits plus
+// 128 and one of 6 bits plus 32. The formula subtracts these offsets again as a zero point (all
+// values are whole numbers below 2^24, and so exact in f32).
+// Included by integer_avx_vnni.cpp and integer_avx512_vnni.cpp, which define
+//   Whole, Real   vectors of `lanes` i32 and f32, and the operations on them that are used below
+//   parts         how many vectors make a panel
+//   tile_rows     how many rows share the loads of a panel
+//   tile_panels   how many panels share the loads of a row
+//   rows_at_once  up to this many rows walk over one panel together: they are limited by memory,
+//                 which is then read without a pause
+//   vectors_at_once   how many vectors of these panels share a load of x: limited by registers
 
-// Who computes for several rows asks for the same place of the next panels: far enough ahead for
-// memory, and three of them fit the second cache. The first rows do, each of them, since a
-// processor that has many lines on their way drops what more is asked for. One or two ask for what
-// is next; those between only wait for memory, and that would be one request more, which an EPYC
-// (Zen 5) loses by and a Xeon (Sapphire Rapids) wins by: four rows of 6 bits 1.28 times as fast.
+// With several rows, a tile prefetches the same position of the next panels: this is far enough
+// ahead for memory, and three panels fit the L2 cache. Only the first `asking_rows` rows prefetch,
+// and each of them does, since a processor with many pending loads drops further prefetches. One or
+// two rows prefetch what is next. The numbers of rows in between are only limited by memory, and a
+// prefetch is one request more. An EPYC (Zen 5) loses by it, and a Xeon (Sapphire Rapids) gains:
+// four rows of 6 bits are 1.28 times as fast.
 constexpr std::uint32_t asking_rows = 16;
 constexpr int busy_rows(PackedDtype dtype) { return dtype == PackedDtype::int4 ? 3 : 6; }
 inline bool few_rows_ask() {
@@ -32,7 +33,8 @@ inline void prefetch_weights(const std::byte* weights, std::size_t panel_bytes) 
         _mm_prefetch(at + PANELS * panel_bytes, _MM_HINT_T1);
 }
 
-// The unsigned codes of 64 bytes of one panel, or of three times 64 in int6: [vectors of 4 inputs].
+// Number of vectors of unsigned codes, 4 inputs each, in 64 bytes of a panel, or in three times
+// 64 bytes in int6.
 template <PackedDtype DTYPE>
 constexpr int vectors = DTYPE == PackedDtype::int8   ? 1
                         : DTYPE == PackedDtype::int6 ? 4
@@ -54,7 +56,7 @@ inline void unpack(Whole (&w)[vectors<DTYPE>], const std::byte* codes) {
     }
 }
 
-// Adds one group: [rows][parts of the panels, one panel's after the other's].
+// Adds one group to the sums: [rows][parts of the panels, panel after panel].
 template <PackedDtype DTYPE, int ROWS, int PANELS, bool ASKS>
 inline void sum_group(Whole (&sums)[ROWS][PANELS * parts], const std::byte* codes,
                       const std::int8_t* const (&x)[ROWS], std::size_t first,
@@ -92,8 +94,8 @@ inline void sum_group(Whole (&sums)[ROWS][PANELS * parts], const std::byte* code
     }
 }
 
-// What a group's sums begin with: minus what its codes have too much, which int4 takes back later,
-// its zeros being another for each output.
+// Initial sums of a group: minus the offset of its codes. For int4 the offset is subtracted later,
+// because each output has its own zero point.
 template <PackedDtype DTYPE>
 inline Whole first_sums(float x_sum) {
     if constexpr (DTYPE == PackedDtype::int4)
@@ -102,7 +104,7 @@ inline Whole first_sums(float x_sum) {
         return to_whole(times(real(x_sum), real(DTYPE == PackedDtype::int8 ? -128 : -32)));
 }
 
-// ROWS rows times PANELS panels.
+// Multiplies ROWS rows by PANELS panels.
 template <PackedDtype DTYPE, int ROWS, int PANELS, bool ASKS>
 void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
           const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {
@@ -157,7 +159,8 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
         for (int r = 0; r < ROWS; ++r) {
             float* to = out + static_cast<std::size_t>(r) * out_stride + p * panel_outs;
             alignas(64) float line[panel_outs];
-            const bool is_whole = width == panel_outs;  // as most are: no call to copy a few bytes
+            // the usual case: avoids a call that copies few bytes
+            const bool is_whole = width == panel_outs;
             for (int i = 0; i < parts; ++i)
                 store((is_whole ? to : line) + i * lanes, totals[r][p * parts + i]);
             if (!is_whole) std::memcpy(to, line, width * sizeof(float));
@@ -165,7 +168,7 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
     }
 }
 
-// One that asks for what is next, where that pays.
+// A tile that prefetches what is next, where that pays.
 template <PackedDtype DTYPE, int ROWS, int PANELS>
 void asking_tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
                  const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {
@@ -176,7 +179,7 @@ void asking_tile(float* out, std::size_t out_stride, const PackedMatrix& weights
         tile<DTYPE, ROWS, PANELS, true>(out, out_stride, weights, rows, first_row, panel);
 }
 
-// The rows from first_row on, ROWS at most, in one walk over the panels.
+// Multiplies the rows from first_row on, at most ROWS, in one walk over the panels.
 template <PackedDtype DTYPE, int ROWS, int PANELS>
 void last_tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
                const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {
@@ -187,8 +190,8 @@ void last_tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
     asking_tile<DTYPE, ROWS, PANELS>(out, out_stride, weights, rows, first_row, panel);
 }
 
-// PANELS at a time while there are as many, and of their rows at most ROWS; the first panel that is
-// left.
+// Multiplies PANELS panels at a time while enough are left, with at most ROWS rows at once. Returns
+// the first panel that is left.
 template <PackedDtype DTYPE, int ROWS, int PANELS>
 std::uint32_t walk(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
                    std::uint32_t panel, std::uint32_t panel_end) {

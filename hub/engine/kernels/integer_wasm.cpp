@@ -1,7 +1,8 @@
-// The path of a browser tab: WebAssembly's SIMD128, which every browser of today has.
-// i32x4.dot_i16x8_s adds two products of 16 bits to 32, so codes are taken as 16-bit lanes where
-// they lie: of a pair of bytes (inputs i and i + 1 in the low halves, i + 4 and i + 5 in the high
-// ones) the four codes come by shift and mask, and one vector holds the same two of four outputs.
+// The path of a browser tab: WebAssembly's SIMD128, which every current browser has.
+// i32x4.dot_i16x8_s adds two products of 16 bits to 32, so codes are read as 16-bit lanes in their
+// place. A pair of bytes has inputs i and i + 1 in the low halves, i + 4 and i + 5 in the high
+// halves. Shift and mask extract these four codes, and one vector holds the same two inputs of four
+// outputs.
 #include "hub/engine/kernels/integer_paths.h"
 
 #if defined(__wasm_simd128__)
@@ -14,8 +15,8 @@ namespace {
 
 constexpr std::uint32_t lanes = 4, parts = panel_outs / lanes;
 
-// A row's codes as the loop meets them: of each 8 inputs the pairs (0, 2), (4, 6), (1, 3), (5, 7),
-// in 16 bits. [num_groups · group_size]
+// Converts a row's codes to 16 bits in the order of the loop: for each 8 inputs the pairs (0, 2),
+// (4, 6), (1, 3), (5, 7). Writes [num_groups · group_size] per row.
 const std::int16_t* spread(std::vector<std::int16_t>& to, const QuantizedRows& x) {
     const std::size_t row_codes = std::size_t{x.num_groups} * x.group_size;
     if (to.size() < x.num_rows * row_codes) to.resize(x.num_rows * row_codes);
@@ -29,7 +30,8 @@ const std::int16_t* spread(std::vector<std::int16_t>& to, const QuantizedRows& x
     return to.data();
 }
 
-// f16 to f32, exact for every finite value; scales and zeros are finite: the packer sees to it.
+// Converts f16 to f32, exact for every finite value. Scales and zeros are finite: the packer
+// ensures this.
 v128_t load_halves(const std::byte* from) {
     const v128_t bits = wasm_u32x4_load16x4(from);
     const v128_t sign = wasm_i32x4_shl(wasm_v128_and(bits, wasm_i32x4_splat(0x8000)), 16),
@@ -37,7 +39,7 @@ v128_t load_halves(const std::byte* from) {
     return wasm_f32x4_mul(wasm_v128_or(sign, rest), wasm_f32x4_splat(0x1p112f));
 }
 
-// One group of one quarter of a panel, for ROWS rows.
+// Sums one group of a quarter of a panel, for ROWS rows.
 template <int ROWS>
 inline void sum_group(v128_t (&sums)[ROWS], const std::byte* codes, const std::int16_t* x,
                       std::size_t row_stride, std::uint32_t group_size) {
@@ -61,7 +63,7 @@ inline void sum_group(v128_t (&sums)[ROWS], const std::byte* codes, const std::i
     }
 }
 
-// ROWS rows times one panel, group by group: the formula of integer.h.
+// Multiplies ROWS rows by one panel, group by group, with the formula of integer.h.
 template <int ROWS>
 void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
           const QuantizedRows& rows, const std::int16_t* x, std::uint32_t panel) {
@@ -121,7 +123,7 @@ void product_int4(RowsOut out, const PackedMatrix& weights, const QuantizedRows&
 
 }  // namespace
 
-// Weights of 8 and 6 bits stay with the hub: here they take the portable loops.
+// Only the hub uses weights of 8 and 6 bits: here they use the portable loops.
 const IntegerPath& integer_wasm() {
     static const IntegerProducts products{integer_portable().gemm.int8,
                                           integer_portable().gemm.int6, product_int4};

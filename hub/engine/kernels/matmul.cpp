@@ -6,17 +6,18 @@
 namespace moex {
 namespace {
 
-// Outputs that one unit of work covers: a multiple of every tile; fewer where so many would leave
-// threads without any, or one with twice another's, as in a router's short matrix.
+// Outputs that one unit of work covers: a multiple of every tile. The number is smaller where this
+// many would leave threads without work, or give one thread twice the work of another, as in a
+// router's short matrix.
 constexpr std::uint32_t unit_outs = 48, few_unit_outs = 8;
 constexpr std::size_t units_per_thread_min = 4;
-// Panels that a range has at least. Many rows take three together; few take one by one, and a
-// thread that had three more than others would be waited for.
+// The minimum number of panels in a range. Many rows compute three panels together. Few rows
+// compute panels one by one, and the others would wait for a thread that had three more.
 constexpr std::uint32_t many_rows = 9;
 constexpr std::size_t many_rows_panels = 3;
 
-// Cuts the outputs of all jobs into units and shares them out, `grain` and more at a time;
-// `run(job, out_begin, out_end)`.
+// Cuts the outputs of all jobs into units and distributes them over the threads, `grain` or more at
+// a time; calls `run(job, out_begin, out_end)`.
 template <class Job, class Run>
 void share_out(std::span<const Job> jobs, ThreadPool& threads, std::uint32_t unit_outs,
                std::size_t grain, const Run& run) {

@@ -1,6 +1,6 @@
-// Several matrix products at once over the compute threads: what one layer
-// needs side by side (q, k and v; gate and up; all experts of a round) is
-// one parallel loop, so that threads meet once and not once per matrix.
+// Several matrix products at once over the compute threads. The products that one layer needs side
+// by side (q, k and v; gate and up; all experts of a round) run in one parallel loop, so that
+// threads synchronise once and not once per matrix.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace moex {
 
-// Floats of rows that one range of a loop covers (loop_grain()): some two microseconds.
+// Floats of rows that one range of a loop covers (loop_grain()): about two microseconds.
 inline constexpr std::size_t walk_floats = 8192;
 
 // out [x.num_rows, weights.num_out] = x · weightsᵀ
@@ -31,7 +31,7 @@ struct Int4MatmulJob {
 };
 void matmul_int4(std::span<const Int4MatmulJob> jobs, ThreadPool& threads);
 
-// In integers, see kernels/integer.h.
+// A product in integers, see kernels/integer.h.
 struct PackedMatmulJob {
     RowsOut out;
     PackedMatrix weights;
@@ -39,9 +39,9 @@ struct PackedMatmulJob {
 };
 void matmul_packed(std::span<const PackedMatmulJob> jobs, ThreadPool& threads);
 
-// Before a row is read, on the thread that reads it; empty: nothing is to be done.
+// Prepares a row before it is read, on the thread that reads it; empty: nothing to do.
 using MakeRow = std::function<void(std::size_t row)>;
-// Rows [x.num_rows, num_in] to codes, in `buffer`; each of x is `make`'s first.
+// Converts rows [x.num_rows, num_in] to codes, in `buffer`; `make` prepares each row of x first.
 QuantizedRows quantize_rows(QuantizedBuffer& buffer, RowsIn x, std::uint32_t num_in,
                             std::uint32_t group_size, ThreadPool& threads,
                             const MakeRow& make = {});

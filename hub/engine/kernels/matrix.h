@@ -1,4 +1,4 @@
-// Rows and weight matrices as every kernel takes them; all borrowed.
+// Rows and weight matrices as every kernel takes them; all memory is borrowed.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,15 @@ struct WeightMatrix {
     }
 };
 
-// INT4 weights by groups as tensor_format.h lays them out: codes u32
-// [num_out, num_in/8], scale_zero u32 [num_out, num_in/group_size].
+// INT4 weights by groups in the layout of tensor_format.h: codes u32 [num_out, num_in/8],
+// scale_zero u32 [num_out, num_in/group_size].
 struct Int4Matrix {
     const std::uint32_t* codes = nullptr;
     const std::uint32_t* scale_zero = nullptr;
     std::uint32_t num_out = 0, num_in = 0, group_size = 0;
 };
 
-// INT8 weights by groups as hub_codes.h makes them: codes s8 [num_out, num_in], scales f32
+// INT8 weights by groups in the layout of hub_codes.h: codes s8 [num_out, num_in], scales f32
 // [num_out, num_in/group_size].
 struct Int8Matrix {
     const std::int8_t* codes = nullptr;

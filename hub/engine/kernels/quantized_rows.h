@@ -1,4 +1,4 @@
-// Activations as codes of 8 bits in groups, as the products of integer.h take them.
+// Activations as codes of 8 bits in groups, as the products of integer.h read them.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +8,21 @@
 
 namespace moex {
 
-// group_size values of x to codes; the scale and the sum of the codes.
+// The result of converting group_size values of x to codes: the scale and the sum of the codes.
 struct QuantizedGroup {
     float scale = 0;
     std::int32_t sum = 0;
 };
 QuantizedGroup quantize_group(std::int8_t* codes, const float* x, std::uint32_t group_size);
-// Its twin in plain loops.
+// The plain twin of quantize_group().
 QuantizedGroup quantize_group_plain(std::int8_t* codes, const float* x, std::uint32_t group_size);
 
-// Activations: row r, or row_index[r] where there is an index, has its codes
-// at codes + row · num_groups() · group_size.
+// Quantised activations: row r, or row_index[r] where there is an index, has its codes at codes +
+// row · num_groups() · group_size.
 struct QuantizedRows {
     const std::int8_t* codes = nullptr;
     const float* scales = nullptr;  // [rows, num_groups]
-    const float* sums = nullptr;    // [rows, num_groups]: a group's codes, added up
+    const float* sums = nullptr;    // [rows, num_groups]: the sum of a group's codes
     std::uint32_t num_rows = 0, num_groups = 0, group_size = 0;
     const std::uint32_t* row_index = nullptr;  // [num_rows]
 
@@ -32,17 +32,18 @@ struct QuantizedRows {
     }
     const float* row_scales(std::uint32_t r) const { return scales + row(r) * num_groups; }
     const float* row_sums(std::uint32_t r) const { return sums + row(r) * num_groups; }
-    // Rows [first, first + count).
+    // Returns rows [first, first + count).
     QuantizedRows rows(std::uint32_t first, std::uint32_t count) const;
 };
 
-// Room for quantised rows; grows only. Rows are written by quantize_row(), in any order.
+// Memory for quantised rows; it only grows. quantize_row() writes rows in any order.
 class QuantizedBuffer {
   public:
     void resize(std::uint32_t num_rows, std::uint32_t num_in, std::uint32_t group_size);
     QuantizedRows rows() const;
-    // Per group scale = max|x| / 127 (0 where that is tiny), code = round(x · (127 / max|x|)),
-    // ties to even. A value that is not finite makes the group's scale so. `x` [num_in].
+    // Quantises one row. Per group, scale = max|x| / 127 (0 where that is tiny) and code = round(x
+    // · (127 / max|x|)), ties to even. A value that is not finite makes the group's scale not
+    // finite. `x` [num_in].
     void quantize_row(std::uint32_t row, std::span<const float> x);
 
   private:

@@ -1,4 +1,4 @@
-// Whole vectors and what is left beyond them; included once per instruction set.
+// Whole vectors and the remainder after them; included once per instruction set.
 #if defined(MOEX_KERNELS_VECTORS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_VECTORS_INL_H
 #undef MOEX_KERNELS_VECTORS_INL_H
@@ -14,7 +14,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Floats = hn::ScalableTag<float>;
 
-// Calls body(offset) per full vector, then tail(offset, count) for what is left.
+// Calls body(offset) per full vector, then tail(offset, count) for the remainder.
 template <class Body, class Tail>
 void for_vectors(std::size_t size, const Body& body, const Tail& tail) {
     const std::size_t lanes = hn::Lanes(Floats());
@@ -23,7 +23,7 @@ void for_vectors(std::size_t size, const Body& body, const Tail& tail) {
     if (i < size) tail(i, size - i);
 }
 
-// Loads `count` < Lanes values; the other lanes are `fill`. Never reads past them.
+// Loads `count` < Lanes values; the other lanes are `fill`. Never reads past these values.
 inline hn::Vec<Floats> load_some(const float* from, std::size_t count, float fill = 0) {
     HWY_ALIGN float padded[HWY_MAX_BYTES / sizeof(float)];
     for (std::size_t i = 0; i < hn::Lanes(Floats()); ++i) padded[i] = i < count ? from[i] : fill;
