@@ -1,4 +1,4 @@
-// How the hub multiplies its matrices.
+// The arithmetic in which the hub multiplies its matrices.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Grouped-query attention over a sequence's own cached keys and values.
-// A row's result depends on its query and its sequence alone. Source: Ainslie et al., "GQA", 2023.
+// Grouped-query attention over a sequence's own cached keys and values. The result of a row depends
+// on its query and its sequence alone. Source: Ainslie et al., "GQA", 2023.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ struct AttentionShape {
     std::uint32_t heads_per_kv() const { return num_heads / num_kv_heads; }
 };
 
-// Which rows attend, to what: q.num_rows neighbouring rows of one sequence for the query heads that
-// share `kv_head`. Row r stands at first_position + r and sees positions 0 ... first_position + r;
-// a row of q is [heads_per_kv, head_dim]. The rows' own keys and values are in the cache.
+// The rows of a task: q.num_rows neighbouring rows of a sequence, for the query heads that
+// share `kv_head`. Row r is at position first_position + r and sees positions 0 ... first_position
+// + r. A row of q is [heads_per_kv, head_dim]. The rows' own keys and values are in the cache.
 struct AttendTask {
     RowsIn q;
     const KvCache::Sequence* kv = nullptr;
@@ -27,27 +27,28 @@ struct AttendTask {
     std::uint32_t num_tokens() const { return first_position + q.num_rows; }
 };
 
-// The cache is walked in blocks of positions: each gives sums under a maximum of its own, and these
-// are merged from the first block to the last, whoever computed them. So neither the rows that
-// attend together nor the threads that share a row's blocks change a bit.
-// Source: Dao et al., "FlashAttention", 2022 (the online softmax), and Dao et al.,
-// "Flash-Decoding for long-context inference", 2023 (the split).
+// The cache is read in blocks of positions. Each block gives sums under a maximum of its own, and
+// the blocks are merged from first to last, whichever thread computed them. So neither the rows
+// that attend together nor the threads that share a row's blocks change a bit.
+// Source: Dao et al., "FlashAttention", 2022 (the online softmax), and Dao et al., "Flash-Decoding
+// for long-context inference", 2023 (the split).
 inline constexpr std::uint32_t attend_block_tokens = 512;
 std::uint32_t attend_blocks(const AttendTask& task);
 
-// out [q.num_rows, heads_per_kv, head_dim]. Rows walk the cache together, so that a key is loaded
-// once for all; the bits are those of a row alone.
+// Writes out [q.num_rows, heads_per_kv, head_dim]. The rows read the cache together, so that each
+// key is loaded once for all rows; the bits are those of a row alone.
 void attend(RowsOut out, const AttendTask& task, const AttentionShape& shape);
 
-// The same in two halves. A part is [attend_part_floats()]: what one block gives all rows.
+// The same in two halves. A part is [attend_part_floats()]: the sums of one block for all rows.
 std::size_t attend_part_floats(std::uint32_t num_rows, const AttentionShape& shape);
 void attend_block(std::span<float> part, const AttendTask& task, std::uint32_t block,
                   const AttentionShape& shape);
-// `parts`: of all blocks, one after the other; overwritten.
+// `parts`: those of all blocks, one after the other; overwritten.
 void merge_parts(RowsOut out, std::span<float> parts, const AttendTask& task,
                  const AttentionShape& shape);
 
-// How many neighbouring rows a task should have: what the first cache holds of queries.
+// Returns how many neighbouring rows a task should have, so that their queries fit into the L1
+// cache.
 std::uint32_t attend_rows_max(const AttentionShape& shape);
 
 }  // namespace moex

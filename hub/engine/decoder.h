@@ -1,9 +1,8 @@
-// One pass of the model over a batch of rows: embeddings, attention
-// over the paged KV cache, router, experts by ExpertBackend, head.
-// A step serves rows of many sequences and several rows of
-// one sequence (prefill now, verification of drafts later).
-// A row's arithmetic does not depend on which other
-// rows are in the batch. Owner: the engine's thread.
+// A pass of the model over a batch of rows: embeddings, attention over the paged KV cache,
+// router, experts through ExpertBackend, LM head.
+// A step serves rows of many sequences, and may have several rows of the same sequence (prefill
+// now, verification of drafts later). The arithmetic of a row does not depend on which other rows
+// are in the batch. Owner: the engine's thread.
 // Source: transformers Qwen3MoeForCausalLM, Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM.
 #pragma once
 
@@ -27,11 +26,12 @@
 namespace moex {
 
 struct DecoderOptions {
-    // Of the hub's matrices, the router's excepted. Attention, norms and sums stay f32. Within an
-    // arithmetic a row's bits depend on neither batch, chunk nor threads.
+    // The arithmetic of the hub's matrices, except the router's. Attention, norms and sums stay
+    // f32. Within one arithmetic the bits of a row depend neither on the batch, nor on the chunk,
+    // nor on the threads.
     Arithmetic arithmetic = Arithmetic::exact;
-    // What int8 arithmetic packs them to (see load_decoder_weights()); a package whose matrices
-    // have 4 bits keeps them.
+    // The dtype that int8 arithmetic packs the matrices to (see load_decoder_weights()). A package
+    // whose matrices have 4 bits keeps these 4 bits.
     std::optional<PackedDtype> hub_dtype;
 };
 
@@ -39,18 +39,20 @@ class ExpertForesight;
 
 class Decoder : public StepDevice {
   public:
-    // Maps the hub's tensors, or packs them for int8; an error names
-    // the tensor that is missing or has another shape.
+    // Maps the hub's tensors, or packs them for int8. An error names the tensor that is missing or
+    // has another shape.
     static Result<std::unique_ptr<Decoder>> create(std::shared_ptr<const ModelPackage> package,
                                                    ThreadPool& threads,
                                                    DecoderOptions options = {});
     ~Decoder() override;
-    // Another one on the same matrices, which take memory once: its steps run beside this one's,
-    // on `threads`, for another owner; in a trace they are the shadow's.
+    // Returns another decoder on the same matrices, which are in memory only once. Its steps run
+    // concurrently with this decoder's, on `threads`, for another owner; a trace lists them as the
+    // shadow's.
     std::unique_ptr<Decoder> twin(ThreadPool& threads) const;
     const ModelConfig& config() const override;
-    // As run(); `stop` is seen between layers and while experts are waited for.
-    // `watch` is called once per MoE layer and micro-batch, rows in the order of the batch.
+    // Does the same as run(). `stop` is checked between layers and while the decoder waits for
+    // experts. `watch` is called once per MoE layer and micro-batch, with the rows in the order of
+    // the batch.
     Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts,
                             const RouteWatch& watch = {}, std::stop_token stop = {},
                             std::uint32_t micro_batches = 1);
@@ -62,10 +64,11 @@ class Decoder : public StepDevice {
     void recycle(StepResult&& result) override;
     bool gives_hidden() const override { return true; }
     bool takes_speculators() const override { return true; }
-    // Asked once per MoE layer and part where the backend has a use for hints, while the layer's
-    // round is on its way. It outlives this; null: nobody.
+    // Sets the predictor that gives hints. The decoder asks it once per MoE layer and part if the
+    // backend wants hints, while the layer's round is in flight. `foresight` outlives this decoder;
+    // null: no hints.
     void foresee_with(ExpertForesight* foresight);
-    ThreadPool& threads() const override;  // those that steps run on
+    ThreadPool& threads() const override;  // the threads that steps run on
 
   private:
     Decoder();

@@ -1,5 +1,5 @@
-// The hub's share of a model, found in the package and
-// checked: matrices stay mapped or are packed, vectors are copied to f32.
+// The hub's weights of a model, found in the package and checked. Matrices stay mapped or are
+// packed; vectors are copied to f32.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@ struct DecoderLayer {
     std::vector<float> input_norm, post_attention_norm;  // [hidden_size]
     std::vector<float> q_norm, k_norm;                   // [head_dim]; empty without qk_norm
     HubMatrix q, k, v, o;
-    std::vector<float> q_bias, k_bias, v_bias, o_bias;  // empty where there is none
-    WeightMatrix router;       // MoE layers; exact in every arithmetic: a flipped route costs most
+    std::vector<float> q_bias, k_bias, v_bias, o_bias;  // empty where the model has no bias
+    WeightMatrix router;       // MoE layers; exact in every arithmetic: a wrong route costs most
     HubMatrix gate, up, down;  // dense layers
 };
 
@@ -27,15 +27,16 @@ struct DecoderWeights {
     HubMatrix head;
     std::vector<float> final_norm;
     std::vector<DecoderLayer> layers;
-    // matrices whose dtype the kernels do not read (f16, and codes in exact arithmetic)
+    // f32 copies of matrices whose dtype the kernels do not read (f16, and codes in exact
+    // arithmetic)
     std::vector<std::unique_ptr<float[]>> converted;
-    PackedMemory packed;  // what the packed matrices borrow
+    PackedMemory packed;  // memory that the packed matrices borrow
 };
 
-// `hub_dtype`: of packed matrices; without one int6 of a package without codes. The
-// head is int6 where int4 is asked for. Codes that the package has are taken as they are, int8 ones
-// but the head's rounded again where fewer bits are asked for. An error names the tensor, what was
-// found and what was wanted.
+// Loads and checks the weights. `hub_dtype` is the dtype of packed matrices; without it, a package
+// without codes is packed to int6. The head is int6 where int4 is requested. Codes that the package
+// has are used as they are; only int8 codes, except the head's, are rounded again where fewer bits
+// are requested. An error names the tensor, what was found and what was wanted.
 Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
                                             std::optional<PackedDtype> hub_dtype,
                                             ThreadPool& threads);

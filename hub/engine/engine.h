@@ -1,14 +1,15 @@
-// Continuous batching: takes generations from anyone, runs
-// steps on its own thread, hands tokens back as they come.
-// Admission while the KV budget has room for the prompt; pages grow with the answer,
-// and when they run out the youngest sequence is preempted: it goes back into the queue and is
-// computed again later. Prefill in chunks mixed with decode rows, cut so that these
-// do not wait long (hub/engine/step_cost.h); a bounded queue, in which clients take turns.
-// Cancel frees within a step or about 50 ms, whichever is shorter: a
-// longer step is stopped and begun again without the cancelled one (later,
-// where cancels follow each other so fast that no step would ever end).
-// Owns the engine thread, the KV cache and the sequences;
-// leaves texts, templates and sockets to others.
+// Continuous batching: the engine accepts generations from any thread, runs steps on its own
+// thread, and passes tokens to the callers as they are drawn.
+// A generation is admitted while the KV budget has room for its prompt. Its pages grow with the
+// answer. When the pages run out, the youngest sequence is preempted: it returns to the queue and
+// is computed again later. Prefill runs in chunks that share steps with decode rows. The chunks are
+// cut so that the decode rows do not wait long (hub/engine/step_cost.h). The queue is bounded and
+// serves its clients round-robin.
+// A cancel frees its sequence within one step or about 50 ms, whichever is shorter: a longer step
+// is stopped and begun again without the cancelled sequence. The cancel may take longer where
+// cancels follow each other so fast that no step would ever end.
+// The engine owns its thread, the KV cache and the sequences. It leaves texts, templates and
+// sockets to others.
 #pragma once
 
 #include <cstdint>
@@ -20,28 +21,28 @@
 
 namespace moex {
 
-struct EngineState;  // in engine_state.h, for this room alone
+struct EngineState;  // defined in engine_state.h, private to this room
 
 class Engine {
   public:
-    // `device` and `experts` outlive the engine. Throws
-    // std::runtime_error when the KV budget is below one page.
+    // `device` and `experts` outlive the engine. Throws std::runtime_error when the KV budget is
+    // below one page.
     Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options);
-    ~Engine();  // stops: what runs ends with FinishReason::cancelled
+    ~Engine();  // stops: running generations end with FinishReason::cancelled
 
-    // From any thread. invalid_argument: empty prompt, token out of range,
-    // prompt and max_tokens beyond the context (both numbers named);
-    // overloaded: the queue is full; unavailable: draining. `max_tokens`
-    // is cut to what the context (or the whole KV budget) leaves.
+    // Submits a generation; may be called from any thread. Errors: invalid_argument for an empty
+    // prompt, a token out of range, or a prompt and max_tokens beyond the context (the message
+    // gives both numbers); overloaded when the queue is full; unavailable while draining.
+    // `max_tokens` is cut to what the context (or the whole KV budget) leaves.
     Result<GenerationId> submit(GenerationRequest request, GenerationSink sink);
-    // from any thread; on_end(cancelled) follows, unless it ended before
+    // Cancels a generation, from any thread; on_end(cancelled) follows, unless it ended before.
     void cancel(GenerationId id);
     EngineCounters counters() const;
-    // From any thread: what this worker computed is not used for later generations.
+    // Stops later generations from using what this worker computed; may be called from any thread.
     void forget_worker(std::uint64_t worker);
-    // refuse new submissions (unavailable); running ones go on
+    // Refuses new submissions (unavailable); running generations continue.
     void drain();
-    bool idle() const;  // every on_end has returned
+    bool idle() const;  // true once every on_end has returned
 
   private:
     std::unique_ptr<EngineState> state_;

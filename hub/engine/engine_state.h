@@ -1,5 +1,5 @@
-// The inside of Engine, over three files: engine (threads, queue, ends), engine_step (batches and
-// their results) and engine_prefix (common beginnings). Private to this room.
+// The inside of Engine, divided over three files: engine (threads, queue, ends), engine_step
+// (batches and their results) and engine_prefix (common prefixes). Private to this room.
 #pragma once
 
 #include <condition_variable>
@@ -21,8 +21,8 @@
 
 namespace moex {
 
-// One submitted request as it goes through the engine.
-// Owned by the queue, then by the engine thread alone.
+// A submitted request on its path through the engine. Owned by the queue, then by the engine
+// thread alone.
 struct Generation {
     Generation(GenerationRequest wanted, GenerationSink to)
         : request(std::move(wanted)),
@@ -33,21 +33,22 @@ struct Generation {
         stats.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
         stats.speculative = request.speculator != nullptr;
     }
-    // Tokens that the cache lacks: 1 while it decodes, more while its
-    // prompt, or what it had before it was preempted, is computed.
+    // Number of tokens that the cache lacks: 1 during decode; more while the prompt, or the tokens
+    // from before a preemption, are computed.
     std::uint32_t missing() const {
         return static_cast<std::uint32_t>(tokens.size()) - kv->num_tokens();
     }
     std::uint32_t tokens_max() const { return stats.prompt_tokens + request.max_tokens; }
-    // Of the rows that come next: those of a step are all of one kind.
+    // Returns true if the next rows of this generation take guessed experts. All rows of one
+    // generation in a step are of the same kind.
     bool takes_guesses() const {
         return request.speculator && kv->num_tokens() >= stats.prompt_tokens;
     }
-    // Whose; null: nobody's.
+    // Returns the speculator of the next rows; null: these rows are exact.
     ExpertSpeculator* guesser() const { return takes_guesses() ? request.speculator : nullptr; }
-    // Whether some of its rows are not what the model computes: those of the answer.
+    // Returns true if the rows of the answer may differ from what the model computes.
     bool is_lossy() const { return request.speculator || request.late_pairs_max > 0; }
-    // The answers that its next row need not wait for.
+    // Number of expert answers that the next row need not wait for.
     std::uint32_t late_pairs_left() const {
         if (step_tokens != 1 || kv->num_tokens() < stats.prompt_tokens) return 0;
         return request.late_pairs_max - static_cast<std::uint32_t>(std::min<std::uint64_t>(
@@ -57,40 +58,43 @@ struct Generation {
         return request.prompt_logprobs && prompt_logprobs.size() + 1 < request.prompt.size();
     }
 
-    GenerationId id = 0;  // given with its place in the queue
+    GenerationId id = 0;  // assigned when the generation enters the queue
     GenerationRequest request;
     GenerationSink sink;
     Sampler sampler;
     std::vector<TokenId> tokens;            // the prompt, then what was sampled
-    std::unique_ptr<KvCache::Sequence> kv;  // while it runs
-    std::uint32_t step_tokens = 0;          // its rows in the current step; 0: not in it
-    // The most tokens that its cache ever held: what lies before is not counted twice.
+    std::unique_ptr<KvCache::Sequence> kv;  // set while the generation runs
+    std::uint32_t step_tokens = 0;          // its rows in the current step; 0: none
+    // The most tokens that its cache ever held. Tokens before this position are not counted twice.
     std::uint32_t furthest = 0;
-    // Who computed the rows of each page of `kv`.
+    // The workers that computed the rows of each page of `kv`.
     std::vector<std::vector<std::uint64_t>> page_workers;
-    bool offers_pages = true;  // until one who computed them turns out not to be trusted
-    // Waits while the generation `follows` computes their common beginning of `follow_tokens`.
+    bool offers_pages = true;  // false once a worker that computed its pages loses its trust
+    // The generation waits while the generation `follows` computes their common prefix of
+    // `follow_tokens` tokens.
     GenerationId follows = 0;
     std::uint32_t follow_tokens = 0;
     TimePoint submitted, admitted{}, first_token;
     GenerationStats stats;
     std::vector<SampledToken> prompt_logprobs;
-    // Of the prompt's rows so far, one after the other, so that chunks change no bit.
+    // Sum over the prompt's rows so far, added one row after the other, so that chunks change no
+    // bit.
     std::vector<double> hidden_sum;  // [hidden_size]
     std::uint32_t hidden_rows = 0;
 };
 
-// Whose next token a step has the logits for.
+// A generation for whose next token a step has the logits.
 struct DueToken {
     Generation* generation = nullptr;
-    std::span<const float> logits;               // [vocab_size], the step's
-    const LikeliestTokens* likeliest = nullptr;  // instead of logits, the step's
-    SampledToken token;                          // left empty where no token is asked for
+    std::span<const float> logits;  // [vocab_size], part of the step's result
+    // used instead of logits; part of the step's result
+    const LikeliestTokens* likeliest = nullptr;
+    SampledToken token;  // left empty where no token is drawn
 };
 
-// How long a step may last when one of its members was cancelled. Doubles with
-// each step that is stopped, until one ends by itself: cancelling again and
-// again makes the others wait at most twice as long as the step they need.
+// The time that a step may still last when one of its members was cancelled. The limit doubles with
+// each step that is stopped, until one step ends by itself. So repeated cancels make the others
+// wait at most twice as long as the step that they need.
 inline constexpr Duration patience_min = 40ms;
 
 struct EngineState {
@@ -101,32 +105,34 @@ struct EngineState {
     const EngineOptions options;
     const std::uint32_t num_pages;
 
-    // The engine thread's own.
-    std::optional<KvCache> cache;                      // always there; made anew with a device
+    // Owned by the engine thread.
+    // always set; created again when the device is replaced
+    std::optional<KvCache> cache;
     std::vector<std::unique_ptr<Generation>> running;  // in the order of admission
-    std::size_t turn = 0;                              // whose decode row comes first
-    std::uint32_t steps_recut = 0;                     // in a row
+    // round-robin start: index of the first decode row
+    std::size_t turn = 0;
+    std::uint32_t steps_recut = 0;  // consecutive steps that were cut again
     StepCost cost;
     MicroBatches micro_batches;
 
-    // guards what follows; never held over a step or a sink
+    // Guards the members below; never held over a step or a sink.
     mutable std::mutex mutex;
     std::condition_variable wake;
     TurnQueue<Generation> waiting;
-    // cancelled while waiting; the engine thread ends them
+    // Generations that were cancelled while they waited; the engine thread ends them.
     std::vector<std::unique_ptr<Generation>> dropped;
-    std::set<GenerationId> cancelled;  // of running ones
+    std::set<GenerationId> cancelled;  // ids of running generations
     std::vector<std::uint64_t> forgotten_workers;
     EngineCounters counters;
     GenerationId next_id = 1;
-    std::uint32_t open = 0;  // submitted, on_end not returned yet
+    std::uint32_t open = 0;  // submitted generations whose on_end has not returned yet
     bool draining = false, stopping = false;
 
-    // The step in progress, for those who want to stop it.
+    // The step in progress, for threads that want to stop it.
     bool stepping = false;
     std::uint64_t step_number = 0;
     TimePoint step_started{};
-    std::vector<GenerationId> step_ids;  // running when it began
+    std::vector<GenerationId> step_ids;  // generations that ran when the step began
     std::stop_source step_stop;
     Duration patience = patience_min;
     std::condition_variable watch_wake;
@@ -146,14 +152,14 @@ struct EngineState {
     void publish_gauges();
     void make_cache();
 
-    // ---- engine_prefix.cpp: what generations take over from others
+    // ---- engine_prefix.cpp: prefixes that generations take over from other generations
     void forget(std::span<const std::uint64_t> workers);
     void take_prefix(Generation& generation);
     void choose_leader(Generation& generation, std::size_t before);
     bool waits_for_leader(std::size_t index);
     void offer_pages(Generation& generation, const StepResult& result, std::size_t first_row);
 
-    // ---- engine_step.cpp: which rows a step has, and what becomes of them
+    // ---- engine_step.cpp: the rows of a step, and how its results are used
     void share_rows();
     void share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
                            const StepShape& shape);

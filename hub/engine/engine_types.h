@@ -1,4 +1,4 @@
-// What an engine is told, and what it counts.
+// The options and the counters of the engine.
 #pragma once
 
 #include <cstdint>
@@ -11,52 +11,58 @@
 namespace moex {
 
 struct EngineOptions {
-    std::uint32_t sequences_max = 16;   // running at once
-    std::uint32_t queue_max = 64;       // waiting; beyond it submit() answers overloaded
+    std::uint32_t sequences_max = 16;  // sequences that run at once
+    // waiting requests; submit() answers overloaded beyond this number
+    std::uint32_t queue_max = 64;
     std::uint32_t step_rows_max = 256;  // rows of a step, prefill chunks included
     std::uint64_t kv_bytes_max = 512ull << 20;
     std::uint32_t page_tokens = 16;
     KvDtype kv_dtype = KvDtype::f32;
-    // A step in which somebody decodes takes prompt rows until it lasts about this many times what
-    // it would last without; prompts alone fill the step.
+    // A step with decode rows takes prompt rows until it lasts about this many times as long as it
+    // would last without them. A step without decode rows takes as many prompt rows as fit.
     double step_stretch_max = 2.0;
-    std::function<TimePoint()> clock = now_steady;  // of that measurement
-    // For benches: every whole step, on the engine's thread, as it was expected to last and did.
+    std::function<TimePoint()> clock = now_steady;  // clock for that measurement
+    // For benches: called on the engine's thread after every whole step, with its expected and its
+    // measured duration.
     std::function<void(const StepShape&, Duration expected, Duration took)> on_step;
-    // Into how many micro-batches a step is cut. 0: up to micro_batches_max, as steps go
-    // (hub/engine/micro_batches.h).
+    // Number of micro-batches that a step is cut into. 0: the engine chooses up to
+    // micro_batches_max from measured step times (hub/engine/micro_batches.h).
     std::uint32_t micro_batches = 0, micro_batches_max = 2;
-    // Pages of the KV cache outlive their sequence, and those of a common beginning are shared.
+    // If set, pages of the KV cache outlive their sequence, and sequences with a common prefix
+    // share the pages of that prefix.
     bool prefix_cache = true;
-    // For benches: of a prompt the last row alone is computed, the keys and values before it are
-    // noise. Answers say nothing then. Not with a device of its own pages.
+    // For benches: only the last row of a prompt is computed; the keys and values before it are
+    // noise, so the answers are meaningless. Not available with a device that keeps pages of its
+    // own.
     bool noise_prompts = false;
 };
 
-// Where the engine's time went, of steps that were finished. A device that cannot tell its head
-// from its layers says no time of it.
+// How the engine spent its time, over finished steps. A device that cannot separate its head from
+// its layers reports no time for the head.
 struct StepSplit {
     std::uint64_t steps = 0;
-    Duration layers{};   // what is none of the others
-    Duration waiting{};  // until experts had answered, or were computed here
-    Duration head{};     // the vocabulary's logits
-    Duration drawing{};  // of tokens, behind the step
+    Duration layers{};   // time of a step that belongs to none of the fields below
+    Duration waiting{};  // until the experts had answered, or were computed on this machine
+    Duration head{};     // the LM head: logits over the vocabulary
+    Duration drawing{};  // drawing tokens, after the step
 };
 
-struct EngineCounters {  // all monotonic but running, waiting and the pages
+struct EngineCounters {  // all monotonic except running, waiting and the pages
     std::uint64_t steps = 0, steps_multi_sequence = 0, rows = 0, prompt_tokens = 0,
                   generated_tokens = 0;
-    // by a cancel, to be begun again without the cancelled one
+    // steps that a cancel stopped, and that began again without the cancelled sequence
     std::uint64_t steps_stopped = 0;
-    // sequences that lost their pages to an older one, for a while
+    // sequences that temporarily lost their pages to an older sequence
     std::uint64_t preempted = 0;
-    std::uint64_t cached_tokens = 0;        // of prompts, taken over instead of computed
-    std::uint64_t steps_micro_batched = 0;  // cut into two micro-batches or more
-    std::uint32_t micro_batches = 0;        // of the last step, no total either
-    // kv_pages_cached: kept for their beginning of a text, and held by no sequence
+    // prompt tokens taken from the cache instead of computed
+    std::uint64_t cached_tokens = 0;
+    std::uint64_t steps_micro_batched = 0;  // steps cut into two micro-batches or more
+    std::uint32_t micro_batches = 0;        // of the last step; also not a total
+    // kv_pages_cached: pages kept for their prefix that no sequence holds
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0,
                   kv_pages_cached = 0;
-    Duration step_time{}, experts_waited{};  // experts_waited: of each round, side by side or not
+    // experts_waited: summed over rounds, even where rounds overlap
+    Duration step_time{}, experts_waited{};
     StepSplit split;
 };
 

@@ -1,5 +1,6 @@
-// Who says what the next MoE layer may be asked for, while this one's experts are. Hints change no
-// bit of an answer. Lives in hub/foresight. Owner: the engine's thread.
+// Predicts which experts the next MoE layer may request, while this layer's experts are computed.
+// Hints change no bit of an answer. Implementations are in hub/foresight. Owner: the engine's
+// thread.
 #pragma once
 
 #include "hub/engine/expert_backend.h"
@@ -10,7 +11,7 @@ namespace moex {
 class ExpertForesight {
   public:
     virtual ~ExpertForesight() = default;
-    // The surest first; valid until the next call.
+    // Returns the hints, the most likely first; valid until the next call.
     virtual std::span<const ExpertHint> foresee(const RouteView& seen) = 0;
 };
 

@@ -1,7 +1,6 @@
-// What a step shows of each MoE layer to those who watch it, and what a predictor answers: which
-// experts a layer to come will be asked for. The engine computes the same bits whether anybody
-// watches or not. Predictors live in hub/foresight.
-// Owner: the engine's thread.
+// The view of each MoE layer that a step gives to observers, and the interface of a predictor,
+// which answers which experts a coming layer will request. The engine computes the same bits with
+// or without observers. Predictors are in hub/foresight. Owner: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +13,27 @@
 
 namespace moex {
 
-// Whose row it is. Sequences are told apart by address; one that begins is at position 0.
+// The sequence and position of a row. Sequences are distinguished by address; a new sequence begins
+// at position 0.
 struct SequenceRow {
     KvCache::Sequence* kv = nullptr;
     std::uint32_t position = 0;
     TokenId token = 0;
 };
 
-// One MoE layer behind its router, before its experts. Spans are valid during the call.
+// A MoE layer after its router, before its experts. Spans are valid during the call.
 struct RouteView {
     std::uint32_t layer = 0;
     std::uint32_t num_tokens = 0, top_k = 0, num_experts = 0, hidden_size = 0;
-    std::uint32_t first_row = 0;                // of the step, where it was cut into parts
+    // index in the step, where the step was cut into parts
+    std::uint32_t first_row = 0;
     std::span<const SequenceRow> rows;          // [num_tokens]
     std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k], by descending weight
     std::span<const float> expert_weights;      // [num_tokens, top_k]
     std::span<const float> router_logits;       // [num_tokens, num_experts]
-    std::span<const float> residual;            // [num_tokens, hidden_size], behind attention
-    std::span<const float> hidden;              // the same normalised: what router and experts read
+    std::span<const float> residual;            // [num_tokens, hidden_size], after attention
+    // the same, normalised: the input of router and experts
+    std::span<const float> hidden;
 };
 using RouteWatch = std::function<void(const RouteView&)>;
 
@@ -40,20 +42,23 @@ class ExpertPredictor {
     virtual ~ExpertPredictor() = default;
     virtual std::string_view name() const = 0;
 
-    // Confidence that a row of `seen` will ask for an expert of `target_layer`, a MoE layer:
-    // [seen.num_tokens, num_experts], larger is surer, comparable within a row. The lead is the
-    // number of MoE layers from seen.layer to it. False where this predictor knows nothing.
+    // Writes the confidence that a row of `seen` will request each expert of `target_layer`, a MoE
+    // layer: [num_tokens of `seen`, num_experts]. A larger value is more certain; values are
+    // comparable within a row. The lead is the number of MoE layers from seen.layer to the target.
+    // Returns false if this predictor knows nothing.
     virtual bool predict(const RouteView& seen, std::uint32_t target_layer,
                          std::span<float> confidence) = 0;
-    // The same of a layer of the token behind each row, for who is a token ahead of the model.
+    // The same for a layer of the token after each row, for callers that run one token ahead of the
+    // model.
     virtual bool predict_next_token(const RouteView&, std::uint32_t /*target_layer*/,
                                     std::span<float> /*confidence*/) {
         return false;
     }
-    // A route that became known, in the order of positions; for who learns from the past.
+    // Receives a route that became known, in the order of positions, for predictors that learn from
+    // the past.
     virtual void observe(const RouteView&) {}
-    // What the last predict() took the router's input of the target layer to be, [num_tokens,
-    // hidden_size]; empty where it guesses none.
+    // The router input of the target layer as the last predict() estimated it, [num_tokens,
+    // hidden_size]; empty where this predictor makes no such estimate.
     virtual std::span<const float> expected_hidden() const { return {}; }
 };
 

@@ -1,6 +1,6 @@
-// Attention's two products over a stretch of cached rows; included by kernels.cpp once per
+// The two products of attention over a stretch of cached rows; included by kernels.cpp once per
 // instruction set. Tiles of queries by keys, or by columns, share loads and keep several sums in
-// flight; each (query, key) and each (query, column) has one accumulator walked in one order
+// flight. Each (query, key) and each (query, column) has one accumulator, summed in one order
 // whatever the tile, so tiles never change a result.
 #if defined(MOEX_KERNELS_ATTENTION_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_ATTENTION_INL_H
@@ -17,10 +17,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using D4 = hn::FixedTag<float, 4>;
 
-// Keys, or columns, that a tile has for four queries: its sums are half of 16 or 32 registers.
+// Number of keys, or columns, in a tile of four queries: the sums take half of 16 or 32 registers.
 constexpr int beside_four = hn::MaxLanes(D()) >= 16 ? 4 : 2;
 
-// Lanes i, i + 4, i + 8, ... added by halving: the first steps of SumOfLanes.
+// Adds lanes i, i + 4, i + 8, ... by halving: the first steps of SumOfLanes.
 template <class Tag>
 HWY_INLINE hn::Vec<D4> fold(Tag, hn::Vec<Tag> v) {
     if constexpr (hn::MaxLanes(Tag()) == 4) {
@@ -31,7 +31,7 @@ HWY_INLINE hn::Vec<D4> fold(Tag, hn::Vec<Tag> v) {
     }
 }
 
-// SumOfLanes of four vectors, each in the same order, side by side.
+// Computes SumOfLanes of four vectors side by side, each in the same order.
 HWY_INLINE hn::Vec<D4> four_sums(hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v2, hn::Vec<D> v3) {
     const D4 d4;
     const auto a = fold(D(), v0), b = fold(D(), v1), c = fold(D(), v2), e = fold(D(), v3);
@@ -40,7 +40,8 @@ HWY_INLINE hn::Vec<D4> four_sums(hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v2, hn
     return hn::Add(hn::ConcatEven(d4, ce, ab), hn::ConcatOdd(d4, ce, ab));
 }
 
-// A cached row of each dtype: at(i) is a vector of its values from i on, some(i, n) has only n.
+// A cached row of each dtype: at(i) returns a vector of its values from i on; some(i, n) reads only
+// n values.
 struct FloatRow {
     const float* values;
 
@@ -92,13 +93,14 @@ struct CodeRow {
     }
 };
 
-// QUERIES rows of q by KEYS keys, at `scores`; one of the two is 4, so that sums come in fours.
+// Multiplies QUERIES rows of q by KEYS keys into `scores`. One of the two is 4, so that sums are
+// produced in fours.
 template <int QUERIES, int KEYS, class Row>
 HWY_INLINE void score_tile(RowsOut scores, const float* q, std::size_t q_stride, const std::byte* k,
                            std::size_t k_stride, std::size_t head_dim, float scale) {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
-    hn::Vec<D> sums[QUERIES * KEYS];  // those of a query side by side
+    hn::Vec<D> sums[QUERIES * KEYS];  // the sums of a query are adjacent
 #pragma GCC unroll 16
     for (int i = 0; i < QUERIES * KEYS; ++i) sums[i] = hn::Zero(d);
 
@@ -138,7 +140,7 @@ HWY_INLINE void score_tile(RowsOut scores, const float* q, std::size_t q_stride,
     }
 }
 
-// QUERIES rows of weights by COLUMNS vectors of v's rows, from column `first` on.
+// Multiplies QUERIES rows of weights by COLUMNS vectors of v's rows, from column `first` on.
 template <int QUERIES, int COLUMNS, class Row>
 HWY_INLINE void mix_tile(RowsOut out, const float* weights, std::size_t weights_stride,
                          const KvRows& v, std::size_t first, std::uint32_t num_tokens,
@@ -173,7 +175,7 @@ HWY_INLINE void mix_tile(RowsOut out, const float* weights, std::size_t weights_
             hn::StoreU(sums[r][c], d, out.data + r * out.stride + first + c * lanes);
 }
 
-// All columns for QUERIES rows; COLUMNS vectors of them at a time.
+// All columns for QUERIES rows; COLUMNS vectors at a time.
 template <int QUERIES, int COLUMNS, class Row>
 HWY_INLINE void mix_rows(RowsOut out, const float* weights, std::size_t weights_stride,
                          const KvRows& v, std::uint32_t num_tokens, std::size_t head_dim) {
@@ -214,7 +216,8 @@ void scores_of(RowsOut scores, RowsIn q, const KvRows& k, std::uint32_t num_toke
         if (r < q.num_rows) tile.template operator()<1, 4>(r, token);
     }
 
-    // The last keys, fewer than four: the first of them stands in for those that are not there.
+    // The last keys, fewer than four: the tile reads the first of them in place of the missing
+    // ones.
     for (; token < num_tokens; ++token)
         for (std::uint32_t r = 0; r < q.num_rows; ++r) {
             float four[4];
@@ -260,7 +263,7 @@ void attention_mix(RowsOut out, RowsIn weights, const KvRows& v, std::uint32_t n
     }
 }
 
-// One rounding or none for each value, whatever the lanes.
+// Each value is rounded once or not at all, whatever the lanes.
 namespace attention_detail {
 template <class Row>
 void widen(std::span<float> out, const Row& row) {

@@ -1,10 +1,10 @@
-// Keys and values of all sequences in pages of fixed size. A sequence
-// owns a list of pages; rolling back returns what it no longer needs.
+// Keys and values of all sequences, in pages of fixed size. A sequence owns a list of pages; a
+// rollback returns the pages that it no longer needs.
 // Full pages may be published: a later sequence of the same scope that begins with the same tokens
-// takes them over instead of computing them. Published pages that nobody holds stay until room is
-// needed, and go in the order of their last use.
+// takes them over instead of computing them. Published pages that no sequence holds stay until room
+// is needed, and are evicted in LRU order.
 // Layout of a page: for each layer, k then v, each [num_kv_heads, page_tokens] heads of
-// kv_head_bytes(): what attention walks for one kv head lies in one piece.
+// kv_head_bytes(). So the rows that attention reads for one kv head are contiguous.
 // Owner: the engine's thread.
 #pragma once
 
@@ -26,15 +26,15 @@
 
 namespace moex {
 
-// Copies all rows of page `from` to page `to`, where these lie elsewhere.
+// Copies all rows of page `from` to page `to`, where a device stores the rows.
 using KvPageCopier = std::function<void(std::uint32_t from, std::uint32_t to)>;
 
 struct KvCacheOptions {
     std::uint32_t page_tokens = 16;
     std::uint32_t num_pages = 0;  // the budget
     KvDtype dtype = KvDtype::f32;
-    // Set: rows lie with a device (hub/engine/step_device.h), and the cache only says whose each
-    // page is. Nothing is stored in it or read from it then.
+    // If set, a device stores the rows (hub/engine/step_device.h), and the cache only records which
+    // sequence holds each page. It then stores and reads no rows itself.
     KvPageCopier copy_page = {};
 };
 
@@ -45,22 +45,23 @@ struct UnmapMemory {
 
 class KvCache {
   public:
-    // Takes addresses for the whole budget and memory page by page, as it is used.
-    // Throws std::runtime_error when the system refuses the addresses.
+    // Reserves addresses for the whole budget; memory is taken page by page, on first use. Throws
+    // std::runtime_error when the system refuses the addresses.
     KvCache(const ModelConfig& config, KvCacheOptions options);
 
-    std::uint32_t pages_free() const;    // that no sequence holds, published ones included
-    std::uint32_t pages_cached() const;  // published ones that no sequence holds
+    std::uint32_t pages_free() const;    // pages that no sequence holds, published ones included
+    std::uint32_t pages_cached() const;  // published pages that no sequence holds
     std::uint32_t pages_for(std::uint32_t num_tokens) const;
     std::uint64_t page_bytes() const;
-    // Unpublishes every page of whose rows `worker` computed experts, and what lies behind it:
-    // a sequence that holds such a page publishes none after it.
+    // Unpublishes every page with rows whose experts `worker` computed, and all pages that follow
+    // it in a text. A sequence that holds such a page publishes no page after it.
     void forget_worker(std::uint64_t worker);
 
-    // The cached tokens of one sequence; returns its pages when destroyed.
+    // The cached tokens of a sequence; returns its pages when destroyed.
     class Sequence {
       public:
-        // `scope`: whose published pages it may take over, and who may take over its own.
+        // `scope` limits sharing: the sequence takes over only pages published in the same scope,
+        // and only sequences of this scope may take over its pages.
         explicit Sequence(KvCache& cache, std::string scope = {})
             : cache_(&cache),
               scope_(std::move(scope)) {}
@@ -68,50 +69,53 @@ class KvCache {
         Sequence& operator=(Sequence&& other) noexcept;
         ~Sequence();
         std::uint32_t num_tokens() const { return num_tokens_; }
-        // Of the positions [0, page_tokens), then the next ones; at least those of num_tokens().
+        // Pages of the positions [0, page_tokens), then of the following positions; they cover at
+        // least num_tokens().
         std::span<const std::uint32_t> pages() const { return pages_; }
         std::uint32_t page_tokens() const { return cache_->options_.page_tokens; }
-        // Room for `num_tokens` in all; false when the budget is spent (nothing changes).
-        // From here on the rows behind num_tokens() may be written: a page that others read is
-        // copied first.
+        // Reserves room for `num_tokens` tokens in total. Returns false when the budget is spent,
+        // and changes nothing then. After this call the rows from num_tokens() on may be written: a
+        // page that other sequences read is copied first.
         bool reserve(std::uint32_t num_tokens);
-        // grows num_tokens() after the rows were written
+        // Grows num_tokens() after the rows were written.
         void commit(std::uint32_t num_tokens);
         void roll_back(std::uint32_t num_tokens);  // forgets all tokens from `num_tokens` on
 
-        // Offers the full pages to later sequences. `tokens` are those of all positions,
-        // `page_workers[i]` who computed experts of page i's rows. A page that was offered before
-        // by another sequence is taken instead of this one's.
+        // Offers the full pages to later sequences. `tokens` are the tokens of all positions;
+        // `page_workers[i]` are the workers that computed experts for the rows of page i. If
+        // another sequence published an equal page before, this sequence takes that page and drops
+        // its own.
         void publish(std::span<const TokenId> tokens,
                      std::span<const std::vector<std::uint64_t>> page_workers);
-        // Takes over published pages that go on with `tokens` (those of all positions) behind what
-        // this sequence has, all of which was published; num_tokens() grows by whole pages.
-        // `heard` is told who computed each page.
+        // Takes over published pages that continue with `tokens` (the tokens of all positions)
+        // after the tokens that this sequence has, all of which were published. num_tokens() grows
+        // by whole pages. `heard` is called with the workers that computed each page.
         void adopt(
             std::span<const TokenId> tokens,
             const std::function<void(const std::vector<std::uint64_t>& workers)>& heard = {});
 
-        // Keys and values of one position, each [num_kv_heads, head_dim], rounded to the cache's
-        // dtype. The position is within what was reserved, here and below.
+        // Stores keys and values of a position, each [num_kv_heads, head_dim], rounded to the
+        // cache's dtype. Here and below, the position was reserved before.
         void store(std::uint32_t layer, std::uint32_t position, std::span<const float> k,
                    std::span<const float> v);
-        // Of one head, each [head_dim].
+        // Stores those of a head, each [head_dim].
         void store_head(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t position,
                         std::span<const float> k, std::span<const float> v);
-        // The positions [first, end) as another cache of the same shape, page and dtype has them.
-        // Both have room for them; the other's owner waits meanwhile.
+        // Copies the positions [first, end) from another cache of the same shape, page size and
+        // dtype. Both sequences have room for them; the other cache's owner waits meanwhile.
         void copy_rows(const Sequence& from, std::uint32_t first, std::uint32_t end);
-        // For benches: the positions [0, num_tokens) as a text of that length would fill them, the
-        // same noise in every page. False when the budget is spent. Requires an empty sequence.
+        // For benches: fills the positions [0, num_tokens) as a text of that length would, with the
+        // same noise in every page. Returns false when the budget is spent. Requires an empty
+        // sequence.
         bool fill_with_noise(std::uint32_t num_tokens);
-        // One head of the positions from `first` on, to the end of its page.
+        // A head of the positions from `first` to the end of its page.
         KvRows k_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first) const;
         KvRows v_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first) const;
-        // A copy of one position, [num_kv_heads, head_dim].
+        // A copy of a position, [num_kv_heads, head_dim].
         std::vector<float> k(std::uint32_t layer, std::uint32_t position) const;
         std::vector<float> v(std::uint32_t layer, std::uint32_t position) const;
-        // Whole state as bytes (version, shape, tokens, rows), and back; a foreign
-        // shape or a damaged length is bad_file, a spent budget overloaded.
+        // Writes the whole state as bytes (version, shape, tokens, rows), and reads it back. A
+        // foreign shape or a damaged length is bad_file; a spent budget is overloaded.
         Bytes serialize() const;
         static Result<Sequence> deserialize(KvCache& cache, ByteView bytes);
 
@@ -141,13 +145,15 @@ class KvCache {
 
     ModelConfig config_;
     KvCacheOptions options_;
-    std::size_t stride_bytes_ = 0;  // of pages in memory: whole pages of the system's
+    std::size_t stride_bytes_ = 0;  // distance of pages in memory: whole pages of the system
     std::unique_ptr<std::byte, UnmapMemory> memory_;
 
     PrefixIndex index_;
-    std::vector<std::uint32_t> holders_;           // sequences that hold each page
-    std::vector<std::uint64_t> released_;          // when its last holder let go of each page
-    std::map<std::uint64_t, std::uint32_t> idle_;  // published, held by nobody; by that time
+    std::vector<std::uint32_t> holders_;  // number of sequences that hold each page
+    // value of releases_ when the last holder released the page
+    std::vector<std::uint64_t> released_;
+    // published pages without a holder, by release time (LRU order)
+    std::map<std::uint64_t, std::uint32_t> idle_;
     std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;
 };

@@ -1,9 +1,10 @@
-// How keys and values lie in the cache: one head of one token at a time.
+// The stored form of keys and values in the cache, for one head of a token:
 //   f32    as they were computed
 //   f16    rounded, and cut to ±65504
 //   int8   for each 32 values f32 scale = max|x| / 127; then s8 code = round(x / scale): 9 bits
-//   each
-// What is read is what was stored, whoever reads it and when: a row's bits follow from its values.
+//          per value
+// A read returns exactly the stored values, on every thread and at any time: the bits of a row
+// follow from its values.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +16,11 @@ namespace moex {
 
 enum class KvDtype : std::uint8_t { f32, f16, int8 };
 
-// How many values of int8 have one scale.
+// Number of values that share one scale in int8.
 inline constexpr std::size_t kv_group = 32;
 
-// One head's keys or values of neighbouring positions as they lie in the cache: that of position t
-// at data + t · stride_bytes.
+// Keys or values of a head for neighbouring positions, as the cache stores them: position t is at
+// data + t · stride_bytes.
 struct KvRows {
     KvDtype dtype = KvDtype::f32;
     const std::byte* data = nullptr;

@@ -1,4 +1,4 @@
-// Keys or values of one head of one token, to what lies in the cache (kv_dtype.h) and back.
+// Converts keys or values of a head of a token to the stored form (kv_dtype.h) and back.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace moex {
 
-// Of one head of one token; a multiple of 4.
+// Stored size of a head of a token; a multiple of 4.
 std::size_t kv_head_bytes(KvDtype dtype, std::uint32_t head_dim);
-// `to` has kv_head_bytes(), at a multiple of 4.
+// `to` has kv_head_bytes() bytes and is aligned to 4.
 void store_kv_head(std::byte* to, KvDtype dtype, std::span<const float> values);
 void load_kv_head(std::span<float> values, KvDtype dtype, const std::byte* from);
 

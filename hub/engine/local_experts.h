@@ -1,7 +1,6 @@
-// Experts on the hub's own cores: the oracle in tests, the
-// fallback when no worker answers, the judge in spot checks.
-// Fast path through Highway, or in integers (packed_experts.h); the plain twin is
-// protocol/expert_reference. Thread-safe.
+// Computes experts on the hub's own cores: the oracle in tests, the fallback when no worker
+// answers, and the judge in spot checks. The fast path uses Highway, or integers
+// (packed_experts.h); the plain twin is protocol/expert_reference. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -17,7 +16,7 @@ namespace moex {
 
 class LocalExperts : public ExpertBackend, public ExpertCompute {
   public:
-    // `arithmetic` is that of submit(), and int8 for INT4 experts only; not with deterministic
+    // `arithmetic` is that of submit(). int8 is for INT4 experts only, and not with deterministic
     // rounding, which fixes f32 sums. compute() is always exact: it judges what others answer.
     LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads,
                  ExpertRounding rounding, Arithmetic arithmetic = Arithmetic::exact);
@@ -25,14 +24,15 @@ class LocalExperts : public ExpertBackend, public ExpertCompute {
 
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "local"; }
-    // In int8, packs all experts ahead of the rounds that ask for them, as
-    // PackedExperts::pack_in_background() says; otherwise there is nothing to do and nobody hears.
+    // In int8, packs all experts ahead of the rounds that request them, as
+    // PackedExperts::pack_in_background() does. Otherwise there is nothing to do, and `done` is
+    // never called.
     void pack_in_background(std::function<void()> done = {});
 
-    // One expert over some rows, gates applied: y [num_rows, hidden_size] = gates[r] ·
-    // expert(x[r]). x and gates are taken as given (already rounded to the wire by the
-    // caller where that matters); y is rounded when the options are deterministic.
-    // A row's result does not depend on num_rows.
+    // Computes one expert over some rows, gates applied: y [num_rows, hidden_size] = gates[r] ·
+    // expert(x[r]). x and gates are used as given; a caller that needs wire rounding has rounded
+    // them already. y is rounded when the options are deterministic. The result of a row does not
+    // depend on num_rows.
     Status compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,
                    std::span<const float> gates, std::span<float> y) const override;
     Status compute_int8(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,

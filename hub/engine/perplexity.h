@@ -1,5 +1,5 @@
-// How well a model predicts a text: exp of the mean negative
-// log-likelihood over windows that do not overlap, each a fresh sequence.
+// Measures how well a model predicts a text: exp of the mean negative log-likelihood over windows
+// that do not overlap, each a fresh sequence.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace moex {
 
 struct PerplexityOptions {
     std::uint32_t window_tokens = 512;  // a window of n tokens gives n − 1 predictions
-    std::uint32_t num_windows = 0;      // 0: as many whole windows as the text has
+    std::uint32_t num_windows = 0;      // 0: all whole windows of the text
     KvDtype kv_dtype = KvDtype::f32;
 };
 struct Perplexity {
@@ -20,8 +20,8 @@ struct Perplexity {
     std::uint64_t num_predictions = 0;
     std::uint32_t num_windows = 0;
 };
-// `progress(windows_done, windows, perplexity_so_far)` may be empty. invalid_argument
-// when the text has no whole window or a window is beyond the context.
+// `progress(windows_done, windows, perplexity_so_far)` may be empty. Returns invalid_argument when
+// the text has no whole window or a window is beyond the context.
 Result<Perplexity> measure_perplexity(
     Decoder& decoder, ExpertBackend& experts, std::span<const TokenId> tokens,
     const PerplexityOptions& options,

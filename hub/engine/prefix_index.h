@@ -1,8 +1,9 @@
-// Which page holds the keys and values of which beginning of a text: a tree whose edges are whole
-// pages of token ids. Exact: ids are compared, not hashes, so that no text can pass for another.
-// A page's bits follow from the ids up to its end, the model and its arithmetic; the latter two are
-// one a process. Each scope (a client) has a tree of its own: how much of a prompt was known tells
-// nobody what another client wrote.
+// Finds the page that holds the keys and values for a given prefix of a text: a tree whose edges
+// are whole pages of token ids.
+// The match is exact: ids are compared, not hashes, so that no text can pass for another. The bits
+// of a page follow from the ids up to its end, the model and its arithmetic; a process has only one
+// model and one arithmetic. Each scope (a client) has its own tree, so that a client cannot learn
+// from cached prompt lengths what another client wrote.
 // Owner: the engine's thread.
 #pragma once
 
@@ -25,28 +26,30 @@ class PrefixIndex {
     struct Node {
         NodeId id = root;
         std::uint32_t page = 0;
-        std::vector<std::uint64_t> workers;  // who computed experts of its rows; distinct, sorted
+        // workers that computed experts of its rows; distinct, sorted
+        std::vector<std::uint64_t> workers;
     };
 
     explicit PrefixIndex(std::uint32_t num_pages) : by_page_(num_pages, nodes_.end()) {}
     PrefixIndex(const PrefixIndex&) = delete;
     PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-    // The page that goes on with `tokens` behind `parent`; null: none. Valid until the next change.
+    // Returns the page that continues with `tokens` after `parent`; null: none. Valid until the
+    // next change.
     const Node* find(NodeId parent, const std::string& scope,
                      std::span<const TokenId> tokens) const;
-    // Requires that find() gives none, and that `page` is in no node.
+    // Requires that find() gives no page, and that `page` is in no node.
     NodeId insert(NodeId parent, const std::string& scope, std::span<const TokenId> tokens,
                   std::uint32_t page, std::vector<std::uint64_t> workers);
     bool holds(std::uint32_t page) const { return by_page_[page] != nodes_.end(); }
     const Node& node_of(std::uint32_t page) const { return by_page_[page]->second; }
-    // What lies behind its node is not found any more.
+    // Removes the node of `page`. The pages below this node are no longer found.
     void erase(std::uint32_t page);
 
   private:
     struct Key {
         NodeId parent = root;
-        std::string scope;  // of the root's children; empty elsewhere
+        std::string scope;  // for the root's children; empty elsewhere
         std::vector<TokenId> tokens;
         auto operator<=>(const Key&) const = default;
     };

@@ -1,6 +1,6 @@
-// Rotary position embedding over the two halves of a head
-// ("rotate_half"): element i turns with element i + head_dim/2.
-// Source: Su et al., "RoFormer", 2021; the half-split form is transformers'.
+// Rotary position embedding over the two halves of a head ("rotate_half"): elements i and i +
+// head_dim/2 form a pair that is rotated together. Source: Su et al., "RoFormer", 2021; the
+// half-split form is from transformers.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,13 @@ namespace moex {
 
 class Rope {
   public:
-    // `head_dim` even.
+    // Requires an even `head_dim`.
     Rope(std::uint32_t head_dim, double theta, const RopeScaling& scaling = {});
     std::uint32_t head_dim() const {
         return static_cast<std::uint32_t>(2 * inverse_frequency_.size());
     }
-    // cos then sin of one position, [head_dim] in all; shared by every head and layer of a row.
+    // Writes cos, then sin of a position, [head_dim] in total. All heads and layers of a row
+    // share them.
     void angles(std::uint32_t position, std::span<float> cos_sin) const;
     static void rotate(std::span<float> head, std::span<const float> cos_sin);
 

@@ -1,6 +1,5 @@
-// Which experts a token meets: softmax over all experts in
-// f32, then the top_k by probability, ties to the lower id.
-// Source: transformers Qwen3MoeSparseMoeBlock.
+// Chooses the experts of a token: softmax over all experts in f32, then the top_k by probability,
+// ties to the lower id. Source: transformers Qwen3MoeSparseMoeBlock.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,8 @@ struct RouterOptions {
     bool norm_topk_prob = false;  // the chosen weights sum to one
 };
 
-// One token: expert_ids and expert_weights [top_k], by
-// descending weight, from router_logits [num_experts].
+// Routes one token: writes expert_ids and expert_weights [top_k], by descending weight, from
+// router_logits [num_experts].
 void route(std::span<const float> router_logits, const RouterOptions& options,
            std::span<std::uint16_t> expert_ids, std::span<float> expert_weights);
 

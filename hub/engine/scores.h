@@ -1,5 +1,5 @@
-// What a model says of a token: its log-probability, and those of the likeliest beside it. Of the
-// model's own distribution, before temperature and cuts.
+// The log-probability that a model gives a token, and those of the likeliest tokens beside it. Both
+// refer to the model's own distribution, before temperature and cuts.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,16 @@ struct TokenLogprob {
 struct SampledToken {
     TokenId id = 0;
     float logprob = 0;
-    std::vector<TokenLogprob> top;  // `top_logprobs` many, descending
+    std::vector<TokenLogprob> top;  // `top_logprobs` entries, descending
 };
 
-// `id` with its log-probability under `logits` [vocab_size], and the `top_logprobs` likeliest.
+// Returns `id` with its log-probability under `logits` [vocab_size], and the `top_logprobs`
+// likeliest tokens.
 SampledToken score(std::span<const float> logits, TokenId id, std::uint32_t top_logprobs);
 
-// The sampler's choice, with its score.
+// Returns the sampler's choice, with its score.
 SampledToken sample(Sampler& sampler, std::span<const float> logits, std::uint32_t top_logprobs);
-// By the likeliest tokens, where these are enough for it.
+// The same from the likeliest tokens, where num_likeliest() tokens are given.
 SampledToken sample(Sampler& sampler, const LikeliestTokens& likeliest);
 
 // log softmax of logits[id] for all ids.

@@ -1,5 +1,5 @@
-// Who computes the engine's steps: the hub's cores (hub/engine/decoder.h), or a device with memory
-// of its own, such as a GPU (hub/commands/gpu). The engine cannot tell one from the other.
+// The device that computes the engine's steps: the hub's cores (hub/engine/decoder.h), or a device
+// with memory of its own, such as a GPU (hub/commands/gpu). The engine cannot distinguish them.
 // Owner: the engine's thread.
 #pragma once
 
@@ -22,36 +22,40 @@ namespace moex {
 
 class ExpertSpeculator;
 
-// `tokens` continue the sequence at position
-// kv->num_tokens(); after the step they are committed to it.
+// The rows of a sequence in a step. `tokens` continue the sequence at position kv->num_tokens();
+// after the step they are committed to it.
 struct StepRows {
     KvCache::Sequence* kv = nullptr;
     std::span<const TokenId> tokens;
     bool all_logits = false;  // logits of every row; otherwise of the last one only
     bool no_logits = false;   // a prefill chunk that is not the last needs none
-    bool hidden = false;      // every row as it is behind the final norm; with no_logits
-    // So many of the last row's likeliest tokens instead of its logits; with neither of the above.
+    bool hidden = false;      // every row after the final norm; with no_logits
+    // Number of the last row's likeliest tokens to return instead of its logits; not with
+    // all_logits or no_logits.
     std::uint32_t likeliest = 0;
-    // Whose guesses these rows take for true (hub/engine/expert_speculator.h); null: exact. Such
-    // rows stand behind all exact ones of the batch, those of one speculator together. Only with a
-    // device that takes speculators.
+    // The speculator whose guesses these rows take as true (hub/engine/expert_speculator.h); null:
+    // exact. Such rows follow all exact rows of the batch, and the rows of a speculator are
+    // together. Only with a device that takes speculators.
     ExpertSpeculator* speculator = nullptr;
-    // Of one row alone: an expert's answer that is not there after `late_wait` may be left out, so
-    // many in the step. 0: all are waited for. A device may wait for all.
+    // Latency budget, for a single row only: an expert's answer that has not arrived after
+    // `late_wait` may be left out, at most `late_pairs_max` times in the step. 0: the step waits
+    // for all answers. A device may ignore this and wait for all answers.
     Duration late_wait{};
     std::uint32_t late_pairs_max = 0;
 };
 
 struct StepResult {
-    // [sum of asked rows, vocab_size], in the order of the batch
+    // [sum of requested rows, vocab_size], in the order of the batch
     std::vector<float> logits;
-    std::vector<LikeliestTokens> likeliest;  // of the rows that asked, in the order of the batch
+    // of the rows that requested them, in the order of the batch
+    std::vector<LikeliestTokens> likeliest;
     std::vector<float> hidden;        // [sum of those rows, hidden_size], in the order of the batch
     std::vector<RowProvenance> rows;  // [num_rows], summed over layers
     std::vector<std::vector<std::uint64_t>> row_workers;  // [num_rows], each distinct and sorted
-    Duration experts_waited{};                            // of each round, from its submit() on
-    // Of the thread that runs the step: in the rounds' wait(), and for the logits; zero where the
-    // device cannot tell these from the layers.
+    // summed over rounds, each from its submit() on
+    Duration experts_waited{};
+    // Time that the thread of the step spent in the rounds' wait(), and on the logits. Zero where
+    // the device cannot separate these from the layers.
     Duration wait_time{}, head_time{};
 };
 
@@ -59,27 +63,30 @@ class StepDevice {
   public:
     virtual ~StepDevice() = default;
     virtual const ModelConfig& config() const = 0;
-    // On error no sequence was changed. A sequence appears once in a batch. `overloaded`: no room
-    // in its KV cache; `cancelled`: `stop` was requested and seen before the end; what `experts`
-    // may answer (hub/engine/expert_backend.h); `device_lost`: what the device kept of all
-    // sequences is gone, and renew() comes next. A row's bits do not depend on its neighbours.
-    // `micro_batches`, at most micro_batches_max(): into how many its rows are cut, each with a
-    // round of its own on its way. They change no bit.
+    // Runs one step. On error no sequence was changed. A sequence appears once in a batch. The bits
+    // of a row do not depend on its neighbours.
+    // Errors: `overloaded`: no room in the KV cache of a sequence; `cancelled`: `stop` was
+    // requested and seen before the end; all errors of `experts` (hub/engine/expert_backend.h);
+    // `device_lost`: the device's data of all sequences is gone, and the caller must call renew()
+    // next.
+    // `micro_batches`, at most micro_batches_max(), is the number of parts that the rows are cut
+    // into, each with its own round in flight. It changes no bit.
     virtual Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
                                    std::uint32_t micro_batches, std::stop_token stop) = 0;
     virtual std::uint32_t micro_batches_max() const { return 1; }
-    // Takes back a result that was read: the next step puts its logits into the same memory.
+    // Takes back a result that was read: the next step writes its logits into the same memory.
     virtual void recycle(StepResult&& result) = 0;
-    virtual ThreadPool& threads() const = 0;  // the hub's, for what is left to do beside a step
-    virtual bool gives_hidden() const { return false; }  // whether StepRows::hidden may be asked
-    virtual bool takes_speculators() const { return false; }  // whether StepRows may have one
-    // The most that StepRows::likeliest may ask; 0: it gives logits alone.
+    virtual ThreadPool& threads() const = 0;  // the hub's threads, for other work beside a step
+    virtual bool gives_hidden() const { return false; }  // true if StepRows::hidden may be set
+    // true if StepRows may have a speculator
+    virtual bool takes_speculators() const { return false; }
+    // The largest StepRows::likeliest; 0: the device gives only logits.
     virtual std::uint32_t likeliest_max() const { return 0; }
-    // Set where keys and values lie with the device, under the page numbers of the KvCache.
+    // Set if the device stores keys and values, under the page numbers of the KvCache.
     virtual KvPageCopier page_copier() { return {}; }
-    // After `device_lost`, when no sequence has a page any more: what computes from here on, whose
-    // page_copier() may be another. It may take as long as a start did. An error: nobody computes
-    // now, and the next step may ask again.
+    // Replaces a lost device after `device_lost`, when no sequence has a page any more. The new
+    // device's page_copier() may differ. The call may take as long as a start did. After an error
+    // no device is available now, and the next step may call this again.
     virtual Status renew() { return Error{ErrorCode::internal, "this device cannot be lost"}; }
 };
 

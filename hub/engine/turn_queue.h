@@ -1,7 +1,7 @@
-// What waits, by client: first come, first served within a client, and clients in turns, so that
-// one who sends many requests delays another's by one of them at most. What stepped back from
-// service goes before all.
-// Not thread-safe: its owner's mutex guards it.
+// Queue of waiting requests, fair between clients: first come, first served within a client, and
+// round-robin between clients. So a client that sends many requests delays another client's by at
+// most one request. Requests that were preempted are served before all others.
+// Not thread-safe: the mutex of its owner guards it.
 #pragma once
 
 #include <deque>
@@ -34,7 +34,8 @@ class TurnQueue {
     // Requires !empty().
     Job& front() { return returned_.empty() ? *queue()->second.front() : *returned_.front(); }
 
-    // Takes front(); its client goes to the end of the line. Requires !empty().
+    // Removes and returns front(); its client moves to the end of the round-robin order. Requires
+    // !empty().
     Item pop() {
         if (!returned_.empty()) {
             Item job = std::move(returned_.front());
@@ -55,7 +56,7 @@ class TurnQueue {
         return job;
     }
 
-    // Takes out all that `wanted` holds for.
+    // Removes and returns all items for which `wanted` is true.
     template <class Predicate>
     std::vector<Item> take_if(const Predicate& wanted) {
         std::vector<Item> taken;
@@ -86,9 +87,10 @@ class TurnQueue {
     }
 
     std::deque<Item> returned_;
-    std::map<std::string, std::deque<Item>> queues_;  // none is empty
-    std::list<std::string> turns_;                    // every key of queues_, once
-    std::size_t num_waiting_ = 0;                     // in queues_
+    std::map<std::string, std::deque<Item>> queues_;  // no deque is empty
+    // round-robin order: every key of queues_, once
+    std::list<std::string> turns_;
+    std::size_t num_waiting_ = 0;  // in queues_
 };
 
 }  // namespace moex
