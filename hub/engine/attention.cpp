@@ -8,10 +8,11 @@ namespace moex {
 namespace {
 
 constexpr std::uint32_t queries_max = 32;  // 16 kB of q at a head_dim of 128
-// From so many on that read a row, it is widened once for all. As it is read, it is once for four.
+// From this many queries on, a row is widened once for all of them. Below, it is widened as it is
+// read, once per four queries.
 constexpr std::uint32_t widened_queries_min = 16;
 
-// Buffers of one call; a compute thread keeps its own.
+// Buffers of a call. Each compute thread keeps its own.
 struct Scratch {
     std::vector<float> q, weights, rows, part, merged;
 };
@@ -20,10 +21,11 @@ Scratch& scratch() {
     return mine;
 }
 
-// Rows of a block for all queries, each a head of a row: sums of exp(score − max) · v, not divided.
+// The result of one block for all queries, where each query is a head of a row: sums of exp(score −
+// max) · v, not divided.
 struct Part {
     std::span<float> sums;        // [num_queries, head_dim]
-    std::span<float> max, total;  // [num_queries]; total 0: the query sees nothing of the block
+    std::span<float> max, total;  // [num_queries]; total 0: the query sees no position of the block
 
     Part(std::span<float> floats, std::size_t num_queries)
         : sums(floats.first(floats.size() - 2 * num_queries)),
@@ -35,7 +37,7 @@ struct Part {
     }
 };
 
-// `into` becomes what its blocks and the next one give together.
+// Merges `next` into `into`, which then has the sums of both.
 void merge(const Part& into, const Part& next) {
     for (std::size_t query = 0; query < into.max.size(); ++query) {
         if (next.total[query] == 0) continue;
@@ -60,8 +62,9 @@ void for_pages(std::uint32_t begin, std::uint32_t end, std::uint32_t page_tokens
     }
 }
 
-// Asks for the rows from `next` to the end of their page, or to `end`, while those before them are
-// computed: a page is a piece of its own, which the machine does not foresee.
+// Prefetches the rows from `next` to the end of their page, or to `end`, while the rows before them
+// are computed. Pages are not contiguous, so the hardware prefetcher does not predict the next
+// page.
 template <class RowsAt>
 void fetch_next(const RowsAt& rows_at, std::uint32_t next, std::uint32_t end,
                 std::uint32_t page_tokens) {
@@ -72,7 +75,8 @@ void fetch_next(const RowsAt& rows_at, std::uint32_t next, std::uint32_t end,
     for (std::size_t at = 0; at < bytes; at += line_bytes) __builtin_prefetch(rows.data + at, 0, 2);
 }
 
-// The rows as they lie or, where many queries read them, widened. The values are the same.
+// Returns the rows as they are stored or, where many queries read them, widened. The values are the
+// same.
 KvRows readable(const KvRows& rows, std::uint32_t count, std::uint32_t num_queries,
                 std::uint32_t head_dim) {
     if (rows.dtype == KvDtype::f32 || num_queries < widened_queries_min) return rows;
@@ -133,7 +137,7 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
         return kv.v_rows(task.layer, task.kv_head, position);
     };
 
-    // A row's scores of tokens behind it are computed with the others' and never looked at.
+    // Scores of tokens after a row are computed with the other scores, and are never read.
     const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     for_pages(begin, end, kv.page_tokens(), [&](std::uint32_t first, std::uint32_t count) {
         fetch_next(k_rows_at, first + count, end, kv.page_tokens());
@@ -144,7 +148,7 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
     });
 
     std::fill(part.sums.begin(), part.sums.end(), 0.0f);
-    const auto seen_by = [&](std::uint32_t row) {  // of the block
+    const auto seen_by = [&](std::uint32_t row) {  // positions of the block
         const std::uint32_t stop = task.first_position + row + 1;
         return stop <= begin ? 0 : std::min(stop, end) - begin;
     };
@@ -168,7 +172,7 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
         };
 
         if (first + count <= task.first_position + 1) return mix(0, num_queries, count);
-        // On the diagonal a row ends where it stands.
+        // On the diagonal a row ends at its own position.
         for (std::uint32_t r = 0; r < q.num_rows; ++r)
             if (task.first_position + r >= first)
                 mix(r * heads, heads, std::min(count, task.first_position + r + 1 - first));

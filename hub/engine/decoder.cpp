@@ -16,30 +16,31 @@
 namespace moex {
 namespace {
 
-// What loops are cut by (loop_grain()): how many walks over as many floats take as long as a sum of
-// rows and a choice of experts.
+// Costs for loop_grain(): the time for the sum of a row and for a choice of experts, in walks over
+// as many floats.
 constexpr std::size_t add_walks = 2, route_walks = 16;
 
-// One layer's round of a part: what it reads and writes while it is in flight.
+// The round of a layer for one part. It holds what the round reads and writes while it is in
+// flight.
 struct ExpertCall {
     std::vector<float> x, weights, y;
     std::vector<std::uint16_t> ids;
     std::vector<RowPatience> patience;
-    std::vector<float> stand_in;  // what the rows already have in y's place, where stands_in
+    std::vector<float> stand_in;  // substitute in the rows until y arrives, if stands_in
     bool stands_in = false;
     std::unique_ptr<ExpertRound> round;
     std::uint32_t layer = 0;
     TimePoint sent{};
-    bool is_elsewhere = false;  // who computes it
+    bool is_elsewhere = false;  // true if workers compute the round
 };
 
-// Rows that walk through the layers together.
+// Rows that pass through the layers together.
 struct MicroBatch : AttendingRows {
     std::uint32_t first_row = 0;             // in the step
     ExpertSpeculator* speculator = nullptr;  // null: these rows are exact
     std::vector<float> router_logits;
     std::vector<float> gate, up;  // dense layers
-    // The last layer's, and the one before while something stands in for its answer.
+    // The call of the last layer, and the call before it while a substitute is used for its answer.
     ExpertCall calls[2];
     unsigned last_call = 0;
 };
@@ -55,11 +56,12 @@ struct Decoder::State {
     const DecoderWeights& weights;
     Rope rope;
     std::vector<MicroBatch> micro_batches;
-    std::vector<float> spare_logits;         // of a result that was given back
-    std::vector<RowPatience> patience = {};  // of the step's rows, `pairs_max` for all layers
+    std::vector<float> spare_logits;         // memory of a result that the engine gave back
+    std::vector<RowPatience> patience = {};  // for the step's rows; `pairs_max` counts all layers
     ExpertForesight* foresight = nullptr;
     Trace::Row trace_row = Trace::Row::engine;
-    Duration usual_round{};  // of rounds elsewhere, from their sending to the end of the wait
+    // of remote rounds: a mean of the time from sending to the end of the wait
+    Duration usual_round{};
     const DecoderAttention attention{config, weights, threads, trace_row};
 
     Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
@@ -155,7 +157,8 @@ void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
         add_to(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden));
 }
 
-// What each of its rows may lack in this layer still: the layers before told what they lacked.
+// Computes how many answers each row may still lack in this layer. `result` has the number that the
+// layers before lacked.
 void Decoder::State::be_patient(const MicroBatch& batch, ExpertCall& call,
                                 const StepResult& result) const {
     call.patience.clear();
@@ -169,7 +172,7 @@ void Decoder::State::be_patient(const MicroBatch& batch, ExpertCall& call,
     }
 }
 
-// The logits of normed rows, and whom they choose.
+// Computes the router's logits of the normed rows, and the experts that they choose.
 void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call) {
     const TraceSpan span(trace_row, "router");
     const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
@@ -222,8 +225,8 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     if (watch) watch(view);
     be_patient(batch, call, result);
 
-    // The round reads x until it is over; the next layer's norm may come before that. The view's
-    // rows go along.
+    // Move the rows into the call: the round reads x until it is complete, and the next layer's
+    // norm may overwrite `normed` before that. The spans of the view follow the move.
     std::swap(call.x, batch.normed);
     call.layer = layer_index;
     call.sent = now_steady();
@@ -249,8 +252,9 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     look_ahead(batch, view, experts);
 }
 
-// Nothing waits for a guess: the round is on its way, and this thread has only to wait for it. What
-// a speculator says of its rows comes true, so that nobody else's guess goes along.
+// Predicts the next layer while the round is in flight; this thread would only wait now, so a
+// prediction delays nothing. What a speculator says of its rows is certain, so its hints replace
+// those of `foresight`.
 void Decoder::State::look_ahead(MicroBatch& batch, const RouteView& view, ExpertBackend& experts) {
     if (batch.speculator) batch.speculator->look_ahead(view);
     if (!experts.wants_hints()) return;
@@ -262,8 +266,9 @@ void Decoder::State::look_ahead(MicroBatch& batch, const RouteView& view, Expert
     if (foresight != nullptr || !hints.empty()) experts.hint(hints);
 }
 
-// Attention has been; the answers of the layer before may still be awaited where something stood
-// in for them. They come in behind this layer's call: two rounds are on their way at once.
+// Runs one MoE layer after its attention. The answers of the layer before may still be pending if a
+// substitute is used for them. They are collected after this layer's call was sent, so that two
+// rounds are in flight at once.
 Status Decoder::State::moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
                                  const RouteWatch& watch, StepResult& result,
                                  const std::stop_token& stop) {
@@ -278,7 +283,8 @@ Status Decoder::State::moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertB
     return {};
 }
 
-// Whoever waits for this call's answers computes the layer behind it then.
+// Announces the next layer's matrices to the compute threads, which compute that layer when the
+// answers of `call` have arrived.
 void Decoder::State::expect_layer(const ExpertCall& call) {
     std::array<ThreadPool::Reads, 2> reads;
     if (call.layer + 1 < config.num_layers && options.arithmetic == Arithmetic::int8) {
@@ -333,7 +339,7 @@ Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepR
     return {};
 }
 
-// Those rows of the step behind the final norm, in ascending order.
+// Returns the requested rows of the step after the final norm, in ascending order.
 std::vector<float> Decoder::State::final_rows(std::span<const std::uint32_t> asked) const {
     std::vector<float> normed(asked.size() * config.hidden_size);
     std::size_t part = 0;
@@ -348,7 +354,7 @@ std::vector<float> Decoder::State::final_rows(std::span<const std::uint32_t> ask
     return normed;
 }
 
-// Logits of the rows that asked for them; only those pay for the head.
+// Computes the logits of the rows that requested them. Only these rows pay for the head.
 void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
     std::vector<std::uint32_t> asked, hidden;
     std::uint32_t first = 0;
@@ -380,7 +386,7 @@ void Decoder::recycle(StepResult&& result) {
 }
 ThreadPool& Decoder::threads() const { return state_->threads; }
 
-// Room in the cache for every row of the batch, and where each of them stands.
+// Reserves room in the cache for every row of the batch, and returns the position of each row.
 Result<std::vector<SequenceRow>> Decoder::State::rows_of(std::span<const StepRows> batch) const {
     std::vector<SequenceRow> rows;
     for (const StepRows& one : batch) {
@@ -407,14 +413,14 @@ Result<std::vector<SequenceRow>> Decoder::State::rows_of(std::span<const StepRow
     return rows;
 }
 
-// Parts in the order of the batch: within a layer a part's keys
-// are written before a later part of the same sequence reads them.
+// Cuts the rows into parts, in the order of the batch. Within a layer the keys of a part are
+// written before a later part of the same sequence reads them.
 void Decoder::State::cut_into_parts(std::span<const SequenceRow> rows,
                                     std::span<const StepRows> batch, std::uint32_t num_parts) {
     MOEX_CHECK(num_parts > 0, "a step has at least one part");
     std::size_t num_exact = 0;
-    std::vector<ExpertSpeculator*> speculators;  // of a part each
-    std::vector<std::size_t> ends;               // of these parts' rows
+    std::vector<ExpertSpeculator*> speculators;  // one per part
+    std::vector<std::size_t> ends;               // ends of the rows of these parts
     for (const StepRows& one : batch) {
         ExpertSpeculator* const asked = one.speculator;
         MOEX_CHECK(asked || speculators.empty(), "exact rows come before speculative ones");
@@ -432,7 +438,8 @@ void Decoder::State::cut_into_parts(std::span<const SequenceRow> rows,
         ends.back() += one.tokens.size();
     }
 
-    // Those beyond, of a step that was cut into more, keep their buffers and have no rows.
+    // Micro-batches beyond `num_used`, from a step that was cut into more, keep their buffers and
+    // have no rows.
     const std::size_t num_used = num_parts + speculators.size();
     if (micro_batches.size() < num_used) micro_batches.resize(num_used);
     const auto begin_of = [&](std::size_t i) {
@@ -504,7 +511,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
 
     const Status status = run();
     if (!status.ok()) {
-        // cancels what is still in flight
+        // Cancel the rounds that are still in flight.
         for (MicroBatch& part : state.micro_batches)
             for (ExpertCall& call : part.calls) call.round.reset();
         return status.error();

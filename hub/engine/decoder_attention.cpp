@@ -9,8 +9,8 @@
 namespace moex {
 namespace {
 
-// What loops are cut by (loop_grain()): keys and values that one range reads, and how many walks
-// over as many floats take as long as a sum of rows and the turning of heads.
+// Costs for loop_grain(): the keys and values that one range reads, and the time for the sum of a
+// row and for the rotation of heads, in walks over as many floats.
 constexpr std::size_t attend_floats = 16384;
 constexpr std::size_t add_walks = 2, turn_walks = 4;
 
@@ -35,7 +35,7 @@ std::size_t DecoderAttention::turn_floats() const {
     return turn_walks * (shape_.heads_per_kv() + 2) * config_.head_dim;
 }
 
-// q, k and v of norm(x).
+// Computes q, k and v from norm(x).
 void DecoderAttention::project(AttendingRows& batch, std::uint32_t layer_index) const {
     const TraceSpan span(trace_row_, "qkv");
     const DecoderLayer& layer = weights_.layers[layer_index];
@@ -51,7 +51,8 @@ void DecoderAttention::project(AttendingRows& batch, std::uint32_t layer_index) 
              });
 }
 
-// A row's heads of one kv head, with their biases, normed and rotated; k and v enter the cache.
+// Adds biases to the heads of a kv head in row `r`, normalises and rotates them, and stores k and
+// v in the cache.
 void DecoderAttention::turn_heads(AttendingRows& batch, std::uint32_t layer_index, std::size_t r,
                                   std::uint32_t kv_head) const {
     const DecoderLayer& layer = weights_.layers[layer_index];
@@ -87,7 +88,7 @@ void DecoderAttention::turn_all_heads(AttendingRows& batch, std::uint32_t layer_
     });
 }
 
-// Rows that follow each other in one sequence go together, as far as pays.
+// Groups consecutive rows of the same sequence into a task, up to attend_rows_max() rows.
 std::vector<AttendTask> DecoderAttention::tasks_of(AttendingRows& batch,
                                                    std::uint32_t layer_index) const {
     const std::size_t num_rows = batch.rows.size(),
@@ -120,7 +121,7 @@ void DecoderAttention::attend_rows(AttendingRows& batch, std::uint32_t layer_ind
         return RowsOut{batch.attended.data() + (task.q.data - batch.q.data()), q_size_};
     };
 
-    std::size_t num_blocks = 0, most_blocks = 0, floats = 0;  // keys and values that are read
+    std::size_t num_blocks = 0, most_blocks = 0, floats = 0;  // keys and values that all tasks read
     for (const AttendTask& task : tasks) {
         const std::size_t blocks = attend_blocks(task);
         num_blocks += blocks;
@@ -128,9 +129,10 @@ void DecoderAttention::attend_rows(AttendingRows& batch, std::uint32_t layer_ind
         floats += std::size_t{task.num_tokens()} * task.q.num_rows * shape_.heads_per_kv() *
                   config_.head_dim;
     }
-    // One task is more than a thread's share of all: threads share its blocks.
+    // If one task is more than a thread's share of all, the threads share its blocks.
     const bool is_split = most_blocks > 1 && most_blocks * threads_.num_threads() > num_blocks;
-    // Rows that see none of each other are turned by who attends.
+    // If no two rows belong to one sequence, the task that attends also rotates the heads of its
+    // row.
     const bool are_alone = std::adjacent_find(batch.rows.begin(), batch.rows.end(),
                                               [](const SequenceRow& a, const SequenceRow& b) {
                                                   return a.kv == b.kv;
@@ -151,7 +153,7 @@ void DecoderAttention::attend_split(AttendingRows& batch, std::span<const Attend
     struct Block {
         const AttendTask* task = nullptr;
         std::uint32_t index = 0;
-        std::size_t part = 0;  // where it begins
+        std::size_t part = 0;  // index of its first float
     };
     std::vector<Block> blocks;
     std::vector<std::size_t> first_part{0};
@@ -178,8 +180,8 @@ void DecoderAttention::attend_split(AttendingRows& batch, std::span<const Attend
                     shape_);
 }
 
-// x += o(attention(norm(x))), and norm of that; the rows' keys and values enter
-// the cache first, so rows of one sequence see each other.
+// Computes x += o(attention(norm(x))), and the norm of the result. The keys and values of the rows
+// enter the cache first, so that rows of the same sequence see each other.
 void DecoderAttention::compute(AttendingRows& batch, std::uint32_t layer_index) const {
     const DecoderLayer& layer = weights_.layers[layer_index];
     const std::size_t num_rows = batch.rows.size();

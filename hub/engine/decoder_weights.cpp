@@ -47,8 +47,8 @@ class Loader {
         out = hub_matrix_of(found, num_out, num_in, hub_dtype_);
         return {};
     }
-    // The head's rounding costs most: 6 bits are the fewest, their groups smaller ones, and codes
-    // of 8 stay.
+    // The rounding of the head costs most, so it has at least 6 bits, in smaller groups, and codes
+    // of 8 bits stay.
     HubMatrix head_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in) {
         if (hub_dtype_ == PackedDtype::int8 || found.dtype == TensorDtype::int8)
             return hub_matrix_of(found, num_out, num_in, PackedDtype::int8);
@@ -68,7 +68,8 @@ class Loader {
 
         pack_hub_matrix(out.packed, out.exact, dtype, weights_.packed, threads_, group_size);
         out.exact = {};
-        weights_.converted.resize(num_converted);  // packed from, and not needed again
+        // the packed form was made from these, which are not needed again
+        weights_.converted.resize(num_converted);
         return out;
     }
     WeightMatrix matrix_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in) {
@@ -84,7 +85,7 @@ class Loader {
     }
 
   private:
-    // 4 bits are never widened to 8: that would bring nothing back.
+    // Codes of 4 bits are never widened to 8 bits: that would restore no precision.
     static bool stays_in_codes(const TensorView& found, PackedDtype asked) {
         return found.dtype == TensorDtype::int4 ||
                (found.dtype == TensorDtype::int8 && asked == PackedDtype::int8);
@@ -174,7 +175,8 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithme
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
         MOEX_TRY(load_layer(load, weights.layers[layer], config, layer));
 
-    // Routers and rows of embeddings come back as they are read.
+    // Release the file pages of the hub's tensors. Routers and rows of embeddings are loaded again
+    // when they are read.
     if (arithmetic == Arithmetic::int8) package.release_hub_tensors();
     return weights;
 }

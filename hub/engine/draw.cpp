@@ -14,13 +14,13 @@ static_assert((std::uint64_t{token_id_max} + 1) << weight_bits <= std::uint64_t{
               "the weights of the largest vocabulary add up to no more than 64 bits hold");
 constexpr std::uint32_t steps_never = draw_steps_max + draw_steps_per_octave;
 
-// A bucket is 1/32 of an octave: few tokens share the one in which a cut falls.
+// A bucket is 1/32 of an octave, so that the bucket which contains a cut has few tokens.
 constexpr int bucket_shift = 15;
 constexpr std::uint32_t bucket_never = steps_never >> bucket_shift;
 using Histogram = std::array<std::uint64_t, bucket_never + 1>;
 
-// 2^-(i / 2^10) and 2^-(i / 2^20) with 31 bits behind the point: two factors make any fraction of
-// an octave.
+// 2^-(i / 2^10) and 2^-(i / 2^20) as fixed-point numbers with 31 fraction bits. A product of two
+// factors gives any fraction of an octave.
 struct PowerTables {
     static constexpr int bits = 10, fraction_bits = 31;
     std::array<std::uint32_t, 1u << bits> coarse, fine;
@@ -46,7 +46,7 @@ static_assert(2 * PowerTables::fraction_bits - weight_bits + steps_never / draw_
                   64,
               "a shift of 64 has no meaning");
 
-// From logits to steps below the likeliest.
+// Converts logits to steps below the likeliest token.
 class Steps {
   public:
     Steps(float most, const DrawOptions& options) : most_(most) {
@@ -56,7 +56,7 @@ class Steps {
             limit_ = static_cast<float>(std::clamp(
                 -std::log2(options.min_p) * draw_steps_per_octave, 0.0, double{draw_steps_max}));
     }
-    // steps_never where the token cannot be drawn, or its logit is no number
+    // Returns steps_never where the token cannot be drawn, or its logit is not a number.
     std::uint32_t operator()(float logit) const {
         const float steps = (most_ - logit) * scale_;
         return static_cast<std::uint32_t>(
@@ -67,7 +67,7 @@ class Steps {
     float most_, scale_ = 0, limit_ = float{draw_steps_max};
 };
 
-// A draw in progress: what the histogram says, and where the last kept token is.
+// A draw in progress: the histogram, and the position of the last token that the cuts keep.
 class Draw {
   public:
     Draw(std::span<const float> logits, TokenId likeliest, const DrawOptions& options)
@@ -78,7 +78,7 @@ class Draw {
         if (options.top_p < 1.0) keep_share(options.top_p);
     }
 
-    // Walks the buckets from the likeliest on, each in the order of its ids.
+    // Draws a token: walks the buckets from the likeliest on, each in the order of its ids.
     TokenId take(TokenId otherwise, std::uint64_t random) {
         if (total_ == 0) return otherwise;
         __extension__ using Wide = unsigned __int128;
@@ -112,7 +112,7 @@ class Draw {
         memory.resize(logits_.size());
         buckets_ = memory;
 
-        // In two loops a block, so that the compiler makes vectors of the first.
+        // Two loops per block, so that the compiler can vectorise the first.
         constexpr std::size_t block = 256;
         std::uint32_t steps[block];
         for (std::size_t first = 0; first < logits_.size(); first += block) {
@@ -128,7 +128,7 @@ class Draw {
         for (std::uint32_t bucket = 0; bucket < cut_; ++bucket) total_ += histogram_[bucket];
     }
 
-    // The tokens of one bucket, the likeliest first: those that may still be drawn.
+    // Returns the tokens of a bucket that may still be drawn, the likeliest first.
     std::vector<TokenId> sorted(std::uint32_t bucket) const {
         if (bucket == cut_) return at_cut_;
         std::vector<TokenId> ids;
@@ -161,7 +161,7 @@ class Draw {
     void keep_share(double share) {
         const double wanted = share * static_cast<double>(total_);
 
-        // Buckets that are kept whole, then the tokens of the one in which the share is reached.
+        // Keep whole buckets, then the tokens of the bucket in which the share is reached.
         std::uint64_t reached = 0;
         std::uint32_t bucket = 0;
         for (; bucket < cut_; reached += histogram_[bucket++])
@@ -179,11 +179,11 @@ class Draw {
     }
 
     std::span<const float> logits_;
-    std::span<std::uint16_t> buckets_;  // of each token; the thread's memory
+    std::span<std::uint16_t> buckets_;  // bucket of each token; memory of the thread
     Steps steps_;
     Histogram histogram_{};
     std::uint64_t total_ = 0;
-    // Buckets below it are kept whole; of its own tokens those in at_cut_.
+    // Buckets below cut_ are kept whole; of bucket cut_ itself only the tokens in at_cut_ are kept.
     std::uint32_t cut_ = bucket_never;
     std::vector<TokenId> at_cut_;
 };
@@ -194,7 +194,7 @@ std::uint64_t draw_weight(std::uint32_t steps) {
 }
 
 TokenId likeliest_token(std::span<const float> logits) {
-    // Lanes that do not wait for each other.
+    // Use independent lanes, which do not wait for each other.
     constexpr std::size_t lanes = 16;
     float most[lanes];
     std::fill_n(most, lanes, -std::numeric_limits<float>::infinity());

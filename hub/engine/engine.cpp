@@ -21,7 +21,8 @@ std::uint32_t budget_pages(const ModelConfig& config, const EngineOptions& optio
         affordable, std::uint64_t{options.sequences_max} * probe.pages_for(config.context_tokens)));
 }
 
-// What waits for no line has nothing to hide behind another micro-batch.
+// A backend that works on this machine waits for no link, so another micro-batch would hide
+// nothing.
 MicroBatches micro_batches_for(const StepDevice& device, const ExpertBackend& experts,
                                const EngineOptions& options) {
     const std::uint32_t most = experts.works_elsewhere()
@@ -115,7 +116,7 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
         std::min<std::uint64_t>(request.max_tokens, room - prompt_tokens));
     if (request.hidden_mean) request.max_tokens = 0;
 
-    // Before the lock: a long prompt is copied and sorted here.
+    // Construct the generation before taking the lock: this copies and sorts a long prompt.
     auto generation = std::make_unique<Generation>(std::move(request), std::move(sink));
     GenerationId id = 0;
     {
@@ -144,7 +145,7 @@ void Engine::cancel(GenerationId id) {
     {
         const std::lock_guard lock(state.mutex);
         auto found = state.waiting.take_if([&](const Generation& one) { return one.id == id; });
-        if (!found.empty()) {  // its place in the queue is free at once
+        if (!found.empty()) {  // its queue slot is free at once
             state.dropped.push_back(std::move(found.front()));
             state.counters.waiting = static_cast<std::uint32_t>(state.waiting.size());
         } else {
@@ -197,8 +198,8 @@ void EngineState::run() {
     }
 }
 
-// Stops the step in progress when the engine ends, or when a member
-// was cancelled and the step takes too long to wait for its end.
+// Stops the step in progress when the engine ends. Also stops it when a member of the step was
+// cancelled and the step has already lasted longer than `patience`.
 void EngineState::watch_cancels() {
     name_thread("cancels");
     std::unique_lock lock(mutex);
@@ -221,9 +222,10 @@ void EngineState::watch_cancels() {
     }
 }
 
-// Requests come in bursts, of a batch or of agents: begun by itself, the first one's prompt would
-// be a step that all others wait for. So who finds nobody computing is joined by those that come
-// within a 64th of a step of each other, a 16th in all, as far as one step has room for them.
+// Waits a moment for more requests while nothing runs. Requests arrive in bursts, from a batch or
+// from agents. If the first one began alone, all others would wait for the step of its prompt. So
+// the first request waits for others that arrive within a 64th of a step of each other, a 16th of a
+// step in all, as long as one step has room for them.
 void EngineState::wait_for_company(std::unique_lock<std::mutex>& lock) {
     constexpr int apart_share = 64, share = 16;
     const Duration step_time = cost.expected({.decode_rows = 1});
@@ -237,7 +239,8 @@ void EngineState::wait_for_company(std::unique_lock<std::mutex>& lock) {
     }
 }
 
-// Waits for work, ends what was cancelled and admits what fits. False: stop.
+// Waits for work, ends cancelled generations and admits those that fit. Returns false when the
+// engine stops.
 bool EngineState::begin_step() {
     for (;;) {
         std::vector<std::unique_ptr<Generation>> ended;
@@ -258,12 +261,12 @@ bool EngineState::begin_step() {
                 if (cancelled.count(generation->id)) ended.push_back(std::move(generation));
             std::erase(running, nullptr);
 
-            // preempted since it was cancelled
+            // These were cancelled and then preempted, so they are in the queue again.
             for (auto& generation : waiting.take_if(
                      [&](const Generation& one) { return cancelled.count(one.id) != 0; }))
                 ended.push_back(std::move(generation));
 
-            cancelled.clear();  // ids that ended before are forgotten as well
+            cancelled.clear();  // also forgets ids of generations that had already ended
 
             for (auto& generation : ended) generation->kv.reset();
             forget(std::exchange(forgotten_workers, {}));
@@ -276,7 +279,7 @@ bool EngineState::begin_step() {
     }
 }
 
-// Whose turn it is comes first: one that does not fit yet holds back those behind it.
+// Admits generations in queue order. If the first one does not fit yet, those behind it wait, too.
 void EngineState::admit() {
     while (!waiting.empty() && running.size() < options.sequences_max) {
         Generation& next = waiting.front();
@@ -289,7 +292,8 @@ void EngineState::admit() {
         take_prefix(next);
         choose_leader(next, running.size());
 
-        if (!has_room(next)) {  // what it took over may be gone when there is
+        // the pages that it took over may be evicted by the time there is room
+        if (!has_room(next)) {
             next.kv.reset();
             next.stats = stats;
             next.furthest = furthest;
@@ -306,8 +310,9 @@ void EngineState::admit() {
     }
 }
 
-// Room for what it has and one page for each that runs already is enough to begin with: an answer
-// rarely becomes as long as it may. One that follows another takes its pages when they are there.
+// Returns true if the cache has room for the tokens of `next` and one page for each running
+// generation. That is enough to begin with: an answer rarely becomes as long as its limit. A
+// generation that follows another takes over that one's pages when they are published.
 bool EngineState::has_room(const Generation& next) {
     const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
                                           next.tokens_max());
@@ -334,7 +339,7 @@ void EngineState::end_running(GenerationId id, FinishReason reason, Error error)
     running.erase(found);
     generation->kv.reset();
 
-    publish_gauges();  // before the sink hears of it: what it frees is free
+    publish_gauges();  // before on_end, so that the callback already sees the freed room
     end(std::move(generation), reason, std::move(error));
 }
 

@@ -12,12 +12,13 @@ void add_workers(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t
     to = std::move(all);
 }
 
-// Scores and embeddings want every row of the prompt, so these are computed.
+// Prompt scores and embeddings need every row of the prompt, so these rows are computed.
 bool may_share(const Generation& generation) {
     return !generation.request.prompt_logprobs && !generation.request.hidden_mean;
 }
 
-// Tokens of whole pages that both begin with, and that leave `a` a row to compute.
+// Returns the number of common tokens at the beginning of both, in whole pages. At least one row of
+// `a` is left to compute.
 std::uint32_t common_tokens(const Generation& a, const Generation& b, std::uint32_t page_tokens) {
     if (a.request.client != b.request.client) return 0;
     const std::size_t most = std::min(a.tokens.size() - 1, b.tokens.size());
@@ -41,7 +42,8 @@ void EngineState::forget(std::span<const std::uint64_t> workers) {
     }
 }
 
-// Takes over what is known of its tokens. The last is always computed: its logits are wanted.
+// Takes over published pages for the tokens of `generation`. The last token is always computed,
+// because its logits are needed.
 void EngineState::take_prefix(Generation& generation) {
     if (options.noise_prompts) {
         const auto all = static_cast<std::uint32_t>(generation.tokens.size());
@@ -65,7 +67,8 @@ void EngineState::take_prefix(Generation& generation) {
     generation.furthest = has;
 }
 
-// Another that runs, before the given place, and computes the beginning that this one wants.
+// Looks for a running generation, at an index below `before`, that computes a prefix which this
+// generation needs.
 void EngineState::choose_leader(Generation& generation, std::size_t before) {
     generation.follows = 0;
     generation.follow_tokens = generation.kv->num_tokens();
@@ -91,7 +94,8 @@ bool EngineState::waits_for_leader(std::size_t index) {
     if (leader != running.end() && (*leader)->kv->num_tokens() < generation.follow_tokens)
         return true;
 
-    // It has what is wanted; or it is gone, and the next one in line computes the rest.
+    // The leader has computed the prefix, or it has ended. If it ended, the next follower computes
+    // the rest.
     const std::uint32_t cached = generation.stats.cached_tokens;
     take_prefix(generation);
     {
@@ -102,7 +106,7 @@ bool EngineState::waits_for_leader(std::size_t index) {
     return generation.follows != 0;
 }
 
-// The pages that the step filled, for those who come later.
+// Publishes the pages that the step filled, for later generations.
 void EngineState::offer_pages(Generation& generation, const StepResult& result,
                               std::size_t first_row) {
     if (!options.prefix_cache) return;
@@ -112,7 +116,7 @@ void EngineState::offer_pages(Generation& generation, const StepResult& result,
         add_workers(generation.page_workers[position / options.page_tokens],
                     result.row_workers[first_row + position - first]);
 
-    // Only the prompt of a lossy answer is what the model computes.
+    // For a lossy generation only the rows of the prompt equal what the model computes.
     if (generation.is_lossy() && first >= generation.stats.prompt_tokens) return;
 
     if (generation.offers_pages && end / options.page_tokens > first / options.page_tokens)

@@ -8,16 +8,17 @@
 
 namespace moex {
 namespace {
-// Rows of one sequence in a step that keeps the logits of all of them: bounds their memory.
+// Rows of a sequence in a step that keeps the logits of all these rows; this limits their memory.
 constexpr std::uint32_t scored_rows_max = 64;
-// A worker may say in mid-round that it takes less at a time:
-// the step is begun anew, in smaller parts. So often in a row.
+// A worker may report during a round that it accepts fewer tokens at a time. The step is then begun
+// again, in smaller parts, at most this many times in succession.
 constexpr std::uint32_t steps_recut_max = 3;
-// A prompt of at most so many tokens that nothing has computed before is short: a few steps' work.
+// A prompt is short if at most this many of its tokens were not computed before. It takes only a
+// few steps.
 constexpr std::uint32_t short_prompt_tokens = 64;
 }  // namespace
 
-// One row for every sequence that decodes; the rest of the step is for the prompts.
+// Gives one row to every sequence that decodes; the rest of the step is for the prompts.
 void EngineState::share_rows() {
     std::uint32_t rows_left = std::max(1u, options.step_rows_max);
     for (auto& generation : running) generation->step_tokens = 0;
@@ -38,17 +39,19 @@ void EngineState::share_rows() {
         }
     }
 
-    // Only where not all fit does the turn matter; it goes on behind the last one served.
+    // The round-robin start matters only if not all rows fit. The next step then continues after
+    // the last sequence served.
     if (rows_left == 0) turn += shape.decode_rows;
 
     share_prompt_rows(std::move(prompts), rows_left, shape);
 }
 
-// Short prompts first and one after the other: side by side all of them would be done when the last
-// one is. The others share what these leave, a quarter of the rows and of the time at least, the
-// shortest first, and what that leaves of its share goes to the next. Side by side these are done
-// late but together, and cost less: until then nobody decodes beside them, and the fewer rows a
-// chunk has the dearer is each. Time is bounded where somebody waits for a next token.
+// Divides the remaining rows among the prompts. Short prompts are first, one after the other: side
+// by side, all of them would end only with the last one. The long prompts share what remains, at
+// least a quarter of the rows and of the time, the shortest first; what one of them does not use
+// goes to the next. Side by side the long prompts end late but together, and this costs less: until
+// then none of them decodes beside the others, and a row is more expensive the fewer rows its chunk
+// has. Time is limited only where sequences decode.
 void EngineState::share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
                                     const StepShape& shape) {
     const bool is_timed = shape.decode_rows > 0;
@@ -63,7 +66,8 @@ void EngineState::share_prompt_rows(std::vector<Generation*> prompts, std::uint3
     const auto wants = [](const Generation& one) {
         if (one.scores_prompt()) return std::min(one.missing(), scored_rows_max);
         const std::uint32_t has = one.kv->num_tokens(), prompt = one.stats.prompt_tokens;
-        // Rows that take guesses, of an answer that is computed again, get a step of their own.
+        // When a lossy answer is computed again, its rows get a step apart from those of its
+        // prompt.
         return one.request.speculator && has < prompt ? prompt - has : one.missing();
     };
     const auto is_long = [](const Generation* one) {
@@ -118,9 +122,9 @@ StepShape EngineState::shape_of_step() const {
     return shape;
 }
 
-// Pages for the rows of this step. When they run out, the one admitted
-// last is preempted: back in the queue it keeps its tokens and loses its cache.
-// The first always goes on: no request is taken that the whole budget could not hold.
+// Reserves pages for the rows of this step. When the pages run out, the sequence admitted last is
+// preempted: it returns to the queue, keeps its tokens and loses its cache. The first sequence
+// always continues: the engine accepts no request that exceeds the whole budget.
 void EngineState::grow_pages() {
     for (std::size_t i = 0; i < running.size(); ++i) {
         while (i < running.size() &&
@@ -137,8 +141,8 @@ void EngineState::grow_pages() {
     }
 }
 
-// Whose rows the next step has, in its order: those that take guesses for true come last, by who
-// guesses.
+// Returns the generations with rows in the next step, in the order of its rows. Those whose rows
+// take guessed experts are last, grouped by speculator.
 std::vector<Generation*> EngineState::members_of_step() {
     share_rows();
     grow_pages();
@@ -177,7 +181,8 @@ std::vector<StepRows> EngineState::compose(std::span<Generation* const> members)
     return batch;
 }
 
-// How many tokens its sampler needs of a device that finds them; 0: it needs the logits.
+// Returns how many likeliest tokens the sampler needs from a device that can find them; 0: it needs
+// the logits.
 std::uint32_t EngineState::likeliest_of(const Generation& generation) const {
     if (generation.request.logprobs) return 0;
     const std::uint32_t wanted = generation.sampler.num_likeliest();
@@ -201,8 +206,8 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
         if (!cancelled.empty()) watch_wake.notify_all();
     }
 
-    // To a contributor with more experts than memory the newest hint counts, so that one
-    // micro-batch's would take the place of another's.
+    // A contributor with more experts than memory uses only the newest hint. With several
+    // micro-batches each new hint would replace the last.
     const bool stays_whole = options.micro_batches == 0 && experts.wants_hints();
     const std::uint32_t num_parts = stays_whole ? 1 : micro_batches.choose(shape);
     Result<StepResult> result = [&] {
@@ -241,9 +246,10 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
     return result;
 }
 
-// Ends the members of a step that failed for good; one that was stopped is begun anew.
+// Ends the members of a step that failed for good. A step that was stopped is begun again.
 void EngineState::on_failed_step(const Error& error, std::span<Generation* const> members) {
-    // Stopped for the sake of one that was cancelled: the next step begins without it.
+    // The step was stopped because a member was cancelled. The next step begins without that
+    // member.
     if (error.code == ErrorCode::cancelled && step_stop.stop_requested()) {
         const std::lock_guard lock(mutex);
         ++counters.steps_stopped;
@@ -263,8 +269,9 @@ void EngineState::on_failed_step(const Error& error, std::span<Generation* const
     for (const GenerationId id : ids) end_running(id, FinishReason::error, error);
 }
 
-// All keys and values are gone with their device. Everybody steps back into the queue with the
-// tokens that were written, in order of admission, and the device that comes computes them again.
+// Recovers from a lost device, which has taken all keys and values with it. All sequences return to
+// the queue with the tokens that were written, in order of admission, and the new device computes
+// them again.
 void EngineState::begin_anew() {
     for (auto& generation : running) {
         generation->kv.reset();
@@ -309,7 +316,8 @@ void EngineState::step() {
     for (const GenerationId id : finished_length) end_running(id, FinishReason::length);
 }
 
-// What each member's rows gave; returns those that have all they need for their next token.
+// Reads the result of each member's rows. Returns the generations that now have all they need for
+// their next token.
 std::vector<DueToken> EngineState::take_result(std::span<const StepRows> batch,
                                                std::span<Generation* const> members,
                                                const StepResult& result) {
@@ -328,7 +336,7 @@ std::vector<DueToken> EngineState::take_result(std::span<const StepRows> batch,
             if (generation.missing() == 0) due.push_back({.generation = &generation});
         }
         if (batch[i].no_logits) continue;
-        if (batch[i].likeliest > 0) {  // asked with the last of its rows
+        if (batch[i].likeliest > 0) {  // requested together with the last of its rows
             due.push_back({.generation = &generation,
                            .logits = {},
                            .likeliest = &result.likeliest[likeliest_at++],
@@ -353,7 +361,7 @@ void EngineState::add_hidden(Generation& generation, std::span<const float> rows
     generation.hidden_sum.resize(hidden_size);
     std::uint32_t position = generation.kv->num_tokens() - generation.step_tokens;
     for (; !rows.empty(); rows = rows.subspan(hidden_size), ++position) {
-        if (position != generation.hidden_rows) continue;  // added before it was preempted
+        if (position != generation.hidden_rows) continue;  // was added before a preemption
         ++generation.hidden_rows;
         for (std::size_t i = 0; i < hidden_size; ++i) generation.hidden_sum[i] += rows[i];
     }
@@ -366,7 +374,7 @@ void EngineState::score_prompt(Generation& generation, std::span<const float> lo
 
     for (std::size_t row = 0; row < generation.step_tokens && first + row + 1 < prompt.size();
          ++row) {
-        // scored before it was preempted
+        // This row was scored before a preemption.
         if (first + row != generation.prompt_logprobs.size()) continue;
         generation.prompt_logprobs.push_back(
             score(logits.subspan(row * vocab_size, vocab_size), prompt[first + row + 1],
@@ -374,7 +382,8 @@ void EngineState::score_prompt(Generation& generation, std::span<const float> lo
     }
 }
 
-// Each sampler is its sequence's own, so that nobody's token depends on who is sampled beside it.
+// Draws the next tokens. Each sequence has its own sampler, so that a token does not depend on the
+// sequences sampled beside it.
 void EngineState::sample(std::span<DueToken> due) {
     const TraceSpan span(Trace::Row::engine, "draw", {"tokens", due.size()});
     const TimePoint started = now_steady();
@@ -392,7 +401,7 @@ void EngineState::sample(std::span<DueToken> due) {
     counters.split.drawing += now_steady() - started;
 }
 
-// Counts what one sequence's rows in the step cost and who answered them.
+// Records how the experts of a sequence's rows in the step were answered, and by which workers.
 void EngineState::take_rows(Generation& generation, const StepResult& result,
                             std::size_t first_row) {
     GenerationStats& stats = generation.stats;
@@ -422,7 +431,7 @@ void EngineState::take_rows(Generation& generation, const StepResult& result,
     generation.furthest = reached;
 }
 
-// Hands a sequence's next token on; the reason when that was its end.
+// Passes on the next token of a sequence. Returns the reason if the sequence ended with this token.
 std::optional<FinishReason> EngineState::take_token(Generation& generation, SampledToken token) {
     const TimePoint now = now_steady();
 

@@ -22,11 +22,11 @@ Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero, std:
             reinterpret_cast<const std::uint32_t*>(scale_zero), num_out, num_in, group_size};
 }
 
-// How much one compute thread takes at a time: a row is a few microseconds, waking a thread is ten.
+// Grain of the parallel loops: a row takes a few microseconds, waking a thread takes ten.
 constexpr std::size_t silu_slots_grain = 8;  // one walk over [moe_intermediate_size]
 constexpr std::size_t token_rows_grain = 4;  // top_k walks over [hidden_size]
 
-// Buffers of one round; a calling thread keeps its own and reuses them.
+// Buffers of a round. Each calling thread keeps its own and reuses them.
 struct Scratch {
     std::vector<float> rounded, x, gate_up, inner, y;
     std::vector<std::uint32_t> row_of_slot;
@@ -35,13 +35,13 @@ Scratch& scratch() {
     thread_local Scratch mine;
     return mine;
 }
-// Grows only: a round does not pay for clearing what it overwrites.
+// Grows the buffer, never shrinks it: a round does not clear what it overwrites.
 float* at_least(std::vector<float>& buffer, std::size_t size) {
     if (buffer.size() < size) buffer.resize(size);
     return buffer.data();
 }
 
-// A round's pairs in slots: by expert, ascending; within an expert by row.
+// The pairs of a round in slots: sorted by expert, ascending, then by row.
 struct PairOrder {
     std::vector<std::uint32_t> pair_of_slot, slot_of_pair;
     std::vector<ExpertRows> experts;
@@ -111,7 +111,7 @@ Status LocalExperts::State::run_int4(std::uint32_t layer, std::span<const Expert
     return {};
 }
 
-// Experts of full precision: goldens only, so rows are gathered as they are.
+// Computes experts of full precision. Only goldens use these, so rows are gathered as they are.
 Status LocalExperts::State::run_plain(std::uint32_t layer, std::span<const ExpertRows> experts,
                                       RowsIn x, std::span<const std::uint32_t> row_of_slot,
                                       float* y) const {
@@ -156,7 +156,7 @@ Status LocalExperts::State::run_plain(std::uint32_t layer, std::span<const Exper
 
 namespace {
 
-// All work happens in wait(): a local round has nothing to overlap
+// A round on this machine. All work happens in wait(), because a local round has nothing to overlap
 // with. It is not stopped in the middle: a layer is the shortest step.
 class LocalRound : public ExpertRound {
   public:
@@ -184,7 +184,7 @@ void LocalExperts::pack_in_background(std::function<void()> done) {
     if (state_->packed) state_->packed->pack_in_background(std::move(done));
 }
 
-// The round's rows as every backend sees them.
+// Returns the rows of the round, rounded as every backend sees them.
 RowsIn LocalExperts::State::rounded_rows(const ExpertBatch& batch) const {
     const std::uint32_t hidden_size = hidden();
     if (!rounding.deterministic) return {batch.x.data(), hidden_size, batch.num_tokens};
@@ -225,7 +225,7 @@ void LocalExperts::State::sum_slots(const ExpertBatch& batch, const PairOrder& o
                     const std::span<float> answer{y + std::size_t{slot} * hidden_size, hidden_size};
                     const float gate = batch.expert_weights[order.pair_of_slot[slot]];
                     if (rounding.deterministic) {
-                        // gates are f16 on the wire whatever the rows are
+                        // Gates are f16 on the wire, whatever the dtype of the rows.
                         scale_by(answer, half_to_float(float_to_half(gate)));
                         round_rows(dtype, answer, hidden_size);
                         add_to(sum, answer);

@@ -8,18 +8,19 @@
 namespace moex {
 namespace {
 
-// A trial is so many steps; its median decides. Two that take so long together, as those of long
-// prompts do, are enough: a hiccup is short beside them, and a third would be long in coming.
+// A trial has `trial_steps` steps; their median decides. `long_steps` are enough if together they
+// take `long_steps_ms`, as steps of long prompts do: a disturbance is short beside them, and a
+// third step would take long to wait for.
 constexpr std::size_t trial_steps = 3, long_steps = 2;
 constexpr double long_steps_ms = 500;
-// Steps between trials: twice as many after each that changed nothing. At the longest, trials that
-// take twice as long as what they try cost 0.4 %.
+// Steps between trials: twice as many after each trial that changed nothing. With the longest
+// pause, trials that take twice as long as normal steps cost 0.4 %.
 constexpr std::uint32_t pause_min = 48, pause_max = 768;
-// More of them must save so much.
+// A larger number of micro-batches must save at least this share of the time.
 constexpr double gain_min = 0.03;
-// Below this share of a step there is nothing to hide.
+// If a step waits for less than this share of its time, there is nothing to hide.
 constexpr double waited_share_min = 0.1;
-// A step that became so much longer, or shorter, is not the one that was measured.
+// If the duration of steps changed by more than this factor, the last measurement is obsolete.
 constexpr double drift_max = 1.3;
 
 std::uint32_t rows_of(const StepShape& shape) { return shape.decode_rows + shape.prompt_rows; }
@@ -32,7 +33,7 @@ void MicroBatches::Times::add(double value) {
     count = std::min(count + 1, most);
 }
 
-// The lower of two: what disturbs a step makes it longer.
+// Of two values this returns the lower one: a disturbance makes a step longer, never shorter.
 double MicroBatches::Times::median() const {
     auto sorted = ms;
     const auto end = sorted.begin() + static_cast<std::ptrdiff_t>(count);
@@ -55,7 +56,8 @@ std::size_t MicroBatches::kind_of(const StepShape& shape) {
     return (shape.prompt_rows > 0 ? num_sizes : 0) + std::min(log2_rows, num_sizes - 1);
 }
 
-// The number in use; at first that of half as many rows, or of twice as many.
+// Returns the number in use; before the first measurement, the number for half as many rows, or for
+// twice as many.
 std::uint32_t MicroBatches::number_of(std::size_t index) const {
     const std::size_t size = index % num_sizes;
     if (kinds_[index].times.count > 0) return kinds_[index].number;
@@ -105,8 +107,8 @@ bool MicroBatches::wants_trial(const Kind& kind) const {
     return drifted && kind.steps_since >= pause_min;
 }
 
-// Where each micro-batch takes the hub as long as the whole, as reading weights does, so many fill
-// what an uncut step waits.
+// The first number to try. If each micro-batch takes the hub as long as the whole step would, as
+// reading weights does, then this many fill the time that an uncut step waits.
 std::int32_t MicroBatches::first_reach(double waited_share) {
     constexpr double most = most_ever;
     const double number = std::clamp(1 / std::max(1 - waited_share, 1 / most), 2.0, most);
@@ -123,7 +125,8 @@ void MicroBatches::begin_trial(Kind& kind, std::uint32_t num_rows) const {
     kind.trial = {};
 }
 
-// Three may save too little over two, and four enough: what was not slower is a step on the way.
+// Evaluates a trial. Three micro-batches may save too little over two, while four save enough. So a
+// number that was not slower is an intermediate step, and the next number is tried.
 void MicroBatches::end_trial(Kind& kind) const {
     const double used = kind.times.median(), tried = kind.trial.median();
     const std::int32_t onwards = kind.reach > 0 ? 1 : -1;
@@ -135,7 +138,7 @@ void MicroBatches::end_trial(Kind& kind) const {
         kind.times = kind.trial;
         kind.reach = onwards;
         kind.pause = pause_min;
-        kind.goes_on = has_beyond;  // once it is known how long these take
+        kind.goes_on = has_beyond;  // once the duration of these steps is known
     } else if (tried < used && has_beyond) {
         kind.reach += onwards;
         kind.goes_on = true;

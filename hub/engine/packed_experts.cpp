@@ -5,9 +5,9 @@
 namespace moex {
 namespace {
 
-constexpr std::size_t pack_panels_grain = 4;  // below it waking a thread costs more
+constexpr std::size_t pack_panels_grain = 4;  // below this, waking a thread costs more
 
-// Between the layers and the steps of those who decode it is never quiet for so long.
+// Pauses between the layers and the steps of running generations are always shorter than this.
 constexpr std::chrono::milliseconds rest_between_steps{20};
 
 Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero,
@@ -80,7 +80,8 @@ Status PackedExperts::pack_missing(std::uint32_t layer, std::span<const ExpertRo
     return {};
 }
 
-// One that may be asked for later, once no round has come for a while. False: no more of this.
+// Packs one expert that may be requested later, once no round has run for a while. Returns false
+// when background packing must end.
 bool PackedExperts::pack_ahead(std::uint32_t layer, std::uint32_t expert) {
     std::unique_lock one_at_a_time(packing_);
     while (!stopping_ && (rounds_running_ > 0 || rounds_ != rounds_seen_)) {
@@ -91,7 +92,7 @@ bool PackedExperts::pack_ahead(std::uint32_t layer, std::uint32_t expert) {
     if (ready(layer, expert).load(std::memory_order_relaxed)) return true;
 
     const auto one = find(layer, expert);
-    if (!one.ok()) return false;  // whoever asks for it hears why
+    if (!one.ok()) return false;  // the round that requests this expert gets the error
     pack(layer, {&*one, 1});
     return true;
 }
@@ -140,7 +141,7 @@ void PackedExperts::pack(std::uint32_t layer, std::span<const Unpacked> experts)
     }
 }
 
-// Nothing is packed ahead while one is there.
+// While an object of this type exists, no expert is packed ahead.
 struct PackedExperts::RunningRound {
     explicit RunningRound(PackedExperts& of) : experts(of) {
         ++experts.rounds_;

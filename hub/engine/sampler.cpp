@@ -113,9 +113,9 @@ std::uint32_t Sampler::num_likeliest() const {
     return options_.temperature <= 0 ? 1 : options_.sample_top_k;
 }
 
-// All cuts keep the beginning of the order in which the tokens come, and weigh them beside the
-// first alone: a vocabulary of those that top-k keeps, in the order of their ids, is drawn from as
-// the whole is.
+// Every cut keeps a beginning of the order of tokens, and all weights are relative to the first
+// token. So a draw from a vocabulary of only the tokens that top-k keeps, sorted by id, equals a
+// draw from the whole vocabulary.
 TokenLogit Sampler::choose(std::span<const TokenLogit> likeliest) {
     std::vector<TokenLogit> tokens(likeliest.begin(), likeliest.end());
     tokens.resize(std::min<std::size_t>(tokens.size(), num_likeliest()));

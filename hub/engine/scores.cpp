@@ -7,7 +7,8 @@
 namespace moex {
 namespace {
 
-// The `count` largest, in order; ties by lower id. One walk, and few tokens pass its first test.
+// Returns the `count` largest, in order; ties by lower id. One pass, in which few tokens pass the
+// first test.
 std::vector<TokenId> largest(std::span<const float> logits, std::size_t count) {
     std::vector<TokenId> ids;
     const auto before = [&](TokenId a, TokenId b) { return logits[a] > logits[b]; };

@@ -6,24 +6,27 @@
 namespace moex {
 namespace {
 
-// The share of a new measurement: a machine has hiccups.
+// Weight of a new measurement. It is small because single steps of a machine may be disturbed.
 constexpr double plain_gain = 0.2;
-// A single measurement counts as no more than twice or half of what was expected.
+// A single measurement counts as at most twice and at least half of the expected value.
 constexpr double surprise_max = 2.0;
 constexpr std::uint32_t plain_step_every = 16;
-// What a step taught weighs half as much 46 steps later.
+// The weight of a step halves every 46 steps.
 constexpr double memory = 0.985;
-// How much, beside what steps of late tell of a cost, the last estimate of it counts.
+// Weight of the last estimate of a cost, relative to what recent steps say about this cost.
 constexpr double habit = 0.02;
-// Of the search for costs that are not below 0; it goes on where the last one ended.
+// Iterations of the search for costs that are not negative; each search starts from the last
+// result.
 constexpr int sweeps = 20;
-// Steps with the same number of rows before another is tried.
+// Steps with the same number of rows before another number is tried.
 constexpr std::uint32_t trial_every = 32;
-// Where having any rows takes more than there is time for, rows for this share of it come along.
+// If the fixed cost of having any rows exceeds the available time, rows that take this share of the
+// fixed cost are added nevertheless.
 constexpr double worth_it = 0.25;
-// By which the quantile of lateness moves.
+// Step sizes of the quantile of lateness.
 constexpr double late_step = 0.1, late_share = 0.01;
-// Steps before their lateness is the machine's and not what has to be learned.
+// During this many steps lateness may come from costs that are not learned yet, so it is not
+// recorded.
 constexpr std::uint32_t steps_to_learn = 12;
 constexpr double positions_unit = 1024;
 
@@ -33,8 +36,8 @@ Duration from_ms(double ms) {
 
 }  // namespace
 
-// What so many decode rows cost alone: as measured, or from the nearest numbers that were, at most
-// twice or half as many.
+// Returns the cost of `decode_rows` decode rows alone: as measured, or from the nearest measured
+// numbers, which are at most twice or half as many.
 std::optional<double> StepCost::plain_ms(std::uint32_t decode_rows) const {
     const auto measured = [&](std::uint32_t rows) {
         const bool is_near = rows <= 2 * decode_rows && 2 * rows >= decode_rows;
@@ -47,7 +50,8 @@ std::optional<double> StepCost::plain_ms(std::uint32_t decode_rows) const {
     const double low = measured(fewer), high = measured(more), rows = decode_rows;
     if (fewer == more) return low;
     if (low > 0 && high > 0) return low + (high - low) * (rows - fewer) / (more - fewer);
-    // Between a step whose time is all its bytes' and one whose time is all its rows'.
+    // Estimate between two extremes: a time that depends only on bytes, and a time proportional to
+    // the rows.
     if (low > 0) return low * (1 + (rows / fewer - 1) / 2);
     if (high > 0) return high * (1 - (1 - rows / more) / 2);
     return std::nullopt;
@@ -71,7 +75,7 @@ void StepCost::record(const StepShape& shape, Duration took) {
 
     ++steps_since_plain_;
     const std::optional<double> plain = plain_ms(shape.decode_rows);
-    if (!plain) return;  // a step that was composed before this one was known
+    if (!plain) return;  // a step that was composed before this cost was known
 
     const double kept_ms = late_max * stretch(shape.decode_rows, shape.num_prompts) * *plain;
     double counted = ms;
@@ -105,8 +109,8 @@ StepCost::Terms StepCost::terms_of(const StepShape& shape) {
     return terms;
 }
 
-// Least squares of what steps of late taught, by coordinates, none below 0. Where chunks are all
-// alike nothing follows from them for other sizes, and the last estimate stays.
+// Least squares over recent steps, by coordinate descent, with no cost below 0. If all chunks have
+// the same size, they say nothing about other sizes, and the last estimate stays.
 void StepCost::learn_terms(const Terms& terms, double extra_ms, double weight) {
     if (num_learned_++ == 0) cost_ms_[rows] = extra_ms / terms[rows];
     for (std::size_t i = 0; i < num_terms; ++i) {
@@ -127,7 +131,7 @@ void StepCost::learn_terms(const Terms& terms, double extra_ms, double weight) {
     }
 }
 
-// A quantile that walks: up for each step above it, down a little for each below.
+// Tracks a quantile: it moves up for each step above it, and down a little for each step below.
 void StepCost::learn_spread(double took_over_expected) {
     if (num_learned_ < steps_to_learn) return;
     const double log = std::log(took_over_expected);
@@ -136,7 +140,8 @@ void StepCost::learn_spread(double took_over_expected) {
     late_log_ = std::max(0.0, late_log_);
 }
 
-// One row more than steps had for long, where that is not late even if each costs as much.
+// Allows one row more than recent steps had, if the step stays within its time even when each row
+// costs as much as before.
 void StepCost::choose_trial(std::uint32_t prompt_rows, double extra_ms, double plain) {
     if (prompt_rows != rows_alike_) {
         rows_alike_ = prompt_rows;
@@ -175,8 +180,8 @@ Duration StepCost::expected(const StepShape& shape) const {
     return from_ms(ms);
 }
 
-// The nearest to the n of chunk + n·first + n²·growth/2 = time. A smaller one each time
-// would be too little where hardly a row fits.
+// Solves chunk + n·first + n²·growth/2 = time and rounds n to the nearest whole number. Rounding
+// down each time would give too little where hardly a row fits.
 std::uint32_t StepCost::rows_within(Duration time, std::uint32_t position) const {
     const double chunk = cost_ms_[chunk_kilo_positions] / positions_unit * position,
                  ms = to_ms(time) - chunk, growth = cost_ms_[row_kilo_positions] / positions_unit,
