@@ -226,7 +226,7 @@ void EngineState::watch_cancels() {
 // from agents. If the first one began alone, all others would wait for the step of its prompt. So
 // the first request waits for others that arrive within a 64th of a step of each other, a 16th of a
 // step in all, as long as one step has room for them.
-void EngineState::wait_for_company(std::unique_lock<std::mutex>& lock) {
+void EngineState::wait_for_arrivals(std::unique_lock<std::mutex>& lock) {
     constexpr int apart_share = 64, share = 16;
     const Duration step_time = cost.expected({.decode_rows = 1});
     const TimePoint until = now_steady() + step_time / share;
@@ -251,7 +251,7 @@ bool EngineState::begin_step() {
                 return stopping || !running.empty() || !waiting.empty() || !dropped.empty();
             });
 
-            if (running.empty() && !waiting.empty()) wait_for_company(lock);
+            if (running.empty() && !waiting.empty()) wait_for_arrivals(lock);
             if (stopping) return false;
 
             ended = std::move(dropped);

@@ -143,7 +143,7 @@ struct EngineState {
     void run();
     void watch_cancels();
     bool begin_step();
-    void wait_for_company(std::unique_lock<std::mutex>& lock);
+    void wait_for_arrivals(std::unique_lock<std::mutex>& lock);
     void admit();
     bool has_room(const Generation& next);
     void end(std::unique_ptr<Generation> generation, FinishReason reason,
