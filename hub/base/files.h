@@ -1,5 +1,5 @@
-// Whole files: read as text, or piece by piece; mapped: hub/base/mapped_file.h.
-// A named pipe or a folder is refused, never waited for.
+// Reads whole files, as text or piece by piece. For mapped files see hub/base/mapped_file.h. A
+// named pipe or a folder is refused; the functions never wait for one.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace moex {
 
-// Text of a small file; not_found when absent.
+// Returns the text of a small file; not_found when absent.
 Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t bytes_max);
 
-// Bytes [offset, offset + out.size()) of an open file;
-// ending early is an error. Errors do not name the file.
+// Reads the bytes [offset, offset + out.size()) of an open file. A file that ends early is an
+// error. Errors do not name the file.
 Status pread_all(int fd, std::uint64_t offset, std::span<std::byte> out);
 
 }  // namespace moex

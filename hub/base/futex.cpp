@@ -23,7 +23,7 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
         const auto ns = deadline->time_since_epoch().count();
         until = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
     }
-    // The deadline is one of CLOCK_MONOTONIC, which is what steady_clock counts.
+    // The deadline is on CLOCK_MONOTONIC, the clock of steady_clock.
     ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET_PRIVATE, seen, deadline ? &until : nullptr,
               nullptr, FUTEX_BITSET_MATCH_ANY);
 }
@@ -32,7 +32,7 @@ void futex_wake_all(const std::atomic<std::uint32_t>& word) {
     ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-#else  // a tab has one thread, which nobody wakes
+#else  // a tab has one thread, which no other thread wakes
 
 void futex_wait(const std::atomic<std::uint32_t>&, std::uint32_t, std::optional<TimePoint>) {}
 void futex_wake_all(const std::atomic<std::uint32_t>&) {}

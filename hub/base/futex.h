@@ -1,5 +1,5 @@
-// Threads that sleep until a word changes, without a lock: who wakes takes nothing again, and many
-// are woken by one call of the system. Source: futex(2).
+// Lets threads sleep until a word changes, without a lock. A woken thread acquires nothing, and one
+// system call wakes many threads. Source: futex(2).
 #pragma once
 
 #include <atomic>
@@ -10,11 +10,11 @@
 
 namespace moex {
 
-// Sleeps while `word` is `seen`, until a wake or `deadline`. May also return for nothing: who calls
-// looks at the word again.
+// Sleeps while `word` is `seen`, until a wake-up or `deadline`. It may also return without a
+// reason: the caller must read the word again.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                 std::optional<TimePoint> deadline = {});
-// Wakes all who sleep on `word`; its new value was stored before.
+// Wakes all threads that sleep on `word`. Store the new value before this call.
 void futex_wake_all(const std::atomic<std::uint32_t>& word);
 
 }  // namespace moex

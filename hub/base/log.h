@@ -1,4 +1,5 @@
-// One line per event: constant text, then key=value. To stderr; stdout belongs to results.
+// Writes one line per event: constant text, then key=value. Output goes to stderr; stdout is for
+// results.
 //   log_info("dispatch: hedged", kv("call", id), kv("waited_ms", 23.8));
 // Prompts, texts and keys are never logged.
 #pragma once
@@ -11,7 +12,7 @@
 namespace moex {
 
 enum class LogLevel { debug, info, warn, error };
-// `json`: one JSON object per line instead of text.
+// Sets the level. `json`: one JSON object per line instead of text.
 void set_log(LogLevel level, bool json = false);
 bool log_enabled(LogLevel level);
 void log_line(LogLevel level, std::string_view line);

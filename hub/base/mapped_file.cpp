@@ -32,7 +32,7 @@ Error system_error(const std::filesystem::path& path, int cause) {
     return {code, text(path.string(), ": ", std::strerror(cause))};
 }
 
-// One line, put together without allocating: a signal handler may run in the middle of malloc().
+// Builds one line without allocating: a signal handler may interrupt malloc().
 class SignalLine {
   public:
     void add(std::string_view part) {
@@ -60,8 +60,8 @@ class SignalLine {
 
 }  // namespace
 
-// Entries are never freed, so that the handler can walk them at any moment; a closed file's entry
-// has no `begin` and is used again.
+// Entries are never freed, so that the handler can walk their list at any moment. The entry of a
+// closed file has no `begin` and is used again.
 struct MappedFile::Entry {
     std::atomic<const std::byte*> begin{nullptr};
     std::size_t size = 0;
@@ -96,13 +96,14 @@ struct MappedFiles {
         for (const Entry* entry = first.load(); entry != nullptr; entry = entry->next) {
             const std::byte* const begin = entry->begin.load();
             if (begin == nullptr || address < begin || address >= begin + entry->size) continue;
-            if (said.test_and_set())  // another thread met it first and is about to exit
+            if (said.test_and_set())  // another thread had a fault first and is about to exit
                 for (;;) ::pause();
             say(*entry);
             ::_exit(1);
         }
 
-        // Not ours: the instruction runs again, and the fault ends the process as it always did.
+        // The fault is in no mapped file: the instruction runs again, and the fault ends the
+        // process as without a handler.
         std::signal(SIGBUS, SIG_DFL);
     }
 
@@ -128,7 +129,7 @@ struct MappedFiles {
         line.write_to_stderr();
     }
 
-    static inline std::mutex mutex;  // of changes; the handler takes no lock
+    static inline std::mutex mutex;  // guards changes; the handler takes no lock
     static inline std::atomic<Entry*> first{nullptr};
     static inline std::atomic_flag said;
 };
@@ -204,7 +205,7 @@ MappedFile::~MappedFile() {
 Status MappedFile::check_unchanged() const {
     if (entry_ == nullptr) return {};
     const auto now = stamp_of(entry_->path);
-    // Gone or replaced: the map keeps the file that was opened.
+    // If the file was removed or replaced, the map keeps the file that was opened.
     if (!now.ok() || now->device != stamp_.device || now->inode != stamp_.inode) return {};
     if (*now == stamp_) return {};
     return changed_file_error(entry_->path, stamp_, *now);
@@ -218,7 +219,7 @@ void MappedFile::release_pages() const {
 void guard_mapped_files() {
     struct sigaction action {};
     action.sa_sigaction = MappedFiles::on_bus_error;
-    // The thread's own stack serves: a map faulted, not the stack.
+    // The thread's own stack is usable here: the fault was in a map, not on the stack.
     action.sa_flags = SA_SIGINFO;
     sigemptyset(&action.sa_mask);
     ::sigaction(SIGBUS, &action, nullptr);

@@ -1,9 +1,11 @@
-// A read-only memory map of a whole file, and what happens when the file changes under it.
+// A read-only memory map of a whole file, and protection against changes of the file while it is
+// mapped.
 //
-// A map follows its file: what is overwritten in place changes under the reader, and a page beyond
-// the end of a shortened file raises SIGBUS. So the owner asks check_unchanged() before use, and
-// guard_mapped_files() turns the fault that comes in between into one sentence and exit 1.
-// A file that was removed, or replaced by rename(), does no harm: the map keeps the old one.
+// A map follows its file: bytes that are overwritten in place change under the reader, and a page
+// beyond the end of a shortened file raises SIGBUS. So the owner calls check_unchanged() before
+// use. For a change between that check and the read, guard_mapped_files() turns the fault into one
+// sentence and exit 1. A file that is removed, or replaced by rename(), does no harm: the map keeps
+// the old file.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +16,13 @@
 
 namespace moex {
 
-// What says that a file is still the one it was.
+// Identity of a file: two equal stamps mean that the file was not changed.
 struct FileStamp {
     std::uint64_t device = 0, inode = 0, size_bytes = 0;
     std::int64_t modified_ns = 0;
     bool operator==(const FileStamp&) const = default;
 };
-// Of a regular file, by its path; not_found when absent.
+// Returns the stamp of the regular file at `path`; not_found when absent.
 Result<FileStamp> stamp_of(const std::filesystem::path& path);
 
 class MappedFile {
@@ -32,14 +34,15 @@ class MappedFile {
 
     ByteView bytes() const { return {data_, static_cast<std::size_t>(stamp_.size_bytes)}; }
     const FileStamp& stamp() const { return stamp_; }
-    // Whether the file kept its size and the time of its last change. The error names the file,
-    // what was found and what to do. One stat(): about a microsecond.
+    // Checks that the file kept its size and the time of its last change. The error names the file,
+    // what was found and what to do. Costs one stat(): about a microsecond.
     Status check_unchanged() const;
-    // Its pages leave this process's memory; who reads on gets them from the file again.
+    // Releases the map's pages from this process's memory. A later read loads them from the file
+    // again.
     void release_pages() const;
 
   private:
-    struct Entry;  // what the fault handler reads
+    struct Entry;  // read by the fault handler
     friend struct MappedFiles;
     MappedFile() = default;
 
@@ -48,12 +51,13 @@ class MappedFile {
     Entry* entry_ = nullptr;
 };
 
-// A file at `path` had `before` and has `now`: the sentence that check_unchanged() gives.
+// Returns the error of check_unchanged() for a file at `path` that had the stamp `before` and has
+// `now`.
 Error changed_file_error(const std::filesystem::path& path, const FileStamp& before,
                          const FileStamp& now);
 
-// From here on a fault inside any mapped file ends the process with one line on stderr and exit 1;
-// other bus errors end it as before. Called once, by main.
+// Installs the fault handler. After this call, a fault inside any mapped file ends the process with
+// one line on stderr and exit 1; other bus errors end the process as before. Called once, by main.
 void guard_mapped_files();
 
 }  // namespace moex

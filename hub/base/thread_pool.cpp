@@ -18,19 +18,20 @@ namespace {
 
 thread_local bool inside_pool = false;
 
-// A layer's products follow each other within microseconds, and waking a thread costs about as much
-// as one of them: so a thread looks for its next job this long before it sleeps. Longer would take
-// the cores from others.
+// The products of a layer follow each other within microseconds, and waking a thread costs about as
+// much as one product. So a thread spins for this time before it sleeps. A longer spin would take
+// the cores from other threads.
 constexpr Duration spin_time = 50us;
-// Who expects a job wakes so long before its time: a timer is late by some 50 us, and sixteen
-// threads are not awake at once. It looks for it until so long behind its time, and longer where
-// the time was far away.
+// A thread that expects a job wakes this long before the job's time: a timer is late by some 50 us,
+// and sixteen threads do not wake at the same moment. It spins until `look_behind` after the job's
+// time, and longer where that time was announced long before.
 constexpr Duration wake_before = 100us, look_behind = 100us;
 constexpr int look_behind_share = 4;
-// Fewer threads are woken sooner than they would be missed, and their cores have others to compute
-// for: on two, where a worker answers beside the hub, nothing was won.
+// With fewer threads expecting jobs gains nothing: few threads are woken quickly enough, and their
+// cores are needed by others. On two cores, with a worker on the same machine, there was no gain.
 constexpr std::size_t expecting_threads_min = 4;
-// Who was put off its core while it looked found that others want it, and only sleeps for so long.
+// A thread that was preempted while it spun shares its core with others. For this time it only
+// sleeps.
 constexpr Duration shared_time = 20ms;
 
 template <class Predicate>
@@ -48,9 +49,9 @@ bool look_until(TimePoint give_up, const Predicate& holds) {
     return false;
 }
 
-// So many are asked for between two looks for a job.
+// Bytes prefetched between two checks for a job.
 constexpr std::size_t lines_bytes = 16 * 64;
-// What a core's own cache keeps of weights beside the rest.
+// Returns the part of a core's own cache that weights may fill; the rest is for other data.
 std::size_t own_cache_bytes() {
 #ifdef _SC_LEVEL2_CACHE_SIZE
     const long size = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
@@ -60,7 +61,7 @@ std::size_t own_cache_bytes() {
 #endif
 }
 
-// How often this thread was put off its core for another.
+// Returns how often this thread was preempted.
 long times_put_off() {
     rusage usage{};
 #ifdef RUSAGE_THREAD
@@ -73,8 +74,9 @@ long times_put_off() {
 
 struct ThreadPool::State {
     // The ranges of a job that one thread begins with, in one word: the job's number (32 bits), the
-    // first range that nobody took and the one behind the last (16 each). Whoever takes one leaves
-    // a word that no other job had, so what a late thread took from an old word is not taken.
+    // first range that no thread took and the end of the ranges (16 bits each). Taking a range
+    // leaves a word that no other job has. So a late thread that compares with an old word takes
+    // nothing.
     class alignas(64) Share {
       public:
         static constexpr std::size_t ranges_max = 0xffff;
@@ -82,7 +84,8 @@ struct ThreadPool::State {
         void set(std::uint32_t job, std::size_t begin, std::size_t end) {
             word_.store(std::uint64_t{job} << 32 | begin << 16 | end, std::memory_order_release);
         }
-        // The index of a range, which is done when the taker says so; false: there is none.
+        // Returns the index of a range, which is done when the thread that took it reports so.
+        // Returns false if no range is left.
         bool take(std::size_t& range) {
             std::uint64_t word = word_.load(std::memory_order_relaxed);
             do {
@@ -102,29 +105,30 @@ struct ThreadPool::State {
     std::size_t ranges_per_thread = 4;
     std::mutex calls;  // one parallel_for at a time
     std::vector<std::thread> threads;
-    std::vector<Share> shares;  // the caller's first
+    std::vector<Share> shares;  // the first share is the caller's
 
-    // The job: written before its shares are, and by nobody until all its ranges are done. Who has
-    // taken a range may read it until then.
+    // The job. It is written before its shares are, and is not changed until all its ranges are
+    // done. A thread that has taken a range may read the job until then.
     const std::function<void(std::size_t, std::size_t)>* body = nullptr;
     std::size_t count = 0, num_ranges = 0;
     alignas(64) std::atomic<std::uint32_t> ranges_left{0};
 
-    // What threads look at that wait for a job.
+    // The words that threads poll while they wait for a job.
     alignas(64) std::atomic<std::uint32_t> job{0};
     std::atomic<bool> stopping{false};
 
-    // Of those who looked long enough. Who sleeps says so, then looks once more; who has news tells
-    // it, then looks for sleepers: so one of the two sees the other.
+    // Number of threads that finished spinning and sleep. A thread first counts itself as sleeping
+    // and then checks for a job once more. A caller first stores the job and then checks for
+    // sleepers. So at least one of the two sees the other.
     alignas(64) std::atomic<std::uint32_t> sleepers{0};
     std::atomic<bool> caller_sleeps{false};
 
-    // When the next job is expected, and until when it is looked for, or 0: it is not; the clock's
-    // own count.
+    // The time of the next expected job, and the time until which threads spin for it (0: no job is
+    // expected), as counts of the clock.
     alignas(64) std::atomic<Duration::rep> expected_until{0};
     std::atomic<Duration::rep> expected_at{0};
-    // What it reads: as told, each word for itself, so that it may be mixed with what was told
-    // before. Nobody but prefetches looks there, which nothing goes wrong with.
+    // The memory that the expected job reads. Each word is stored atomically, but the pieces of two
+    // hints may be mixed. Only prefetches use these addresses, and a wrong prefetch is harmless.
     struct Piece {
         std::atomic<const std::byte*> data{nullptr};
         std::atomic<std::size_t> size{0};
@@ -132,10 +136,10 @@ struct ThreadPool::State {
     Piece reads[expected_reads_max][Reads::pieces_max];
     const std::size_t cache_bytes = own_cache_bytes();
 
-    // Ranges differ by one round at most, and so do what threads begin with.
+    // Ranges differ by one iteration at most, and so do the threads' shares.
     std::size_t range_begin(std::size_t range) const { return count * range / num_ranges; }
 
-    // Takes ranges until none is left, thread `index`'s own first.
+    // Takes ranges until none is left, thread `index`'s own share first.
     void work(std::size_t index) {
         std::uint32_t num_done = 0;
         for (std::size_t i = 0; i < shares.size(); ++i) {
@@ -150,7 +154,7 @@ struct ThreadPool::State {
     void run(std::size_t index) {
         name_thread("compute");
         inside_pool = true;
-        TimePoint shared_until{};  // this thread's core, with others
+        TimePoint shared_until{};  // until then this thread only sleeps, since its core is shared
         for (std::uint32_t seen = 0;;) {
             await_news(index, seen, shared_until);
             if (stopping) return;
@@ -159,7 +163,7 @@ struct ThreadPool::State {
         }
     }
 
-    // Until there is a job other than `seen`.
+    // Waits until there is a job other than `seen`.
     void await_news(std::size_t index, std::uint32_t seen, TimePoint& shared_until) {
         const auto has_news = [&] { return job != seen; };
         const auto is_expected = [&] { return expected_until != 0; };
@@ -212,7 +216,7 @@ struct ThreadPool::State {
 
     void begin_job(std::uint32_t num_ranges) {
         ranges_left.store(num_ranges, std::memory_order_relaxed);
-        if (expected_until != 0) expected_until = 0;  // it came
+        if (expected_until != 0) expected_until = 0;  // the expected job has started
         const std::uint32_t number = job.load(std::memory_order_relaxed) + 1;
         for (std::size_t i = 0; i < shares.size(); ++i)
             shares[i].set(number, num_ranges * i / shares.size(),

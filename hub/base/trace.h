@@ -1,10 +1,10 @@
-// Where the time of tokens goes, written down while it passes: spans of the engine, the swarm's
-// strand and each worker's rounds, and what workers count, for chrome://tracing and
-// ui.perfetto.dev.
-// Off, which is the rule, a span costs one load. On, it takes a lock and some 100 bytes; a thread
-// of its own writes them down. Whoever opens a trace closes it after all that has spans.
-// Source: "Trace Event Format" (Google, 2016), its JSON array format; a file that ends in the
-// middle of a run is still read.
+// Records where the time of tokens goes: spans of the engine, of the swarm's strand and of each
+// worker's rounds, and counters of workers, for chrome://tracing and ui.perfetto.dev.
+// Tracing is normally off, and a span then costs one load. When tracing is on, a span takes a lock
+// and some 100 bytes; a separate thread writes the spans to the file. The code that opens a trace
+// must close it after all objects that have spans.
+// Source: "Trace Event Format" (Google, 2016), its JSON array format; viewers can read a file that
+// ends in the middle of a run.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace moex {
 
-// What a span says besides its name. Names are string literals.
+// A named value attached to a span. Names are string literals.
 struct TraceValue {
     const char* name = nullptr;
     std::uint64_t value = 0;
@@ -27,27 +27,29 @@ struct TraceValue {
 
 class Trace {
   public:
-    enum class Row : std::uint32_t { engine = 1, strand = 2, shadow = 3 };  // of the hub
+    enum class Row : std::uint32_t { engine = 1, strand = 2, shadow = 3 };  // rows of the hub
     static constexpr std::uint64_t bytes_max_default = 1ull << 30;
 
-    // Replaces `path`, and is what on() gives until it is destroyed. One at a time.
+    // Replaces the file at `path`. on() returns this trace until it is destroyed. Only one trace at
+    // a time.
     static Result<std::unique_ptr<Trace>> open(const std::filesystem::path& path,
                                                std::uint64_t bytes_max = bytes_max_default);
-    ~Trace();  // writes what is left
+    ~Trace();  // writes the pending events
     Trace(const Trace&) = delete;
 
-    // Null: nobody traces. Any thread.
+    // Returns the open trace; null: tracing is off. May be called from any thread.
     static Trace* on() { return current_.load(std::memory_order_acquire); }
 
-    // From any thread. What comes faster than it can be written is dropped and counted; beyond
-    // bytes_max all is.
+    // Records a span, from any thread. Spans that arrive faster than they can be written are
+    // dropped and counted. Beyond bytes_max all spans are dropped.
     void span(Row row, const char* name, TimePoint begin, TimePoint end,
               std::initializer_list<TraceValue> values = {});
-    // In a worker's rows. Those of one `id` nest in the order in which they are told, whatever
-    // other ids do meanwhile.
+    // Records a span in the rows of a worker. Spans of one `id` nest in the order of the calls,
+    // independent of other ids.
     void worker_span(std::uint64_t worker, std::uint32_t id, const char* name, TimePoint begin,
                      TimePoint end, std::initializer_list<TraceValue> values = {});
-    // What a worker counts, from `at` until it is told again: a curve for each value.
+    // Records counters of a worker that hold from `at` until the next call: one curve for each
+    // value.
     void worker_counts(std::uint64_t worker, const char* name, TimePoint at,
                        std::initializer_list<TraceValue> values);
 
@@ -59,7 +61,7 @@ class Trace {
     std::unique_ptr<State> state_;
 };
 
-// The time until the end of a block.
+// Records the time until the end of a block.
 class TraceSpan {
   public:
     TraceSpan(Trace::Row row, const char* name, TraceValue value = {})
