@@ -1,4 +1,4 @@
-// What a hub says when a file changes under its map, in place of a bus error without a word.
+// The hub's messages when a file changes under its map, in place of a bus error without a message.
 #include "hub/base/mapped_file.h"
 
 #include <filesystem>
@@ -17,7 +17,8 @@ class MappedFileTest : public testing::Test {
     MappedFileTest()
         : path_(fs::temp_directory_path() / ("moex-mapped-" + std::to_string(::getpid()))) {
         std::ofstream(path_) << std::string(100'000, 'x');
-        // A time of its own: the next change is noticed whatever the clock's grain.
+        // The file's time is set one hour back, so that the next change is detected whatever the
+        // clock's resolution.
         fs::last_write_time(path_, fs::file_time_type::clock::now() - std::chrono::hours(1));
     }
     ~MappedFileTest() override { fs::remove(path_); }
@@ -75,7 +76,7 @@ TEST_F(MappedFileTest, ARemovedOrReplacedFileDoesNoHarm) {
 TEST_F(MappedFileDeathTest, AFaultInAMapIsOneSentenceAndExitOne) {
     const auto read_shortened = [&] {
         guard_mapped_files();
-        { const MappedFile closed = map(); }  // its entry is used again
+        { const MappedFile closed = map(); }  // the next map uses its entry again
         const MappedFile file = map();
         fs::resize_file(path_, 4096);
         volatile std::byte last = file.bytes().back();
@@ -91,7 +92,7 @@ TEST_F(MappedFileDeathTest, OtherBusErrorsEndTheProcessAsBefore) {
     const auto raise_one = [] {
         guard_mapped_files();
         ::raise(SIGBUS);
-        ::raise(SIGBUS);  // a fault would come again by itself
+        ::raise(SIGBUS);  // a real fault would repeat by itself
     };
     EXPECT_EXIT(raise_one(), testing::KilledBySignal(SIGBUS), "^$");
 }

@@ -1,4 +1,4 @@
-// What is free, by the machine and by the control groups, whichever is less.
+// The available memory is the smaller of the machine's and the control groups' limits.
 #include "hub/base/system_memory.h"
 
 #include <fstream>

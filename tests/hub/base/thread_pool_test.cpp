@@ -18,7 +18,8 @@ TEST(ThreadPoolTest, EveryIndexIsVisitedOnceWhateverTheSizes) {
         EXPECT_EQ(pool.num_threads(), num_threads);
         for (const std::size_t count : {0u, 1u, 2u, 7u, 64u, 1000u})
             for (const std::size_t grain : {1u, 3u, 100u, 5000u}) {
-                // plain integers: two visitors of one index would also be a race for the sanitizer
+                // Plain integers: if two threads visited one index, the sanitizer would also report
+                // a race.
                 std::vector<int> visits(count, 0);
                 pool.parallel_for(count, grain, [&](std::size_t begin, std::size_t end) {
                     for (std::size_t i = begin; i < end; ++i) ++visits[i];
@@ -30,7 +31,7 @@ TEST(ThreadPoolTest, EveryIndexIsVisitedOnceWhateverTheSizes) {
     }
 }
 
-// Jobs as short as a decoder's, one after the other: what one job wrote is seen by the next.
+// Jobs as short as a decoder's follow each other: the next job sees what the last one wrote.
 TEST(ThreadPoolTest, ManyShortJobsFollowEachOther) {
     ThreadPool pool(4);
     std::vector<std::uint64_t> values(64, 0);
@@ -73,7 +74,7 @@ TEST(ThreadPoolTest, HoweverALoopIsCutItCoversEverythingOnce) {
             for (std::size_t i = begin; i < end; ++i) ++met[i];
         });
         for (const auto& count : met) EXPECT_EQ(count, 1);
-        // As many for each thread; a range is longer than others by one at most.
+        // Each thread gets the same number of ranges, and ranges differ in length by one at most.
         EXPECT_EQ(num_ranges, ranges <= 1 ? 3u : ranges == 4 ? 12u : 48u);
         EXPECT_EQ(num_long, 50u % num_ranges);
     }
@@ -95,8 +96,8 @@ TEST(ThreadPoolTest, ItsThreadsAreNamed) {
 }
 #endif
 
-// Each range waits for the other: a thread that slept and was not told would be waited for for
-// ever. The pauses are longer and shorter than threads look for a job.
+// Each range waits for the other: if a sleeping thread were not woken, the test would wait for
+// ever. The pauses are longer and shorter than the time for which threads spin.
 TEST(ThreadPoolTest, WhoSleepsIsToldOfAJob) {
     ThreadPool pool(2);
     pool.set_ranges_per_thread(1);
@@ -113,8 +114,8 @@ TEST(ThreadPoolTest, WhoSleepsIsToldOfAJob) {
     }
 }
 
-// As above, where the job was expected before, at or long after its time, with memory that it will
-// read, or that is gone.
+// Like the test above, but the job was announced before, for a time at, before or long after its
+// start, with memory that it will read or that has been freed.
 TEST(ThreadPoolTest, AJobThatWasExpectedIsDoneWheneverItComes) {
     ThreadPool pool(4);
     pool.set_ranges_per_thread(1);

@@ -86,7 +86,7 @@ TEST(TraceTest, AFileHasALargestSize) {
     {
         const auto trace = Trace::open(trace_path(), 4096);
         ASSERT_TRUE(trace.ok());
-        // a write takes what is pending: after two of them the file is full
+        // A write takes all pending spans: after two writes the file is full.
         for (int i = 0; i < 200'000; ++i)
             (*trace)->span(Trace::Row::engine, "step", now_steady(), now_steady());
     }

@@ -1,5 +1,5 @@
-// A row's bits do not depend on the batch, the chunks or the micro-batches it travelled in, in
-// either arithmetic and with every dtype of keys and values.
+// The bits of a row do not depend on its batch, its chunk or its micro-batch, in either arithmetic
+// and with every dtype of keys and values.
 #include "hub/engine/decoder.h"
 
 #include <cstring>
@@ -32,7 +32,7 @@ class DecoderTest : public testing::TestWithParam<Rounding> {
         if (!created.ok()) throw std::runtime_error(created.error().message);
         return std::move(created).value();
     }
-    // Logits of every row, `chunk` tokens at a time.
+    // Returns the logits of every row, computed `chunk` tokens at a time.
     std::vector<float> logits(Decoder& decoder, KvCache::Sequence& sequence,
                               std::span<const TokenId> ids, std::size_t chunk) {
         std::vector<float> all;
@@ -142,7 +142,7 @@ TEST_P(DecoderTest, OneThreadGivesTheBitsOfTwo) {
     expect_same_bits(logits(**decoder, one, ids, 23), logits(*decoder_, two, ids, 5));
 }
 
-// 8 bits are near f32, and not f32.
+// Arithmetic in 8 bits is near f32, but not equal to it.
 TEST_P(DecoderTest, LogitsAreNearThoseOfExactArithmetic) {
     const auto exact = Decoder::create(package_, test::compute_threads());
     ASSERT_TRUE(exact.ok());
@@ -194,14 +194,14 @@ TEST_P(DecoderTest, PerplexityIsOverWholeWindowsAndNamesWhatIsMissing) {
     EXPECT_EQ(measured->num_windows, 2u);
     EXPECT_EQ(told, 2u);
     EXPECT_EQ(measured->num_predictions, 62u);
-    EXPECT_GT(measured->perplexity, 50.0);  // a random model knows nothing of 256 tokens
+    EXPECT_GT(measured->perplexity, 50.0);  // a random model cannot predict 256 tokens
     EXPECT_FALSE(
         measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 32, .num_windows = 3}, {})
             .ok());
     EXPECT_FALSE(measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 512}, {}).ok());
 }
 
-// Who watches sees the rows that routers read, and changes no bit.
+// A watcher sees the rows that routers read, and changes no bit.
 TEST_P(DecoderTest, AWatcherSeesEachRouterAndChangesNothing) {
     const auto ids = test::random_tokens(11, package_->config().vocab_size, 3);
     KvCache::Sequence plain(cache_), watched(cache_);
@@ -259,7 +259,8 @@ INSTANTIATE_TEST_SUITE_P(
                                                       : "");
     });
 
-// Few rows over a long cache share its blocks among the threads; many rows walk it alone.
+// With few rows over a long cache, the threads share its blocks; with many rows, each thread reads
+// the cache alone.
 TEST(LongContextTest, SplitOverThreadsItGivesTheSameBits) {
     ModelConfig config = test::tiny_config();
     config.num_layers = 1;
@@ -272,7 +273,7 @@ TEST(LongContextTest, SplitOverThreadsItGivesTheSameBits) {
     const auto package = ModelPackage::open(folder.path() / "package");
     ASSERT_TRUE(package.ok());
     LocalExperts experts(*package, test::compute_threads(), {});
-    ThreadPool alone(1), three(3);  // of two kv heads, each a third of the work at least
+    ThreadPool alone(1), three(3);  // two kv heads: each is at least a third of the work
     const auto ids = test::random_tokens(2000, 256, 1);
 
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8}) {

@@ -1,4 +1,4 @@
-// The fast draw and its slow twin give the same token, always: sums are whole numbers.
+// The fast draw and its slow twin always give the same token, because sums are whole numbers.
 #include "hub/engine/draw.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t random_max = std::numeric_limits<std::uint64_t>::max();
 
-// Every shape that a cut may meet: wide, flat, peaked, rounded so that many are equal.
+// Logits of every shape that a cut may meet: wide, flat, peaked, rounded so that many are equal.
 std::vector<std::vector<float>> many_logits() {
     std::mt19937 random(11);
     std::vector<std::vector<float>> all;
@@ -53,7 +53,7 @@ TEST(DrawTest, TheHistogramKeepsWhatTheSortKeeps) {
     std::mt19937_64 random(3);
     for (const auto& logits : many_logits())
         for (const DrawOptions& options : many_options())
-            // Both ends of the kept tokens, and some between.
+            // Test both ends of the kept tokens, and some words in between.
             for (const std::uint64_t word : {std::uint64_t{0}, random_max, random(), random()})
                 ASSERT_EQ(draw_token(logits, options, word),
                           draw_token_plain(logits, options, word))
@@ -77,8 +77,8 @@ TEST(DrawTest, WeightsArePowersOfTwo) {
     }
 }
 
-// The same tokens as with probabilities in double, but where the share is reached within a
-// rounding.
+// The kept tokens equal those computed with probabilities in double, except where the share is
+// reached within a rounding error.
 TEST(DrawTest, TopPKeepsTheFewestTokensThatReachIt) {
     std::mt19937 random(5);
     std::normal_distribution<float> normal(0.0f, 2.0f);
@@ -99,7 +99,7 @@ TEST(DrawTest, TopPKeepsTheFewestTokensThatReachIt) {
         while (reached_late < (top_p + 1e-6) * sum)
             reached_late += std::exp(double{sorted[kept++]} / 0.7);
 
-        // The least likely token of all that random words give.
+        // The least likely token over all random words.
         float least = std::numeric_limits<float>::infinity();
         std::mt19937_64 words(9);
         for (int i = 0; i < 5000; ++i)

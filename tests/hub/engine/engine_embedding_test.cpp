@@ -1,5 +1,5 @@
-// Embeddings through the engine: rows behind the final norm, the same bits however they are cut
-// and whatever runs beside them.
+// Embeddings through the engine: rows after the final norm, with the same bits however the prompt
+// is cut and whatever runs beside it.
 #include <cmath>
 #include <future>
 #include <latch>
@@ -37,7 +37,7 @@ class EngineEmbeddingTest : public testing::Test {
         return request;
     }
 
-    // The slow twin: each token in a step of its own, the mean over all of them.
+    // The slow twin: each token in a separate step, and the mean over all rows.
     std::vector<float> mean_by_hand(const Tokens& prompt) {
         KvCache cache(package_->config(), {16, 16});
         KvCache::Sequence sequence(cache);
@@ -61,7 +61,7 @@ class EngineEmbeddingTest : public testing::Test {
     std::shared_ptr<const ModelPackage> package_;
     LocalExperts local_;
     std::unique_ptr<Decoder> decoder_;
-    std::unique_ptr<Engine> engine_;  // last: stops first
+    std::unique_ptr<Engine> engine_;  // destroyed first, which stops it
 };
 
 TEST_F(EngineEmbeddingTest, ARowBehindTheFinalNormIsWhatTheHeadReads) {
@@ -95,7 +95,7 @@ TEST_F(EngineEmbeddingTest, AloneInChunksAndBesideOthersItIsTheSameBits) {
         prompts.push_back(test::random_tokens(length, 256, length));
         wanted.push_back(mean_by_hand(prompts.back()));
     }
-    prompts.push_back(prompts.back());  // another one's prefix is not taken over
+    prompts.push_back(prompts.back());  // the prefix of the equal prompt is not taken over
     wanted.push_back(wanted.back());
     GenerationRequest chat;
     chat.prompt = test::random_tokens(30, 256, 5);
@@ -132,14 +132,16 @@ TEST_F(EngineEmbeddingTest, OneThatStepsBackIsNotAddedTwice) {
     const Tokens prompt = test::random_tokens(60, 256, 3);
     const std::vector<float> wanted = mean_by_hand(prompt);
 
-    // Pages for the text and three more: who came first takes them all before the other is done.
+    // The cache has pages for the text and three more: the older request takes them all before the
+    // other one ends.
     start({.step_rows_max = 2, .kv_bytes_max = 7 * probe.page_bytes()});
     GenerationRequest chat;
     chat.prompt = test::random_tokens(20, 256, 5);
     chat.max_tokens = 90;
     chat.sampling.temperature = 0;
 
-    // The chat's first token comes when the text has been handed in: they run beside each other.
+    // The chat's first token waits until the text has been submitted, so that they run beside each
+    // other.
     std::latch both_are_in(1);
     std::promise<GenerationEnd> chat_ended;
     ASSERT_TRUE(

@@ -18,7 +18,7 @@
 
 namespace moex::test {
 
-// A folder of this process, gone when it ends.
+// A folder of this process, deleted at its end.
 class TemporaryFolder {
   public:
     explicit TemporaryFolder(const std::string& name)
@@ -37,8 +37,7 @@ class TemporaryFolder {
     std::filesystem::path path_;
 };
 
-// A device that has logits and nothing else, as a GPU is:
-// neither hidden rows nor guesses of experts.
+// A device that has only logits, as a GPU does: it gives no hidden rows and takes no speculators.
 class LogitsOnly : public StepDevice {
   public:
     explicit LogitsOnly(Decoder& decoder) : decoder_(decoder) {}
@@ -55,14 +54,14 @@ class LogitsOnly : public StepDevice {
 };
 
 inline ThreadPool& compute_threads() {
-    // OpenSSL cleans up at exit after what is made behind its first use: what it keeps for these
-    // threads, which digest, is given back with them.
+    // OpenSSL frees at exit what was created after its first use. The first use is here, so that
+    // its data for these threads, which compute digests, is freed with the threads.
     [[maybe_unused]] static const Sha256 first_use = sha256({});
     static ThreadPool threads(2);
     return threads;
 }
 
-// Every kind of layer: MoE and dense, bias, grouped heads, two int4 groups a row.
+// A model with every kind of layer: MoE and dense, bias, grouped heads, two int4 groups a row.
 inline ModelConfig tiny_config() {
     ModelConfig config;
     config.hidden_size = 64;

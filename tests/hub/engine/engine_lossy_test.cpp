@@ -1,13 +1,13 @@
-// Answers that may be lossy beside those that may not, as the engine's users see them.
+// Lossy answers beside exact answers, as the engine's users see them.
 #include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
 namespace {
 
-// Exact ones beside lossy ones, with room for two of five, so that answers are computed again.
+// Exact beside lossy answers, with pages for two of five, so that answers are computed again.
 TEST_F(EngineTest, LossyAnswersChangeNothingBesideThem) {
     const KvCache probe(package_->config(), {16, 0});
-    NothingStandsIn nothing, other;  // two ways, each with rows of its own in a step
+    NothingStandsIn nothing, other;  // two speculators, each with its own rows in a step
     std::vector<GenerationRequest> requests;
     for (std::uint32_t i = 0; i < 5; ++i) {
         requests.push_back(greedy(test::random_tokens(10 + i, 256, i), 60));
@@ -40,7 +40,7 @@ TEST_F(EngineTest, LossyAnswersChangeNothingBesideThem) {
     EXPECT_GT(engine_->counters().preempted, 0u);
 }
 
-// The next turn of a talk takes over the question's pages, and none of a lossy answer's.
+// The next turn of a conversation takes over the pages of the question, and none of a lossy answer.
 TEST_F(EngineTest, ALossyAnswersPagesAreNotTakenOver) {
     NothingStandsIn nothing;
     start({});
@@ -54,7 +54,7 @@ TEST_F(EngineTest, ALossyAnswersPagesAreNotTakenOver) {
         EXPECT_EQ(solo(next).end.stats.cached_tokens, lossy ? 32u : 64u);
     }
 
-    // So it is with one that may lack answers, whether it did or not.
+    // The same is true for an answer that may lack expert answers, whether it lacked any or not.
     GenerationRequest request = greedy(test::random_tokens(32, 256, 7), 40);
     request.late_wait = 1s, request.late_pairs_max = 1;
     const Outcome answer = solo(request);
@@ -63,7 +63,8 @@ TEST_F(EngineTest, ALossyAnswersPagesAreNotTakenOver) {
     EXPECT_EQ(solo(next).end.stats.cached_tokens, 32u);
 }
 
-// Three MoE layers, one late answer each: seven are left out of three steps, and then no more.
+// Three MoE layers with one late answer each: seven answers are left out over three steps, and then
+// no more.
 TEST_F(EngineTest, LateAnswersAreLeftOutUpToTheRequestsMostAndChangeNothingBesideIt) {
     LateExperts late(experts_);
     std::vector<GenerationRequest> requests;
@@ -95,7 +96,7 @@ TEST_F(EngineTest, LateAnswersAreLeftOutUpToTheRequestsMostAndChangeNothingBesid
     }
 }
 
-// As where the hub's layers run on its GPU.
+// A device like the GPU that runs the hub's layers.
 TEST_F(EngineTest, LossyAnswersAreRefusedByADeviceThatKnowsNoGuesses) {
     test::LogitsOnly device(*decoder_);
     Engine engine(device, experts_, {});

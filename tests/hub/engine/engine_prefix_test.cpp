@@ -1,10 +1,11 @@
-// What one generation takes over from another: fewer rows, and not a bit of difference.
+// Prefixes that one generation takes over from another: fewer rows, and the same bits.
 #include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
 namespace {
 
-// Answers as the local experts do, names a worker, counts rows, and waits while the gate is shut.
+// Answers like the local experts, reports a worker, counts rows, and waits while the gate is
+// closed.
 class CountingExperts : public ExpertBackend {
   public:
     explicit CountingExperts(LocalExperts& local) : local_(local) {}
@@ -103,7 +104,7 @@ class EnginePrefixTest : public testing::Test {
         return outcomes;
     }
     Outcome solo(GenerationRequest request) { return submit(std::move(request)).outcome.get(); }
-    // By an engine that never saw anything, while the other one rests: they share the decoder.
+    // Runs the request on a new engine, while the other engine is idle: they share the decoder.
     Outcome fresh(const GenerationRequest& request, KvDtype kv_dtype) {
         Engine engine(*decoder_, local_, {.kv_dtype = kv_dtype, .prefix_cache = false});
         auto outcome = std::make_shared<Outcome>();
@@ -131,7 +132,7 @@ class EnginePrefixTest : public testing::Test {
     LocalExperts local_;
     CountingExperts experts_{local_};
     std::unique_ptr<Decoder> decoder_;
-    std::unique_ptr<Engine> engine_;  // last: stops first
+    std::unique_ptr<Engine> engine_;  // destroyed first, which stops it
 };
 
 TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
@@ -140,7 +141,7 @@ TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
     EXPECT_EQ(first.end.stats.cached_tokens, 0u);
     EXPECT_EQ(experts_.take_rows(), 150u + 20);
 
-    // The whole talk so far but its last token is known: 170 tokens, ten pages of 16.
+    // The whole conversation except its last token is cached: 170 tokens, ten pages of 16.
     auto next = request;
     next.prompt.insert(next.prompt.end(), first.ids.begin(), first.ids.end());
     const auto question = test::random_tokens(30, 256, 2);
@@ -180,7 +181,7 @@ TEST_F(EnginePrefixTest, AChangedTailReusesTheCommonPages) {
         EXPECT_EQ(outcome.end.stats.cached_tokens, changed / 16 * 16) << changed;
         expect_fresh(other, outcome);
     }
-    // All of it is known; the last row is computed, for its logits.
+    // The whole text is cached; only the last row is computed, for its logits.
     EXPECT_EQ(solo(request).end.stats.cached_tokens, 96u);
     auto whole_pages = request;
     whole_pages.prompt.resize(96);
@@ -206,7 +207,8 @@ TEST_F(EnginePrefixTest, ChoicesOfOnePromptComputeItOnce) {
 }
 
 TEST_F(EnginePrefixTest, WhoFollowsACancelledOneComputesItself) {
-    start({.step_rows_max = 16});  // ten steps for the prompt: the cancel comes in the first
+    // the prompt takes ten steps, and the cancel arrives in the first
+    start({.step_rows_max = 16});
     experts_.set_open(false);
     const auto request = request_of(test::random_tokens(150, 256, 1), 1);
     std::vector<Pending> pending;
@@ -236,7 +238,7 @@ TEST_F(EnginePrefixTest, WhoComputedTheCachedPartIsNamed) {
     experts_.set_worker(3);
     EXPECT_EQ(solo(request).end.stats.workers, (std::vector<std::uint64_t>{3, 5}));
 
-    // One who was put out is not built upon any more.
+    // Pages of an excluded worker are no longer used.
     engine_->forget_worker(5);
     const Outcome outcome = solo(request);
     EXPECT_EQ(outcome.end.stats.cached_tokens, 0u);
@@ -260,9 +262,9 @@ TEST_F(EnginePrefixTest, ItCanBeTurnedOff) {
     EXPECT_EQ(engine_->counters().kv_pages_cached, 0u);
 }
 
-// Pages for less than two of six talks: what is shared, evicted and preempted changes no answer.
-// All are there when the first goes on and every step lasts as long, so that two meet at their ends
-// whatever else the machine does.
+// The budget has pages for less than two of six conversations: sharing, eviction and preemption
+// change no answer. All requests are queued before the first continues, and every step lasts
+// equally long. So two conversations meet at their ends whatever else the machine does.
 TEST_F(EnginePrefixTest, AShortBudgetChangesNoAnswer) {
     const KvCache probe(package_->config(), {16, 0});
     start({.sequences_max = 4,

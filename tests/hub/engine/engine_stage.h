@@ -1,5 +1,5 @@
-// An engine on a stage: a small model, experts that stall, fail, come late or from workers as a
-// test orders, and what its generations gave.
+// A test stage for the engine: a small model, experts that stall, fail, are late or are remote as a
+// test orders, and the outcomes of its generations.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace moex {
 
-// Local experts behind a gate that a test can close, and a fault it can order.
+// Local experts behind a gate that a test can close, and with a fault that it can order.
 class GatedExperts : public ExpertBackend {
   public:
     explicit GatedExperts(LocalExperts& local) : local_(local) {}
@@ -29,7 +29,8 @@ class GatedExperts : public ExpertBackend {
         return std::make_unique<StallingRound>(*this, local_.submit(batch));
     }
     const char* name() const override { return "gated"; }
-    // From now on rounds are taken and not answered, until they are let go or told to stop.
+    // After this call rounds are accepted and not answered, until they are released or their stop
+    // token is set.
     void stall(bool stalled) {
         const std::lock_guard lock(mutex_);
         stalled_ = stalled;
@@ -46,7 +47,7 @@ class GatedExperts : public ExpertBackend {
         fail_rounds_ = 1;
         fail_code_ = code;
     }
-    // From now on each round lasts this long, or until it is told to stop.
+    // After this call each round lasts this long, or until its stop token is set.
     void delay(Duration each) {
         const std::lock_guard lock(mutex_);
         delay_ = each;
@@ -105,7 +106,8 @@ class GatedExperts : public ExpertBackend {
     Duration delay_{0};
 };
 
-// Answers as the local experts do and says that a row's first expert is the worker who did it.
+// Answers like the local experts, and reports a row's first expert as the worker that computed the
+// row.
 class ExpertsAsWorkers : public ExpertBackend {
   public:
     explicit ExpertsAsWorkers(LocalExperts& local) : local_(local) {}
@@ -137,8 +139,8 @@ class ExpertsAsWorkers : public ExpertBackend {
     LocalExperts& local_;
 };
 
-// Local experts on a machine whose time is counted, not measured: it moves with the rows that are
-// asked for. Remembers how many rows each step had. All on the engine's thread.
+// Local experts on a machine with a simulated clock: its time advances with the rows that
+// are requested. Records how many rows each step had. Used only on the engine's thread.
 class ExpertsWithAClock : public ExpertBackend {
   public:
     explicit ExpertsWithAClock(LocalExperts& local) : local_(local) {}
@@ -156,8 +158,8 @@ class ExpertsWithAClock : public ExpertBackend {
     LocalExperts& local_;
 };
 
-// Local experts at the end of a line, whose time is counted: a round takes so long whatever the
-// engine does meanwhile, and each row asked for takes the engine some time.
+// Local experts behind a link with a simulated clock: a round takes this long whatever the engine
+// does meanwhile, and each requested row takes some time of the engine.
 class FarExperts : public ExpertBackend {
   public:
     FarExperts(LocalExperts& local, Duration line) : local_(local), line_(line) {}
@@ -192,7 +194,7 @@ class FarExperts : public ExpertBackend {
     const Duration line_;
 };
 
-// Local experts of whom the first answer of each row that need not wait for it is late.
+// Local experts. In each row with a latency budget, the first answer is late.
 class LateExperts : public ExpertBackend {
   public:
     explicit LateExperts(ExpertBackend& local) : local_(local) {}
@@ -230,7 +232,7 @@ class LateExperts : public ExpertBackend {
     ExpertBackend& local_;
 };
 
-// Nothing stands in for the answers of every layer behind the first: as wrong as can be.
+// Uses zeros as a substitute for the answers of every layer after the first: as wrong as can be.
 class NothingStandsIn : public ExpertSpeculator {
   public:
     void choose(const RouteView& seen, std::span<std::uint16_t>, std::span<float>) override {
@@ -243,7 +245,7 @@ class NothingStandsIn : public ExpertSpeculator {
     std::uint32_t positions_min = ~0u;
 };
 
-// What one generation gave.
+// The outcome of a generation.
 struct Outcome {
     std::vector<TokenId> ids;
     std::vector<float> logprobs;
@@ -313,7 +315,7 @@ class EngineTest : public testing::Test {
     LocalExperts local_;
     GatedExperts experts_;
     std::unique_ptr<Decoder> decoder_;
-    std::unique_ptr<Engine> engine_;  // last: stops first
+    std::unique_ptr<Engine> engine_;  // destroyed first, which stops it
 };
 
 }  // namespace moex

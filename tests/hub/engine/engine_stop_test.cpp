@@ -12,10 +12,10 @@ TEST_F(EngineTest, ACancelEndsAStalledStepForTheOneAndTheOthersGoOn) {
     auto a = submit(greedy(test::random_tokens(40, 256, 1), 30));
     auto b = submit(request);
 
-    auto c = submit(greedy(test::random_tokens(5, 256, 4), 3));  // waits for a place
+    auto c = submit(greedy(test::random_tokens(5, 256, 4), 3));  // waits for a free sequence slot
     experts_.wait_for_stall();
     engine_->cancel(a.id);
-    EXPECT_EQ(get(a).end.reason, FinishReason::cancelled);  // while the stall goes on
+    EXPECT_EQ(get(a).end.reason, FinishReason::cancelled);  // while the stall continues
 
     experts_.wait_for_stall();
     engine_->cancel(b.id);
@@ -31,12 +31,12 @@ TEST_F(EngineTest, ACancelEndsAStalledStepForTheOneAndTheOthersGoOn) {
     EXPECT_EQ(engine_->counters().kv_pages_used, 0u);
 }
 
-// Whoever submits and hangs up without end delays a long step, but does not keep it from ending.
+// A client that submits and cancels without end delays a long step, but cannot keep it from ending.
 TEST_F(EngineTest, CancelsWithoutEndDoNotStarveALongStep) {
     start({.sequences_max = 2});
     const auto request = greedy(test::random_tokens(4, 256, 2), 2);
     const Outcome alone = solo(request);
-    // of each of three layers: far beyond the first patience
+    // Delay of each of three layers: far beyond the first limit of `patience`.
     experts_.delay(150ms);
     auto victim = submit(request);
     std::uint64_t cancels = 0;
@@ -106,7 +106,7 @@ TEST_F(EngineTest, DrainRefusesTheNewAndEndsTheOld) {
 
 TEST_F(EngineTest, StoppingEndsWhatRunsAndWhatWaits) {
     start({.sequences_max = 1});
-    experts_.stall(true);  // an open round would let the first end before the engine stops
+    experts_.stall(true);  // an open round would let the first one end before the engine stops
     auto a = submit(greedy(test::random_tokens(4, 256, 1), 200));
     experts_.wait_for_stall();
     auto b = submit(greedy(test::random_tokens(4, 256, 1), 200));

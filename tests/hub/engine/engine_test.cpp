@@ -1,5 +1,5 @@
-// Continuous batching as its users see it. Waits are for
-// events; the deadline of each only ends a broken test.
+// Continuous batching as its users see it. The tests wait for events; the deadline of a wait only
+// ends a broken test.
 #include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
@@ -16,7 +16,7 @@ TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
 
     for (const auto& request : requests) alone.push_back(solo(request));
     EXPECT_EQ(engine_->counters().steps_multi_sequence, 0u);
-    experts_.close();  // until all are in
+    experts_.close();  // until all requests are submitted
     std::vector<Pending> together;
     for (const auto& request : requests) together.push_back(submit(request));
     experts_.open();
@@ -28,7 +28,7 @@ TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
         EXPECT_EQ(outcome.end.reason, FinishReason::length);
         EXPECT_EQ(outcome.end.stats.completion_tokens, 20u);
         EXPECT_EQ(outcome.end.stats.prompt_tokens, requests[i].prompt.size());
-        // Every row but the last token's: three MoE layers, two experts.
+        // Every row except the last token's is counted: three MoE layers, two experts.
         EXPECT_EQ(outcome.end.stats.pairs_local, 6 * (requests[i].prompt.size() + 19));
     }
     const EngineCounters counters = engine_->counters();
@@ -56,9 +56,9 @@ TEST_F(EngineTest, StepsAreCutWhereTheLineIsLongAndTheTextsAreTheSame) {
     };
 
     const auto wanted = write(local_, {});
-    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // they compute on this thread
+    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // the experts compute on this thread
     EXPECT_EQ(write(near, options(near, 0)), wanted);
-    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // nothing is waited for
+    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // steps do not wait
     EXPECT_EQ(write(far, options(far, 0)), wanted);
     EXPECT_GT(engine_->counters().steps_micro_batched, 50u);
     EXPECT_EQ(write(far, options(far, 3)), wanted);
@@ -67,10 +67,11 @@ TEST_F(EngineTest, StepsAreCutWhereTheLineIsLongAndTheTextsAreTheSame) {
     EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
     far.hinted = true;
     EXPECT_EQ(write(far, options(far, 0)), wanted);
-    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // a hint would replace another
+    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // one hint would replace another
 }
 
-// "Answered by N contributors" counted whoever answered the step, other people's rows included.
+// Regression: "Answered by N contributors" counted all workers of the step, including those of
+// other users' rows.
 TEST_F(EngineTest, AGenerationNamesTheWorkersOfItsOwnRowsOnly) {
     ExpertsAsWorkers named(local_);
     const auto workers_of = [&](std::vector<GenerationRequest> requests) {
@@ -135,7 +136,7 @@ TEST_F(EngineTest, TheQueueIsBoundedAndCancelFreesAPlaceAtOnce) {
     start({.sequences_max = 1, .queue_max = 2});
     experts_.close();
     auto running = submit(greedy(test::random_tokens(4, 256, 1), 200));
-    experts_.wait_for_round();  // it left the queue
+    experts_.wait_for_round();  // the request left the queue
     auto first = submit(greedy(test::random_tokens(4, 256, 2), 4));
     auto second = submit(greedy(test::random_tokens(4, 256, 3), 4));
     const auto refused = engine_->submit(greedy({1}, 4), {});
@@ -150,11 +151,11 @@ TEST_F(EngineTest, TheQueueIsBoundedAndCancelFreesAPlaceAtOnce) {
 
     const Outcome cancelled = get(running);
     EXPECT_EQ(cancelled.end.reason, FinishReason::cancelled);
-    EXPECT_LE(cancelled.ids.size(), 1u);  // one step at most after the call
+    EXPECT_LE(cancelled.ids.size(), 1u);  // at most one step after the call
     EXPECT_EQ(get(second).ids.size(), 4u);
     EXPECT_EQ(get(third).ids.size(), 4u);
 
-    engine_->cancel(third.id);  // long over: nothing happens
+    engine_->cancel(third.id);  // ended long before: no effect
     EXPECT_EQ(solo(greedy({5}, 3)).ids.size(), 3u);
 }
 
@@ -166,7 +167,7 @@ TEST_F(EngineTest, AdmissionWaitsForKeyValuePages) {
     EXPECT_NE(refused.error().message.find("48"), std::string::npos);
 
     std::vector<Pending> pending;
-    // two pages each: one at a time
+    // Two pages each: only one sequence at a time.
     for (std::uint32_t i = 0; i < 4; ++i)
         pending.push_back(submit(greedy(test::random_tokens(20, 256, i), 12)));
     for (auto& one : pending) EXPECT_EQ(get(one).ids.size(), 12u);
@@ -187,7 +188,7 @@ TEST_F(EngineTest, SequencesGrowIntoTheBudgetAndStepBackWithoutATrace) {
 
     for (const auto& request : requests) alone.push_back(solo(request));
     engine_.reset();
-    // two of five whole sequences
+    // Pages for two of five whole sequences.
     start({.sequences_max = 5, .step_rows_max = 24, .kv_bytes_max = 9 * probe.page_bytes()});
     experts_.close();
     std::vector<Pending> together;

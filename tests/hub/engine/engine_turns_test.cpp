@@ -1,10 +1,11 @@
-// Who is computed when: prompts beside each other and beside those who decode.
+// The order in which requests are computed: prompts beside each other and beside sequences that
+// decode.
 #include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
 namespace {
 
-// One client's thirty requests stood in front of another's only one.
+// Regression: one client's thirty requests were served before another client's only one.
 TEST_F(EngineTest, ClientsThatWaitTakeTurns) {
     start({.sequences_max = 1});
     experts_.close();
@@ -29,7 +30,7 @@ TEST_F(EngineTest, ClientsThatWaitTakeTurns) {
                         .ok());
     };
     ask('a');
-    experts_.wait_for_round();  // it left the queue
+    experts_.wait_for_round();  // the request left the queue
     for (const char client : std::string("aaaabbca")) ask(client);
     experts_.open();
     for (auto& one : ended) one.get();
@@ -39,7 +40,8 @@ TEST_F(EngineTest, ClientsThatWaitTakeTurns) {
 TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
     start({.sequences_max = 2, .step_rows_max = 16});
     experts_.close();
-    auto held = submit(greedy(test::random_tokens(4, 256, 3), 1));  // until both are in
+    // runs until both others are queued
+    auto held = submit(greedy(test::random_tokens(4, 256, 3), 1));
     experts_.wait_for_round();
     std::atomic<bool> long_began{false}, short_was_first{false};
     std::promise<void> long_done, short_done;
@@ -67,14 +69,14 @@ TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
     get(held);
 }
 
-// Side by side all of them were done when the last one was.
+// Side by side, all prompts would end only with the last one.
 TEST_F(EngineTest, ShortPromptsThatComeTogetherAreDoneOneAfterTheOther) {
     start({.sequences_max = 4, .step_rows_max = 16});
     experts_.close();
     auto held = submit(greedy(test::random_tokens(4, 256, 9), 1));
     experts_.wait_for_round();
 
-    std::vector<std::uint64_t> steps;  // in which each had its first token; the engine's thread
+    std::vector<std::uint64_t> steps;  // step of each first token; the engine's thread
     std::vector<std::promise<void>> done(3);
     for (std::uint32_t i = 0; i < 3; ++i)
         ASSERT_TRUE(engine_
@@ -98,7 +100,7 @@ TEST_F(EngineTest, ALongPromptIsNotHeldBackByManyShortOnes) {
     auto held = submit(greedy(test::random_tokens(4, 256, 99), 1));
     experts_.wait_for_round();
 
-    std::uint32_t short_before_long = 0, short_done = 0;  // the engine's thread
+    std::uint32_t short_before_long = 0, short_done = 0;  // used on the engine's thread
     std::promise<void> all;
     std::uint32_t open = num_short + 1;
     const auto on_end = [&](const auto&) {
@@ -123,7 +125,7 @@ TEST_F(EngineTest, ALongPromptIsNotHeldBackByManyShortOnes) {
     EXPECT_LE(short_before_long, num_short / 2);
 }
 
-// A step is counted to last so long that a second one has ample time to come.
+// A step takes long on the simulated clock, so that a second request has ample time to arrive.
 TEST_F(EngineTest, WhoComesTogetherBeginsTogether) {
     ExpertsWithAClock timed(local_);
     engine_ = std::make_unique<Engine>(
@@ -131,7 +133,7 @@ TEST_F(EngineTest, WhoComesTogetherBeginsTogether) {
         EngineOptions{.sequences_max = 2,
                       .clock = [&timed] { return timed.now + 100'000 * (timed.now - TimePoint{}); },
                       .prefix_cache = false});
-    (void)solo(greedy(test::random_tokens(3, 256, 1), 4));  // nothing is known yet
+    (void)solo(greedy(test::random_tokens(3, 256, 1), 4));  // no cost is known yet
     timed.step_rows.clear();
     Pending first = submit(greedy(test::random_tokens(3, 256, 2), 4)),
             second = submit(greedy(test::random_tokens(5, 256, 3), 4));
@@ -140,7 +142,8 @@ TEST_F(EngineTest, WhoComesTogetherBeginsTogether) {
     EXPECT_EQ(timed.step_rows, (std::vector<std::uint32_t>{8, 2, 2, 2}));
 }
 
-// A thousand-token prompt froze everybody else's answers: each step took 256 of its rows.
+// Regression: a prompt of a thousand tokens blocked all other answers, because each step took 256
+// of its rows.
 TEST_F(EngineTest, APromptBesideADecodingSequenceComesInChunksOfItsTime) {
     ExpertsWithAClock timed(local_);
     std::vector<double> lateness;  // the engine's thread
@@ -169,7 +172,8 @@ TEST_F(EngineTest, APromptBesideADecodingSequenceComesInChunksOfItsTime) {
     talker_done->get_future().wait();
     const Outcome beside = get(late);
 
-    // A decode row costs 2.5 ms a layer and a prompt's row 0.5: five of them are one step more.
+    // A decode row costs 2.5 ms a layer and a prompt's row 0.5 ms: five prompt rows cost one more
+    // step.
     const std::size_t steps = 200;
     ASSERT_GE(timed.step_rows.size(), steps);
     std::size_t with_prompt = 0, rows = 0;
@@ -180,12 +184,12 @@ TEST_F(EngineTest, APromptBesideADecodingSequenceComesInChunksOfItsTime) {
     EXPECT_EQ(rows, 120u);
     EXPECT_GE(with_prompt, 120u / 6);
     EXPECT_LE(with_prompt, 120u / 4);
-    // Its steps last as long as expected, once a few were seen.
+    // The steps with prompt rows last as long as expected, after the first few.
     ASSERT_EQ(lateness.size(), with_prompt);
     for (std::size_t step = 4; step < lateness.size(); ++step)
         EXPECT_NEAR(lateness[step], 1, 0.05) << step;
 
-    // Alone it fills the step, and says the same.
+    // Without other sequences the prompt fills the step, and the answer is the same.
     timed.step_rows.clear();
     const Outcome alone = solo(prompt);
     EXPECT_EQ(timed.step_rows.front(), 120u);

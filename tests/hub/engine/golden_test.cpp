@@ -1,7 +1,6 @@
-// The engine against outputs of an independent implementation
-// (transformers 5.17, float32), on the local backend.
-// Goldens: tests/golden/*/golden.json, made by scripts named in their
-// README; tolerances as the issue of the first product sets them.
+// The engine compared with outputs of an independent implementation (transformers 5.17, float32),
+// on the local backend. Goldens: tests/golden/*/golden.json, made by scripts named in their README;
+// the tolerances are those that the issue of the first product defines.
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -43,7 +42,7 @@ struct Model {
         experts = std::make_unique<LocalExperts>(package, test::compute_threads(), ExpertRounding{},
                                                  arithmetic);
     }
-    // Log-probabilities [ids, vocab] of one pass.
+    // Returns log-probabilities [ids, vocab] of a pass.
     std::vector<float> score(std::span<const TokenId> ids,
                              const std::function<void(const RouteView&)>& watch = {}) {
         KvCache cache(package->config(), {16, 64});
@@ -70,7 +69,7 @@ std::filesystem::path packed(const std::filesystem::path& checkpoint,
     return out;
 }
 
-// Greedy tokens of the golden are the model's own wherever the margin is not a matter of rounding.
+// Expects the golden's greedy tokens wherever their margin is larger than rounding.
 void expect_greedy(const std::vector<float>& logprobs, std::size_t vocab_size,
                    std::size_t prompt_tokens, const nlohmann::json& entry, double margin_min) {
     const auto greedy = entry.at("greedy").get<std::vector<TokenId>>();
@@ -89,7 +88,7 @@ void expect_greedy(const std::vector<float>& logprobs, std::size_t vocab_size,
               << margin_min << ")\n";
 }
 
-// A small checkpoint with its golden.json, all of its log-probabilities within 1e-4.
+// Expects all log-probabilities of a small checkpoint within 1e-4 of its golden.json.
 void expect_golden(const std::filesystem::path& checkpoint) {
     const test::TemporaryFolder folder("golden-tiny");
     Model model(packed(checkpoint, folder.path() / "package", ExpertDtype::f32));
@@ -190,7 +189,7 @@ TEST(GoldenTest, DemoWithBf16ExpertsAgreesWithin2em3) {
     EXPECT_GE(routes_compared, 0.97 * static_cast<double>(routes_seen));
 }
 
-// 24 windows of the demo's validation text.
+// Measures the perplexity of 24 windows of the demo's validation text.
 double demo_perplexity(Arithmetic arithmetic, KvDtype kv_dtype = KvDtype::f32,
                        std::optional<PackedDtype> hub_dtype = {},
                        const std::filesystem::path& package = source_folder /
@@ -223,21 +222,21 @@ TEST(GoldenTest, Int4DemoPerplexityIsWithinOnePercentOfBf16) {
     EXPECT_GE(perplexity, 24.5);
 }
 
-// The package alone has 25.105; all losses that are on by default together stay below 25.205.
+// The package alone has 25.105; all default losses together stay below 25.205.
 TEST(GoldenTest, WhatIsOnByDefaultCostsTheDemoLessThanItsBudgetOfPerplexity) {
     const double perplexity = demo_perplexity(Arithmetic::int8, KvDtype::f16);
     EXPECT_LE(perplexity, 25.205);
     EXPECT_GE(perplexity, 24.5);
 }
 
-// Not on by default, and held to the same bound, as below.
+// 4 bits are not the default, but must keep the same bound, as must the test below.
 TEST(GoldenTest, HubMatricesOf4BitsCostTheDemoALittle) {
     const double perplexity = demo_perplexity(Arithmetic::int8, KvDtype::f16, PackedDtype::int4);
     EXPECT_LE(perplexity, 25.205);
     EXPECT_GE(perplexity, 24.5);
 }
 
-// Its embeddings have 8 bits besides.
+// Embeddings of such a package also have 8 bits.
 TEST(GoldenTest, AHubPackedAsCodesCostsTheDemoLessThanItsBudget) {
     const char* checkpoint = std::getenv("MOEX_DEMO_CHECKPOINT");
     if (checkpoint == nullptr)

@@ -1,4 +1,4 @@
-// A package whose hub's matrices are codes computes what the bf16 package computes that is rounded
+// A package whose hub matrices are codes gives the same results as the bf16 package that is rounded
 // at load.
 #include <cstring>
 
@@ -25,7 +25,8 @@ class HubCodesTest : public testing::Test {
         if (!report.ok()) throw std::runtime_error(report.error().message);
         return opened(out);
     }
-    // Embeddings that 8 bits hold exactly: with 127 steps of 2^-9 at most, and that in each group.
+    // Embeddings that 8 bits represent exactly: at most 127 steps of 2^-9, and the maximum occurs
+    // in each group.
     std::shared_ptr<const ModelPackage> of_checkpoint(HubDtype dtype) {
         const auto in = folder_.path() / "checkpoint";
         if (!std::filesystem::exists(in)) {
@@ -65,7 +66,7 @@ class HubCodesTest : public testing::Test {
     int next_ = 0;
 };
 
-// Of a table that is head as well, too, and of dense layers.
+// Covers dense layers, and embeddings that are also the head.
 TEST_F(HubCodesTest, PanelsAreThoseOfTheBf16PackageRoundedAtLoad) {
     for (const bool tied : {true, false}) {
         ModelConfig config = test::tiny_config();
@@ -108,7 +109,7 @@ TEST_F(HubCodesTest, AnswersAreThoseOfTheBf16PackageBitForBit) {
     EXPECT_TRUE(
         same_bits(logits(of_checkpoint(HubDtype::int8), {.arithmetic = Arithmetic::int8}), int8));
 
-    // A package of 4 bits keeps them, and its head of 8, whatever is asked for.
+    // A package of 4 bits keeps its codes, and its head of 8 bits, whatever is requested.
     const auto codes = of_checkpoint(HubDtype::int4);
     const auto int4 = logits(codes, {.arithmetic = Arithmetic::int8});
     EXPECT_FALSE(same_bits(int8, int4));
@@ -128,7 +129,7 @@ TEST_F(HubCodesTest, MatricesOfBf16AreRoundedTo6BitsAndThoseOf8OnlyWhenAsked) {
     EXPECT_FALSE(same_bits(logits(codes, by_default), logits(codes, to_6)));
 }
 
-// Exact arithmetic takes the codes for the model: what int8 arithmetic adds is rounding of rows.
+// Exact arithmetic takes the codes as the model: int8 arithmetic adds only the rounding of rows.
 TEST_F(HubCodesTest, ExactArithmeticComputesWithWhatTheCodesStandFor) {
     const auto far = [](const std::vector<float>& a, const std::vector<float>& b) {
         double difference = 0, size = 0;

@@ -1,5 +1,5 @@
-// Tiles in plain loops. Source: Intel SDM, volume 2, LDTILECFG, TILELOADD, TILESTORED, TDPBSSD,
-// TDPBSUD; what would be a fault there ends the test program here.
+// Tiles in plain loops. A condition that would raise a fault on the processor ends the test program
+// here. Source: Intel SDM, volume 2, LDTILECFG, TILELOADD, TILESTORED, TDPBSSD, TDPBUSD.
 #include "tests/hub/engine/integer_amx_emulated.h"
 
 #if defined(__x86_64__)
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int num_tiles = 8, rows_max = 16, row_bytes_max = 64;
 struct Tile {
-    int rows = 0, row_bytes = 0;  // none: not configured
+    int rows = 0, row_bytes = 0;  // 0: not configured
     std::uint8_t data[rows_max][row_bytes_max] = {};
 };
 thread_local Tile tiles[num_tiles];
@@ -58,7 +58,7 @@ void store(int from, void* memory, std::size_t stride) {
                     static_cast<std::size_t>(tile.row_bytes));
 }
 
-// sum[m][n] += x[m][4 k + i] w[k][4 n + i]; x signed, w of Weight.
+// Computes sum[m][n] += x[m][4 k + i] w[k][4 n + i]; x is signed, w has the type Weight.
 template <class Weight>
 void dot(int sum, int x, int w) {
     Tile& c = configured(sum);
@@ -94,7 +94,7 @@ void dot(int sum, int x, int w) {
 #define _tile_stored moex::test::store
 #define _tile_dpbssd moex::test::dot<std::int8_t>
 #define _tile_dpbsud moex::test::dot<std::uint8_t>
-// Both stand for what the program itself has; nothing is tried, tiles are always faster.
+// Both names replace those of the program; no trial is run, tiles are always faster.
 #define integer_amx integer_amx_over_loops
 #define integer_amx_supported integer_amx_over_loops_supported
 #define rows_where_faster(few, many, rows_min, dtype, group_size) \

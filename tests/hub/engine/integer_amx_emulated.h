@@ -1,5 +1,5 @@
-// The AMX path on a machine without tiles: integer_amx.cpp as it is, over tiles in plain loops. It
-// wants AVX512-VNNI beside them, as the path does, and takes tiles wherever it may.
+// The AMX path on a machine without tiles: the unchanged integer_amx.cpp, over tiles in plain
+// loops. Like the path itself it needs AVX512-VNNI, and it uses tiles wherever it may.
 #pragma once
 
 #include "hub/engine/kernels/integer.h"

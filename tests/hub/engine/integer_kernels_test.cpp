@@ -1,5 +1,5 @@
-// Integer products: every instruction set gives the bits of the portable path, and these are
-// what the formula says. To run on a machine that has more of them:
+// Integer products: every instruction set gives the bits of the portable path, and these bits
+// follow the formula. To run on a machine that has more instruction sets:
 //   engine_test --gtest_filter='IntegerKernels*'
 #include "hub/engine/kernels/integer.h"
 
@@ -23,7 +23,7 @@ namespace {
 
 using test::random_floats;
 
-// A random matrix in panels, and what its codes stand for: [num_out, num_in] f32.
+// A random matrix in panels, and the values of its codes: [num_out, num_in] f32.
 struct Weights {
     AlignedBuffer memory;
     PackedMatrix packed;
@@ -54,7 +54,7 @@ Weights int4_weights(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t 
     return out;
 }
 
-// Of 8 bits, or of 6 where a group size is given.
+// Makes weights of 8 bits, or of 6 bits if a group size is given.
 Weights rounded_weights(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t group_size = 0) {
     const bool is_int6 = group_size != 0;
     Weights out{{},
@@ -64,7 +64,7 @@ Weights rounded_weights(std::uint32_t num_out, std::uint32_t num_in, std::uint32
     out.memory = AlignedBuffer(out.packed.size_bytes());
     out.packed.data = out.memory.data();
     out.dequantized = random_floats(std::size_t{num_out} * num_in, num_out + num_in);
-    // The largest codes of both signs side by side, where 16 bits would overflow first.
+    // The largest codes of both signs are adjacent, where 16 bits would overflow first.
     for (std::uint32_t k = 0; k < std::min(num_in, 32u); ++k) out.dequantized[k] = k % 3 ? 4 : -4;
     const auto pack = [&](const WeightMatrix& from) {
         if (is_int6)
@@ -93,7 +93,8 @@ std::vector<float> product(const IntegerPath& path, const PackedMatrix& weights,
     return out;
 }
 
-// `path` against the portable one: all rows together, each alone, and picked by an index.
+// Compares `path` with the portable path: all rows together, each row alone, and rows picked by an
+// index.
 void expect_same_bits(const IntegerPath& path, const Weights& weights, std::uint32_t num_rows) {
     const PackedMatrix& packed = weights.packed;
     auto x = random_floats(std::size_t{num_rows} * packed.num_in, num_rows + 5);
@@ -120,7 +121,7 @@ void expect_same_bits(const IntegerPath& path, const Weights& weights, std::uint
     EXPECT_TRUE(same(rows, false)) << where() << ", by index";
 }
 
-// Every dtype and group size, panels whole and in part.
+// Runs every dtype and group size, with whole and partial panels.
 void expect_same_bits(const IntegerPath& path, std::uint32_t rows_max) {
     std::vector<Weights> shapes;
     for (const std::uint32_t group_size : {32u, 64u, 128u})
@@ -130,7 +131,7 @@ void expect_same_bits(const IntegerPath& path, std::uint32_t rows_max) {
     for (const std::uint32_t group_size : {32u, 64u, 128u})
         for (const std::uint32_t num_in : {8u, 96u, 3 * group_size})
             shapes.push_back(rounded_weights(num_in == 96 ? 1 : 33, num_in, group_size));
-    // Panels in threes, in twos and one left over; the last whole and in part.
+    // Panels in threes, in twos and one left over; the last one whole and partial.
     for (const std::uint32_t num_out : {72u, 96u, 109u}) {
         shapes.push_back(int4_weights(num_out, 128, 64));
         shapes.push_back(rounded_weights(num_out, 128));
@@ -142,7 +143,7 @@ void expect_same_bits(const IntegerPath& path, std::uint32_t rows_max) {
             expect_same_bits(path, weights, num_rows);
 }
 
-// One test per path, so that what a machine lacks is seen as skipped.
+// One test per path, so that a path that the machine lacks is reported as skipped.
 class IntegerKernelsTest : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(IntegerKernelsTest, APathGivesTheBitsOfThePortableOne) {
@@ -153,7 +154,7 @@ TEST_P(IntegerKernelsTest, APathGivesTheBitsOfThePortableOne) {
 }
 
 #if defined(__x86_64__)
-// The code of the AMX path where no machine has tiles: what it loads, adds and stores.
+// Tests the code of the AMX path on machines without tiles: its loads, sums and stores.
 TEST(IntegerAmxTest, OverTilesInPlainLoopsItGivesTheBitsOfThePortableOne) {
     if (!integer_avx512_vnni_supported())
         GTEST_SKIP() << "SKIPPED: beside its tiles the path takes AVX512-VNNI";
@@ -193,7 +194,7 @@ TEST(IntegerKernelsTest, ThePortablePathIsTheProductOfWhatTheCodesStandFor) {
                 of_codes.push_back(coded);
                 of_floats.push_back(plain);
             }
-        // Weights of 4 bits are what they were; of 8 and 6 bits they are rounded once more.
+        // Weights of 4 bits keep their values; weights of 8 and 6 bits are rounded once more.
         const bool is_int6 = packed.dtype == PackedDtype::int6;
         EXPECT_LE(normalized_rms_error(mine, of_codes), packed.dtype == PackedDtype::int4 ? 1e-6
                                                         : is_int6                         ? 3e-2
@@ -250,13 +251,14 @@ TEST(IntegerKernelsTest, OtherWeightsRoundedToFourBitsAreNear) {
         double difference = 0, size = 0;
         for (std::uint32_t n = 0; n < num_out; ++n) {
             difference += std::pow(mine[n] - wanted[n], 2);
-            size += std::pow(scale, 2) * num_in;  // what a product of these is by chance
+            // the typical size of a random product of these values
+            size += std::pow(scale, 2) * num_in;
         }
         EXPECT_LE(std::sqrt(difference), 0.12 * std::sqrt(size)) << scale << " " << shift;
     }
 }
 
-// Experts of a round side by side, in whatever order their rows stand.
+// Experts of a round side by side, with rows in any order.
 TEST(IntegerKernelsTest, AnExpertGivesTheBitsOfItsTwinInPlainLoops) {
     constexpr std::uint32_t hidden = 128, inner = 64, group_size = 32, num_rows = 6;
     std::vector<Weights> up, down;
@@ -314,8 +316,8 @@ TEST(IntegerRowTrialTest, ManyRowsBeginWhereTheirWayIsNeverSlowerAgain) {
     EXPECT_EQ(rows_where_faster(Trials{{5, 2, 3}, {8, 3, 2}, {16, 6, 9}}), rows_never);
 }
 
-// A product beside itself: nobody is faster but by chance. The trial ends and says a number of rows
-// that it may.
+// The product is compared with itself, so neither is faster except by chance. The trial ends and
+// returns an allowed number of rows.
 TEST(IntegerRowTrialTest, EveryDtypeAndGroupIsTried) {
     for (const PackedDtype dtype : {PackedDtype::int8, PackedDtype::int6, PackedDtype::int4})
         for (const std::uint32_t group_size : {32u, 64u, 128u}) {

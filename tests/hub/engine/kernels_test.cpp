@@ -1,5 +1,5 @@
-// Fast paths against their plain twins, at odd sizes and every
-// group size; and rows that do not feel their neighbours.
+// Fast paths compared with their plain twins, at odd sizes and every group size; and rows that do
+// not depend on their neighbours.
 #include "hub/engine/kernels.h"
 
 #include <bit>
@@ -23,7 +23,7 @@ double rms_error(std::span<const float> mine, std::span<const float> wanted) {
     return normalized_rms_error(mine, exact);
 }
 
-// A few outputs alone may be sums that cancel; over many the error is that of f32.
+// The sums of a few outputs may cancel; over many outputs the error is that of f32.
 double tolerance(std::size_t num_values) { return num_values >= 64 ? 1e-6 : 1e-5; }
 
 std::vector<bfloat16> to_bf16(std::span<const float> values) {
@@ -166,7 +166,7 @@ struct Attention {
     KvCache::Sequence sequence;
     std::vector<float> k, v, q;
     AttentionShape shape;
-    std::size_t kv_floats, q_floats;  // of a row
+    std::size_t kv_floats, q_floats;  // per row
 
     explicit Attention(std::uint32_t head_dim, std::uint32_t tokens = 39,
                        KvDtype dtype = KvDtype::f32)
@@ -174,7 +174,7 @@ struct Attention {
           config([&] {
               ModelConfig tiny = test::tiny_config();
               tiny.head_dim = head_dim;
-              tiny.num_heads = 6;  // three for each kv head
+              tiny.num_heads = 6;  // three per kv head
               return tiny;
           }()),
           cache(config, {4, tokens / 4 + 1, dtype}),
@@ -189,11 +189,12 @@ struct Attention {
         for (std::uint32_t t = 0; t < num_tokens; ++t) {
             sequence.store(1, t, std::span(k).subspan(t * kv_floats, kv_floats),
                            std::span(v).subspan(t * kv_floats, kv_floats));
-            std::ranges::copy(sequence.k(1, t), k.begin() + t * kv_floats);  // as they are read
+            // as the cache returns them
+            std::ranges::copy(sequence.k(1, t), k.begin() + t * kv_floats);
             std::ranges::copy(sequence.v(1, t), v.begin() + t * kv_floats);
         }
     }
-    // Rows at [first, first + count).
+    // Computes the rows at [first, first + count).
     std::vector<float> rows(std::uint32_t kv_head, std::uint32_t first, std::uint32_t count) const {
         std::vector<float> out(count * q_floats);
         attend({out.data(), q_floats}, task(kv_head, first, count), shape);
@@ -206,7 +207,7 @@ struct Attention {
                 .kv_head = kv_head,
                 .first_position = first};
     }
-    // One row in the obvious way.
+    // Computes one row with the plain twin.
     std::vector<float> twin(std::uint32_t kv_head, std::uint32_t position) const {
         const std::uint32_t head_dim = shape.head_dim;
         std::vector<float> out(q_floats);
@@ -235,7 +236,7 @@ TEST(KernelsTest, AContextOfSeveralBlocksEqualsItsTwinHoweverItIsSplit) {
     constexpr std::uint32_t num_tokens = 2 * attend_block_tokens + 77;
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8}) {
         const Attention attention(36, num_tokens, dtype);
-        // The second pair of rows stands on both sides of a block's end.
+        // The second pair has rows on both sides of a block's end.
         for (const auto& [first, count] :
              {std::pair{num_tokens - 9, 9u}, std::pair{attend_block_tokens - 2, 5u}}) {
             const auto together = attention.rows(1, first, count);
@@ -276,7 +277,7 @@ TEST(KernelsTest, KeysAndValuesOfFewerBitsAreNearAndTellWhatIsNotFinite) {
             };
             const auto read = there_and_back(values);
             EXPECT_LE(rms_error(read, values), error_max) << kv_dtype_name(dtype) << head_dim;
-            // The plain twin of what reads them.
+            // Compare with the plain twin of the load.
             for (std::size_t i = 0; i < head_dim; ++i) {
                 if (dtype == KvDtype::f16)
                     EXPECT_EQ(read[i], half_to_float(float_to_half(values[i])));
@@ -297,7 +298,7 @@ TEST(KernelsTest, KeysAndValuesOfFewerBitsAreNearAndTellWhatIsNotFinite) {
     }
 }
 
-// Few queries read rows of fewer bits as they lie, many read them widened.
+// A few queries read rows of fewer bits directly, many queries read them widened.
 TEST(KernelsTest, RowsThatAttendTogetherHaveTheBitsOfRowsAlone) {
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8})
         for (const std::uint32_t head_dim : {20u, 64u}) {

@@ -1,5 +1,5 @@
-// Pages shared between sequences: whoever takes one over reads what its tokens say, under any
-// history of appending, offering, rolling back, forgetting and running out of room.
+// Pages shared between sequences: a sequence that takes over a page reads the values of its tokens,
+// under any history of appending, publishing, rolling back, forgetting and running out of room.
 #include <algorithm>
 #include <vector>
 
@@ -18,7 +18,8 @@ ModelConfig prefix_config() {
     return config;
 }
 
-// What the keys of a position hold: it follows from all tokens up to there, as in a model.
+// Returns the value that a position's keys store: it follows from all tokens up to this position,
+// as in a model.
 float value_of(std::span<const TokenId> tokens) {
     std::uint32_t value = 17;
     for (const TokenId id : tokens) value = (value * 31 + id) % 65521;
@@ -31,7 +32,7 @@ struct Talk {
     std::vector<TokenId> tokens;
     std::vector<std::vector<std::uint64_t>> workers;
 
-    // Computes what the cache lacks of `tokens`. False: no room.
+    // Computes the `tokens` that the cache lacks. Returns false if there is no room.
     bool compute(std::uint64_t worker = 1) {
         kv.adopt(tokens, [&](const auto& who) { workers.push_back(who); });
         if (!kv.reserve(static_cast<std::uint32_t>(tokens.size()))) return false;
@@ -80,7 +81,7 @@ TEST(KvPrefixTest, EverySequenceReadsItsOwnTokensUnderAnyHistory) {
             const auto size = static_cast<std::uint32_t>(talk.tokens.size());
             switch (*rc::gen::inRange(0, 6)) {
                 case 0:
-                case 1: {  // few different tokens, so that beginnings are often alike
+                case 1: {  // few different tokens, so that prefixes are often equal
                     const std::vector<TokenId> before = talk.tokens;
                     for (int more = *rc::gen::inRange(1, 6); more > 0; --more)
                         talk.tokens.push_back(*rc::gen::inRange<TokenId>(0, 2));
@@ -115,7 +116,7 @@ TEST(KvPrefixTest, TheFullPagesOfACommonBeginningAreTakenOver) {
     EXPECT_EQ(second.kv.num_tokens(), 4u);
     foreign.kv.adopt(first.tokens);
     EXPECT_EQ(foreign.kv.num_tokens(), 0u);
-    EXPECT_EQ(cache.pages_free(), 5u);  // one page is held twice
+    EXPECT_EQ(cache.pages_free(), 5u);  // two sequences hold one page
 
     first.roll_back(0);
     EXPECT_EQ(cache.pages_cached(), 1u);
@@ -139,10 +140,10 @@ TEST(KvPrefixTest, WhatWasUsedLastStaysWhereRoomIsShort) {
     say(a);
     say(b);
     EXPECT_EQ(cache.pages_cached(), 4u);
-    EXPECT_EQ(known(a), 8u);  // and is the last used now
+    EXPECT_EQ(known(a), 8u);  // and this lookup is now the last use
     say(c);
     EXPECT_EQ(known(a), 8u);
-    EXPECT_EQ(known(b), 4u);  // its end went, its beginning is of use to others
+    EXPECT_EQ(known(b), 4u);  // its end was evicted, its prefix is shared
     EXPECT_EQ(known(c), 4u);
 }
 
@@ -164,7 +165,8 @@ TEST(KvPrefixTest, PagesOfAForgottenWorkerAreNotTakenOver) {
     EXPECT_EQ(cache.pages_cached(), 0u);
     EXPECT_TRUE(running.is_whole());
 
-    // Nor what lies behind: it was computed from theirs.
+    // The following pages are not taken over either: they were computed from those of the forgotten
+    // worker.
     running.tokens.insert(running.tokens.end(), {6, 6, 6, 6});
     ASSERT_TRUE(running.compute(1));
     running.kv.publish(running.tokens, running.workers);

@@ -11,7 +11,7 @@
 namespace moex {
 namespace {
 
-// A package of each way to hold experts.
+// A package for each dtype of experts.
 class LocalExpertsTest : public testing::TestWithParam<ExpertDtype> {
   protected:
     LocalExpertsTest() : folder_("local-experts") {
@@ -25,7 +25,7 @@ class LocalExpertsTest : public testing::TestWithParam<ExpertDtype> {
         if (!opened.ok()) throw std::runtime_error(opened.error().message);
         package_ = std::move(opened).value();
     }
-    // One expert over one row, in double.
+    // Computes one expert over one row, in double.
     std::vector<double> exact(std::uint32_t layer, std::uint32_t expert,
                               std::span<const float> x) const {
         const auto view = view_expert_blob(*package_->blob(layer, expert), package_->expert_shape(),
@@ -71,7 +71,7 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
     std::vector<float> weights;
     for (std::uint32_t token = 0; token < num_tokens; ++token)
         for (std::uint32_t i = 0; i < top_k; ++i) {
-            // not ascending within a row
+            // The ids do not ascend within a row.
             ids.push_back(static_cast<std::uint16_t>((token * 3 + (1 - i) * 5) % 8));
             weights.push_back(0.3f + 0.1f * static_cast<float>(i));
         }
@@ -108,8 +108,8 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
                 EXPECT_LE(normalized_rms_error(mine, wanted), 1e-6);
                 continue;
             }
-            // What compute() gives for rounded rows and gates,
-            // added in ascending expert order: the same bits.
+            // The results of compute() for rounded rows and gates, added in ascending expert order,
+            // have the same bits.
             round_rows(Dtype::f16, row, hidden);
             std::vector<float> sum(hidden, 0.0f), one(hidden);
             std::vector<std::uint32_t> order{0, 1};
@@ -125,8 +125,8 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
     }
 }
 
-// f16 ends at 65504. A row beyond it goes over the wire as bf16, and so do its answers; the local
-// backend made infinities of the row, and f16 of the answers.
+// f16 ends at 65504. A row with larger values is sent as bf16, and so are its answers. The local
+// backend once turned such a row into infinities, and its answers into f16.
 TEST_P(LocalExpertsTest, RowsBeyondF16AreRoundedAsTheWireDoes) {
     const std::uint32_t hidden = package_->config().hidden_size;
     LocalExperts experts(package_, test::compute_threads(),
@@ -169,7 +169,7 @@ TEST_P(LocalExpertsTest, RowsBeyondF16AreRoundedAsTheWireDoes) {
     for (const float value : both) EXPECT_TRUE(std::isfinite(value));
 }
 
-// Integer arithmetic answers rounds, of INT4 experts; a single expert is always computed exactly.
+// Integer arithmetic answers rounds of INT4 experts; a single expert is always computed exactly.
 TEST_P(LocalExpertsTest, Int8RoundsAreNearExactOnesAndComputeStaysExact) {
     const std::uint32_t hidden = package_->config().hidden_size, num_tokens = 21;
     const auto x = test::random_floats(std::size_t{num_tokens} * hidden, 8);
@@ -218,7 +218,8 @@ TEST_P(LocalExpertsTest, Int8RoundsAreNearExactOnesAndComputeStaysExact) {
     EXPECT_EQ(a, b);
 }
 
-// Megabytes of mapped blobs were counted twice: as pages of their files and as panels.
+// Counts resident pages of blobs: their memory was once used twice, as pages of their files and as
+// panels.
 double resident_blob_kb(const std::filesystem::path& folder) {
     std::ifstream maps("/proc/self/smaps");
     double sum = 0;
@@ -259,7 +260,7 @@ TEST_P(LocalExpertsTest, ExpertsPackedAheadGiveTheSameBitsAndLeaveTheirFilesPage
     LocalExperts ahead(package_, test::compute_threads(), {}, Arithmetic::int8);
     std::promise<void> packed;
     ahead.pack_in_background([&] { packed.set_value(); });
-    // Beside it, and the last layer first.
+    // Rounds run beside the packing, the last layer first.
     EXPECT_EQ(round(ahead, 3), wanted[2]);
     EXPECT_EQ(round(ahead, 0), wanted[0]);
     if (GetParam() != ExpertDtype::int4) return;
@@ -274,7 +275,7 @@ TEST_P(LocalExpertsTest, ExpertsPackedAheadGiveTheSameBitsAndLeaveTheirFilesPage
     ASSERT_TRUE(ahead.compute(2, 5, std::span(x).first(hidden), {weights.data(), 1}, y).ok());
     EXPECT_GT(resident_blob_kb(package_->directory()), 0);
 
-    // One that ends early does not wait for all.
+    // An object that is destroyed early does not wait until all experts are packed.
     LocalExperts brief(package_, test::compute_threads(), {}, Arithmetic::int8);
     brief.pack_in_background();
 }

@@ -1,4 +1,4 @@
-// Into how many micro-batches steps are cut, against machines whose times are given: no clock.
+// The number of micro-batches, chosen against machines with given times: no clock.
 #include "hub/engine/micro_batches.h"
 
 #include <algorithm>
@@ -9,14 +9,14 @@
 namespace moex {
 namespace {
 
-// How long a step of so many rows takes in so many micro-batches, and how much of that an uncut one
-// waits.
+// A machine for the test: the time of a step with `rows` rows in `number` micro-batches, and the
+// share of an uncut step that it waits.
 struct SteppedMachine {
     std::function<double(std::uint32_t rows, std::uint32_t number)> step_ms;
     double waited_share = 0.6;
 };
-// A layer takes `own_ms` a row in hub and worker and `fixed_ms` for each micro-batch; the line is
-// `line_ms` long, and what the others compute meanwhile hides it.
+// A layer takes `own_ms` a row in hub and worker, and `fixed_ms` for each micro-batch. The link has
+// a latency of `line_ms`, which the computation of other micro-batches hides.
 SteppedMachine pipelined(double own_ms, double fixed_ms, double line_ms) {
     return {[=](std::uint32_t rows, std::uint32_t number) {
         const double all = rows * own_ms + number * fixed_ms;
@@ -28,8 +28,8 @@ Duration millis(double value) {
 }
 
 struct Steps {
-    std::uint32_t last = 0;     // how the last step was cut
-    std::uint32_t num_cut = 0;  // steps in two or more
+    std::uint32_t last = 0;     // number of micro-batches in the last step
+    std::uint32_t num_cut = 0;  // steps cut into two or more
     double took_ms = 0;
 };
 Steps play(MicroBatches& micro_batches, const SteppedMachine& machine, const StepShape& shape,
@@ -57,7 +57,8 @@ TEST(MicroBatchesTest, ALongLineIsHiddenWithinTenSteps) {
 
 TEST(MicroBatchesTest, WithoutALineTrialsCostLessThanOnePercent) {
     MicroBatches micro_batches(2, 0);
-    const SteppedMachine near = pipelined(0.05, 0.8, 0);  // cut in two it takes half as long again
+    // two micro-batches take half as long again
+    const SteppedMachine near = pipelined(0.05, 0.8, 0);
     const Steps all = play(micro_batches, near, {.decode_rows = 16}, 1000);
     EXPECT_EQ(micro_batches.choose({.decode_rows = 16}), 1u);
     EXPECT_GE(all.num_cut, 3u);
@@ -76,14 +77,15 @@ TEST(MicroBatchesTest, AsManyAreTakenAsPay) {
     MicroBatches four(4, 0), three(3, 0), shallow(4, 0);
     EXPECT_EQ(play(four, pipelined(0.05, 0.1, 4), shape, 400).last, 4u);
     EXPECT_EQ(play(three, pipelined(0.05, 0.1, 4), shape, 400).last, 3u);
-    // Two hide the line, a third costs more than it saves.
+    // Two micro-batches hide the latency; a third costs more than it saves.
     const SteppedMachine short_line = pipelined(0.05, 0.3, 1.4);
     EXPECT_LT(short_line.step_ms(64, 2), short_line.step_ms(64, 1));
     EXPECT_LT(short_line.step_ms(64, 2), short_line.step_ms(64, 3));
     EXPECT_EQ(play(shallow, short_line, shape, 400).last, 2u);
 }
 
-// What two to four take of what one does, as measured behind 2 ms: a third saves 2 %, a fourth 5.
+// Measured shares of the uncut time for one to four micro-batches over a link of 2 ms: a third
+// saves 2 %, a fourth 5.
 TEST(MicroBatchesTest, OneThatSavesTooLittleIsAStepOnTheWay) {
     const StepShape shape{.decode_rows = 16};
     const double shares[] = {1, 0.9, 0.885, 0.855};
@@ -94,7 +96,8 @@ TEST(MicroBatchesTest, OneThatSavesTooLittleIsAStepOnTheWay) {
     EXPECT_LT(play(micro_batches, machine, shape, 2000).took_ms, 1.005 * 2000 * 170 * shares[3]);
 }
 
-// What an uncut step waits says where to look first: no step in two or three was needed.
+// The waiting time of an uncut step gives the first number to try: no step with two or three was
+// needed.
 TEST(MicroBatchesTest, ALongLineIsCutIntoFourAtOnce) {
     MicroBatches micro_batches(4, 0);
     const StepShape shape{.decode_rows = 16};
@@ -105,7 +108,7 @@ TEST(MicroBatchesTest, ALongLineIsCutIntoFourAtOnce) {
     EXPECT_EQ(play(micro_batches, far, shape, 40).last, 4u);
 }
 
-// A long prompt comes seldom: two that were not cut, and two that were, decide.
+// Long prompts are rare: two uncut steps and two cut steps decide.
 TEST(MicroBatchesTest, LongStepsAreKnownAfterTwo) {
     MicroBatches micro_batches(4, 0);
     const StepShape prompt{.prompt_rows = 512};
@@ -115,7 +118,7 @@ TEST(MicroBatchesTest, LongStepsAreKnownAfterTwo) {
     EXPECT_EQ(play(micro_batches, far, prompt, 2).last, 4u);
     EXPECT_EQ(play(micro_batches, far, prompt, 40).last, 4u);
 
-    std::uint32_t step = 0;  // one that is disturbed decides nothing
+    std::uint32_t step = 0;  // a single disturbed step decides nothing
     MicroBatches disturbed(4, 0);
     const SteppedMachine stumbles{[&](std::uint32_t rows, std::uint32_t number) {
                                       return far.step_ms(rows, number) * (++step == 3 ? 10 : 1);
@@ -124,11 +127,11 @@ TEST(MicroBatchesTest, LongStepsAreKnownAfterTwo) {
     EXPECT_EQ(play(disturbed, stumbles, prompt, 5).last, 4u);
 }
 
-// Each of more than two costs more: nobody looks beyond two for long.
+// Each micro-batch after the second costs more: numbers above two are not tried for long.
 TEST(MicroBatchesTest, WithoutALineTrialsOfUpToFourCostNoMore) {
     const StepShape shape{.decode_rows = 16};
     SteppedMachine near = pipelined(0.05, 0.8, 0);
-    near.waited_share = 0.4;  // the rows' time in workers
+    near.waited_share = 0.4;  // time of the rows in workers
     MicroBatches two(2, 0), four(4, 0);
     EXPECT_EQ(play(four, near, shape, 1000).took_ms, play(two, near, shape, 1000).took_ms);
     EXPECT_EQ(four.choose(shape), 1u);
@@ -156,7 +159,8 @@ TEST(MicroBatchesTest, AHiccupDecidesNothing) {
     EXPECT_GE(play(micro_batches, stumbles, shape, 1000).num_cut, 980u);
 }
 
-// Prompts are long steps beside short ones, and what pays for these need not for those.
+// Steps of prompts are long and decode steps are short. A number that pays for one kind need not
+// pay for the other.
 TEST(MicroBatchesTest, PromptsAndSizesLearnApart) {
     MicroBatches micro_batches(2, 0);
     const SteppedMachine far = pipelined(0.05, 0.1, 3), near = pipelined(0.05, 0.5, 0);
@@ -177,7 +181,7 @@ TEST(MicroBatchesTest, ASizeThatIsNewBeginsAsItsNeighbour) {
     EXPECT_EQ(micro_batches.choose({.decode_rows = 9}), 2u);
     EXPECT_EQ(micro_batches.choose({.decode_rows = 100}), 1u);
     EXPECT_EQ(micro_batches.choose({.prompt_rows = 40}), 1u);
-    const SteppedMachine costly = pipelined(0.05, 2, 0);  // for more rows it does not pay
+    const SteppedMachine costly = pipelined(0.05, 2, 0);  // too expensive for more rows
     (void)play(micro_batches, costly, {.decode_rows = 40}, 10);
     EXPECT_EQ(micro_batches.choose({.decode_rows = 40}), 1u);
     EXPECT_EQ(micro_batches.choose({.decode_rows = 16}), 2u);

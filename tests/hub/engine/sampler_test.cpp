@@ -14,14 +14,15 @@
 namespace moex {
 namespace {
 
-// Draws `count` tokens from fixed logits and returns how often each came.
+// Draws `count` tokens from fixed logits and returns how often each was drawn.
 std::vector<int> draw_many(const std::vector<float>& logits, SamplingOptions options, int count) {
     Sampler sampler(std::move(options), {});
     std::vector<int> seen(logits.size(), 0);
     for (int i = 0; i < count; ++i) ++seen[sampler.choose(logits)];
     return seen;
 }
-// Pearson's statistic against the wanted distribution; tokens of probability 0 must not occur.
+// Returns Pearson's statistic against the expected distribution; tokens of probability 0 must not
+// occur.
 double chi_square(const std::vector<int>& seen, const std::vector<double>& wanted, int count) {
     double sum = 0;
     for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -47,7 +48,7 @@ std::vector<float> logs(const std::vector<double>& probabilities) {
 }
 
 constexpr int draws = 20000;
-// 6 degrees of freedom, the largest here; fixed seeds make the outcome a fact
+// 6 degrees of freedom, the largest here; with fixed seeds the outcome never changes.
 constexpr double chi_square_99_9 = 22.46;
 const std::vector<double> base{0.30, 0.05, 0.20, 0.10, 0.25, 0.07, 0.03};
 
@@ -74,11 +75,12 @@ TEST(SamplerTest, SameSeedSameTokens) {
     };
     EXPECT_EQ(run(1), run(1));
     EXPECT_NE(run(1), run(2));
-    // The generator's own first tokens, so that a change of it does not pass unseen.
+    // The generator's own first tokens, so that a change of the generator is detected.
     EXPECT_EQ(draw_many(logs(base), {.seed = 42}, 100), draw_many(logs(base), {.seed = 42}, 100));
 }
 
-// A device that finds the likeliest tokens itself gives these, and what all logits add up to.
+// Simulates a device that finds the likeliest tokens itself: it returns these and the logarithm of
+// the sum over all logits.
 LikeliestTokens likeliest_of(std::span<const float> logits, std::size_t count) {
     std::vector<TokenLogit> tokens;
     for (TokenId id = 0; id < logits.size(); ++id) tokens.push_back({id, logits[id]});
@@ -138,12 +140,12 @@ TEST(SamplerTest, TopKTopPAndMinPCutTheTail) {
                          normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws),
               chi_square_99_9);
 
-    // 0.30 + 0.25 < 0.7 <= 0.30 + 0.25 + 0.20: the fewest that reach it.
+    // 0.30 + 0.25 < 0.7 <= 0.30 + 0.25 + 0.20: the fewest tokens that reach the share.
     EXPECT_LT(chi_square(draw_many(logs(base), {.top_p = 0.7, .seed = 6}, draws),
                          normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws),
               chi_square_99_9);
 
-    // At least 0.2 of the largest, 0.06.
+    // At least 0.2 of the largest probability, 0.06.
     EXPECT_LT(chi_square(draw_many(logs(base), {.min_p = 0.2, .seed = 7}, draws),
                          normalized({0.30, 0, 0.20, 0.10, 0.25, 0.07, 0}), draws),
               chi_square_99_9);
@@ -152,7 +154,7 @@ TEST(SamplerTest, TopKTopPAndMinPCutTheTail) {
     EXPECT_EQ(seen[0], 100);  // one token is always left
 }
 
-// More candidates than are sorted at first: the same tokens are kept as by a sort of them all.
+// There are more candidates than are sorted at first: the kept tokens equal those of a full sort.
 TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewestThatReachIt) {
     constexpr std::size_t vocab_size = 5000, likely = 600;
     constexpr double top_p = 0.9;
@@ -185,7 +187,8 @@ TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
     {  // positive divided, negative multiplied, for prompt and output alike
         const std::vector<TokenId> prompt{0, 0};
         Sampler sampler({.temperature = 0, .repetition_penalty = 1.1}, prompt);
-        EXPECT_EQ(sampler.choose(logits), 1u);  // 2.0 / 1.1 < 1.9, once however often it came
+        // 2.0 / 1.1 < 1.9, divided once however often the token occurred
+        EXPECT_EQ(sampler.choose(logits), 1u);
         sampler.accept(1);
         EXPECT_EQ(sampler.choose(logits), 0u);  // 1.9 / 1.1 < 2.0 / 1.1
         Sampler negative({.temperature = 0, .repetition_penalty = 1.2}, std::vector<TokenId>{0});
@@ -226,7 +229,7 @@ TEST(SamplerTest, LogprobsAreTheModelsOwn) {
     EXPECT_EQ(sample(sampler, logs(base), 100).top.size(), base.size());
 }
 
-// Allows what it is told to, and remembers what it was asked.
+// Allows a fixed set of tokens, and records the arguments of its calls.
 class FixedMask : public TokenMask {
   public:
     explicit FixedMask(std::uint64_t bits) : bits_{bits} {}

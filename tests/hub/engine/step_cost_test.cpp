@@ -1,4 +1,4 @@
-// How a chunk is cut, against machines whose costs are given: no clock, counts and sizes only.
+// The length of chunks, against machines with given costs: no clock, only counts and sizes.
 #include "hub/engine/step_cost.h"
 
 #include <algorithm>
@@ -21,7 +21,8 @@ Duration ms(double value) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(value));
 }
 
-// A prompt of `length` tokens beside `decode_rows`: the rows of each step that had some.
+// Runs a prompt of `length` tokens beside `decode_rows` decode rows. Returns the prompt rows of
+// each step that had some.
 std::vector<std::uint32_t> run(StepCost& cost, const Machine& machine, std::uint32_t length,
                                std::uint32_t decode_rows, std::vector<double>& step_ms) {
     std::vector<std::uint32_t> chunks;
@@ -51,13 +52,14 @@ std::vector<std::uint32_t> run(StepCost& cost, const Machine& machine, std::uint
 
 TEST(StepCostTest, AChunkIsCutToAboutTwiceADecodeStep) {
     const std::vector<Machine> machines{
-        // 4 rows a decode step; a hundred; where attention soon costs more than the rest
+        // In the time of a decode step 4 rows fit; a hundred rows fit; attention soon costs more
+        // than the rest.
         {24, [](auto rows, auto) { return 6.0 * rows; }},
         {100, [](auto rows, auto) { return 1.0 * rows; }},
         {24, [](auto rows, auto at) { return rows * (0.5 + (at + rows / 2.0) / 400.0); }},
-        // the first rows are dear: each meets experts that no row has met
+        // The first rows are expensive: each loads experts that no row has used before.
         {24, [](auto rows, auto) { return 6.0 * std::pow(rows, 0.6); }},
-        // a chunk's rows read the cache together
+        // The rows of a chunk read the cache together.
         {24, [](auto rows, auto at) { return 4 + 1.0 * rows + at / 400.0 + rows * at / 2000.0; }}};
 
     for (std::size_t i = 0; i < machines.size(); ++i) {
@@ -67,7 +69,7 @@ TEST(StepCostTest, AChunkIsCutToAboutTwiceADecodeStep) {
 
         const std::size_t learned = 10;
         ASSERT_GT(chunks.size(), 2 * learned) << i;
-        std::size_t longer = 0;  // one row more, to see what it costs
+        std::size_t longer = 0;  // one row more, to measure its cost
         for (std::size_t step = learned; step < chunks.size(); ++step) {
             EXPECT_LE(step_ms[step], 1.5 * stretch * machines[i].plain_ms)
                 << "machine " << i << ", step " << step << ", rows " << chunks[step];
@@ -75,7 +77,7 @@ TEST(StepCostTest, AChunkIsCutToAboutTwiceADecodeStep) {
         }
         EXPECT_LE(longer, chunks.size() / 32) << "machine " << i;
 
-        // And not much less: what a chunk may cost is used.
+        // Chunks are not much shorter either: they use the time that they may take.
         double sum = 0;
         for (std::size_t step = learned; step + 1 < chunks.size(); ++step) sum += step_ms[step];
         EXPECT_GE(sum / static_cast<double>(chunks.size() - 1 - learned),
@@ -86,7 +88,7 @@ TEST(StepCostTest, AChunkIsCutToAboutTwiceADecodeStep) {
 
 TEST(StepCostTest, ChunksBeginSmallAndGrowNoFasterThanTwofold) {
     StepCost cost(stretch);
-    const Machine remote{1000, [](auto rows, auto) { return 0.1 * rows; }};  // a far swarm
+    const Machine remote{1000, [](auto rows, auto) { return 0.1 * rows; }};  // a remote swarm
     std::vector<double> step_ms;
     const auto chunks = run(cost, remote, 2000, 3, step_ms);
     ASSERT_GE(chunks.size(), 4u);
@@ -94,7 +96,7 @@ TEST(StepCostTest, ChunksBeginSmallAndGrowNoFasterThanTwofold) {
     for (std::size_t i = 1; i < chunks.size(); ++i) EXPECT_LE(chunks[i], 2 * chunks[i - 1]);
     EXPECT_LE(chunks.size(), 12u);
 
-    // What was learned stays: the next prompt begins where this one ended.
+    // The learned costs stay: the next prompt begins where this one ended.
     EXPECT_GE(run(cost, remote, 2000, 3, step_ms).front(), 512u);
 }
 
@@ -113,7 +115,7 @@ TEST(StepCostTest, AnUnknownNumberOfDecodeRowsIsMeasuredOnceAndThenNowAndThen) {
     EXPECT_FALSE(cost.wants_plain_step(2));
 }
 
-// Each of 64 users who came at once cost the others a step without a prompt.
+// Regression: each of 64 simultaneous users cost the others a step without a prompt.
 TEST(StepCostTest, ANumberOfDecodeRowsNearAMeasuredOneIsEstimated) {
     StepCost cost(stretch);
     std::vector<std::uint32_t> measured;
@@ -131,7 +133,7 @@ TEST(StepCostTest, ANumberOfDecodeRowsNearAMeasuredOneIsEstimated) {
     EXPECT_FALSE(cost.wants_plain_step(126));
     EXPECT_TRUE(cost.wants_plain_step(127));
     cost.record({.decode_rows = 300}, 100ms);
-    EXPECT_EQ(cost.prompt_time(150, 1), 75ms);  // of a larger one alone: more than half
+    EXPECT_EQ(cost.prompt_time(150, 1), 75ms);  // from the larger one only: more than half
 }
 
 TEST(StepCostTest, PromptsThatWaitInACrowdGetMoreOfTheTime) {
@@ -143,7 +145,7 @@ TEST(StepCostTest, PromptsThatWaitInACrowdGetMoreOfTheTime) {
     EXPECT_EQ(cost.prompt_time(4, 8), 30ms);
     EXPECT_EQ(cost.prompt_time(4, 60), 30ms);
 
-    // A step that was meant to last longer has kept its time, and the next may take more rows.
+    // A step that was allowed to last longer has kept its time, so the next may take more rows.
     const auto rows_after = [](std::uint32_t num_prompts) {
         StepCost one(stretch);
         one.record({.decode_rows = 4}, 20ms);
@@ -154,8 +156,8 @@ TEST(StepCostTest, PromptsThatWaitInACrowdGetMoreOfTheTime) {
     EXPECT_EQ(rows_after(9), 16u);
 }
 
-// After a time in which hardly a row fitted, chunks stayed at one row: each was taken to cost what
-// the first one does.
+// Regression: after a time in which hardly a row fitted, chunks stayed at one row, because each row
+// was assumed to cost as much as the first.
 TEST(StepCostTest, ChunksOfOneRowGrowWhenTheNextOnesAreCheap) {
     StepCost cost(stretch);
     double slower = 3;
@@ -170,7 +172,7 @@ TEST(StepCostTest, ChunksOfOneRowGrowWhenTheNextOnesAreCheap) {
     EXPECT_EQ(chunks[chunks.size() - 2], 5u);  // (24 - 14) / 2
 }
 
-// The first row alone costs more than there is time for; 60 more cost hardly anything.
+// The first row alone costs more than the available time; 60 more rows cost hardly anything.
 TEST(StepCostTest, RowsComeAlongWhereTheFirstOneIsTheDearOne) {
     StepCost cost(stretch);
     std::vector<double> step_ms;
@@ -181,7 +183,8 @@ TEST(StepCostTest, RowsComeAlongWhereTheFirstOneIsTheDearOne) {
     EXPECT_LE(*std::max_element(step_ms.begin(), step_ms.end()), 3 * 20);
 }
 
-// One row is 1.4 of a decode step, 2 rows 2.7: no chunk of 2 is tried, since no gap would be good.
+// One row is 1.4 of a decode step, 2 rows are 2.7: no chunk of 2 is tried, since every gap would be
+// too long.
 TEST(StepCostTest, NoRowMoreIsTriedWhereItMayTakeTooLong) {
     StepCost cost(stretch);
     std::vector<double> step_ms;
@@ -191,7 +194,7 @@ TEST(StepCostTest, NoRowMoreIsTriedWhereItMayTakeTooLong) {
 }
 
 TEST(StepCostTest, WhereStepsAreOftenLateChunksAreSmaller) {
-    // Every twelfth step takes so many times as long.
+    // Every twelfth step takes `late` times as long.
     const auto late_steps = [](double late, std::size_t& num_steps) {
         StepCost cost(stretch);
         std::uint32_t step = 0;
@@ -208,10 +211,10 @@ TEST(StepCostTest, WhereStepsAreOftenLateChunksAreSmaller) {
     std::size_t quiet = 0, late = 0, very_late = 0;
     EXPECT_EQ(late_steps(1.3, quiet), 0);
     EXPECT_LE(quiet, 8000u / 18);
-    // 2 x 1.8 would be 3.6 times as long: they aim at 1.67
+    // 2 x 1.8 would be 3.6 times as long: the steps aim at 1.67.
     EXPECT_LE(late_steps(1.8, late), static_cast<std::ptrdiff_t>(late / 100));
     EXPECT_GE(late, 8000u / 15);
-    // Prompts go on at half their part at least, and then it cannot be kept.
+    // Prompts keep at least half their part, and then the limit cannot be kept.
     EXPECT_GT(late_steps(4, very_late), 0);
     EXPECT_LE(very_late, 8000u / 8);
 }

@@ -1,5 +1,5 @@
-// The bench of a whole model on lavapipe: which rows it gives, and what a step makes in each
-// condition. No time is looked at.
+// The bench of a whole model on lavapipe: the rows that it reports, and the work of a step in each
+// condition. The tests check no times.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -39,8 +39,8 @@ Timed time_of(gpu::Device& device, test::PostedLoop& loop, DecoderTimingOptions 
     return timed;
 }
 
-// Counts readings that follow submissions of which none copied into the buffer that is read: in a
-// tab they would be over before the GPU is.
+// Counts readings that follow submissions which copied nothing into the buffer that is read. In a
+// tab such a reading would end before the GPU does.
 class ReadingsOfNothing : public gpu::DeviceDecorator {
   public:
     using DeviceDecorator::DeviceDecorator;

@@ -1,5 +1,5 @@
-// The whole model on a Vulkan device (lavapipe where there is no GPU): against goldens of an
-// independent implementation, and against itself however a text is cut.
+// The whole model on a Vulkan device (lavapipe where there is no GPU): compared with goldens of an
+// independent implementation, and with itself however a text is cut.
 #include "web-worker/decoder/gpu_decoder.h"
 
 #include <cmath>
@@ -60,7 +60,7 @@ class OnGpu {
         if (!decoder) throw std::runtime_error(failure);
     }
 
-    // Logits of every row, `chunk` tokens at a time.
+    // Returns the logits of every row, computed `chunk` tokens at a time.
     std::vector<float> logits(std::span<const TokenId> ids, std::size_t chunk) {
         std::vector<float> all;
         for (std::size_t first = 0; first < ids.size(); first += chunk) {
@@ -81,10 +81,10 @@ class OnGpu {
         }
         return all;
     }
-    // The greedy answer to `prompt`, and how it ended.
+    // Returns the greedy answer to `prompt`; expects that it ended with `wanted`.
     std::vector<TokenId> greedy(std::span<const TokenId> prompt, GreedyOptions options,
                                 AnswerEnd wanted, std::size_t cancel_at = 1000) {
-        options.reading_max = 1h;  // whatever this machine takes for a step
+        options.reading_max = 1h;  // independent of this machine's time for a step
         std::vector<TokenId> answer;
         bool finished = false;
         GreedyLoop* running = nullptr;
@@ -108,7 +108,8 @@ class OnGpu {
         return answer;
     }
 
-    // What a sampler draws behind `prompt`, and how it ended.
+    // Returns the tokens that a sampler draws after `prompt`; expects that the answer ended with
+    // `wanted`.
     std::vector<TokenId> sampled(std::span<const TokenId> prompt, const SamplingOptions& sampling,
                                  SampledOptions options, AnswerEnd wanted,
                                  std::size_t cancel_at = 1000) {
@@ -142,9 +143,10 @@ class OnGpu {
 };
 
 const SamplingOptions sampling_kinds[] = {
-    {.temperature = 0.8, .top_p = 0.95, .sample_top_k = 40, .seed = 7},  // by the likeliest
+    // from the likeliest tokens
+    {.temperature = 0.8, .top_p = 0.95, .sample_top_k = 40, .seed = 7},
     {.temperature = 1.5, .sample_top_k = 64, .min_p = 0.05, .seed = 8},
-    {.temperature = 1, .top_p = 0.9, .seed = 9},  // by all logits
+    {.temperature = 1, .top_p = 0.9, .seed = 9},  // from all logits
     {.temperature = 1, .sample_top_k = 100, .seed = 10},
     {.temperature = 1, .min_p = 0.1, .seed = 11},
     {.temperature = 0, .repetition_penalty = 1.3},
@@ -160,8 +162,8 @@ void expect_same_bits(std::span<const float> a, std::span<const float> b) {
     EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
 }
 
-// The largest difference of a log-probability that the golden names; greedy tokens where the
-// golden's margin is beyond `margin_min`.
+// Returns the largest difference of a log-probability that the golden contains. Expects equal
+// greedy tokens where the golden's margin is larger than `margin_min`.
 double compare_with_golden(OnGpu& model, const nlohmann::json& golden, double margin_min) {
     const std::size_t vocab_size = model.decoder->model().vocab_size;
     double worst = 0;
@@ -234,8 +236,9 @@ TEST(GpuDecoderTest, DenseModelsAgreeWithTheirGoldens) {
     }
 }
 
-// Keys and values in fewer bits: the golden knows them in f32. Codes are compared on a dense model:
-// where a router is near a tie, which way they round decides who answers, and that is the GPU's.
+// Keys and values in fewer bits, compared with goldens in f32. Codes are compared on a dense model:
+// where a router is near a tie, the direction of rounding decides which experts answer, and that
+// depends on the GPU.
 TEST(GpuDecoderTest, RoundedKeysAndValuesStayNearTheirGoldens) {
     const test::TemporaryFolder folder("gpu-tiny-kv");
     OnGpu halves(packed(source_folder / "tests/golden/qwen3-tiny", folder.path() / "moe"),
@@ -256,7 +259,7 @@ TEST(GpuDecoderTest, DemoWithBf16ExpertsAgreesWithin2em3) {
     EXPECT_LE(compare_with_golden(model, golden_of("demo"), 1e-2), 2e-3);
 }
 
-// INT4 experts, dense layers, two pages; steps of one row, of a tile and of several.
+// INT4 experts, dense layers, two pages; steps of one row, of one tile and of several tiles.
 TEST(GpuDecoderTest, ChunkedPrefillEqualsTokenByTokenBitForBit) {
     const auto ids = test::random_tokens(132, 256, 1);
     OnGpu model(test::tiny_package());
@@ -270,14 +273,14 @@ TEST(GpuDecoderTest, ChunkedPrefillEqualsTokenByTokenBitForBit) {
 TEST(GpuDecoderTest, TablesAndExpertsInSeveralBuffersGiveTheSameBits) {
     const auto ids = test::random_tokens(20, 256, 2);
     OnGpu whole(test::tiny_package());
-    // 128 rows of embeddings and one expert a buffer
+    // 128 rows of embeddings and one expert per buffer.
     OnGpu cut(test::tiny_package(),
               {.context_tokens = 128, .rows_max = 8, .weight_buffer_bytes = 20000});
     expect_same_bits(cut.logits(ids, 8), whole.logits(ids, 20));
     EXPECT_GT(cut.decoder->dispatches_of_a_step(), whole.decoder->dispatches_of_a_step());
 }
 
-// What a hardware GPU and a processor choose for a row alone, both here.
+// The settings that a hardware GPU and a processor choose for a single row, both tested here.
 TEST(GpuDecoderTest, ARowSpreadOverMoreLanesGivesTheSameBits) {
     const auto ids = test::random_tokens(20, 256, 2);
     OnGpu together(test::tiny_package(), {.spread = false});
@@ -285,8 +288,8 @@ TEST(GpuDecoderTest, ARowSpreadOverMoreLanesGivesTheSameBits) {
     expect_same_bits(spread.logits(ids, 1), together.logits(ids, 1));
 }
 
-// How far logits are from those that the CPU computes exactly: the largest difference, and the root
-// of the mean square over that of the logits.
+// Distance between logits and those that the CPU computes exactly: the largest difference, and the
+// root of the mean square relative to that of the logits.
 struct Distance {
     float largest = 0;
     double share = 0;
@@ -320,7 +323,7 @@ std::shared_ptr<const ModelPackage> tiny_codes(const ModelConfig& config, HubDty
     return must(ModelPackage::open(out));
 }
 
-// Dense models: rounding to bf16 turns no route. Codes of 4 bits stay as they are.
+// Dense models: rounding to bf16 changes no route. Codes of 4 bits stay as they are.
 TEST(GpuDecoderTest, HubMatricesInCodesAreNearThoseOfTheCpu) {
     const test::TemporaryFolder folder("gpu-codes");
     for (const char* name : {"qwen2", "qwen3"})
@@ -379,7 +382,8 @@ TEST(GpuDecoderTest, AGreedyAnswerIsTheSameHoweverManyTokensAreReadAtOnce) {
     EXPECT_EQ(after.bind_groups_created, warm.bind_groups_created);
     EXPECT_EQ(after.pipelines_created, warm.pipelines_created);
 
-    // A stop token ends it where it stands first, and what was computed beyond it is forgotten.
+    // A stop token ends the answer at its first occurrence, and the tokens computed after it are
+    // discarded.
     const TokenId stop = wanted[20];
     const auto end = std::find(wanted.begin(), wanted.end(), stop);
     model.decoder->rewind(0);
@@ -398,16 +402,16 @@ TEST(GpuDecoderTest, ACancelledAnswerEndsAndTheNextOneIsWhole) {
     const auto cut = model.greedy(prompt, {.max_tokens = 40, .fetch_tokens = 4},
                                   AnswerEnd::cancelled, 7);
     EXPECT_GE(cut.size(), 7u);
-    EXPECT_LT(cut.size(), 15u);  // what was under way is dropped
+    EXPECT_LT(cut.size(), 15u);  // tokens in flight are dropped
     EXPECT_EQ(cut, std::vector<TokenId>(wanted.begin(), wanted.begin() + cut.size()));
     EXPECT_EQ(model.decoder->num_tokens(), prompt.size() + cut.size() - 1);
 
-    // It goes on where it was cut.
+    // The next answer continues where this one was cut.
     const auto rest = model.greedy(std::span(cut).last(1), {.max_tokens = 10}, AnswerEnd::length);
     EXPECT_TRUE(std::equal(rest.begin(), rest.end(), wanted.begin() + cut.size()));
 }
 
-// The twin: the whole row of logits of every place, and the hub's sampler.
+// The twin: the logits of every position, and the hub's sampler.
 TEST(GpuDecoderTest, ASampledAnswerIsWhatTheHubsSamplerDrawsFromTheSameLogits) {
     const auto prompt = test::random_tokens(9, 256, 4);
     OnGpu model(test::tiny_package(), {.likeliest = true});
@@ -442,7 +446,7 @@ TEST(GpuDecoderTest, ASampledAnswerIsWhatTheHubsSamplerDrawsFromTheSameLogits) {
     }
 }
 
-// Without room for lists the same tokens come by all logits.
+// Without room for lists the same tokens are drawn from all logits.
 TEST(GpuDecoderTest, ASampledAnswerIsTheSameByTheLikeliestAndByAllLogits) {
     const auto prompt = test::random_tokens(70, 256, 5);
     OnGpu by_list(test::tiny_package(), {.likeliest = true}), by_all(test::tiny_package());
@@ -460,7 +464,8 @@ TEST(GpuDecoderTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
     EXPECT_FALSE(model.decoder->feed(foreign, StepLogits::none).ok());
     EXPECT_EQ(model.decoder->num_tokens(), 0u);
 
-    // The cache ends with the answer: its last token is chosen by the last place's logits.
+    // The cache is full when the answer ends: its last token is chosen by the logits of the last
+    // position.
     const auto answer = model.greedy(std::span(ids).first(120), {.max_tokens = 100},
                                      AnswerEnd::length);
     EXPECT_EQ(answer.size(), 9u);

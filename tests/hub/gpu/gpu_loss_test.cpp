@@ -1,5 +1,5 @@
-// The GPU is lost while an engine answers: the answers go on, on the device that is opened next or
-// on the hub's cores, and read as if nothing had happened.
+// The GPU is lost while an engine answers. The answers continue on the device that is opened next,
+// or on the hub's cores, with the same text as without the loss.
 #include <future>
 
 #include <gtest/gtest.h>
@@ -16,16 +16,16 @@
 namespace moex {
 namespace {
 
-// What the devices of a test are told; all of it on the thread that uses them.
+// Instructions to the devices of a test; only the thread that uses the devices accesses them.
 struct Fate {
     bool next_submit_breaks = false;
     bool every_submit_breaks = false;
-    std::uint32_t devices = 100;  // that can be opened
+    std::uint32_t devices = 100;  // number of devices that can be opened
     std::uint32_t opened = 0;
 };
 
-// The real device until its fate: from then on nothing runs, and what is read is never there, as
-// after the reset of a driver.
+// The real device until the test breaks it. After that nothing runs and no reading arrives, as
+// after a driver reset.
 class LosableDevice : public gpu::DeviceDecorator {
   public:
     LosableDevice(std::unique_ptr<gpu::Device> device, gpu::PostFunction post, Fate& fate)
@@ -92,7 +92,8 @@ class GpuLossTest : public testing::Test {
                 .kv_dtype = pages.dtype,
                 .micro_batches = 2};
     }
-    // Each is sent with the first token of the one before; `on_token` hears of the last one's.
+    // Sends each request with the first token of the one before; `on_token` is called for the
+    // tokens of the last.
     std::vector<Answer> write(GpuSteps& steps, std::span<const GenerationRequest> requests,
                               const std::function<void(std::uint32_t index)>& on_token = {}) {
         std::vector<Answer> answers(requests.size());
@@ -136,7 +137,8 @@ class GpuLossTest : public testing::Test {
 class GpuLossKindsTest : public GpuLossTest, public testing::WithParamInterface<bool> {};
 INSTANTIATE_TEST_SUITE_P(ExpertsElsewhereAndThere, GpuLossKindsTest, testing::Bool());
 
-// The second begins like the first and has taken over its page, which is gone with the device.
+// The second request has the same prefix as the first and has taken over its page, which is lost
+// with the device.
 TEST_P(GpuLossKindsTest, AnswersGoOnOnTheNextDeviceWithTheSameText) {
     holds_experts_ = GetParam();
     auto first = test::random_tokens(131, 256, 8), second = first;

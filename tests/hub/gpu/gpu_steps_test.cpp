@@ -1,5 +1,5 @@
 // The engine's steps on a Vulkan device (lavapipe where there is no GPU): rows of several sequences
-// give the bits that each has alone, whoever computes the experts.
+// have the bits of each sequence alone, for every backend of experts.
 #include "hub/commands/gpu/gpu_steps.h"
 
 #include <array>
@@ -53,8 +53,8 @@ class GpuStepsTest : public testing::TestWithParam<Kind> {
     std::vector<float> step(std::span<const StepRows> batch, std::uint32_t micro_batches = 1) {
         return must(steps_->run(batch, experts_, micro_batches, {})).logits;
     }
-    // Logits of all of `ids`, so many tokens at a time. Its cache numbers the same pages as
-    // everybody's: what others have stored is gone.
+    // Returns the logits of all of `ids`, computed `chunk` tokens at a time. Its cache uses the
+    // same page numbers as all other caches, so it overwrites what they stored.
     std::vector<float> alone(std::span<const TokenId> ids, std::size_t chunk = 50) {
         KvCache cache(package_->config(), pages(2));
         KvCache::Sequence sequence(cache);
@@ -92,7 +92,7 @@ TEST_P(GpuStepsTest, SequencesSideBySideHaveTheBitsThatEachHasAlone) {
 
     KvCache cache(package_->config(), pages(6));
     KvCache::Sequence of_a(cache), of_b(cache), of_c(cache);
-    // A chunk without logits, one token, and one whose every row is scored.
+    // A chunk without logits, one token, and a sequence with all rows scored.
     const StepRows first[] = {{.kv = &of_a, .tokens = std::span(a).first(100), .no_logits = true},
                               {.kv = &of_b, .tokens = std::span(b).first(1)},
                               {.kv = &of_c, .tokens = std::span(c).first(69), .all_logits = true}};
@@ -110,7 +110,8 @@ TEST_P(GpuStepsTest, SequencesSideBySideHaveTheBitsThatEachHasAlone) {
     expect_same_bits(row(later, 2), row(b_alone, 6));
 }
 
-// A prompt's rows lie in several of them, and a pass in more than one step's worth of passes.
+// The rows of a prompt are in several micro-batches, and the step needs more passes (of 64 rows)
+// than it has micro-batches.
 TEST_P(GpuStepsTest, MicroBatchesChangeNoBit) {
     EXPECT_EQ(steps_->micro_batches_max(), GetParam().holds_experts ? 1u : 3u);
     const auto a = test::random_tokens(140, 256, 31), b = test::random_tokens(7, 256, 32),
@@ -142,7 +143,7 @@ TEST_P(GpuStepsTest, MicroBatchesChangeNoBit) {
     }
 }
 
-// Wants hints, and keeps what each layer is said to ask for.
+// Wants hints, and records the hints for each layer.
 class HintedExperts : public ExpertBackend {
   public:
     explicit HintedExperts(ExpertBackend& experts) : experts_(experts) {}
@@ -160,7 +161,7 @@ class HintedExperts : public ExpertBackend {
     ExpertBackend& experts_;
 };
 
-// Whoever computes the steps, the rows that go to the experts say the same of the next layer.
+// The hints for the next layer are the same whether the GPU or the cores compute the steps.
 TEST_P(GpuStepsTest, WhoseExpertsAreElsewhereNamesTheNextLayersAndChangesNoBit) {
     const auto sources = must(load_speculation_sources(package_, test::compute_threads()));
     const auto decoder = must(Decoder::create(package_, test::compute_threads()));
@@ -192,7 +193,7 @@ TEST_P(GpuStepsTest, WhoseExpertsAreElsewhereNamesTheNextLayersAndChangesNoBit) 
     }
 }
 
-// Experts that fail in one of their rounds; counts those that are on their way.
+// Experts that fail in one of their rounds; counts the rounds in flight.
 class BrittleExperts : public ExpertBackend {
   public:
     BrittleExperts(ExpertBackend& experts, std::uint32_t fails_at)
@@ -225,12 +226,12 @@ class BrittleExperts : public ExpertBackend {
 };
 
 TEST_P(GpuStepsTest, ARoundThatFailsEndsTheOthersOfItsStep) {
-    if (GetParam().holds_experts) return;  // nobody is asked
+    if (GetParam().holds_experts) return;  // no worker is asked
     const auto ids = test::random_tokens(20, 256, 34);
     KvCache cache(package_->config(), pages(2));
     KvCache::Sequence sequence(cache);
     const StepRows rows{.kv = &sequence, .tokens = ids};
-    for (const std::uint32_t fails_at : {1u, 2u, 3u, 5u, 9u}) {  // of 9 rounds, 3 a layer
+    for (const std::uint32_t fails_at : {1u, 2u, 3u, 5u, 9u}) {  // 9 rounds, 3 per layer
         BrittleExperts brittle(experts_, fails_at);
         const auto failed = steps_->run({&rows, 1}, brittle, 3, {});
         ASSERT_FALSE(failed.ok());
@@ -242,7 +243,7 @@ TEST_P(GpuStepsTest, ARoundThatFailsEndsTheOthersOfItsStep) {
     expect_same_bits(step({&rows, 1}, 3), row(alone(ids), 19));
 }
 
-// Beside rows whose logits are asked, and those of which nothing is.
+// Rows with likeliest tokens run beside rows with logits, and beside rows without any output.
 TEST_P(GpuStepsTest, TheLikeliestTokensAreThoseOfTheRowsLogits) {
     const auto a = test::random_tokens(9, 256, 21), b = test::random_tokens(4, 256, 22),
                c = test::random_tokens(7, 256, 23), d = test::random_tokens(3, 256, 24);
@@ -279,7 +280,7 @@ TEST_P(GpuStepsTest, LogitsAreNearThoseOfTheCpu) {
     const auto ids = test::random_tokens(30, 256, 4);
     const auto mine = alone(ids);
     auto decoder = must(Decoder::create(package_, test::compute_threads()));
-    const bool coded = GetParam().kv_dtype == KvDtype::int8;  // the cores' codes are others
+    const bool coded = GetParam().kv_dtype == KvDtype::int8;  // the codes of the cores differ
     KvCache cache(package_->config(), {16, 8, coded ? KvDtype::f16 : GetParam().kv_dtype});
     KvCache::Sequence sequence(cache);
     const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
@@ -329,8 +330,7 @@ TEST_P(GpuStepsTest, AStoppedStepChangesNoSequence) {
     expect_same_bits(again, row(alone(ids), 4));
 }
 
-// What an engine on the GPU writes for each of the requests, each sent with the first token of the
-// one before it.
+// The texts of an engine on the GPU. Each request is sent with the first token of the one before.
 struct Written {
     std::vector<std::vector<TokenId>> ids;
     EngineCounters counters;
@@ -367,7 +367,7 @@ EngineOptions engine_options(const GpuSteps& steps, std::uint32_t num_pages) {
             .step_stretch_max = 1e6};
 }
 
-// Each alone without prefixes, then together with them, in `num_pages` pages.
+// Runs each request alone without prefixes, then all together with prefixes, in `num_pages` pages.
 EngineCounters expect_same_texts(GpuSteps& steps, ExpertBackend& experts, std::uint32_t num_pages,
                                  std::span<const GenerationRequest> requests) {
     EngineOptions options = engine_options(steps, num_pages);
@@ -388,14 +388,14 @@ TEST_P(GpuStepsTest, AnEngineTakesOverPagesOfACommonBeginning) {
     EXPECT_EQ(expect_same_texts(*steps_, experts_, 6, requests).cached_tokens, 128u);
 }
 
-// Both begin on one page each, and the third page is for the older one's growth.
+// Both sequences begin on one page each, and the third page is for the growth of the older one.
 TEST_P(GpuStepsTest, AnEnginePreemptsAndTheTextIsTheSame) {
     const GenerationRequest requests[] = {greedy(test::random_tokens(124, 256, 9), 30),
                                           greedy(test::random_tokens(125, 256, 10), 6)};
     EXPECT_GE(expect_same_texts(*steps_, experts_, 3, requests).preempted, 1u);
 }
 
-// The same device, and the engine looks at all logits.
+// The same device, but the engine reads all logits.
 class AllLogits : public StepDevice {
   public:
     explicit AllLogits(StepDevice& device) : device_(device) {}
@@ -413,7 +413,7 @@ class AllLogits : public StepDevice {
     StepDevice& device_;
 };
 
-// Tokens whose bit in a pattern is set may come.
+// Allows the tokens whose bit in a pattern is set.
 class EveryThird : public TokenMask {
   public:
     std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,
@@ -428,7 +428,7 @@ class EveryThird : public TokenMask {
     std::array<std::uint64_t, 4> words_{};
 };
 
-// Those that need all logits, those whose likeliest tokens are found there, side by side.
+// Requests that need all logits run beside requests that need only the likeliest tokens.
 TEST_P(GpuStepsTest, WhatIsDrawnFromTheLikeliestTokensIsDrawnFromAllLogits) {
     const SamplingOptions kinds[] = {{.temperature = 0},
                                      {.temperature = 1.3, .sample_top_k = 40},

@@ -1,5 +1,5 @@
-// What the tests of the GPU's steps share: results that must be there, and
-// requests that leave nothing to chance.
+// Shared by the tests of the GPU's steps: results that must be present, and requests without
+// randomness.
 #pragma once
 
 #include <cstdint>
