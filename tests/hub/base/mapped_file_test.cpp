@@ -53,7 +53,7 @@ TEST_F(MappedFileTest, AShortenedFileIsNamedWithBothSizes) {
                   "(`moex-hub verify` says what else is damaged) and start again");
 }
 
-TEST_F(MappedFileTest, AFileWrittenInPlaceIsNoticedByItsTime) {
+TEST_F(MappedFileTest, FileWrittenInPlaceIsDetectedByTime) {
     const MappedFile file = map();
     std::fstream(path_, std::ios::in | std::ios::out) << "y";
 
@@ -73,7 +73,7 @@ TEST_F(MappedFileTest, ARemovedOrReplacedFileDoesNoHarm) {
     EXPECT_EQ(static_cast<char>(file.bytes().back()), 'x');
 }
 
-TEST_F(MappedFileDeathTest, AFaultInAMapIsOneSentenceAndExitOne) {
+TEST_F(MappedFileDeathTest, MapFaultPrintsOneSentenceAndExitsWithOne) {
     const auto read_shortened = [&] {
         guard_mapped_files();
         { const MappedFile closed = map(); }  // the next map uses its entry again

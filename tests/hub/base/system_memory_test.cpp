@@ -22,7 +22,7 @@ class SystemMemoryTest : public testing::Test {
     std::filesystem::path root_;
 };
 
-TEST_F(SystemMemoryTest, IsWhatTheMachineHasWithoutGroups) {
+TEST_F(SystemMemoryTest, MachineMemoryIsAvailableWithoutGroups) {
     EXPECT_EQ(memory_available(root_), 0u);
     write("proc/meminfo",
           "MemTotal:       1000 kB\nMemFree:          10 kB\nMemAvailable:    500 kB\nBuffers:     "
@@ -31,7 +31,7 @@ TEST_F(SystemMemoryTest, IsWhatTheMachineHasWithoutGroups) {
     EXPECT_GT(memory_available(), 0u);
 }
 
-TEST_F(SystemMemoryTest, IsWhatTheNarrowestGroupLeaves) {
+TEST_F(SystemMemoryTest, NarrowestGroupLimitsAvailableMemory) {
     write("proc/meminfo", "MemAvailable:    500 kB\n");
     write("proc/self/cgroup", "0::/system.slice/moex.service\n");
     write("sys/fs/cgroup/system.slice/memory.max", "max\n");

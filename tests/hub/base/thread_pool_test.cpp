@@ -62,7 +62,7 @@ TEST(ThreadPoolTest, CallersShareThePoolAndNestedCallsRunInline) {
     EXPECT_EQ(sum, 4u * 200u * 32u);
 }
 
-TEST(ThreadPoolTest, HoweverALoopIsCutItCoversEverythingOnce) {
+TEST(ThreadPoolTest, EveryCutOfALoopCoversEverythingOnce) {
     ThreadPool pool(3);
     for (const std::size_t ranges : {0u, 1u, 4u, 100u}) {
         pool.set_ranges_per_thread(ranges);
@@ -81,7 +81,7 @@ TEST(ThreadPoolTest, HoweverALoopIsCutItCoversEverythingOnce) {
 }
 
 #if defined(__linux__)
-TEST(ThreadPoolTest, ItsThreadsAreNamed) {
+TEST(ThreadPoolTest, ComputeThreadsAreNamed) {
     ThreadPool pool(3);
     const std::thread::id caller = std::this_thread::get_id();
     std::atomic<int> others = 0;
@@ -98,7 +98,7 @@ TEST(ThreadPoolTest, ItsThreadsAreNamed) {
 
 // Each range waits for the other: if a sleeping thread were not woken, the test would wait for
 // ever. The pauses are longer and shorter than the time for which threads spin.
-TEST(ThreadPoolTest, WhoSleepsIsToldOfAJob) {
+TEST(ThreadPoolTest, SleepingThreadsAreWokenForAJob) {
     ThreadPool pool(2);
     pool.set_ranges_per_thread(1);
     for (int job = 0; job < 400; ++job) {
@@ -116,7 +116,7 @@ TEST(ThreadPoolTest, WhoSleepsIsToldOfAJob) {
 
 // Like the test above, but the job was announced before, for a time at, before or long after its
 // start, with memory that it will read or that has been freed.
-TEST(ThreadPoolTest, AJobThatWasExpectedIsDoneWheneverItComes) {
+TEST(ThreadPoolTest, ExpectedJobRunsWheneverItStarts) {
     ThreadPool pool(4);
     pool.set_ranges_per_thread(1);
     const std::vector<std::byte> kept(100'000);
@@ -137,7 +137,7 @@ TEST(ThreadPoolTest, AJobThatWasExpectedIsDoneWheneverItComes) {
     }
 }
 
-TEST(ThreadPoolTest, AShortLoopIsItsCallersAndALongOneIsCutByWhatItsRoundsCost) {
+TEST(ThreadPoolTest, LoopGrainFollowsTheCostOfIterations) {
     EXPECT_EQ(loop_grain(8, 1000, 4000), 8u);  // less than four ranges in all
     EXPECT_EQ(loop_grain(16, 1000, 4000), 4u);
     EXPECT_EQ(loop_grain(16, 1500, 4000), 3u);  // never below a range

@@ -23,7 +23,7 @@ std::string content_of(const Path& path) {
     return {std::istreambuf_iterator<char>(in), {}};
 }
 
-TEST(TraceTest, NobodyTracesUntilOneIsOpenAndAfterItIsClosed) {
+TEST(TraceTest, TracingIsOffBeforeOpenAndAfterClose) {
     EXPECT_EQ(Trace::on(), nullptr);
     { const TraceSpan unseen(Trace::Row::engine, "unseen"); }
     {
@@ -37,7 +37,7 @@ TEST(TraceTest, NobodyTracesUntilOneIsOpenAndAfterItIsClosed) {
     std::filesystem::remove(trace_path());
 }
 
-TEST(TraceTest, SpansOfManyThreadsAreReadBackWithTheirTimesAndValues) {
+TEST(TraceTest, SpansOfManyThreadsKeepTimesAndValues) {
     const TimePoint begin = now_steady();
     {
         const auto trace = Trace::open(trace_path());

@@ -99,7 +99,7 @@ TEST_P(DecoderTest, BatchedRowsEqualSoloRowsBitForBit) {
     }
 }
 
-TEST_P(DecoderTest, LogitsComeForTheRowsThatAskedInTheirOrder) {
+TEST_P(DecoderTest, RequestedRowsGetLogitsInBatchOrder) {
     const auto a = test::random_tokens(6, 256, 20), b = test::random_tokens(3, 256, 21),
                c = test::random_tokens(4, 256, 22);
     KvCache::Sequence sa(cache_), sb(cache_), sc(cache_), solo_a(cache_), solo_c(cache_);
@@ -184,7 +184,7 @@ TEST_P(DecoderTest, ErrorsLeaveTheSequencesAsTheyWere) {
     EXPECT_EQ(crowded.num_tokens(), 0u);
 }
 
-TEST_P(DecoderTest, PerplexityIsOverWholeWindowsAndNamesWhatIsMissing) {
+TEST_P(DecoderTest, PerplexityNeedsWholeWindowsAndReportsMissingTokens) {
     const auto ids = test::random_tokens(70, 256, 5);
     std::uint32_t told = 0;
     const auto measured = measure_perplexity(
@@ -261,7 +261,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // With few rows over a long cache, the threads share its blocks; with many rows, each thread reads
 // the cache alone.
-TEST(LongContextTest, SplitOverThreadsItGivesTheSameBits) {
+TEST(LongContextTest, AttentionSplitOverThreadsGivesTheSameBits) {
     ModelConfig config = test::tiny_config();
     config.num_layers = 1;
     config.layer_is_moe = {1};

@@ -64,7 +64,7 @@ class EngineEmbeddingTest : public testing::Test {
     std::unique_ptr<Engine> engine_;  // destroyed first, which stops it
 };
 
-TEST_F(EngineEmbeddingTest, ARowBehindTheFinalNormIsWhatTheHeadReads) {
+TEST_F(EngineEmbeddingTest, HeadReadsTheRowAfterTheFinalNorm) {
     KvCache cache(package_->config(), {16, 16});
     KvCache::Sequence sequence(cache);
     const Tokens prompt = test::random_tokens(9, 256, 1);
@@ -88,7 +88,7 @@ TEST_F(EngineEmbeddingTest, ARowBehindTheFinalNormIsWhatTheHeadReads) {
         }
 }
 
-TEST_F(EngineEmbeddingTest, AloneInChunksAndBesideOthersItIsTheSameBits) {
+TEST_F(EngineEmbeddingTest, EmbeddingBitsDoNotDependOnChunksOrNeighbours) {
     std::vector<Tokens> prompts;
     std::vector<std::vector<float>> wanted;
     for (const std::uint32_t length : {1u, 2u, 17u, 40u, 100u}) {
@@ -127,7 +127,7 @@ TEST_F(EngineEmbeddingTest, AloneInChunksAndBesideOthersItIsTheSameBits) {
         EXPECT_EQ(chat_beside.prompt_logprobs[i].logprob, chat_alone.prompt_logprobs[i].logprob);
 }
 
-TEST_F(EngineEmbeddingTest, OneThatStepsBackIsNotAddedTwice) {
+TEST_F(EngineEmbeddingTest, PreemptedEmbeddingIsNotAddedTwice) {
     const KvCache probe(package_->config(), {16, 0});
     const Tokens prompt = test::random_tokens(60, 256, 3);
     const std::vector<float> wanted = mean_by_hand(prompt);
@@ -156,7 +156,7 @@ TEST_F(EngineEmbeddingTest, OneThatStepsBackIsNotAddedTwice) {
     EXPECT_GT(engine_->counters().preempted, 0u);
 }
 
-TEST_F(EngineEmbeddingTest, ADeviceWithoutSuchRowsIsRefusedByName) {
+TEST_F(EngineEmbeddingTest, DeviceWithoutHiddenRowsRefusesEmbeddings) {
     test::LogitsOnly device(*decoder_);
     Engine engine(device, local_, {});
     const auto id = engine.submit(embedding({1, 2, 3}), {});

@@ -5,7 +5,7 @@ namespace moex {
 namespace {
 
 // Exact beside lossy answers, with pages for two of five, so that answers are computed again.
-TEST_F(EngineTest, LossyAnswersChangeNothingBesideThem) {
+TEST_F(EngineTest, LossyAnswersDoNotChangeExactAnswers) {
     const KvCache probe(package_->config(), {16, 0});
     NothingStandsIn nothing, other;  // two speculators, each with its own rows in a step
     std::vector<GenerationRequest> requests;
@@ -41,7 +41,7 @@ TEST_F(EngineTest, LossyAnswersChangeNothingBesideThem) {
 }
 
 // The next turn of a conversation takes over the pages of the question, and none of a lossy answer.
-TEST_F(EngineTest, ALossyAnswersPagesAreNotTakenOver) {
+TEST_F(EngineTest, PagesOfLossyAnswersAreNotShared) {
     NothingStandsIn nothing;
     start({});
     for (const bool lossy : {true, false}) {
@@ -65,7 +65,7 @@ TEST_F(EngineTest, ALossyAnswersPagesAreNotTakenOver) {
 
 // Three MoE layers with one late answer each: seven answers are left out over three steps, and then
 // no more.
-TEST_F(EngineTest, LateAnswersAreLeftOutUpToTheRequestsMostAndChangeNothingBesideIt) {
+TEST_F(EngineTest, LateAnswersAreLeftOutUpToTheLimit) {
     LateExperts late(experts_);
     std::vector<GenerationRequest> requests;
     for (std::uint32_t i = 0; i < 4; ++i) {
@@ -97,7 +97,7 @@ TEST_F(EngineTest, LateAnswersAreLeftOutUpToTheRequestsMostAndChangeNothingBesid
 }
 
 // A device like the GPU that runs the hub's layers.
-TEST_F(EngineTest, LossyAnswersAreRefusedByADeviceThatKnowsNoGuesses) {
+TEST_F(EngineTest, DeviceWithoutSpeculatorsRefusesLossyAnswers) {
     test::LogitsOnly device(*decoder_);
     Engine engine(device, experts_, {});
     NothingStandsIn nothing;

@@ -135,7 +135,7 @@ class EnginePrefixTest : public testing::Test {
     std::unique_ptr<Engine> engine_;  // destroyed first, which stops it
 };
 
-TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
+TEST_F(EnginePrefixTest, NextTurnComputesOnlyItsNewTokens) {
     auto request = request_of(test::random_tokens(150, 256, 1), 21);
     const Outcome first = solo(request);
     EXPECT_EQ(first.end.stats.cached_tokens, 0u);
@@ -158,7 +158,7 @@ TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
     EXPECT_GT(counters.kv_pages_cached, 10u);
 }
 
-TEST_F(EnginePrefixTest, KeysAndValuesOfFewerBitsAreTakenOverBitForBit) {
+TEST_F(EnginePrefixTest, RoundedKeysAndValuesAreSharedBitForBit) {
     const auto request = request_of(test::random_tokens(100, 256, 1), 12);
     std::vector<Outcome> outcomes;
     for (const KvDtype dtype : {KvDtype::f16, KvDtype::int8}) {
@@ -188,7 +188,7 @@ TEST_F(EnginePrefixTest, AChangedTailReusesTheCommonPages) {
     EXPECT_EQ(solo(whole_pages).end.stats.cached_tokens, 80u);
 }
 
-TEST_F(EnginePrefixTest, ChoicesOfOnePromptComputeItOnce) {
+TEST_F(EnginePrefixTest, ChoicesOfOnePromptComputeThePromptOnce) {
     experts_.set_open(false);
     std::vector<GenerationRequest> requests;
     std::vector<Pending> pending;
@@ -206,7 +206,7 @@ TEST_F(EnginePrefixTest, ChoicesOfOnePromptComputeItOnce) {
     EXPECT_EQ(experts_.take_rows(), 150u + 4 * 6);
 }
 
-TEST_F(EnginePrefixTest, WhoFollowsACancelledOneComputesItself) {
+TEST_F(EnginePrefixTest, FollowerOfACancelledLeaderComputesThePrefix) {
     // the prompt takes ten steps, and the cancel arrives in the first
     start({.step_rows_max = 16});
     experts_.set_open(false);
@@ -231,7 +231,7 @@ TEST_F(EnginePrefixTest, ClientsShareNothing) {
     EXPECT_EQ(solo(request).end.stats.cached_tokens, 96u);
 }
 
-TEST_F(EnginePrefixTest, WhoComputedTheCachedPartIsNamed) {
+TEST_F(EnginePrefixTest, WorkersOfTheCachedPartAreReported) {
     auto request = request_of(test::random_tokens(100, 256, 1), 1);
     experts_.set_worker(5);
     EXPECT_EQ(solo(request).end.stats.workers, (std::vector<std::uint64_t>{5}));
@@ -254,7 +254,7 @@ TEST_F(EnginePrefixTest, ScoresOfAPromptAreComputed) {
     EXPECT_EQ(scored.ids, plain.ids);
 }
 
-TEST_F(EnginePrefixTest, ItCanBeTurnedOff) {
+TEST_F(EnginePrefixTest, PrefixCacheCanBeTurnedOff) {
     start({.prefix_cache = false});
     const auto request = request_of(test::random_tokens(100, 256, 1), 1);
     (void)solo(request);

@@ -4,7 +4,7 @@
 namespace moex {
 namespace {
 
-TEST_F(EngineTest, ACancelEndsAStalledStepForTheOneAndTheOthersGoOn) {
+TEST_F(EngineTest, CancelEndsAStalledStepAndOthersContinue) {
     start({.sequences_max = 2});
     const auto request = greedy(test::random_tokens(4, 256, 2), 30);
     const Outcome alone = solo(request);
@@ -55,7 +55,7 @@ TEST_F(EngineTest, CancelsWithoutEndDoNotStarveALongStep) {
     EXPECT_LT(cancels, 100u);
 }
 
-TEST_F(EngineTest, AStepWhosePartsBecameTooLargeIsBegunAgain) {
+TEST_F(EngineTest, StepWithTooLargePartsIsRestarted) {
     start({.sequences_max = 2});
     const auto request = greedy(test::random_tokens(6, 256, 2), 5);
     const Outcome alone = solo(request);
@@ -65,7 +65,7 @@ TEST_F(EngineTest, AStepWhosePartsBecameTooLargeIsBegunAgain) {
     EXPECT_EQ(outcome.ids, alone.ids);
 }
 
-TEST_F(EngineTest, AnEngineThatStopsDoesNotWaitForAStalledStep) {
+TEST_F(EngineTest, StoppingEngineDoesNotWaitForAStalledStep) {
     start({});
     experts_.stall(true);
     auto pending = submit(greedy(test::random_tokens(4, 256, 1), 30));
@@ -75,7 +75,7 @@ TEST_F(EngineTest, AnEngineThatStopsDoesNotWaitForAStalledStep) {
     experts_.stall(false);
 }
 
-TEST_F(EngineTest, AFailedRoundEndsThatStepsSequencesAndNoOther) {
+TEST_F(EngineTest, FailedRoundEndsOnlyTheSequencesOfItsStep) {
     start({.sequences_max = 2});
     experts_.close();
     auto a = submit(greedy(test::random_tokens(4, 256, 1), 30));
@@ -104,7 +104,7 @@ TEST_F(EngineTest, DrainRefusesTheNewAndEndsTheOld) {
     EXPECT_EQ(get(pending).ids.size(), 25u);
 }
 
-TEST_F(EngineTest, StoppingEndsWhatRunsAndWhatWaits) {
+TEST_F(EngineTest, StoppingEndsRunningAndWaitingGenerations) {
     start({.sequences_max = 1});
     experts_.stall(true);  // an open round would let the first one end before the engine stops
     auto a = submit(greedy(test::random_tokens(4, 256, 1), 200));

@@ -39,7 +39,7 @@ TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
     EXPECT_EQ(counters.running, 0u);
 }
 
-TEST_F(EngineTest, StepsAreCutWhereTheLineIsLongAndTheTextsAreTheSame) {
+TEST_F(EngineTest, LongLinksGetMicroBatchesAndTheSameTexts) {
     const auto write = [&](ExpertBackend& experts, const EngineOptions& options) {
         engine_ = std::make_unique<Engine>(*decoder_, experts, options);
         std::vector<Pending> pending;
@@ -72,7 +72,7 @@ TEST_F(EngineTest, StepsAreCutWhereTheLineIsLongAndTheTextsAreTheSame) {
 
 // Regression: "Answered by N contributors" counted all workers of the step, including those of
 // other users' rows.
-TEST_F(EngineTest, AGenerationNamesTheWorkersOfItsOwnRowsOnly) {
+TEST_F(EngineTest, GenerationReportsOnlyTheWorkersOfItsRows) {
     ExpertsAsWorkers named(local_);
     const auto workers_of = [&](std::vector<GenerationRequest> requests) {
         engine_ = std::make_unique<Engine>(*decoder_, named, EngineOptions{.sequences_max = 4});
@@ -132,7 +132,7 @@ TEST_F(EngineTest, TheContextBoundsPromptAndAnswer) {
     EXPECT_EQ(cut.end.reason, FinishReason::length);
 }
 
-TEST_F(EngineTest, TheQueueIsBoundedAndCancelFreesAPlaceAtOnce) {
+TEST_F(EngineTest, QueueIsBoundedAndCancelFreesItsSlot) {
     start({.sequences_max = 1, .queue_max = 2});
     experts_.close();
     auto running = submit(greedy(test::random_tokens(4, 256, 1), 200));
@@ -175,7 +175,7 @@ TEST_F(EngineTest, AdmissionWaitsForKeyValuePages) {
     EXPECT_EQ(engine_->counters().kv_pages, 3u);
 }
 
-TEST_F(EngineTest, SequencesGrowIntoTheBudgetAndStepBackWithoutATrace) {
+TEST_F(EngineTest, PreemptedSequencesGiveTheSameTexts) {
     const KvCache probe(package_->config(), {16, 0});
     std::vector<GenerationRequest> requests;
     for (std::uint32_t i = 0; i < 5; ++i) {

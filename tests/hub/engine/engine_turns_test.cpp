@@ -6,7 +6,7 @@ namespace moex {
 namespace {
 
 // Regression: one client's thirty requests were served before another client's only one.
-TEST_F(EngineTest, ClientsThatWaitTakeTurns) {
+TEST_F(EngineTest, WaitingClientsAreServedRoundRobin) {
     start({.sequences_max = 1});
     experts_.close();
     std::mutex mutex;
@@ -70,7 +70,7 @@ TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
 }
 
 // Side by side, all prompts would end only with the last one.
-TEST_F(EngineTest, ShortPromptsThatComeTogetherAreDoneOneAfterTheOther) {
+TEST_F(EngineTest, SimultaneousShortPromptsRunOneAfterTheOther) {
     start({.sequences_max = 4, .step_rows_max = 16});
     experts_.close();
     auto held = submit(greedy(test::random_tokens(4, 256, 9), 1));
@@ -93,7 +93,7 @@ TEST_F(EngineTest, ShortPromptsThatComeTogetherAreDoneOneAfterTheOther) {
     EXPECT_EQ(steps, (std::vector<std::uint64_t>{steps[0], steps[0] + 1, steps[0] + 2}));
 }
 
-TEST_F(EngineTest, ALongPromptIsNotHeldBackByManyShortOnes) {
+TEST_F(EngineTest, ManyShortPromptsDoNotBlockALongOne) {
     constexpr std::uint32_t num_short = 40;
     start({.sequences_max = num_short + 2, .step_rows_max = 16});
     experts_.close();
@@ -126,7 +126,7 @@ TEST_F(EngineTest, ALongPromptIsNotHeldBackByManyShortOnes) {
 }
 
 // A step takes long on the simulated clock, so that a second request has ample time to arrive.
-TEST_F(EngineTest, WhoComesTogetherBeginsTogether) {
+TEST_F(EngineTest, RequestsOfABurstBeginTogether) {
     ExpertsWithAClock timed(local_);
     engine_ = std::make_unique<Engine>(
         *decoder_, timed,
@@ -144,7 +144,7 @@ TEST_F(EngineTest, WhoComesTogetherBeginsTogether) {
 
 // Regression: a prompt of a thousand tokens blocked all other answers, because each step took 256
 // of its rows.
-TEST_F(EngineTest, APromptBesideADecodingSequenceComesInChunksOfItsTime) {
+TEST_F(EngineTest, PromptBesideDecodingSequenceIsCutByStepTime) {
     ExpertsWithAClock timed(local_);
     std::vector<double> lateness;  // the engine's thread
     engine_ = std::make_unique<Engine>(

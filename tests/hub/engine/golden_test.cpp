@@ -223,7 +223,7 @@ TEST(GoldenTest, Int4DemoPerplexityIsWithinOnePercentOfBf16) {
 }
 
 // The package alone has 25.105; all default losses together stay below 25.205.
-TEST(GoldenTest, WhatIsOnByDefaultCostsTheDemoLessThanItsBudgetOfPerplexity) {
+TEST(GoldenTest, DefaultLossesStayWithinTheDemosPerplexityBudget) {
     const double perplexity = demo_perplexity(Arithmetic::int8, KvDtype::f16);
     EXPECT_LE(perplexity, 25.205);
     EXPECT_GE(perplexity, 24.5);
@@ -237,7 +237,7 @@ TEST(GoldenTest, HubMatricesOf4BitsCostTheDemoALittle) {
 }
 
 // Embeddings of such a package also have 8 bits.
-TEST(GoldenTest, AHubPackedAsCodesCostsTheDemoLessThanItsBudget) {
+TEST(GoldenTest, HubPackedAsCodesStaysWithinTheDemosBudget) {
     const char* checkpoint = std::getenv("MOEX_DEMO_CHECKPOINT");
     if (checkpoint == nullptr)
         GTEST_SKIP()

@@ -67,7 +67,7 @@ class HubCodesTest : public testing::Test {
 };
 
 // Covers dense layers, and embeddings that are also the head.
-TEST_F(HubCodesTest, PanelsAreThoseOfTheBf16PackageRoundedAtLoad) {
+TEST_F(HubCodesTest, PanelsEqualTheBf16PackageRoundedAtLoad) {
     for (const bool tied : {true, false}) {
         ModelConfig config = test::tiny_config();
         config.tied_embeddings = tied;
@@ -102,7 +102,7 @@ TEST_F(HubCodesTest, PanelsAreThoseOfTheBf16PackageRoundedAtLoad) {
     }
 }
 
-TEST_F(HubCodesTest, AnswersAreThoseOfTheBf16PackageBitForBit) {
+TEST_F(HubCodesTest, AnswersEqualTheBf16PackageBitForBit) {
     const auto plain = of_checkpoint(HubDtype::bf16);
     const auto int8 = logits(plain,
                              {.arithmetic = Arithmetic::int8, .hub_dtype = PackedDtype::int8});
@@ -118,7 +118,7 @@ TEST_F(HubCodesTest, AnswersAreThoseOfTheBf16PackageBitForBit) {
             same_bits(logits(codes, {.arithmetic = Arithmetic::int8, .hub_dtype = asked}), int4));
 }
 
-TEST_F(HubCodesTest, MatricesOfBf16AreRoundedTo6BitsAndThoseOf8OnlyWhenAsked) {
+TEST_F(HubCodesTest, Bf16RoundsTo6BitsAndInt8OnlyOnRequest) {
     const DecoderOptions by_default{.arithmetic = Arithmetic::int8},
         to_6{.arithmetic = Arithmetic::int8, .hub_dtype = PackedDtype::int6},
         to_8{.arithmetic = Arithmetic::int8, .hub_dtype = PackedDtype::int8};
@@ -130,7 +130,7 @@ TEST_F(HubCodesTest, MatricesOfBf16AreRoundedTo6BitsAndThoseOf8OnlyWhenAsked) {
 }
 
 // Exact arithmetic takes the codes as the model: int8 arithmetic adds only the rounding of rows.
-TEST_F(HubCodesTest, ExactArithmeticComputesWithWhatTheCodesStandFor) {
+TEST_F(HubCodesTest, ExactArithmeticUsesTheDequantizedCodes) {
     const auto far = [](const std::vector<float>& a, const std::vector<float>& b) {
         double difference = 0, size = 0;
         for (std::size_t i = 0; i < a.size(); ++i) {

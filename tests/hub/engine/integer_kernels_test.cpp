@@ -146,7 +146,7 @@ void expect_same_bits(const IntegerPath& path, std::uint32_t rows_max) {
 // One test per path, so that a path that the machine lacks is reported as skipped.
 class IntegerKernelsTest : public testing::TestWithParam<std::size_t> {};
 
-TEST_P(IntegerKernelsTest, APathGivesTheBitsOfThePortableOne) {
+TEST_P(IntegerKernelsTest, EveryPathGivesTheBitsOfThePortablePath) {
     const IntegerPathChoice& choice = integer_paths()[GetParam()];
     if (!choice.supported) GTEST_SKIP() << "SKIPPED: this machine has no " << choice.path->name;
 
@@ -155,7 +155,7 @@ TEST_P(IntegerKernelsTest, APathGivesTheBitsOfThePortableOne) {
 
 #if defined(__x86_64__)
 // Tests the code of the AMX path on machines without tiles: its loads, sums and stores.
-TEST(IntegerAmxTest, OverTilesInPlainLoopsItGivesTheBitsOfThePortableOne) {
+TEST(IntegerAmxTest, EmulatedTilesGiveTheBitsOfThePortablePath) {
     if (!integer_avx512_vnni_supported())
         GTEST_SKIP() << "SKIPPED: beside its tiles the path takes AVX512-VNNI";
     expect_same_bits(test::amx_emulated(), 34);
@@ -170,7 +170,7 @@ INSTANTIATE_TEST_SUITE_P(EveryPath, IntegerKernelsTest,
                              return name;
                          });
 
-TEST(IntegerKernelsTest, ThePortablePathIsTheProductOfWhatTheCodesStandFor) {
+TEST(IntegerKernelsTest, PortablePathEqualsTheProductOfDequantizedCodes) {
     std::cout << "integer kernels: " << integer_path().name << "\n";
     constexpr std::uint32_t num_rows = 3;
     for (const Weights& weights :
@@ -203,7 +203,7 @@ TEST(IntegerKernelsTest, ThePortablePathIsTheProductOfWhatTheCodesStandFor) {
     }
 }
 
-TEST(IntegerKernelsTest, StepsBesideTheProductsGiveTheBitsOfTheirTwins) {
+TEST(IntegerKernelsTest, ExpertStepsGiveTheBitsOfTheirTwins) {
     std::vector<float> gate = random_floats(3000, 41), up = random_floats(3000, 42);
     for (std::size_t i = 0; i < gate.size(); ++i) gate[i] *= i % 3 == 0 ? 40.0f : 4.0f;
     const float edges[] = {0.0f, -0.0f, 88.0f, -88.0f, 87.0f, -87.0f, 1e30f, -1e30f, 1e-40f};
@@ -259,7 +259,7 @@ TEST(IntegerKernelsTest, OtherWeightsRoundedToFourBitsAreNear) {
 }
 
 // Experts of a round side by side, with rows in any order.
-TEST(IntegerKernelsTest, AnExpertGivesTheBitsOfItsTwinInPlainLoops) {
+TEST(IntegerKernelsTest, ExpertGivesTheBitsOfItsPlainTwin) {
     constexpr std::uint32_t hidden = 128, inner = 64, group_size = 32, num_rows = 6;
     std::vector<Weights> up, down;
     std::vector<PackedExpert> experts;
@@ -285,7 +285,7 @@ TEST(IntegerKernelsTest, AnExpertGivesTheBitsOfItsTwinInPlainLoops) {
         }
 }
 
-TEST(IntegerKernelsTest, CodesEqualTheirTwinAndTellWhatIsNotFinite) {
+TEST(IntegerKernelsTest, CodesEqualTheirTwinAndMarkNonFiniteGroups) {
     for (const std::uint32_t group_size : {32u, 64u, 128u})
         for (const float scale : {0.0f, 1e-38f, 1e-31f, 1.0f, 1e30f})
             for (std::uint32_t seed = 0; seed < 20; ++seed) {
@@ -309,7 +309,7 @@ TEST(IntegerKernelsTest, CodesEqualTheirTwinAndTellWhatIsNotFinite) {
     }
 }
 
-TEST(IntegerRowTrialTest, ManyRowsBeginWhereTheirWayIsNeverSlowerAgain) {
+TEST(IntegerRowTrialTest, ManyRowsPathBeginsWhereItIsNeverSlower) {
     using Trials = std::vector<RowTrial>;
     EXPECT_EQ(rows_where_faster(Trials{{5, 2, 1}, {8, 3, 3}, {16, 6, 4}}), 5u);
     EXPECT_EQ(rows_where_faster(Trials{{5, 2, 1}, {8, 3, 4}, {16, 6, 4}}), 16u);

@@ -95,7 +95,7 @@ TEST(KernelsTest, Int4MatmulEqualsItsTwinForEveryGroupSize) {
                 }
 }
 
-TEST(KernelsTest, ARowIsTheSameBitsInAnyBatch) {
+TEST(KernelsTest, RowHasTheSameBitsInAnyBatch) {
     constexpr std::uint32_t num_in = 384, num_out = 101, num_rows = 11, group_size = 128;
     const auto weights = random_floats(std::size_t{num_out} * num_in, 5);
     const auto narrow = to_bf16(weights);
@@ -232,7 +232,7 @@ TEST(KernelsTest, PagedAttentionEqualsItsTwin) {
         }
 }
 
-TEST(KernelsTest, AContextOfSeveralBlocksEqualsItsTwinHoweverItIsSplit) {
+TEST(KernelsTest, AttentionOverSeveralBlocksEqualsItsTwin) {
     constexpr std::uint32_t num_tokens = 2 * attend_block_tokens + 77;
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8}) {
         const Attention attention(36, num_tokens, dtype);
@@ -261,7 +261,7 @@ TEST(KernelsTest, AContextOfSeveralBlocksEqualsItsTwinHoweverItIsSplit) {
     }
 }
 
-TEST(KernelsTest, KeysAndValuesOfFewerBitsAreNearAndTellWhatIsNotFinite) {
+TEST(KernelsTest, RoundedKeysAndValuesAreNearAndMarkNan) {
     for (const std::uint32_t head_dim : {1u, 20u, 32u, 64u, 75u, 128u}) {
         const auto values = random_floats(head_dim, head_dim, 3.0f);
         for (const auto& [dtype, error_max] :
@@ -299,7 +299,7 @@ TEST(KernelsTest, KeysAndValuesOfFewerBitsAreNearAndTellWhatIsNotFinite) {
 }
 
 // A few queries read rows of fewer bits directly, many queries read them widened.
-TEST(KernelsTest, RowsThatAttendTogetherHaveTheBitsOfRowsAlone) {
+TEST(KernelsTest, RowsAttendTogetherWithTheBitsOfRowsAlone) {
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8})
         for (const std::uint32_t head_dim : {20u, 64u}) {
             const Attention attention(head_dim, 39, dtype);

@@ -40,7 +40,7 @@ void check_rows(const KvCache::Sequence& sequence, int index,
         }
 }
 
-TEST(KvCacheTest, ActsLikeAMapUnderAnyHistory) {
+TEST(KvCacheTest, CacheActsLikeAMapUnderAnyHistory) {
     EXPECT_TRUE(rc::check([] {
         const ModelConfig config = small_config();
         constexpr std::uint32_t num_pages = 9;

@@ -105,7 +105,7 @@ TEST(KvPrefixTest, EverySequenceReadsItsOwnTokensUnderAnyHistory) {
     }));
 }
 
-TEST(KvPrefixTest, TheFullPagesOfACommonBeginningAreTakenOver) {
+TEST(KvPrefixTest, FullPagesOfACommonPrefixAreShared) {
     KvCache cache(prefix_config(), {4, 8});
     Talk first(cache), second(cache), foreign(cache, "somebody else");
     first.tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -123,7 +123,7 @@ TEST(KvPrefixTest, TheFullPagesOfACommonBeginningAreTakenOver) {
     EXPECT_EQ(cache.pages_free(), 7u);
 }
 
-TEST(KvPrefixTest, WhatWasUsedLastStaysWhereRoomIsShort) {
+TEST(KvPrefixTest, RecentlyUsedPagesStayWhenRoomIsShort) {
     KvCache cache(prefix_config(), {4, 4});
     const auto say = [&](std::vector<TokenId> tokens) {
         Talk talk(cache);
@@ -147,7 +147,7 @@ TEST(KvPrefixTest, WhatWasUsedLastStaysWhereRoomIsShort) {
     EXPECT_EQ(known(c), 4u);
 }
 
-TEST(KvPrefixTest, PagesOfAForgottenWorkerAreNotTakenOver) {
+TEST(KvPrefixTest, PagesOfAForgottenWorkerAreNotShared) {
     KvCache cache(prefix_config(), {4, 8});
     Talk running(cache);
     running.tokens = {1, 2, 3, 4};

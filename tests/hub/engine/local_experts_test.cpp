@@ -38,7 +38,7 @@ class LocalExpertsTest : public testing::TestWithParam<ExpertDtype> {
     std::shared_ptr<const ModelPackage> package_;
 };
 
-TEST_P(LocalExpertsTest, ComputeEqualsTheReferenceAndARowDoesNotFeelTheOthers) {
+TEST_P(LocalExpertsTest, ComputeEqualsTheReferenceInAnyBatch) {
     const LocalExperts experts(package_, test::compute_threads(), {});
     const std::uint32_t hidden = package_->config().hidden_size;
     for (const std::uint32_t num_rows : {1u, 2u, 3u, 4u, 5u, 8u, 16u, 17u, 33u}) {
@@ -234,7 +234,7 @@ double resident_blob_kb(const std::filesystem::path& folder) {
     return sum;
 }
 
-TEST_P(LocalExpertsTest, ExpertsPackedAheadGiveTheSameBitsAndLeaveTheirFilesPages) {
+TEST_P(LocalExpertsTest, ExpertsPackedAheadGiveSameBitsAndReleasePages) {
     const std::uint32_t hidden = package_->config().hidden_size, num_tokens = 4;
     const auto x = test::random_floats(std::size_t{num_tokens} * hidden, 8);
     const std::vector<std::uint16_t> ids{0, 1, 2, 3, 4, 5, 6, 7};

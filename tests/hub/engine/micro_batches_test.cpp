@@ -46,7 +46,7 @@ Steps play(MicroBatches& micro_batches, const SteppedMachine& machine, const Ste
     return steps;
 }
 
-TEST(MicroBatchesTest, ALongLineIsHiddenWithinTenSteps) {
+TEST(MicroBatchesTest, LongLinkIsHiddenWithinTenSteps) {
     MicroBatches micro_batches(2, 0);
     const SteppedMachine far = pipelined(0.05, 0.1, 3);
     EXPECT_EQ(play(micro_batches, far, {.decode_rows = 16}, 5).num_cut, 0u);
@@ -55,7 +55,7 @@ TEST(MicroBatchesTest, ALongLineIsHiddenWithinTenSteps) {
     EXPECT_GE(later.num_cut, 1980u);
 }
 
-TEST(MicroBatchesTest, WithoutALineTrialsCostLessThanOnePercent) {
+TEST(MicroBatchesTest, TrialsWithoutALinkCostUnderOnePercent) {
     MicroBatches micro_batches(2, 0);
     // two micro-batches take half as long again
     const SteppedMachine near = pipelined(0.05, 0.8, 0);
@@ -72,7 +72,7 @@ TEST(MicroBatchesTest, AStepThatHardlyWaitsIsNeverCut) {
     EXPECT_EQ(play(micro_batches, local, {.decode_rows = 64}, 3000).num_cut, 0u);
 }
 
-TEST(MicroBatchesTest, AsManyAreTakenAsPay) {
+TEST(MicroBatchesTest, LargestNumberThatPaysIsUsed) {
     const StepShape shape{.decode_rows = 64};
     MicroBatches four(4, 0), three(3, 0), shallow(4, 0);
     EXPECT_EQ(play(four, pipelined(0.05, 0.1, 4), shape, 400).last, 4u);
@@ -86,7 +86,7 @@ TEST(MicroBatchesTest, AsManyAreTakenAsPay) {
 
 // Measured shares of the uncut time for one to four micro-batches over a link of 2 ms: a third
 // saves 2 %, a fourth 5.
-TEST(MicroBatchesTest, OneThatSavesTooLittleIsAStepOnTheWay) {
+TEST(MicroBatchesTest, TrialsContinuePastANumberThatSavesLittle) {
     const StepShape shape{.decode_rows = 16};
     const double shares[] = {1, 0.9, 0.885, 0.855};
     const SteppedMachine machine{
@@ -98,7 +98,7 @@ TEST(MicroBatchesTest, OneThatSavesTooLittleIsAStepOnTheWay) {
 
 // The waiting time of an uncut step gives the first number to try: no step with two or three was
 // needed.
-TEST(MicroBatchesTest, ALongLineIsCutIntoFourAtOnce) {
+TEST(MicroBatchesTest, LongLinkIsCutIntoFourAtOnce) {
     MicroBatches micro_batches(4, 0);
     const StepShape shape{.decode_rows = 16};
     SteppedMachine far = pipelined(0.02, 0.4, 4);
@@ -109,7 +109,7 @@ TEST(MicroBatchesTest, ALongLineIsCutIntoFourAtOnce) {
 }
 
 // Long prompts are rare: two uncut steps and two cut steps decide.
-TEST(MicroBatchesTest, LongStepsAreKnownAfterTwo) {
+TEST(MicroBatchesTest, TwoLongStepsDecideATrial) {
     MicroBatches micro_batches(4, 0);
     const StepShape prompt{.prompt_rows = 512};
     SteppedMachine far = pipelined(1, 4, 500);
@@ -128,7 +128,7 @@ TEST(MicroBatchesTest, LongStepsAreKnownAfterTwo) {
 }
 
 // Each micro-batch after the second costs more: numbers above two are not tried for long.
-TEST(MicroBatchesTest, WithoutALineTrialsOfUpToFourCostNoMore) {
+TEST(MicroBatchesTest, TrialsUpToFourAddNoCostWithoutLink) {
     const StepShape shape{.decode_rows = 16};
     SteppedMachine near = pipelined(0.05, 0.8, 0);
     near.waited_share = 0.4;  // time of the rows in workers
@@ -137,7 +137,7 @@ TEST(MicroBatchesTest, WithoutALineTrialsOfUpToFourCostNoMore) {
     EXPECT_EQ(four.choose(shape), 1u);
 }
 
-TEST(MicroBatchesTest, ALineThatChangesIsNoticed) {
+TEST(MicroBatchesTest, ChangedLinkIsDetected) {
     MicroBatches micro_batches(2, 0);
     const StepShape shape{.decode_rows = 16};
     const SteppedMachine near = pipelined(0.05, 0.5, 0), far = pipelined(0.05, 0.5, 5);
@@ -147,7 +147,7 @@ TEST(MicroBatchesTest, ALineThatChangesIsNoticed) {
     EXPECT_LE(play(micro_batches, near, shape, 100).num_cut, 5u);
 }
 
-TEST(MicroBatchesTest, AHiccupDecidesNothing) {
+TEST(MicroBatchesTest, SingleSlowStepDecidesNothing) {
     MicroBatches micro_batches(2, 0);
     const StepShape shape{.decode_rows = 16};
     const SteppedMachine far = pipelined(0.05, 0.1, 3);
@@ -174,7 +174,7 @@ TEST(MicroBatchesTest, PromptsAndSizesLearnApart) {
     EXPECT_EQ(micro_batches.choose({.decode_rows = 4}), 1u);
 }
 
-TEST(MicroBatchesTest, ASizeThatIsNewBeginsAsItsNeighbour) {
+TEST(MicroBatchesTest, NewSizeBeginsWithItsNeighboursNumber) {
     MicroBatches micro_batches(2, 0);
     (void)play(micro_batches, pipelined(0.05, 0.1, 3), {.decode_rows = 16}, 40);
     EXPECT_EQ(micro_batches.choose({.decode_rows = 40}), 2u);
@@ -187,7 +187,7 @@ TEST(MicroBatchesTest, ASizeThatIsNewBeginsAsItsNeighbour) {
     EXPECT_EQ(micro_batches.choose({.decode_rows = 16}), 2u);
 }
 
-TEST(MicroBatchesTest, AFixedNumberIsTakenAsFarAsThereAreRows) {
+TEST(MicroBatchesTest, FixedNumberIsLimitedByTheRows) {
     MicroBatches micro_batches(2, 4);
     const SteppedMachine near = pipelined(0.05, 0.5, 0);
     EXPECT_EQ(play(micro_batches, near, {.decode_rows = 16}, 100).last, 4u);

@@ -10,7 +10,7 @@
 namespace moex {
 namespace {
 
-TEST(RouterTest, ChoosesByProbabilityAndBreaksTiesByLowerId) {
+TEST(RouterTest, RouterChoosesByProbabilityThenByLowerId) {
     const std::vector<float> logits{0.0f, 2.0f, 1.0f, 2.0f, 1.0f, -3.0f};
     std::vector<std::uint16_t> ids(3);
     std::vector<float> weights(3);
@@ -27,7 +27,7 @@ TEST(RouterTest, ChoosesByProbabilityAndBreaksTiesByLowerId) {
     EXPECT_NEAR(weights[0] / weights[2], std::exp(1.0), 1e-5);
 }
 
-TEST(RopeTest, TurnsThePairsOfBothHalves) {
+TEST(RopeTest, RopeRotatesThePairsOfBothHalves) {
     const Rope rope(6, 100.0);
     std::vector<float> cos_sin(6), head{1, 2, 3, 4, 5, 6};
     rope.angles(7, cos_sin);

@@ -52,7 +52,7 @@ constexpr int draws = 20000;
 constexpr double chi_square_99_9 = 22.46;
 const std::vector<double> base{0.30, 0.05, 0.20, 0.10, 0.25, 0.07, 0.03};
 
-TEST(SamplerTest, LogitsThatAreNoNumbersDoNotCrash) {
+TEST(SamplerTest, NanLogitsDoNotCrash) {
     const std::vector<float> logits(8, std::numeric_limits<float>::quiet_NaN());
     Sampler sampler({.temperature = 1, .top_p = 0.9, .seed = 1}, {});
     const SampledToken token = sample(sampler, logits, 0);
@@ -66,7 +66,7 @@ TEST(SamplerTest, GreedyTakesTheLowerIdOfATie) {
     EXPECT_EQ(sampler.choose(logits), 1u);
 }
 
-TEST(SamplerTest, SameSeedSameTokens) {
+TEST(SamplerTest, SameSeedGivesSameTokens) {
     const auto run = [&](std::uint64_t seed) {
         Sampler sampler({.temperature = 1.0, .seed = seed}, {});
         std::vector<TokenId> ids;
@@ -115,7 +115,7 @@ TEST(SamplerTest, TheLikeliestTokensGiveWhatAllLogitsGive) {
         }
 }
 
-TEST(SamplerTest, WhatLooksBeyondTheLikeliestWantsAllLogits) {
+TEST(SamplerTest, OptionsBeyondTheLikeliestNeedAllLogits) {
     for (const SamplingOptions& options :
          {SamplingOptions{.top_p = 0.9}, SamplingOptions{.min_p = 0.1},
           SamplingOptions{.sample_top_k = 5, .repetition_penalty = 1.1},
@@ -155,7 +155,7 @@ TEST(SamplerTest, TopKTopPAndMinPCutTheTail) {
 }
 
 // There are more candidates than are sorted at first: the kept tokens equal those of a full sort.
-TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewestThatReachIt) {
+TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewest) {
     constexpr std::size_t vocab_size = 5000, likely = 600;
     constexpr double top_p = 0.9;
     std::vector<float> logits(vocab_size);

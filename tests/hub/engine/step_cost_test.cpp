@@ -100,7 +100,7 @@ TEST(StepCostTest, ChunksBeginSmallAndGrowNoFasterThanTwofold) {
     EXPECT_GE(run(cost, remote, 2000, 3, step_ms).front(), 512u);
 }
 
-TEST(StepCostTest, AnUnknownNumberOfDecodeRowsIsMeasuredOnceAndThenNowAndThen) {
+TEST(StepCostTest, UnknownDecodeRowsAreMeasuredOnceThenOccasionally) {
     StepCost cost(stretch);
     EXPECT_TRUE(cost.wants_plain_step(2));
     cost.record({.decode_rows = 2}, 10ms);
@@ -116,7 +116,7 @@ TEST(StepCostTest, AnUnknownNumberOfDecodeRowsIsMeasuredOnceAndThenNowAndThen) {
 }
 
 // Regression: each of 64 simultaneous users cost the others a step without a prompt.
-TEST(StepCostTest, ANumberOfDecodeRowsNearAMeasuredOneIsEstimated) {
+TEST(StepCostTest, NeighbouringDecodeRowsAreEstimated) {
     StepCost cost(stretch);
     std::vector<std::uint32_t> measured;
     for (std::uint32_t rows = 1; rows <= 64; ++rows) {
@@ -136,7 +136,7 @@ TEST(StepCostTest, ANumberOfDecodeRowsNearAMeasuredOneIsEstimated) {
     EXPECT_EQ(cost.prompt_time(150, 1), 75ms);  // from the larger one only: more than half
 }
 
-TEST(StepCostTest, PromptsThatWaitInACrowdGetMoreOfTheTime) {
+TEST(StepCostTest, CrowdOfPromptsGetsMoreOfTheTime) {
     StepCost cost(stretch);
     cost.record({.decode_rows = 4}, 20ms);
     EXPECT_EQ(cost.prompt_time(4, 1), 20ms);
@@ -158,7 +158,7 @@ TEST(StepCostTest, PromptsThatWaitInACrowdGetMoreOfTheTime) {
 
 // Regression: after a time in which hardly a row fitted, chunks stayed at one row, because each row
 // was assumed to cost as much as the first.
-TEST(StepCostTest, ChunksOfOneRowGrowWhenTheNextOnesAreCheap) {
+TEST(StepCostTest, OneRowChunksGrowWhenFurtherRowsAreCheap) {
     StepCost cost(stretch);
     double slower = 3;
     const Machine machine{24, [&](auto rows, auto) { return slower * (14 + 2.0 * rows); }};
@@ -173,7 +173,7 @@ TEST(StepCostTest, ChunksOfOneRowGrowWhenTheNextOnesAreCheap) {
 }
 
 // The first row alone costs more than the available time; 60 more rows cost hardly anything.
-TEST(StepCostTest, RowsComeAlongWhereTheFirstOneIsTheDearOne) {
+TEST(StepCostTest, RowsAreAddedWhenTheFirstRowIsExpensive) {
     StepCost cost(stretch);
     std::vector<double> step_ms;
     const auto chunks = run(cost, {20, [](auto rows, auto) { return 26 + 0.1 * rows; }}, 4000, 1,
@@ -185,7 +185,7 @@ TEST(StepCostTest, RowsComeAlongWhereTheFirstOneIsTheDearOne) {
 
 // One row is 1.4 of a decode step, 2 rows are 2.7: no chunk of 2 is tried, since every gap would be
 // too long.
-TEST(StepCostTest, NoRowMoreIsTriedWhereItMayTakeTooLong) {
+TEST(StepCostTest, FurtherRowsAreNotTriedWhenTooLate) {
     StepCost cost(stretch);
     std::vector<double> step_ms;
     const auto chunks = run(cost, {10, [](auto rows, auto) { return 14.0 * rows; }}, 400, 1,
@@ -193,7 +193,7 @@ TEST(StepCostTest, NoRowMoreIsTriedWhereItMayTakeTooLong) {
     for (std::size_t step = 10; step < chunks.size(); ++step) ASSERT_EQ(chunks[step], 1u) << step;
 }
 
-TEST(StepCostTest, WhereStepsAreOftenLateChunksAreSmaller) {
+TEST(StepCostTest, ChunksAreSmallerWhenStepsAreOftenLate) {
     // Every twelfth step takes `late` times as long.
     const auto late_steps = [](double late, std::size_t& num_steps) {
         StepCost cost(stretch);
@@ -219,7 +219,7 @@ TEST(StepCostTest, WhereStepsAreOftenLateChunksAreSmaller) {
     EXPECT_LE(very_late, 8000u / 8);
 }
 
-TEST(StepCostTest, OneHiccupDoesNotChangeMuch) {
+TEST(StepCostTest, SingleSlowStepChangesLittle) {
     StepCost cost(stretch);
     for (int i = 0; i < 50; ++i) cost.record({.decode_rows = 1}, 20ms);
     cost.record({.decode_rows = 1}, 5s);

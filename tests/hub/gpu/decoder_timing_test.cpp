@@ -63,7 +63,7 @@ class ReadingsOfNothing : public gpu::DeviceDecorator {
     gpu::BufferId last_target_;
 };
 
-TEST(DecoderTimingTest, WaitsForWhatItTimes) {
+TEST(DecoderTimingTest, TimerWaitsForTheTimedWork) {
     test::PostedLoop loop;
     auto device = gpu::open_vulkan_device({}, loop.poster());
     ASSERT_TRUE(device.ok()) << device.error().message;
@@ -74,7 +74,7 @@ TEST(DecoderTimingTest, WaitsForWhatItTimes) {
     EXPECT_EQ(watched.of_nothing, 0u);
 }
 
-TEST(KernelTimingTest, WaitsForWhatItTimes) {
+TEST(KernelTimingTest, TimerWaitsForTheTimedWork) {
     test::PostedLoop loop;
     auto device = gpu::open_vulkan_device({}, loop.poster());
     ASSERT_TRUE(device.ok()) << device.error().message;
@@ -97,7 +97,7 @@ TEST(KernelTimingTest, WaitsForWhatItTimes) {
         << "an expert and a round of each layer, held back: not timed";
 }
 
-TEST(DecoderTimingTest, CountsWhatEachConditionMakes) {
+TEST(DecoderTimingTest, EachConditionCountsItsDispatches) {
     test::PostedLoop loop;
     auto device = gpu::open_vulkan_device({}, loop.poster());
     ASSERT_TRUE(device.ok()) << device.error().message;
@@ -130,7 +130,7 @@ TEST(DecoderTimingTest, CountsWhatEachConditionMakes) {
     EXPECT_EQ((*device)->counters().buffer_bytes, bytes_before) << "everything was let go";
 }
 
-TEST(DecoderTimingTest, SaysWhatItDoesNotKnow) {
+TEST(DecoderTimingTest, UnknownShapeIsReported) {
     test::PostedLoop loop;
     auto device = gpu::open_vulkan_device({}, loop.poster());
     ASSERT_TRUE(device.ok()) << device.error().message;

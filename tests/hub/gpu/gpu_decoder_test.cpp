@@ -363,7 +363,7 @@ TEST(GpuDecoderTest, LogitsAreNearThoseOfTheCpu) {
     EXPECT_LE(far_from_cpu(package, model.logits(ids, 40), ids).largest, 1e-3f);
 }
 
-TEST(GpuDecoderTest, AGreedyAnswerIsTheSameHoweverManyTokensAreReadAtOnce) {
+TEST(GpuDecoderTest, GreedyAnswerDoesNotDependOnTokensPerRead) {
     const auto prompt = test::random_tokens(9, 256, 4);
     OnGpu model(test::tiny_package());
     const auto wanted = model.greedy(prompt, {.max_tokens = 60, .fetch_tokens = 1},
@@ -412,7 +412,7 @@ TEST(GpuDecoderTest, ACancelledAnswerEndsAndTheNextOneIsWhole) {
 }
 
 // The twin: the logits of every position, and the hub's sampler.
-TEST(GpuDecoderTest, ASampledAnswerIsWhatTheHubsSamplerDrawsFromTheSameLogits) {
+TEST(GpuDecoderTest, SampledAnswerEqualsTheHubsSampler) {
     const auto prompt = test::random_tokens(9, 256, 4);
     OnGpu model(test::tiny_package(), {.likeliest = true});
     const std::size_t vocab_size = model.decoder->model().vocab_size;
@@ -447,7 +447,7 @@ TEST(GpuDecoderTest, ASampledAnswerIsWhatTheHubsSamplerDrawsFromTheSameLogits) {
 }
 
 // Without room for lists the same tokens are drawn from all logits.
-TEST(GpuDecoderTest, ASampledAnswerIsTheSameByTheLikeliestAndByAllLogits) {
+TEST(GpuDecoderTest, LikeliestTokensSampleLikeAllLogits) {
     const auto prompt = test::random_tokens(70, 256, 5);
     OnGpu by_list(test::tiny_package(), {.likeliest = true}), by_all(test::tiny_package());
     const SamplingOptions& sampling = sampling_kinds[0];
@@ -456,7 +456,7 @@ TEST(GpuDecoderTest, ASampledAnswerIsTheSameByTheLikeliestAndByAllLogits) {
     EXPECT_FALSE(by_all.decoder->feed(std::span(prompt).first(1), StepLogits::likeliest).ok());
 }
 
-TEST(GpuDecoderTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
+TEST(GpuDecoderTest, OversizedInputIsRefusedAndChangesNothing) {
     OnGpu model(test::tiny_package(), {.context_tokens = 128, .rows_max = 8});
     const auto ids = test::random_tokens(130, 256, 5);
     EXPECT_FALSE(model.decoder->feed(std::span(ids).first(9), StepLogits::none).ok());

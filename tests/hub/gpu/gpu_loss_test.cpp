@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(ExpertsElsewhereAndThere, GpuLossKindsTest, testing::Bo
 
 // The second request has the same prefix as the first and has taken over its page, which is lost
 // with the device.
-TEST_P(GpuLossKindsTest, AnswersGoOnOnTheNextDeviceWithTheSameText) {
+TEST_P(GpuLossKindsTest, AnswersContinueUnchangedOnTheNextDevice) {
     holds_experts_ = GetParam();
     auto first = test::random_tokens(131, 256, 8), second = first;
     second.back() = 7;
@@ -156,7 +156,7 @@ TEST_P(GpuLossKindsTest, AnswersGoOnOnTheNextDeviceWithTheSameText) {
     EXPECT_EQ(cores_asked_, 0u);
 }
 
-TEST_F(GpuLossTest, TheCoresGoOnWhereNoDeviceComes) {
+TEST_F(GpuLossTest, CoresContinueWhenNoDeviceOpens) {
     const GenerationRequest requests[] = {greedy(test::random_tokens(40, 256, 9), 10),
                                           greedy(test::random_tokens(9, 256, 10), 8)};
     fate_.devices = 1;
@@ -169,7 +169,7 @@ TEST_F(GpuLossTest, TheCoresGoOnWhereNoDeviceComes) {
     EXPECT_EQ(cores_asked_, 1u);
 }
 
-TEST_F(GpuLossTest, TheCoresGoOnWhereEveryDeviceBreaksAtOnce) {
+TEST_F(GpuLossTest, CoresContinueWhenEveryDeviceBreaksAtOnce) {
     const GenerationRequest requests[] = {greedy(test::random_tokens(20, 256, 11), 6)};
     const auto steps = must(open_gpu_steps(package_, test::compute_threads(), options()));
     const auto undisturbed = write(*steps, requests);
@@ -181,7 +181,7 @@ TEST_F(GpuLossTest, TheCoresGoOnWhereEveryDeviceBreaksAtOnce) {
     EXPECT_EQ(cores_asked_, 1u);
 }
 
-TEST_F(GpuLossTest, WithoutAnybodyTheAnswerEndsAndTheNextRequestAsksForADeviceAgain) {
+TEST_F(GpuLossTest, AnswerEndsWithoutADeviceAndNextRequestRetries) {
     const GenerationRequest requests[] = {greedy(test::random_tokens(20, 256, 12), 6)};
     fate_.devices = 1;
     GpuStepsOptions alone = options();

@@ -85,7 +85,7 @@ class GpuStepsTest : public testing::TestWithParam<Kind> {
 
 INSTANTIATE_TEST_SUITE_P(ExpertsThereAndElsewhere, GpuStepsTest, testing::ValuesIn(kinds));
 
-TEST_P(GpuStepsTest, SequencesSideBySideHaveTheBitsThatEachHasAlone) {
+TEST_P(GpuStepsTest, SequencesHaveTheSameBitsTogetherAndAlone) {
     const auto a = test::random_tokens(140, 256, 1), b = test::random_tokens(7, 256, 2),
                c = test::random_tokens(70, 256, 3);
     const auto a_alone = alone(a), b_alone = alone(b, 1), c_alone = alone(c);
@@ -162,7 +162,7 @@ class HintedExperts : public ExpertBackend {
 };
 
 // The hints for the next layer are the same whether the GPU or the cores compute the steps.
-TEST_P(GpuStepsTest, WhoseExpertsAreElsewhereNamesTheNextLayersAndChangesNoBit) {
+TEST_P(GpuStepsTest, RemoteExpertsGetHintsAndNoBitChanges) {
     const auto sources = must(load_speculation_sources(package_, test::compute_threads()));
     const auto decoder = must(Decoder::create(package_, test::compute_threads()));
     const auto ids = test::random_tokens(4, 256, 41);
@@ -244,7 +244,7 @@ TEST_P(GpuStepsTest, ARoundThatFailsEndsTheOthersOfItsStep) {
 }
 
 // Rows with likeliest tokens run beside rows with logits, and beside rows without any output.
-TEST_P(GpuStepsTest, TheLikeliestTokensAreThoseOfTheRowsLogits) {
+TEST_P(GpuStepsTest, LikeliestTokensMatchTheRowsLogits) {
     const auto a = test::random_tokens(9, 256, 21), b = test::random_tokens(4, 256, 22),
                c = test::random_tokens(7, 256, 23), d = test::random_tokens(3, 256, 24);
     const std::vector<float> alone_with[] = {alone(a), alone(b), alone(c), alone(d)};
@@ -293,7 +293,7 @@ TEST_P(GpuStepsTest, LogitsAreNearThoseOfTheCpu) {
     EXPECT_LE(worst, coded ? 2e-2f : 1e-3f);
 }
 
-TEST_P(GpuStepsTest, ARolledBackPageThatOthersReadIsCopiedBeforeItIsWritten) {
+TEST_P(GpuStepsTest, SharedPageIsCopiedBeforeAWriteAfterRollback) {
     const auto ids = test::random_tokens(129, 256, 5);
     const auto other = test::random_tokens(1, 256, 6);
     KvCache cache(package_->config(), pages(6));
@@ -381,7 +381,7 @@ EngineCounters expect_same_texts(GpuSteps& steps, ExpertBackend& experts, std::u
     return together.counters;
 }
 
-TEST_P(GpuStepsTest, AnEngineTakesOverPagesOfACommonBeginning) {
+TEST_P(GpuStepsTest, EngineSharesPagesOfACommonPrefix) {
     auto first = test::random_tokens(131, 256, 8), second = first;
     second.back() = 7;
     const GenerationRequest requests[] = {greedy(first, 6), greedy(second, 4)};
@@ -389,7 +389,7 @@ TEST_P(GpuStepsTest, AnEngineTakesOverPagesOfACommonBeginning) {
 }
 
 // Both sequences begin on one page each, and the third page is for the growth of the older one.
-TEST_P(GpuStepsTest, AnEnginePreemptsAndTheTextIsTheSame) {
+TEST_P(GpuStepsTest, PreemptionDoesNotChangeTheText) {
     const GenerationRequest requests[] = {greedy(test::random_tokens(124, 256, 9), 30),
                                           greedy(test::random_tokens(125, 256, 10), 6)};
     EXPECT_GE(expect_same_texts(*steps_, experts_, 3, requests).preempted, 1u);
@@ -429,7 +429,7 @@ class EveryThird : public TokenMask {
 };
 
 // Requests that need all logits run beside requests that need only the likeliest tokens.
-TEST_P(GpuStepsTest, WhatIsDrawnFromTheLikeliestTokensIsDrawnFromAllLogits) {
+TEST_P(GpuStepsTest, LikeliestTokensAndAllLogitsDrawTheSame) {
     const SamplingOptions kinds[] = {{.temperature = 0},
                                      {.temperature = 1.3, .sample_top_k = 40},
                                      {.temperature = 0.9, .top_p = 0.7, .sample_top_k = 64},
