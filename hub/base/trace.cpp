@@ -91,8 +91,8 @@ struct Trace::State {
         const bool written = std::fwrite(lines.data(), 1, lines.size(), file.get()) == lines.size();
         if (written && bytes_written < bytes_max) return;
 
-        log_warn(written ? "trace: the file has its largest size, the rest is not written"
-                         : "trace: the file cannot be written any more");
+        log_warn(written ? "trace: the file reached its size limit, later spans are dropped"
+                         : "trace: writing to the file failed, later spans are dropped");
         const std::lock_guard lock(mutex);
         full = true;
     }
@@ -166,7 +166,7 @@ Result<std::unique_ptr<Trace>> Trace::open(const std::filesystem::path& path,
 
 Trace::Trace(std::unique_ptr<State> state) : state_(std::move(state)) {
     state_->writer = std::thread([this] { state_->run(); });
-    MOEX_CHECK(current_.exchange(this) == nullptr, "there is a trace already");
+    MOEX_CHECK(current_.exchange(this) == nullptr, "a trace is open already");
 }
 
 Trace::~Trace() {

@@ -431,7 +431,7 @@ void Decoder::State::cut_into_parts(std::span<const SequenceRow> rows,
 
         if (speculators.empty() || speculators.back() != asked) {
             const auto at = std::find(speculators.begin(), speculators.end(), asked);
-            MOEX_CHECK(at == speculators.end(), "a speculator's rows stand together");
+            MOEX_CHECK(at == speculators.end(), "the rows of a speculator must be adjacent");
             speculators.push_back(asked);
             ends.push_back(ends.empty() ? num_exact : ends.back());
         }
@@ -474,7 +474,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
     std::uint32_t first = 0;
     for (const StepRows& one : batch) {
         MOEX_CHECK(one.late_pairs_max == 0 || (one.tokens.size() == 1 && !one.speculator),
-                   "one exact row alone may lack answers");
+                   "only a single exact row may lack answers");
         if (one.late_pairs_max > 0)
             state.patience.push_back(
                 {.row = first, .wait = one.late_wait, .pairs_max = one.late_pairs_max});

@@ -85,11 +85,11 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
 
     if (request.hidden_mean && !state.device.gives_hidden())
         return Error{ErrorCode::unsupported,
-                     "embeddings are not given by a hub whose layers run on its GPU (--gpu)"};
+                     "a hub that runs its layers on a GPU (--gpu) computes no embeddings"};
 
     if (request.speculator && !state.device.takes_speculators())
         return Error{ErrorCode::unsupported,
-                     "lossy answers are not given by a hub whose layers run on its GPU (--gpu)"};
+                     "a hub that runs its layers on a GPU (--gpu) gives no lossy answers"};
 
     for (const TokenId id : request.prompt)
         if (id >= config.vocab_size)

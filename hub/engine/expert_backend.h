@@ -118,7 +118,7 @@ class ExpertCompute {
     // weights for integers.
     virtual Status compute_int8(std::uint32_t, std::uint32_t, std::span<const float>,
                                 std::span<const float>, std::span<float>) const {
-        return Error{ErrorCode::unsupported, "no experts in integers here"};
+        return Error{ErrorCode::unsupported, "this backend has no experts in integers"};
     }
 };
 

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint32_t serial_magic = 0x764b'784d;  // "MxKv"
 constexpr std::uint32_t serial_version = 2;
 static_assert(std::endian::native == std::endian::little,
-              "rows are serialised as they lie in memory");
+              "rows are serialised as they are stored in memory");
 }  // namespace
 
 KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
@@ -39,7 +39,7 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     if (memory == MAP_FAILED)
         throw std::runtime_error(text("the system refuses ", size >> 20,
                                       " MB of addresses for keys and values: ",
-                                      std::strerror(errno), "; a smaller --kv-mb may do"));
+                                      std::strerror(errno), "; try a smaller --kv-mb"));
     memory_ = {static_cast<std::byte*>(memory), UnmapMemory{size}};
 }
 
@@ -58,7 +58,7 @@ std::uint64_t KvCache::page_bytes() const {
 }
 
 std::byte* KvCache::page_data(std::uint32_t page) const {
-    MOEX_DCHECK(memory_ != nullptr, "the rows lie with a device");
+    MOEX_DCHECK(memory_ != nullptr, "a device stores the rows");
     return memory_.get() + page * stride_bytes_;
 }
 
@@ -274,7 +274,7 @@ void KvCache::Sequence::copy_rows(const Sequence& from, std::uint32_t first, std
 }
 
 bool KvCache::Sequence::fill_with_noise(std::uint32_t num_tokens) {
-    MOEX_CHECK(num_tokens_ == 0, "noise behind a text");
+    MOEX_CHECK(num_tokens_ == 0, "noise requires an empty sequence");
     if (!reserve(num_tokens)) return false;
     const ModelConfig& config = cache_->config_;
     std::vector<float> k(std::size_t{config.num_kv_heads} * config.head_dim), v(k.size());

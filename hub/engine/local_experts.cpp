@@ -290,7 +290,8 @@ Status LocalExperts::compute_int8(std::uint32_t layer, std::uint32_t expert,
                                   std::span<const float> x, std::span<const float> gates,
                                   std::span<float> y) const {
     const State& state = *state_;
-    if (!state.packed) return Error{ErrorCode::unsupported, "experts are held as they are packed"};
+    if (!state.packed)
+        return Error{ErrorCode::unsupported, "this backend has no experts in integers"};
     const std::uint32_t hidden_size = state.hidden();
     const auto num_rows = static_cast<std::uint32_t>(gates.size());
 

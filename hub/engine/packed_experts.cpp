@@ -107,7 +107,7 @@ void PackedExperts::pack_all(const std::function<void()>& done) {
 }
 
 void PackedExperts::pack_in_background(std::function<void()> done) {
-    MOEX_CHECK(!background_.joinable(), "packed in the background once");
+    MOEX_CHECK(!background_.joinable(), "pack_in_background() is called once");
     background_ = std::thread([this, done = std::move(done)] {
         name_thread("pack");
         pack_all(done);

@@ -119,7 +119,7 @@ std::uint32_t Sampler::num_likeliest() const {
 TokenLogit Sampler::choose(std::span<const TokenLogit> likeliest) {
     std::vector<TokenLogit> tokens(likeliest.begin(), likeliest.end());
     tokens.resize(std::min<std::size_t>(tokens.size(), num_likeliest()));
-    MOEX_CHECK(!tokens.empty(), "a draw from no token");
+    MOEX_CHECK(!tokens.empty(), "a draw needs at least one token");
     std::sort(tokens.begin(), tokens.end(),
               [](const TokenLogit& a, const TokenLogit& b) { return a.id < b.id; });
 
