@@ -77,6 +77,7 @@ struct ThreadPool::State {
     // first range that no thread took and the end of the ranges (16 bits each). Taking a range
     // leaves a word that no other job has. So a late thread that compares with an old word takes
     // nothing.
+    //   job 7, ranges [2, 4):  0x00000007'0002'0004, after one was taken 0x00000007'0003'0004
     class alignas(64) Share {
       public:
         static constexpr std::size_t ranges_max = 0xffff;

@@ -22,11 +22,12 @@ class ThreadPool {
     // ranges of a late thread. For benches; must not be called while a parallel_for() runs.
     void set_ranges_per_thread(std::size_t count);
     // Runs body(begin, end) over disjoint ranges that cover [0, count), each at least `grain` long
-    // where possible. Thread i of n begins at position i / n, the caller at the front. A thread
-    // that has finished its share takes ranges from the shares of other threads.
+    // where possible. Thread i of n begins at position count · i / n; thread 0 is the caller. A
+    // thread that has finished its share takes ranges from the shares of other threads.
     void parallel_for(std::size_t count, std::size_t grain,
                       const std::function<void(std::size_t begin, std::size_t end)>& body);
-    // Memory that a job will read, as consecutive pieces: thread i of n begins at position i / n.
+    // Memory that a job will read, as consecutive pieces: thread i of n begins at byte
+    // total · i / n.
     struct Reads {
         static constexpr std::size_t pieces_max = 3;
         std::span<const std::byte> pieces[pieces_max];

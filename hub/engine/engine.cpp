@@ -312,7 +312,7 @@ void EngineState::admit() {
 
 // Returns true if the cache has room for the tokens of `next` and one page for each running
 // generation. That is enough to begin with: an answer rarely becomes as long as its limit. A
-// generation that follows another takes over that one's pages when they are published.
+// generation that follows another takes over the leader's pages when they are published.
 bool EngineState::has_room(const Generation& next) {
     const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
                                           next.tokens_max());

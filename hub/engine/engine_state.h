@@ -69,7 +69,7 @@ struct Generation {
     std::uint32_t furthest = 0;
     // The workers that computed the rows of each page of `kv`.
     std::vector<std::vector<std::uint64_t>> page_workers;
-    bool offers_pages = true;  // false once a worker that computed its pages loses its trust
+    bool offers_pages = true;  // false once a worker of its pages is no longer trusted
     // The generation waits while the generation `follows` computes their common prefix of
     // `follow_tokens` tokens.
     GenerationId follows = 0;

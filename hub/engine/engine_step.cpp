@@ -269,9 +269,8 @@ void EngineState::on_failed_step(const Error& error, std::span<Generation* const
     for (const GenerationId id : ids) end_running(id, FinishReason::error, error);
 }
 
-// Recovers from a lost device, which has taken all keys and values with it. All sequences return to
-// the queue with the tokens that were written, in order of admission, and the new device computes
-// them again.
+// Recovers after the device was lost with all keys and values. All sequences return to the queue
+// with the tokens that were written, in order of admission, and the new device computes them again.
 void EngineState::begin_anew() {
     for (auto& generation : running) {
         generation->kv.reset();

@@ -33,7 +33,8 @@ struct RowPatience {
     std::uint32_t pairs_max = 0;
 };
 
-// A layer of a micro-batch. All spans stay valid until the round's wait() has returned.
+// The input and output of a round: one layer for one micro-batch. All spans stay valid until the
+// round's wait() has returned.
 struct ExpertBatch {
     std::uint32_t layer = 0;
     std::uint32_t num_tokens = 0;

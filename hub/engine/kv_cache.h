@@ -1,5 +1,6 @@
 // Keys and values of all sequences, in pages of fixed size. A sequence owns a list of pages; a
 // rollback returns the pages that it no longer needs.
+//   page_tokens 16, 40 tokens in pages() = {3, 9, 4}:  position 20 is row 4 of page 9
 // Full pages may be published: a later sequence of the same scope that begins with the same tokens
 // takes them over instead of computing them. Published pages that no sequence holds stay until room
 // is needed, and are evicted in LRU order.

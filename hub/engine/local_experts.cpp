@@ -42,6 +42,7 @@ float* at_least(std::vector<float>& buffer, std::size_t size) {
 }
 
 // The pairs of a round in slots: sorted by expert, ascending, then by row.
+//   expert_ids {5, 2} of row 0, {2, 7} of row 1:  pair_of_slot = {1, 2, 0, 3}
 struct PairOrder {
     std::vector<std::uint32_t> pair_of_slot, slot_of_pair;
     std::vector<ExpertRows> experts;

@@ -1,5 +1,7 @@
 // Finds the page that holds the keys and values for a given prefix of a text: a tree whose edges
 // are whole pages of token ids.
+//   pages of 2 tokens, texts 1 2 3 4 and 1 2 5 6:  root -[1 2]-> page 7 -[3 4]-> page 2
+//                                                                       -[5 6]-> page 9
 // The match is exact: ids are compared, not hashes, so that no text can pass for another. The bits
 // of a page follow from the ids up to its end, the model and its arithmetic; a process has only one
 // model and one arithmetic. Each scope (a client) has its own tree, so that a client cannot learn

@@ -35,7 +35,7 @@ class StepCost {
     // A step with decode rows lasts at most about `stretch_max` times as long as its decode rows
     // alone. Beside a crowd of prompts (more prompts than sequences that decode; two prompts are no
     // crowd) the part beyond 1 is up to `crowd_max` times as large. Where steps often last longer
-    // than expected, the part beyond 1 is reduced, to one half at most, so that 99 of 100 steps
+    // than expected, the part beyond 1 is reduced, but never below half, so that 99 of 100 steps
     // last at most late_max * stretch_max times as long.
     explicit StepCost(double stretch_max) : stretch_max_(stretch_max) {}
 

@@ -1,6 +1,7 @@
 // Queue of waiting requests, fair between clients: first come, first served within a client, and
 // round-robin between clients. So a client that sends many requests delays another client's by at
 // most one request. Requests that were preempted are served before all others.
+//   client a sends a1 a2 a3, then client b sends b1:  order a1 b1 a2 a3
 // Not thread-safe: the mutex of its owner guards it.
 #pragma once
 

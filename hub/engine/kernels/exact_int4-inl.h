@@ -59,8 +59,8 @@ HWY_INLINE hn::Vec<D> code(D d, Words words) {
         return hn::ConvertTo(d, hn::BitCast(di, hn::And(words, hn::Set(du, 15u << (4 * K)))));
 }
 
-// Adds code K of a vector of words to the sums. It is a function that must be inlined: GCC did not
-// inline a lambda, and its sums were stored in memory.
+// Adds code K of a vector of words to the sums. It must be inlined. A lambda was not
+// inlined, and its sums were stored in memory.
 template <int K, int ROWS, int OUTS, class D, class Words>
 HWY_INLINE void multiply_code(D d, const Words (&words)[OUTS], const float* x, std::size_t x_stride,
                               hn::Vec<D> (&sums)[ROWS][OUTS]) {

@@ -99,7 +99,7 @@ TEST(DrawTest, TopPKeepsTheFewestTokensThatReachIt) {
         while (reached_late < (top_p + 1e-6) * sum)
             reached_late += std::exp(double{sorted[kept++]} / 0.7);
 
-        // The least likely token over all random words.
+        // The least likely token that any of the random words draws.
         float least = std::numeric_limits<float>::infinity();
         std::mt19937_64 words(9);
         for (int i = 0; i < 5000; ++i)

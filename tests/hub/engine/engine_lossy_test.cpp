@@ -4,7 +4,8 @@
 namespace moex {
 namespace {
 
-// Exact beside lossy answers, with pages for two of five, so that answers are computed again.
+// Exact and lossy answers run together. The pages hold two of five, so answers are preempted and
+// computed again.
 TEST_F(EngineTest, LossyAnswersDoNotChangeExactAnswers) {
     const KvCache probe(package_->config(), {16, 0});
     NothingStandsIn nothing, other;  // two speculators, each with its own rows in a step

@@ -69,7 +69,7 @@ TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
     get(held);
 }
 
-// Side by side, all prompts would end only with the last one.
+// Regression: prompts that ran side by side all ended only with the last one.
 TEST_F(EngineTest, SimultaneousShortPromptsRunOneAfterTheOther) {
     start({.sequences_max = 4, .step_rows_max = 16});
     experts_.close();

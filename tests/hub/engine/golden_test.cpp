@@ -236,7 +236,7 @@ TEST(GoldenTest, HubMatricesOf4BitsCostTheDemoALittle) {
     EXPECT_GE(perplexity, 24.5);
 }
 
-// Embeddings of such a package also have 8 bits.
+// The embeddings of a package with codes also have 8 bits.
 TEST(GoldenTest, HubPackedAsCodesStaysWithinTheDemosBudget) {
     const char* checkpoint = std::getenv("MOEX_DEMO_CHECKPOINT");
     if (checkpoint == nullptr)

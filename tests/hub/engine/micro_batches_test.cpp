@@ -57,7 +57,7 @@ TEST(MicroBatchesTest, LongLinkIsHiddenWithinTenSteps) {
 
 TEST(MicroBatchesTest, TrialsWithoutALinkCostUnderOnePercent) {
     MicroBatches micro_batches(2, 0);
-    // two micro-batches take half as long again
+    // two micro-batches take 1.5 times as long
     const SteppedMachine near = pipelined(0.05, 0.8, 0);
     const Steps all = play(micro_batches, near, {.decode_rows = 16}, 1000);
     EXPECT_EQ(micro_batches.choose({.decode_rows = 16}), 1u);

@@ -1,4 +1,4 @@
-// Shared by the tests of the GPU's steps: results that must be present, and requests without
+// Functions for the tests of the GPU's steps: results that must be present, and requests without
 // randomness.
 #pragma once
 
