@@ -42,7 +42,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/registry\//) return "registry"
     if (path ~ /^hub\/engine\/expert_backend\.h$/) return "backend"
     if (path ~ /^hub\/engine\/kernels\//) return "kernels"
-    if (path ~ /^hub\/engine\/(sampler|draw)\./) return "sampler"
+    if (path ~ /^hub\/engine\/(sampler|draw|draw_noise)\./) return "sampler"
     if (path ~ /^hub\/engine\//) return "engine"
     if (path ~ /^hub\/foresight\//) return "foresight"
     if (path ~ /^hub\/dispatch\//) return "dispatch"

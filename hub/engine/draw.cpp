@@ -17,6 +17,7 @@ constexpr std::uint32_t steps_never = draw_steps_max + draw_steps_per_octave;
 // A bucket is 1/32 of an octave, so that the bucket which contains a cut has few tokens.
 constexpr int bucket_shift = 15;
 constexpr std::uint32_t bucket_never = steps_never >> bucket_shift;
+constexpr std::size_t block_tokens = 256;
 using Histogram = std::array<std::uint64_t, bucket_never + 1>;
 
 // 2^-(i / 2^10) and 2^-(i / 2^20) as fixed-point numbers with 31 fraction bits. A product of two
@@ -67,6 +68,20 @@ class Steps {
     float most_, scale_ = 0, limit_ = float{draw_steps_max};
 };
 
+// A token in the race: its clock rings at `time` / `weight`.
+struct Runner {
+    TokenId index = 0;
+    std::uint64_t time = 0, weight = 0;
+
+    // Compares the clocks without a division; the lower id wins a tie.
+    bool beats(const Runner& other) const {
+        __extension__ using Wide = unsigned __int128;
+        const Wide mine = Wide{time} * other.weight, its = Wide{other.time} * weight;
+        return weight > 0 && (mine < its || (mine == its && index < other.index));
+    }
+    double rate() const { return static_cast<double>(time) / static_cast<double>(weight); }
+};
+
 // A draw in progress: the histogram, and the position of the last token that the cuts keep.
 class Draw {
   public:
@@ -78,32 +93,47 @@ class Draw {
         if (options.top_p < 1.0) keep_share(options.top_p);
     }
 
-    // Draws a token: walks the buckets from the likeliest on, each in the order of its ids.
-    TokenId take(TokenId otherwise, std::uint64_t random) {
-        if (total_ == 0) return otherwise;
-        __extension__ using Wide = unsigned __int128;
-        auto left = static_cast<std::uint64_t>((Wide{random} * total_) >> 64);
+    // Runs the race of the kept tokens and returns the winner's index; `likeliest` where none is
+    // kept.
+    TokenId take(TokenId likeliest, const DrawPlace& place, std::span<const TokenId> ids) {
+        if (total_ == 0) return likeliest;
+        const DrawNoise noise(place);
+        const auto id_of = [&](TokenId index) { return ids.empty() ? index : ids[index]; };
+        Runner best{.index = likeliest,
+                    .time = exponential_time(noise.of(id_of(likeliest))),
+                    .weight = weight_of(steps_(logits_[likeliest]))};
+        set_limits(best);
 
-        for (std::uint32_t bucket = 0; bucket < cut_; ++bucket) {
-            if (left >= histogram_[bucket]) {
-                left -= histogram_[bucket];
-                continue;
-            }
-            for (TokenId id = 0; id < logits_.size(); ++id) {
-                if (buckets_[id] != bucket) continue;
-                const std::uint64_t weight = weight_of(steps_(logits_[id]));
-                if (left < weight) return id;
-                left -= weight;
-            }
-        }
+        const auto enter = [&](TokenId index, std::uint32_t high) {
+            const Runner other{
+                .index = index,
+                .time = exponential_time(std::uint64_t{high} << 32 | noise.low(id_of(index))),
+                .weight = weight_of(steps_(logits_[index]))};
+            if (!other.beats(best)) return;
+            best = other;
+            if (best.rate() < 0.5 * limits_rate_) set_limits(best);
+        };
 
-        std::sort(at_cut_.begin(), at_cut_.end());
-        for (const TokenId id : at_cut_) {
-            const std::uint64_t weight = weight_of(steps_(logits_[id]));
-            if (left < weight) return id;
-            left -= weight;
+        // Two loops per block, so that the compiler can vectorise the first. Few tokens pass the
+        // bounds; only their exact times are computed.
+        std::uint32_t high[block_tokens];
+        for (std::size_t first = 0, block = 0; first < logits_.size();
+             first += block_tokens, ++block) {
+            if (block_bucket_[block] >= cut_) continue;  // no token of the block is kept
+            const std::size_t count = std::min(block_tokens, logits_.size() - first);
+            if (ids.empty())
+                for (std::size_t i = 0; i < count; ++i)
+                    high[i] = noise.high(static_cast<TokenId>(first + i));
+            else
+                for (std::size_t i = 0; i < count; ++i) high[i] = noise.high(ids[first + i]);
+            for (std::size_t i = 0; i < count; ++i)
+                if (high[i] < limits_[buckets_[first + i]])
+                    enter(static_cast<TokenId>(first + i), high[i]);
         }
-        return otherwise;
+        for (const TokenId index : at_cut_)
+            if (const std::uint32_t bits = noise.high(id_of(index)); bits < cut_limit_)
+                enter(index, bits);
+        return best.index;
     }
 
   private:
@@ -112,17 +142,24 @@ class Draw {
         memory.resize(logits_.size());
         buckets_ = memory;
 
+        thread_local std::vector<std::uint16_t> block_memory;
+        block_memory.assign((logits_.size() + block_tokens - 1) / block_tokens, bucket_never);
+        block_bucket_ = block_memory;
+
         // Two loops per block, so that the compiler can vectorise the first.
-        constexpr std::size_t block = 256;
-        std::uint32_t steps[block];
-        for (std::size_t first = 0; first < logits_.size(); first += block) {
-            const std::size_t count = std::min(block, logits_.size() - first);
+        std::uint32_t steps[block_tokens];
+        for (std::size_t first = 0, block = 0; first < logits_.size();
+             first += block_tokens, ++block) {
+            const std::size_t count = std::min(block_tokens, logits_.size() - first);
             for (std::size_t i = 0; i < count; ++i) steps[i] = steps_(logits_[first + i]);
+            std::uint32_t least = steps_never;
             for (std::size_t i = 0; i < count; ++i) {
                 const std::uint32_t bucket = steps[i] >> bucket_shift;
                 buckets_[first + i] = static_cast<std::uint16_t>(bucket);
                 histogram_[bucket] += weight_of(steps[i]);
+                least = std::min(least, steps[i]);
             }
+            block_bucket_[block] = static_cast<std::uint16_t>(least >> bucket_shift);
         }
 
         for (std::uint32_t bucket = 0; bucket < cut_; ++bucket) total_ += histogram_[bucket];
@@ -178,14 +215,34 @@ class Draw {
         total_ = reached;
     }
 
+    // Sets, for each kept bucket, a bound of the upper 32 bits of the noise: a token whose noise
+    // reaches the bound rings after `best`, even with the bucket's largest weight. The bound is a
+    // little too large, never too small, so rounding of double changes no result.
+    void set_limits(const Runner& best) {
+        limits_rate_ = best.rate();
+        const double unit = 0x1p-57 * limits_rate_ * std::log(2.0) * (1 + 1e-9);
+        const auto limit_of = [&](std::uint32_t bucket) {
+            const auto weight = static_cast<double>(weight_of(bucket << bucket_shift));
+            const double noise = -std::expm1(-unit * weight) * (1 + 1e-9);
+            return static_cast<std::uint64_t>(noise * 0x1p32) + 2;
+        };
+        for (std::uint32_t bucket = 0; bucket < cut_; ++bucket) limits_[bucket] = limit_of(bucket);
+        cut_limit_ = limit_of(std::min(cut_, bucket_never - 1));
+    }
+
     std::span<const float> logits_;
-    std::span<std::uint16_t> buckets_;  // bucket of each token; memory of the thread
+    std::span<std::uint16_t> block_bucket_;  // least bucket of each block of tokens
+    std::span<std::uint16_t> buckets_;       // bucket of each token; memory of the thread
     Steps steps_;
     Histogram histogram_{};
     std::uint64_t total_ = 0;
     // Buckets below cut_ are kept whole; of bucket cut_ itself only the tokens in at_cut_ are kept.
     std::uint32_t cut_ = bucket_never;
     std::vector<TokenId> at_cut_;
+    // Exclusive bounds of the noise's upper 32 bits; 0 from cut_ on. cut_limit_ is that of at_cut_.
+    std::array<std::uint64_t, bucket_never + 1> limits_{};
+    std::uint64_t cut_limit_ = 0;
+    double limits_rate_ = 0;  // rate() of the runner that set the bounds
 };
 }  // namespace
 
@@ -210,13 +267,13 @@ TokenId likeliest_token(std::span<const float> logits) {
 }
 
 TokenId draw_token(std::span<const float> logits, const DrawOptions& options,
-                   std::uint64_t random) {
+                   const DrawPlace& place, std::span<const TokenId> ids) {
     const TokenId likeliest = likeliest_token(logits);
-    return Draw(logits, likeliest, options).take(likeliest, random);
+    return Draw(logits, likeliest, options).take(likeliest, place, ids);
 }
 
 TokenId draw_token_plain(std::span<const float> logits, const DrawOptions& options,
-                         std::uint64_t random) {
+                         const DrawPlace& place) {
     const TokenId likeliest = likeliest_token(logits);
     const Steps steps(logits[likeliest], options);
 
@@ -240,18 +297,14 @@ TokenId draw_token_plain(std::span<const float> logits, const DrawOptions& optio
         kept.resize(count);
     }
 
-    const auto bucket = [&](TokenId id) { return steps(logits[id]) >> bucket_shift; };
-    std::sort(kept.begin(), kept.end(), [&](TokenId a, TokenId b) {
-        return bucket(a) != bucket(b) ? bucket(a) < bucket(b) : a < b;
-    });
-
-    __extension__ using Wide = unsigned __int128;
-    auto left = static_cast<std::uint64_t>((Wide{random} * sum) >> 64);
+    const DrawNoise noise(place);
+    Runner best{.index = likeliest};
     for (const TokenId id : kept) {
-        if (left < weight(id)) return id;
-        left -= weight(id);
+        const Runner runner{
+            .index = id, .time = exponential_time(noise.of(id)), .weight = weight(id)};
+        if (runner.weight > 0 && (best.weight == 0 || runner.beats(best))) best = runner;
     }
-    return likeliest;
+    return best.index;
 }
 
 }  // namespace moex

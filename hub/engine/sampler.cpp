@@ -7,45 +7,19 @@
 #include "hub/engine/draw.h"
 
 namespace moex {
-namespace {
-
-// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
-std::uint64_t splitmix64(std::uint64_t& state) {
-    std::uint64_t z = (state += 0x9e37'79b9'7f4a'7c15);
-    z = (z ^ (z >> 30)) * 0xbf58'476d'1ce4'e5b9;
-    z = (z ^ (z >> 27)) * 0x94d0'49bb'1331'11eb;
-    return z ^ (z >> 31);
-}
-std::uint64_t rotate_left(std::uint64_t x, int bits) { return (x << bits) | (x >> (64 - bits)); }
-
-// xoshiro256**. Source: Blackman and Vigna, "Scrambled
-// linear pseudorandom number generators", 2021.
-std::uint64_t next_random(std::uint64_t (&s)[4]) {
-    const std::uint64_t result = rotate_left(s[1] * 5, 7) * 9, t = s[1] << 17;
-    s[2] ^= s[0];
-    s[3] ^= s[1];
-    s[1] ^= s[2];
-    s[0] ^= s[3];
-    s[2] ^= t;
-    s[3] = rotate_left(s[3], 45);
-    return result;
-}
-
-}  // namespace
-
 Sampler::Sampler(SamplingOptions options, std::span<const TokenId> prompt, std::uint32_t tokens_max)
     : options_(std::move(options)),
       prompt_tokens_(prompt.begin(), prompt.end()),
+      position_(static_cast<std::uint32_t>(prompt.size())),
       tokens_max_(tokens_max) {
     std::sort(prompt_tokens_.begin(), prompt_tokens_.end());
     prompt_tokens_.erase(std::unique(prompt_tokens_.begin(), prompt_tokens_.end()),
                          prompt_tokens_.end());
-    std::uint64_t seed = options_.seed;
-    for (std::uint64_t& word : random_state_) word = splitmix64(seed);
 }
 
 void Sampler::accept(TokenId id) {
     ++output_counts_[id];
+    ++position_;
     if (options_.mask) answer_.push_back(id);
 }
 
@@ -96,17 +70,18 @@ std::span<const float> Sampler::adjust(std::span<const float> logits) {
     return scratch_;
 }
 
-TokenId Sampler::draw(std::span<const float> logits) {
+TokenId Sampler::draw(std::span<const float> logits, std::span<const TokenId> ids) {
     if (options_.temperature <= 0) return likeliest_token(logits);
     return draw_token(logits,
                       {.temperature = options_.temperature,
                        .top_p = options_.top_p,
                        .top_k = options_.sample_top_k,
                        .min_p = options_.min_p},
-                      next_random(random_state_));
+                      {.seed = options_.seed, .choice = options_.choice, .position = position_},
+                      ids);
 }
 
-TokenId Sampler::choose(std::span<const float> logits) { return draw(adjust(logits)); }
+TokenId Sampler::choose(std::span<const float> logits) { return draw(adjust(logits), {}); }
 
 std::uint32_t Sampler::num_likeliest() const {
     if (adjusts()) return 0;
@@ -124,8 +99,12 @@ TokenLogit Sampler::choose(std::span<const TokenLogit> likeliest) {
               [](const TokenLogit& a, const TokenLogit& b) { return a.id < b.id; });
 
     scratch_.clear();
-    for (const TokenLogit& token : tokens) scratch_.push_back(token.logit);
-    return tokens[draw(scratch_)];
+    std::vector<TokenId> ids;
+    for (const TokenLogit& token : tokens) {
+        scratch_.push_back(token.logit);
+        ids.push_back(token.id);
+    }
+    return tokens[draw(scratch_, ids)];
 }
 
 }  // namespace moex

@@ -1,10 +1,11 @@
 // The sampler turns logits into the next token: penalties, bias, mask, temperature, top-k, min-p,
-// top-p, then a draw with the sequence's own generator.
+// top-p, then a draw whose noise depends on seed, choice, position and token alone.
 // A temperature of 0 is greedy; ties go to the lower id. The same seed and logits give the same
 // token on every machine (hub/engine/draw.h).
 // Several samplers may choose concurrently, but each sampler is used by one thread at a time. A tab
-// that answers by itself uses this file, too: it depends on draw.h and on token ids, and on
-// nothing else of the engine. The log-probability of a token is computed in hub/engine/scores.h.
+// that answers by itself uses this file, too: it depends on draw.h, draw_noise.h and on token ids,
+// and on nothing else of the engine. The log-probability of a token is computed in
+// hub/engine/scores.h.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,7 @@ struct SamplingOptions {
     double frequency_penalty = 0.0;  // OpenAI: subtracted per occurrence in the output
     std::map<TokenId, float> logit_bias;
     std::uint64_t seed = 0;
+    std::uint32_t choice = 0;         // index of this answer among the answers to one request
     std::shared_ptr<TokenMask> mask;  // null: every token is allowed
 };
 
@@ -76,14 +78,14 @@ class Sampler {
     // applies.
     std::span<const float> adjust(std::span<const float> logits);
     void forbid(std::span<float> logits);  // removes the tokens that the mask does not allow
-    TokenId draw(std::span<const float> logits);
+    TokenId draw(std::span<const float> logits, std::span<const TokenId> ids);
 
     SamplingOptions options_;
     std::map<TokenId, std::uint32_t> output_counts_;
     std::vector<TokenId> prompt_tokens_;  // sorted, unique
+    std::uint32_t position_;              // of the next token, in the sequence
     std::uint32_t tokens_max_;
     std::vector<TokenId> answer_;  // the answer so far, for the mask
-    std::uint64_t random_state_[4];
     std::vector<float> scratch_;
 };
 

@@ -67,7 +67,7 @@ void ApiJob::start() {
             inputs_.context_tokens - static_cast<std::uint32_t>(request.prompt.size()));
 
         request.sampling = inputs_.params.sampling;
-        request.sampling.seed += i % inputs_.params.n;
+        request.sampling.choice = static_cast<std::uint32_t>(i % inputs_.params.n);
         if (!inputs_.masks.empty()) request.sampling.mask = inputs_.masks[i];
         const std::optional<std::uint32_t>& prompt_top = inputs_.params.prompt_logprobs;
         request.logprobs = inputs_.params.logprobs || prompt_top;

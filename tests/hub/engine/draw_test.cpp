@@ -13,8 +13,6 @@
 namespace moex {
 namespace {
 
-constexpr std::uint64_t random_max = std::numeric_limits<std::uint64_t>::max();
-
 // Logits of every shape that a cut may meet: wide, flat, peaked, rounded so that many are equal.
 std::vector<std::vector<float>> many_logits() {
     std::mt19937 random(11);
@@ -50,16 +48,15 @@ std::vector<DrawOptions> many_options() {
 }
 
 TEST(DrawTest, TheHistogramKeepsWhatTheSortKeeps) {
-    std::mt19937_64 random(3);
+    DrawPlace place{.seed = 3, .choice = 1};
     for (const auto& logits : many_logits())
         for (const DrawOptions& options : many_options())
-            // Test both ends of the kept tokens, and some words in between.
-            for (const std::uint64_t word : {std::uint64_t{0}, random_max, random(), random()})
-                ASSERT_EQ(draw_token(logits, options, word),
-                          draw_token_plain(logits, options, word))
+            for (int i = 0; i < 4; ++i, ++place.position)
+                ASSERT_EQ(draw_token(logits, options, place),
+                          draw_token_plain(logits, options, place))
                     << logits.size() << " tokens, temperature " << options.temperature << ", top_p "
                     << options.top_p << ", top_k " << options.top_k << ", min_p " << options.min_p
-                    << ", random " << word;
+                    << ", position " << place.position;
 }
 
 TEST(DrawTest, WeightsArePowersOfTwo) {
@@ -101,10 +98,9 @@ TEST(DrawTest, TopPKeepsTheFewestTokensThatReachIt) {
 
         // The least likely token that any of the random words draws.
         float least = std::numeric_limits<float>::infinity();
-        std::mt19937_64 words(9);
-        for (int i = 0; i < 5000; ++i)
-            least = std::min(
-                least, logits[draw_token(logits, {.temperature = 0.7, .top_p = top_p}, words())]);
+        for (std::uint32_t i = 0; i < 5000; ++i)
+            least = std::min(least, logits[draw_token(logits, {.temperature = 0.7, .top_p = top_p},
+                                                      {.seed = 9, .position = i})]);
         EXPECT_GE(least, sorted[kept - 1]) << top_p;
         if (top_p <= 0.5) {
             EXPECT_LE(least, last + 0.1f) << top_p;
@@ -121,8 +117,8 @@ TEST(DrawTest, TheLikeliestIsTheFirstOfEquals) {
         }
     const float nan = std::numeric_limits<float>::quiet_NaN();
     EXPECT_EQ(likeliest_token(std::vector<float>(40, nan)), 0u);
-    EXPECT_LT(draw_token(std::vector<float>(40, nan), {}, 5), 40u);
-    EXPECT_EQ(draw_token(std::vector<float>{nan, 1.0f, nan}, {}, 5), 1u);
+    EXPECT_LT(draw_token(std::vector<float>(40, nan), {}, {.seed = 5}), 40u);
+    EXPECT_EQ(draw_token(std::vector<float>{nan, 1.0f, nan}, {}, {.seed = 5}), 1u);
 }
 
 }  // namespace
