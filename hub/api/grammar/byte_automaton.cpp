@@ -24,7 +24,7 @@ Error too_large(std::string_view what) {
     return {ErrorCode::unsupported, text("a pattern or length that needs ", what, ": simplify it")};
 }
 
-// How many bytes one byte of a text takes inside a JSON string.
+// Returns the number of bytes that a byte of a text needs inside a JSON string.
 std::uint32_t escaped_bytes(unsigned char byte) {
     if (byte == '"' || byte == '\\' || byte == '\b' || byte == '\f' || byte == '\n' ||
         byte == '\r' || byte == '\t')
@@ -63,8 +63,9 @@ std::vector<std::uint32_t> least_to_end(const ByteAutomaton& automaton, const Co
     return least;
 }
 
-// States that hold the same texts become one, where this is cheap to find out: fewer walks through
-// a vocabulary. Source: Moore, "Gedanken-experiments on sequential machines", 1956.
+// Merges states that accept the same texts, if the automaton is small enough for that. Fewer states
+// mean fewer walks through a vocabulary. Source: Moore, "Gedanken-experiments on sequential
+// machines", 1956.
 ByteAutomaton merged(ByteAutomaton raw) {
     constexpr std::uint32_t states_max = 256;
     const std::uint32_t n = raw.num_states();
@@ -94,7 +95,7 @@ ByteAutomaton merged(ByteAutomaton raw) {
     out.num_classes = raw.num_classes;
     out.accepts.resize(count);
     out.next.resize(std::size_t{count} * raw.num_classes);
-    for (State state = 0; state < n; ++state) {  // groups are numbered from the start on
+    for (State state = 0; state < n; ++state) {  // the start state is in group 0
         out.accepts[group[state]] = raw.accepts[state];
         for (std::uint32_t c = 0; c < raw.num_classes; ++c) {
             const State to = raw.next[state * raw.num_classes + c];
@@ -105,7 +106,7 @@ ByteAutomaton merged(ByteAutomaton raw) {
     return out;
 }
 
-// Leaves out states that lead nowhere, and says how far each is from an end.
+// Removes states from which no end is reachable, and computes the distances to an end.
 SharedAutomaton finished(ByteAutomaton all) {
     static std::atomic<std::uint64_t> serials{0};
     const ByteAutomaton raw = merged(std::move(all));
@@ -134,8 +135,8 @@ SharedAutomaton finished(ByteAutomaton all) {
     return out;
 }
 
-// Thompson's automaton: edges of byte ranges, empty edges, and empty edges that hold only at the
-// borders of the text.
+// Thompson's nondeterministic automaton: edges of byte ranges, empty edges, and empty edges that
+// hold only at the borders of the text.
 class Nfa {
   public:
     struct Edge {
@@ -197,7 +198,7 @@ class Nfa {
         const bool loops = e.max == unbounded && e.min > 0;
         for (std::uint32_t i = loops ? 1 : 0; i < e.min && !overflow; ++i)
             from = emit(e.parts[0], from);
-        if (loops) {  // the last one again and again: were it written twice, (x+)+ would be four
+        if (loops) {  // loop over the last copy: a second copy would grow (x+)+ to four
             const State begin = add();
             nodes[from].empty.push_back(begin);
             const State end = emit(e.parts[0], begin);
@@ -220,8 +221,8 @@ class Nfa {
         return to;
     }
 
-    // Code points as sequences of byte ranges: cut until the bytes of both ends differ only where
-    // everything between them is meant.
+    // Adds a range of code points as sequences of byte ranges. The range is split until each byte
+    // position is either equal at both ends, or covers its whole range.
     void emit_range(CodePoints range, State from, State to) {
         if (overflow || range.first > range.last) return;
         for (const char32_t border : {char32_t{0x7f}, char32_t{0x7ff}, char32_t{0xffff}})
@@ -275,7 +276,7 @@ class SubsetConstruction {
   private:
     using Set = std::vector<State>;
 
-    // Bytes that no edge tells apart share a class.
+    // Puts bytes that all edges treat alike into one class.
     void classify() {
         std::array<bool, 257> border{};
         for (const Nfa::Node& node : nfa_.nodes)
@@ -311,7 +312,8 @@ class SubsetConstruction {
         return set;
     }
 
-    // What holds at the text's begin holds there only: the start is a state of its own.
+    // Returns the state of a set of nodes. Edges of the text's begin hold only there, so the start
+    // is a separate state.
     State intern(bool at_begin, Set set) {
         const auto [found, is_new] = known_.emplace(std::pair(at_begin, std::move(set)),
                                                     static_cast<State>(sets_.size()));
@@ -340,7 +342,7 @@ class SubsetConstruction {
     const Nfa& nfa_;
     State end_;
     ByteAutomaton raw_;
-    std::vector<unsigned char> sample_;  // a byte of each class
+    std::vector<unsigned char> sample_;  // one byte of each class
     std::vector<std::uint32_t> mark_;
     std::uint32_t round_ = 0;
     std::uint64_t work_ = 0;
@@ -348,8 +350,8 @@ class SubsetConstruction {
     std::vector<const Set*> sets_;
 };
 
-// An automaton whose states are pairs; `step(pair, byte)` is nullopt where it ends, and goes the
-// same way for all bytes of one `kind(byte)`.
+// Builds an automaton whose states are pairs. `step(pair, byte)` returns nullopt if there is no
+// next state, and has the same result for all bytes with the same `kind(byte)`.
 template <class Pair, class KindOf, class Step, class Accepts>
 Result<SharedAutomaton> explore(Pair start, const KindOf& kind, const Step& step,
                                 const Accepts& accepts) {
@@ -389,7 +391,8 @@ Expression any_characters() {
     return Expression::repeat(Expression::characters({{0, code_point_max}}), 0, unbounded);
 }
 
-// Knuth, Morris and Pratt's table as an automaton: how much of `marker` stands at the end.
+// The table of Knuth, Morris and Pratt as an automaton: state i means that the text ends in the
+// first i bytes of `marker`.
 ByteAutomaton marker_automaton(std::string_view marker, bool until) {
     ByteAutomaton raw;
     for (unsigned byte = 0; byte < 256; ++byte)

@@ -1,5 +1,6 @@
-// A deterministic automaton over bytes: which texts a pattern holds. Every state leads to an end.
-// Built from expressions by way of a nondeterministic one, within a bound on states and work.
+// A deterministic automaton over bytes that accepts the texts of a pattern. Every state leads to an
+// end. It is built from an expression by way of a nondeterministic automaton, within a bound on
+// states and work.
 // Source: Thompson, "Regular expression search algorithm", CACM 11(6), 1968; the subset
 // construction.
 #pragma once
@@ -19,15 +20,17 @@ struct ByteAutomaton {
     using State = std::uint32_t;
     static constexpr State dead = 0xffff'ffff;
 
-    std::array<std::uint8_t, 256> class_of{};  // of each byte: bytes of a class go the same way
+    // The class of each byte; all bytes of one class have the same transitions.
+    std::array<std::uint8_t, 256> class_of{};
     std::uint32_t num_classes = 1;
     std::vector<State> next;            // [num_states, num_classes]
     std::vector<std::uint8_t> accepts;  // [num_states]
-    // The fewest bytes to an end: as they are, and as the inside of a JSON string.
+    // [num_states], the fewest bytes to an end: as plain text, and inside a JSON string, where some
+    // bytes need an escape.
     std::vector<std::uint32_t> least, least_escaped;
-    std::uint64_t serial = 0;  // of this automaton, among all of the process
+    std::uint64_t serial = 0;  // unique among all automata of the process; a cache key
 
-    // 0 is the start; an automaton without states holds no text.
+    // State 0 is the start; an automaton without states accepts no text.
     std::uint32_t num_states() const { return static_cast<std::uint32_t>(accepts.size()); }
     State step(State state, unsigned char byte) const {
         return next[std::size_t{state} * num_classes + class_of[byte]];
@@ -38,20 +41,20 @@ using SharedAutomaton = std::shared_ptr<const ByteAutomaton>;
 
 inline constexpr std::uint32_t automaton_states_max = 1u << 14;
 
-// All texts of an expression without rules and tokens; `text_begin` and `text_end` hold only at its
-// borders. unsupported: it needs more states than the bound.
+// Accepts all texts of an expression that has no rules and tokens. `text_begin` and `text_end`
+// match only at the borders of the text. Error `unsupported`: it needs more states than the bound.
 Result<SharedAutomaton> automaton_of(const Expression& expression);
-// Texts in which the pattern is found, as JSON schema's `pattern` reads them.
+// Accepts texts in which the pattern is found anywhere, as `pattern` of JSON Schema means it.
 Result<SharedAutomaton> automaton_of_search(const Expression& pattern);
-// Texts in UTF-8.
+// Accepts all texts in valid UTF-8.
 SharedAutomaton any_text();
-// Bytes up to the first `marker`, which is their end; without a marker, no end.
+// Accepts bytes that end with the first `marker` in them; an empty marker has no end.
 SharedAutomaton text_until(std::string_view marker);
-// Bytes that do not hold `marker`; they may end anywhere.
+// Accepts bytes that do not contain `marker`; they may end anywhere.
 SharedAutomaton text_without(std::string_view marker);
 
 Result<SharedAutomaton> intersection(const ByteAutomaton& a, const ByteAutomaton& b);
-// Texts of `min` to `max` code points.
+// Accepts those of `texts` that have `min` to `max` code points.
 Result<SharedAutomaton> with_length(const ByteAutomaton& texts, std::uint32_t min,
                                     std::uint32_t max);
 bool holds(const ByteAutomaton& automaton, std::string_view text);

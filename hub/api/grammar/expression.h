@@ -1,5 +1,5 @@
-// A pattern as a tree: what a regular expression of ECMA-262 or the right side of a GBNF rule
-// says, before it becomes an automaton.
+// A pattern as a syntax tree: a regular expression of ECMA-262, or the right side of a GBNF rule,
+// before it becomes an automaton.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,27 @@ struct CodePoints {  // [first, last]
     char32_t first = 0, last = 0;
     bool operator==(const CodePoints&) const = default;
 };
-// Sorted, disjoint, without the surrogates, which no text holds.
+// Returns the ranges sorted and disjoint, without surrogates, which no text contains.
 std::vector<CodePoints> normalized(std::vector<CodePoints> ranges);
-std::vector<CodePoints> complement(const std::vector<CodePoints>& ranges);  // of normalized ones
+// Requires normalized ranges.
+std::vector<CodePoints> complement(const std::vector<CodePoints>& ranges);
 
 struct Expression {
     enum class Kind {
         characters,  // one code point of `ranges`
-        sequence,    // the parts, one behind the other; none: the empty text
-        choice,      // one of the parts; none: nothing at all
+        sequence,    // the parts, one after the other; without parts the empty text
+        choice,      // one of the parts; without parts no text at all
         repeat,      // the only part, min to max times
         text_begin,
         text_end,
-        rule,   // GBNF: another rule's text
+        rule,   // GBNF: the text of another rule
         token,  // GBNF: a token by its id
     };
     Kind kind = Kind::sequence;
     std::vector<CodePoints> ranges;
     std::vector<Expression> parts;
     std::uint32_t min = 0, max = unbounded;
-    std::uint32_t index = 0;  // of the rule, or the token's id
+    std::uint32_t index = 0;  // index of the rule, or id of the token
 
     static Expression characters(std::vector<CodePoints> ranges) {
         return {.kind = Kind::characters, .ranges = normalized(std::move(ranges))};
@@ -52,8 +53,8 @@ struct Expression {
     }
 };
 
-// An ECMA-262 pattern with the u flag, as JSON schema uses them. Look-around, back references and
-// word borders are unsupported, by name.
+// Parses an ECMA-262 pattern with the u flag, as JSON Schema uses it. Look-around, back references
+// and word borders are refused as `unsupported`, by name.
 Result<Expression> parse_pattern(std::string_view pattern);
 
 }  // namespace moex

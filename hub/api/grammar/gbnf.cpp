@@ -74,7 +74,7 @@ class GbnfParser {
         problem_ = Error{ErrorCode::invalid_argument, text("line ", line, " has ", what)};
     }
 
-    // Blanks and comments, with line ends where a rule may go on.
+    // Skips blanks and comments; line ends, too, where a rule may continue on the next line.
     void skip(bool line_ends) {
         while (at_ < source_.size()) {
             if (peek() == '#')
@@ -256,7 +256,7 @@ class GbnfParser {
         return negated ? complement(ranges) : ranges;
     }
 
-    // Behind "<".
+    // Reads a token after its "<".
     Expression token() {
         if (take("[")) {
             const std::size_t begin = at_;
@@ -288,7 +288,8 @@ class GbnfParser {
     std::optional<Error> problem_;
 };
 
-// Rules without tokens that do not come back to themselves are automata; what is left are nodes.
+// Turns rules into nodes. Rules without tokens and recursion become automata; other rules become
+// graphs of nodes.
 class GbnfBuilder {
   public:
     GbnfBuilder(std::vector<GrammarNode>& nodes, std::vector<Rule> rules)
@@ -310,7 +311,7 @@ class GbnfBuilder {
             const bool plain = is_plain(*rules_[index].body);
             plain_[index] = plain ? Plain::yes : Plain::no;
         }
-        return plain_[index] == Plain::yes;  // one that is asked about comes back to itself
+        return plain_[index] == Plain::yes;  // Plain::asked: the rule is recursive
     }
 
     bool is_plain(const Expression& e) {
@@ -321,7 +322,8 @@ class GbnfBuilder {
         return plain;
     }
 
-    // The expression with its rules written out; false: too large.
+    // Copies the expression with the bodies of its rules in place; returns false if it gets too
+    // large.
     bool inlined(const Expression& e, Expression& out, std::uint32_t& budget) const {
         if (budget == 0) return false;
         --budget;
@@ -342,7 +344,7 @@ class GbnfBuilder {
 
     Result<NodeId> rule_node(std::uint32_t index) {
         if (const auto known = known_.find(index); known != known_.end()) return known->second;
-        const NodeId id = add({});  // a choice, to be filled
+        const NodeId id = add({});  // a choice, filled below
         known_.emplace(index, id);
         MOEX_ASSIGN(body, node_of(*rules_[index].body));
         nodes_[id].children = {body};

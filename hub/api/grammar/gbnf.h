@@ -1,8 +1,8 @@
-// GBNF, llama.cpp's notation of grammars, to a grammar: `root ::= "a" [b-d]* other?`.
-// Rules that do not come back to themselves become automata; the others are followed by a stack of
-// bounded depth. A token by its number `<[123]>`, or by its text `<|im_end|>`, where the vocabulary
-// has such a special token. Left recursion, an undefined rule, and a repeat of something that may
-// be empty are refused.
+// Compiles GBNF, llama.cpp's notation of grammars, into a grammar: `root ::= "a" [b-d]* other?`.
+// Rules that are not recursive become automata; recursive rules need a stack, whose depth is
+// bounded. A token is named by its number, `<[123]>`, or by its text, `<|im_end|>`, if the
+// vocabulary has such a special token. Left recursion, an undefined rule, and a repeated part that
+// may be empty are refused.
 // Source: llama.cpp, grammars/README.md.
 #pragma once
 
@@ -15,10 +15,10 @@
 
 namespace moex {
 
-// The id of a token by its text; nullopt: there is none.
+// Finds the id of a special token by its text; nullopt: the vocabulary has none.
 using FindToken = std::function<std::optional<TokenId>(std::string_view)>;
 
-// Adds the nodes of `root`; returns its own.
+// Adds the nodes of the rule `root` and of all rules that it needs; returns the node of `root`.
 Result<NodeId> add_gbnf(std::vector<GrammarNode>& nodes, std::string_view source,
                         const FindToken& find_token, std::size_t vocab_size);
 

@@ -66,7 +66,7 @@ Result<void> Grammar::check_size() const {
     return {};
 }
 
-// The fewest bytes of one node's text, by what is known of the others.
+// Returns the fewest bytes of a node's text, computed from the present values of other nodes.
 std::uint32_t Grammar::least_of(const GrammarNode& node) const {
     switch (node.kind) {
         case Kind::words: {
@@ -121,7 +121,7 @@ std::uint32_t Grammar::least_of(const GrammarNode& node) const {
     return endless;
 }
 
-// The frames of a shortest text.
+// Returns the number of stack frames that a shortest text of the node needs.
 std::uint32_t Grammar::height_of(const GrammarNode& node) const {
     std::uint32_t most = 0;
     const auto with = [&](NodeId child) { most = std::max(most, add_least(1, height_[child])); };
@@ -169,7 +169,8 @@ bool Grammar::relax() {
     return changed;
 }
 
-// What has no text is left out where it may be, so that nobody walks into it.
+// Removes children without any text where the node can do without them, so that no parse enters
+// them.
 void Grammar::drop_unreachable() {
     const auto is_dead = [&](NodeId id) { return least_[id] == endless; };
     for (GrammarNode& node : nodes_) {
@@ -190,7 +191,7 @@ void Grammar::drop_unreachable() {
     }
 }
 
-// A node that may be entered again before a byte was taken would be entered without end.
+// Refuses a node that can be entered again before a byte is taken: it would be entered for ever.
 Result<void> Grammar::check_progress() const {
     enum class Mark : std::uint8_t { unseen, open, done };
     std::vector<Mark> marks(nodes_.size(), Mark::unseen);
@@ -235,7 +236,8 @@ Result<void> Grammar::check_progress() const {
     return {};
 }
 
-// The ids of an object's words beside those of its properties.
+// Computes the words of an object. The id of a word is the index of its property, the number of
+// properties for the closing brace, and one more for the quote of a further member's name.
 void Grammar::finish_object(GrammarNode& node) const {
     const auto count = static_cast<std::uint32_t>(node.properties.size());
     node.words = {};

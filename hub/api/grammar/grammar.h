@@ -1,10 +1,11 @@
-// A grammar as a graph of nodes, and where an answer stands in it: a set of readings, each a stack
-// of frames with a leaf on top that takes bytes. What takes bytes: fixed words, texts of an
-// automaton, numbers, and named tokens. What is entered and left: sequences, choices, repeats, and
-// JSON objects and arrays.
-// Two promises: whatever a state accepts can still end well, and it knows how few bytes that takes.
-// Immutable once built; states belong to one thread at a time, and copies of one share frames, so
-// they stay on that thread, too.
+// A grammar as a graph of nodes. grammar_state.h follows an answer through the graph: its state is
+// a set of parses, each a stack of frames with a leaf on top that takes bytes.
+// Nodes that take bytes: fixed words, texts of an automaton, numbers, and named tokens. Nodes that
+// are entered and left: sequences, choices, repeats, and JSON objects and arrays.
+// Two promises: every text that a state accepts can still end well, and the state knows how few
+// bytes that takes.
+// A grammar is immutable once built. A state belongs to one thread at a time. Copies of a state
+// share frames, so they stay on that thread, too.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ namespace moex {
 
 using NodeId = std::uint32_t;
 
-// Texts to choose from, sorted. The id says which it was; those of a rank may be out of reach.
+// A sorted list of texts of which one is written, e.g. {`{"a": `, `{}`}. The id reports the chosen
+// text. Words of some ranks may be out of reach at a given position.
 struct Words {
     struct Word {
         std::string text;
@@ -37,14 +39,14 @@ struct Words {
 struct GrammarNode {
     enum class Kind : std::uint8_t {
         words,
-        text,  // of `texts`, `escaped` as inside a JSON string, of min to max code points
+        text,  // accepted by `texts`, of min to max code points; `escaped`: inside a JSON string
         number,
         token,     // the token `token`
-        sequence,  // of children
-        choice,    // of children; none: nothing at all
-        repeat,    // of children[0], min to max times
+        sequence,  // all children, in their order
+        choice,    // one of the children; without children no text at all
+        repeat,    // children[0], min to max times
         object,    // JSON: `properties` in their order, then others
-        array,     // JSON: children, then `rest`, min to max of them
+        array,     // JSON: one item for each child, then items of `rest`; min to max items
     };
     struct Property {
         std::string name;
@@ -55,42 +57,43 @@ struct GrammarNode {
 
     Kind kind = Kind::choice;
     bool escaped = false;
-    bool any_token = false;  // a text in which special tokens, too, may stand
+    bool any_token = false;  // the text may also contain special tokens
     TokenId token = 0;
     std::uint32_t min = 0, max = unbounded;
     std::vector<NodeId> children;
-    NodeId rest = none;  // of an object: further members' values; of an array: further items
+    NodeId rest = none;  // values of further members (object), or further items (array)
     std::vector<Property> properties;
     SharedAutomaton texts;
     NumberRule number;
-    Words words;  // of an object: what may stand at its begin
+    Words words;  // the texts of Kind::words; the possible beginnings of an object
 
-    // Worked out by Grammar::build().
-    Words next_words;                          // of an object: behind a value
-    std::vector<std::uint32_t> rest_least;     // of an object behind its first i properties
-    std::vector<std::uint32_t> required_from;  // the first required one from i on; or how many
-    std::vector<std::string> sorted_names;     // of an object
+    // Computed by Grammar::build() for objects.
+    Words next_words;                          // the texts that may follow a value
+    std::vector<std::uint32_t> rest_least;     // least bytes after the first i properties
+    std::vector<std::uint32_t> required_from;  // first required property from i on; else the count
+    std::vector<std::string> sorted_names;     // names of the properties
 };
 
 struct GrammarLimits {
     std::uint32_t nodes_max = 50'000;
-    std::uint32_t depth_max = 192;        // frames inside each other
-    std::uint64_t bytes_max = 32u << 20;  // of words and automata
+    std::uint32_t depth_max = 192;        // nested stack frames
+    std::uint64_t bytes_max = 32u << 20;  // bytes of words and automata
 };
 
 class Grammar {
   public:
-    // Works out distances and what is out of reach. unsupported: beyond a limit, or a node that
-    // reaches itself without taking a byte; invalid_argument: no text at all.
+    // Computes the least distances and drops nodes that no text reaches. Errors: `unsupported` for
+    // a grammar beyond a limit, or with a node that reaches itself without taking a byte;
+    // `invalid_argument` for a grammar without any text.
     static Result<std::shared_ptr<const Grammar>> build(std::vector<GrammarNode> nodes, NodeId root,
                                                         const GrammarLimits& limits = {});
     const GrammarNode& node(NodeId id) const { return nodes_[id]; }
     NodeId root() const { return root_; }
     std::uint32_t least(NodeId id) const { return least_[id]; }    // bytes; endless: no text
-    std::uint32_t height(NodeId id) const { return height_[id]; }  // frames of the shortest text
+    std::uint32_t height(NodeId id) const { return height_[id]; }  // frames for the shortest text
     std::uint32_t depth_max() const { return limits_.depth_max; }
     std::span<const TokenId> named_tokens() const { return named_; }
-    // Texts in which any token may stand, named ones aside.
+    // True if a text of this grammar may contain any token but the named ones.
     bool has_any_token_text() const { return any_token_; }
 
   private:
@@ -113,10 +116,10 @@ class Grammar {
 
 std::uint32_t add_least(std::uint32_t a, std::uint32_t b);  // endless stays endless
 
-// How a JSON string is written here: the shortest escapes, everything else as it is.
+// Returns `text` as a JSON string: with the shortest escapes, and every other character unchanged.
 std::string json_string(std::string_view text);
 
-// One form of white space: a blank behind ':' and ',', as chat templates' tojson writes.
+// The only white space of an answer: a blank after ':' and ',', as tojson of chat templates writes.
 inline constexpr std::string_view json_comma = ", ", json_colon = ": ";
 
 }  // namespace moex

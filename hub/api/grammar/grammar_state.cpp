@@ -57,7 +57,7 @@ NodeId item_of(const GrammarNode& array, std::uint32_t index) {
     return index < array.children.size() ? array.children[index] : array.rest;
 }
 
-// Behind item `index` of an array to its end.
+// The least bytes of an array from the end of item `index` to its closing bracket.
 std::uint32_t least_items(const Grammar& grammar, const GrammarNode& array, std::uint32_t index) {
     std::uint32_t sum = 1;
     const auto fixed = static_cast<std::uint32_t>(array.children.size());
@@ -72,16 +72,16 @@ std::uint32_t least_items(const Grammar& grammar, const GrammarNode& array, std:
     return sum;
 }
 
-// With so many further characters there are more names than `taken` ones: each character could be
-// any of 93.
+// Returns the number of further characters with which there are more names than `taken`: each
+// character can be any of 93.
 std::uint32_t least_name_bytes(std::uint64_t taken) {
     std::uint32_t bytes = 1;
     for (std::uint64_t names = 93; names <= taken; names *= 93) ++bytes;
     return bytes;
 }
 
-// From here on to the end of a name that nobody has. Inside a character or an escape nothing is
-// known of what the name then is.
+// The least bytes from here to the end of a name that is not taken. Inside a character or an escape
+// the name that results is not known yet, so the worst case is assumed.
 std::uint32_t least_to_free_name(const Parse& name) {
     const auto& taken = *name.frame->taken;
     const std::uint32_t open = least_text(*any_text(), true, name.text);
@@ -97,7 +97,7 @@ StackFramePointer::StackFramePointer(const StackFramePointer& other) : frame_(ot
 }
 StackFramePointer::~StackFramePointer() {
     StackFrame* frame = frame_;
-    while (frame && --frame->references == 0) {  // no recursion, however deep
+    while (frame && --frame->references == 0) {  // a loop: the stack may be deep
         StackFrame* const parent = const_cast<StackFrame*>(frame->parent.get());
         if (parent) ++parent->references;
         delete frame;
@@ -107,7 +107,7 @@ StackFramePointer::~StackFramePointer() {
 
 NameText::~NameText() {
     std::shared_ptr<const NameText> rest = std::move(before);
-    while (rest && rest.use_count() == 1)  // no recursion, however long the name
+    while (rest && rest.use_count() == 1)  // a loop: the name may be long
         rest = std::move(const_cast<NameText&>(*rest).before);
 }
 
@@ -137,7 +137,7 @@ bool Parse::same_as(const Parse& other) const {
            hash(frame) == hash(other.frame);
 }
 
-// Enters and leaves nodes.
+// Enters and leaves nodes, and adds the parses that result to `out`.
 class GrammarState::Walker {
   public:
     Walker(const Grammar& grammar, Parses& out) : grammar_(grammar), out_(out) {}
@@ -166,7 +166,8 @@ class GrammarState::Walker {
         }
     }
 
-    // The node above `frame` is done; `result` says which word, `name` a further member's name.
+    // Continues after the node above `frame` is done. `result` is the id of the word that was
+    // written, `name` the name of a further member.
     void leave(const StackFramePointer& frame, std::uint32_t result, const NameText* name) {
         if (!frame) return add({});
         const GrammarNode& node = *frame->node;
@@ -216,7 +217,7 @@ class GrammarState::Walker {
         return StackFramePointer(frame);
     }
 
-    // The last child needs no frame: so what recurs at its end does not grow.
+    // The last child needs no frame, so a rule that recurs at its end does not grow the stack.
     void enter_child(const GrammarNode& node, std::uint32_t index,
                      const StackFramePointer& parent) {
         if (index + 1 == node.children.size()) return enter(node.children[index], parent);
@@ -251,8 +252,8 @@ class GrammarState::Walker {
         return push(node, parent, 0, Part::words, std::move(taken));
     }
 
-    // Declared members come in their order and required ones are not passed over; further members
-    // and the end come behind all of them.
+    // Declared members keep their order, and a required member is not skipped. Further members and
+    // the closing brace follow all of them.
     void add_object_words(const StackFramePointer& frame, const Words& list) {
         const GrammarNode& node = *frame->node;
         const std::uint32_t from = frame->position;
@@ -322,7 +323,7 @@ class GrammarState::Walker {
     }
 
   public:
-    // From the end of what stands above `frame` to the end of all.
+    // The least bytes from the end of the node above `frame` to the end of the answer.
     std::uint32_t behind(const StackFrame& frame, std::uint32_t result) const {
         const GrammarNode& node = *frame.node;
         std::uint32_t here = 0;
@@ -351,7 +352,8 @@ class GrammarState::Walker {
         return add_least(here, frame.below);
     }
 
-    // Whether a word may be chosen: within the ranks, and what follows it within the depth.
+    // Returns true if a word may be chosen: its rank is within reach, and the value that follows
+    // fits into the depth.
     bool in_reach(const Parse& parse, const Words::Word& word) const {
         if (word.rank < parse.rank_first || word.rank > parse.rank_last) return false;
         if (!parse.frame || parse.node->kind != Kind::object || parse.words == &name_end())
@@ -377,7 +379,7 @@ class GrammarState::Walker {
         if (result < count)
             return add_least(grammar_.least(node.properties[result].value),
                              node.rest_least[result + 1]);
-        // A name that nobody has, with the characters that it may need for that.
+        // A name that is not taken needs further characters if the empty name is taken.
         const bool has_empty = !frame.taken->empty() && frame.taken->front()->empty();
         const std::uint32_t length = has_empty ? least_name_bytes(frame.taken->size()) : 0;
         return add_least(length + colon + 1, grammar_.least(node.rest));
@@ -455,7 +457,7 @@ void GrammarState::expand(const Parses& parses, Parses& out) const {
     out = parses;
     for (std::size_t i = 0; i < out.size() && out.size() < 16 * parses_max; ++i) {
         if (!may_end(out[i])) continue;
-        const Parse ended = out[i];  // `out` grows
+        const Parse ended = out[i];  // a copy, since `out` grows
         resume(ended, out);
     }
 }
@@ -484,7 +486,7 @@ bool step_words(Parse& parse, unsigned char byte) {
     return parse.first < parse.last;
 }
 
-// Which of the taken names still begin like this one.
+// Narrows [first, last) to the taken names that continue with `byte`, and appends it to the name.
 void narrow_taken(Parse& parse, char byte) {
     const auto& taken = *parse.frame->taken;
     const auto fits = [&](std::uint32_t i) {

@@ -1,6 +1,32 @@
-// Where an answer stands in its grammar: all parses that fit so far.
-// A parse that would need more than the grammar's depth is not followed, and of very many the
-// shortest are: what remains can still end well.
+// The state of one answer within its grammar: the set of all parses that fit the text so far.
+//
+// The problem: while a text grows, its grammar is ambiguous. A parser that chose one alternative
+// at once would have to go back when the next bytes fit only another one. So this state keeps every
+// possible derivation of the text, a Parse, and advances all of them by each byte.
+//
+// A parse is a leaf with a stack. The leaf is the node that takes the next bytes. The stack frames
+// below it are the nodes that were entered and not left; they say what follows when the leaf is
+// done. Parses share the lower frames of their stacks. Choices have no frame, and the last child of
+// a sequence has none either.
+//
+// Example. The schema declares {"a": integer or the constant 12, "b": boolean}, requires "a" and
+// allows no further members. After the text `{"a": 1` there are two parses:
+//   leaf                              stack frames           least   meaning
+//   number, digits "1"                object, position 1,    1       "1" is done, or goes on
+//                                     part value
+//   words {"12"}, depth 1             the same frame         2       "12" lacks its second byte
+// The number may end here, so expand() adds what may follow it:
+//   words {`, "a": ` rank 0,          object, position 1,    1       the end, or the next member
+//          `, "b": ` rank 1,          part words
+//          `}`       rank 2},
+//   depth 0, ranks 1 to 2
+// `position` 1 says that member 0 was written. Words of rank 0 are out of reach because "a" must
+// not come again; rank_last would be 1 if "b" were required. `least` is the number of bytes to the
+// shortest end of the whole answer, here the brace.
+//
+// Limits: a parse that would need more frames than Grammar::depth_max() is not followed. Of more
+// than parses_max parses only those with the shortest ends are kept. Both rules only drop parses,
+// so each parse that remains can still end well.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +41,12 @@
 
 namespace moex {
 
-// Names that an object's further members may not have, sorted: declared ones, and those it has.
+// Names that further members of an object may not have, sorted: the declared names, and the names
+// of the further members that the object already has.
 using TakenNames = std::shared_ptr<const std::vector<std::shared_ptr<const std::string>>>;
 
-// What goes on when the node on top of it is done. Shared among states of one thread.
+// A level of a parse's stack: it continues when the node above it is done. Reference-counted
+// without atomics, so that all states that share frames belong to one thread.
 struct StackFrame;
 class StackFramePointer {
   public:
@@ -43,19 +71,21 @@ class StackFramePointer {
 };
 
 struct StackFrame {
-    enum class Part : std::uint8_t { words, name, colon, value };  // of objects and arrays
+    enum class Part : std::uint8_t { words, name, colon, value };  // within an object or array
     std::uint32_t references = 1;
     std::uint32_t depth = 0;
     const GrammarNode* node = nullptr;
-    std::uint32_t position = 0;  // which child; how many repeats or items were begun before
+    // Index of a sequence's child; for a repeat, an object or an array, the number of repetitions,
+    // declared members or items that were begun before.
+    std::uint32_t position = 0;
     Part part = Part::words;
-    std::uint32_t below = 0;  // least bytes behind this node to the end of all
-    std::uint64_t hash = 0;   // of everything here and below
+    std::uint32_t below = 0;  // least bytes from the end of this node to the end of the answer
+    std::uint64_t hash = 0;   // of this frame and all frames below it
     TakenNames taken;
     StackFramePointer parent;
 };
 
-// The name of a further member while it is written.
+// The name of a further member while the answer writes it: a list from its last byte to its first.
 struct NameText {
     NameText(std::shared_ptr<const NameText> begin, std::uint32_t bytes, char end)
         : before(std::move(begin)),
@@ -68,21 +98,24 @@ struct NameText {
     char last = 0;
 };
 
-// One byte into a text within the node's bounds, its length counted up to what they ask.
+// Advances `text` by one byte. Counts `code_points` up to the node's bounds, and returns false if
+// the byte does not fit the text or its length.
 bool step_in_text(const GrammarNode& node, TextState& text, std::uint32_t& code_points,
                   unsigned char byte);
 std::uint32_t least_in_text(const GrammarNode& node, TextState text, std::uint32_t code_points);
 
+// A possible derivation of the text so far: a leaf that takes bytes, on a stack of frames.
 struct Parse {
     enum class Leaf : std::uint8_t { end, words, text, name, number, token };
     Leaf leaf = Leaf::end;
     const GrammarNode* node = nullptr;
     const Words* words = nullptr;
-    // words: those in [first, last) begin alike for `depth` bytes; ranks in [rank_first, rank_last]
-    // are within reach. A name: of the taken names those that begin alike.
+    // Leaf::words: the words in [first, last) share their first `depth` bytes with the text, and
+    // ranks in [rank_first, rank_last] are within reach. Leaf::name: [first, last) are the taken
+    // names that begin with the name so far, which has `depth` bytes.
     std::uint32_t first = 0, last = 0, depth = 0, rank_first = 0, rank_last = 0;
     TextState text;
-    std::uint32_t code_points = 0;  // of the text, up to what its bounds ask
+    std::uint32_t code_points = 0;  // in the text, counted up to its bounds
     NumberState number;
     std::shared_ptr<const NameText> name;
     StackFramePointer frame;
@@ -95,28 +128,30 @@ class GrammarState {
     static constexpr std::size_t parses_max = 64;
 
     explicit GrammarState(std::shared_ptr<const Grammar> grammar);
-    // False: nothing may go on so, and the state is left as it was.
+    // Advances all parses by these bytes. Returns false, and leaves the state unchanged, if no
+    // parse fits them.
     bool take(std::string_view bytes);
     bool take(unsigned char byte);
-    // A named token, or one that is no text where any may stand.
+    // Advances by a token that is not text: one that the grammar names, or any other special token
+    // inside a text with any_token.
     bool take_token(TokenId id);
 
-    std::uint32_t least() const;  // bytes to an end
+    std::uint32_t least() const;  // bytes to the shortest end
     bool may_end() const { return least() == 0; }
     std::span<const Parse> parses() const { return parses_; }
     const Grammar& grammar() const { return *grammar_; }
 
-    // ---- For walks over many tokens: parses by themselves.
+    // ---- For walks over many tokens: functions of parses, which do not change the state.
     using Parses = std::vector<Parse>;
-    // Each parse that may end is followed by what then may go on.
+    // Copies `parses`, and adds for each leaf that may end the parses that may follow it.
     void expand(const Parses& parses, Parses& out) const;
-    // One step of parses that were expanded.
+    // Advances parses that were expanded by one byte; drops those that do not fit.
     void step(const Parses& expanded, unsigned char byte, Parses& out) const;
     std::uint32_t least(const Parse& parse) const;
     std::uint32_t least(const Parses& parses) const;
-    bool may_end(const Parse& parse) const;                // its leaf
-    std::uint32_t least_behind(const Parse& parse) const;  // behind its leaf
-    void resume(const Parse& parse, Parses& out) const;    // its leaf is done
+    bool may_end(const Parse& parse) const;                // true if the leaf may end here
+    std::uint32_t least_behind(const Parse& parse) const;  // bytes from the leaf's end to an end
+    void resume(const Parse& parse, Parses& out) const;    // adds what follows the finished leaf
 
   private:
     class Walker;

@@ -19,7 +19,7 @@ using Kind = GrammarNode::Kind;
 
 constexpr std::uint32_t merges_max = 2000, nodes_max = 50'000, schema_depth_max = 96;
 
-// Keywords that say what is valid, and that are no part of this subset.
+// Keywords that restrict values and are not supported; a schema with one of them is refused.
 constexpr std::array refused_keywords{"not",
                                       "oneOf",
                                       "if",
@@ -42,7 +42,8 @@ constexpr std::array refused_keywords{"not",
                                       "disallow",
                                       "extends"};
 
-// Keywords that only hold together with others; beside them a `$ref` or an `allOf` is merged.
+// Keywords that restrict values and are supported. If a schema has one of them beside a `$ref` or
+// an `allOf`, both are merged into one schema.
 constexpr std::array meaning_keywords{"type",
                                       "enum",
                                       "const",
@@ -99,11 +100,11 @@ class SchemaCompiler {
         return add(std::move(node));
     }
 
-    // ---- One schema. The same place of the document gives the same node, so that references
-    // may go around.
+    // ---- One schema. The same place of the document gives the same node, so that references may
+    // be recursive.
     NodeId compile(const OrderedJson& schema, const std::string& path) {
         if (const auto known = known_.find(&schema); known != known_.end()) return known->second;
-        const NodeId id = add({});  // a choice, to be filled
+        const NodeId id = add({});  // a choice, filled below
         known_.emplace(&schema, id);
         if (++depth_ > schema_depth_max) fail(path, "too deep");
         std::vector<NodeId> children = alternatives(schema, path);
@@ -120,7 +121,7 @@ class SchemaCompiler {
         check_keywords(schema, path);
 
         if (schema.contains("$ref") && !has_meaning_beside(schema, "$ref")) {
-            const OrderedJson& target = resolve(schema, path);  // which sees that it is a string
+            const OrderedJson& target = resolve(schema, path);  // refuses a $ref that is no string
             return {compile(target, schema["$ref"].get<std::string>())};
         }
         if (schema.contains("$ref") || schema.contains("allOf"))
@@ -143,7 +144,7 @@ class SchemaCompiler {
         });
     }
 
-    // ---- What is written.
+    // ---- Checks of keywords and references.
     void check_keywords(const OrderedJson& schema, const std::string& path) const {
         if (!schema.is_object())
             fail(path, "a schema is an object, true or false", ErrorCode::invalid_argument);
@@ -157,7 +158,7 @@ class SchemaCompiler {
             fail(path, "'items' as a list is not supported; use 'prefixItems'");
     }
 
-    // A place within the document: RFC 6901 behind '#'.
+    // Returns the place of the document that a `$ref` names: a JSON pointer (RFC 6901) after '#'.
     const OrderedJson& resolve(const OrderedJson& schema, const std::string& path) const {
         const OrderedJson& ref = schema["$ref"];
         if (!ref.is_string()) fail(path, "'$ref' is no string", ErrorCode::invalid_argument);
@@ -189,7 +190,8 @@ class SchemaCompiler {
         return *at;
     }
 
-    // Without $ref and allOf at its top: these merged into the rest.
+    // Returns the schema without `$ref` and `allOf` at its top level: both are merged into the
+    // rest.
     OrderedJson flattened(const OrderedJson& schema, const std::string& path) {
         if (schema.is_boolean()) return schema;
         check_keywords(schema, path);
@@ -216,7 +218,8 @@ class SchemaCompiler {
         return {{"allOf", OrderedJson::array({a, b})}};
     }
 
-    // A schema that both say. Parts that both have are merged when their turn comes.
+    // Returns a schema that accepts what both `a` and `b` accept. Nested schemas that both have
+    // become an `allOf`, which is merged when that place is compiled.
     OrderedJson merged(const OrderedJson& a, const OrderedJson& b, const std::string& path) {
         if (a == false || b == false) return false;
         if (a == true) return b;
@@ -350,7 +353,7 @@ class SchemaCompiler {
         return out;
     }
 
-    // ---- Values that are listed: those that the rest of the schema admits.
+    // ---- Listed values (`enum`, `const`): those that the rest of the schema admits.
     NodeId values(const OrderedJson& schema, const std::string& path) {
         OrderedJson list = schema.contains("enum") ? schema["enum"] : OrderedJson::array();
         if (!list.is_array()) fail(path, "'enum' is no list", ErrorCode::invalid_argument);
@@ -517,7 +520,7 @@ class SchemaCompiler {
     const OrderedJson& root_;
     std::string name_;
     std::map<const OrderedJson*, NodeId> known_;
-    std::deque<OrderedJson> made_;  // merged schemas, which stay where they are
+    std::deque<OrderedJson> made_;  // merged schemas; a deque keeps their addresses
     NodeId any_value_ = GrammarNode::none;
     std::uint32_t merges_ = 0, depth_ = 0;
 };

@@ -1,14 +1,15 @@
-// JSON schema (draft 2020-12) to a grammar. What it means here, beside the standard:
-//   members come in the schema's order, further ones behind them; no name comes twice, however it
-//   is spelled; a further member never has a declared name;
-//   one form of white space: a blank behind ':' and ',';
-//   strings and numbers as hub/api/grammar/json_text.h writes them; a string from `enum`, `const`
-//   or a member's name in its shortest form;
-//   at most GrammarLimits::depth_max levels inside each other.
-// Refused by name, with the path: what is no part of it (not, oneOf, if, patternProperties,
-// uniqueItems, contains, minProperties, maxProperties, multipleOf, unevaluated*, dependent*,
-// propertyNames, references to elsewhere, other formats), and a schema that nothing satisfies.
-// Keywords that only describe are passed over.
+// Compiles a JSON Schema (draft 2020-12) into a grammar. Answers follow the standard and these
+// further rules:
+//   - Members have the order of the schema, and further members follow them. No name occurs twice,
+//     however it is spelled, and a further member never has a declared name.
+//   - There is one form of white space: a blank after ':' and ','.
+//   - Strings and numbers are spelled as hub/api/grammar/json_text.h defines. A string from `enum`
+//     or `const`, and a declared name, have their shortest form.
+//   - At most GrammarLimits::depth_max levels are nested.
+// Refused by name, with the path: keywords that are not supported (not, oneOf, if,
+// patternProperties, uniqueItems, contains, minProperties, maxProperties, multipleOf, unevaluated*,
+// dependent*, propertyNames, references to other documents, other formats), and a schema that no
+// value satisfies. Keywords that only describe are ignored.
 #pragma once
 
 #include <memory>
@@ -19,11 +20,11 @@
 
 namespace moex {
 
-// `name` stands in front of paths in errors, e.g. "schema".
+// `name` is the beginning of all paths in errors, e.g. "schema" in "schema.properties.a: ...".
 Result<std::shared_ptr<const Grammar>> grammar_of_schema(const OrderedJson& schema,
                                                          std::string_view name);
 
-// The schema as part of a larger grammar: adds its nodes, returns its own.
+// Adds the nodes of a schema to a larger grammar, and returns the node of the whole schema.
 Result<NodeId> add_schema(std::vector<GrammarNode>& nodes, const OrderedJson& schema,
                           std::string_view name);
 

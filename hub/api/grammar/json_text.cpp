@@ -12,17 +12,17 @@ namespace {
 
 using State = ByteAutomaton::State;
 
-// ---- Strings: TextState::escape holds 16 bits of the value so far, 10 of a high surrogate, and
-// these marks.
+// ---- Strings: TextState::escape has 16 bits for the value so far, 10 bits for a high surrogate,
+// and these marks.
 constexpr std::uint32_t value_mask = 0xffff, high_shift = 16, high_mask = 0x3ff;
-constexpr std::uint32_t digits_shift = 26, digits_mask = 7;  // hex digits so far plus one; 0: none
+constexpr std::uint32_t digits_shift = 26, digits_mask = 7;  // hex digits so far plus one; 0: no \u
 constexpr std::uint32_t pair_begun = 1u << 29, after_backslash = 1u << 30;
 
 std::uint32_t plus(std::uint32_t a, std::uint32_t b) {
     return a == endless || b == endless ? endless : a + b;
 }
 
-// The byte that a short escape stands for; 0: none.
+// Returns the byte that a short escape means, e.g. '\n' for n; 0: there is no such escape.
 unsigned char short_escape(unsigned char letter) {
     switch (letter) {
         case '"':
@@ -47,9 +47,9 @@ State after_code_point(const ByteAutomaton& texts, State state, char32_t code_po
     return state;
 }
 
-// The least distance to an end behind any code point of [first, last], which have the same number
-// of bytes. From a state inside a code point everything is reachable by one byte for each that the
-// code point still lacks, so whole blocks need no search.
+// Returns the least distance to an end after any code point of [first, last], all of which have the
+// same number of bytes. From a state inside a code point each missing byte costs one byte, so whole
+// blocks of code points need no search.
 std::uint32_t least_behind_same(const ByteAutomaton& texts, State state, std::string_view first,
                                 std::string_view last, bool open_first, bool open_last) {
     if (first.empty()) return texts.least_escaped[state];
@@ -88,7 +88,8 @@ std::uint32_t least_behind(const ByteAutomaton& texts, State state, char32_t fir
     return best;
 }
 
-// Of the code points that a second half of a pair leads to, from `first_low` to `last_low`.
+// The same for the code points of the high surrogate `high` with a low surrogate from `first_low`
+// to `last_low`.
 std::uint32_t least_behind_pair(const ByteAutomaton& texts, State state, std::uint32_t high,
                                 std::uint32_t first_low, std::uint32_t last_low) {
     first_low = std::max(first_low, 0xdc00u);
@@ -98,7 +99,7 @@ std::uint32_t least_behind_pair(const ByteAutomaton& texts, State state, std::ui
     return least_behind(texts, state, base + (first_low - 0xdc00), base + (last_low - 0xdc00));
 }
 
-// With `num_digits` hex digits of `value` behind \u.
+// The least bytes to an end inside an escape whose \u has `num_digits` digits so far, of `value`.
 std::uint32_t least_hex(const ByteAutomaton& texts, TextState at, std::uint32_t num_digits,
                         std::uint32_t value) {
     const std::uint32_t missing = 4 - num_digits;
@@ -138,7 +139,7 @@ std::uint32_t least_escape(const ByteAutomaton& texts, TextState at) {
         }
         return best;
     }
-    return plus(2, least_hex(texts, at, 0, 0));  // the second half's backslash comes next
+    return plus(2, least_hex(texts, at, 0, 0));  // the backslash of the low surrogate is next
 }
 
 std::optional<TextState> if_alive(const ByteAutomaton& texts, TextState at) {
@@ -238,13 +239,13 @@ std::string decoded_by(TextState before, unsigned char byte) {
 }
 
 bool begins_code_point(bool escaped, TextState before, unsigned char byte) {
-    if (before.escape != 0) return false;  // its backslash was the begin
+    if (before.escape != 0) return false;  // its backslash began it
     return escaped && byte == '\\' ? true : (byte & 0xc0) != 0x80;
 }
 
 namespace {
 
-// How far the escape has come behind a byte that fits: of a '\\' if none had begun.
+// Returns the progress of an escape after `byte`, which has to fit; a '\\' begins a new escape.
 std::uint32_t escape_after(std::uint32_t escape, unsigned char byte) {
     const std::uint32_t digits = escape >> digits_shift & digits_mask;
     if (digits == 0) {
@@ -286,7 +287,7 @@ Int128 power_of_ten(std::uint32_t exponent) {
     return power;
 }
 
-// In units of 1e-15: `value` rounded up or down, and by one unit more where it is excluded.
+// Converts `value` to units of 1e-15, rounded up or down; an excluded bound moves by one more unit.
 Int128 in_units(double value, bool up, bool excluded) {
     const Int128 unit_one = power_of_ten(digits_max), beyond = Int128{whole_end} * unit_one;
     if (value >= static_cast<double>(whole_end)) return beyond;
@@ -294,7 +295,7 @@ Int128 in_units(double value, bool up, bool excluded) {
 
     char words[40];
     std::snprintf(words, sizeof words, "%.17e", value);
-    for (int precision = 0; precision < 17; ++precision) {  // the shortest that reads back the same
+    for (int precision = 0; precision < 17; ++precision) {  // the shortest that reads back
         char shorter[40];
         std::snprintf(shorter, sizeof shorter, "%.*e", precision, value);
         if (std::strtod(shorter, nullptr) == value) {
@@ -331,7 +332,8 @@ Int128 in_units(double value, bool up, bool excluded) {
     return units;
 }
 
-// Whether a multiple of `step` lies in both [a_first, a_last] and [b_first, b_last], all >= 0.
+// Returns true if both [a_first, a_last] and [b_first, b_last] contain the same multiple of `step`.
+// All arguments are >= 0.
 bool meets(Int128 a_first, Int128 a_last, Int128 b_first, Int128 b_last, Int128 step) {
     const Int128 first = std::max(a_first, b_first), last = std::min(a_last, b_last);
     if (first > last) return false;
@@ -346,7 +348,7 @@ Magnitudes magnitudes(const NumberRule& rule, bool negative) {
     return {std::max<Int128>(-rule.last, 0), -rule.first};
 }
 
-// The fewest further bytes after which a bounded number that has a digit lies within.
+// Returns the fewest further bytes after which the number is within its bounds. Requires a digit.
 std::uint32_t least_bounded(const NumberRule& rule, const NumberState& at) {
     const auto [first, last] = magnitudes(rule, at.negative);
     if (last < 0) return endless;
@@ -386,7 +388,7 @@ std::optional<NumberState> with_digit(NumberState at, unsigned char byte, bool f
     return at;
 }
 
-// By the syntax alone; bounds are looked at afterwards.
+// Advances by the syntax of numbers alone; the caller checks the bounds.
 std::optional<NumberState> step_syntax(const NumberRule& rule, NumberState at, unsigned char byte) {
     const bool is_digit = byte >= '0' && byte <= '9';
     const auto to = [&](std::optional<NumberState> next, NumberPart part) {

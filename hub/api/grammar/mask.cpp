@@ -22,10 +22,10 @@ class MaskFiller {
           bits_(bits) {}
 
     MaskResult run() {
-        // Texts go their own way, with what is behind them; the others are walked together.
+        // Fill in each text by itself, with its exits. Walk all other leaves together.
         Parses open(state_.parses().begin(), state_.parses().end()), walked;
         for (std::size_t i = 0; i < open.size(); ++i) {
-            const Parse parse = open[i];  // `open` grows
+            const Parse parse = open[i];  // a copy, since `open` grows
             if (parse.leaf == Leaf::text || parse.leaf == Leaf::name) {
                 fill_text(parse);
                 continue;
@@ -39,8 +39,9 @@ class MaskFiller {
     }
 
   private:
-    // The nodes of `trie` in [begin, end), which are children of the place where `from` stands, and
-    // what lies below them: `visit` gets each that can be reached, and says whether to go deeper.
+    // Walks the nodes [begin, end) of `trie` and their descendants; they follow the text that led
+    // to the parses `from`. Calls `visit` for each node that some parse reaches; it returns false
+    // to skip the descendants of the node.
     template <typename Visit>
     void walk(const TokenTrie& trie, const Parses& from, std::uint32_t begin, std::uint32_t end,
               const Visit& visit) {
@@ -107,11 +108,12 @@ class MaskFiller {
         return texts;
     }
 
-    // Inside tokens that leave kept.least bytes, of at least `shortest` and at most `longest` code
-    // points; `taken_out` aside. Says what the budget forbids.
+    // Allows the inside tokens whose distance is kept.least, except those of `taken_out`. Tokens of
+    // more than `longest` code points do not fit. Tokens below `shortest`, and all tokens if they
+    // are not `affordable`, are forbidden by the budget.
     struct Lengths {
         std::uint32_t shortest = 0, longest = unbounded;
-        bool counted = false;  // uncounted() ones are not meant
+        bool counted = false;  // check lengths; tokens of uncounted() are left out then
     };
     void fill_common(const MaskCache::Walk& kept, const Lengths& lengths, bool affordable,
                      std::span<const TokenId> taken_out) {
@@ -134,14 +136,15 @@ class MaskFiller {
         if (forbidden != 0) result_.by_budget = true;
     }
 
-    // Where only the text's own bounds count; the frames behind it are the same for all.
+    // Allows tokens that stay inside the text. Only the bounds of the text itself differ from token
+    // to token; the bytes of the stack frames are the same for all.
     void fill_inside(const Parse& parse, const MaskCache::Walk& kept) {
         const GrammarNode& node = *parse.node;
         const std::uint32_t behind = state_.least_behind(parse);
         const std::uint32_t missing = node.min - std::min(node.min, parse.code_points);
         const std::uint32_t room = node.max == unbounded ? unbounded : node.max - parse.code_points;
         const bool is_free = missing == 0 && room >= vocabulary_.code_points_max();
-        // What an escape that has begun takes of a token does not count.
+        // The rows of lengths do not know how much of a token an open escape consumes.
         if (!is_free && parse.text.escape != 0) return fill_inside_each(parse, kept, behind);
 
         const std::uint32_t needed = add_least(behind, kept.least);
@@ -163,7 +166,7 @@ class MaskFiller {
                 fill_counted(parse, id, kept.least, behind);
     }
 
-    // Each inside token with its bytes to the text's end.
+    // Calls `visit` for each inside token with its least bytes to the text's end.
     template <typename Visit>
     static void for_inside(const MaskCache::Walk& kept, const Visit& visit) {
         auto other = kept.others.begin();
@@ -177,13 +180,14 @@ class MaskFiller {
             }
     }
 
-    // Each inside token by its own length.
+    // Decides each inside token by its own length.
     void fill_inside_each(const Parse& parse, const MaskCache::Walk& kept, std::uint32_t behind) {
         for_inside(
             kept, [&](TokenId id, std::uint32_t least) { fill_counted(parse, id, least, behind); });
     }
 
-    // An inside token that leaves `least` bytes to the text's end, the text's length aside.
+    // Decides one inside token with `least` bytes from its end to the text's end. `least` does not
+    // include the code points that the text still lacks.
     void fill_counted(const Parse& parse, TokenId id, std::uint32_t least, std::uint32_t behind) {
         const GrammarNode& node = *parse.node;
         const std::uint64_t length = parse.code_points + code_points_in(node.escaped, parse.text,
@@ -194,8 +198,9 @@ class MaskFiller {
               add_least(add_least(static_cast<std::uint32_t>(missing), least), behind));
     }
 
-    // A name that is a taken one needs further characters. Which of the tokens make it one is seen
-    // in a few: those that end a taken name, and those whose escapes may.
+    // Allows tokens that stay inside the name of a further member. A name that equals a taken name
+    // needs further characters. Only a few tokens can cause that: those that complete a taken name,
+    // and those with escapes.
     void fill_name(const Parse& name, const MaskCache::Walk& kept) {
         const std::uint32_t behind = state_.least_behind(name);
         const std::uint32_t detour = longest_name_detour(name);
@@ -242,7 +247,7 @@ class MaskFiller {
         return bytes;
     }
 
-    // Tokens that make a name one of the taken.
+    // Returns the tokens that make the name equal to a taken name.
     std::vector<TokenId> ends_of_taken(const Parse& name) const {
         std::vector<TokenId> out;
         for (std::uint32_t i = name.first; i < name.last; ++i) {
@@ -255,7 +260,7 @@ class MaskFiller {
         return out;
     }
 
-    // The node of these bytes; the root where there is none.
+    // Returns the trie node of these bytes, or the root if there is none.
     std::uint32_t find_node(std::string_view bytes) const {
         std::uint32_t at = 0;
         for (const char byte : bytes) {
@@ -279,7 +284,7 @@ class MaskFiller {
         allow(std::span(&id, 1), at);
     }
 
-    // By its length a text may end anywhere in a token.
+    // Returns true if the bounds on length allow the text to end at any place in any token.
     bool is_length_free(const Parse& parse) const {
         const GrammarNode& node = *parse.node;
         return node.min <= parse.code_points &&
@@ -287,8 +292,8 @@ class MaskFiller {
                 node.max - parse.code_points >= vocabulary_.code_points_max());
     }
 
-    // Tokens that leave a text outside of JSON strings: at each node that may follow it, what is
-    // behind it goes on.
+    // Allows tokens that leave a text which is not a JSON string: from each trie node that may be
+    // the first after the text, the parses that follow the text are walked.
     void fill_exits(const Parse& parse, const MaskCache::Walk& kept) {
         const bool is_free = is_length_free(parse);
         Parses resumed, expanded, next;
@@ -306,8 +311,8 @@ class MaskFiller {
         }
     }
 
-    // Tokens that leave a JSON string: each tail behind a closing quote is walked once, whatever
-    // the tokens say in front of it.
+    // Allows tokens that leave a JSON string. Each distinct tail after a closing quote is walked
+    // once, whatever precedes the quote in the tokens.
     void fill_tails(const Parse& parse, const MaskCache::Walk& kept) {
         Parses resumed, expanded, next;
         state_.resume(parse, resumed);
@@ -330,7 +335,8 @@ class MaskFiller {
              });
     }
 
-    // Tokens of entries that may leave where their quote stands, and then are where `at` is.
+    // Allows the tokens of those `entries` that may leave the text at their quote; their tails lead
+    // to the parses `at`.
     template <typename MayLeave>
     void allow_tails(std::span<const TokenId> entries, const Parses& at,
                      const MayLeave& may_leave_at) {
@@ -348,8 +354,8 @@ class MaskFiller {
         }
     }
 
-    // A name must not be a taken one, and it is remembered: tails that go on behind the next
-    // member's value are followed by their own tokens.
+    // Allows tokens that leave a name. The name must not be taken, and the object remembers it. So
+    // a tail that continues after the value of the member is followed token by token.
     void fill_name_tails(const Parse& name, const MaskCache::Walk& kept, const Parses& next) {
         const QuoteTails& tails = vocabulary_.quote_tails();
         const TokenBits free = free_quotes(name, kept);
@@ -357,7 +363,7 @@ class MaskFiller {
             const std::uint32_t exit = tails.quotes[quote];
             return has_bit(free, quote) && (is_plain(name, exit) || is_free_by_steps(name, exit));
         };
-        constexpr std::uint32_t nameless = 3;  // ": 1" knows of no other name
+        constexpr std::uint32_t nameless = 3;  // up to `: 1`, a tail has no other name
         allow_tails(tails.trie.tokens_of(0), next, may_leave_at);
         walk(tails.trie, next, 1, tails.trie.nodes[0].end,
              [&](std::uint32_t node, const Parses& at) {
@@ -371,7 +377,7 @@ class MaskFiller {
              });
     }
 
-    // A token that leaves the name at its quote, byte by byte.
+    // Follows a token that leaves the name at its quote, byte by byte.
     void follow(const Parse& name, const QuoteTails::Entry& entry) {
         const std::string_view bytes = vocabulary_.bytes(entry.token);
         const std::uint32_t exit = vocabulary_.quote_tails().quotes[entry.quote];
@@ -390,13 +396,14 @@ class MaskFiller {
         allow(std::span(&entry.token, 1), at);
     }
 
-    // What stands between the name and this quote is its text as it is.
+    // Returns true if the bytes between the name and this quote need no decoding.
     bool is_plain(const Parse& name, std::uint32_t exit) const {
         return name.first == name.last ||
                (!trie_.nodes[exit].has_backslash && name.text.escape == 0);
     }
 
-    // Where the name may end, without those places where its plain text makes it a taken one.
+    // Returns the quotes at which the name may end, without those at which its plain text equals a
+    // taken name.
     TokenBits free_quotes(const Parse& name, const MaskCache::Walk& kept) const {
         const std::vector<std::uint32_t>& quotes = vocabulary_.quote_tails().quotes;
         TokenBits free = kept.quotes;
@@ -421,7 +428,7 @@ class MaskFiller {
         return state_.may_end(at.front());
     }
 
-    // What stands behind a text and one byte more, the same at many nodes.
+    // The parses after the end of a text and one byte more; they are the same at many trie nodes.
     struct Behind {
         Behind(const GrammarState& state, const Parses& at) : parses(at), least(state.least(at)) {}
         const Parses& parses;
@@ -436,13 +443,13 @@ class MaskFiller {
         walk(behind.parses, exit + 1, trie_.nodes[exit].end);
     }
 
-    // The text in front of an exit, by itself.
+    // Returns the bytes on the path to an exit, without the byte of the exit itself.
     std::string_view text_before(std::uint32_t exit) const {
         const TokenId any = trie_.tokens[trie_.nodes[exit].first_token];
         return vocabulary_.bytes(any).substr(0, trie_.nodes[exit].depth - 1u);
     }
 
-    // By its length the text may end in front of the exit.
+    // Returns true if the bounds on length allow the text to end before the exit.
     bool may_leave(const Parse& parse, std::uint32_t exit) {
         const TokenTrie::Node& node = trie_.nodes[exit];
         const bool begins = (node.byte & 0xc0) != 0x80;
@@ -460,7 +467,8 @@ class MaskFiller {
         return state_.may_end(at.front());
     }
 
-    // Those that are no text: named ones, any of them where any may stand, and ends.
+    // Decides the tokens that are not text: named tokens, special tokens inside a text with
+    // any_token, and end tokens.
     void fill_tokens() {
         const auto try_token = [&](TokenId id) {
             if (id >= vocabulary_.size()) return;

@@ -1,10 +1,18 @@
-// Which tokens may come next, for a grammar's state and the tokens that are left.
-// What a text inside goes through is walked once for each state of its automaton and kept, for all
-// requests of a hub, within a bound on bytes; lengths, positions and the budget are no part of the
-// key. What leaves the text is looked at each time, from its border on.
-// A token that leaves more than the budget holds is not allowed: each state knows its least bytes
-// to an end, and each byte is a token. Inside a text that is decided for all tokens of one length
-// at once, from the distances that the walk has kept.
+// The mask of tokens that may come next, for a grammar's state and a budget of tokens.
+//
+// The problem: a large vocabulary has 150,000 tokens, and a mask is needed for each token of an
+// answer. Following each token byte by byte through all parses is too slow (fill_mask_plain() does
+// it for tests).
+//
+// The way taken: most tokens stay inside one free text, e.g. a JSON string. The walk of the whole
+// vocabulary through the automaton of that text is made once for each automaton state. It is kept
+// for all requests of a hub, within a bound on bytes. Lengths, positions and the budget are no part
+// of the cache key. Only tokens that leave the text are followed each time, from its border on.
+//
+// The budget: a token is not allowed if the answer could then no longer end within the tokens that
+// are left. Each state knows its least bytes to an end, and one token for each byte is always
+// possible. Inside a text this is decided at once for all tokens of one length, from the distances
+// that the walk has kept.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +26,25 @@
 
 namespace moex {
 
-// Walks through the trie by one text automaton. Thread-safe.
+// Caches walks of a vocabulary's trie through text automata, least recently used first out.
+// Thread-safe.
 class MaskCache {
   public:
     explicit MaskCache(std::uint64_t bytes_max = 64u << 20);
     ~MaskCache();
 
-    // From one state of a text: which tokens stay inside it, and where others may leave it.
+    // The result of a walk from one state of a text: the tokens that stay inside the text, and the
+    // trie nodes at which other tokens may leave it.
     struct Walk {
         TokenBits inside;
-        // Bytes to the text's end from where an inside token ends: the same behind most of them;
-        // behind the others, each by itself.
+        // Least bytes from the end of an inside token to the end of the text: `least` after most
+        // tokens. `others` lists the tokens with another distance, each with its own.
         std::uint32_t least = 0;
         std::vector<std::pair<TokenId, std::uint32_t>> others;
-        // Inside a JSON string: of the vocabulary's quotes, those at which the text may end.
+        // For a JSON string: the quotes of the vocabulary (QuoteTails) at which the text may end.
         TokenBits quotes;
-        // Elsewhere: nodes of the trie that may be the first behind the text, by their byte: those
-        // of byte b are exits[begin[b] ... begin[b + 1]].
+        // For other texts: trie nodes that may be the first after the text, sorted by their byte.
+        // The nodes of byte b are exits[begin[b] ... begin[b + 1]].
         std::vector<std::uint32_t> exits;
         std::uint32_t begin[257] = {};
         std::uint64_t num_bytes() const;
@@ -42,7 +52,7 @@ class MaskCache {
     std::shared_ptr<const Walk> walk(const Vocabulary& vocabulary, const SharedAutomaton& texts,
                                      bool escaped, TextState at);
     std::uint64_t num_bytes() const;
-    std::uint64_t num_walks() const;  // made so far, kept or not
+    std::uint64_t num_walks() const;  // walks made so far, kept or evicted
 
   private:
     struct State;
@@ -50,19 +60,19 @@ class MaskCache {
 };
 
 struct MaskResult {
-    bool by_budget = false;  // the budget forbade what the grammar allows
+    bool by_budget = false;  // the budget forbade a token that the grammar allows
 };
 
-// Writes [vocabulary.num_words()] bits; `tokens_left` counts the next one. Ends are allowed where
-// the state may end.
+// Writes the mask into `bits`, [vocabulary.num_words()]. `tokens_left` includes the next token. End
+// tokens are allowed if the state may end.
 MaskResult fill_mask(const GrammarState& state, std::uint32_t tokens_left,
                      const Vocabulary& vocabulary, MaskCache& cache, std::span<std::uint64_t> bits);
 
-// The slow twin: each token by itself, byte by byte.
+// The slow twin of fill_mask(): it follows each token by itself, byte by byte.
 MaskResult fill_mask_plain(const GrammarState& state, std::uint32_t tokens_left,
                            const Vocabulary& vocabulary, std::span<std::uint64_t> bits);
 
-// The state takes a token of the vocabulary; false: it does not fit.
+// Advances the state by a token of the vocabulary; returns false if the token does not fit.
 bool take_token(GrammarState& state, const Vocabulary& vocabulary, TokenId id);
 
 }  // namespace moex

@@ -1,4 +1,4 @@
-// Walks through the trie, made once and kept.
+// The cache of walks through the trie.
 #include "hub/api/grammar/mask.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ struct MaskCache::State {
         std::shared_ptr<const Walk> walk;
     };
     std::uint64_t bytes_max = 0;
-    std::mutex mutex;          // of what follows
-    std::list<Entry> entries;  // the one used last first
+    std::mutex mutex;          // guards the following members
+    std::list<Entry> entries;  // the most recently used first
     std::map<Key, std::list<Entry>::iterator> by_key;
     std::uint64_t bytes = 0, made = 0;
 };
@@ -44,7 +44,7 @@ std::uint64_t MaskCache::num_walks() const {
 
 namespace {
 
-// Of the inside tokens, which leave how many bytes to an end.
+// Stores the distances of the inside tokens: the most frequent one in `least`, other ones by token.
 void keep_distances(const std::vector<std::pair<TokenId, std::uint32_t>>& distances,
                     MaskCache::Walk& walk) {
     std::map<std::uint32_t, std::size_t> counts;
@@ -65,7 +65,8 @@ void keep_distances(const std::vector<std::pair<TokenId, std::uint32_t>>& distan
     std::sort(walk.others.begin(), walk.others.end());
 }
 
-// Inside a JSON string nothing but its closing quote leaves it.
+// Walks the whole vocabulary from the state `at`. Only its closing quote leaves a JSON string, so
+// `quotes` are recorded there, and `exits` for other texts.
 MaskCache::Walk make_walk(const Vocabulary& vocabulary, const ByteAutomaton& texts, bool escaped,
                           TextState at) {
     const TokenTrie& trie = vocabulary.trie();
@@ -73,7 +74,7 @@ MaskCache::Walk make_walk(const Vocabulary& vocabulary, const ByteAutomaton& tex
     walk.inside.assign(vocabulary.num_words(), 0);
     const QuoteTails& tails = vocabulary.quote_tails();
     if (escaped) walk.quotes.assign(tails.num_words(), 0);
-    std::uint32_t quote = 0;  // the next of the tails' that the walk may meet
+    std::uint32_t quote = 0;  // index of the next quote that the walk may reach
     std::vector<std::pair<unsigned char, std::uint32_t>> exits;
     std::vector<std::pair<TokenId, std::uint32_t>> distances;
     std::vector<TextState> path{at};

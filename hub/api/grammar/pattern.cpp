@@ -1,4 +1,5 @@
-// Regular expressions of ECMA-262, 22.2.1 (with the u flag), as far as an automaton can hold them.
+// Parses regular expressions of ECMA-262, 22.2.1 (with the u flag), as far as an automaton can
+// represent them.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -25,7 +26,8 @@ const std::vector<CodePoints> blanks{
     {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 const std::vector<CodePoints> line_ends{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
-// \p{L}, \p{Lu}, ...: a general category or its group, by their short names.
+// Returns the code points of \p{L}, \p{Lu}, ...: a general category or a group of them, by its
+// short name.
 std::optional<std::vector<CodePoints>> of_category(const std::string& name) {
     if (name.empty() || name.size() > 2) return std::nullopt;
     std::vector<CodePoints> out;
@@ -111,7 +113,7 @@ class PatternParser {
                 at_ = begin;
                 fail("nothing to repeat");
             }
-            take("?");  // lazy: the same texts
+            take("?");  // a lazy quantifier accepts the same texts
             one = Expression::repeat(std::move(one), min, max);
             if (peek() == '*' || peek() == '+' || peek() == '?') fail("nothing to repeat");
         }
@@ -188,7 +190,7 @@ class PatternParser {
         return value;
     }
 
-    // Behind \u: four digits, a pair of surrogates, or braces.
+    // Reads an escape after its \u: four digits, a pair of surrogates, or braces.
     char32_t unicode_escape() {
         if (take("{")) {
             const std::size_t end = std::min(pattern_.find('}', at_), pattern_.size());
@@ -221,7 +223,7 @@ class PatternParser {
         return negated ? complement(ranges.value_or(digits)) : ranges.value_or(digits);
     }
 
-    // Behind a backslash, inside a class or outside.
+    // Reads an escape after its backslash, inside a class or outside.
     std::vector<CodePoints> escaped() {
         if (done()) fail("a \\ at its end");
         const char c = peek();

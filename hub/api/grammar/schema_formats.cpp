@@ -10,7 +10,7 @@ namespace moex {
 namespace {
 
 std::string date_pattern() {
-    // Years that 4 divides, those of the centuries only where 400 does.
+    // Match leap years: 4 divides the year, and 400 divides it if 100 does.
     const std::string by_four = "(?:0[48]|[2468][048]|[13579][26])";
     const std::string leap = "(?:\\d\\d" + by_four + "|(?:00|" + by_four + ")00)";
     return "(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])"
@@ -40,7 +40,7 @@ Result<SharedAutomaton> automaton_of_pattern(const std::string& pattern) {
     return automaton_of_search(expression);
 }
 
-// Made once, when first asked for.
+// Returns the automaton of a format; each is built once, when it is first needed.
 Result<SharedAutomaton> automaton_of_format(const std::string& format) {
     static std::mutex mutex;
     static std::map<std::string, SharedAutomaton> made;

@@ -1,4 +1,4 @@
-// What a schema says of a string's text: its patterns and formats as one automaton.
+// The patterns and formats that a schema sets for a string, combined into one automaton.
 #pragma once
 
 #include "hub/api/grammar/byte_automaton.h"
@@ -6,9 +6,9 @@
 
 namespace moex {
 
-// Of `pattern` and `format`; any_text() without them. Lengths are apart. Formats: date-time, date,
-// time, uuid, email, ipv4, each within what RFC 3339, RFC 4122, RFC 5321 and RFC 791 allow; days
-// fit their month, and there are no leap seconds.
+// Returns an automaton for `pattern` and `format`, or any_text() if the schema has neither. Lengths
+// are not included. Formats: date-time, date, time, uuid, email, ipv4, each within what RFC 3339,
+// RFC 4122, RFC 5321 and RFC 791 allow. Days fit their month, and there are no leap seconds.
 Result<SharedAutomaton> string_texts(const OrderedJson& schema);
 
 }  // namespace moex

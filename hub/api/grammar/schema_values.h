@@ -1,5 +1,5 @@
-// Whether a schema of this subset admits a value: for values that a schema lists, and, as a slow
-// twin, for answers in tests.
+// Validates a value against a schema of the supported subset: for values that a schema lists, and,
+// as a slow twin of the grammar, for answers in tests.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,15 @@
 
 namespace moex {
 
-// `resolve` gives the target of a schema's $ref.
+// A ResolveReference returns the target of a schema's $ref.
 using ResolveReference = std::function<const OrderedJson&(const OrderedJson&)>;
 Result<bool> schema_admits(const OrderedJson& schema, const OrderedJson& value,
                            const ResolveReference& resolve, std::uint32_t depth = 0);
 
-// Equal as JSON schema means it: 1 is 1.0, and members have no order.
+// Equality of JSON Schema: 1 equals 1.0, and members have no order.
 bool same_value(const OrderedJson& a, const OrderedJson& b);
 
-// A value in the one form that answers have.
+// Writes a value in the only spelling that answers use.
 std::string json_text(const OrderedJson& value);
 
 }  // namespace moex

@@ -1,5 +1,5 @@
-// A tokenizer's tokens as a grammar meets them: a trie over the bytes of those that are text, and
-// the ids of those that are not. Immutable; one per hub.
+// The tokens of a tokenizer as a grammar needs them: a trie over the bytes of the text tokens, and
+// the ids of the other tokens. Immutable; one per hub.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace moex {
 
-// One bit a token: bit id % 64 of word id / 64.
+// A bit for each token: bit id % 64 of word id / 64.
 using TokenBits = std::vector<std::uint64_t>;
 inline void set_bit(std::span<std::uint64_t> bits, TokenId id) {
     bits[id / 64] |= std::uint64_t{1} << id % 64;
@@ -23,17 +23,18 @@ inline bool has_bit(std::span<const std::uint64_t> bits, TokenId id) {
 }
 
 struct TokenTrie {
-    // Nodes in the order of a walk that visits a node before its children: those of node i lie in
-    // [i + 1, end), and so do the tokens below it. Node 0 is the root.
+    // Nodes in depth-first order, a node before its children. The descendants of node i are the
+    // nodes [i + 1, end), and their tokens are contiguous as well. Node 0 is the root.
+    // Example: the tokens "a", "ab" and "b" give the nodes root, a, ab, b with ends 4, 3, 3, 4.
     struct Node {
         std::uint32_t end = 0;
-        std::uint32_t first_token = 0;  // in `tokens`; its own end where the next node's begin
+        std::uint32_t first_token = 0;  // index in `tokens`; the next node's is the end
         std::uint16_t depth = 0;
         unsigned char byte = 0;
-        unsigned char code_points = 0;  // that begin on the way here; at most 255
-        bool has_backslash = false;     // on the way here
+        unsigned char code_points = 0;  // code points on the path from the root; at most 255
+        bool has_backslash = false;     // a byte on that path is a backslash
     };
-    std::vector<Node> nodes;  // and one behind the last
+    std::vector<Node> nodes;  // with one sentinel after the last
     std::vector<TokenId> tokens;
 
     explicit TokenTrie(std::vector<std::pair<std::string, TokenId>> texts);
@@ -47,16 +48,17 @@ struct TokenTrie {
     }
 };
 
-// What tokens say behind each '"' in them: a text inside a JSON string ends there, whatever stood
-// in front of it, and what comes then is the same for all tokens that go on alike.
+// The tails of all tokens after each '"' in them, e.g. `, "` of the token `ab", "`. A JSON string
+// ends at the quote, whatever precedes it in the token. Tokens with equal tails continue in the
+// same way, so each distinct tail is walked once.
 struct QuoteTails {
     struct Entry {
         TokenId token = 0;
-        std::uint32_t quote = 0;  // in `quotes`
+        std::uint32_t quote = 0;  // index in `quotes`
     };
     std::vector<std::uint32_t> quotes;  // nodes of the vocabulary's trie with a '"', ascending
     std::vector<Entry> entries;
-    TokenTrie trie;  // of the tails; its tokens are indices of entries
+    TokenTrie trie;  // trie of the tails; its tokens are indices of `entries`
 
     QuoteTails(const TokenTrie& tokens, std::span<const std::string> bytes);
     std::size_t num_words() const { return (quotes.size() + 63) / 64; }
@@ -64,10 +66,10 @@ struct QuoteTails {
 
 class Vocabulary {
   public:
-    // `ids` is the number of logits: what lies behind the tokenizer's own is never allowed, nor is
-    // a token without bytes. `end_ids` end an answer.
+    // `ids` is the number of logits. An id beyond the tokenizer's vocabulary is never allowed, nor
+    // is a token without bytes. `end_ids` are the tokens that end an answer.
     Vocabulary(const Tokenizer& tokenizer, std::size_t ids, std::vector<TokenId> end_ids);
-    // For tests: tokens as they are given, none of them special.
+    // For tests: the given tokens; all but `special` and `end_ids` are text.
     Vocabulary(std::vector<std::string> tokens, std::vector<TokenId> special,
                std::vector<TokenId> end_ids);
 
@@ -78,17 +80,18 @@ class Vocabulary {
     std::string_view bytes(TokenId id) const { return bytes_[id]; }
     bool is_text(TokenId id) const { return has_bit(text_, id); }
     std::span<const TokenId> end_ids() const { return end_ids_; }
-    // Special and added tokens but those that end an answer.
+    // Special and added tokens, without those that end an answer.
     std::span<const TokenId> special() const { return special_; }
     bool is_end(TokenId id) const;
 
-    // Texts of at most so many code points; those of uncounted() are in none of the rows: with a
-    // backslash, which may begin an escape, or longer than rows_max().
+    // The text tokens of at most `code_points` code points. The tokens of uncounted() are in no
+    // row: those with a backslash, which may begin an escape, and those longer than rows_max().
     std::span<const std::uint64_t> at_most(std::uint32_t code_points) const;
     std::uint32_t rows_max() const { return static_cast<std::uint32_t>(at_most_.size() - 1); }
     std::span<const TokenId> uncounted() const { return uncounted_; }
     std::uint32_t code_points_max() const { return code_points_max_; }
-    // Whether each byte of ASCII text and UTF-8 is a token, so that least bytes are also tokens.
+    // True if each byte of ASCII text and UTF-8 is a token by itself, so that a number of bytes is
+    // also a possible number of tokens.
     bool has_all_bytes() const;
 
   private:
