@@ -1,9 +1,10 @@
-// The API over the engine, in the dialects of OpenAI, Anthropic and Ollama: bodies in, texts
-// and events out. Knows requests and responders, not sockets.
-// The first byte of a stream leaves with its first token: what
-// fails before that is a plain answer with its own status.
-// Threads: bodies are read, templates rendered and texts tokenised
-// on the TextPool's threads; a handler only queues the request there.
+// The HTTP API over the engine, in the dialects of OpenAI, Anthropic and Ollama: it takes requests,
+// and answers with bodies or streams of events. It knows requests and responders; sockets belong to
+// hub/net. README.md of this folder is the manual of the API.
+// The first byte of a stream leaves with its first token, so that a failure before it is a plain
+// answer with its own status.
+// Threads: a handler only queues its request. The threads of the TextPool read bodies, render
+// templates and tokenise texts.
 // Source: OpenAI API reference; llama.cpp's server tests for the order of a stream.
 #pragma once
 
@@ -25,15 +26,15 @@ struct EmbeddingEndpoint;
 
 class Api {
   public:
-    // `tokenizer` and `chat_template` may be null (a package without
-    // them): then prompts must be token ids, chat answers 400.
+    // `tokenizer` and `chat_template` may be null (a package without them). Then prompts have to be
+    // token ids, and chats are answered with 400.
     Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Tokenizer> tokenizer,
         std::shared_ptr<const ChatTemplate> chat_template, Engine& engine, ApiOptions options,
         ApiObserver observer = {});
-    ~Api();  // what waits for a thread is dropped
+    ~Api();  // drops requests that are queued for a thread
 
-    // One handler for each of our routes; who calls it has matched path and method.
-    // None blocks or throws; each answers, now or later, exactly once.
+    // One handler for each route; the caller has matched path and method.
+    // A handler does not block or throw. It answers exactly once, now or later.
     using Responder = std::shared_ptr<HttpResponder>;
     void chat(HttpRequest request, Responder responder);
     void complete(HttpRequest request, Responder responder);
@@ -44,7 +45,7 @@ class Api {
     void ollama_generate(HttpRequest request, Responder responder);
     void ollama_show(HttpRequest request, Responder responder);
     void ollama_tags(HttpRequest request, Responder responder);
-    // `request.rest` is a stream's id.
+    // `request.rest` is the id of a stream.
     void resume_stream(HttpRequest request, Responder responder);
     void stop_stream(HttpRequest request, Responder responder);
     void ollama_embed(HttpRequest request, Responder responder);
@@ -54,12 +55,12 @@ class Api {
     void apply_template(HttpRequest request, Responder responder);
     void props(HttpRequest request, Responder responder);
     void models(HttpRequest request, Responder responder);
-    void model(HttpRequest request, Responder responder);  // `request.rest` is its id
+    void model(HttpRequest request, Responder responder);  // `request.rest` is the model's name
 
-    // Whether the chat template has a level of thinking. Any thread.
+    // Returns true if the chat template has a variable for the level of thinking. Any thread.
     bool has_reasoning_effort() const;
 
-    // Once a second: ends streams to which nobody came back.
+    // Ends resumable streams whose client did not reconnect in time. Called once a second.
     void sweep_streams();
 
   private:
@@ -68,7 +69,7 @@ class Api {
                           Responder responder);
     void queue_embedding(HttpRequest request, const EmbeddingEndpoint& endpoint,
                          Responder responder);
-    // `work` on a thread of the pool; not at all when the client has left meanwhile.
+    // Runs `work` on a thread of the pool, unless the client has disconnected by then.
     void queue(HttpRequest request, Responder responder,
                std::function<void(const ApiState&, const HttpRequest&, const Responder&)> work);
     void queue_answer(HttpRequest request, Responder responder, Answer answer);

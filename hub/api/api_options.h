@@ -1,4 +1,4 @@
-// What an API is told, and whom it tells how answers went.
+// The options of an Api, and the observer that it reports finished answers to.
 #pragma once
 
 #include <cstdint>
@@ -15,33 +15,35 @@
 namespace moex {
 
 struct ApiOptions {
-    std::uint32_t default_max_tokens = 0;  // 0: as far as the context reaches
+    std::uint32_t default_max_tokens = 0;  // 0: up to the end of the context
     std::uint32_t n_max = 8;
     std::uint32_t body_bytes_max = 1u << 20;
-    std::uint32_t context_tokens = 0;  // prompt plus answer; 0: the model's own
-    // temperature 0 where the request names none (--deterministic does not set this)
+    std::uint32_t context_tokens = 0;  // prompt plus answer; 0: the context of the model
+    // Use temperature 0 for requests that name none (--deterministic does not set this).
     bool prefer_greedy = false;
-    bool any_model_name = false;  // a request may name any model; this one answers
+    bool any_model_name = false;  // accept any model name in a request
     TextPoolOptions texts;
     ResumableOptions resumable;
-    std::string experts = "exact";  // where moex.experts says nothing; a way that is found
-    // The lossy way of a name, from any thread; invalid_argument: no way is called so, other
-    // errors say why this hub has not got it. Empty: it has none, as `no_ways` says.
+    // The expert mode of requests without moex.experts: "exact", or a mode that find_way() knows.
+    std::string experts = "exact";
+    // Finds a lossy mode by its name; called on any thread. Error invalid_argument: there is no
+    // mode of that name; other errors say why this hub does not offer it. An empty function: the
+    // hub has no lossy modes, for the reason in `no_ways`.
     std::function<Result<ExpertWay>(std::string_view name)> find_way;
     std::string no_ways = "this hub has no lossy ways.";
-    std::vector<std::string> ways;             // that /v1/models offers
-    std::map<std::string, double> perplexity;  // by way, "exact" among them; empty: not measured
-    // The most expert calls that an answer may go without (moex.late_ms); 0: every one is waited
-    // for.
+    std::vector<std::string> ways;             // lossy modes that /v1/models lists
+    std::map<std::string, double> perplexity;  // by mode, with "exact"; empty: not measured
+    // The most expert calls of one answer that a request may replace (moex.late_ms); 0: the hub
+    // waits for every call.
     std::uint32_t late_calls_max = 0;
 };
 
-// Totals for /metrics, and latency samples handed to `observe`.
+// Callbacks that receive totals for /metrics and latency samples. Any of them may be empty.
 struct ApiObserver {
     std::function<void(const char* finish_reason)> on_finished;
     std::function<void(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s)>
         on_latency;
-    // Whether a worker was caught with a false answer, until now. Any thread.
+    // Returns true if the worker has been caught with a false answer so far. Any thread.
     std::function<bool(std::uint64_t worker)> has_lied;
 };
 

@@ -1,6 +1,6 @@
-// What the API's handlers share; api.cpp has what becomes an answer of the model, api_prompts.cpp
-// what such an answer begins from, api_answers.cpp the rest. Immutable once made, but for the masks
-// and the streams.
+// The state that all handlers of the API share. api.cpp has the requests that the model answers,
+// api_prompts.cpp makes their prompts, api_answers.cpp has all other answers. The state is
+// immutable once it is made, except for the masks and the resumable streams.
 #pragma once
 
 #include <memory>
@@ -28,19 +28,19 @@ struct ApiState {
     ApiOptions options;
     std::shared_ptr<const ApiObserver> observer;
     std::uint32_t context_tokens = 0;
-    std::uint64_t context_bytes_max = 0;  // no longer text fits the context; 0: no tokenizer
+    std::uint64_t context_bytes_max = 0;  // longest text that fits the context; 0: no tokenizer
     bool reasons = false;                 // the model knows <think> ... </think>
-    CallSyntax call_syntax;               // of tools
+    CallSyntax call_syntax;               // how the model writes tool calls
     std::vector<TokenId> stop_ids;
     std::int64_t started_s = 0;
-    mutable std::once_flag
-        masks_made;  // by the first who needs them: a large vocabulary takes time
+    // The first request with a form makes the masks, since a large vocabulary takes time.
+    mutable std::once_flag masks_made;
     mutable std::shared_ptr<MaskMaker> masks;
     std::unique_ptr<ResumableStreams> streams;
 
     ParamLimits limits() const;
     OrderedJson model_json() const;
-    // One answer each, on a thread of the pool; api_answers.cpp.
+    // Each makes one answer on a thread of the pool; see api_answers.cpp.
     Checked<HttpResponse> tokenize(const HttpRequest& request) const;
     Checked<HttpResponse> detokenize(const HttpRequest& request) const;
     Checked<HttpResponse> apply_template(const HttpRequest& request) const;
@@ -55,7 +55,7 @@ struct ApiState {
                         const Responder& responder) const;
     struct Prepared {
         std::shared_ptr<ApiJob> job;
-        std::shared_ptr<ResumableStream> stream;  // null: it ends with its line
+        std::shared_ptr<ResumableStream> stream;  // null: the job ends with its connection
     };
     Checked<Prepared> prepare(const HttpRequest& request, const OrderedJson& body,
                               const CompletionEndpoint& endpoint, const Responder& responder) const;
@@ -64,7 +64,7 @@ struct ApiState {
     Checked<std::shared_ptr<EmbeddingJob>> prepare_embedding(const HttpRequest& request,
                                                              const EmbeddingEndpoint& endpoint,
                                                              const Responder& responder) const;
-    // One that will be truncated may be of any length.
+    // Tokenises one input. Refuses a text that cannot fit the context, unless it `truncates`.
     Checked<std::vector<TokenId>> encode_input(TextInput input, const char* source,
                                                bool truncates = false) const;
     using Prompts = std::vector<std::vector<TokenId>>;

@@ -1,4 +1,4 @@
-// The members of a request's body, read under checks; the first problem is kept, as a refusal that
+// Reads the members of a request's body under checks. The first problem is kept as a refusal that
 // names its field.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace moex {
 
-// How a wrong field of a body is answered.
+// Words the refusal of a field with a wrong value.
 struct BodyWording {
     using Problem = Refusal;
     Problem wrong(std::string_view param, std::string_view wanted, const OrderedJson* found) const {
@@ -19,7 +19,7 @@ struct BodyWording {
     }
 };
 
-// The members of one body.
+// Reads the members of one body.
 class BodyFields : public JsonFields<OrderedJson, BodyWording> {
   public:
     using JsonFields::JsonFields;

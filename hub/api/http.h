@@ -1,6 +1,6 @@
-// HTTP as the routes see it: a request that passed the gate, and
-// a responder that takes one whole answer or a stream of events.
-// No socket here, so that the API handlers are tested without one.
+// HTTP as the routes see it: a request that passed the gate, and a responder that takes one whole
+// answer or a stream of events. This header has no socket, so that API handlers are tested without
+// one.
 #pragma once
 
 #include <cstdint>
@@ -23,26 +23,27 @@ namespace moex {
 struct HttpRequest {
     std::string method;  // "GET", "POST", ...
     std::string path;    // decoded, without the query; begins with '/'
-    std::string rest;    // of the path: what the '*' of its route stands for
+    std::string rest;    // the part of the path that matches the '*' of its route
     std::string query;   // raw, without '?'
     std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
     std::string body;
-    // the client's, without port: the peer, or whom a trusted proxy forwards
+    // The client's address without port: the peer, or the client that a trusted proxy reports.
     std::string remote_address;
-    // whom work is counted for: clients with one name take turns as one
+    // Name for fair scheduling: requests with the same name share one round-robin slot.
     std::string client;
-    // whose streams it may resume: a key's, or without keys an address's
+    // Owner of resumable streams: the hash of the key, or the address if no keys are required.
     std::string owner;
-    // whom its tokens are counted for; null: nobody
+    // The account that the tokens are charged to; null: none.
     std::shared_ptr<RequestAccount> account;
-    // the client is this machine, as far as anybody can tell
+    // True if the client is this machine, as far as the hub can know.
     bool loopback = false;
-    bool secure = false;  // it came over TLS, here or at a trusted proxy
+    bool secure = false;  // arrived over TLS, at the hub or at a trusted proxy
     bool http_1_0 = false;
-    // In the answer's X-Request-Id and in the access log; see hub/net/http/request_id.h.
+    // Sent in the answer's X-Request-Id and written to the access log; see
+    // hub/net/http/request_id.h.
     std::string id;
     TimePoint received_at{};
-    // First value of a header, by lower-case name.
+    // Returns the first value of a header, by its lower-case name.
     std::optional<std::string_view> header(std::string_view name) const;
 };
 
@@ -51,11 +52,12 @@ struct HttpResponse {
     std::string content_type = "application/json";
     std::string body;
     std::vector<std::pair<std::string, std::string>> headers;
-    // Where it goes out as the last event of a stream; see HttpResponder::expect_stream().
+    // Name of the event if the body is sent as the last event of a stream; see
+    // HttpResponder::expect_stream().
     std::string event_name = {};
-    // Runs once the answer has left whole, for the operating system to deliver; may be empty.
+    // Runs once the whole answer has been passed to the operating system; may be empty.
     std::function<void()> on_sent;
-    // In the place of one that is there already.
+    // Sets a header; replaces one of the same name.
     void set_header(std::string_view name, std::string value) {
         std::erase_if(headers, [name](const auto& header) { return header.first == name; });
         headers.emplace_back(name, std::move(value));
@@ -64,40 +66,40 @@ struct HttpResponse {
 
 const char* reason_phrase(unsigned status);  // "Not Found"
 
-// The error object of `dialect`; OpenAI's is {"error":{"message","type","param","code"}} with the
-// type that its clients expect. 429 and 503 get a Retry-After where the refusal brings none.
+// Makes the error answer of `dialect`. OpenAI's is {"error":{"message","type","param","code"}} with
+// the type that its clients expect. 429 and 503 get a Retry-After if the refusal has none.
 HttpResponse refusal_response(const Refusal& refusal, Dialect dialect = Dialect::openai);
 
-// One event of a stream, or one line of it; `name` may be empty, and so may `id`, its number in a
-// stream that can be resumed.
+// An event or a line of a stream. `name` may be empty. `id` is the event's number in a resumable
+// stream, else empty.
 struct StreamEvent {
     std::string data;
     std::string name = {};
     std::string id = {};
 };
 
-// The way back of one request. Any thread may call it; the connection posts
-// to its strand. Dropping the last reference without an answer sends a 500.
+// Sends the answer of one request. Any thread may call it; the connection posts the calls to its
+// strand. Dropping the last reference without an answer sends a 500.
 class HttpResponder {
   public:
     explicit HttpResponder(Dialect dialect = Dialect::openai) : dialect_(dialect) {}
     virtual ~HttpResponder() = default;
     virtual void respond(HttpResponse response) = 0;
     void refuse(const Refusal& refusal) { respond(refusal_response(refusal, dialect_)); }
-    // Server-sent events, or lines of JSON where the dialect has those: headers go out at once;
-    // each event is "data: ...\n\n", a line "...\n"; a comment or a blank goes out after 15 s of
-    // silence. `stream_id`: of one that can be resumed (hub/api/resumable.h); else empty.
+    // Begins a stream of server-sent events, or of lines of JSON, as the dialect has them. Headers
+    // are sent at once. An event is "data: ...\n\n", a line "...\n". After 15 s of silence a
+    // comment or a blank is sent. `stream_id` is the id of a resumable stream
+    // (hub/api/resumable.h), else empty.
     virtual void begin_stream(const std::string& stream_id) = 0;
-    // A stream will come if all goes well: after 15 s without an answer it
-    // begins with pings, so that nobody in between gives the request up.
-    // respond() then still works: its body goes out as the stream's last event.
+    // Announces a stream: after 15 s without an answer the stream begins with pings, so that no
+    // proxy gives the request up. respond() still works then: its body is sent as the last event.
     virtual void expect_stream() = 0;
-    // `on_sent` runs once the event has left, as HttpResponse::on_sent does: not at all when the
-    // client leaves before.
+    // `on_sent` runs once the event has been sent, as HttpResponse::on_sent does. It does not run
+    // if the client disconnects before.
     virtual void send_event(StreamEvent event, std::function<void()> on_sent = {}) = 0;
     virtual void end_stream() = 0;
-    // Called (once, on the connection's strand) when the
-    // client went away before the answer was complete.
+    // `handler` is called once, on the connection's strand, if the client disconnects before the
+    // answer is complete.
     virtual void on_disconnect(std::function<void()> handler) = 0;
     Dialect dialect() const { return dialect_; }
 

@@ -1,9 +1,9 @@
-// logit_bias: which tokens an answer shall have more or less of.
-// OpenAI's object of ids, {"5": 1}, and llama.cpp's list of pairs, [[5, 1], ["ship", -2]]; a key of
-// the object that is no number is text, as in the list. A text stands for every token that it is
-// made of where it stands alone: " ship" and "ship" are different ones, and a text of several
-// tokens biases each of them wherever it may come, not only behind the one before. A special
-// token is named by its text. The last to name a token counts.
+// Reads logit_bias, which makes tokens more or less likely in an answer.
+// Two forms are read: OpenAI's object of ids, {"5": 1}, and llama.cpp's list of pairs,
+// [[5, 1], ["ship", -2]]. A key of the object that is no number is a text, as in the list.
+// A text means every token that the text alone is made of: " ship" and "ship" have different
+// tokens. A text of several tokens biases each token wherever it occurs, not only after the
+// preceding one. A special token is named by its text. The last entry for a token counts.
 // Source: OpenAI API reference; llama.cpp's server, README.md, logit_bias.
 #pragma once
 
@@ -14,7 +14,8 @@
 
 namespace moex {
 
-// `tokenizer`: null refuses texts by name. Whatever is wrong becomes the fields' problem.
+// Without a `tokenizer` (null), texts are refused by name. An error becomes the problem of
+// `fields`.
 std::map<TokenId, float> read_logit_bias(BodyFields& fields, std::size_t vocab_size,
                                          const Tokenizer* tokenizer);
 

@@ -1,6 +1,6 @@
-// The description of the HTTP API that tools read (OpenAPI 3.1): paths come from the door's
-// route table, so that what is served and what is described cannot differ; the
-// main bodies' schemas stand in openapi.cpp, beside the code that reads and writes them.
+// Makes the description of the HTTP API that tools read (OpenAPI 3.1). The paths are those of the
+// route table in hub/net, so that the description cannot differ from the routes. The schemas of the
+// bodies are in openapi.cpp and openapi_dialects.cpp, beside the code that reads and writes them.
 // Source: the OpenAPI Specification 3.1.0; JSON Schema 2020-12.
 #pragma once
 
@@ -16,17 +16,17 @@ struct DescribedRoute {
     const char* method = "GET";
     std::string path;  // "/v1/models/{model}"
     const char* summary = "";
-    const char* request = nullptr;      // a schema; null: no body
-    const char* answer = nullptr;       // null: no JSON
-    Dialect dialect = Dialect::openai;  // of its errors
-    bool takes_key = false;             // off loopback
-    bool counts = false;                // against the rates: 429 may come
+    const char* request = nullptr;      // name of a schema; null: the route takes no body
+    const char* answer = nullptr;       // name of a schema; null: the answer is not JSON
+    Dialect dialect = Dialect::openai;  // dialect of the errors
+    bool takes_key = false;             // wants a key, except on loopback
+    bool counts = false;                // counts against the rates, so that 429 is possible
 };
 
-// Of the bodies that other clients than OpenAI's chats and completions know, and of embeddings.
+// Schemas of the bodies of Anthropic, Ollama, OpenAI's Responses and embeddings, as JSON.
 const char* dialect_schemas();
 
-// The whole document. `request` and `answer` name schemas that exist.
+// Returns the whole document. Requires that `request` and `answer` name schemas that exist.
 std::string openapi_document(std::span<const DescribedRoute> routes, std::string_view version);
 
 }  // namespace moex

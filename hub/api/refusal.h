@@ -1,6 +1,6 @@
-// How the hub says no: one value, from the rules at the door to the
-// engine's errors, that becomes the answer in one place.
-// Checked<T> is a T or the Refusal of whoever asked for it.
+// A refusal of a request: one type for all errors that a client sees, from the rules of access to
+// the errors of the engine. refusal_response() turns it into an answer.
+// Checked<T> is either a T or the Refusal of the request that needed it.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@ namespace moex {
 
 struct Refusal {
     unsigned status = 400;
-    std::string message;  // a sentence: what was wrong, what would be right
+    std::string message;  // a sentence: what is wrong and what is wanted
     std::string code;     // for programs, e.g. "context_length_exceeded"; empty: null
-    std::string param;    // the field of the body that it is about; empty: null
+    std::string param;    // the field of the body that is wrong; empty: null
     std::vector<std::pair<std::string, std::string>> headers = {};
     // Further members of the error object, e.g. {"n_ctx", 4096}.
     std::vector<std::pair<std::string, std::uint64_t>> numbers = {};
 };
 
-// 429 or 503 with Retry-After: whole seconds, one at least.
+// Makes a refusal with status 429 or 503 and Retry-After in whole seconds, at least one.
 Refusal refuse_for_now(unsigned status, std::string message, std::string code, Duration wait);
 
-// What the engine's errors mean to a client.
+// Translates an error of the engine into the refusal that a client gets.
 Refusal refusal_of(const Error& error);
 
 template <class T>
@@ -70,7 +70,7 @@ class [[nodiscard]] Checked {
     std::variant<T, Refusal> state_;
 };
 
-// Nothing to say, or a Refusal.
+// Success without a value, or a Refusal.
 template <>
 class [[nodiscard]] Checked<void> {
   public:
@@ -89,7 +89,7 @@ class [[nodiscard]] Checked<void> {
 
 }  // namespace moex
 
-// Returns the refusal of `expression` from the calling function, or goes on.
+// Returns the refusal of `expression` from the calling function, if it has one.
 #define MOEX_ADMIT(expression)                                      \
     do {                                                            \
         if (auto moex_checked_ = (expression); !moex_checked_.ok()) \

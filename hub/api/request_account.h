@@ -1,4 +1,5 @@
-// Whom a request's tokens are counted for, as the API sees it. One per request; any thread.
+// The account that the tokens of a request are charged to, as the API sees it. Each request has one
+// object; any thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,16 @@ namespace moex {
 class RequestAccount {
   public:
     virtual ~RequestAccount() = default;
-    // Once, before the work: the most it may take, prompts and answers together. Refuses with 429
-    // while the client's limit leaves no room for it, with 401 when its key opens nothing any more.
+    // Reserves the most tokens that the request may take, prompts and answers together. Called
+    // once, before the work. Refuses with 429 if the client's limit leaves no room, and with 401 if
+    // its key is no longer valid.
     virtual Checked<void> reserve(std::uint64_t tokens_max) = 0;
-    // Once, after the work: what it took. The rest of the reservation is given back. Without this
-    // all of it is.
+    // Reports the tokens that the request took; the rest of the reservation is given back. Called
+    // once, after the work. Without this call the whole reservation is given back.
     virtual void settle(std::uint64_t tokens) = 0;
-    // Tokens that have left for the client.
+    // Counts tokens that have been sent to the client.
     virtual void count(std::uint64_t prompt_tokens, std::uint64_t answer_tokens) = 0;
-    // `handler` runs at most once: when the key stops opening while the request runs.
+    // `handler` runs at most once: if the key is revoked or expires while the request runs.
     virtual void on_key_ended(std::function<void()> handler) = 0;
 };
 

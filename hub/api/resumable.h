@@ -1,8 +1,11 @@
-// Streams that outlive their line: a request with `moex.resumable: true` goes on for a while after
-// the client's connection broke, and GET /v1/streams/ID sends what it missed, each event once.
-// A stream stands between a job, to which it is the responder, and one connection at a time. It
-// keeps its last bytes with the number of each event, which goes out as the event's `id:`.
-// Bound: bytes of each stream, streams of each owner and of all. Thread-safe.
+// Streams that outlive their connection: a request with `moex.resumable: true` continues for a
+// while after the client's connection broke, and GET /v1/streams/ID sends the events that the
+// client missed, each event once.
+// A stream is the responder of a job, and forwards its events to one connection at a time. It keeps
+// the last bytes of the stream, and the number of each event, which is sent as the event's `id:`.
+// Example: events 1 to 7 were sent, then the connection broke. The client sends `Last-Event-ID: 5`
+// and receives events 6, 7 and all later ones.
+// Bounds: bytes of each stream, streams of each owner, streams of all owners. Thread-safe.
 // Source: WHATWG HTML, server-sent events, "Last-Event-ID".
 #pragma once
 
@@ -21,9 +24,9 @@
 namespace moex {
 
 struct ResumableOptions {
-    std::size_t bytes_max = 1u << 20;  // that one stream keeps: the last ones
+    std::size_t bytes_max = 1u << 20;  // bytes that one stream keeps, the last ones
     std::size_t per_owner_max = 4, streams_max = 256;
-    Duration kept_for = 60s;  // behind a line that broke, or the end
+    Duration kept_for = 60s;  // time after a broken connection, or after the end
     std::function<TimePoint()> clock = now_steady;
 };
 
@@ -32,7 +35,8 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
     ResumableStream(std::string id, std::string owner, const ResumableOptions& options,
                     std::shared_ptr<HttpResponder> line);
 
-    // ---- The job's side. Its on_disconnect() is told once nobody may come back.
+    // ---- The job's side. The handler of on_disconnect() runs once the client can no longer
+    // reconnect.
     void respond(HttpResponse response) override;
     void begin_stream(const std::string& stream_id) override;
     void expect_stream() override;
@@ -41,18 +45,19 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
     void on_disconnect(std::function<void()> handler) override;
 
     // ---- The clients' side.
-    // The head goes out: the client knows the id before there is a first token.
+    // Sends the head, so that the client has the id before the first token.
     void announce();
-    // `line` gets all events behind number `last_event`, and those that come; a former one ends.
+    // Sends all events after number `last_event`, and later ones, to the connection `line`. A
+    // former connection ends.
     Checked<void> resume(std::shared_ptr<HttpResponder> line, std::uint64_t last_event);
-    // Ends the work for it, and the line.
+    // Cancels the job, and closes the connection.
     void give_up();
 
     const std::string& id() const { return id_; }
     const std::string& owner() const { return owner_; }
-    // Of one that has ended: until when somebody may come back.
+    // The time until which a client may resume a stream that has ended; nullopt: it has not ended.
     std::optional<TimePoint> ended_until() const;
-    bool is_over(TimePoint now) const;  // nobody may come back
+    bool is_over(TimePoint now) const;  // true if no client may resume it any more
 
   private:
     struct Event {
@@ -67,12 +72,12 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
     const std::string id_, owner_;
     const ResumableOptions& options_;
 
-    mutable std::mutex
-        mutex_;  // of what follows; held while a line is given events, in their order
-    std::shared_ptr<HttpResponder> line_;  // empty: broken, or all is said
+    // Guards the following members. Held while events are passed to `line_`, to keep their order.
+    mutable std::mutex mutex_;
+    std::shared_ptr<HttpResponder> line_;  // empty: the connection broke, or the stream has ended
     std::uint64_t line_serial_ = 0;
     std::deque<Event> events_;
-    std::uint64_t first_number_ = 1;  // of events_
+    std::uint64_t first_number_ = 1;  // number of the first event in `events_`
     std::size_t bytes_ = 0;
     bool begun_ = false, ended_ = false, given_up_ = false;
     std::optional<TimePoint> over_at_;
@@ -82,14 +87,15 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
 class ResumableStreams {
   public:
     explicit ResumableStreams(ResumableOptions options = {}) : options_(std::move(options)) {}
-    // A new one on `line`, under 128 random bits. 429: this owner has as many running; 503: all.
+    // Opens a stream on the connection `line`; its id is 128 random bits. Refuses with 429 if the
+    // owner has the most streams that one owner may have, and with 503 if all owners together do.
     Checked<std::shared_ptr<ResumableStream>> open(const std::string& owner,
                                                    std::shared_ptr<HttpResponder> line);
-    // 404: unknown, over, or somebody else's.
+    // Refuses with 404 if the stream is unknown, is over, or has another owner.
     Checked<std::shared_ptr<ResumableStream>> find(const std::string& owner,
                                                    const std::string& id) const;
     void remove(const std::string& id);
-    // Gives up those to which nobody came back; once a second is often enough.
+    // Gives up streams that no client may resume any more. Calling it once a second is enough.
     void sweep();
 
   private:

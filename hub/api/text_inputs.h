@@ -1,5 +1,6 @@
-// Texts or token ids in a request's body, as OpenAI's clients send the prompts of completions and
-// the inputs of embeddings: one text, several, the ids of one, or the ids of several.
+// Reads texts or token ids from a request's body, as OpenAI's clients send the prompts of
+// completions and the inputs of embeddings: "a", ["a", "b"], [1, 2] (the ids of one text), or [[1,
+// 2], [3]].
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ struct TextInputLimits {
     std::size_t vocab_size = 0;
 };
 
-// The required member `name`, at least one; what is wrong with it becomes the fields' problem.
+// Reads the required member `name`, at least one input. An error becomes the problem of `fields`.
 std::vector<TextInput> read_text_inputs(BodyFields& fields, const char* name,
                                         const TextInputLimits& limits);
 

@@ -1,8 +1,8 @@
-// Threads of their own for work on texts: JSON, templates, tokenising. So a client's
-// megabyte neither holds up a socket nor the swarm, and it waits behind nobody but itself.
-// Two lanes: short texts have a thread that long ones never take, and long ones run at a
-// lower priority than the model. In each lane clients take turns, one text at a time.
-// Bounded in texts and bytes, of all and of each client. Thread-safe.
+// Threads for work on texts: JSON, templates, tokenising. A client's megabyte of text then delays
+// neither sockets nor the swarm, and it delays other clients by at most one text.
+// There are two lanes. Short texts have a thread that long texts never use. Long texts run at a
+// lower priority than the model. In each lane the clients are served round-robin, one text at a
+// time. The queues are bounded in texts and bytes, for each client and for all. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +18,19 @@ namespace moex {
 struct TextPoolOptions {
     std::uint32_t long_threads = 0;  // 0: a quarter of the cores, from 1 to 4
     std::uint64_t short_bytes_max = 16 << 10;
-    std::size_t jobs_max = 1024, jobs_per_client_max = 64;  // that wait
+    std::size_t jobs_max = 1024, jobs_per_client_max = 64;  // queued jobs
     std::uint64_t bytes_max = 64u << 20, bytes_per_client_max = 16u << 20;
 };
 
 class TextPool {
   public:
     explicit TextPool(TextPoolOptions options = {});
-    ~TextPool();  // as stop()
-    // Waits for what runs; what waits is dropped unrun, what comes is refused. Once.
+    ~TextPool();  // calls stop()
+    // Waits for running jobs, drops queued jobs, and refuses new ones. Called once.
     void stop();
 
-    // Runs `job` once, on a thread of the pool; it works on a text of `bytes`.
-    // Refuses with 429 when this client has too much waiting, 503 when all have.
+    // Runs `job` once, on a thread of the pool; the job works on a text of `bytes` bytes. Refuses
+    // with 429 if this client has too much queued, and with 503 if all clients together have.
     Checked<void> submit(const std::string& client, std::uint64_t bytes, std::function<void()> job);
     std::size_t num_waiting() const;
 

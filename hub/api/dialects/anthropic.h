@@ -1,6 +1,6 @@
-// Anthropic's /v1/messages: requests read into the body of OpenAI's chat, answers as content blocks
-// and their events. Thoughts are `thinking` blocks without a signature; how long a model thinks is
-// bounded by max_tokens alone.
+// Anthropic's /v1/messages: requests are translated into a body of OpenAI's chat, answers are
+// written as content blocks and their events. Thoughts are `thinking` blocks without a signature.
+// Only max_tokens bounds their length.
 // Source: Anthropic's API reference, Messages and Streaming Messages.
 #pragma once
 
@@ -10,9 +10,9 @@ namespace moex {
 
 extern const CompletionEndpoint anthropic_endpoint;
 
-// Reads a body as one of /v1/chat/completions.
+// Translates a body into one of /v1/chat/completions, and reads that.
 Checked<CompletionParams> read_anthropic(const OrderedJson& body, const ParamLimits& limits);
-// The same body for its prompt alone, as count_tokens gets it.
+// The same for count_tokens, which needs the prompt alone: max_tokens may be missing.
 Checked<CompletionParams> read_anthropic_prompt(const OrderedJson& body, const ParamLimits& limits);
 
 }  // namespace moex

@@ -1,7 +1,8 @@
-// OpenAI's /v1/responses: requests read into the body of a chat, answers as output items and their
-// numbered events. `store` is taken and nothing is stored, so every reply says `store: false` and
-// what would need a stored one (`previous_response_id`, `conversation`, item references) is
-// refused. Source: OpenAI API reference, Responses and Responses streaming.
+// OpenAI's /v1/responses: requests are translated into a body of a chat, answers are written as
+// output items and their numbered events. `store` is accepted, but nothing is stored. So every
+// reply has `store: false`, and fields that need a stored response (`previous_response_id`,
+// `conversation`, item references) are refused. Source: OpenAI API reference, Responses and
+// Responses streaming.
 #pragma once
 
 #include "hub/api/jobs/reply_writer.h"
@@ -10,7 +11,7 @@ namespace moex {
 
 extern const CompletionEndpoint responses_endpoint;
 
-// Reads a body as one of /v1/chat/completions.
+// Translates a body into one of /v1/chat/completions, and reads that.
 Checked<CompletionParams> read_responses(const OrderedJson& body, const ParamLimits& limits);
 
 }  // namespace moex

@@ -88,8 +88,8 @@ std::uint32_t least_behind(const ByteAutomaton& texts, State state, char32_t fir
     return best;
 }
 
-// The same for the code points of the high surrogate `high` with a low surrogate from `first_low`
-// to `last_low`.
+// Returns the least distance to an end after a pair of the high surrogate `high` and a low
+// surrogate from `first_low` to `last_low`.
 std::uint32_t least_behind_pair(const ByteAutomaton& texts, State state, std::uint32_t high,
                                 std::uint32_t first_low, std::uint32_t last_low) {
     first_low = std::max(first_low, 0xdc00u);

@@ -1,5 +1,5 @@
-// The grammar of an answer: what the request asks for, behind the model's thoughts where it has
-// any.
+// The grammar of an answer: optional thoughts of the model, then the form or the tool calls that
+// the request asks for.
 #pragma once
 
 #include <memory>
@@ -13,30 +13,32 @@
 
 namespace moex {
 
-// Around a model's thoughts. Tokens where the vocabulary has them, else their characters.
+// The tags around a model's thoughts: tokens if the vocabulary has them, else plain characters.
 struct ReasoningTags {
-    bool possible = false;  // the answer may begin with a block
-    bool begun = false;     // it begins inside one
+    bool possible = false;  // the answer may begin with a block of thoughts
+    bool begun = false;     // the answer begins inside such a block
     std::optional<TokenId> open = {}, close = {};
     void find(const Tokenizer& tokenizer);
 };
 
-// What a request wants of its answer.
+// The form and the tool calls that a request wants in its answer.
 struct AnswerWish {
     const AnswerForm& form;
     const ToolChoice& calls;
     const CallSyntax& syntax;
-    std::optional<ChannelBegin> channels = {};  // where an answer in channels begins
+    std::optional<ChannelBegin> channels = {};  // the beginning of an answer in channels
     bool is_free() const {
         return form.kind == AnswerForm::Kind::free && calls.mode == ToolChoice::Mode::none;
     }
-    const std::string& param() const;  // the field that asks for it
+    const std::string& param() const;  // the field that asks for the form or the calls
 };
+// Builds the grammar, or takes it from the cache of `masks`.
 Checked<std::shared_ptr<const Grammar>> grammar_of_answer(const AnswerWish& wish,
                                                           const ReasoningTags& tags,
                                                           MaskMaker& masks);
 
-// The answer cannot be as short as it would have to be.
+// Makes the refusal of an answer whose shortest text exceeds the room that max_tokens and the
+// context leave.
 Refusal too_short(const AnswerWish& wish, const std::string& max_tokens_param,
                   std::uint64_t least_tokens, std::uint64_t room_tokens);
 

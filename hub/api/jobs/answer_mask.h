@@ -1,7 +1,8 @@
-// What an answer may say next, by its grammar: the engine asks it before each draw.
-// A hub's tokens and walks are shared (MaskMaker), a state is one answer's own. The next mask is
-// made on a thread of its own while the step runs, so that nobody waits for it; a mask that is not
-// there yet when it is asked for is made there and then.
+// The token masks of answers with a grammar; the engine requests a mask before it draws each token.
+// MaskMaker holds the vocabulary and the walks, which all answers of a hub share. AnswerMask holds
+// the state of one answer. A separate thread makes the next mask while the model's step runs, so
+// that the engine does not wait. A mask that is not ready when the engine requests it is made at
+// once.
 #pragma once
 
 #include <functional>
@@ -18,47 +19,49 @@ namespace moex {
 class MaskMaker {
   public:
     explicit MaskMaker(Vocabulary vocabulary);
-    ~MaskMaker();  // what waits is dropped
+    ~MaskMaker();  // drops queued jobs
     const Vocabulary& vocabulary() const { return vocabulary_; }
     MaskCache& cache() { return cache_; }
 
-    // The grammar that was built under `key`, or a new one. Keeps the last few. Thread-safe.
+    // Returns the grammar that was built under `key`, or builds it. Keeps the last 32 grammars.
+    // Thread-safe.
     using Build = std::function<Result<std::shared_ptr<const Grammar>>()>;
     Result<std::shared_ptr<const Grammar>> grammar(const std::string& key, const Build& build);
-    // Runs `job` soon, on the maker's thread. Each answer has at most one waiting.
+    // Queues `job` for the thread of this object. Each answer has at most one job queued.
     void post(std::function<void()> job);
 
   private:
     struct State;
     const Vocabulary vocabulary_;
     MaskCache cache_;
-    std::shared_ptr<State> state_;  // its thread's, too
+    std::shared_ptr<State> state_;  // shared with the thread
 };
 
+// The masks of one answer: follows its tokens through the grammar.
 class AnswerMask : public TokenMask, public std::enable_shared_from_this<AnswerMask> {
   public:
     AnswerMask(std::shared_ptr<MaskMaker> maker, GrammarState begin);
     std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,
                                            std::uint32_t tokens_left) override;
-    // The answer's token `index` is `id`: makes the next mask while others work.
+    // Queues the next mask, knowing that token number `index` of the answer is `id`.
     void expect(std::size_t index, TokenId id);
-    // Whether the budget has forbidden what the grammar allows.
+    // Returns true if the budget has forbidden a token that the grammar allows.
     bool cut_short() const;
-    std::uint32_t least() const;  // tokens to an end, each of one byte
+    std::uint32_t least() const;  // tokens to the shortest end, each of one byte
 
   private:
     void follow(TokenId id);
     void fill(std::uint32_t tokens_left);
 
     const std::shared_ptr<MaskMaker> maker_;
-    mutable std::mutex mutex_;  // of what follows
+    mutable std::mutex mutex_;  // guards the following members
     GrammarState state_;
-    std::size_t taken_ = 0;  // tokens
-    bool is_lost_ = false;   // the answer left its grammar: never, unless somebody forced a token
+    std::size_t taken_ = 0;  // tokens that `state_` has taken
+    bool is_lost_ = false;   // the answer left its grammar; only a forced token can cause that
     bool cut_short_ = false;
     TokenBits bits_;
-    std::size_t bits_behind_ = 0;  // tokens before the one that bits_ are of
-    std::uint32_t bits_left_ = 0;  // tokens_left of bits_; 0: none made yet
+    std::size_t bits_behind_ = 0;  // tokens before the one that `bits_` is the mask of
+    std::uint32_t bits_left_ = 0;  // tokens_left for `bits_`; 0: no mask was made yet
 };
 
 }  // namespace moex

@@ -1,6 +1,6 @@
-// From sampled tokens to the text a client may see: whole UTF-8 sequences,
-// held back while a stop string may be forming, cut where one formed. One
-// path for streams and whole answers, so that both give the same text.
+// Turns sampled tokens into the text that a client may see: whole UTF-8 sequences, held back while
+// a stop string may be forming, cut at a complete stop string. Streams and whole answers use the
+// same code, so that both have the same text.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,29 @@
 
 namespace moex {
 
-// One token of the answer with its log-probability. The texts of
-// all entries join to the answer's text: a token that ends inside a
-// UTF-8 sequence has none, the one that completes it has the whole; `id` gives the raw bytes.
+// A token of the answer with its log-probability. The texts of all entries, joined, are the
+// answer's text. A token that ends inside a UTF-8 sequence has an empty text, and the token that
+// completes the sequence has all of it. The tokenizer gives the raw bytes of `id`.
 struct TokenText {
     TokenId id = 0;
     std::string text;
     float logprob = 0;
     std::vector<TokenLogprob> top;
-    // of `text` in the answer; characters are code points
+    // Offset of `text` in the answer; characters are code points.
     std::uint64_t offset_bytes = 0, offset_characters = 0;
 };
 
 class AnswerText {
   public:
-    // `tokenizer` may be null: then the text is the ids in
-    // decimal, separated by blanks. `keep_tokens` for logprobs.
-    // `keep_special`: special tokens have their texts, as in a prompt.
+    // `tokenizer` may be null: then the text is the ids in decimal, separated by blanks.
+    // `keep_tokens`: return tokens with their log-probabilities. `keep_special`: write special
+    // tokens as their texts, as in a prompt.
     AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens,
                bool keep_special = false);
 
     struct Shown {
         std::string text;
-        std::vector<TokenText> tokens;  // whose text has been shown completely
+        std::vector<TokenText> tokens;  // tokens whose whole text has been shown
     };
     Shown push(const SampledToken& token);
     Shown finish();

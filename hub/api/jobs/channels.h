@@ -1,9 +1,9 @@
-// Answers that come in channels, as GPT-OSS writes them: messages, each with a header that names
-// its channel, "analysis" for thoughts, "final" and "commentary" for words, and, of a call, its
-// recipient: functions.NAME, in the channel's header or in front of it.
+// Answers in channels, as GPT-OSS writes them. An answer is a list of messages. The header of a
+// message names its channel: "analysis" has thoughts, "final" and "commentary" have words. The
+// header of a call also names its recipient, functions.NAME, in the channel's header or before it.
 //   <|channel|>analysis<|message|>THOUGHTS<|end|><|start|>assistant<|channel|>commentary
 //   to=functions.NAME <|constrain|>json<|message|>ARGUMENTS<|call|>
-// An answer has one call at most, and it ends there.
+// An answer has at most one call, and ends with it.
 // Source: OpenAI, "Harmony response format"; GPT-OSS's chat template.
 #pragma once
 
@@ -19,16 +19,17 @@
 
 namespace moex {
 
-// Where an answer begins: in front of its first header, or inside a message.
+// The place where an answer begins: before its first header, or inside a message.
 enum class ChannelBegin { header, thoughts, words };
-// What a rendered prompt ends in; `tail`: its last tokens as text, special ones too.
+// Returns the place in which a rendered prompt ends. `tail` is the text of its last tokens,
+// including special tokens.
 ChannelBegin channel_begin(std::string_view tail);
 
-// Ends of messages behind which nothing is generated, where they are tokens.
+// Returns the tokens that end a message after which nothing is generated, if they are tokens.
 std::vector<TokenId> channel_stops(const Tokenizer& tokenizer);
 
-// Answers that call tools as `choice` says, behind their thoughts and words. `said`: what an answer
-// without a call is; none: any text.
+// Adds the grammar of answers that call tools as `choice` demands, after their thoughts and words.
+// `said` is the node of an answer without a call; nullopt: any text.
 Result<NodeId> add_channel_answer(std::vector<GrammarNode>& nodes, const ToolChoice& choice,
                                   ChannelBegin begin, std::optional<NodeId> said,
                                   const Vocabulary& vocabulary);
@@ -38,17 +39,17 @@ struct ChannelText {
     std::vector<CallPiece> calls;
 };
 
-// Takes an answer apart as it comes. The same parts come out wherever the text was cut. Text
-// without any header is content.
+// Splits an answer in channels into thoughts, words and calls, piece by piece. The parts do not
+// depend on how the text is cut into pieces. A text without any header is content.
 class ChannelSplitter {
   public:
-    // `calls`: tools may be called; else a call is no more than words.
+    // `calls`: tools may be called. Otherwise a call is treated as words.
     ChannelSplitter(ChannelBegin begin, bool calls);
     ChannelText push(std::string_view piece);
     ChannelText finish();
 
     bool in_reasoning() const { return part_ == Part::thoughts; }
-    bool undecided() const { return part_ == Part::header; }  // a token may belong to either
+    bool undecided() const { return part_ == Part::header; }  // a token may be either
     std::uint32_t num_calls() const { return num_calls_; }
 
   private:

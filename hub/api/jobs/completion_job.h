@@ -1,7 +1,7 @@
-// One completion request from parsed parameters to its answer: submits its sequences, turns
-// their tokens into events or one body, and gives the sequences up when the client leaves.
-// Threads: start() on a net thread, tokens on the
-// engine's thread, disconnect on the connection's strand.
+// Runs one completion request from its parsed parameters to its answer: submits the sequences,
+// turns their tokens into events or one body, and cancels the sequences if the client disconnects.
+// Threads: start() runs on a thread of the TextPool, tokens arrive on the engine's thread, a
+// disconnect on the connection's strand.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,8 @@
 
 namespace moex {
 
-// So many expert calls of an answer, over all its choices, are not waited for beyond `wait`.
+// moex.late_ms and late_max: up to `calls_max` expert calls of an answer, over all its choices, are
+// waited for no longer than `wait`.
 struct LateWish {
     Duration wait{};
     std::uint32_t calls_max = 0;
@@ -35,18 +36,18 @@ struct ApiJobInputs {
     std::shared_ptr<const ApiObserver> observer;
     std::unique_ptr<ReplyWriter> writer;
     CompletionParams params;
-    std::vector<std::vector<TokenId>> prompts;  // each answered params.n times
-    std::vector<std::string> echoes;            // per prompt: text in front of the answer
+    std::vector<std::vector<TokenId>> prompts;  // each is answered params.n times
+    std::vector<std::string> echoes;            // for each prompt: text before the answer
     std::vector<TokenId> stop_ids;
-    ExpertWay experts;  // "exact" without a speculator
+    ExpertWay experts;  // the expert mode; "exact" has no speculator
     LateWish late;
-    std::vector<std::shared_ptr<AnswerMask>> masks;  // of each choice; none: it is free
-    std::optional<CallSyntax> call_syntax;           // where tools may be called
-    std::optional<ChannelBegin> channels;            // where an answer in channels begins
-    bool splits_reasoning = false;     // the answer's <think> block is told apart from the rest
-    bool begins_in_reasoning = false;  // the prompt ends inside such a block
-    std::string client;                // who takes turns as one
-    std::shared_ptr<RequestAccount> account;  // whom tokens are counted for; null: nobody
+    std::vector<std::shared_ptr<AnswerMask>> masks;  // for each choice; empty: any text is allowed
+    std::optional<CallSyntax> call_syntax;           // set if tools may be called
+    std::optional<ChannelBegin> channels;            // set if the model answers in channels
+    bool splits_reasoning = false;            // split the answer's <think> block from the content
+    bool begins_in_reasoning = false;         // the prompt ends inside such a block
+    std::string client;                       // name for round-robin scheduling
+    std::shared_ptr<RequestAccount> account;  // charged for the tokens; null: none
     std::uint32_t context_tokens = 0;
     TimePoint received_at{};
 };
@@ -61,24 +62,24 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     struct Choice {
         AnswerText text;
         std::optional<ReasoningSplitter> splitter;
-        std::optional<ChannelSplitter> channels;  // in place of the two around it
-        std::optional<CallSplitter> calls;        // where tools may be called, and then
-        std::optional<StopFilter> stops;          // the stops of what is said beside the calls
+        std::optional<ChannelSplitter> channels;  // replaces `splitter` and `calls`
+        std::optional<CallSplitter> calls;        // set if tools may be called
+        std::optional<StopFilter> stops;          // stop strings of the words beside calls
         AnswerChoice answer;
         std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
         std::uint32_t cached_tokens = 0;
-        std::uint32_t counted_tokens = 0;  // of the answer, that the client was sent
+        std::uint32_t counted_tokens = 0;  // tokens of the answer that were sent to the client
         bool ended = false, cancelling = false;
         TimePoint first_token_at{}, last_token_at{};
     };
 
-    // Runs `event` now, or when all sequences are submitted:
-    // until then the answer may still become a refusal.
+    // Runs `event` now, or once all sequences are submitted: until then the answer may still become
+    // a refusal.
     template <class Event>
     void deliver(Event event);
     void arm();
     void give_up();  // cancels every sequence
-    void end_key();  // the same: the client's key opens nothing any more
+    void end_key();  // the same, because the client's key is no longer valid
     std::vector<GenerationId> submitted();
     void cancel_choice(std::size_t index);
 
@@ -97,7 +98,8 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     template <class Splitter>
     void count_reasoning(Choice& choice, const Splitter& splitter) const;
     std::uint64_t prompt_tokens() const;
-    // What the client had not been sent of choice `index`, for the account once it has left.
+    // Returns a function that charges the account for the tokens of choice `index` which the client
+    // had not been sent before; it runs once the event has been sent.
     std::function<void()> counts_on_sent(std::size_t index);
     void add_totals(const GenerationStats& stats);
     AnswerTotals totals() const;
@@ -112,16 +114,16 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
 
     ApiJobInputs inputs_;
     std::shared_ptr<HttpResponder> responder_;  // empty once answered
-    // Touched by one thread at a time: start(), then the engine's.
+    // Used by one thread at a time: the one of start(), then the engine's.
     std::vector<Choice> choices_;
     std::size_t num_ended_ = 0;
     bool stream_begun_ = false, answered_ = false, failed_ = false, prompt_counted_ = false;
     GenerationStats totals_;
 
-    std::mutex mutex_;  // of what follows
+    std::mutex mutex_;  // guards the following members
     bool armed_ = false, abandoned_ = false, key_ended_ = false;
     std::vector<std::function<void()>> early_;
-    std::vector<GenerationId> ids_;  // [choices], grows while submitting
+    std::vector<GenerationId> ids_;  // [choices], grows while sequences are submitted
 };
 
 }  // namespace moex

@@ -1,8 +1,10 @@
-// One request for embeddings: each input's rows behind the model's final norm, their mean, at
-// length 1. An input's numbers depend on nothing but its tokens: not on what stands beside it.
-// Of a long list few are in the engine at a time, and a full queue makes the rest wait.
-// Threads: start() on a thread of the TextPool, ends on the engine's, disconnect on the
-// connection's strand.
+// Runs one request for embeddings. An embedding is the mean of an input's rows after the model's
+// final norm, normalised to length 1. It depends on the tokens of the input alone, not on the other
+// inputs of the request.
+// Only a few inputs of a long list are in the engine at a time. If the engine's queue is full, the
+// other inputs wait in the job.
+// Threads: start() runs on a thread of the TextPool, inputs end on the engine's thread, a
+// disconnect arrives on the connection's strand.
 #pragma once
 
 #include <cstdint>
@@ -20,21 +22,21 @@
 namespace moex {
 
 struct EmbeddingParams {
-    std::string model;  // empty: not named
+    std::string model;  // empty: the request names none
     std::vector<TextInput> inputs;
-    bool base64 = false;     // little-endian f32, instead of numbers
-    bool truncates = false;  // an input that is too long loses its end
+    bool base64 = false;     // write little-endian f32 in base64 instead of numbers
+    bool truncates = false;  // cut the end of an input that is too long
 };
 
 struct Embeddings {
-    std::vector<std::vector<float>> rows;  // [inputs][hidden_size], of length 1
+    std::vector<std::vector<float>> rows;  // [inputs][hidden_size], normalised to length 1
     std::uint64_t prompt_tokens = 0;
     Duration took{}, queued{};
     std::string model;
     bool base64 = false;
 };
 
-// A dialect's words for it.
+// Reads and writes embeddings in one dialect.
 struct EmbeddingEndpoint {
     Checked<EmbeddingParams> (*read)(const OrderedJson& body, std::size_t vocab_size) = nullptr;
     OrderedJson (*write)(const Embeddings& embeddings) = nullptr;
@@ -48,7 +50,7 @@ struct EmbeddingJobInputs {
     std::vector<std::vector<TokenId>> prompts;
     std::string model, client;
     bool base64 = false;
-    std::shared_ptr<RequestAccount> account;  // null: nobody
+    std::shared_ptr<RequestAccount> account;  // charged for the tokens; null: none
     TimePoint received_at{};
 };
 
@@ -68,8 +70,8 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
 
     const EmbeddingJobInputs inputs_;
 
-    std::mutex mutex_;                          // of what follows
-    std::shared_ptr<HttpResponder> responder_;  // empty once answered, or left
+    std::mutex mutex_;                          // guards the following members
+    std::shared_ptr<HttpResponder> responder_;  // empty once answered, or if the client left
     std::deque<std::size_t> todo_;
     std::vector<GenerationId> ids_;
     std::size_t num_running_ = 0, num_done_ = 0;

@@ -1,8 +1,10 @@
-// Takes an answer apart into what the model thought, between <think> and </think>, and what
-// it says. Pure; the same parts come out wherever the stream was cut into pieces.
-// A block counts only at the beginning of the answer, blanks aside: an answer about these
-// tags may show them. A template may have opened the block already. A block that never ends
-// is all reasoning. Line ends right inside the tags and behind the block belong to neither.
+// Splits an answer into the model's thoughts, between <think> and </think>, and its content. Pure.
+// The parts do not depend on how the stream is cut into pieces.
+// Rules: a block counts only at the beginning of the answer, after optional blanks, since an answer
+// about these tags may show them. The template may have opened the block already. A block that
+// never ends is all reasoning. Line ends directly inside the tags and after the block belong to
+// neither part.
+// Example: "<think>\nA sum.\n</think>\n\n4" gives the reasoning "A sum." and the content "4".
 #pragma once
 
 #include <string>
@@ -21,10 +23,11 @@ class ReasoningSplitter {
   public:
     // `inside`: the prompt ends in an open block.
     explicit ReasoningSplitter(bool inside);
-    ReasonedText push(std::string_view piece);  // what can be told apart by now
-    ReasonedText finish();                      // what was held back
+    ReasonedText push(std::string_view piece);  // returns the text that is decided by now
+    ReasonedText finish();                      // returns the text that was held back
 
-    // Whether what came so far ends before or inside a block; tokens are counted by it.
+    // True if the text so far ends inside a block, or before the answer's first character
+    // (undecided). Tokens are counted by these.
     bool in_reasoning() const { return part_ == Part::block_begin || part_ == Part::block; }
     bool undecided() const { return part_ == Part::answer_begin; }
 
@@ -36,7 +39,7 @@ class ReasoningSplitter {
     std::string held_;
 };
 
-// Whether a prompt ends in an open block, e.g. one that a chat template wrote.
+// Returns true if a prompt ends in an open block, e.g. one that a chat template wrote.
 bool ends_in_open_block(std::string_view prompt);
 
 }  // namespace moex

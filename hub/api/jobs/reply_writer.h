@@ -1,6 +1,6 @@
-// What an answer is made of, and who writes it down in a client's dialect. The job that runs an
-// answer knows no dialect: it hands over what became known, and sends what comes back.
-// Pure: a writer returns events and bodies, the job sends them.
+// The parts of an answer, and the interface of the writers that turn them into the JSON of a
+// dialect. The job that runs an answer knows no dialect: it passes each part to its writer, and
+// sends the events and bodies that the writer returns. Writers are pure.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@
 
 namespace moex {
 
-// What every object of one answer carries.
+// The members that every JSON object of one answer has.
 struct AnswerHeader {
-    std::string id;              // chatcmpl-..., msg_..., as the dialect wants it
+    std::string id;              // chatcmpl-..., msg_..., with the prefix of the dialect
     std::int64_t created_s = 0;  // Unix time
     std::string model, fingerprint;
 };
@@ -33,58 +33,60 @@ AnswerHeader make_answer_header(const char* id_prefix, std::string_view model,
 
 struct Usage {
     std::uint64_t prompt_tokens = 0, completion_tokens = 0;
-    std::uint64_t cached_tokens = 0;                // of the prompts: computed for earlier requests
-    std::optional<std::uint64_t> reasoning_tokens;  // of them; none: the model does not reason
+    std::uint64_t cached_tokens = 0;  // prompt tokens that were computed for earlier requests
+    // Completion tokens that are thoughts; nullopt: the model does not reason.
+    std::optional<std::uint64_t> reasoning_tokens;
 };
 
 // Sums of all sequences of one request.
 struct AnswerTotals {
     Usage usage;
     GenerationStats stats;
-    std::uint64_t doubted = 0;  // of its workers, those that were caught with a false answer by now
-    std::string experts = "exact";  // or the lossy way in which they were asked
-    // How much higher the perplexity of such answers is: 0 where they are exact, none where nobody
-    // measured it.
+    std::uint64_t doubted = 0;      // workers of the answer caught with a false answer by now
+    std::string experts = "exact";  // or the lossy mode in which experts were requested
+    // Increase of the perplexity in that mode: 0 for exact answers, nullopt if it was not measured.
     std::optional<double> perplexity_excess;
-    Duration took{};  // since the request was read
+    Duration took{};  // time since the request was received
 };
 
 struct CalledFunction {
     std::string id, name, arguments;  // JSON
 };
 
-// One of a request's answers. Of a stream: only its end is kept, not its words.
+// A choice of a request's answer. A stream keeps only its end here, not its words.
 struct AnswerChoice {
     std::string content, reasoning;
     std::vector<CalledFunction> calls;
-    std::vector<TokenText> tokens;         // with logprobs
-    std::vector<TokenText> prompt_tokens;  // where the prompt is echoed with its scores
-    // Where it is scored beside the answer: of all its tokens but the first.
+    std::vector<TokenText> tokens;         // filled if logprobs are requested
+    std::vector<TokenText> prompt_tokens;  // filled if the prompt is echoed with its scores
+    // Filled if prompt_logprobs are requested: scores of all prompt tokens but the first.
     std::vector<SampledToken> prompt_scores;
     std::string finish_reason;  // stop, length or tool_calls
-    std::string stop;           // the string that ended it; else empty
+    std::string stop;           // the stop string that ended the answer; else empty
 };
 
+// Writes the parts of one answer in a dialect.
 class ReplyWriter {
   public:
     using Events = std::vector<StreamEvent>;
     explicit ReplyWriter(Dialect dialect) : dialect_(dialect) {}
     virtual ~ReplyWriter() = default;
 
-    // The body of a whole answer.
+    // Returns the body of a whole answer.
     virtual OrderedJson whole(std::span<const AnswerChoice> choices,
                               const AnswerTotals& totals) = 0;
 
-    // A stream: its beginning; pieces of choices; the end of each choice; the end.
+    // Return the events of a stream: of its beginning, of pieces of choices, of the end of each
+    // choice, and of its end.
     virtual Events begin(std::uint64_t prompt_tokens) = 0;
     virtual Events say(std::size_t index, ReasonedText text, std::span<const TokenText> tokens) = 0;
-    // `id`: of a call that begins with this piece; else empty.
+    // `id` is the id of a call that begins with this piece; else empty.
     virtual Events call(std::size_t index, const CallPiece& piece, const std::string& id) = 0;
-    // `totals`: with the last choice; else null.
+    // `totals` is set for the last choice that ends; else null.
     virtual Events end_choice(std::size_t index, const AnswerChoice& choice,
                               const AnswerTotals* totals) = 0;
     virtual Events end(const AnswerTotals& totals) = 0;
-    // In the place of the rest.
+    // Returns the events of a failure, which replace the rest of the stream.
     virtual Events fail(const Refusal& refusal) {
         HttpResponse response = refusal_response(refusal, dialect_);
         return {{std::move(response.body), std::move(response.event_name)}};
@@ -102,12 +104,13 @@ struct WriterInputs {
     std::size_t num_choices = 1;
 };
 
-// A way in: how a body is read and its answer written.
+// Reads the bodies and writes the answers of one kind of completion in one dialect.
 struct CompletionEndpoint {
     const char* id_prefix = "";
     Checked<CompletionParams> (*read)(const OrderedJson& body, const ParamLimits& limits) = nullptr;
     std::unique_ptr<ReplyWriter> (*write)(WriterInputs inputs) = nullptr;
-    // Where a body asks for nothing: what is answered. May be null.
+    // Returns the answer to a body that asks for nothing; nullopt: it asks for an answer. May be
+    // null.
     std::optional<OrderedJson> (*answer_empty)(const OrderedJson& body) = nullptr;
 };
 

@@ -1,7 +1,8 @@
-// How a model writes tool calls, and how they are told apart from what it says.
-// The syntax follows from the chat template's own words: Qwen's and Hermes' <tool_call> blocks,
-// Mistral's [TOOL_CALLS] list, Llama 3's one object, GPT-OSS' channels (channels.h). A template
-// that names none of these gets <tool_call> blocks, too.
+// The syntax in which a model writes tool calls, its grammar, and the splitter that separates calls
+// from words.
+// The syntax is derived from the text of the chat template: Qwen's and Hermes' <tool_call> blocks,
+// Mistral's [TOOL_CALLS] list, Llama 3's single object, or GPT-OSS' channels (channels.h). A
+// template that names none of these gets <tool_call> blocks, too.
 #pragma once
 
 #include <optional>
@@ -18,38 +19,42 @@ namespace moex {
 
 struct CallSyntax {
     const char* name = "";
-    bool is_known = true;  // the template names it; false: the default
-    // opens ⟨before name⟩ NAME ⟨before arguments⟩ ARGUMENTS ⟨behind⟩, then, for a further call,
-    // ⟨between⟩, and `closes` at the end.
+    bool is_known = true;  // the template names the syntax; false: it is the default
+    // An answer is `opens`, then for each call `before_name` NAME `before_arguments` ARGUMENTS
+    // `behind`, with `between` before each further call, and `closes` at the end. Example (Hermes):
+    //   <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>
     std::string opens, before_name, before_arguments, behind, between, closes;
-    bool is_single = false;                   // never more than one call
-    bool has_channels = false;                // channels.h reads and writes its answers
-    std::optional<TokenId> opens_token = {};  // where `opens` is a token of its own
+    bool is_single = false;                   // at most one call in an answer
+    bool has_channels = false;                // channels.h reads and writes the answers
+    std::optional<TokenId> opens_token = {};  // set if `opens` is a single token
 };
 CallSyntax call_syntax(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
-// For a template without tools: their description as a system message, calls and results as text.
+// Rewrites messages for a template without tools: describes the tools in a system message, and
+// writes calls and results as text.
 void write_out_tools(OrderedJson& messages, const OrderedJson& tools, const CallSyntax& syntax);
 
-// Answers that call tools as `choice` says; thoughts are not part of it. `said`: what an answer
-// without a call is; none: any text.
+// Adds the grammar of answers that call tools as `choice` demands, without thoughts. `said` is the
+// node of an answer without a call; nullopt: any text.
 Result<NodeId> add_tool_answer(std::vector<GrammarNode>& nodes, const ToolChoice& choice,
                                const CallSyntax& syntax, std::optional<NodeId> said);
 
+// A piece of the call number `index` in a stream.
 struct CallPiece {
     std::uint32_t index = 0;
-    std::string name;       // of a call that begins; else empty
-    std::string arguments;  // what is known of them now
+    std::string name;       // name of a call that begins with this piece; else empty
+    std::string arguments;  // the next part of the arguments
 };
 struct CalledText {
     std::string content;
     std::vector<CallPiece> calls;
 };
 
-// Takes an answer apart as it comes. The same parts come out wherever the text was cut.
+// Splits an answer into words and calls, piece by piece. The parts do not depend on how the text is
+// cut into pieces.
 class CallSplitter {
   public:
-    // `calls_at_once`: the answer is nothing but calls.
+    // `calls_at_once`: the answer has only calls and no words.
     CallSplitter(CallSyntax syntax, bool calls_at_once);
     CalledText push(std::string_view piece);
     CalledText finish();
@@ -64,10 +69,10 @@ class CallSplitter {
     Part part_;
     std::string held_;
     std::uint32_t num_calls_ = 0;
-    std::uint32_t depth_ = 0;  // of braces and brackets in the arguments
+    std::uint32_t depth_ = 0;  // open braces and brackets in the arguments
     bool in_string_ = false, is_escaped_ = false;
 };
 
-std::string new_call_id();  // nine characters, as Mistral's template asks
+std::string new_call_id();  // nine random characters, as Mistral's template requires
 
 }  // namespace moex

@@ -1,5 +1,5 @@
-// Answers as OpenAI's chat completions and completions have them; chunks of a stream in the order
-// that llama.cpp's server tests ask for.
+// Writes answers of OpenAI's chat completions and completions. The chunks of a stream have the
+// order that llama.cpp's server tests require.
 #pragma once
 
 #include "hub/api/jobs/reply_writer.h"

@@ -1,5 +1,5 @@
-// The JSON that OpenAI clients read: whole answers,
-// chunks of a stream, usage, log-probabilities, errors.
+// Builds the JSON objects that OpenAI clients read: whole answers, chunks of a stream, usage,
+// timings, provenance and log-probabilities.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,25 @@
 
 namespace moex {
 
-// {"id","object","created","model","system_fingerprint","choices":[]};
-// a chunk's object for streams.
+// Returns {"id","object","created","model","system_fingerprint","choices":[]}; `is_chunk` selects
+// the name of the object for streams.
 OrderedJson answer_object(const AnswerHeader& header, bool is_chat, bool is_chunk);
 
 OrderedJson usage_json(const Usage& usage);
-// Sums of all sequences of one request.
+// Timings over all sequences of one request, as llama.cpp names them.
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage);
-// Who computed the answer, and how.
+// The `moex` object of a reply: the workers and the hub's shares of the answer, and its expert
+// mode.
 OrderedJson provenance_json(const AnswerTotals& totals);
 OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
 OrderedJson legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
-// The same of a prompt and the answer behind it; the prompt's first token has null.
+// The same for a prompt and the answer after it; the first token of the prompt has null.
 OrderedJson echo_logprobs_json(std::span<const TokenText> prompt, std::span<const TokenText> answer,
                                const Tokenizer* tokenizer);
 
-// [null, {"ID": {logprob, rank, decoded_token}, ...}, ...]: of a prompt's tokens, each with the
-// likeliest ones in its place. `rank`, from 1, where the token is one of those. As vLLM has it.
+// Returns [null, {"ID": {logprob, rank, decoded_token}, ...}, ...] for the tokens of a prompt, as
+// vLLM does: each entry has the prompt's own token and the likeliest tokens at its place. The
+// likeliest tokens have a `rank`, from 1.
 OrderedJson prompt_logprobs_json(std::span<const SampledToken> scores, const Tokenizer* tokenizer);
 
 }  // namespace moex
