@@ -26,7 +26,7 @@ BanBook::~BanBook() = default;
 
 Result<std::unique_ptr<BanBook>> BanBook::open(const std::filesystem::path& directory) {
     MOEX_ASSIGN(database, Database::open(directory / "moex.sqlite"));
-    // A ban outlives the process that wrote it. A machine that loses its power may lose the last.
+    // A ban outlives the process that wrote it. A power failure may lose the most recent ban.
     MOEX_TRY(database->execute("PRAGMA synchronous=NORMAL; PRAGMA trusted_schema=OFF;"));
     return std::unique_ptr<BanBook>(new BanBook(std::move(database)));
 }
@@ -95,7 +95,7 @@ Result<Ban> BanBook::lift(std::string_view worker_key_begin) {
     if (found.size() > 1)
         return Error{ErrorCode::invalid_argument,
                      text(found.size(), " banned workers' keys begin with \"", worker_key_begin,
-                          "\": give more of it")};
+                          "\": give more characters")};
 
     Statement remove(*database_, "DELETE FROM bans WHERE worker_key = ?");
     MOEX_TRY(remove.bind(std::string_view(found.front().worker_key)).run());

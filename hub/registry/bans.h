@@ -1,6 +1,7 @@
-// Workers whose key is closed for a while, since their answers were wrong or their host said so: in
-// the registry's database, over a connection of its own, so that nobody waits for its commits.
-// Thread-safe. Another process may lift a ban (moex-hub ban lift): the next question sees it.
+// Bans of workers: a key is closed for a while because its answers were wrong, or because the
+// operator ordered it. The bans are stored in the registry's database, over a separate connection,
+// so that no other user of the registry waits for these commits.
+// Thread-safe. Another process may lift a ban (moex-hub ban lift); the next query sees that.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +20,28 @@ class Database;
 
 struct Ban {
     std::string worker_key, nickname, reason;
-    std::uint32_t times = 0;                 // this one included
+    std::uint32_t times = 0;                 // bans of this key, including this one
     std::int64_t banned_s = 0, until_s = 0;  // Unix time
 };
 
+// Stores and looks up the bans of workers' keys.
 class BanBook {
   public:
-    // `directory`: that of a Registry that was opened, which made the table.
+    // `directory` is the folder of a Registry that is open; it has made the table.
     static Result<std::unique_ptr<BanBook>> open(const std::filesystem::path& directory);
     ~BanBook();
 
-    // Closes a key: for 10 minutes, for twice as long each further time, at most for 30 days; for
-    // `least_s` where that is longer. The one banned longest ago beyond 10,000 is forgotten.
+    // Closes a key for 10 minutes, for twice as long with each further ban, at most for 30 days;
+    // but at least for `least_s`. Beyond 10,000 keys the oldest bans are deleted.
     Result<Ban> add(std::string_view worker_key, std::string_view nickname, std::string_view reason,
                     std::int64_t now_s, std::int64_t least_s = 0);
-    // How many seconds the key stays closed; 0 when it is not.
+    // Returns the seconds for which the key stays closed; 0: it is not closed.
     std::int64_t left_s(std::string_view worker_key, std::int64_t now_s) const;
-    // All, the latest first; those that are over too, since the next one is longer for them.
+    // Returns all bans, the latest first. Expired bans are included, since they make the next ban
+    // of their key longer.
     std::vector<Ban> list() const;
-    // Forgets the bans of a key, named by its beginning. not_found; invalid_argument where several
-    // begin so.
+    // Deletes the bans of a key, named by its first characters. Errors: not_found, or
+    // invalid_argument if several keys begin with them.
     Result<Ban> lift(std::string_view worker_key_begin);
 
   private:

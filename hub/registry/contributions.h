@@ -1,5 +1,5 @@
-// What contributors did, by the key that each of them keeps (protocol/identity.h). The Registry
-// counts and answers.
+// The work of contributors, by the key that each contributor keeps (protocol/identity.h). The
+// Registry counts the work and answers queries.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace moex {
 
-// Pairs of (expert, row) that workers answered; of them those that were found right, or came
-// before others that were.
+// Pairs of (expert, row) that workers answered. `verified` counts the pairs that were found right,
+// and the pairs that arrived before others that were found right.
 struct LentWork {
     std::uint64_t pairs = 0, verified = 0;
     LentWork& operator+=(const LentWork& other) {
@@ -22,29 +22,30 @@ struct LentWork {
 };
 
 struct WorkOfDay : LentWork {
-    std::int64_t day_s = 0;  // when the UTC day began
+    std::int64_t day_s = 0;  // begin of the UTC day, Unix time
 };
 
-// One line of the board: no key, no address, no device.
+// A row of the public board: it has no key, no address and no device.
 struct BoardRow : LentWork {
-    std::string nickname;    // empty: its owner does not show it
-    std::uint64_t rank = 0;  // equal work, equal rank
+    std::string nickname;    // empty: the contributor does not show it
+    std::uint64_t rank = 0;  // from 1; equal work has equal rank
     bool is_mine = false;
 };
 
-// What its owner is told of one key.
+// The totals of one key, which only its contributor sees.
 struct ContributorTotals : LentWork {
     std::string nickname;
     std::uint64_t rank = 0;
     std::int64_t first_seen_s = 0;
-    std::uint32_t streak_days = 0;  // up to today, or to yesterday where today has nothing yet
+    // Consecutive days with work, up to today, or up to yesterday if today has none yet.
+    std::uint32_t streak_days = 0;
     LentWork today;
-    std::vector<WorkOfDay> days;  // of the last 30 days those with work, the oldest first
+    std::vector<WorkOfDay> days;  // days with work among the last 30, the oldest first
 };
 
 struct Contributions {
-    std::uint64_t contributors = 0;  // that are known
-    LentWork today;                  // of all workers
+    std::uint64_t contributors = 0;  // number of known contributors
+    LentWork today;                  // work of all workers
     std::vector<BoardRow> board;     // the most work first
     std::optional<ContributorTotals> mine;
 };

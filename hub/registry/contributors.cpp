@@ -1,4 +1,4 @@
-// What contributors did, counted and told.
+// Counts the work of contributors, and answers queries about it.
 #include <algorithm>
 
 #include "hub/registry/registry.h"
@@ -42,7 +42,7 @@ std::uint64_t rank_of(Database& database, std::uint64_t pairs) {
     return select.bind(stored(pairs)).step() ? count_at(select, 0) + 1 : 0;
 }
 
-// `days`: those with work, the newest first.
+// Counts consecutive days with work. `days` are the days with work, the newest first.
 std::uint32_t streak_of(const std::vector<WorkOfDay>& days, std::int64_t today_s) {
     std::uint32_t streak = 0;
     std::int64_t wanted_s = today_s;
@@ -175,7 +175,7 @@ Contributions Registry::contributions(const std::optional<PublicKey>& mine,
 Status Registry::forget_contributor(const PublicKey& key) {
     state_->commit_pending();
     const std::lock_guard lock(state_->database_mutex);
-    // A trigger takes the days along.
+    // A trigger deletes the days of the contributor, too.
     Statement remove(*state_->database, "DELETE FROM contributors WHERE public_key = ?");
     return remove.bind(ByteView(key)).run();
 }

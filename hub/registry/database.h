@@ -1,6 +1,7 @@
-// sqlite3 behind RAII: a connection, statements, transactions.
-// Errors come back as values with sqlite's own sentence.
-// Owner: whoever holds the registry's mutex; nothing here is thread-safe by itself.
+// RAII wrappers of sqlite3: a connection, statements, transactions. Errors are returned as values
+// with sqlite's own message.
+// Owner: the holder of the database's mutex (in the registry or in the bans); these classes are not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ namespace moex {
 
 class Database;
 
-// One prepared statement, used once: bind in order, then step or run.
+// A prepared statement that is used once: bind the parameters in order, then step or run.
 class Statement {
   public:
     Statement(Database& database, std::string_view sql);
@@ -29,9 +30,9 @@ class Statement {
     Statement& bind(std::int64_t value);
     Statement& bind(std::string_view value);
     Statement& bind(ByteView value);
-    // True while there is a row. An error reads as "no more rows"; see status().
+    // Advances to the next row; returns false after the last row and after an error (see status()).
     bool step();
-    Status run();  // steps to the end
+    Status run();  // executes the statement to its end
     Status status() const;
     std::int64_t integer(int column) const;
     std::string text_column(int column) const;
@@ -44,6 +45,7 @@ class Statement {
     int result_ = 0;
 };
 
+// A connection to one sqlite file.
 class Database {
   public:
     static Result<std::unique_ptr<Database>> open(const std::filesystem::path& file);
@@ -51,7 +53,7 @@ class Database {
     Database& operator=(const Database&) = delete;
     ~Database();
     Status execute(const std::string& sql);  // any number of statements without parameters
-    std::string message() const;             // of the last error
+    std::string message() const;             // sqlite's message of the last error
     sqlite3* handle() const { return handle_; }
 
   private:
@@ -59,7 +61,7 @@ class Database {
     sqlite3* handle_;
 };
 
-// BEGIN IMMEDIATE; rolls back unless committed.
+// A transaction (BEGIN IMMEDIATE) that is rolled back unless it is committed.
 class Transaction {
   public:
     explicit Transaction(Database& database);

@@ -1,4 +1,4 @@
-// The minutes of the last week.
+// The history of the last week, one record for each minute.
 #include "hub/registry/registry.h"
 #include "hub/registry/registry_state.h"
 
@@ -10,7 +10,7 @@ constexpr std::size_t minutes_waiting_max = 60;
 
 }  // namespace
 
-// A minute in which the hub was started again has two parts.
+// Adds to a stored record: a minute in which the hub was restarted has two parts.
 Status RegistryState::write_minute(const HistoryMinute& minute) {
     {
         Statement add(*database,

@@ -1,4 +1,5 @@
-// The token of the join link: kept readable, since the link is shown at every start.
+// The token of the join link, which is stored in plain text, since the link is shown at every
+// start.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Empty where there is no file.
+// Reads the token; returns an empty string if there is no file.
 Result<std::string> read_token(const fs::path& file) {
     const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) return std::string();
@@ -34,7 +35,7 @@ Result<std::string> read_token(const fs::path& file) {
 
 }  // namespace
 
-// Written beside and renamed: a crash leaves no half token.
+// Writes a new file and renames it, so that a crash leaves no half token.
 Status RegistryState::write_join_token(const std::string& token) const {
     const fs::path file = directory / "join_token", fresh = directory / "join_token.new";
     const int descriptor = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);

@@ -1,4 +1,4 @@
-// Keys: made, found, ended. Only their SHA-256 is stored.
+// Makes, finds and revokes keys. Only their SHA-256 is stored.
 #include <openssl/rand.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr std::size_t key_bytes_min = 16, name_bytes_max = 64, id_digits = 8;
 
 std::string id_of(const KeyHash& hash) { return to_hex(hash.bytes).substr(0, id_digits); }
 
-// A name is a word in lists, logs and CSV.
+// Checks a name, which is printed in lists, logs and CSV.
 Status check_name(std::string_view name) {
     const bool is_plain = std::none_of(name.begin(), name.end(),
                                        [](unsigned char c) { return c < 0x20 || c == 0x7f; });
@@ -118,7 +118,7 @@ Status RegistryState::insert_key(const KeyHash& hash, const KeyWish& wish) {
     return {};
 }
 
-// Of the keys of that role and name only `hash` opens from now on.
+// Revokes all keys of that role and name but the key of `hash`.
 Status RegistryState::end_others(const KeyHash& hash, Role role, std::string_view name) {
     {
         const std::lock_guard lock(database_mutex);
@@ -188,7 +188,7 @@ Status Registry::set_key(Role role, std::string_view name, std::string_view key)
 Result<KeyInfo> Registry::revoke_key(std::string_view id_or_name) {
     {
         const std::lock_guard lock(state_->database_mutex);
-        MOEX_TRY(state_->load_keys());  // another process may have made it this moment
+        MOEX_TRY(state_->load_keys());  // another process may just have made the key
     }
     std::vector<KeyInfo> meant;
     for (const KeyInfo& key : keys()) {
@@ -239,7 +239,7 @@ std::optional<KeyInfo> Registry::find_key(std::string_view key) const {
     const std::int64_t now_s = unix_now_s();
     const StoredKey* found = nullptr;
     const std::lock_guard lock(state_->keys_mutex);
-    for (const StoredKey& stored : state_->keys)  // no early exit: the time tells nothing
+    for (const StoredKey& stored : state_->keys)  // no early exit: constant time
         if (stored.hash == hash) found = &stored;
     if (!found || !found->info.opens(now_s)) return std::nullopt;
     return found->info;
@@ -296,7 +296,8 @@ void Registry::watch_keys(std::function<void()> watcher) {
     state_->watcher = std::move(watcher);
 }
 
-// What other processes did to the keys, and which expired since the last look.
+// Polls for changes of keys by other processes, and for keys that expired since the last poll;
+// calls the watcher if there is any.
 void RegistryState::look_at_keys() {
     bool changed = false;
     {

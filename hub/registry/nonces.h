@@ -1,5 +1,5 @@
-// What a worker, or its owner, is given to sign, and whether the signature fits the key that each
-// of them keeps (protocol/identity.h).
+// The challenges that a worker or a contributor signs, and the check of such a signature with the
+// key that the signer keeps (protocol/identity.h).
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,14 @@
 
 namespace moex {
 
-// What is signed once: by a worker for its connection, by its owner to be forgotten. Made from a
-// secret of this process and what it is for, so that nothing has to be kept.
+// Makes challenges: a worker signs one for its connection, a contributor signs one to be forgotten.
+// A challenge is a MAC of its purpose with a secret of this process, so that no challenge has to be
+// stored.
 class Nonces {
   public:
     Nonces();
     std::string for_worker(std::uint64_t worker_id) const;
-    // Fits for five to ten minutes.
+    // The challenge is valid for five to ten minutes.
     std::string to_forget(std::int64_t now_s) const;
     bool fits_to_forget(std::string_view challenge, std::int64_t now_s) const;
 
@@ -25,7 +26,7 @@ class Nonces {
     std::string secret_;
 };
 
-// RFC 8032. False as well for bytes that are no key.
+// Verifies an Ed25519 signature (RFC 8032). Returns false also for bytes that are no key.
 bool signature_fits(const PublicKey& key, const Signature& signature, std::string_view text);
 
 }  // namespace moex

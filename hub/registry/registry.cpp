@@ -14,10 +14,10 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 constexpr std::int64_t workers_stored_max = 10'000;
-// between two commits; further ones wait for the next visit
+// New workers between two commits; a further worker is recorded at its next visit.
 constexpr std::size_t pending_workers_max = 4'096;
 
-// What another process did to the keys is seen after one pause, counts are written after four.
+// Keys are polled after each pause, counts are committed after four pauses.
 constexpr auto pause_between_looks = 100ms;
 constexpr std::uint32_t looks_per_commit = 4;
 
@@ -107,14 +107,14 @@ void RegistryState::commit_pending() {
     const Status written = write_pending(taken);
     if (written.ok()) return;
 
-    // A full disk must not stop the hub. What people wrote is kept for the next attempt; the rest
-    // is lost, and said so.
+    // A full disk must not stop the hub. The token use of keys is kept for the next attempt. All
+    // other counts are lost, and the log reports it.
     log_error("registry: counts of the last moment lost", kv("error", written.error().message));
     const std::lock_guard lock(pending_mutex);
     for (const auto& [key_and_day, use] : taken.token_use) add_use(key_and_day, use);
 }
 
-// With pending_mutex held.
+// Requires that pending_mutex is held.
 void RegistryState::add_use(const std::pair<std::string, std::int64_t>& key_and_day,
                             const TokenUse& use) {
     TokenUse& sum = pending.token_use[key_and_day];

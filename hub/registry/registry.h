@@ -1,7 +1,8 @@
-// What the hub remembers over restarts, in sqlite (WAL): keys, what was written with them, workers
-// seen, counters. Every SQL statement lives in this room. Thread-safe: counts are queued to one
-// registry thread and committed twice a second at least; keys are written at once, and what another
-// process did to them is seen within a tenth of a second.
+// The state that the hub keeps over restarts, in sqlite (WAL): keys and their use, known workers,
+// history, contributions, counters. All SQL statements of the hub are in this room.
+// Thread-safe. Counts are queued for the registry thread, which commits them at least twice a
+// second. Keys are written at once. Changes of keys by another process are seen within a tenth of a
+// second.
 #pragma once
 
 #include <cstdint>
@@ -23,76 +24,81 @@ namespace moex {
 
 struct RegistryState;  // in registry_state.h, for this room alone
 
+// Stores keys, counts and records, and answers queries about them.
 class Registry {
   public:
-    // Opens or makes `directory` (0700) with moex.sqlite (0600), and brings an older schema
-    // up to date; a newer one is refused by its number.
+    // Opens or makes `directory` (0700) with moex.sqlite (0600), and migrates an older schema. A
+    // newer schema is refused by its number.
     static Result<std::unique_ptr<Registry>> open(const std::filesystem::path& directory);
     ~Registry();
 
-    // A fresh random key, shown once: only its SHA-256 is stored. invalid_argument: the name.
+    // Makes a random key. The caller shows it once, since only its SHA-256 is stored. Error
+    // invalid_argument: the name is not allowed.
     Result<MadeKey> make_key(const KeyWish& wish);
     Result<std::string> create_key(Role role, std::string_view name);
-    // Stores the SHA-256 of a key that the host chose (from a file or the environment). One that
-    // was revoked opens again.
+    // Stores the SHA-256 of a key that the operator chose (from a file or the environment). A key
+    // that was revoked becomes valid again.
     Status add_key(Role role, std::string_view name, std::string_view key);
-    // The same, and the only one of its role and name: what was stored under them before opens
-    // nothing any more.
+    // The same, and revokes all other keys of this role and name.
     Status set_key(Role role, std::string_view name, std::string_view key);
-    // By id or by name. not_found, or invalid_argument where several keys of that name open. The
-    // key of the join link gets a successor: see rotate_join_token().
+    // Revokes a key by its id or its name. Errors: not_found, or invalid_argument if several valid
+    // keys have that name. The key of the join link gets a successor: see rotate_join_token().
     Result<KeyInfo> revoke_key(std::string_view id_or_name);
-    // All there ever were, the oldest first.
+    // Returns all keys that were ever made, the oldest first.
     std::vector<KeyInfo> keys() const;
-    // Of a key that opens; constant time per stored key.
+    // Finds a valid key (not revoked, not expired). The comparison takes constant time for each
+    // stored key.
     std::optional<KeyInfo> find_key(std::string_view key) const;
     std::optional<Role> key_role(std::string_view key) const;
     bool key_opens(std::string_view id) const;
-    // One that opens, and that somebody was given: not the one-time link's.
+    // Returns true if the role has a valid key, not counting the key of the one-time link.
     bool has_key(Role role) const;
-    // Called on the registry's thread after a key was made, revoked or changed, here or by another
-    // process, and when one expires; nullptr ends that, and waits for a call that runs.
+    // Calls `watcher` on the registry's thread after a key was made, revoked or changed, by this or
+    // another process, and when a key expires. nullptr removes the watcher, after waiting for a
+    // running call.
     void watch_keys(std::function<void()> watcher);
 
-    // For the link to the admin page: a token that take_claim() knows once, until the process ends.
+    // Makes the token of a link to the admin page. take_claim() accepts it once, until the process
+    // ends.
     Result<std::string> make_claim();
     bool take_claim(std::string_view token);
-    // What the token is traded for: an admin key of a week. It ends the one made before it.
+    // Makes the admin key that the token is exchanged for. It expires after a week, and revokes the
+    // previous one.
     Result<MadeKey> make_claimed_key();
 
-    // The join token: one per state folder; made on first use and kept readable (0600 file beside
-    // the database), since the link is shown at every start.
+    // Returns the join token of this state folder. It is made on first use, and stored in plain
+    // text (a 0600 file beside the database), since the link is shown at every start.
     Result<std::string> join_token();
-    // A fresh one; the former opens nothing any more. Workers that are connected stay.
+    // Makes a new join token and revokes the old one. Connected workers stay connected.
     Result<std::string> rotate_join_token();
-    // True for the join token and for keys of the roles join and admin; constant time per stored
-    // key.
+    // Returns true for the join token and for valid keys of the roles join and admin. Takes
+    // constant time for each stored key.
     bool join_allowed(std::string_view token) const;
 
-    // Queued; what cannot be written is kept for the next attempt.
+    // Queues the use of a key; if it cannot be written, it is kept for the next attempt.
     void add_token_use(std::string_view key_id, const TokenUse& use);
     std::vector<TokenUseOfDay> token_use() const;  // by day, then by key
 
     void add_to_counter(std::string_view name, std::uint64_t delta);
     std::vector<std::pair<std::string, std::uint64_t>> counters() const;
-    // Adds to what is stored; an empty worker_key is dropped.
-    // The least recently seen beyond 10,000 rows are forgotten.
+    // Adds `delta` to the stored record; an empty worker_key is ignored. Beyond 10,000 rows the
+    // least recently seen workers are deleted.
     void record_worker(const WorkerRecord& delta);
     std::vector<WorkerRecord> workers() const;
-    // Adds to what is stored of that minute. A week is kept.
+    // Adds to the stored record of that minute. Records are kept for a week.
     void record_minute(const HistoryMinute& minute);
     std::vector<HistoryMinute> history(std::int64_t from_s) const;  // the oldest first
 
-    // What workers did, counted for the UTC day of now: all of it, and of it what a contributor's
-    // did. `nickname`: what the owner shows of it now. 10,000 contributors are remembered, and of
-    // each 400 days.
+    // Count work for the present UTC day: of all workers (add_work), and of the workers of one
+    // contributor (add_contribution). `nickname` is the name that the contributor shows now. 10,000
+    // contributors are stored, with 400 days each.
     void add_work(const LentWork& work);
     void add_contribution(const PublicKey& key, std::string_view nickname, const LentWork& work);
-    // As of the last commit: a page that asks must not make the disk wait.
+    // Returns the state of the last commit: a query from a page must not cause a write to disk.
     Contributions contributions(const std::optional<PublicKey>& mine, std::int64_t now_s) const;
     Status forget_contributor(const PublicKey& key);  // also when it is not known
     const Nonces& nonces() const;
-    // Over a connection of its own: see there.
+    // The bans use a separate connection: see bans.h.
     BanBook& bans();
     void flush();
 

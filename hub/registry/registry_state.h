@@ -1,5 +1,5 @@
-// What the parts of the registry share: the open database, the keys in memory, what waits to be
-// written. Inside this room only.
+// The state that the parts of the registry share: the open database, the keys in memory, and the
+// counts that wait to be written. For this room alone.
 #pragma once
 
 #include <openssl/crypto.h>
@@ -26,8 +26,8 @@
 
 namespace moex {
 
-// What is kept and compared of a key. All have one length, and the only comparison there is takes
-// the same time wherever they differ.
+// The SHA-256 of a key, which is stored and compared instead of the key. All hashes have one
+// length, and the only comparison takes constant time.
 struct KeyHash {
     Sha256 bytes;
     friend bool operator==(const KeyHash& a, const KeyHash& b) {
@@ -35,7 +35,7 @@ struct KeyHash {
     }
 };
 KeyHash hash_key(std::string_view key);
-// 192 random bits in URL-safe letters: fits a header, a fragment and a QR code.
+// Makes a key of 192 random bits in URL-safe letters, which fit a header, a fragment and a QR code.
 Result<std::string> random_key(std::string_view prefix);
 
 struct StoredKey {
@@ -43,7 +43,7 @@ struct StoredKey {
     KeyInfo info;
 };
 
-// The state folder and its files belong to one user alone (0700, 0600).
+// Restrict the state folder and its files to one user (0700, 0600).
 Status secure_directory(const std::filesystem::path& directory);
 Status secure_file(const std::filesystem::path& file);
 
@@ -55,7 +55,7 @@ struct PendingContributor {
     std::map<std::int64_t, LentWork> days;
 };
 
-// What waits for the next commit.
+// The counts that wait for the next commit.
 struct Pending {
     std::map<std::string, std::uint64_t, std::less<>> counters;
     std::map<std::string, WorkerRecord> workers;
@@ -74,14 +74,14 @@ struct RegistryState {
     const Nonces nonces;
     std::unique_ptr<BanBook> bans;
 
-    mutable std::mutex keys_mutex;  // taken after database_mutex where both are
-    std::vector<StoredKey> keys;    // revoked and expired ones too
-    std::string join_token;         // empty: to be read
-    std::optional<KeyHash> claim;   // of the one-time link, until it is used
+    mutable std::mutex keys_mutex;  // locked after database_mutex if both are needed
+    std::vector<StoredKey> keys;    // all keys, also revoked and expired ones
+    std::string join_token;         // empty: not read yet
+    std::optional<KeyHash> claim;   // token of the one-time link, until it is used
 
     std::mutex database_mutex;  // held for each statement or transaction
     std::unique_ptr<Database> database;
-    std::int64_t data_version = 0;  // at the last look; others' commits change it
+    std::int64_t data_version = 0;  // at the last poll; commits of other processes change it
 
     std::mutex pending_mutex;
     std::condition_variable wake;
@@ -90,12 +90,12 @@ struct RegistryState {
 
     std::mutex watcher_mutex;  // held while the watcher runs
     std::function<void()> watcher;
-    std::int64_t expiries_seen_s = 0;  // keys that expired up to then were told
+    std::int64_t expiries_seen_s = 0;  // expiries up to this time were reported to the watcher
     std::thread thread;
 
     Status prepare();
     Status load_keys();       // with database_mutex held
-    void say_keys_changed();  // wakes the thread, which tells the watcher
+    void say_keys_changed();  // wakes the thread, which calls the watcher
     Result<MadeKey> make_key(const KeyWish& wish);
     Status insert_key(const KeyHash& hash, const KeyWish& wish);
     Status end_others(const KeyHash& hash, Role role, std::string_view name);

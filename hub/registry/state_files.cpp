@@ -1,4 +1,4 @@
-// The state folder on disk: whose it is, and who may read it.
+// The permissions of the state folder and its files.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,7 +12,8 @@ namespace moex {
 
 namespace fs = std::filesystem;
 
-// The folder belongs to its user alone. One that holds other people's files is not ours to close.
+// Makes the folder private to its user. A folder that has other files and is open to other users is
+// refused, since the hub must not close it to them.
 Status secure_directory(const fs::path& directory) {
     std::error_code error;
     const bool made = fs::create_directories(directory, error);
@@ -37,8 +38,8 @@ Status secure_directory(const fs::path& directory) {
     return {};
 }
 
-// sqlite gives its -wal and -shm files the mode of the database, so the mode is set before it
-// opens.
+// Sets the mode of the database before sqlite opens it, since sqlite gives its -wal and -shm files
+// the same mode.
 Status secure_file(const fs::path& file) {
     const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (descriptor < 0)

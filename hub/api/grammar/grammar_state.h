@@ -10,7 +10,8 @@
 // a sequence has none either.
 //
 // Example. The schema declares {"a": integer or the constant 12, "b": boolean}, requires "a" and
-// allows no further members. After the text `{"a": 1` there are two parses:
+// allows no further members. After the text `{"a": 1` there are two parses (without the blank the
+// text fits no parse):
 //   leaf                              stack frames           least   meaning
 //   number, digits "1"                object, position 1,    1       "1" is done, or goes on
 //                                     part value
