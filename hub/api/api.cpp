@@ -20,8 +20,9 @@ namespace moex {
 
 namespace {
 
-// Bytes that no text within `context_tokens` has: composing characters (NFC) makes a
-// text at most three times shorter, and no token stands for more than the longest one's bytes.
+// Returns a bound on the bytes of a text that fits into `context_tokens`: composing characters
+// (NFC) makes a text at most three times shorter, and no token has more bytes than the longest
+// token.
 std::uint64_t bytes_within(std::uint32_t context_tokens, const Tokenizer& tokenizer) {
     constexpr std::uint64_t composing_max = 3;
     std::uint64_t longest = 1;
@@ -37,7 +38,7 @@ bool knows_reasoning(const Tokenizer& tokenizer, const ChatTemplate& chat_templa
 
 std::uint64_t random_seed() {
     std::random_device device;
-    // within int64, so that a client can send it back
+    // Stay within int64, so that a client can send the seed back.
     return (std::uint64_t{device()} << 31) ^ device();
 }
 
@@ -61,7 +62,7 @@ Checked<void> ApiState::check_model(const std::string& name) const {
         "model_not_found", "model"};
 }
 
-// One for each choice, begun where its prompt ends.
+// Makes one mask for each choice; its grammar state begins where the prompt ends.
 Checked<std::vector<std::shared_ptr<AnswerMask>>> ApiState::make_masks(
     const ApiJobInputs& inputs) const {
     const CompletionParams& params = inputs.params;
@@ -95,21 +96,22 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> ApiState::make_masks(
         if (state.least() > room)
             return too_short(wish, params.max_tokens_param, state.least(), room);
         made.push_back(std::make_shared<AnswerMask>(masks, std::move(state)));
-        made.back()->allowed({}, static_cast<std::uint32_t>(room));  // here, not in a step
+        made.back()->allowed({}, static_cast<std::uint32_t>(room));  // not during a step
     }
     return made;
 }
 
 namespace {
 
-// `moex`, which every dialect's body may have.
+// The `moex` object of a request, which bodies of every dialect may have.
 struct MoexFields {
     bool resumable = false;
     ExpertWay experts{.name = "exact", .perplexity_excess = 0.0};
     LateWish late;
 };
 
-// moex.experts, or the host's choice: "exact", or a way that the hub has.
+// Reads moex.experts, or takes the operator's default: "exact", or a lossy mode that the hub
+// offers.
 void read_experts(BodyFields& fields, const OrderedJson& asked, const ApiOptions& options,
                   ExpertWay& experts) {
     constexpr const char* field = "moex.experts";
@@ -129,7 +131,8 @@ void read_experts(BodyFields& fields, const OrderedJson& asked, const ApiOptions
         fields.unsupported(field, way.error().message + ".");
 }
 
-// Calls of the answer that need not be waited for: `late_ms` asks for it, `late_max` says how many.
+// Reads moex.late_ms, the longest wait for an expert call, and moex.late_max, the number of calls
+// of the answer that this may cut short.
 LateWish read_late_wish(const OrderedJson& ours, const ApiOptions& options, bool speculative,
                         BodyFields& fields) {
     constexpr std::uint32_t late_ms_max = 60'000;
@@ -238,7 +241,8 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     }
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
 
-    // The job gives back what it does not use; without a job all of it is.
+    // Reserve tokens. The job gives back what it does not use; without a job the whole reservation
+    // is given back.
     if (request.account)
         MOEX_ADMIT(request.account->reserve(
             tokens_max(inputs.prompts, inputs.params.n, *inputs.params.max_tokens)));
@@ -273,7 +277,7 @@ Checked<std::shared_ptr<EmbeddingJob>> ApiState::prepare_embedding(
     inputs.account = request.account;
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
 
-    // Nothing is refused behind it: the job gives back what it does not use.
+    // Reserve tokens last, after all checks: the job gives back what it does not use.
     if (request.account) MOEX_ADMIT(request.account->reserve(tokens));
     return std::make_shared<EmbeddingJob>(std::move(inputs), responder);
 }

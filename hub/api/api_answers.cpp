@@ -1,4 +1,4 @@
-// Answers that need no step of the model: token ids and texts, what the model is.
+// Makes the answers that need no step of the model: token ids and texts, descriptions of the model.
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -11,13 +11,13 @@
 namespace moex {
 namespace {
 
-// A flag of a body that may leave it out, or send nonsense, which counts as leaving it out.
+// Returns the boolean member `name`, or `otherwise` if it is missing or no boolean.
 bool flag_of(const OrderedJson& body, const char* name, bool otherwise) {
     const auto found = body.find(name);
     return found != body.end() && found->is_boolean() ? found->get<bool>() : otherwise;
 }
 
-// Of the whole checkpoint, biases and norms aside.
+// Counts the parameters of the whole checkpoint, without biases and norms.
 std::uint64_t num_parameters(const ModelConfig& config) {
     const std::uint64_t hidden = config.hidden_size;
     std::uint64_t count = config.vocab_size * hidden * (config.tied_embeddings ? 1 : 2);
@@ -30,7 +30,7 @@ std::uint64_t num_parameters(const ModelConfig& config) {
     return count;
 }
 
-// "30.5B", "13.4M".
+// Formats a number of parameters, e.g. "30.5B" or "13.4M".
 std::string parameter_size(std::uint64_t count) {
     char words[32];
     const bool is_billions = count >= 1'000'000'000;
@@ -109,7 +109,7 @@ Checked<HttpResponse> ApiState::detokenize(const HttpRequest& request) const {
     return json_response({{"content", tokenizer->decode(ids, false)}});
 }
 
-// The prompt of a chat as the model sees it.
+// Returns the prompt of a chat as the model reads it.
 Checked<HttpResponse> ApiState::apply_template(const HttpRequest& request) const {
     MOEX_OR_REFUSE(params, parse_chat_params(request.body, limits()));
     MOEX_OR_REFUSE(prompts, encode_chat(params));
@@ -124,7 +124,7 @@ Checked<HttpResponse> ApiState::count_tokens(const HttpRequest& request) const {
     return json_response({{"input_tokens", prompts[0].size()}});
 }
 
-// The template's source, as the checkpoint has it; empty without one.
+// Returns the source of the chat template as the checkpoint has it; empty if it has none.
 std::string ApiState::template_source() const {
     const auto file = package->tokenizer_file("tokenizer_config.json");
     if (!file) return {};
@@ -138,7 +138,7 @@ std::string ApiState::template_source() const {
     return {};
 }
 
-// llama.cpp's /props, as far as there is such a thing here.
+// Returns those members of llama.cpp's /props that have a meaning in this hub.
 OrderedJson ApiState::props_json() const {
     const GenerationDefaults& defaults = package->generation_defaults();
     const bool samples = defaults.do_sample && !options.prefer_greedy;

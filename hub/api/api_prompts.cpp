@@ -1,11 +1,13 @@
-// Prompts: messages and texts as token ids, what fits the context, where an answer begins.
+// Makes prompts: turns messages and texts into token ids, checks that they fit the context, and
+// finds out whether the answer begins inside thoughts.
 #include <algorithm>
 
 #include "hub/api/api_state.h"
 
 namespace moex {
 
-// A text may have more tokens than its length over that of the longest token, never fewer.
+// Refuses a text by its bytes, before it is tokenised. A text has at least as many tokens as its
+// length divided by the length of the longest token.
 Checked<void> ApiState::check_bytes(std::uint64_t bytes, const char* source) const {
     if (bytes <= context_bytes_max) return {};
     const std::uint64_t tokens_min = bytes * context_tokens / context_bytes_max;
@@ -22,7 +24,8 @@ Checked<void> ApiState::check_bytes(std::uint64_t bytes, const char* source) con
 
 namespace {
 
-// Where the generation goes on: the words of the last message, or its thoughts before any word.
+// Returns the text that the generation continues: the content of the last message, or its thoughts
+// if it has no content.
 const std::string& last_words(const OrderedJson& message) {
     const auto& content = message["content"].get_ref<const std::string&>();
     const auto reasoning = message.find("reasoning_content");
@@ -39,8 +42,8 @@ std::uint64_t text_bytes(const OrderedJson& messages) {
     return bytes;
 }
 
-// As the template has it: a level, or thoughts that can be turned off; nothing where none are asked
-// for. What the request gives the template itself counts before it.
+// Sets the template variable for `effort`: a level, or a switch that turns thoughts off. An empty
+// `effort` sets nothing. Variables that the request passes itself take precedence.
 Checked<void> add_effort(const std::string& effort, const ChatTemplate& chat_template,
                          OrderedJson& variables) {
     if (effort.empty()) return {};
@@ -61,7 +64,7 @@ Checked<void> add_effort(const std::string& effort, const ChatTemplate& chat_tem
 
 }  // namespace
 
-// Contents of messages may not name special tokens.
+// Renders a chat into token ids. The contents of messages cannot name special tokens.
 Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params) const {
     if (!tokenizer || !chat_template)
         return Refusal{400, "The package has no chat template; use /v1/completions.",
@@ -71,7 +74,7 @@ Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params)
     MOEX_ADMIT(add_effort(params.reasoning_effort, *chat_template, variables));
     variables["add_generation_prompt"] = params.add_generation_prompt;
     OrderedJson messages = params.messages;
-    if (call_syntax.has_channels)  // whose templates call them so
+    if (call_syntax.has_channels)  // templates with channels use this name
         for (OrderedJson& message : messages)
             if (message.contains("reasoning_content"))
                 message["thinking"] = message["reasoning_content"];
@@ -80,7 +83,7 @@ Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params)
     else
         write_out_tools(messages, params.tools, call_syntax);
 
-    // A template may leave words out: so its output is bounded, not what it is given.
+    // Bound the output of the template instead of its input, since a template may drop messages.
     TemplateLimits limits;
     limits.output_bytes_max = std::min(limits.output_bytes_max, context_bytes_max);
     auto ids = params.continues
@@ -100,7 +103,7 @@ Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params)
                    "chat_template", params.source};
 }
 
-// Texts of completions may name special tokens.
+// Tokenises the prompts of a completion. Their texts may name special tokens.
 Checked<ApiState::Prompts> ApiState::encode_texts(CompletionParams& params,
                                                   std::vector<std::string>& echoes) const {
     Prompts prompts;
@@ -118,7 +121,7 @@ Checked<ApiState::Prompts> ApiState::encode_texts(CompletionParams& params,
     return prompts;
 }
 
-// Special tokens may be named, as in a completion's prompt.
+// Tokenises one input. It may name special tokens, as the prompt of a completion may.
 Checked<std::vector<TokenId>> ApiState::encode_input(TextInput input, const char* source,
                                                      bool truncates) const {
     if (auto* ids = std::get_if<std::vector<TokenId>>(&input)) return std::move(*ids);
@@ -132,17 +135,17 @@ Checked<std::vector<TokenId>> ApiState::encode_input(TextInput input, const char
 
 namespace {
 
-// The end of a prompt, special tokens and all.
+// Returns the text of a prompt's last tokens, including special tokens.
 std::string tail_of(const std::vector<TokenId>& prompt, const Tokenizer& tokenizer) {
-    constexpr std::size_t tail_tokens = 16;  // more than a tag and the line ends behind it take
+    constexpr std::size_t tail_tokens = 16;  // enough for a tag and line ends after it
     const std::size_t tail = std::min(prompt.size(), tail_tokens);
     return tokenizer.decode(std::span(prompt).last(tail), false);
 }
 
 }  // namespace
 
-// Whether the first token is a thought: in a block that the template opened, or one that the
-// continued message did not close.
+// Returns true if the first token of the answer is a thought: inside a block that the template
+// opened, or a block that the continued message did not close.
 bool ApiState::begins_in_reasoning(const CompletionParams& params,
                                    const std::vector<TokenId>& prompt) const {
     if (params.continues) {
@@ -176,7 +179,7 @@ Checked<void> ApiState::check_fits(const std::vector<TokenId>& prompt, const cha
                                {"n_ctx", context_tokens}}};
 }
 
-// Of the prompts and all their answers, at most.
+// Returns the most tokens that the prompts and all their answers may have.
 std::uint64_t ApiState::tokens_max(const Prompts& prompts, std::uint32_t n,
                                    std::uint32_t max_tokens) const {
     std::uint64_t tokens = 0;

@@ -25,7 +25,7 @@ struct Reader {
     std::optional<float> read_bias(const OrderedJson& bias);
 };
 
-// Of digits alone; none: too many of them.
+// Reads an id from a string of digits; nullopt: it has too many digits.
 std::optional<std::uint64_t> id_of(const std::string& digits) {
     constexpr std::size_t digits_max = 9;
     if (digits.size() > digits_max) return std::nullopt;
@@ -81,7 +81,7 @@ void Reader::add_text(const std::string& words, const OrderedJson& bias) {
         if (id < vocab_size) biases[id] = *value;
 }
 
-// false: as little as a bias can do, llama.cpp's word for "never".
+// Reads a bias. `false`, llama.cpp's word for "never", is the lowest possible bias.
 std::optional<float> Reader::read_bias(const OrderedJson& bias) {
     if (bias.is_boolean() && !bias.get<bool>()) return -bias_max;
     const bool is_bias = bias.is_number() && bias.get<double>() >= -bias_max &&

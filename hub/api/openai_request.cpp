@@ -29,7 +29,7 @@ void read_stop(BodyFields& fields, std::vector<std::string>& out) {
         return fields.wrong("stop", "a string or an array of at most 4 strings", *stop);
     }
 
-    // an empty stop would end everything at once; clients send it to mean none
+    // Drop empty strings: they would end every answer at once, and clients send them to mean none.
     std::erase(out, std::string());
     for (const std::string& one : out)
         if (one.size() > stop_bytes_max)
@@ -38,7 +38,8 @@ void read_stop(BodyFields& fields, std::vector<std::string>& out) {
                 "invalid_value", "stop");
 }
 
-// What a request may carry and we cannot do. `harmless` values are what clients send by default.
+// Refuses fields that ask for something that the hub cannot do. Values that clients send by default
+// are accepted.
 void refuse_unsupported(BodyFields& fields, bool is_chat) {
     const auto non_empty = [&](const char* name, const char* why) {
         const OrderedJson* value = fields.find(name);
@@ -72,7 +73,7 @@ void refuse_unsupported(BodyFields& fields, bool is_chat) {
         fields.unsupported("use_beam_search", "there is no beam search.");
 }
 
-// OpenAI's response_format, and llama.cpp's json_schema and grammar beside it.
+// Reads OpenAI's response_format, and llama.cpp's json_schema and grammar.
 void read_form(BodyFields& fields, CompletionParams& out) {
     AnswerForm& form = out.form;
     if (const OrderedJson* schema = fields.find("json_schema"))
@@ -153,7 +154,7 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     constexpr std::int64_t tokens_max = 1'000'000'000;
     for (const char* name : {"max_tokens", "max_completion_tokens"}) {
         if (!fields.find(name)) continue;
-        // An evaluation wants what the model makes of a prompt, and not a word behind it.
+        // An evaluation needs the scores of a prompt and no answer: allow 0.
         const std::int64_t tokens_min = out.echo || out.prompt_logprobs ? 0 : 1;
         fields.whole(name, tokens_min, tokens_max, out.max_tokens.emplace());
     }
@@ -185,7 +186,7 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     refuse_unsupported(fields, out.is_chat);
 }
 
-// The text of one message: a string, null for an assistant, or parts of type text.
+// Reads the text of a message: a string, null for an assistant, or parts of type text.
 void read_content(BodyFields& fields, const OrderedJson& content, bool may_be_null,
                   const std::string& where, std::string& out) {
     if (content.is_string()) {
@@ -217,7 +218,7 @@ void read_content(BodyFields& fields, const OrderedJson& content, bool may_be_nu
     }
 }
 
-// A call of an assistant's earlier turn. Templates want the arguments as an object.
+// Reads a call of an earlier turn of the assistant. Templates want the arguments as an object.
 void read_call(BodyFields& fields, const OrderedJson& call, const std::string& where,
                OrderedJson& out) {
     const auto function = call.is_object() ? call.find("function") : call.end();
@@ -387,9 +388,9 @@ void read_messages(BodyFields& fields, CompletionParams& out) {
     }
 }
 
-// Whose turn is generated: a new one of the assistant's, or the rest of the last message.
-// The fields mean what they mean to transformers and vLLM; a last message
-// of the assistant's is continued where neither is given.
+// Decides whether the answer is a new turn of the assistant or continues the last message. The
+// fields have their meaning of transformers and vLLM. Without them a last message of the assistant
+// is continued.
 void read_turn(BodyFields& fields, CompletionParams& out) {
     const OrderedJson* asked_new = fields.find("add_generation_prompt");
     const OrderedJson* asked_rest = fields.find("continue_final_message");
@@ -413,7 +414,7 @@ void read_turn(BodyFields& fields, CompletionParams& out) {
     out.add_generation_prompt = adds && !keeps_turn;
     out.continues = keeps_turn;
 
-    // Nothing was said yet: the turn begins as any other.
+    // Drop an empty last message: the turn begins as any other.
     const bool is_empty = last["content"] == "" && last.value("reasoning_content", "").empty();
     if (keeps_turn && is_empty && out.messages.size() > 1) {
         out.messages.erase(out.messages.size() - 1);
@@ -430,7 +431,7 @@ void read_reasoning_format(BodyFields& fields, CompletionParams& out) {
     out.splits_reasoning = format != "none";
 }
 
-// Whether the template has such a setting is known where it is rendered.
+// Reads the level. encode_chat() checks whether the template has such a setting.
 void read_effort(BodyFields& fields, CompletionParams& out) {
     fields.string("reasoning_effort", out.reasoning_effort);
     constexpr std::string_view levels[] = {"", "none", "minimal", "low", "medium", "high", "xhigh"};
@@ -440,7 +441,7 @@ void read_effort(BodyFields& fields, CompletionParams& out) {
                      OrderedJson(out.reasoning_effort));
 }
 
-// The template sees these beside messages; names that we set ourselves stay ours.
+// Reads further variables of the template. Variables that the hub sets itself are not overwritten.
 void read_template_variables(BodyFields& fields, CompletionParams& out) {
     out.template_variables = OrderedJson::object();
     const OrderedJson* variables = fields.find("chat_template_kwargs");

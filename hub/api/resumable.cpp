@@ -21,7 +21,7 @@ std::string random_id() {
     return id;
 }
 
-// Every copy runs it, the first of them does.
+// Returns a function that runs `function` at its first call, over all its copies.
 std::function<void()> once(std::function<void()> function) {
     if (!function) return {};
     const auto has_run = std::make_shared<std::atomic<bool>>(false);
@@ -40,7 +40,7 @@ ResumableStream::ResumableStream(std::string id, std::string owner, const Resuma
       options_(options),
       line_(std::move(line)) {}
 
-// Asks to be told when the line breaks.
+// Registers a handler for the loss of the present connection.
 void ResumableStream::hold_line() {
     line_->on_disconnect([weak = weak_from_this(), serial = ++line_serial_] {
         if (const auto self = weak.lock()) self->lose_line(serial);
@@ -79,7 +79,7 @@ void ResumableStream::expect_stream() {
     if (line_) line_->expect_stream();
 }
 
-// Before the head is out it is an answer like others; behind it, the last event.
+// Sends a plain answer if the head has not been sent yet; otherwise the body is the last event.
 void ResumableStream::respond(HttpResponse response) {
     {
         const std::lock_guard lock(mutex_);
@@ -114,7 +114,7 @@ void ResumableStream::end_stream() {
     const std::lock_guard lock(mutex_);
     ended_ = true;
     on_given_up_ = nullptr;
-    if (!line_) return;  // from when it broke
+    if (!line_) return;  // the time runs since the connection broke
     over_at_ = options_.clock() + options_.kept_for;
     line_->end_stream();
     line_.reset();
@@ -148,7 +148,7 @@ Checked<void> ResumableStream::resume(std::shared_ptr<HttpResponder> line,
                  " are gone: of a stream the last ", options_.bytes_max, " bytes are kept."),
             "stream_too_long", "Last-Event-ID"};
 
-    line_ = std::move(line);  // a former one ends short, so that nobody takes it for whole
+    line_ = std::move(line);  // the former connection ends short, so its client sees that
     begun_ = true;
     line_->begin_stream(id_);
     for (std::size_t i = last_event + 1 - first_number_; i < events_.size(); ++i)
@@ -187,8 +187,8 @@ bool ResumableStream::is_over(TimePoint now) const {
     return over_at_ && now >= *over_at_;
 }
 
-// Whether there are fewer than `max`, of `owner` or of all: of those that have ended the one goes
-// that would go first.
+// Returns true if there are fewer than `max` streams of `owner` (null: of all owners). If there are
+// not, it removes the ended stream that expires first, if there is one.
 bool ResumableStreams::make_room(const std::string* owner, std::size_t max) {
     std::size_t count = 0;
     auto first = streams_.end();

@@ -18,7 +18,8 @@
 namespace moex {
 namespace {
 
-// Below the model's threads, which everybody waits for: about a tenth of their share.
+// Priority below that of the model's threads, which all clients wait for: about a tenth of their
+// share of the processor.
 constexpr int long_nice = 10;
 constexpr Duration come_back_after = 1s;
 
@@ -27,7 +28,7 @@ struct Job {
     std::function<void()> run;
 };
 
-// Jobs of one lane: a queue for each client, and the clients in the order of their turns.
+// The jobs of one lane: a queue for each client, and the clients in round-robin order.
 class Lane {
   public:
     void push(const std::string& client, Job job) {
@@ -37,7 +38,7 @@ class Lane {
     }
     bool empty() const { return turns_.empty(); }
 
-    // The next client's oldest job; the client goes to the end of the line.
+    // Removes the oldest job of the next client; the client moves to the end of the order.
     std::pair<std::string, Job> pop() {
         std::string client = std::move(turns_.front());
         turns_.pop_front();
@@ -54,8 +55,8 @@ class Lane {
     }
 
   private:
-    std::map<std::string, std::deque<Job>> queues_;  // none is empty
-    std::list<std::string> turns_;                   // every key of queues_, once
+    std::map<std::string, std::deque<Job>> queues_;  // no queue is empty
+    std::list<std::string> turns_;                   // each key of `queues_` once
 };
 
 std::uint32_t threads_of(std::uint32_t wanted) {
@@ -76,7 +77,7 @@ struct TextPool::State {
     std::condition_variable wake;
     Lane short_lane, long_lane;
     Waiting all;
-    std::map<std::string, Waiting> by_client;  // none is zero
+    std::map<std::string, Waiting> by_client;  // no entry is zero
     bool stopping = false;
     std::vector<std::thread> threads;
 
@@ -91,7 +92,7 @@ TextPool::TextPool(TextPoolOptions options) : state_(std::make_unique<State>()) 
 
     for (std::uint32_t i = 0; i < threads_of(options.long_threads); ++i)
         state.threads.emplace_back([&state] {
-            // On Linux this is the calling thread's own; a lower priority needs no rights.
+            // On Linux this sets the priority of the calling thread; lowering it needs no rights.
             (void)::setpriority(PRIO_PROCESS, 0, long_nice);
             state.work(state.long_lane);
         });
@@ -136,7 +137,7 @@ Checked<void> TextPool::submit(const std::string& client, std::uint64_t bytes,
         Lane& lane = bytes <= options.short_bytes_max ? state.short_lane : state.long_lane;
         lane.push(client, {bytes, std::move(job)});
     }
-    // All: the lane that this is for may have any of the threads.
+    // Wake all threads, since any of them may serve the lane of this job.
     state.wake.notify_all();
     return {};
 }
@@ -170,7 +171,7 @@ void TextPool::State::work(Lane& lane) {
         } catch (const std::exception& failure) {
             log_error("api: work on a text failed", kv("error", failure.what()));
         }
-        job.run = nullptr;  // a responder that it held may answer now
+        job.run = nullptr;  // releases a responder, which may answer then
         lock.lock();
     }
 }

@@ -18,7 +18,7 @@ std::string read_text_block(BodyFields& fields, const OrderedJson& block,
     return {};
 }
 
-// The words of a string or of blocks of type text, a line each.
+// Returns a string, or the texts of blocks of type text joined by line ends.
 std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where) {
     std::string words;
     if (content.is_string()) return content.get<std::string>();
@@ -34,7 +34,8 @@ void add_user_words(std::string& words, OrderedJson& out) {
     out.push_back({{"role", "user"}, {"content", std::exchange(words, {})}});
 }
 
-// Results of tools are messages of their own, in their place among the words.
+// Reads the blocks of a user's message. A result of a tool becomes a separate message, at its place
+// between the words.
 void read_user(BodyFields& fields, const OrderedJson& blocks, const std::string& where,
                OrderedJson& out) {
     std::string words;
@@ -150,7 +151,8 @@ void read_tools(BodyFields& fields, OrderedJson& out) {
     if (member(*choice, "disable_parallel_tool_use") == true) out["parallel_tool_calls"] = false;
 }
 
-// The schema of the answer, where structured output is asked for: GA's and the beta's spelling.
+// Reads the schema of structured output, in the spelling of the general release (output_config) and
+// of the beta (output_format).
 void read_form(BodyFields& fields, OrderedJson& out, std::string& param) {
     const OrderedJson* config = fields.find("output_config");
     const OrderedJson* format = config ? &member(*config, "format") : nullptr;
@@ -165,8 +167,8 @@ void read_form(BodyFields& fields, OrderedJson& out, std::string& param) {
     out["json_schema"] = (*format)["schema"];
 }
 
-// The effort is a wish: Anthropic's clients send one to every model, and templates without it go
-// on.
+// Reads thinking and effort. The effort is optional: Anthropic's clients send one to every model,
+// and a template without this setting ignores it.
 void read_thinking(BodyFields& fields, OrderedJson& out) {
     if (const OrderedJson* config = fields.find("output_config"))
         if (const OrderedJson& effort = member(*config, "effort"); effort.is_string())
@@ -188,7 +190,7 @@ void read_stops(BodyFields& fields, OrderedJson& out) {
     out["stop"] = *stops;
 }
 
-// `is_prompt_only`: max_tokens may be missing.
+// Translates a body into one of OpenAI's chat. With `is_prompt_only`, max_tokens may be missing.
 Checked<CompletionParams> read_body(const OrderedJson& body, const ParamLimits& limits,
                                     bool is_prompt_only) {
     BodyFields fields(body);

@@ -7,10 +7,10 @@ namespace {
 
 enum class Kind { none, reasoning, message, call };
 
-// One item of the output, as it grows.
+// An item of the output while it grows.
 struct Item {
     Kind kind = Kind::none;
-    std::string id, words;  // of a call: its arguments
+    std::string id, words;  // for a call, `words` are its arguments
     std::string name = {}, call_id = {};
     OrderedJson logprobs = OrderedJson::array();
 };
@@ -23,7 +23,7 @@ OrderedJson part_json(const Item& item) {
             {"logprobs", item.logprobs}};
 }
 
-// `status`: in_progress, completed or incomplete; an item in progress has no part yet.
+// `status` is in_progress, completed or incomplete. An item in progress has no part yet.
 OrderedJson item_json(const Item& item, const char* status) {
     const bool is_begun = std::string_view(status) == "in_progress";
     const auto parts = [&] {
@@ -55,7 +55,7 @@ class ResponsesReply : public ReplyWriter {
           echoed_(echo_of(inputs)) {}
 
     OrderedJson whole(std::span<const AnswerChoice> choices, const AnswerTotals& totals) override {
-        // The same items as a stream has, its events aside.
+        // Build the same items as a stream does, and drop the events.
         const AnswerChoice& choice = choices[0];
         if (!choice.reasoning.empty()) say(0, {choice.reasoning, {}}, {});
         if (!choice.content.empty()) say(0, {{}, choice.content}, choice.tokens);
@@ -179,7 +179,7 @@ class ResponsesReply : public ReplyWriter {
         out.push_back({dump_json(event), type});
     }
 
-    // An event about the open item.
+    // Adds an event about the open item.
     void add_about(Events& out, const std::string& type, const OrderedJson& fields) {
         OrderedJson about{{"item_id", open_.id}, {"output_index", output_.size()}};
         if (open_.kind != Kind::call) about["content_index"] = 0;
@@ -229,7 +229,7 @@ class ResponsesReply : public ReplyWriter {
     const std::shared_ptr<const Tokenizer> tokenizer_;
     const bool has_logprobs_;
     const OrderedJson echoed_;
-    OrderedJson output_ = OrderedJson::array();  // items that are complete
+    OrderedJson output_ = OrderedJson::array();  // complete items
     Item open_;
     const char* status_ = "completed";
     std::uint64_t num_events_ = 0;

@@ -4,7 +4,7 @@
 namespace moex {
 namespace {
 
-// A string, or parts of type input_text, output_text or text.
+// Reads a string, or parts of type input_text, output_text or text.
 std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where) {
     std::string words;
     if (content.is_string()) return content.get<std::string>();
@@ -27,7 +27,8 @@ std::string read_words(BodyFields& fields, const OrderedJson& content, const std
     return words;
 }
 
-// Items become messages: thoughts and calls belong to the assistant's message around them.
+// Turns items into messages. Thoughts and calls become parts of the adjacent message of the
+// assistant.
 class ItemReader {
   public:
     ItemReader(BodyFields& fields, OrderedJson& messages) : fields_(fields), messages_(messages) {}
@@ -91,7 +92,7 @@ class ItemReader {
             if (member(part, "text").is_string()) thoughts_ += part["text"].get<std::string>();
     }
 
-    // The assistant's message that is being read; a new one where there is none.
+    // Returns the open message of the assistant, or opens a new one.
     OrderedJson& assistant() {
         if (!is_open_) messages_.push_back({{"role", "assistant"}, {"content", ""}});
         is_open_ = true;
@@ -186,7 +187,7 @@ void read_logprobs(BodyFields& fields, OrderedJson& out) {
     }
 }
 
-// What would need something that is kept here, or runs here, beside the model.
+// Refuses fields that need stored responses or other services beside the model.
 void refuse_unsupported(BodyFields& fields) {
     for (const char* name : {"previous_response_id", "conversation", "prompt"})
         if (fields.find(name))
@@ -218,7 +219,7 @@ Checked<CompletionParams> read_responses(const OrderedJson& body, const ParamLim
     if (const OrderedJson* reasoning = fields.find("reasoning"))
         if (const OrderedJson& effort = member(*reasoning, "effort"); !effort.is_null())
             chat["reasoning_effort"] = effort;
-    // The answer is a new item, whoever spoke last.
+    // The answer is always a new item, also after a last message of the assistant.
     chat["add_generation_prompt"] = true;
     if (fields.problem()) return *fields.problem();
 

@@ -23,7 +23,8 @@ NodeId add_marker(Nodes& nodes, std::optional<TokenId> token, std::string_view w
     return add(nodes, std::move(node));
 }
 
-// Thoughts up to their end tag, and the line ends behind it. The budget forces the tag.
+// Adds thoughts up to their end tag, and the line ends after it. The budget of tokens forces the
+// tag.
 NodeId add_thoughts(Nodes& nodes, const ReasoningTags& tags) {
     GrammarNode free{.kind = Kind::text, .any_token = true};
     free.texts = tags.close ? text_without("") : text_until(think_close);

@@ -10,11 +10,11 @@
 namespace moex {
 
 struct MaskMaker::State {
-    std::mutex mutex;  // of what follows
+    std::mutex mutex;  // guards the following members
     std::condition_variable wake;
     std::deque<std::function<void()>> jobs;
     bool stopping = false;
-    // The grammars built last, the newest first.
+    // The most recently built grammars by their keys, the newest first.
     std::deque<std::pair<std::string, std::shared_ptr<const Grammar>>> grammars;
     std::thread thread;
 
@@ -45,7 +45,7 @@ MaskMaker::~MaskMaker() {
         state_->stopping = true;
     }
     state_->wake.notify_all();
-    // The last answer may end in a job of this very thread.
+    // The last answer may be destroyed by a job on the maker's own thread.
     if (state_->thread.get_id() == std::this_thread::get_id())
         state_->thread.detach();
     else
@@ -99,7 +99,7 @@ void AnswerMask::fill(std::uint32_t tokens_left) {
     if (!is_lost_) {
         const MaskResult made = fill_mask(state_, tokens_left, vocabulary, maker_->cache(), bits_);
         cut_short_ = cut_short_ || made.by_budget;
-        // Less is left than the answer needs: it is cut off somewhere, as any other.
+        // Ignore the budget if it is below the shortest end: the answer is cut off as any other.
         if (is_empty()) fill_mask(state_, endless, vocabulary, maker_->cache(), bits_);
     }
     if (is_empty())
@@ -119,7 +119,8 @@ void AnswerMask::expect(std::size_t index, TokenId id) {
         const auto self = weak.lock();
         if (!self) return;
         const std::lock_guard lock(self->mutex_);
-        // The token that was drawn by these bits; not where the engine was faster, or is done.
+        // Continue only if `id` was drawn by the present mask: the engine may have been faster, or
+        // the answer may have ended.
         if (self->taken_ != index || self->bits_behind_ != index || self->bits_left_ < 2) return;
         const std::uint32_t left = self->bits_left_ - 1;
         self->follow(id);

@@ -18,7 +18,7 @@ constexpr std::string_view start_mark = "<|start|>", channel_mark = "<|channel|>
                            constrain_mark = "<|constrain|>", call_mark = "<|call|>",
                            return_mark = "<|return|>";
 constexpr std::string_view recipient_words = "to=functions.", channel_blanks = " \t\r\n";
-constexpr std::uint32_t preludes_max = 8;  // messages in front of the last
+constexpr std::uint32_t preludes_max = 8;  // messages before the last one
 
 std::size_t begun_mark_bytes(std::string_view text, std::string_view mark) {
     for (std::size_t length = std::min(text.size(), mark.size()); length > 0; --length)
@@ -26,12 +26,12 @@ std::size_t begun_mark_bytes(std::string_view text, std::string_view mark) {
     return 0;
 }
 
-// A name in a header: up to a blank or the next mark.
+// Returns the name at `begin` of a header: up to a blank or the next mark.
 std::string_view name_at(std::string_view header, std::size_t begin) {
     return header.substr(begin, header.find_first_of(" \t\r\n<", begin) - begin);
 }
 
-// Whether what an answer begins with may still become a header.
+// Returns true if the beginning of an answer may still become a header.
 bool may_be_header(std::string_view text) {
     text.remove_prefix(std::min(text.find_first_not_of(channel_blanks), text.size()));
     for (const std::string_view begin : {start_mark, channel_mark, recipient_words})
@@ -39,6 +39,7 @@ bool may_be_header(std::string_view text) {
     return false;
 }
 
+// Adds nodes of a grammar of channels.
 class Writer {
   public:
     Writer(Nodes& nodes, const Vocabulary& vocabulary) : nodes_(nodes), vocabulary_(vocabulary) {}
@@ -61,12 +62,12 @@ class Writer {
     NodeId repeat(NodeId part, std::uint32_t max) {
         return add({.kind = Kind::repeat, .max = max, .children = {part}});
     }
-    // Anything up to the end of the message.
+    // Any text up to the end of the message.
     NodeId free_text() {
         return add({.kind = Kind::text,
                     .texts = text_without(token_of(end_mark) ? std::string_view() : end_mark)});
     }
-    // The same and its end, with the next message's opening.
+    // Any text, the end of its message, and the opening of the next message.
     NodeId text_and_next() {
         const NodeId next = sequence({mark(start_mark), words("assistant")});
         if (token_of(end_mark)) return sequence({free_text(), mark(end_mark), next});
@@ -136,7 +137,7 @@ Result<NodeId> add_channel_answer(Nodes& nodes, const ToolChoice& choice, Channe
         ends.push_back(write.call(tool.name, arguments));
     }
 
-    // Thoughts first; words in front of a call only where nobody waits for a form.
+    // Thoughts may precede the answer. Words may precede a call only if the request wants no form.
     const auto message = [&](std::string_view channel) {
         return write.sequence({write.header(channel), write.text_and_next()});
     };
@@ -158,7 +159,7 @@ ChannelSplitter::ChannelSplitter(ChannelBegin begin, bool calls)
                                               : Part::words),
       calls_(calls) {}
 
-// false: it has not come whole yet.
+// Reads a header; returns false if it is not complete yet.
 bool ChannelSplitter::read_header(ChannelText& out) {
     const std::size_t end = held_.find(message_mark);
     if (end == std::string::npos) {
@@ -197,7 +198,7 @@ void ChannelSplitter::say(ChannelText& out, std::string text) {
 bool ChannelSplitter::step(ChannelText& out) {
     if (part_ == Part::header) return read_header(out);
 
-    // The first mark ends the message. One that may be forming is held back.
+    // Find the first mark, which ends the message. Hold back a mark that may be forming.
     std::size_t first = std::string::npos, kept = 0, mark_bytes = 0;
     for (const std::string_view mark :
          {end_mark, call_mark, return_mark, start_mark, channel_mark}) {
@@ -206,7 +207,7 @@ bool ChannelSplitter::step(ChannelText& out) {
         kept = std::max(kept, begun_mark_bytes(held_, mark));
         if (found >= first) continue;
         first = found;
-        mark_bytes = is_end ? mark.size() : 0;  // others open the next header
+        mark_bytes = is_end ? mark.size() : 0;  // other marks open the next header
     }
 
     const bool ends = first != std::string::npos;
@@ -227,7 +228,7 @@ ChannelText ChannelSplitter::push(std::string_view piece) {
 ChannelText ChannelSplitter::finish() {
     ChannelText out;
     std::string rest = std::exchange(held_, {});
-    // A header that was cut off says nothing.
+    // Drop a header that was cut off.
     const bool is_header = part_ == Part::header && rest.find("<|") != std::string::npos;
     if (!is_header) say(out, std::move(rest));
     return out;

@@ -5,7 +5,8 @@
 namespace moex {
 namespace {
 
-// Prompt and answer are scored at once, by the longer of the lists that they ask for.
+// Cuts the list of likeliest tokens to `count`. The engine scores prompt and answer with one
+// length, the longer one that the request wants.
 SampledToken with_top(SampledToken token, std::uint32_t count) {
     if (token.top.size() > count) token.top.resize(count);
     return token;
@@ -17,11 +18,11 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
     : inputs_(std::move(inputs)),
       responder_(std::move(responder)) {
     const CompletionParams& params = inputs_.params;
-    // A string may hold anything: stops do not act inside an answer that has a form.
+    // Ignore stops in an answer with a form, since a string of the form may contain any text.
     const bool calls = inputs_.call_syntax.has_value(), channels = inputs_.channels.has_value();
     const bool stops_anywhere = inputs_.masks.empty() && !channels;
     const auto& stops = stops_anywhere ? params.stop : std::vector<std::string>();
-    // An opening may be a special token.
+    // Keep special tokens, since the opening of a call may be one.
     for (std::size_t i = 0; i < inputs_.prompts.size() * params.n; ++i)
         choices_.push_back({.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs,
                                                calls || channels)});
@@ -42,7 +43,7 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
             choices_[i].answer.content = inputs_.echoes[i / params.n];
 }
 
-// A client that left is charged for what was computed all the same.
+// Settles the account. A client that disconnected is charged for what was computed.
 ApiJob::~ApiJob() {
     if (!inputs_.account) return;
     std::uint64_t answer_tokens = 0;
@@ -137,7 +138,7 @@ void ApiJob::arm() {
         const std::lock_guard lock(mutex_);
         abandoned = abandoned_;
     }
-    if (abandoned) give_up();  // the client left while sequences were being submitted
+    if (abandoned) give_up();  // the client left while start() submitted
 }
 
 void ApiJob::give_up() {
@@ -165,7 +166,7 @@ void ApiJob::cancel_choice(std::size_t index) {
     GenerationId id;
     {
         const std::lock_guard lock(mutex_);
-        id = ids_[index];  // events run after all ids are known
+        id = ids_[index];  // all ids are known when events run
     }
     inputs_.engine->cancel(id);
 }
@@ -175,7 +176,7 @@ void ApiJob::on_token(std::size_t index, const TokenEvent& event) {
     if (!inputs_.masks.empty()) inputs_.masks[index]->expect(event.index, token.id);
     Choice& choice = choices_[index];
     if (answered_ || choice.ended || choice.cancelling) return;
-    // not part of the text
+    // Skip stop tokens, which are not part of the text.
     if (std::find(inputs_.stop_ids.begin(), inputs_.stop_ids.end(), token.id) !=
         inputs_.stop_ids.end())
         return;
@@ -209,14 +210,14 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
         choice.ended = true;
         if (++num_ended_ == choices_.size()) {
             answered_ = true;
-            responder_.reset();  // nobody listens
+            responder_.reset();  // the client has left
             if (inputs_.observer->on_finished) inputs_.observer->on_finished("abort");
         }
         return;
     }
 
     choice.ended = true;
-    // Closed because the budget came to its end, though it may parse.
+    // The budget closed the answer early, even if its text is complete.
     const bool cut_short = !inputs_.masks.empty() && inputs_.masks[index]->cut_short();
     const bool is_length = (end.reason == FinishReason::length || cut_short) && !choice.cancelling;
     AnswerChoice& answer = choice.answer;
@@ -260,7 +261,8 @@ void ApiJob::fail(const Refusal& refusal) {
     if (inputs_.observer->on_finished) inputs_.observer->on_finished("error");
 }
 
-// All sequences of one request share their time; what they computed adds up.
+// Adds the statistics of one sequence. Times of parallel sequences overlap, so their maximum
+// counts; the computed work is summed.
 void ApiJob::add_totals(const GenerationStats& stats) {
     totals_.queued = std::max(totals_.queued, stats.queued);
     totals_.prefill = std::max(totals_.prefill, stats.prefill);
@@ -296,15 +298,16 @@ AnswerTotals ApiJob::totals() const {
     out.took = now_steady() - inputs_.received_at;
     out.experts = inputs_.experts.name;
     out.perplexity_excess = inputs_.experts.perplexity_excess;
-    if (totals_.pairs_late > 0) out.perplexity_excess.reset();  // how much nobody measured
-    // What they said before is in this answer, unless it was computed again.
+    if (totals_.pairs_late > 0) out.perplexity_excess.reset();  // not measured
+    // Count workers that were caught: their earlier results may be in this answer.
     if (const auto& has_lied = inputs_.observer->has_lied)
         out.doubted = static_cast<std::uint64_t>(
             std::count_if(totals_.workers.begin(), totals_.workers.end(), has_lied));
     return out;
 }
 
-// The last of `events` counts what the client had not been sent of choice `index`.
+// Sends `events`. Once the last one is sent, the account is charged for the tokens of choice
+// `index` that the client had not been sent before.
 void ApiJob::send(std::size_t index, ReplyWriter::Events events) {
     for (std::size_t i = 0; i < events.size(); ++i) {
         const bool is_last = i + 1 == events.size();
@@ -344,7 +347,8 @@ void ApiJob::observe_latency() const {
                                  seconds(totals_.queued));
 }
 
-// Blanks in front of the answer may turn out to stand in front of a block.
+// Counts one token as reasoning or not. Blanks before the answer are undecided: a block of thoughts
+// may follow them.
 template <class Splitter>
 void ApiJob::count_reasoning(Choice& choice, const Splitter& splitter) const {
     if (splitter.undecided()) {
@@ -378,7 +382,7 @@ ReasonedText ApiJob::split_channels(Choice& choice, std::string_view text, bool 
     return {std::move(parts.reasoning), std::move(parts.content)};
 }
 
-// Thoughts, words and calls.
+// Splits a piece of text into thoughts, words and calls.
 ReasonedText ApiJob::split(Choice& choice, std::string text, bool is_last,
                            std::vector<CallPiece>& calls) {
     if (choice.channels) return split_channels(choice, text, is_last, calls);
@@ -404,7 +408,7 @@ ReasonedText ApiJob::split(Choice& choice, std::string text, bool is_last,
     return parts;
 }
 
-// Pieces of calls: into the whole answer, or each as an event of its own.
+// Adds pieces of calls to the whole answer, or sends each as an event.
 void ApiJob::show_calls(std::size_t index, std::vector<CallPiece> pieces) {
     std::vector<CalledFunction>& calls = choices_[index].answer.calls;
     for (CallPiece& piece : pieces) {
@@ -432,7 +436,7 @@ void ApiJob::show(std::size_t index, AnswerText::Shown shown, bool is_last) {
     }
 
     begin_stream();
-    // the echo
+    // Send the echo of the prompt before the first text.
     if (!answer.content.empty()) parts.content = std::exchange(answer.content, {}) + parts.content;
     if (!parts.empty() || !shown.tokens.empty())
         send(index, inputs_.writer->say(index, std::move(parts), shown.tokens));
@@ -463,7 +467,8 @@ void ApiJob::begin_stream() {
         responder_->send_event(std::move(event));
 }
 
-// The prompt's tokens with what the model expected; the first, which nothing precedes, has none.
+// Returns the tokens of the prompt with their scores. The first token has no score, since no token
+// precedes it.
 std::vector<TokenText> ApiJob::prompt_texts(std::size_t index,
                                             const std::vector<SampledToken>& scores) const {
     AnswerText texts(inputs_.tokenizer.get(), {}, true, true);
@@ -483,7 +488,8 @@ Usage ApiJob::usage() const {
     Usage usage;
     for (std::size_t i = 0; i < inputs_.prompts.size(); ++i) {
         usage.prompt_tokens += inputs_.prompts[i].size();
-        // Of a prompt's choices the first computes what the others then find.
+        // Take the minimum: the first choice of a prompt computes what the other choices find
+        // cached.
         const std::size_t n = inputs_.params.n;
         usage.cached_tokens += std::min_element(choices_.begin() + i * n,
                                                 choices_.begin() + (i + 1) * n,

@@ -6,10 +6,11 @@
 namespace moex {
 namespace {
 
-// Of one request in the engine at a time: others find places in its queue.
+// The most inputs of one request in the engine at a time, so that other requests find places in its
+// queue.
 constexpr std::size_t running_max = 8;
 
-// To length 1; false where there is no such thing.
+// Scales a row to length 1; returns false if the row is zero or not finite.
 bool normalise(std::vector<float>& row) {
     double squares = 0;
     for (const float value : row) squares += double{value} * value;
@@ -33,7 +34,7 @@ EmbeddingJob::EmbeddingJob(EmbeddingJobInputs inputs, std::shared_ptr<HttpRespon
     }
 }
 
-// A client that left is charged for what was computed all the same.
+// Settles the account. A client that disconnected is charged for what was computed.
 EmbeddingJob::~EmbeddingJob() {
     if (inputs_.account) inputs_.account->settle(computed_tokens_);
 }
@@ -64,7 +65,7 @@ void EmbeddingJob::submit_more() {
     }
 }
 
-// False: no more for now.
+// Submits one input; returns false if no further input can be submitted now.
 bool EmbeddingJob::submit(std::size_t index) {
     GenerationRequest request;
     request.prompt = inputs_.prompts[index];
@@ -86,7 +87,7 @@ bool EmbeddingJob::submit(std::size_t index) {
         else
             --num_running_;
 
-        // Its turn comes when one of its neighbours has ended.
+        // Put the input back if the queue is full: it is retried when another input has ended.
         if (!id.ok() && id.error().code == ErrorCode::overloaded && num_running_ > 0) {
             todo_.push_front(index);
             return false;
@@ -123,7 +124,7 @@ void EmbeddingJob::on_end(std::size_t index, const GenerationEnd& end) {
     submit_more();
 }
 
-// Only one thread comes here, once.
+// Sends the answer. Called by one thread, once.
 void EmbeddingJob::finish(std::shared_ptr<HttpResponder> responder) {
     out_.took = now_steady() - inputs_.received_at;
     HttpResponse response;

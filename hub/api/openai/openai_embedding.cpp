@@ -1,4 +1,4 @@
-// OpenAI's words for embeddings.
+// Embeddings in OpenAI's dialect.
 // Source: OpenAI API reference, embeddings.
 #include <bit>
 
@@ -28,7 +28,7 @@ Checked<EmbeddingParams> read(const OrderedJson& body, std::size_t vocab_size) {
     return params;
 }
 
-// RFC 4648 §4, of the numbers as little-endian f32.
+// Encodes a row as little-endian f32 in base64 (RFC 4648 §4).
 std::string base64_of(const std::vector<float>& row) {
     std::string bytes;
     for (const float value : row) {

@@ -22,7 +22,8 @@ double per_second(std::uint64_t count, double ms) {
     return ms > 0 ? static_cast<double>(count) * 1e3 / ms : 0.0;
 }
 
-// Sums of floats may end a hair above zero; no client expects a probability beyond one.
+// Clamps a log-probability to zero: a sum of floats may be slightly above, and no client expects a
+// probability above one.
 float at_most_zero(float logprob) { return logprob > 0 ? 0.0f : logprob; }
 
 }  // namespace
@@ -64,10 +65,11 @@ OrderedJson usage_json(const Usage& usage) {
 }
 
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage) {
-    // decode: first token to last, a gap fewer than tokens
+    // `decode` is the time from the first token to the last, so it has one interval less than
+    // tokens.
     const double prompt_ms = to_ms(stats.prefill), predicted_ms = to_ms(stats.decode);
     const std::uint64_t prompt_n = usage.prompt_tokens -
-                                   usage.cached_tokens;  // as llama.cpp counts
+                                   usage.cached_tokens;  // as llama.cpp counts them
     return {
         {"queued_ms", to_ms(stats.queued)},
         {"cache_n", usage.cached_tokens},
@@ -87,13 +89,14 @@ OrderedJson provenance_json(const AnswerTotals& totals) {
             {"calls_remote", stats.pairs_remote},
             {"calls_local", stats.pairs_local},
             {"hedged", stats.pairs_hedged},
-            // of calls_remote: computed again before they counted; of contributors with a record,
-            // whose answers are checked at a rate; the rest nobody could check
+            // Shares of calls_remote: verified were computed again before they counted; proven are
+            // of contributors with a record, whose answers are checked at a rate; unchecked is the
+            // rest.
             {"verified", stats.pairs_verified},
             {"proven", stats.pairs_proven},
             {"unchecked", stats.pairs_remote - stats.pairs_verified - stats.pairs_proven},
             {"doubted", totals.doubted},
-            // not waited for (moex.late_ms): default vectors stand in their place
+            // Calls that were not waited for (moex.late_ms): default vectors replace them.
             {"replaced", stats.pairs_late},
             {"experts", totals.experts},
             {"perplexity_excess", excess ? OrderedJson(*excess) : OrderedJson()}};
