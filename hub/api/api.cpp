@@ -116,7 +116,7 @@ void read_experts(BodyFields& fields, const OrderedJson& asked, const ApiOptions
                   ExpertWay& experts) {
     constexpr const char* field = "moex.experts";
     constexpr const char* wanted =
-        "\"exact\", \"speculative\" or another way that /v1/models names";
+        "\"exact\", \"speculative\" or another mode that /v1/models lists";
     if (!asked.is_null() && !asked.is_string()) return fields.wrong(field, wanted, asked);
     const std::string name = asked.is_null() ? options.experts : asked.get<std::string>();
     if (name == "exact") return;
@@ -151,9 +151,9 @@ LateWish read_late_wish(const OrderedJson& ours, const ApiOptions& options, bool
         fields.wrong("moex.late_ms", text("a whole number from 1 to ", late_ms_max), ms);
     else if (options.late_calls_max == 0)
         fields.unsupported("moex.late_ms",
-                           "every expert's answer is waited for (serve --late-calls-max).");
+                           "this hub waits for every expert's answer (serve --late-calls-max).");
     else if (speculative)
-        fields.refuse("'moex.late_ms' goes with 'moex.experts': \"exact\" alone.", "invalid_value",
+        fields.refuse("'moex.late_ms' needs 'moex.experts' to be \"exact\".", "invalid_value",
                       "moex.late_ms");
     else if (!most.is_null() && !whole(most, options.late_calls_max))
         fields.wrong(
@@ -187,7 +187,7 @@ Checked<MoexFields> read_moex_fields(const OrderedJson& body, const ApiOptions& 
         fields.refuse("'moex.resumable' needs 'stream' to be true.", "invalid_value",
                       "moex.resumable");
     if (wanted && streams_lines(dialect))
-        fields.unsupported("moex.resumable", "lines of JSON have no numbers; events have.");
+        fields.unsupported("moex.resumable", "lines of JSON have no numbers, which events have.");
     if (fields.problem()) return *fields.problem();
     return moex_fields;
 }

@@ -30,7 +30,7 @@ struct ApiOptions {
     // mode of that name; other errors say why this hub does not offer it. An empty function: the
     // hub has no lossy modes, for the reason in `no_ways`.
     std::function<Result<ExpertWay>(std::string_view name)> find_way;
-    std::string no_ways = "this hub has no lossy ways.";
+    std::string no_ways = "this hub has no lossy modes.";
     std::vector<std::string> ways;             // lossy modes that /v1/models lists
     std::map<std::string, double> perplexity;  // by mode, with "exact"; empty: not measured
     // The most expert calls of one answer that a request may replace (moex.late_ms); 0: the hub

@@ -407,7 +407,7 @@ void read_turn(BodyFields& fields, CompletionParams& out) {
     const OrderedJson& last = out.messages.back();
     const bool ends_in_answer = last["role"] == "assistant" && !last.contains("tool_calls");
     if (continues && !ends_in_answer)
-        return fields.refuse("'continue_final_message' wants a last message of the assistant's.",
+        return fields.refuse("'continue_final_message' needs a last message of the assistant.",
                              "invalid_value", "continue_final_message");
 
     const bool keeps_turn = asked_rest ? continues : ends_in_answer && !(asked_new && adds);

@@ -15,7 +15,7 @@ constexpr const char* sampling_fields = R"json({
   "stream": {"type": "boolean", "default": false},
   "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
   "max_tokens": {"type": "integer", "minimum": 1,
-    "description": "Default: as far as the context reaches, unless the host says otherwise."},
+    "description": "Default: the rest of the context, unless the operator set another one."},
   "max_completion_tokens": {"type": "integer", "minimum": 1},
   "n": {"type": "integer", "minimum": 1, "maximum": 8},
   "temperature": {"type": "number", "minimum": 0, "maximum": 2},
@@ -29,7 +29,7 @@ constexpr const char* sampling_fields = R"json({
   "stop": {"oneOf": [{"type": "string"},
                      {"type": "array", "items": {"type": "string"}, "maxItems": 4}]},
   "logit_bias": {
-    "description": "A text stands for each token that it is made of alone, wherever those come.",
+    "description": "A text means each of its own tokens, wherever they occur in the answer.",
     "oneOf": [
       {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Bias"},
        "description": "By token id; a key that is no number is a text."},
@@ -37,13 +37,13 @@ constexpr const char* sampling_fields = R"json({
          "prefixItems": [{"type": ["integer", "string"]}, {"$ref": "#/components/schemas/Bias"}]},
        "description": "Pairs of token id or text, and bias; the last to name a token counts."}]},
   "prompt_logprobs": {"type": "integer", "minimum": 0, "maximum": 20,
-    "description": "Scores the prompt, with so many likeliest tokens a place; not in a stream."},
+    "description": "Scores the prompt, with this many likeliest tokens a place; no stream."},
   "response_format": {"type": "object", "required": ["type"], "properties": {
       "type": {"type": "string", "enum": ["text", "json_object", "json_schema"]},
       "json_schema": {"type": "object", "required": ["schema"], "properties": {
         "name": {"type": "string"}, "strict": {"type": "boolean"},
         "schema": {"type": ["object", "boolean"]}}}},
-    "description": "What the answer is: always so, also where max_tokens ends it. See the README."},
+    "description": "The form of the answer; it holds also if max_tokens ends it."},
   "json_schema": {"type": ["object", "boolean"],
     "description": "The same as response_format with this schema."},
   "grammar": {"type": "string", "description": "GBNF, llama.cpp's notation: root ::= ..."},
@@ -142,45 +142,45 @@ constexpr const char* other_schemas = R"json({
       "timings": {"$ref": "#/components/schemas/Timings"},
       "moex": {"$ref": "#/components/schemas/Provenance"}}},
   "PromptScores": {"type": "array",
-    "description": "With prompt_logprobs: for each of the prompt's tokens but the first, by id.",
+    "description": "With prompt_logprobs: by id, for each token of the prompt but the first.",
     "items": {"type": ["object", "null"], "additionalProperties": {"type": "object",
       "required": ["logprob", "decoded_token"], "properties": {
         "logprob": {"type": "number", "maximum": 0}, "decoded_token": {"type": "string"},
         "rank": {"type": "integer", "minimum": 1,
-          "description": "Where it is among the likeliest that were asked for."}}}}},
+          "description": "Its place among the likeliest tokens that were requested."}}}}},
   "Usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
     "properties": {
       "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"},
       "total_tokens": {"type": "integer"},
       "prompt_tokens_details": {"type": "object", "properties": {
         "cached_tokens": {"type": "integer",
-          "description": "Of the prompt, computed for an earlier request of the same client."}}},
+          "description": "Prompt tokens computed for an earlier request of this client."}}},
       "completion_tokens_details": {"type": "object", "properties": {
         "reasoning_tokens": {"type": "integer"}}}}},
   "Timings": {"type": "object", "properties": {
     "queued_ms": {"type": "number"}, "cache_n": {"type": "integer"},
-    "prompt_n": {"type": "integer", "description": "Of the prompt, without cache_n."},
+    "prompt_n": {"type": "integer", "description": "Prompt tokens, without cache_n."},
     "prompt_ms": {"type": "number"}, "prompt_per_second": {"type": "number"},
     "predicted_n": {"type": "integer"}, "predicted_ms": {"type": "number"},
     "predicted_per_second": {"type": "number"}}},
-  "Provenance": {"type": "object", "description": "Who computed the answer.",
+  "Provenance": {"type": "object", "description": "The workers and shares of the answer.",
     "required": ["workers", "calls_remote", "calls_local", "hedged", "verified", "proven",
       "unchecked", "doubted", "replaced", "experts", "perplexity_excess"], "properties": {
       "replaced": {"type": "integer",
-        "description": "Calls that moex.late_ms did not wait for: default vectors stand in."},
+        "description": "Calls that moex.late_ms did not wait for: default vectors are used."},
       "experts": {"type": "string",
-        "description": "Another than exact: a lossy way, the answer is not the model's own."},
+        "description": "Other than exact: a lossy mode, the answer is not the model's own."},
       "perplexity_excess": {"type": ["number", "null"],
-        "description": "How much higher the perplexity of such answers is, measured; 0: exact."},
+        "description": "Measured increase of the perplexity of such answers; 0: exact."},
       "workers": {"type": "integer"}, "calls_remote": {"type": "integer"},
       "calls_local": {"type": "integer"}, "hedged": {"type": "integer"},
       "verified": {"type": "integer",
-        "description": "Of calls_remote: computed again, and right, before they counted."},
+        "description": "Of calls_remote: computed again and found right before they counted."},
       "proven": {"type": "integer",
         "description": "Of calls_remote: of contributors with a record, checked at a rate."},
-      "unchecked": {"type": "integer", "description": "Of calls_remote: nobody could check them."},
+      "unchecked": {"type": "integer", "description": "Of calls_remote: could not be checked."},
       "doubted": {"type": "integer",
-        "description": "Of workers: caught with a false answer, in this reply or elsewhere."}}},
+        "description": "Workers caught with a false answer, in this reply or elsewhere."}}},
   "TokenizeRequest": {"type": "object", "required": ["content"], "properties": {
     "content": {"type": "string"}, "parse_special": {"type": "boolean", "default": true},
     "with_pieces": {"type": "boolean", "default": false}}},
@@ -197,16 +197,16 @@ constexpr const char* other_schemas = R"json({
     "owned_by": {"type": "string"},
     "meta": {"type": "object", "properties": {
       "n_ctx": {"type": "integer"}, "vocab_size": {"type": "integer"},
-      "experts": {"type": "array", "description": "What moex.experts may be; the default first.",
+      "experts": {"type": "array", "description": "Modes for moex.experts, the default first.",
         "items": {"type": "string"}},
       "experts_perplexity": {"type": ["object", "null"],
-        "description": "By way, measured on held-out text; null: not of this package.",
+        "description": "By mode, measured on held-out text; null: not for this package.",
         "additionalProperties": {"type": "number"}}}}}},
   "ModelList": {"type": "object", "required": ["object", "data"], "properties": {
     "object": {"const": "list"},
     "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
   "Health": {"type": "object", "required": ["status"],
-    "description": "200 while ok. degraded: nobody who is asked answers.",
+    "description": "200 while ok. degraded: workers do not answer.",
     "properties": {
       "status": {"type": "string", "enum": ["ok", "degraded", "uncovered", "loading", "draining"]},
       "reason": {"type": "string"}, "units": {"type": "integer"},
@@ -220,7 +220,7 @@ constexpr const char* other_schemas = R"json({
       "join_path": {"type": "string"}}},
   "Package": {"type": "object", "required": ["name", "sha256", "bytes", "files"], "properties": {
     "name": {"type": "string"},
-    "sha256": {"type": "string", "description": "Of manifest.json; names the package."},
+    "sha256": {"type": "string", "description": "Hash of manifest.json; names the package."},
     "bytes": {"type": "integer", "description": "Of all files."},
     "files": {"type": "array", "items": {"type": "object",
       "required": ["name", "sha256", "bytes"], "properties": {
@@ -235,7 +235,7 @@ constexpr const char* other_schemas = R"json({
       "health": {"type": "string"}, "coverage": {"type": "object"},
       "replicas": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
       "tiers": {"type": "array", "items": {"type": "string"},
-        "description": "By layer, a letter an expert: s slot, m memory, d disk, - nobody."},
+        "description": "By layer, one letter an expert: s slot, m memory, d disk, - none."},
       "shadow": {"type": ["object", "null"], "description": "With --prefetch shadow:NAME."},
       "engine": {"type": "object"}, "calls": {"type": "object"},
       "workers": {"type": "array", "items": {"type": "object"}},
@@ -265,7 +265,7 @@ constexpr const char* other_schemas = R"json({
     "revoked_s": {"type": "integer"},
     "today": {"$ref": "#/components/schemas/TokenUse"},
     "all": {"$ref": "#/components/schemas/TokenUse"},
-    "key": {"type": "string", "description": "Of a new one: shown this once."}}},
+    "key": {"type": "string", "description": "The key itself, shown this once."}}},
   "Keys": {"type": "object", "required": ["keys", "local"], "properties": {
     "keys": {"type": "array", "items": {"$ref": "#/components/schemas/Key"}},
     "local": {"type": "object", "description": "Requests without a key.", "properties": {
@@ -285,7 +285,7 @@ constexpr const char* other_schemas = R"json({
     "days": {"type": "integer", "minimum": 0, "maximum": 36500, "default": 30,
       "description": "At least; a key that was banned before stays closed for longer."}}},
   "BanKey": {"type": "object", "required": ["worker_key"], "properties": {
-    "worker_key": {"type": "string", "description": "Or its beginning, where one begins so."}}},
+    "worker_key": {"type": "string", "description": "The key, or its first characters."}}},
   "Ban": {"type": "object", "required": ["worker_key", "until_s"], "properties": {
     "worker_key": {"type": "string"}, "nickname": {"type": "string"},
     "reason": {"type": "string"}, "times": {"type": "integer"}, "banned_s": {"type": "integer"},
@@ -303,14 +303,14 @@ constexpr const char* other_schemas = R"json({
   "Lend": {"type": "object", "required": ["model", "workers", "units", "held"], "properties": {
     "model": {"type": "string"}, "workers": {"type": "integer"},
     "units": {"type": "integer", "description": "Experts of all layers."},
-    "held": {"type": "integer", "description": "Of them those that some worker holds."},
-    "replicas": {"type": "integer", "description": "Copies that are wanted of each."},
+    "held": {"type": "integer", "description": "Experts that some worker holds."},
+    "replicas": {"type": "integer", "description": "Wanted copies of each expert."},
     "expert_blob_bytes": {"type": "integer"},
-    "computes_itself": {"type": "boolean", "description": "The hub answers for who is missing."},
+    "computes_itself": {"type": "boolean", "description": "The hub computes missing experts."},
     "scarce": {"type": "array", "description": "The layers that lack most.", "items": {
       "type": "object", "properties": {"layer": {"type": "integer"},
-        "missing": {"type": "integer", "description": "Experts that nobody holds."},
-        "copies": {"type": "integer", "description": "Copies that are wanted."}}}}}},
+        "missing": {"type": "integer", "description": "Experts without a worker."},
+        "copies": {"type": "integer", "description": "Wanted copies."}}}}}},
   "Contributors": {"type": "object", "required": ["board", "mine", "today"], "properties": {
     "now_s": {"type": "integer"}, "contributors": {"type": "integer"},
     "verifies": {"type": "boolean", "description": "Whether the hub computes answers again."},
@@ -338,13 +338,13 @@ constexpr const char* other_schemas = R"json({
       "help": {"type": "string"}}}}}},
   "StreamWish": {"type": "object", "properties": {
     "experts": {"type": "string", "default": "exact",
-      "description": "exact, or a lossy way that /v1/models names; speculative is early:1."},
+      "description": "exact, or a lossy mode that /v1/models lists; speculative is early:1."},
     "late_ms": {"type": "integer", "minimum": 1, "maximum": 60000,
-      "description": "A lossy way: expert calls of the answer are waited for no longer."},
+      "description": "A lossy mode: the longest wait for an expert call of the answer."},
     "late_max": {"type": "integer", "minimum": 1,
-      "description": "So many of them; default: as many as the hub allows."},
+      "description": "At most this many such calls; default: as many as the hub allows."},
     "resumable": {"type": "boolean", "default": false,
-      "description": "The stream goes on for 60 s after its line broke: /v1/streams."}}},
+      "description": "The stream continues for 60 s after a lost connection: /v1/streams."}}},
   "StoppedStream": {"type": "object", "required": ["id", "stopped"], "properties": {
     "id": {"type": "string"}, "stopped": {"const": true}}},
   "Nothing": {"type": "object", "description": "An empty object."},
@@ -406,14 +406,14 @@ OrderedJson operation_of(const DescribedRoute& route, const OrderedJson& schemas
     OrderedJson& answers = out["responses"];
     answers["200"] = answer_of(
         "Done.", route.answer ? json_content(schemas, route.answer) : OrderedJson::object());
-    if (route.request) answers["400"] = answer_of("The body is not what was wanted.", error);
-    if (route.takes_key) answers["401"] = answer_of("A key is needed, or another one.", error);
+    if (route.request) answers["400"] = answer_of("The body is not valid.", error);
+    if (route.takes_key) answers["401"] = answer_of("A key is needed, or another key.", error);
     if (route.counts) {
-        answers["429"] = answer_of("Too much at once; Retry-After says when to come back.", error);
-        answers["503"] = answer_of("Nobody can answer now; see Retry-After.", error);
+        answers["429"] = answer_of("Too many requests; retry after Retry-After.", error);
+        answers["503"] = answer_of("The hub cannot answer now; see Retry-After.", error);
     }
 
-    // Off loopback; on loopback a hub asks for no key unless told to.
+    // A hub asks for keys off loopback, and on loopback only if it is configured so.
     if (route.takes_key)
         out["security"] = OrderedJson::array(
             {{{"bearer", OrderedJson::array()}}, {{"header", OrderedJson::array()}}});

@@ -1,4 +1,4 @@
-// Schemas of the bodies that Anthropic's, Ollama's and OpenAI's Responses clients send and read.
+// Schemas of the bodies that clients of Anthropic, Ollama and OpenAI's Responses send and read.
 #include "hub/api/openapi.h"
 
 namespace moex {

@@ -138,14 +138,13 @@ Checked<void> ResumableStream::resume(std::shared_ptr<HttpResponder> line,
     const std::lock_guard lock(mutex_);
     if (last_event > newest())
         return Refusal{
-            400,
-            text("Event ", last_event, " is not of this stream, whose newest is ", newest(), "."),
+            400, text("This stream has no event ", last_event, "; its newest is ", newest(), "."),
             "invalid_value", "Last-Event-ID"};
     if (last_event + 1 < first_number_)
         return Refusal{
             410,
             text("Events ", last_event + 1, " to ", first_number_ - 1,
-                 " are gone: of a stream the last ", options_.bytes_max, " bytes are kept."),
+                 " are no longer kept: a stream keeps its last ", options_.bytes_max, " bytes."),
             "stream_too_long", "Last-Event-ID"};
 
     line_ = std::move(line);  // the former connection ends short, so its client sees that
@@ -217,7 +216,7 @@ Checked<std::shared_ptr<ResumableStream>> ResumableStreams::open(
                             "/v1/streams/ID, or ask without 'moex.resumable'."),
                        "too_many_streams", "moex.resumable"};
     if (!make_room(nullptr, options_.streams_max))
-        return Refusal{503, "The hub keeps as many resumable streams as it may.",
+        return Refusal{503, "The hub has the most resumable streams that it allows.",
                        "too_many_streams", "moex.resumable"};
 
     const std::string id = random_id();
@@ -234,7 +233,7 @@ Checked<std::shared_ptr<ResumableStream>> ResumableStreams::find(const std::stri
         !found->second->is_over(options_.clock()))
         return found->second;
     return Refusal{404,
-                   "There is no such stream: it was stopped, nobody came back to it in time, or "
+                   "There is no such stream: it was stopped, it was not resumed in time, or "
                    "it belongs to another key.",
                    "stream_not_found", ""};
 }

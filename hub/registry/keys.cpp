@@ -142,7 +142,7 @@ Result<MadeKey> Registry::make_key(const KeyWish& wish) {
     for (const char* own : {join_link_name, host_key_name, claimed_key_name})
         if (wish.name == own)
             return Error{ErrorCode::invalid_argument,
-                         text("\"", wish.name, "\" is a name of the hub's own; choose another")};
+                         text("\"", wish.name, "\" is a reserved name; choose another")};
     return state_->make_key(wish);
 }
 
@@ -194,7 +194,7 @@ Result<KeyInfo> Registry::revoke_key(std::string_view id_or_name) {
     for (const KeyInfo& key : keys()) {
         const bool opens = key.opens(unix_now_s());
         if (key.id == id_or_name && !opens)
-            return Error{ErrorCode::not_found, text("key ", key.id, " opens nothing any more")};
+            return Error{ErrorCode::not_found, text("key ", key.id, " is no longer valid")};
         if (key.id == id_or_name) {
             meant = {key};
             break;
@@ -203,7 +203,7 @@ Result<KeyInfo> Registry::revoke_key(std::string_view id_or_name) {
     }
     if (meant.empty())
         return Error{ErrorCode::not_found,
-                     text("no key that opens has the id or the name \"", id_or_name, "\"")};
+                     text("no valid key has the id or the name \"", id_or_name, "\"")};
     if (meant.size() > 1)
         return Error{ErrorCode::invalid_argument, text(meant.size(), " keys have the name \"",
                                                        id_or_name, "\": name one by id")};

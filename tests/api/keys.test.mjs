@@ -75,7 +75,7 @@ test('what `key` cannot do it says', () => inFolder(async (state) => {
   await keyCommand(state, 'add', 'ada');
   const unknown = await runHub(['key', 'revoke', 'bob', '--state', state]);
   assert.equal(unknown.code, 1);
-  assert.match(unknown.stderr, /no key that opens has the id or the name "bob"/);
+  assert.match(unknown.stderr, /no valid key has the id or the name "bob"/);
 }));
 
 // A stream whose tokens are counted the moment they come: `received` holds the time of each.

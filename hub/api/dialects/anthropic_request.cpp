@@ -129,7 +129,7 @@ void read_tools(BodyFields& fields, OrderedJson& out) {
         if (!tool.is_object() || !member(tool, "name").is_string())
             return fields.wrong(where, "{\"name\", \"description\", \"input_schema\"}", tool);
         if (!type.is_null() && type != "custom")
-            return fields.unsupported(where + ".type", "the host runs no tools of its own.");
+            return fields.unsupported(where + ".type", "the hub runs no tools of its own.");
 
         OrderedJson function{{"name", tool["name"]}};
         if (tool.contains("description")) function["description"] = tool["description"];
@@ -210,7 +210,7 @@ Checked<CompletionParams> read_body(const OrderedJson& body, const ParamLimits& 
                            "Messages have no form for it; /v1/chat/completions has.");
     for (const char* name : {"mcp_servers", "container"})
         if (const OrderedJson* value = fields.find(name); value && !value->empty())
-            fields.unsupported(name, "the host runs no tools of its own.");
+            fields.unsupported(name, "the hub runs no tools of its own.");
     if (fields.problem()) return *fields.problem();
 
     auto params = read_chat_params(chat, limits);

@@ -32,7 +32,7 @@ class GbnfParser {
     Result<std::vector<Rule>> parse() {
         if (source_.size() > source_bytes_max)
             fail(text("more than ", source_bytes_max >> 10, " KiB"));
-        if (!utf8_is_valid(source_)) fail("bytes that are no UTF-8");
+        if (!utf8_is_valid(source_)) fail("bytes that are not UTF-8");
         skip(true);
         while (!done()) {
             const std::string name = word();
@@ -153,7 +153,7 @@ class GbnfParser {
                     skip(false);
                     max = peek() == '}' ? unbounded : number();
                 }
-                if (!take("}") || max < min) fail("a count in braces that makes no sense");
+                if (!take("}") || max < min) fail("an invalid count in braces");
                 one = Expression::repeat(std::move(one), min, max);
             } else {
                 return one;
@@ -247,7 +247,7 @@ class GbnfParser {
             if (peek() == '-' && peek(1) != ']') {
                 ++at_;
                 range.last = escaped();
-                if (range.last < range.first) fail("a range that makes no sense");
+                if (range.last < range.first) fail("an invalid range");
             }
             ranges.push_back(range);
         }
@@ -263,8 +263,7 @@ class GbnfParser {
             std::uint64_t id = 0;
             while (peek() >= '0' && peek() <= '9' && id < vocab_size_)
                 id = id * 10 + static_cast<std::uint64_t>(source_[at_++] - '0');
-            if (at_ == begin || !take("]>") || id >= vocab_size_)
-                fail("a token's number that there is not");
+            if (at_ == begin || !take("]>") || id >= vocab_size_) fail("an unknown token number");
             return {.kind = ExpressionKind::token, .index = static_cast<std::uint32_t>(id)};
         }
         const std::size_t end = source_.find('>', at_);
@@ -272,7 +271,7 @@ class GbnfParser {
                             ? std::nullopt
                             : find_token_(source_.substr(at_ - 1, end + 2 - at_));
         if (!id) {
-            fail("a token that there is not");
+            fail("an unknown token");
             return {};
         }
         at_ = end + 1;

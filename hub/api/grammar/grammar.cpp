@@ -285,7 +285,7 @@ Result<std::shared_ptr<const Grammar>> Grammar::build(std::vector<GrammarNode> n
     grammar->least_.assign(count, endless);
     for (std::uint32_t round = 0; grammar->relax(); ++round)
         if (round > 2000)
-            return Error{ErrorCode::unsupported, "too large: its parts are too deep in each other"};
+            return Error{ErrorCode::unsupported, "too large: its parts are nested too deeply"};
     if (grammar->least_[root] == endless)
         return Error{ErrorCode::invalid_argument, "nothing satisfies it"};
 

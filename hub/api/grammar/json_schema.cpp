@@ -133,7 +133,7 @@ class SchemaCompiler {
     }
 
     const OrderedJson& keep(OrderedJson schema) {
-        if (++merges_ > merges_max) fail(name_, "too large once it is put together");
+        if (++merges_ > merges_max) fail(name_, "too large after its parts are merged");
         made_.push_back(std::move(schema));
         return made_.back();
     }
@@ -183,7 +183,7 @@ class SchemaCompiler {
                      std::stoul(token) < at->size())
                 at = &(*at)[std::stoul(token)];
             else
-                fail(path, text("'$ref' to ", target.substr(0, 80), ", which is not there"),
+                fail(path, text("'$ref' to ", target.substr(0, 80), ", which does not exist"),
                      ErrorCode::invalid_argument);
             begin = end + 1;
         }
@@ -224,7 +224,7 @@ class SchemaCompiler {
         if (a == false || b == false) return false;
         if (a == true) return b;
         if (b == true) return a;
-        if (++merges_ > merges_max) fail(path, "too large once it is put together");
+        if (++merges_ > merges_max) fail(path, "too large after its parts are merged");
         OrderedJson out = a;
         merge_members(a, b, out);
         merge_items(a, b, out);
@@ -391,7 +391,7 @@ class SchemaCompiler {
                 static const std::set<std::string> known{"object",  "array",   "string", "number",
                                                          "integer", "boolean", "null"};
                 if (!one.is_string() || !known.contains(one.get<std::string>()))
-                    fail(path, "'type' is none of JSON's", ErrorCode::invalid_argument);
+                    fail(path, "'type' is no type of JSON", ErrorCode::invalid_argument);
                 types.insert(one.get<std::string>());
             }
         }

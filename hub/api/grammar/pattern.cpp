@@ -134,7 +134,7 @@ class PatternParser {
         if (!number(min)) fail("an open {");
         max = min;
         if (take(",") && !number(max)) max = unbounded;
-        if (!take("}") || max < min) fail("a count in braces that makes no sense");
+        if (!take("}") || max < min) fail("an invalid count in braces");
         if (min > count_max || (max != unbounded && max > count_max))
             fail(text("a count above ", count_max));
         return true;
@@ -282,7 +282,7 @@ class PatternParser {
                 const std::vector<CodePoints> last = class_atom();
                 if (first.size() != 1 || last.size() != 1 || first[0].first != first[0].last ||
                     last[0].first != last[0].last || last[0].last < first[0].first) {
-                    fail("a range that makes no sense");
+                    fail("an invalid range");
                     break;
                 }
                 first[0].last = last[0].last;

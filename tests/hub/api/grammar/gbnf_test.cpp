@@ -88,7 +88,7 @@ TEST(GbnfTest, WhatMakesNoSenseIsRefusedWithItsLine) {
         {"root ::= (root? \"\")* \"b\"", "may be empty"},
         {"root ::= \"a\" root", "nothing satisfies it"},
         {"root ::= <[9999]>", "a token's number"},
-        {"root ::= <none>", "a token that there is not"},
+        {"root ::= <none>", "an unknown token"},
         {"root \"a\"", "no ::="},
     };
     for (const auto& [source, wanted] : cases) {

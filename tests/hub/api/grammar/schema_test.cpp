@@ -98,7 +98,7 @@ TEST(SchemaTest, WhatIsNoPartOfItIsRefusedByNameAndPlace) {
         {R"({"anyOf": [true, {"multipleOf": 3}]})", "schema.anyOf[1]: 'multipleOf'"},
         {R"({"unevaluatedProperties": false})", "'unevaluatedProperties'"},
         {R"({"$ref": "https://example.org/s"})", "'$ref' to https://example.org/s"},
-        {R"({"$ref": "#/$defs/none"})", "which is not there"},
+        {R"({"$ref": "#/$defs/none"})", "which does not exist"},
         {R"({"type": "string", "pattern": "(?=a)b"})", "look-around"},
         {R"({"type": "string", "pattern": "(a)\\1"})", "a back reference"},
         {R"({"type": "string", "pattern": "a{2000}{2000}"})", "states"},
