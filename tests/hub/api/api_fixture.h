@@ -1,5 +1,5 @@
-// The API as a connection sees it: a real engine on the demo
-// package, and a responder that keeps what it was given.
+// The fixture of API tests: a real engine on the demo package, and a responder that records the
+// answer, its events and its headers.
 #pragma once
 
 #include <condition_variable>
@@ -73,7 +73,7 @@ class CapturedAnswer : public HttpResponder {
         }
         handler();
     }
-    // After wait().
+    // The following functions require that wait() has returned.
     unsigned status() const { return response_.status; }
     const HttpResponse& response() const { return response_; }
     Json json() const { return Json::parse(response_.body); }
@@ -101,7 +101,7 @@ class CapturedAnswer : public HttpResponder {
     bool streaming_ = false, done_ = false;
 };
 
-// The demo model, opened once per program.
+// The demo model, opened once for each test program.
 struct DemoModel {
     std::shared_ptr<const ModelPackage> package;
     std::shared_ptr<const Tokenizer> tokenizer;
@@ -130,7 +130,7 @@ struct DemoModel {
     }
 };
 
-// Holds every round until release(), so that a test decides when the model may go on.
+// Holds every round until release(), so that a test decides when the model continues.
 class GatedExperts : public ExpertBackend {
   public:
     explicit GatedExperts(ExpertBackend& inner) : inner_(inner) {}
@@ -204,7 +204,7 @@ class ApiTest : public testing::Test {
     static constexpr Handler chat_path = &Api::chat;
     static constexpr Handler text_path = &Api::complete;
 
-    Dialect dialect_ = Dialect::openai;  // of the routes that are asked
+    Dialect dialect_ = Dialect::openai;  // dialect of the requested routes
     DemoModel& model_ = DemoModel::get();
     GatedExperts experts_{*model_.local};
     std::unique_ptr<Engine> engine_;

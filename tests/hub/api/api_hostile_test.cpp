@@ -1,5 +1,5 @@
-// Bodies from clients that mean harm or mistype: each gets
-// a 4xx that names what is wrong, and the hub goes on.
+// Bodies of malicious or mistaken clients: each gets a 4xx that names the wrong field, and the hub
+// continues to serve.
 #include "tests/hub/api/api_fixture.h"
 
 #include <random>
@@ -20,7 +20,7 @@ std::string object_with_keys(std::size_t count) {
     return out + "}";
 }
 
-// A chat's body with one more field.
+// Makes the body of a chat with one more field.
 std::string with(const std::string& field) {
     return R"({"messages":[{"role":"user","content":"Hi"}],)" + field + "}";
 }
@@ -63,7 +63,7 @@ const HostileBody hostile_bodies[] = {
     {repeated("{\"a\":", 1000) + "1" + repeated("}", 1000), 400, ""},
     {repeated("[", 100000), 400, ""},
     {with("\"metadata\":" + object_with_keys(4097)), 400, ""},
-    // took a minute while lists were searched
+    // Took a minute while members were searched in lists.
     {with("\"temperature\":-1,\"metadata\":[" + repeated("{},", 300'000) + "{}]"), 400,
      "temperature"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":\"" + repeated("x", 10 << 20) + "\"}]}", 413,

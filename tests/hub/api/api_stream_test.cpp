@@ -1,4 +1,4 @@
-// Streams: their order, their text, and what happens when either side leaves.
+// Tests of streams: the order of events, their text, and a disconnect of the client or the hub.
 #include "tests/hub/api/api_fixture.h"
 
 #include <thread>
@@ -78,8 +78,8 @@ TEST_F(ApiTest, AStreamsTextEqualsTheWholeAnswers) {
 }
 
 TEST_F(ApiTest, NoChunkSplitsACharacter) {
-    // Force characters of several tokens: bias towards the
-    // tokens of a snowman, whose bytes do not come as one token.
+    // Force characters of several tokens: bias towards the tokens of a snowman, which is more than
+    // one token.
     const auto ids = model_.tokenizer->encode("\xE2\x98\x83", SpecialTokens::parse);
     Json bias = Json::object();
     for (const TokenId id : ids) bias[std::to_string(id)] = 100;
@@ -92,7 +92,7 @@ TEST_F(ApiTest, NoChunkSplitsACharacter) {
     request["stream"] = true;
     std::string joined;
 
-    // a split sequence would have become U+FFFD in its chunk
+    // A split sequence would have become U+FFFD in its chunk.
     for (const Json& chunk : ask(text_path, request)->chunks())
         if (!chunk["choices"].empty()) joined += chunk["choices"][0]["text"].get<std::string>();
     EXPECT_EQ(joined, whole);
@@ -145,7 +145,7 @@ TEST_F(ApiTest, AnEngineThatStopsEndsEveryAnswer) {
     const auto streamed = start(chat_path, chat("Tell me a story", {{"stream", true}}).dump());
     const auto whole = start(chat_path, chat("Tell me a story").dump());
 
-    // on their way into the engine, which is still there
+    // Wait until the engine has both requests, while it exists.
     while (engine_->counters().running + engine_->counters().waiting < 2) std::this_thread::yield();
     std::thread stopper([&] { engine_.reset(); });
     experts_.release();

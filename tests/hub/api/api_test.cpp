@@ -1,5 +1,5 @@
-// Whole answers: shapes, usage, seeds, stops,
-// log-probabilities, and the refusals that carry numbers.
+// Tests of whole answers: shapes, usage, seeds, stops, log-probabilities, and refusals with
+// numbers.
 #include "tests/hub/api/api_fixture.h"
 
 #include <atomic>
@@ -10,13 +10,13 @@
 namespace moex::test {
 namespace {
 
-// Stands in for no answer and chooses no expert: what is asked is what the router says.
+// A speculator that replaces no answer and chooses no expert: the router's choice is requested.
 struct NoGuesses : ExpertSpeculator {
     void choose(const RouteView&, std::span<std::uint16_t>, std::span<float>) override {}
     bool stand_in(const RouteView&, std::span<float>) override { return false; }
 };
 
-// A hub that has one way, and knows of a second what it lacks.
+// Options of a hub that offers one lossy mode, and names what a second mode lacks.
 ApiOptions with_ways(NoGuesses& guesses, std::optional<double> excess = std::nullopt) {
     ApiOptions options;
     options.ways = {"early:1"};
@@ -67,7 +67,7 @@ TEST_F(ApiTest, ExpertsAreLossyWhereThatIsAskedForAndOffered) {
     EXPECT_EQ(experts_of(Json::object()), "early:1");
     EXPECT_EQ(experts_of(by("exact")), "exact");
 
-    // What that costs, where it was measured.
+    // Check the reported loss of perplexity, with and without a measurement.
     const auto cost = [&](const Json& extra) {
         return ask(chat_path, chat("Hi", extra))->json()["moex"]["perplexity_excess"];
     };
@@ -83,10 +83,10 @@ TEST_F(ApiTest, ExpertsAreLossyWhereThatIsAskedForAndOffered) {
     EXPECT_EQ(cost(by("exact")), 0.0);
     EXPECT_EQ(cost(by("early:1")), 0.25);
     EXPECT_EQ(perplexity(), (Json{{"early:1", 25.0}, {"exact", 20.0}}));
-    TearDown();  // the engine goes before its speculator
+    TearDown();  // destroys the engine before its speculator
 }
 
-TEST_F(ApiTest, ARequestMayGoWithoutLateCallsWhereTheHubAllowsItAndNoMoreThanThat) {
+TEST_F(ApiTest, LateCallsAreReplacedUpToTheLimitOfTheHub) {
     const auto asked = [&](const Json& moex) {
         return ask(chat_path, chat("Hi", {{"moex", moex}}));
     };
@@ -112,14 +112,14 @@ TEST_F(ApiTest, ARequestMayGoWithoutLateCallsWhereTheHubAllowsItAndNoMoreThanTha
     refusal({{"late_ms", 50}, {"late_max", 0}}, "moex.late_max");
     refusal({{"late_ms", 50}, {"experts", "speculative"}}, "moex.late_ms");
 
-    // This machine computes the experts: nothing is late.
+    // The hub itself computes the experts, so no call is late.
     for (const Json& right : {Json{{"late_ms", 50}}, Json{{"late_ms", 1}, {"late_max", 8}}}) {
         const auto answer = asked(right);
         ASSERT_EQ(answer->status(), 200u) << answer->response().body;
         EXPECT_EQ(answer->json()["moex"]["replaced"], 0);
         EXPECT_EQ(answer->json()["moex"]["perplexity_excess"], 0.0);
     }
-    TearDown();  // the engine goes before its speculator
+    TearDown();  // destroys the engine before its speculator
 }
 
 TEST_F(ApiTest, AChatAnswerHasTheShapeClientsRead) {
@@ -251,7 +251,7 @@ TEST_F(ApiTest, ChoicesOfOnePromptAreNoneOfThemCached) {
                           ->json();
     EXPECT_EQ(body["usage"]["prompt_tokens"], 100);
     EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
-    // The others compute what lies behind the last whole page.
+    // The other choices compute the tokens after the last whole page.
     EXPECT_EQ(engine_->counters().prompt_tokens, 100u + 3 * 4);
 }
 
@@ -273,8 +273,8 @@ TEST_F(ApiTest, AStopStringEndsTheTextInFrontOfIt) {
         ask(text_path, {{"prompt", "The sea was"}, {"max_tokens", 24}, {"temperature", 0}})
             ->json()["choices"][0]["text"];
 
-    // A string that crosses tokens: the second half of
-    // one word, a blank, the first letter of the next.
+    // Use a string that crosses tokens: the second half of one word, a blank, the first letter of
+    // the next word.
     const std::size_t blank = whole.find(' ', whole.size() / 2);
     ASSERT_NE(blank, std::string::npos) << whole;
 
@@ -302,7 +302,7 @@ TEST_F(ApiTest, LogprobsOfAChatJoinToItsContent) {
         EXPECT_LE(token["logprob"].get<double>(), 0.0);
         EXPECT_FALSE(token["bytes"].empty());
         ASSERT_EQ(token["top_logprobs"].size(), 3u);
-        // greedy: the first is the one taken
+        // The answer is greedy: the likeliest token is the one taken.
         EXPECT_EQ(token["top_logprobs"][0]["logprob"], token["logprob"]);
         EXPECT_GE(token["top_logprobs"][0]["logprob"].get<double>(),
                   token["top_logprobs"][1]["logprob"].get<double>());
@@ -342,7 +342,7 @@ TEST_F(ApiTest, ABiasCanForceAToken) {
     EXPECT_EQ(body["choices"][0]["text"], " ship ship");
 }
 
-// The same answer, however the tokens are named.
+// The answer is the same, whether tokens are named by id or by text.
 TEST_F(ApiTest, ABiasNamesTokensByTextToo) {
     const auto text_with = [&](const Json& bias) {
         const auto answer = ask(text_path, {{"prompt", "The sea was"},
@@ -369,7 +369,7 @@ TEST_F(ApiTest, ABiasNamesTokensByTextToo) {
     for (const Json& never : {Json(-100), Json(false)})
         EXPECT_EQ(text_with(pairs({pair(free, never)})).find(free), std::string::npos) << never;
 
-    // Digits are an id in an object, and text in a list.
+    // A string of digits is an id in an object, and a text in a list.
     const auto digit = model_.tokenizer->encode("7", SpecialTokens::parse);
     ASSERT_EQ(digit.size(), 1u);
     ASSERT_NE(digit[0], 7u);
@@ -377,7 +377,8 @@ TEST_F(ApiTest, ABiasNamesTokensByTextToo) {
     EXPECT_EQ(text_with({{std::to_string(digit[0]), 100}}), "77");
 }
 
-// Each token of a text, wherever it may come; and special tokens by what they are called.
+// A text biases each of its tokens, wherever the token occurs. Special tokens are named by their
+// texts.
 TEST_F(ApiTest, ABiasOfATextIsThatOfEachOfItsTokens) {
     const std::string words = " lighthouse keeper", end = "<|im_end|>";
     const auto ids = model_.tokenizer->encode(words, SpecialTokens::parse);
@@ -406,7 +407,7 @@ TEST_F(ApiTest, EchoPutsThePromptInFront) {
     EXPECT_TRUE(body["choices"][0]["text"].get<std::string>().starts_with("The sea was"));
 }
 
-// As evaluation harnesses ask: the prompt's own log-probabilities, and at most one token more.
+// Evaluation harnesses request the log-probabilities of the prompt, and at most one further token.
 TEST_F(ApiTest, EchoWithLogprobsScoresThePrompt) {
     const auto ids = model_.tokenizer->encode("The sea was calm and the night was café",
                                               SpecialTokens::parse);
@@ -421,7 +422,7 @@ TEST_F(ApiTest, EchoWithLogprobsScoresThePrompt) {
     EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
     EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
 
-    // The engine's own scores of the same prompt.
+    // Compute the engine's own scores of the same prompt.
     KvCache cache(model_.package->config(), {16, 8});
     KvCache::Sequence sequence(cache);
     const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
@@ -444,7 +445,7 @@ TEST_F(ApiTest, EchoWithLogprobsScoresThePrompt) {
     EXPECT_EQ(logprobs["text_offset"].back(),
               std::string("The sea was calm and the night was cafe").size());
 
-    // Without a token of its own: the same scores, and nothing behind them.
+    // Request no further token: the scores are the same, and the text ends with the prompt.
     request["max_tokens"] = 0;
     const Json bare = ask(text_path, request)->json();
     EXPECT_EQ(bare["choices"][0]["text"], "The sea was calm and the night was café");
@@ -455,7 +456,7 @@ TEST_F(ApiTest, EchoWithLogprobsScoresThePrompt) {
                   logprobs["token_logprobs"][i]);
 }
 
-// The same scores in vLLM's form, for a text and for a chat.
+// prompt_logprobs returns the same scores in vLLM's form, for a text and for a chat.
 TEST_F(ApiTest, PromptLogprobsScoreTheSamePromptInBothForms) {
     const auto ids = model_.tokenizer->encode("The sea was calm", SpecialTokens::parse);
     Json request{{"prompt", ids}, {"max_tokens", 0}, {"temperature", 0}};
@@ -484,7 +485,7 @@ TEST_F(ApiTest, PromptLogprobsScoreTheSamePromptInBothForms) {
         EXPECT_TRUE(scores[i].size() == 3 || scores[i].size() == 4) << scores[i];
     }
 
-    // An answer's own list is as long as it was asked for, whichever is longer.
+    // Check that each list has its own length, whichever of both is longer.
     const Json both = ask(chat_path, chat("Hi", {{"max_tokens", 2},
                                                  {"logprobs", true},
                                                  {"top_logprobs", 1},
@@ -572,7 +573,7 @@ TEST_F(ApiTest, AFullQueueAnswers429AndSaysWhenToComeBack) {
         has_retry |= name == "Retry-After";
     EXPECT_TRUE(has_retry);
 
-    // All or nothing: two choices do not fit into one place.
+    // A request is refused whole: two choices do not fit into one free place.
     experts_.release();
     EXPECT_EQ(running->wait().status(), 200u);
     EXPECT_EQ(waiting->wait().status(), 200u);

@@ -1,4 +1,4 @@
-// Who gets a thread next, and who is told to come back.
+// Tests of the text pool: the order in which clients are served, and refusals of full queues.
 #include "hub/api/text_pool.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t long_bytes = 1 << 20, short_bytes = 10;
 
-// Keeps the pool's only thread for long texts until it is let go.
+// Occupies the pool's only thread for long texts until open() is called.
 class Plug {
   public:
     explicit Plug(TextPool& pool) {
@@ -54,7 +54,7 @@ TEST(TextPoolTest, ClientsTakeTurnsHoweverMuchOneOfThemAsks) {
                                     })
                             .ok());
     };
-    ask('g', 20);  // greedy
+    ask('g', 20);  // a greedy client
     ask('a', 2);
     ask('b', 2);
     plug.open();
@@ -69,7 +69,7 @@ TEST(TextPoolTest, AShortTextWaitsForNoLongOne) {
     std::promise<void> ran;
     ASSERT_TRUE(pool.submit("plug", short_bytes, [&] { ran.set_value(); }).ok());
 
-    ran.get_future().wait();  // while the long one still runs
+    ran.get_future().wait();  // the long job still runs
 }
 
 TEST(TextPoolTest, AFullQueueSaysToWhomItIsFull) {
@@ -85,9 +85,9 @@ TEST(TextPoolTest, AFullQueueSaysToWhomItIsFull) {
     };
 
     EXPECT_EQ(ask("a", long_bytes), 200u);
-    EXPECT_EQ(ask("a", 2 * long_bytes), 429u);  // its bytes
+    EXPECT_EQ(ask("a", 2 * long_bytes), 429u);  // refused by its bytes
     EXPECT_EQ(ask("a", long_bytes), 200u);
-    EXPECT_EQ(ask("a", 20'000), 429u);  // its texts
+    EXPECT_EQ(ask("a", 20'000), 429u);  // refused by its number of texts
     EXPECT_EQ(ask("b", long_bytes), 200u);
     EXPECT_EQ(ask("c", long_bytes), 200u);
     EXPECT_EQ(ask("d", long_bytes), 503u);

@@ -1,4 +1,4 @@
-// Bans: they grow, they end, they outlive the hub, and another process lifts them.
+// Tests of bans: they grow, they end, they outlive the hub, and another process lifts them.
 #include "hub/registry/bans.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST_F(BansTest, ABanEndsAndIsRemembered) {
     EXPECT_EQ(bans_->add("key", "", "", now + 7200)->until_s, now + 7200 + 1200);
 }
 
-TEST_F(BansTest, TheyOutliveTheHubAndTheLatestComesFirst) {
+TEST_F(BansTest, BansOutliveTheHubAndTheLatestIsFirst) {
     ASSERT_TRUE(bans_->add("a", "Ada", "first", now).ok());
     ASSERT_TRUE(bans_->add("b", "Bob", "second", now + 1).ok());
     bans_.reset();

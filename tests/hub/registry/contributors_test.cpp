@@ -1,4 +1,5 @@
-// What contributors did: counted by day, ranked, forgotten; and what is given to be signed.
+// Tests of contributors' work: it is counted by day, ranked and forgotten; and tests of challenges
+// and signatures.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ class ContributorsTest : public testing::Test {
     }
     ~ContributorsTest() override { fs::remove_all(root_); }
 
-    // As if it had been done `days_ago`.
+    // Records `pairs` pairs of work for the day `days_ago` days ago.
     void did(unsigned char key, std::int64_t days_ago, std::uint64_t pairs) {
         registry_->add_contribution(key_of(key), "", {});
         registry_->flush();
@@ -44,7 +45,7 @@ class ContributorsTest : public testing::Test {
     ContributorTotals totals(unsigned char key) { return told(key_of(key), now).mine.value(); }
 
     static constexpr std::int64_t day_s = 86'400;
-    // Of this test: what is counted is counted for the real day.
+    // The time of this test. The registry counts work for the real day.
     inline static const std::int64_t now = std::time(nullptr);
     fs::path root_;
     std::unique_ptr<Registry> registry_;
@@ -78,7 +79,7 @@ TEST_F(ContributorsTest, TwoWorkersOfOneKeyAddUpAndOthersStandBesideThem) {
     EXPECT_FALSE(told(std::nullopt, now).mine);
 }
 
-TEST_F(ContributorsTest, ItsCountsOutliveTheHubAndANicknameCanBeTakenBack) {
+TEST_F(ContributorsTest, CountsOutliveTheHubAndANicknameCanBeTakenBack) {
     registry_->add_contribution(key_of(1), "Ada", {10, 0});
     registry_.reset();
     registry_ = *Registry::open(root_);
@@ -109,7 +110,7 @@ TEST_F(ContributorsTest, ThirtyDaysAreShownTheOldestFirst) {
     EXPECT_EQ(found.streak_days, 40u);
 }
 
-TEST_F(ContributorsTest, WhatIsForgottenIsGoneWithItsDaysAndOthersStay) {
+TEST_F(ContributorsTest, ForgottenContributorIsGoneWithItsDaysAndOthersStay) {
     did(1, 3, 7);
     did(2, 3, 7);
     registry_->add_contribution(key_of(1), "Ada", {10, 5});  // not yet written

@@ -1,4 +1,4 @@
-// The registry: keys, permissions, counters, and what survives kill -9.
+// Tests of the registry: keys, permissions, counters, and the state after kill -9.
 #include "hub/registry/registry.h"
 
 #include <gtest/gtest.h>
@@ -163,7 +163,7 @@ TEST_F(RegistryTest, AnExpiredKeyOpensNothing) {
         registry->make_key({.name = "new", .expires_s = now_s + 3600}).value().key));
 }
 
-TEST_F(RegistryTest, WhatAnotherProcessDoesToKeysIsSeenAndTold) {
+TEST_F(RegistryTest, ChangesOfKeysByAnotherProcessAreReported) {
     const auto hub = open(), beside = open();
     std::mutex mutex;
     std::condition_variable wake;
@@ -246,7 +246,7 @@ TEST_F(RegistryTest, MinutesAddUpAndAWeekIsKept) {
                                  .covered = 9,
                                  .units = 10});
     }
-    // A hub that is started again within the minute.
+    // Record a second part of the minute, as a hub that was restarted does.
     const auto registry = open();
     registry->record_minute({.minute_s = now_s,
                              .answer_tokens = 5,
@@ -278,7 +278,7 @@ TEST_F(RegistryTest, AClaimOpensOnceAndItsKeyEndsTheOneBefore) {
 
     const std::string first = registry->make_claimed_key().value().key;
     EXPECT_EQ(registry->key_role(first), Role::admin);
-    EXPECT_FALSE(registry->has_key(Role::admin));  // a host that was given none is still owed one
+    EXPECT_FALSE(registry->has_key(Role::admin));  // the claimed key does not count
     const std::string second = registry->make_claimed_key().value().key;
     EXPECT_FALSE(registry->key_role(first));
     EXPECT_EQ(registry->key_role(second), Role::admin);
@@ -322,8 +322,8 @@ TEST_F(RegistryTest, ANewerSchemaIsRefusedByNumber) {
         << opened.error().message;
 }
 
-// tests/golden/registry/version1.sqlite was written by `serve --require-key` of commit fe02fab,
-// before there were migrations; the one worker was added by hand.
+// `serve --require-key` of commit fe02fab wrote tests/golden/registry/version1.sqlite, before there
+// were migrations; its one worker was added by hand.
 TEST_F(RegistryTest, ADatabaseOfVersion1IsUpgradedAndKeepsWhatItHeld) {
     fs::create_directories(state_);
     fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "tests/golden/registry/version1.sqlite",
@@ -407,8 +407,8 @@ TEST_F(RegistryTest, AFileThatIsNoDatabaseIsRefused) {
         << opened.error().message;
 }
 
-// A key that was shown is stored: the child is killed the moment after create_key() returned, while
-// counters are being written.
+// A key that was shown is stored: the child process is killed right after create_key() returned,
+// while counters are being written.
 TEST_F(RegistryTest, ShownKeysSurviveKill9) {
     std::vector<std::string> shown;
     for (int round = 0; round < 10; ++round) {

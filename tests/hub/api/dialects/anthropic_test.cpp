@@ -1,4 +1,4 @@
-// Anthropic's Messages: the chat core's words as content blocks and their events.
+// Tests of Anthropic's Messages: the words of a chat completion as content blocks and events.
 #include "hub/api/dialects/anthropic.h"
 #include "tests/hub/api/dialects/dialect_fixture.h"
 
@@ -33,7 +33,7 @@ class AnthropicTest : public DialectTest {
     const Json same_{{"messages", words_}, {"temperature", 0}, {"max_tokens", 12}};
 };
 
-// The message that a client puts together from the events.
+// Joins the events of a stream to a message, as a client does.
 Json joined(const CapturedAnswer& answer) {
     Json message;
     std::vector<std::string> inputs;
@@ -182,7 +182,7 @@ TEST_F(AnthropicTest, AnAnswerHasTheSchemaThatIsAskedFor) {
     expect_sum(Json::parse(said["content"][0]["text"].get<std::string>()));
 }
 
-TEST_F(AnthropicTest, WhatMakesNoSenseIsRefusedByName) {
+TEST_F(AnthropicTest, InvalidFieldsAreRefusedByName) {
     const auto image = Json{{"type", "image"}, {"source", {{"type", "base64"}}}};
     const std::pair<Json, const char*> cases[] = {
         {{{"max_tokens", nullptr}}, "max_tokens: Field required"},

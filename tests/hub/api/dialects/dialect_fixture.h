@@ -1,4 +1,5 @@
-// Requests in the words of other clients, and the same ones in OpenAI's to compare with.
+// The fixture of dialect tests: it sends requests of other clients, and the same requests in
+// OpenAI's dialect to compare with.
 #pragma once
 
 #include "tests/hub/api/api_fixture.h"
@@ -9,7 +10,7 @@ class DialectTest : public ApiTest {
   protected:
     explicit DialectTest(Dialect dialect) { dialect_ = dialect; }
 
-    // What the chat core says to the same request.
+    // Returns the answer of /v1/chat/completions to the same request.
     Json in_openai(const Json& body) {
         const auto answer = ask(&Api::chat, body);
         EXPECT_EQ(answer->status(), 200u) << answer->response().body;

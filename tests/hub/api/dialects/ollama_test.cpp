@@ -1,4 +1,4 @@
-// Ollama's routes: the chat core's words in lines of JSON.
+// Tests of Ollama's routes: the words of a chat completion in lines of JSON.
 #include "hub/api/dialects/ollama.h"
 #include "tests/hub/api/dialects/dialect_fixture.h"
 
@@ -93,7 +93,8 @@ TEST_F(OllamaTest, AFormatHolds) {
         std::string::npos);
 }
 
-// The template decides what is called; here the name of a tool opens the answer's only form.
+// Tools are accepted. Earlier calls, whose arguments are objects, and their results enter the
+// prompt.
 TEST_F(OllamaTest, CallsAreObjectsAndComeWhole) {
     Json body = chat({{"stream", false}, {"options", {{"num_predict", 200}, {"seed", 4}}}});
     body["tools"] = Json::array({{{"type", "function"}, {"function", add_function()}}});
@@ -156,7 +157,7 @@ TEST_F(OllamaTest, TheModelIsShown) {
               "2023-11-14T22:13:20.000000007Z");
 }
 
-TEST_F(OllamaTest, WhatItCannotDoIsRefusedByName) {
+TEST_F(OllamaTest, UnsupportedFieldsAreRefusedByName) {
     EXPECT_EQ(refused(&Api::ollama_chat, {{"messages", words_}}), "model is required");
     const std::pair<Json, const char*> cases[] = {
         {{{"messages", 3}}, "messages"},

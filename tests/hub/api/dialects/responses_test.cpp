@@ -1,4 +1,4 @@
-// OpenAI's /v1/responses: the chat core's words as output items and their events.
+// Tests of OpenAI's /v1/responses: the words of a chat completion as output items and events.
 #include "hub/api/dialects/responses.h"
 #include "tests/hub/api/dialects/dialect_fixture.h"
 
@@ -130,7 +130,7 @@ TEST_F(ResponsesTest, AnAnswerHasTheSchemaThatIsAskedFor) {
     expect_sum(Json::parse(said["output"][0]["content"][0]["text"].get<std::string>()));
 }
 
-TEST_F(ResponsesTest, WhatWouldNeedAStoreIsRefusedByName) {
+TEST_F(ResponsesTest, FieldsThatNeedAStoreAreRefusedByName) {
     const Json image{{"role", "user"}, {"content", {{{"type", "input_image"}}}}};
     const std::pair<Json, const char*> cases[] = {
         {{{"previous_response_id", "resp_1"}}, "previous_response_id"},

@@ -1,4 +1,4 @@
-// Grammars in GBNF: what they admit, what is refused, and their masks against the slow twin.
+// Tests of grammars in GBNF: admitted texts, refused grammars, and masks against their slow twin.
 #include "tests/hub/api/grammar/grammar_fixture.h"
 
 #include "hub/api/grammar/gbnf.h"
@@ -53,7 +53,7 @@ TEST(GbnfTest, GrammarsAdmitWhatTheySay) {
     }
 }
 
-// Each would be written twice, and 40 of them 2^40 times.
+// If each + copied its part twice, 40 nested ones would make 2^40 copies.
 TEST(GbnfTest, PlusesInsideEachOtherDoNotMultiply) {
     const Vocabulary vocabulary = small_vocabulary();
     std::string groups = "\"a\"";
@@ -74,7 +74,7 @@ TEST(GbnfTest, PlusesInsideEachOtherDoNotMultiply) {
     }
 }
 
-TEST(GbnfTest, WhatMakesNoSenseIsRefusedWithItsLine) {
+TEST(GbnfTest, InvalidGrammarIsRefusedWithItsLine) {
     const Vocabulary vocabulary = small_vocabulary();
     const std::pair<const char*, const char*> cases[] = {
         {"", "no rule root"},

@@ -1,4 +1,4 @@
-// Answers drawn at random under a grammar's masks, and vocabularies to draw them from.
+// Draws random answers under the masks of a grammar, and makes vocabularies to draw from.
 #pragma once
 
 #include <fstream>
@@ -18,7 +18,7 @@ namespace moex::test {
 
 inline OrderedJson json(std::string_view text) { return OrderedJson::parse(text); }
 
-// All bytes, and tokens that lie across the borders of JSON's structure.
+// A vocabulary of all bytes, and of tokens that cross the borders of JSON's structure.
 inline Vocabulary small_vocabulary() {
     std::vector<std::string> tokens;
     for (unsigned byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
@@ -57,11 +57,12 @@ inline const Vocabulary& demo_vocabulary() {
 
 struct Drawn {
     std::string text;
-    bool ended = false;  // by an end token, and not by the budget
+    bool ended = false;  // ended by an end token, not by the budget
     std::uint32_t tokens = 0;
 };
 
-// Draws among the allowed tokens, each as likely. With `compare` every mask is held to its twin.
+// Draws among the allowed tokens, all equally likely. With `compare`, each mask is compared with
+// its slow twin.
 inline Drawn draw_answer(const std::shared_ptr<const Grammar>& grammar,
                          const Vocabulary& vocabulary, MaskCache& cache, std::uint32_t tokens_max,
                          std::mt19937_64& random, bool compare) {
@@ -105,7 +106,7 @@ inline Drawn draw_answer(const std::shared_ptr<const Grammar>& grammar,
     return drawn;
 }
 
-// Whether the schema admits the answer's text; references are within the schema.
+// Returns true if the schema admits the answer's text. References have to stay within the schema.
 inline bool is_valid(const OrderedJson& schema, const std::string& answer) {
     const OrderedJson value = OrderedJson::parse(answer, nullptr, false);
     if (value.is_discarded()) return false;

@@ -1,11 +1,11 @@
-// Schemas that try to break a compiler of schemas, in families: what holds for one member holds for
-// all. Each compiles, and an answer drawn at random is valid, or is refused for the reason given.
+// Tests with schemas that try to break a compiler of schemas, in families whose members behave
+// alike. A schema compiles and its random answers are valid, or it is refused for the given reason.
 #include "tests/hub/api/grammar/grammar_fixture.h"
 
 namespace moex::test {
 namespace {
 
-// '@' in `words` stands for each of the values in turn.
+// A family of schemas: each value replaces '@' in `words`.
 struct Family {
     const char* words;
     std::vector<std::string> values;
@@ -25,7 +25,7 @@ std::string repeated(const std::string& words, int times) {
     return out;
 }
 
-// `count` numbered copies of `words`, whose '#' is the number, with commas between.
+// Joins `count` copies of `words` with commas; the number of a copy replaces its '#'.
 std::string listed(const std::string& words, int count) {
     std::string out;
     for (int i = 0; i < count; ++i) {
@@ -263,7 +263,7 @@ std::vector<Family> refused_families() {
     };
 }
 
-// As short as it can be and a little longer.
+// Draws a shortest answer and a longer one, and checks that both are valid.
 void expect_sound(const OrderedJson& schema, const std::shared_ptr<const Grammar>& grammar) {
     static const Vocabulary vocabulary = small_vocabulary();
     MaskCache cache;

@@ -1,5 +1,5 @@
-// Strings and numbers byte by byte: what may follow can always end well, and within the bytes that
-// were promised.
+// Tests of strings and numbers, byte by byte: every accepted text can end well, within the least
+// bytes that its state reports.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -51,7 +51,7 @@ TEST(JsonTextTest, APatternReadsTheDecodedText) {
     EXPECT_FALSE(run_text(*pattern("^\\u{1F600}$"), "\\ud83e"));
 }
 
-// From every state that a few steps reach there is a byte that comes one closer to an end.
+// Every state that a few steps reach has a byte that leads one byte closer to an end.
 TEST(JsonTextTest, TheLeastDistanceOfAStringIsKept) {
     for (const SharedAutomaton& texts : {any_text(), pattern("^[a-c\u00e9]{2,3}$"),
                                          pattern("^\\u{1F600}+x$"), pattern("^\"\\n$")}) {
@@ -134,7 +134,8 @@ TEST(JsonTextTest, BoundsHoldForEveryNumberThatIsWritten) {
         const auto rule = number_rule(b.whole, b.minimum, b.exclusive_minimum, b.maximum,
                                       b.exclusive_maximum);
         ASSERT_TRUE(rule);
-        // All beginnings of a few bytes: alive if and only if the promised bytes lead to an end.
+        // Try all beginnings of a few bytes: each that is accepted has an end at its reported
+        // distance.
         std::vector<std::pair<std::string, NumberState>> open{{"", {}}};
         int ends = 0;
         for (std::size_t i = 0; i < open.size() && i < 4000; ++i) {

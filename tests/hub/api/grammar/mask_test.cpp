@@ -1,4 +1,4 @@
-// Masks against their slow twin, at borders of structure, lengths, names and budgets.
+// Compares masks with their slow twin at borders of structure, lengths, names and budgets.
 #include "tests/hub/api/grammar/grammar_fixture.h"
 
 namespace moex::test {
@@ -37,7 +37,7 @@ TEST(MaskTest, EveryMaskIsWhatTryingEachTokenGives) {
     }
 }
 
-TEST(MaskTest, SpecialTokensAndPaddingNeverComeAndTheEndOnlyWhereTheAnswerMayEnd) {
+TEST(MaskTest, SpecialTokensAreForbiddenAndEndsOnlyWhereTheAnswerMayEnd) {
     const Vocabulary vocabulary = small_vocabulary();
     MaskCache cache;
     const auto grammar = grammar_of_schema(json(R"({"type": "integer"})"), "schema").value();
@@ -79,7 +79,7 @@ TEST(MaskTest, TheCacheIsBoundedInBytesAndKnowsNoCounters) {
     EXPECT_EQ(cache.num_walks(), 1u) << "one inside of a string, however long it is";
 }
 
-// Instances in the stated form, as the tokenizer cuts them.
+// Admits instances in the stated form, cut into tokens by the tokenizer.
 TEST(MaskTest, TokensOverTheBordersOfStructureAreAdmitted) {
     const Vocabulary vocabulary = small_vocabulary();
     MaskCache cache;

@@ -1,5 +1,5 @@
-// Schemas and instances of them from a seed. Every keyword of the subset comes up; each schema has
-// instances, because it is made around what an instance may be.
+// Generates schemas, and instances of them, from a seed. Every keyword of the subset is used. Each
+// schema has instances, because it is built around a possible instance.
 #pragma once
 
 #include <random>
@@ -30,7 +30,7 @@ class SchemaGenerator {
         return schema;
     }
 
-    // `schema` is of document(), or a part of it.
+    // Makes an instance of `schema`, which is document() or a part of the document.
     OrderedJson instance(const OrderedJson& schema, int depth = 0) {
         if (schema.is_boolean()) return any_value(depth);
         if (schema.contains("$ref"))

@@ -1,14 +1,15 @@
-// Answers for another validator to judge: tests/hub/api/grammar/ajv_schemas.test.mjs reads them.
+// Prints answers for another validator: tests/hub/api/grammar/ajv_schemas.test.mjs reads them.
 //   schema_instances [--schemas N] [--first SEED] [--step N] [--vocab N] [--model DIR]
-// A line of JSON for each schema of the seeded generator, of each --step'th seed from --first on
-// below --schemas:
-//   {"seed", "schema", "least": of its shortest answer, "answers": [...], "instances": [...]}
+// It prints a line of JSON for each schema of the seeded generator, for every --step'th seed from
+// --first on, below --schemas:
+//   {"seed", "schema", "least": bytes of its shortest answer, "answers": [...], "instances": [...]}
 // Answers: the engine's sampler draws from random logits at temperature 1 under the schema's mask,
-// with max_tokens of the minimum, twice that, and 400; parsed here too, because JSON.parse passes
-// over a name that comes twice. Instances: 20 valid ones in the stated form, each admitted by the
-// mask token by token, in the demo's tokens or, with --vocab, in as many joined ones. --model is
-// where the demo's tokenizer lies, for a machine without these sources.
-// Exits with 1 and a sentence where an answer does not parse or an instance is not admitted.
+// with max_tokens of the minimum, twice that, and 400. They are parsed here, too, because
+// JSON.parse accepts a name that occurs twice. Instances: 20 valid ones in the stated form, each
+// admitted by the mask token by token, in the demo's tokens or, with --vocab, in that many joined
+// tokens. --model is the folder of the demo's tokenizer, for a machine without these sources.
+// The program exits with 1 and a sentence if an answer does not parse or an instance is not
+// admitted.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -39,7 +40,8 @@ std::string read_file(const std::string& name) {
     return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// The demo's tokens, then pairs of them up to `size`; the last one ends an answer.
+// Makes a vocabulary of the demo's tokens and of pairs of them, up to `size`; the last token ends
+// an answer.
 std::vector<std::string> joined_tokens(const Tokenizer& tokenizer, std::size_t size) {
     std::vector<std::string> tokens;
     std::set<std::string> known;
@@ -57,7 +59,8 @@ std::vector<std::string> joined_tokens(const Tokenizer& tokenizer, std::size_t s
     return tokens;
 }
 
-// How a text becomes tokens: the demo's own way, or the longest that fits, one after the other.
+// Cuts a text into tokens: with the demo's tokenizer, or by always taking the longest token that
+// fits.
 class Words {
   public:
     Words(const std::string& model, std::size_t vocab_size)
@@ -88,7 +91,7 @@ class Words {
     }
 
   private:
-    // As the models of this family end an answer.
+    // Use the token that ends an answer of this family of models.
     std::vector<TokenId> ends() const {
         std::vector<TokenId> found;
         for (const char* name : {"<|im_end|>", "<|endoftext|>"})
@@ -103,7 +106,7 @@ class Words {
     std::size_t longest_ = 0;
 };
 
-// Logits that are as random at each token, without a new number for each of them.
+// Random logits for each token of an answer, without drawing a new number for each logit.
 class RandomLogits {
   public:
     RandomLogits(std::size_t vocab_size, std::uint64_t seed)

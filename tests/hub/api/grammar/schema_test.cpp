@@ -1,4 +1,4 @@
-// What a schema becomes: what it admits, what it refuses and in which words.
+// Tests of schemas: admitted texts, and refused schemas with their errors.
 #include "tests/hub/api/grammar/grammar_fixture.h"
 
 namespace moex::test {
@@ -86,7 +86,7 @@ TEST(SchemaTest, EachKeywordAdmitsWhatItMeans) {
     }
 }
 
-TEST(SchemaTest, WhatIsNoPartOfItIsRefusedByNameAndPlace) {
+TEST(SchemaTest, UnsupportedSchemaIsRefusedByNameAndPath) {
     const std::pair<const char*, const char*> cases[] = {
         {R"({"not": {}})", "schema: 'not'"},
         {R"({"properties": {"a": {"oneOf": []}}})", "schema.properties.a: 'oneOf'"},

@@ -1,4 +1,4 @@
-// Stop strings across pieces, and the joints between tokens and text.
+// Tests of stop strings that cross pieces, and of the borders between tokens and text.
 #include "hub/api/jobs/answer_text.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace moex::test {
 namespace {
 
-// Everything that `filter` shows of `pieces`.
+// Returns all text that `filter` shows of `pieces`.
 std::string shown(StopFilter filter, const std::vector<std::string>& pieces) {
     std::string out;
     for (const std::string& piece : pieces) out += filter.push(piece);
@@ -25,7 +25,7 @@ TEST(StopFilterTest, AStopAcrossPiecesIsFound) {
     EXPECT_EQ(shown(StopFilter({"x"}), {"x"}), "");
 }
 
-TEST(StopFilterTest, WhatCannotBecomeAStopIsShownAtOnce) {
+TEST(StopFilterTest, TextThatCannotBecomeAStopIsShownAtOnce) {
     StopFilter filter({"END"});
     EXPECT_EQ(filter.push("hello "), "hello ");
     EXPECT_EQ(filter.push("E"), "");
@@ -48,7 +48,7 @@ TEST(StopFilterTest, CutsDoNotDependOnThePieces) {
         StopFilter filter(stops);
         std::string out;
         for (std::size_t at = 0; at < whole.size() && !filter.stopped();) {
-            // One letter at a time: then the stop that ends first decides, as with tokens.
+            // Push one letter at a time: the stop that ends first decides, as with tokens.
             out += filter.push(whole.substr(at, 1));
             ++at;
         }

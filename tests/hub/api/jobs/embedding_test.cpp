@@ -1,4 +1,4 @@
-// /v1/embeddings and Ollama's /api/embed over a real engine.
+// Tests of /v1/embeddings and Ollama's /api/embed over a real engine.
 #include <bit>
 #include <cmath>
 
@@ -24,7 +24,7 @@ class EmbeddingTest : public ApiTest {
         }
         return rows;
     }
-    // Little-endian f32 behind base64.
+    // Decodes base64 of little-endian f32.
     static Row decoded(const std::string& words) {
         constexpr std::string_view digits =
             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -73,7 +73,7 @@ TEST_F(EmbeddingTest, ManyAtOnceAreTheSameBitsAsEachAlone) {
     EXPECT_NE(together[0], together[1]);
 }
 
-// A queue of one place, taken by nobody else: what does not fit waits for its neighbours.
+// The engine's queue has one place: inputs that do not fit wait until other inputs end.
 TEST_F(EmbeddingTest, MoreInputsThanTheQueueHoldsWaitTheirTurn) {
     const std::vector<std::string> inputs(9, sea_);
     const std::vector<Row> wanted = rows_of({{"input", inputs}});
@@ -104,7 +104,7 @@ TEST_F(EmbeddingTest, UsageIsTheInputsTokens) {
     EXPECT_EQ(usage, (Json{{"prompt_tokens", tokens}, {"total_tokens", tokens}}));
 }
 
-TEST_F(EmbeddingTest, WhatItIsNotIsRefusedByName) {
+TEST_F(EmbeddingTest, UnsupportedFieldsAreRefusedByName) {
     expect_refused(Json::object(), 400, "input", "Missing");
     expect_refused({{"input", ""}}, 400, "input", "empty");
     expect_refused({{"input", Json::array()}}, 400, "input", "wanted");
@@ -151,7 +151,7 @@ TEST_F(EmbeddingTest, OllamasClientsReadTheSameRows) {
     EXPECT_EQ(embed(sea_)->json()["embeddings"].get<std::vector<Row>>(),
               std::vector<Row>{wanted[0]});
 
-    // Longer than the context: cut, unless that is not wanted.
+    // An input beyond the context is cut, or refused with truncate: false.
     std::string words;
     while (words.size() < 8u * model_.package->config().context_tokens) words += fox_ + ' ';
     const Json cut = embed(words)->json();

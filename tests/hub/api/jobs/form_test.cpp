@@ -1,4 +1,4 @@
-// Answers that have to have a form: JSON, a schema; over the whole API and a real engine.
+// Tests of answers with a form (JSON, a schema), over the whole API and a real engine.
 #include "tests/hub/api/api_fixture.h"
 
 namespace moex::test {
@@ -122,7 +122,7 @@ TEST_F(FormTest, ABegunAnswerIsFinished) {
     EXPECT_EQ(ask(chat_path, body)->status(), 400u);
 }
 
-TEST_F(FormTest, WhatIsNotSupportedIsRefusedByNameAndPlace) {
+TEST_F(FormTest, UnsupportedFormIsRefusedByNameAndPath) {
     const std::pair<Json, const char*> cases[] = {
         {with_schema({{"not", Json::object()}}), "'not'"},
         {with_schema({{"type", "object"}, {"properties", {{"a", {{"format", "uri"}}}}}}),
@@ -140,7 +140,7 @@ TEST_F(FormTest, WhatIsNotSupportedIsRefusedByNameAndPlace) {
     }
 }
 
-// The model thinks first, as it likes; its last thoughts end in time for the answer.
+// The model thinks freely first. Its thoughts end in time for the answer.
 TEST_F(FormTest, ThoughtsAreFreeAndEndWhileTheAnswerStillFits) {
     const auto thinking = ChatTemplate::parse(
         "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content "
@@ -160,7 +160,7 @@ TEST_F(FormTest, ThoughtsAreFreeAndEndWhileTheAnswerStillFits) {
     EXPECT_EQ(ask(chat_path, body)->status(), 400u);
 }
 
-// With as little room as two sequences need, one of them steps back in mid-answer.
+// The KV cache is too small for two whole sequences, so one is preempted in mid-answer.
 TEST_F(FormTest, ThePlaceInAGrammarOutlivesPreemption) {
     EngineOptions options;
     const KvCache probe(model_.package->config(), {options.page_tokens, 0});

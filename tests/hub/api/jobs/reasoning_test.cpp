@@ -1,5 +1,4 @@
-// What the model thought, apart from what it says: the
-// same parts wherever the stream was cut.
+// Tests of the reasoning splitter: thoughts and content are the same wherever the stream is cut.
 #include "hub/api/jobs/reasoning.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What a resumable stream is to its job: it goes on when the line breaks, and ends when nobody
-// came back. hub/net's resumable_test has it over sockets.
+// Tests of a resumable stream and its job: the job continues after the connection breaks, and ends
+// if the client does not reconnect. The resumable_test of hub/net tests the same over sockets.
 #include <atomic>
 
 #include "tests/hub/api/api_fixture.h"
@@ -36,7 +36,7 @@ TEST_F(ResumableJobTest, TheIdIsKnownBeforeTheFirstToken) {
     EXPECT_EQ(answer->events().back(), "[DONE]");
 }
 
-TEST_F(ResumableJobTest, ItGoesOnForAMinuteAndNoLonger) {
+TEST_F(ResumableJobTest, StreamContinuesForAMinuteAndNoLonger) {
     experts_.hold();
     const auto heard = begin(), left = begin();
     while (engine_->counters().running == 0) std::this_thread::yield();
@@ -55,12 +55,12 @@ TEST_F(ResumableJobTest, ItGoesOnForAMinuteAndNoLonger) {
     again->wait();
     EXPECT_EQ(again->events().back(), "[DONE]");
     while (!engine_->idle()) std::this_thread::yield();
-    // Those of the one that somebody heard; of the other what the step gave that it left with.
+    // The resumed stream has 12 tokens; the abandoned one has at most the token of its last step.
     const std::uint64_t generated = engine_->counters().generated_tokens;
     EXPECT_TRUE(generated == 12 || generated == 13) << generated;
 }
 
-// Before the head is out as an answer of its own, behind it as the last event.
+// A failure is a plain answer before the head is sent, and the last event after it.
 TEST_F(ResumableJobTest, AFailureIsToldOnce) {
     experts_.fail();
     const auto failed = begin();

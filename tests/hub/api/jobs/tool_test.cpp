@@ -1,4 +1,4 @@
-// Tool calls: the syntax that a template has, what is told apart, and whole answers over the API.
+// Tests of tool calls: the syntax of a template, the splitters, and whole answers over the API.
 #include "tests/hub/api/api_fixture.h"
 
 #include <fstream>
@@ -207,7 +207,7 @@ TEST_F(ToolTest, AResultGoesBackThroughTheTemplate) {
     EXPECT_GT(tokens(), before + 20);
 }
 
-TEST_F(ToolTest, WhatMakesNoSenseIsRefusedByName) {
+TEST_F(ToolTest, InvalidToolsAreRefusedByName) {
     const std::pair<Json, const char*> cases[] = {
         {{{"tools", 3}}, "tools"},
         {{{"tools", Json::array({{{"type", "retrieval"}}})}}, "tools[0]"},
@@ -308,8 +308,8 @@ TEST(ToolChannelsTest, APromptSaysWhereItsAnswerBegins) {
               ChannelBegin::words);
 }
 
-// The demo model under a template with channels. Its marks are characters to its own tokenizer, and
-// tokens to one that takes seven of the vocabulary for them.
+// The demo model with a template of channels. The marks are plain characters for its own tokenizer,
+// and tokens for a tokenizer that uses seven tokens of the vocabulary for them.
 class ToolChannelTest : public ToolTest, public testing::WithParamInterface<bool> {
   protected:
     void SetUp() override {
@@ -381,7 +381,7 @@ TEST_P(ToolChannelTest, ASchemaHoldsInTheFinalChannelAndNoMarkIsShown) {
         EXPECT_EQ(Json::parse(content).size(), 1u) << content;
         EXPECT_EQ(one["message"].value("reasoning_content", "").find("<|end|>"), std::string::npos);
     }
-    // Without a form nothing holds the model to a header: what it says is its words.
+    // Without a form the model need not write a header: its whole text is content.
     const Json free = choice(chat("How is the sea?"));
     EXPECT_FALSE(free["message"]["content"].get<std::string>().empty());
 }
