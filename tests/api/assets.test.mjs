@@ -1,4 +1,5 @@
-// What a browser loads for the pages, over HTTP from the real hub: compressed, the same once unpacked, and little.
+// Tests of the files that a browser loads for the pages, over HTTP from a real hub: they are compressed, equal to the
+// originals once unpacked, and small.
 import assert from 'node:assert/strict';
 import { get } from 'node:http';
 import { after, before, test } from 'node:test';
@@ -9,7 +10,7 @@ let hub;
 before(async () => { hub = await startHub(['--backend', 'local', '--threads', '1']); });
 after(async () => { assert.equal(await hub.stop(), 0, hub.stderr()); });
 
-// As it comes over the wire: no client that unpacks.
+// Loads a path as it is sent over the connection, without unpacking it.
 const load = (path, coding) => new Promise((resolve, reject) => {
   const headers = coding ? { 'accept-encoding': coding } : {};
   get(`${hub.url}${path}`, { headers }, (answer) => {
@@ -19,7 +20,7 @@ const load = (path, coding) => new Promise((resolve, reject) => {
   }).on('error', reject);
 });
 
-// Paths that a page or module names to be loaded at once: scripts, styles, pictures and static imports.
+// Returns the paths that a page or module loads at once: scripts, styles, pictures and static imports.
 function namedIn(path, text) {
   const pattern = path.endsWith('.js') || path.endsWith('.mjs')
     ? /^(?:import|export)\s(?:[^;]*?\sfrom\s+)?"([./][^"]+)"/gm
@@ -27,7 +28,7 @@ function namedIn(path, text) {
   return [...text.matchAll(pattern)].map(([, name]) => new URL(name, `http://hub${path}`).pathname);
 }
 
-// Everything behind a page, each with its bytes on the wire.
+// Loads a page with all files that it needs, and returns the bytes of each on the wire.
 async function firstLoad(page, t) {
   const sizes = new Map(), next = [page];
   while (next.length) {

@@ -1,4 +1,4 @@
-// moex-hub's commands as a person or script runs them: exit codes, stdout, signals.
+// Tests of moex-hub's commands as a person or a script runs them: exit codes, stdout, signals.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -38,7 +38,7 @@ test('generate that is interrupted flushes what it has and exits with 130', asyn
   assert.ok(text.length > 0);
 });
 
-test('what --print-config prints, --config takes', () => inFolder(async (folder) => {
+test('--config takes the output of --print-config', () => inFolder(async (folder) => {
   for (const command of ['serve', 'generate', 'eval', 'predict', 'inspect', 'pack', 'synth', 'cert', 'verify']) {
     const first = await runHub([command, '--print-config']);
     assert.equal(first.code, 0, first.stderr);
@@ -51,7 +51,7 @@ test('what --print-config prints, --config takes', () => inFolder(async (folder)
   }
 }));
 
-// Whatever --backend says, and without a worker: the hub computes all of a dense model.
+// The hub computes all of a dense model, without a worker and whatever --backend says.
 test('dense checkpoints are packed, and write what their goldens say', () => inFolder(async (folder) => {
   for (const name of ['qwen2', 'qwen3', 'llama']) {
     const golden = new URL(`../golden/dense/${name}/`, import.meta.url).pathname;
@@ -166,7 +166,7 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
 
   const plain = await runHub(args);
   assert.equal(plain.code, 0, plain.stderr);
-  for (const name of ['next-gate', 'quasi-hidden', 'estimator'])  // of what the demo has learned
+  for (const name of ['next-gate', 'quasi-hidden', 'estimator'])  // predictors that the demo package has
     assert.match(plain.stdout, new RegExp(`\\d  ${name} `));
   assert.match(plain.stdout, /\nno linear: it is fitted to --calibrate TEXT\n/);
 
@@ -204,7 +204,7 @@ test('a shadow in fewer bits follows the model, and predict says how well', () =
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, shadow = `${folder}/int3`;
   const packed = await runHub(['pack', '--shadow', 'int3', modelFolder, shadow]);
   assert.equal(packed.code, 0, packed.stderr);
-  assert.deepEqual(readdirSync(shadow).length, 9);  // eight layers, and what they are
+  assert.deepEqual(readdirSync(shadow).length, 9);  // eight layers and their description
 
   const args = ['predict', '--text', text, '--window', '24', '--windows', '2', '--out', `${folder}/out`];
   const said = await runHub([...args, '--shadow', `${shadow},served:2,${shadow}:3`]);
@@ -219,7 +219,7 @@ test('a shadow in fewer bits follows the model, and predict says how well', () =
 
   const times = readFileSync(`${folder}/out/shadow_times.csv`, 'utf8').trim().split('\n').slice(1);
   assert.equal(times[0], 'shadow,bytes,share_of_served,on,token_period,kv_period,served_ms,shadow_ms,align_ms');
-  assert.equal(times.length, 1 + 3 * 32);  // answers in every alignment
+  assert.equal(times.length, 1 + 3 * 32);  // one row for each alignment of the answers
 
   const wrong = await runHub([...args, '--shadow', modelFolder]);
   assert.equal(wrong.code, 1);
@@ -366,7 +366,7 @@ test('--user without root is refused in a sentence', () => inFolder(async (folde
   assert.match(run.stderr, /^moex-hub: --user daemon: only root can become somebody else; .*\n$/);
 }));
 
-// Asks for /worker. The status of a refused upgrade, or what `talk(socket, resolve)` makes of the connection.
+// Requests an upgrade of /worker. Resolves with the status of a refusal, or with the result of `talk(socket, resolve)`.
 const upgrade = (hub, headers, talk) => new Promise((resolve, reject) => {
   const asked = request(`${hub.url}/worker`, {
     agent: false,
@@ -380,13 +380,13 @@ const upgrade = (hub, headers, talk) => new Promise((resolve, reject) => {
   asked.on('error', reject).end();
 });
 
-// A binary WebSocket message of a client, masked with zeros.
+// Makes a binary WebSocket message of a client, masked with zeros.
 function message(bytes) {
   const length = bytes.length < 126 ? [bytes.length] : [126, bytes.length >> 8, bytes.length & 255];
   return Buffer.concat([Buffer.from([0x82, 0x80 | length[0], ...length.slice(1), 0, 0, 0, 0]), bytes]);
 }
 
-// Says HELLO with `token` as one of the hub's own pages. The hub's answer: "welcome", or "closed" for all else.
+// Sends HELLO with `token`, as the hub's own pages do. Resolves with "welcome", or with "closed" for any other answer.
 const hello = (hub, token, headers = {}) => upgrade(hub, { Origin: hub.url, ...headers }, (socket, resolve) => {
   const json = Buffer.from(JSON.stringify({
     versions: [1, 1], token, device: { budget_bytes: 1e9 }, caps: ['group'],
@@ -409,7 +409,7 @@ const hello = (hub, token, headers = {}) => upgrade(hub, { Origin: hub.url, ...h
   });
 });
 
-test('what opens /worker as Bearer opens it in HELLO, and nothing else does', async () => {
+test('a key opens /worker in HELLO if it does as Bearer, and only then', async () => {
   const keys = { MOEX_API_KEY: 'moex-api-one-two-three-four', MOEX_ADMIN_KEY: 'moex-admin-five-six-seven' };
   const hub = await startHub(['--require-key'], keys);
   try {
@@ -425,12 +425,12 @@ test('what opens /worker as Bearer opens it in HELLO, and nothing else does', as
   } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
 });
 
-// An answer that ends at `max_tokens` and not before: its end tokens are ruled out.
+// Requests an answer that ends only at `max_tokens`: a bias forbids the end tokens.
 const longAnswer = (hub, max_tokens, stream) => postJson(`${hub.api}/completions`, {
   prompt: 'The sea was', max_tokens, temperature: 0, stream, logit_bias: { 8189: -100, 8191: -100 },
 });
 
-// The rest of a stream as text.
+// Reads the rest of a stream as text.
 async function drain(reader, text) {
   for (;;) {
     const { done, value } = await reader.read();
@@ -499,7 +499,7 @@ test('no key, token or prompt reaches the log, at any level', async () => {
     assert.equal(await get(`/nowhere?key=${api}`, api), 404);
     assert.equal(await get('/metrics', admin), 200);
 
-    // No frame of ours: the peer is let in by its Bearer and refused by what it says.
+    // Send a message that is no frame of the protocol: the Bearer is accepted, and the message is refused.
     const join = (key) => upgrade(hub, { Authorization: `Bearer ${key}` }, (socket, resolve) => {
       socket.write(message(Buffer.from(JSON.stringify({ token: key, version_min: 1, version_max: 1 }))));
       socket.resume().on('close', () => resolve(101));
@@ -507,7 +507,7 @@ test('no key, token or prompt reaches the log, at any level', async () => {
     assert.equal(await join(token), 101);
     assert.equal(await join(unknown), 401);
 
-    // The join link is there to be shared.
+    // Leave out the join link, which is printed to be shared.
     const shown = hub.stdout().replace(hub.join, '').replace(hub.join, '');
     assert.equal(await hub.stop(), 0, hub.stderr());
     assert.ok(hub.stderr().length > 0);

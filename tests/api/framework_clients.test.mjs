@@ -1,6 +1,6 @@
-// The hub under the frameworks that programs are written with: npm's ai over @ai-sdk/openai-compatible, and
-// @langchain/openai. Each gets another address and nothing else changed; what they say is compared with the chat
-// completion of the same request. A small model calls no tool sensibly: the form is what the mask promises.
+// Tests of the hub with frameworks that programs use: npm's ai over @ai-sdk/openai-compatible, and @langchain/openai.
+// Only their address is changed. Their answers are compared with the chat completion of the same request. A small model
+// does not call tools sensibly, so the tests check the form that the mask guarantees.
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';

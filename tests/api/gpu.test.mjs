@@ -1,5 +1,5 @@
-// `moex-hub generate --gpu` and `serve --gpu` on whatever Vulkan device is here, software where there is no other.
-// A build without the worker's part (MOEX_GPU unset) has to say what is missing.
+// Tests of `moex-hub generate --gpu` and `serve --gpu` on any Vulkan device of this machine, else on a software device.
+// A build without the worker's part (MOEX_GPU unset) has to report what is missing.
 import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
@@ -9,7 +9,7 @@ const built = process.env.MOEX_GPU === '1';
 const generating = (...args) => ['generate', '--model', modelFolder, '--max-tokens', '10', ...args];
 const greedy = ['--temperature', '0'];
 const lighthouse = ['--prompt', 'Tell me a story about a lighthouse', '--chat'];
-// The first, whatever its name.
+// The first device, whatever its name is.
 const first_device = '0';
 
 test('the GPU writes what the CPU writes, greedily and by the same draws', { skip: !built }, async () => {
@@ -23,7 +23,7 @@ test('the GPU writes what the CPU writes, greedily and by the same draws', { ski
   }
 });
 
-// Alone, and behind the engine with a default --backend: there is nobody to ask.
+// Runs the model in `generate`, and in `serve` with the default --backend, which has no workers to request from.
 test('a dense model on the GPU writes what its golden says', { skip: !built }, () => inFolder(async (folder) => {
   const golden = new URL('../golden/dense/llama/', import.meta.url).pathname;
   const packed = `${folder}/llama`;
@@ -62,7 +62,7 @@ test('a build without Vulkan says how to get one with it', { skip: built }, asyn
   assert.match(run.stderr, /built without Vulkan \(scripts\/setup\.sh --for worker/);
 });
 
-// The text of a streamed greedy chat.
+// Returns the text of a streamed greedy chat.
 async function say(hub, content) {
   const messages = [{ role: 'user', content }];
   const body = { model: 'moex-demo', stream: true, temperature: 0, max_tokens: 6, messages };

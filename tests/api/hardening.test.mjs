@@ -1,4 +1,4 @@
-// The programs that we ship, as the loader sees them.
+// Tests of the shipped programs' hardening, as the loader sees it.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { test } from 'node:test';

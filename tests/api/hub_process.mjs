@@ -1,4 +1,4 @@
-// A real moex-hub as a process: on a free port, with a state folder of its own, stopped by signal.
+// Runs a real moex-hub as a process: on a free port, with a separate state folder, stopped by a signal.
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,13 +12,13 @@ export function temporaryFolder() {
   return { path, remove: () => rmSync(path, { recursive: true, force: true }) };
 }
 
-// Tells `story` the path of a folder that goes with it.
+// Calls `story` with the path of a temporary folder, and removes the folder afterwards.
 export async function inFolder(story) {
   const folder = temporaryFolder();
   try { await story(folder.path); } finally { folder.remove(); }
 }
 
-// Environment without the caller's settings.
+// Returns the environment without the caller's settings.
 export function cleanEnvironment(extra = {}) {
   const env = { ...process.env, MOEX_CONFIG: '/dev/null', ...extra };
   const inherited = (name) => name.startsWith('MOEX_') && name !== 'MOEX_CONFIG' && !(name in extra);
@@ -26,7 +26,7 @@ export function cleanEnvironment(extra = {}) {
   return env;
 }
 
-// Runs a program to its end: { code, stdout, stderr }. `code` is the name of the signal when one ended it.
+// Runs a program to its end and returns { code, stdout, stderr }. `code` is the name of the signal if one ended it.
 export function runProgram(program, args, options = {}) {
   return new Promise((resolve, reject) => {
     const child = spawn(program, args, {
@@ -40,17 +40,17 @@ export function runProgram(program, args, options = {}) {
   });
 }
 
-// `stdio` as in Node's spawn.
+// `stdio` has the meaning of Node's spawn.
 export const runHub = (args, extra = {}, stdio = ['ignore', 'pipe', 'pipe']) =>
   runProgram(hubProgram, args, { env: cleanEnvironment(extra), stdio });
 
-// A POST of JSON; `key` as Bearer when it is given.
+// Sends a POST of JSON, with `key` as Bearer if it is given.
 export function postJson(url, body, key) {
   const headers = { 'content-type': 'application/json', ...(key ? { authorization: `Bearer ${key}` } : {}) };
   return fetch(url, { method: 'POST', headers, body: JSON.stringify(body) });
 }
 
-// Serves until stop(); resolves at the `ready:` line.
+// Starts a hub that serves until stop(); resolves at its `ready:` line.
 export function startHub(args = [], extra = {}, model = modelFolder) {
   const state = temporaryFolder();
   const own = ['serve', '--model', model, '--listen', '127.0.0.1:0', '--state', state.path];
@@ -65,7 +65,7 @@ export function startHub(args = [], extra = {}, model = modelFolder) {
   }));
   child.stderr.setEncoding('utf8').on('data', (text) => { stderr += text; });
 
-  // Resolves once the log holds `words`; rejects when the hub ends without them.
+  // Resolves once the log contains `words`; rejects if the hub ends before.
   const logged = (words) => new Promise((resolve, reject) => {
     const look = () => {
       if (!stderr.includes(words)) return;

@@ -1,4 +1,4 @@
-// Keys from the command line beside a hub that runs, and what kill -9 leaves of the counts.
+// Tests of keys from the command line while a hub runs, and of the counts after kill -9.
 import assert from 'node:assert/strict';
 import { request } from 'node:http';
 import { test } from 'node:test';
@@ -11,7 +11,7 @@ const keyCommand = async (state, ...args) => {
 };
 const serveIn = (state, ...args) => startHub(['--state', state, '--backend', 'local', '--threads', '1', ...args]);
 
-// Ends by length only.
+// A bias that forbids the end tokens: an answer ends only by its length.
 const endless = { logit_bias: { 8189: -100, 8191: -100 } };
 
 const rowsOf = (csv) => {
@@ -56,7 +56,7 @@ test('a key is made, listed, used and revoked while the hub runs', () => inFolde
   } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
 }));
 
-test('what `key` cannot do it says', () => inFolder(async (state) => {
+test('`key` reports its errors in a sentence', () => inFolder(async (state) => {
   const wrong = [
     ['dance'], ['add'], ['list', 'ada'], ['revoke'], ['add', 'a', '--role', 'king'], ['add', 'a', '--limit', '0'],
     ['add', 'a', '--expires', 'soon'], ['add', 'a', '--expires', '2020-01-31'], ['add', 'a', '--expires', '0d'],
@@ -78,7 +78,7 @@ test('what `key` cannot do it says', () => inFolder(async (state) => {
   assert.match(unknown.stderr, /no valid key has the id or the name "bob"/);
 }));
 
-// A stream whose tokens are counted the moment they come: `received` holds the time of each.
+// Reads a stream, and adds the arrival time of each token to `received`.
 function readStream(url, body, received) {
   const ended = new Promise((resolve) => {
     const call = request(url, { method: 'POST', headers: { 'content-type': 'application/json' } }, (response) => {
@@ -101,7 +101,8 @@ function readStream(url, body, received) {
   return ended;
 }
 
-// Never more than clients got, and at most the last second less. MOEX_LIVES: how often it dies.
+// The counts are never above the tokens that clients received, and at most the last second is missing. MOEX_LIVES is
+// the number of kills.
 test('kill -9 loses no more than the last second of counts', () => inFolder(async (state) => {
   let countedBefore = 0;
   for (let life = 0; life < Number(process.env.MOEX_LIVES ?? 6); ++life) {
@@ -110,7 +111,7 @@ test('kill -9 loses no more than the last second of counts', () => inFolder(asyn
     const body = { prompt: 'The sea was', max_tokens: 900, stream: true, logprobs: 1, temperature: 1, ...endless };
     const streams = [1, 2, 3, 4].map(() => readStream(`${hub.api}/completions`, body, received));
 
-    // From half a second to three seconds of answers: those that live longer have counts to keep.
+    // Serve from half a second to three seconds: a longer life has counts that must be kept.
     const lives_ms = 500 + 800 * (life % 4);
     while (!(Date.now() - received[0] >= lives_ms)) await new Promise((resolve) => setTimeout(resolve, 10));
     const killed = Date.now();

@@ -1,7 +1,7 @@
-// A worker that lies, as a program of its own: twelve kinds of lies against a hub that computes nothing itself and
-// judges with its weights. Not one text changes, a liar is put out after three lies, and its key stays closed over a
-// restart, until it is lifted.
-//   MOEX_LIES_TOKENS=10000 node --test tests/api/lying_workers.test.mjs     # by hand: as many tokens in sum
+// Tests with a lying worker, a separate program: eleven kinds of false answers, and rare ones, against a hub that
+// computes experts only to check answers. No text changes. A liar is banned after three false answers, and its key stays
+// closed over a restart, until the ban is lifted.
+//   MOEX_LIES_TOKENS=10000 node --test tests/api/lying_workers.test.mjs     # by hand: at least this many tokens
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { test } from 'node:test';
@@ -18,7 +18,7 @@ const prompts = ['Tell me a story about a garden.', 'Write a story about a ship.
 const max_tokens = 24;
 
 class Worker {
-  // Resolves when it serves; rejects when the hub does not let it.
+  // Starts a worker; `served` is false if the hub closes the connection before the worker serves.
   static async start(hub, args, key) {
     const worker = new Worker();
     worker.child = spawn(worker_program, [hub.join, modelFolder, ...args, '--key', key],
@@ -56,7 +56,7 @@ const statusOf = async (hub) => (await fetch(`${hub.url}/api/status`)).json();
 const judged_only = ['--deterministic', '--local-fallback', 'off', '--replicas', '3', '--timeout-ms', '60000',
   '--round-deadline-s', '120'];
 
-// A hub that computes no expert but to judge, two honest workers, and the texts as they must be.
+// Starts a hub that computes experts only to check answers, and two honest workers; computes the correct texts.
 async function withHub(args, story) {
   const alone = await startHub(['--deterministic', '--backend', 'local']);
   const texts = [];
@@ -74,7 +74,8 @@ async function withHub(args, story) {
   }
 }
 
-// Asks until `enough(status)`, so many rounds of all prompts: whether it came to that. Not one text changes.
+// Requests all prompts in up to 8 rounds, until `enough(status)`; returns false if that was not reached. Each text has
+// to be correct.
 async function askUntil(hub, texts, what, enough, sum) {
   for (let round = 0; round < 8; round++) {
     for (const [i, prompt] of prompts.entries()) {
@@ -88,9 +89,9 @@ async function askUntil(hub, texts, what, enough, sum) {
   return false;
 }
 
-// A liar, until `enough(calls, before)`. Whose first answers are late, as anybody's may be on a busy machine, is asked
-// hardly ever again while two others are quick: such a one leaves, and another comes, with nothing on record.
-// `keyOf(visit)` is its worker key. One whose last lie was found as it left is not let in again.
+// Runs liars until `enough(calls, before)`. If the first answers of a worker are late, e.g. on a busy machine, it gets
+// hardly any further calls while two other workers are quick. Such a liar leaves, and a new one without a record joins.
+// `keyOf(visit)` is its worker key. A liar that was found out while it left is not accepted again.
 async function meetLiar(hub, texts, args, keyOf, enough) {
   const sum = { tokens: 0, verified: 0, proven: 0, unchecked: 0 };
   const others = (await statusOf(hub)).workers.length;
@@ -106,7 +107,7 @@ async function meetLiar(hub, texts, args, keyOf, enough) {
   }
 }
 
-// Of each worker that was put out, how many false answers did it; waits for the log of `bans`.
+// Waits until the log has `bans` bans, and returns the number of false answers that caused each.
 async function answersUntilBan(hub, bans) {
   for (;;) {
     const found = [...hub.stderr().matchAll(/worker banned .* detail="(\d+) answers were false/g)];
@@ -130,8 +131,8 @@ test('eleven ways to lie change no text, and each liar is out after three lies',
         for (const { id, bad_answers } of workers)
           if (honest.includes(id)) assert.equal(bad_answers, 0, `${kind}: of who is honest`);
         assert.equal((await answersUntilBan(hub, calls.bans)).at(-1), 3, kind);
-        // More where another one was with the judge when it was put out. Some of what a thousandfold gives is beyond
-        // any expert's: nobody need compute it again.
+        // The count is above 3 if a further answer was being checked at the ban. Some answers of x1000 are beyond any
+        // expert's range and are refused without computing them again.
         assert.ok(calls.bad_answers - before.bad_answers >= 3, kind);
         if (kind !== 'x1000') assert.ok(calls.lies - before.lies >= 3, kind);
         assert.equal(calls.bans - before.bans, 1, kind);
@@ -149,8 +150,8 @@ test('eleven ways to lie change no text, and each liar is out after three lies',
 
 test('a new worker that lies in one answer of a hundred changes no text', async () => {
   await withHub([], async (hub, texts) => {
-    // This seed's first lie is the sixth answer, the next one the 550th: the liar has no record yet. One that has been
-    // right for 1,024 rows is looked at afterwards, and what it changed is marked.
+    // With this seed the sixth answer is the first false one, the 550th the next, so the liar has no record yet. After
+    // 1,024 correct rows a worker's answers are checked afterwards, and replies that it changed are marked.
     const { liar } = await meetLiar(hub, texts, ['x10', '--share', '0.01', '--seed', '841'],
       (visit) => `liar-now-and-then-${visit}`, (calls) => calls.lies > 0);
     await liar.stop();

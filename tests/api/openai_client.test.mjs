@@ -1,4 +1,4 @@
-// The hub as an app developer meets it: the npm package `openai` with another base URL and nothing else changed.
+// Tests of the hub as an app developer uses it: the npm package `openai`, with only the base URL changed.
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
@@ -75,7 +75,7 @@ test('a seed repeats a text, another seed gives another', async () => {
 
 test('embeddings: numbers, whatever the client asks them to be written as', async () => {
   const input = ['The sea was calm.', 'A fox ran over the hill.', 'The sea was calm.'];
-  const packed = await client.embeddings.create({ model, input });      // base64 on the wire: the client's default
+  const packed = await client.embeddings.create({ model, input });      // the client's default is base64 on the wire
   const plain = await client.embeddings.create({ model, input, encoding_format: 'float' });
   assert.deepEqual(packed.data.map(({ index }) => index), [0, 1, 2]);
   packed.data.forEach(({ embedding }, i) => {
@@ -156,8 +156,8 @@ test('a required tool is called, whole and streamed, and its result is taken', a
   assert.equal(said.choices.length, 1);
 });
 
-// Everything a client may send that asks for nothing we cannot do.
-test('what clients send by default is taken', async () => {
+// Fields that clients send and that ask for nothing unsupported.
+test('fields that clients send by default are accepted', async () => {
   const plain = await client.chat.completions.create({ model, messages, max_tokens: 6, temperature: 0 });
   const content = plain.choices[0].message.content;
   const words = messages[0].content.split(' ');
@@ -186,7 +186,7 @@ test('what clients send by default is taken', async () => {
   assert.equal(answer.choices[0].finish_reason, 'length');
 });
 
-test('what this server cannot do is refused by the name of the field', async () => {
+test('an unsupported field is refused by its name', async () => {
   const image = [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }];
   for (const [extra, param] of [
     [{ tools: [{ type: 'function', function: { name: 'f g' } }] }, 'tools[0].function.name'],
@@ -279,7 +279,7 @@ test('a bad parameter is named', async () => {
 });
 
 test('an aborted stream frees its slot, and no more is generated for it', async (t) => {
-  const bias = { 8189: -100, 8191: -100 };  // no end of text: it would run to the context's end
+  const bias = { 8189: -100, 8191: -100 };  // forbids the end of text, so the answer runs to the context's end
   const max_tokens = 900;
   const generated = async () => (await status()).engine.generated_tokens;
   const before = await generated();

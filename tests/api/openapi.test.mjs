@@ -1,4 +1,4 @@
-// /openapi.json: whole as a document of OpenAPI 3.1, the same routes as the hub serves, true of real answers.
+// Tests of /openapi.json: it is a complete OpenAPI 3.1 document, has the routes of the hub, and describes real answers.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { startHub } from './hub_process.mjs';
@@ -21,7 +21,7 @@ const typeNames = ['object', 'array', 'string', 'number', 'integer', 'boolean', 
 const schemaKeys = ['$ref', 'type', 'properties', 'required', 'items', 'enum', 'const', 'oneOf', 'description',
   'default', 'minimum', 'maximum', 'minItems', 'maxItems', 'prefixItems', 'additionalProperties'];
 
-// A schema within the words of JSON Schema that we use; a word that is not among them is a slip of the pen.
+// Checks that a schema uses only the known keywords of JSON Schema; any other keyword is a typing error.
 function checkSchema(schema, where) {
   for (const key of Object.keys(schema)) assert.ok(schemaKeys.includes(key), `${where}: unknown word ${key}`);
   if (schema.$ref) resolve(schema.$ref);
@@ -37,8 +37,8 @@ function checkSchema(schema, where) {
 const typeOf = (value) => value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value;
 const fitsType = (value, type) => type === 'integer' ? Number.isInteger(value) : typeOf(value) === type;
 
-// What is wrong with `value`, as a list of sentences.
-// `closed`: a field that the schema does not name is wrong, too.
+// Returns the errors of `value` as a list of sentences.
+// `closed`: a field that the schema does not name is an error, too.
 function problems(value, schema, where, closed) {
   if (schema.$ref) return problems(value, resolve(schema.$ref), where, closed);
   if (schema.oneOf) {
@@ -95,7 +95,7 @@ test('the document has the parts that OpenAPI 3.1 asks for', () => {
   }
 });
 
-test('what is described is served, with the method that is described', async () => {
+test('described routes are served with the described method', async () => {
   for (const [path, item] of Object.entries(document.paths)) {
     if (path.includes('{') || path === '/worker') continue;
     for (const method of Object.keys(item)) {

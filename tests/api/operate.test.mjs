@@ -1,4 +1,4 @@
-// What a host does around `serve`: SIGHUP, doctor, completion, the access log as JSON.
+// Tests of an operator's tasks around `serve`: SIGHUP, doctor, completion, the access log as JSON.
 import assert from 'node:assert/strict';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
@@ -21,7 +21,7 @@ test(hangUp, () => inFolder(async (folder) => {
     const answer = await fetch(`${hub.url}/tokenize`, { method: 'POST', headers, body: '{"content": "x"}' });
     return answer.status;
   };
-  // Each SIGHUP is told in the log, after what it did.
+  // The hub logs each SIGHUP after it has been carried out.
   const heard = (words, times) => new Promise((resolve) => {
     const look = () => {
       if (hub.stderr().split(words).length > times) resolve();

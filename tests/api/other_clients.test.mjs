@@ -1,5 +1,5 @@
-// The hub as users of other clients meet it: npm's @anthropic-ai/sdk, ollama, and openai's responses, each with another
-// address and nothing else changed. What they say is compared with the chat completions of the same request.
+// Tests of the hub with other clients: npm's @anthropic-ai/sdk, ollama, and openai's responses. Only the address is
+// changed. Their answers are compared with the chat completions of the same request.
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
@@ -38,7 +38,7 @@ async function engine() {
   return (await response.json()).engine;
 }
 
-// A stream that would run to the context's end is left after a few pieces: the slot is free again.
+// Leaves a stream, which would run to the context's end, after a few pieces; waits until its slot is free.
 async function leave(stream, abort) {
   let pieces = 0;
   try {

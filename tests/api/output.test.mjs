@@ -1,15 +1,16 @@
-// What a command prints arrives or is a failure; what it says is one sentence, and progress only for who watches.
+// Tests of output: a command fails if its output does not arrive. It reports one sentence, and shows progress only on a
+// terminal.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { closeSync, constants, existsSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { hubProgram, inFolder, modelFolder, runHub, runProgram, startHub } from './hub_process.mjs';
 
-// What a run says on stderr, without warnings that are true here: a synthetic package has no tokenizer, root may run
-// tests.
+// Returns stderr of a run, without warnings that are expected here: a synthetic package has no tokenizer, and root may
+// run the tests.
 const said = (run) => run.stderr.replace(/^(warning: no tokenizer: |.* warning hub: runs as root; ).*\n/m, '');
 
-// Every kind of command that prints to stdout, with short work to do.
+// Commands of every kind that print to stdout, with little work.
 function printingCommands(folder) {
   writeFileSync(`${folder}/text`, 'The sea was calm and the lighthouse was far away. '.repeat(4));
   return [

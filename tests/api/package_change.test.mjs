@@ -1,12 +1,12 @@
-// A package whose files change under a running hub: it ends with one sentence that names the file, never with a bus
-// error.
+// Tests with a package that changes under a running hub: the hub ends with one sentence that names the file,
+// never with a bus error.
 import assert from 'node:assert/strict';
 import { cpSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { modelFolder, startHub, temporaryFolder } from './hub_process.mjs';
 
-// A hub over a copy of the demo; `change(folder)` damages it, `ask(hub)` makes the hub look.
+// Serves a copy of the demo. `change(folder)` damages the copy, `ask(hub)` makes the hub read it.
 async function serveDamaged(change, ask) {
   const copy = temporaryFolder();
   try {

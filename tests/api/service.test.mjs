@@ -1,5 +1,5 @@
-// The hub as a service: its units, its settings, its manual, and a chat under the unit's limits where systemd is not
-// process 1. scripts/check_package.sh tries the same with the package in a bare root.
+// Tests of the hub as a service: its units, its settings, its manual, and a chat under the unit's limits if systemd is
+// not process 1. scripts/check_package.sh tests the same with the package in a bare root.
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
@@ -14,7 +14,7 @@ const unitText = (name) => readFileSync(join(host, `${name}.service`), 'utf8');
 const has = (program, ...args) => !spawnSync(program, args).error;
 const systemd = has('systemd-analyze', '--version') ? false : 'systemd-analyze is not here';
 
-// A unit whose programs lie in the build folder, without the settings of /etc.
+// Returns a unit with the programs of the build folder, without the settings of /etc.
 const local = (name) => unitText(name).replaceAll('/usr/bin/', `${dirname(hubProgram)}/`)
   .replace(' --config /etc/moex/hub.toml', '');
 
@@ -80,10 +80,10 @@ test('every metric of the Grafana board and the alert rules is one of /metrics',
   const hub = await startHub(['--backend', 'local', '--threads', '1']);
   let metrics;
   try {
-    await (await fetch(`${hub.url}/health`)).text();   // answers by status have a first row
+    await (await fetch(`${hub.url}/health`)).text();   // makes the first row of answers by status
     metrics = await (await fetch(`${hub.url}/metrics`)).text();
   } finally { await hub.stop(); }
-  const known = new Map();   // name of a sample: its labels
+  const known = new Map();   // from the name of a sample to its labels
   for (const [, name, labels = ''] of metrics.matchAll(/^(moex_\w+)(?:\{(.*)\})? /gm))
     known.set(name, [...(known.get(name) ?? []), ...[...labels.matchAll(/(\w+)="/g)].map(([, label]) => label)]);
 
@@ -102,7 +102,7 @@ test('every metric of the Grafana board and the alert rules is one of /metrics',
   if (!checked.error) assert.equal(checked.status, 0, checked.stdout + checked.stderr);
 });
 
-// What PCRE2 splits: with a compiler at run time outside the unit, by its interpreter inside.
+// Texts that PCRE2 splits: outside the unit it compiles at run time, inside the unit its interpreter works.
 const texts = [
   ...["a", " ", "\n", "!", "é", "7", "😀", "a\u0301", "\t \n", " \n\t a1!"].map((piece) => piece.repeat(3000) + 'x'),
   "Don't stop: the queen's 12345 ships, they'll sail…\r\n\r\n  ".repeat(200),

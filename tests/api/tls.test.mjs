@@ -1,4 +1,4 @@
-// The hub over TLS, with certificates of `moex-hub cert`: versions, names, reload.
+// Tests of the hub over TLS with certificates of `moex-hub cert`: versions, names, reload.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { request } from 'node:https';
@@ -7,7 +7,7 @@ import { test } from 'node:test';
 import { connect } from 'node:tls';
 import { inFolder, runHub, startHub } from './hub_process.mjs';
 
-// Tells `story` a hub with a fresh certificate, the certificate's folder and the hub's port.
+// Calls `story` with a hub that has a new certificate, the certificate's folder and the hub's port.
 const withTlsHub = (story) => inFolder(async (folder) => {
   const made = await runHub(['cert', '--out', folder, '--host', 'hub.example']);
   assert.equal(made.code, 0, made.stderr);
@@ -20,7 +20,7 @@ const withTlsHub = (story) => inFolder(async (folder) => {
   } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
 });
 
-// One request to the loopback address under a name; `ca` checks the certificate against that name.
+// Sends a request to the loopback address under a name; the certificate is checked with `ca` against that name.
 function ask(port, name, { ca, path = '/api/info', method = 'GET', headers = {}, body, onData = () => {} } = {}) {
   return new Promise((resolve, reject) => {
     const sent = request({
