@@ -1,5 +1,6 @@
-// Little-endian reading and writing of byte buffers with bounds checks: a read past the end
-// returns zeros and sets overrun(), so that a decoder reads a whole header and checks once.
+// ByteReader and ByteWriter: little-endian access to byte buffers with bounds checks.
+// A read past the end returns zeros and sets overrun(), so that a decoder can read a whole header
+// and check once.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,8 @@ class ByteReader {
     std::uint16_t u16() { return static_cast<std::uint16_t>(integer<2>()); }
     std::uint32_t u32() { return static_cast<std::uint32_t>(integer<4>()); }
     std::uint64_t u64() { return integer<8>(); }
-    // The next `num_bytes`, borrowed from the buffer; empty and overrun() when there are fewer.
+    // Returns the next `num_bytes`, borrowed from the buffer. If fewer remain, the result is empty
+    // and overrun() is set.
     ByteView take(std::size_t num_bytes) {
         if (num_bytes > remaining_bytes()) {
             overrun_ = true;
@@ -61,7 +63,8 @@ class ByteReader {
 class ByteWriter {
   public:
     explicit ByteWriter(std::size_t reserve_bytes = 0) { bytes_.reserve(reserve_bytes); }
-    // Appends to `reuse` after clearing it: no allocation once its capacity has grown.
+    // Clears `reuse` and appends to it, so that no allocation is needed once its capacity has
+    // grown.
     explicit ByteWriter(Bytes&& reuse) : bytes_(std::move(reuse)) { bytes_.clear(); }
 
     void u8(std::uint8_t value) { integer<1>(value); }
@@ -69,7 +72,7 @@ class ByteWriter {
     void u32(std::uint32_t value) { integer<4>(value); }
     void u64(std::uint64_t value) { integer<8>(value); }
     void raw(ByteView bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-    // `num_bytes` zero bytes, to be filled by the caller; the view is valid until the next write.
+    // Appends `num_bytes` zero bytes that the caller fills. The view is valid until the next write.
     std::span<std::byte> grow(std::size_t num_bytes) {
         bytes_.resize(bytes_.size() + num_bytes);
         return std::span(bytes_).last(num_bytes);

@@ -1,7 +1,7 @@
-// The outside of every frame: 16-byte common header, and the
-// 28-byte tensor header of DISPATCH, RESULT and WEIGHT_SYNC.
-// One frame is one binary WebSocket message; its length equals
-// header + payload_bytes exactly. Tables in PROTOCOL.md.
+// The headers of every frame: the 16-byte common header, and the 28-byte tensor header of DISPATCH,
+// RESULT and WEIGHT_SYNC. The payloads are left to messages.h.
+// One frame is one binary WebSocket message. The length of a frame equals header + payload_bytes
+// exactly. PROTOCOL.md has the tables.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr std::uint32_t tensor_header_bytes = 28;
 inline constexpr std::uint32_t hello_bytes_max = 4096;  // whole frame
 inline constexpr std::uint32_t unauthenticated_frame_bytes_max = 65536;
 inline constexpr std::uint32_t error_json_bytes_max = 1024;
-inline constexpr std::uint32_t frame_bytes_max = 64u << 20;  // whatever was negotiated
+inline constexpr std::uint32_t frame_bytes_max = 64u << 20;  // for any agreed limits
 
 enum class FrameType : std::uint16_t {
     dispatch = 1,
@@ -49,13 +49,13 @@ bool is_known_frame_type(std::uint16_t type);
 
 inline constexpr std::uint8_t flag_lz4 = 1;       // the whole payload is one LZ4 block
 inline constexpr std::uint8_t flag_unsummed = 2;  // GROUP_*: y is [num_pairs, hidden_dim]
-inline constexpr std::uint8_t flag_times = 4;     // GROUP_RESULT: ends with its RoundTimes
-inline constexpr std::uint8_t flag_x_int8 = 8;    // GROUP_DISPATCH: x is int8, whatever dtype says
+inline constexpr std::uint8_t flag_times = 4;     // GROUP_RESULT: ends with RoundTimes
+inline constexpr std::uint8_t flag_x_int8 = 8;    // GROUP_DISPATCH: x is int8 for any dtype
 
 struct FrameHeader {
     std::uint16_t version = protocol_version;
     FrameType type = FrameType::heartbeat;
-    // what follows the header: after 16 bytes, or after 28 for types 1, 2 and 5
+    // bytes that follow the header: after 16 bytes, or after 28 for types 1, 2 and 5
     std::uint32_t payload_bytes = 0;
     std::uint32_t sequence_id = 0;
 };
@@ -71,11 +71,11 @@ struct TensorHeader {
 
 bool has_tensor_header(FrameType type);
 
-// Reads the common header and checks magic, version,
-// type, and that `frame` is exactly as long as it says.
+// Reads the common header. Checks magic, version and type, and that the length of `frame` equals
+// the length in the header.
 Result<FrameHeader> decode_frame_header(ByteView frame);
-// Behind the common header, for types with one. Refuses unknown
-// flag bits and dtypes; num_tokens is the caller's to check.
+// Reads the tensor header behind the common header, for types that have one. Refuses unknown flag
+// bits and dtypes. The caller checks num_tokens.
 Result<TensorHeader> decode_tensor_header(ByteView frame);
 
 // Writes the header with payload_bytes 0; finish_frame() patches it from the final size.
@@ -83,7 +83,7 @@ void begin_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id);
 void begin_tensor_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id,
                         const TensorHeader& header);
 Bytes finish_frame(ByteWriter&& out);
-// For a frame whose payload lies elsewhere in part.
+// Sets payload_bytes in `frame`, for a frame that stores a part of its payload elsewhere.
 void patch_payload_bytes(std::span<std::byte> frame, std::uint64_t payload_bytes);
 
 }  // namespace moex

@@ -1,4 +1,4 @@
-// GROUP_DISPATCH and GROUP_RESULT: all of one worker's experts in one round.
+// GROUP_DISPATCH and GROUP_RESULT: all experts that one worker computes in one round.
 #include <algorithm>
 #include <cstring>
 
@@ -14,8 +14,8 @@ constexpr std::size_t body_offset_bytes = frame_header_bytes + group_header_byte
 static_assert(sizeof(GroupExpert) == 4, "the expert table is copied as it lies in memory");
 
 std::uint64_t table_bytes(const GroupShape& shape) {
-    // Two u16 per expert and two per pair: always a
-    // multiple of 4, so that the rows need no pad in front.
+    // The tables have two u16 per expert and two per pair. The size is always a multiple of 4, so
+    // that the rows behind the tables need no padding.
     return 4 * std::uint64_t{shape.num_experts} + 4 * std::uint64_t{shape.num_pairs};
 }
 static_assert(body_offset_bytes == group_result_y_offset);
@@ -105,7 +105,8 @@ Result<GroupHeader> decode_group_header(ByteView frame, FrameType type, const Wi
     return header;
 }
 
-// Experts ascend, rows ascend within an expert and exist, gates are finite.
+// Checks that experts ascend, that rows ascend within an expert and are below num_tokens, and that
+// gates are finite.
 Status check_tables(const GroupShape& shape, const std::vector<GroupExpert>& experts,
                     const std::vector<std::uint16_t>& rows, const std::vector<half>& gates,
                     std::uint32_t num_experts) {
@@ -173,7 +174,7 @@ void check_rows_of(const GroupDispatch& message, const WireRows& from,
                     shape.num_tokens, " x ", shape.hidden_dim));
 }
 
-// table_bytes() of them
+// Writes the tables of `message`, table_bytes() long, to `to`.
 void write_tables(std::byte* to, const GroupDispatch& message) {
     std::memcpy(to, message.experts.data(), 4 * message.experts.size());
     to += 4 * message.experts.size();
@@ -182,7 +183,7 @@ void write_tables(std::byte* to, const GroupDispatch& message) {
     std::memcpy(to, message.gates.data(), 2 * message.gates.size());
 }
 
-// `write_x` fills the rows_bytes that x has on the wire.
+// Encodes a GROUP_DISPATCH. `write_x` writes x in wire form into a span of wire_rows_bytes().
 template <class WriteX>
 Bytes encode_with(const GroupDispatch& message, bool lz4, const WriteX& write_x) {
     const GroupShape& shape = message.shape;
@@ -227,7 +228,7 @@ Bytes encode_group_dispatch(const GroupDispatch& message, const WireRows& from,
     check_rows_of(message, from, tokens);
     const std::size_t num_rows = from.num_rows();
 
-    // values of all rows, then, of int8, their scales
+    // Write the values of all rows, then for int8 the scales.
     return encode_with(message, lz4, [&](std::span<std::byte> out) {
         std::byte* to = out.data();
         for (const std::uint32_t row : tokens) {
@@ -271,7 +272,7 @@ Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const 
     MOEX_ASSIGN(header, decode_group_header(frame, FrameType::group_dispatch, limits));
     const GroupShape& shape = header.shape;
 
-    // A small question may have an answer that no frame can hold.
+    // A small request may have an answer that is too long for a frame.
     if (const std::uint64_t answer_bytes =
             body_offset_bytes + wire_rows_bytes(shape.dtype, result_rows(shape), shape.hidden_dim);
         answer_bytes > frame_bytes_max)
@@ -348,7 +349,7 @@ ByteView frame_group_result(std::span<std::byte> frame, std::uint32_t sequence_i
                text(frame.size(), " bytes of a frame for ", y_bytes, " of y"));
     const std::uint64_t times_bytes = times ? group_result_times_bytes : 0;
 
-    // the frame without its y
+    // Encode the frame without y.
     ByteWriter out(body_offset_bytes + group_result_times_bytes);
     begin_frame(out, FrameType::group_result, sequence_id);
     write_group_header(out, shape, flags_of(times));
@@ -393,7 +394,7 @@ Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits
     message.sequence_id = header.sequence_id;
     message.shape = shape;
     const std::size_t num_values = num_rows * shape.hidden_dim;
-    if (memory.capacity() < num_values) memory.clear();  // nothing of it is worth a copy
+    if (memory.capacity() < num_values) memory.clear();  // avoids a copy of old contents
     memory.resize(num_values);
     message.y = std::move(memory);
 

@@ -1,5 +1,5 @@
-// What a round's groups share: x in wire form, made once for all frames that it travels in, and
-// memory for their answers.
+// Encoding and decoding of groups without extra copies of rows: the groups of a round share x in
+// wire form, which is encoded once for all frames, and answers are decoded into reused memory.
 #pragma once
 
 #include <memory>
@@ -11,21 +11,21 @@
 
 namespace moex {
 
-// The frame of encode_group_dispatch(), bit for bit, for a message whose x would be the rows
-// `tokens` of `from`; message.x is not looked at. `from` is of the dtype that its x travels in.
+// Returns the same frame, bit for bit, as encode_group_dispatch() of a message with the rows
+// `tokens` of `from` as x. This function ignores message.x. `from` has the dtype of x on the wire.
 Bytes encode_group_dispatch(const GroupDispatch& message, const WireRows& from,
                             std::span<const std::uint32_t> tokens, bool lz4);
-// The same bytes without a copy of the rows: the frame shares them.
+// Returns the same bytes without a copy of the rows: the frame shares the rows of `from`.
 WireFrame gather_group_dispatch(const GroupDispatch& message, std::shared_ptr<const WireRows> from,
                                 std::span<const std::uint32_t> tokens);
 
-// The same message as without `memory`, into which y is written if it has room; what it holds is
-// of no matter.
+// Decodes the same message as the version without `memory`. If the capacity of `memory` suffices, y
+// is written into it. The contents of `memory` are ignored.
 Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits,
                                         std::vector<float> memory);
 
-// What an answer says that it is, by its headers: its rows are not looked at. Of a RESULT its
-// layer, num_tokens, hidden_dim and dtype.
+// These functions return the shape that the headers of an answer state, without reading its rows.
+// For a RESULT the shape has layer, num_tokens, hidden_dim and dtype only.
 Result<GroupShape> peek_result(ByteView frame, const WireLimits& limits);
 Result<GroupShape> peek_group_result(ByteView frame, const WireLimits& limits);
 

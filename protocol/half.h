@@ -1,6 +1,6 @@
-// IEEE binary16 ("f16") and bfloat16 ("bf16") as bit
-// patterns, converted to and from f32, round to nearest even.
-// Plain and portable; the hub's hot loops have vector twins of these in hub/engine.
+// IEEE binary16 ("f16") and bfloat16 ("bf16") as bit patterns, with conversions to and from f32
+// that round to nearest even.
+// The code is plain and portable. The hub's hot loops use vector versions in hub/engine.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ inline float float_of_bits(std::uint32_t bits) { return __builtin_bit_cast(float
 inline std::uint32_t bits_of_float(float value) { return __builtin_bit_cast(std::uint32_t, value); }
 }  // namespace detail
 
-// Selects instead of branches, so that loops over rows become vector code.
+// This function selects values instead of branching, so that loops over rows become vector code.
 inline float half_to_float(half h) {
     const std::uint32_t sign = (h & 0x8000u) << 16;
     const std::int32_t magnitude = h & 0x7fff;

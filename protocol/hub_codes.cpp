@@ -9,8 +9,8 @@
 namespace moex {
 namespace {
 
-// To the nearest whole number, ties to even, of anything below 2^22: unlike nearbyint() no call, so
-// the loops become vector code.
+// Rounds to the nearest whole number, ties to even, for values below 2^22. Unlike nearbyint() this
+// needs no function call, so the loops become vector code.
 inline float nearest(float value) {
     constexpr float ones_from_here = 12582912.0f;  // 1.5 · 2^23
     return (value + ones_from_here) - ones_from_here;
@@ -53,7 +53,7 @@ half quantize_int6_group(std::span<const float> weights, std::int8_t* codes) {
     float largest = 0;
     for (const float weight : weights)
         if (std::fabs(weight) > std::fabs(largest)) largest = weight;
-    // A step that f16 still has: of its own sign, since only one side has 32 steps.
+    // The step must be representable in f16. It has a sign, because only one side has 32 steps.
     constexpr float step_min = 1e-5f, step_max = 60000.0f;
     const half scale = float_to_half(
         std::copysign(std::clamp(std::fabs(largest) / 32.0f, step_min, step_max), -largest));
@@ -66,7 +66,8 @@ half quantize_int6_group(std::span<const float> weights, std::int8_t* codes) {
 
 std::uint32_t quantize_int4_group(std::span<const float> weights, std::uint32_t* codes) {
     const auto [least, most] = std::minmax_element(weights.begin(), weights.end());
-    // A step that f16 still has, and a zero of which f16 has the ones.
+    // The step must be representable in f16. The zero must be small enough that f16 represents
+    // whole numbers of its size.
     constexpr float step_min = 1e-5f, zero_max = 2000.0f;
     const half scale = float_to_half(
         std::max({(*most - *least) / 15.0f, step_min, std::fabs(*least) / zero_max,

@@ -1,6 +1,7 @@
-// IDENTITY: whose worker this is. Its owner keeps an Ed25519 key and signs what WELCOME gave to
-// sign, so that a hub adds up what all of one person's workers did, whatever their names.
-// This room names the bytes; hub and worker sign and verify with what they have.
+// IDENTITY: the signed identity of the contributor of a worker. The contributor keeps an
+// Ed25519 key and signs the nonce of WELCOME, so that a hub can add up the work of all workers of
+// one person, whatever names the workers have.
+// This file defines the bytes. Hub and worker sign and verify with their own libraries.
 // Source: RFC 8032 (Ed25519).
 #pragma once
 
@@ -22,19 +23,21 @@ inline constexpr std::uint32_t identity_bytes = 100;  // of the payload
 struct Identity {
     PublicKey public_key{};
     Signature signature{};
-    bool shows_nickname = false;  // its owner wants HELLO's nickname to be seen by other workers
+    bool shows_nickname = false;  // other contributors may see the nickname of HELLO
 };
 Bytes encode_identity(const Identity& message);
 Result<Identity> decode_identity(ByteView frame);
 
-// What is signed. `origin` is the hub's as the worker reached it (RFC 6454, "https://hub:8443"):
-// a hub cannot hand another's nonce on and use the answer there.
+// Returns the text that the worker signs. `origin` is the origin under which the worker reached the
+// hub (RFC 6454, "https://hub:8443"). Because of it a hub cannot pass on the nonce of another hub
+// and use the signature there.
 std::string identity_text(std::string_view nonce, std::string_view origin, std::uint64_t worker_id);
-// What a contributor signs who wants a hub to drop what it knows of this key; `challenge` is the
-// hub's, and of a few minutes.
+// Returns the text that a contributor signs to make a hub delete all data of this key. `challenge`
+// was sent by the hub and is valid for a few minutes.
 std::string forget_text(std::string_view challenge, std::string_view origin);
 
-// From lower-case hexadecimal digits, as pages and JSON have them; to_hex() is that of sha256.h.
+// These functions parse lower-case hexadecimal digits, the form in pages and JSON. The inverse is
+// to_hex() in sha256.h.
 Result<PublicKey> parse_public_key(std::string_view hex);
 Result<Signature> parse_signature(std::string_view hex);
 

@@ -3,7 +3,7 @@
 namespace moex {
 namespace {
 
-// Deepest nesting of brackets outside strings: known before a tree is built.
+// Returns the deepest nesting of brackets outside strings, without building a tree.
 std::size_t json_depth(std::string_view json) {
     std::size_t depth = 0, deepest = 0;
     bool in_string = false;

@@ -1,6 +1,6 @@
-// JSON inside frames, without exceptions: parsed under
-// bounds on size and depth, read with type and range checks.
-// Every reader keeps the value it was given when the field is absent and not required.
+// Parsing of JSON inside frames, without exceptions. The parser bounds size and depth; the readers
+// check types and ranges.
+// A reader leaves `out` unchanged when the field is absent and not required.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,9 +17,9 @@ using Json = nlohmann::json;
 
 inline constexpr std::size_t json_depth_max = 8;
 
-// An object of at most `bytes_max` bytes; `what` names it in errors.
+// Parses an object of at most `bytes_max` bytes. Errors name the object by `what`.
 Result<Json> parse_json_object(std::string_view json, std::size_t bytes_max, const char* what);
-// One line, of either kind of JSON; invalid UTF-8 in strings becomes U+FFFD.
+// Writes either kind of JSON in one line. Invalid UTF-8 in strings becomes U+FFFD.
 template <class AnyJson>
 std::string dump_json(const AnyJson& json) {
     return json.dump(-1, ' ', false, AnyJson::error_handler_t::replace);
@@ -27,7 +27,7 @@ std::string dump_json(const AnyJson& json) {
 
 enum class Presence { optional, required };
 
-// nullptr when absent, or where `object` is none.
+// Returns nullptr when the member is absent, or when `object` is not an object.
 template <class AnyJson>
 const AnyJson* find_member(const AnyJson& object, std::string_view name) {
     if (!object.is_object()) return nullptr;
@@ -50,8 +50,8 @@ Status read_integer_as(Integer& out, const Json& object, const char* name, std::
     return {};
 }
 
-// The longest prefix of `text` with at most `bytes_max`
-// bytes that does not end inside a UTF-8 sequence.
+// Returns the longest prefix of `text` with at most `bytes_max` bytes that does not end inside a
+// UTF-8 sequence.
 std::string_view clip_utf8(std::string_view text, std::size_t bytes_max);
 
 }  // namespace moex

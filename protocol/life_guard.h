@@ -1,6 +1,8 @@
-// Tells a callback that comes late whether the object that it would call is still there.
-// The object owns a LifeGuard, declared last so that it goes first; the callback keeps a Watch.
-// Asked on the object's thread: what is alive then is alive until the callback returns or ends it.
+// LifeGuard lets a late callback check whether the object that it would call still exists.
+// The object owns a LifeGuard as its last member, which is therefore destroyed first. The callback
+// keeps a Watch.
+// alive() is called on the object's thread. An object that is alive then stays alive until the
+// callback returns or destroys it.
 #pragma once
 
 #include <memory>

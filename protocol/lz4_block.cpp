@@ -15,7 +15,7 @@ constexpr std::size_t last_match_distance = 12;  // a match starts at least this
 constexpr std::size_t after_literals_min =
     2 + 1 + last_literals;  // an offset, a token and the last literals still follow
 
-// Reads the 255-bytes that extend a length of 15;
+// Reads the bytes that extend a length of 15; a byte of 255 means that another one follows. Returns
 // false at the end of the block or past `length_max`.
 bool extend_length(ByteView block, std::size_t& at, std::size_t& length, std::size_t length_max) {
     unsigned byte = 255;

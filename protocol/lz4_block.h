@@ -1,5 +1,6 @@
-// LZ4 block format, without frames or dictionaries. Natively liblz4; the tab has only the decoder
-// of ours, which is built natively as well, so that tests and a fuzzer hold it to liblz4.
+// Coding of LZ4 blocks, without frames or dictionaries. Native builds use liblz4. The tab has only
+// our own decoder. Native builds contain that decoder as well, so that tests and a fuzzer can
+// compare it with liblz4.
 // Source: LZ4 Block Format Description, lz4 project,
 // with its end-of-block rules as liblz4 enforces them.
 #pragma once
@@ -17,18 +18,19 @@ inline constexpr bool lz4_can_encode = false;
 inline constexpr bool lz4_can_encode = true;
 #endif
 
-// No block of `raw_bytes` is longer.
+// Returns the size of the longest block that `raw_bytes` can give.
 constexpr std::uint64_t lz4_block_bytes_max(std::uint64_t raw_bytes) {
     return raw_bytes + raw_bytes / 255 + 16;
 }
 
-// One block of `raw`; empty when it would not be smaller than `raw`, and always in the tab.
+// Returns one block of `raw`. The result is empty when the block would not be smaller than `raw`,
+// and always in the tab.
 Bytes lz4_encode(ByteView raw);
 
-// true when `block` decodes to exactly raw.size() bytes; writes only
-// inside `raw`, whatever `block` holds. Requires raw not empty.
+// Returns true when `block` decodes to exactly raw.size() bytes. Writes only inside `raw` for any
+// contents of `block`. Requires that `raw` is not empty.
 bool lz4_decode(ByteView block, std::span<std::byte> raw);
-// The same by our own code.
+// Does the same with our own decoder.
 bool lz4_decode_portable(ByteView block, std::span<std::byte> raw);
 
 }  // namespace moex

@@ -1,5 +1,5 @@
-// The tensor part of a message: as it is, or as one LZ4 block
-// when that is smaller. Shared by tensor and group messages.
+// The tensor part of a message, plain or as one LZ4 block when the block is smaller. Tensor
+// messages and group messages share these functions.
 #pragma once
 
 #include "protocol/frame.h"
@@ -7,7 +7,7 @@
 
 namespace moex {
 
-// How `raw` travels. `block` is empty when it goes as it is.
+// The wire form of a payload `raw`. `block` is empty when `raw` is sent uncompressed.
 struct PackedPayload {
     Bytes block;
     std::uint8_t flags() const { return block.empty() ? 0 : flag_lz4; }
@@ -17,8 +17,8 @@ inline PackedPayload pack_payload(ByteView raw, bool lz4) {
     return {lz4 && lz4_can_encode ? lz4_encode(raw) : Bytes{}};
 }
 
-// The raw_bytes that `payload` stands for: itself, or decompressed
-// into `scratch`. Sizes are checked before `scratch` grows.
+// Returns the `raw_bytes` bytes of a payload: `payload` itself, or its contents decompressed into
+// `scratch`. Sizes are checked before `scratch` grows.
 Result<ByteView> open_payload(ByteView payload, bool lz4, std::uint64_t raw_bytes, Bytes& scratch);
 
 // Refuses a layer or expert that the model does not have.
@@ -29,7 +29,7 @@ Status check_unit(std::uint16_t layer, std::uint16_t expert, std::uint32_t num_l
 Status check_rows(std::uint32_t num_tokens, std::uint32_t num_tokens_max, std::uint32_t hidden_dim,
                   std::uint32_t hidden_size);
 
-// The header of `frame`, which must be of `type`.
+// Returns the header of `frame`. Refuses a frame of another type than `type`.
 Result<FrameHeader> decode_header_of(ByteView frame, FrameType type);
 
 }  // namespace moex

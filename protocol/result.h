@@ -1,5 +1,6 @@
-// Errors that the world causes, as values: a code to act on and a sentence to read.
-// No exceptions here, so that the same code builds for the browser.
+// Result<T>: a value, or an error that the outside world caused. An Error has a code for the
+// program and a sentence for people.
+// This code uses no exceptions, so that it also builds for the browser.
 #pragma once
 
 #include <optional>
@@ -37,7 +38,7 @@ enum class ErrorCode {
     // running
     invalid_argument,
     unauthorized,
-    unavailable,  // nobody can answer now; trying later may help
+    unavailable,  // not possible now; a retry may help
     overloaded,
     timeout,
     cancelled,
@@ -112,7 +113,7 @@ using Status = Result<void>;
 
 }  // namespace moex
 
-// Returns the error of `expression` from the calling function, or goes on.
+// Returns the error of `expression` from the calling function, or continues.
 #define MOEX_TRY(expression)                                                                   \
     do {                                                                                       \
         if (auto moex_status_ = (expression); !moex_status_.ok()) return moex_status_.error(); \

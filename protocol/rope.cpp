@@ -7,7 +7,7 @@
 namespace moex {
 namespace {
 
-// In f32 throughout, as the reference.
+// Returns the stretched frequency. All steps are in f32, as in the reference.
 float scaled(float frequency, const RopeScaling& scaling) {
     constexpr float turn = 6.28318530717958647692f;
     const auto factor = static_cast<float>(scaling.factor),

@@ -44,8 +44,8 @@ std::string_view clip_characters(std::string_view utf8, std::size_t characters_m
     return utf8.substr(0, at);
 }
 
-// A string for the wire: U+FFFD where it is not UTF-8, clipped after
-// that, without control characters, which the far side refuses.
+// Converts a string for the wire. Invalid UTF-8 becomes U+FFFD, then the string is clipped. Control
+// characters become spaces, because the receiver refuses them.
 std::string wire_text(std::string_view text, std::size_t bytes_max) {
     const Json repaired = Json::parse(dump_json(Json(std::string(clip_utf8(text, bytes_max)))),
                                       nullptr, false);
@@ -130,7 +130,7 @@ Status read_speed(SpeedProfile& speed, const Json& object) {
     return {};
 }
 
-// Strings of `object[name]`; unknown ones are the reader's to skip.
+// Reads the strings of `object[name]`. The caller skips unknown strings.
 Status read_list(std::vector<std::string>& out, const Json& object, const char* name) {
     const Json* list = find_member(object, name);
 
@@ -150,14 +150,14 @@ Status read_list(std::vector<std::string>& out, const Json& object, const char* 
     return {};
 }
 
-// Requires the field.
+// Reads the field "arithmetic", which is required.
 Result<WorkerArithmetic> read_arithmetic(const Json& json) {
     std::string name;
     MOEX_TRY(read_text(name, json, "arithmetic", 32, Presence::required));
     return parse_worker_arithmetic(name);
 }
 
-// What HELLO and a capabilities HEARTBEAT share.
+// Reads the fields that HELLO and a capabilities HEARTBEAT share.
 Status read_capabilities(Hello& out, const Json& json) {
     if (const Json* device = find_member(json, "device")) {
         if (!device->is_object()) return Error{ErrorCode::bad_field, "\"device\" is not an object"};
@@ -169,7 +169,7 @@ Status read_capabilities(Hello& out, const Json& json) {
         MOEX_TRY(read_list(names, json, "dtypes"));
         out.dtypes.clear();
         for (const std::string& name : names) {
-            // a later version may know more: skipped
+            // Skip unknown names: a later version may have more dtypes.
             const Result<Dtype> dtype = parse_dtype(name);
             if (dtype.ok() && *dtype != Dtype::int4) out.dtypes.push_back(*dtype);
         }
@@ -231,7 +231,7 @@ Result<Hello> decode_hello(ByteView frame) {
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::hello, hello_bytes_max));
 
     Hello message;
-    message.caps.clear();  // what is not said is not there
+    message.caps.clear();  // an absent field means no caps
     message.lz4 = false;
     message.dtypes = {Dtype::f16};
 

@@ -1,21 +1,25 @@
-// Waits that are expected to be short: a thread that sleeps is woken 10 to 50 us after its time, so
-// it looks again and again for a while instead, and sleeps only then. That pays where what is
-// waited for comes within that while: after two waits that took longer the next one sleeps at once,
-// until one is short again. Two, since behind a long line long waits and short ones come in turns:
-// for a question, and for what a GPU makes of it. One thread's.
+// SpinWait polls for a bounded time before a thread sleeps, for waits that are expected to be
+// short.
+//
+// A sleeping thread wakes up 10 to 50 us late, so the thread polls first and sleeps only after
+// `most`. Polling pays only if the awaited event arrives within that time. After two waits that
+// took longer, the next wait sleeps at once, until a wait is short again. The rule needs two waits
+// because over a long link long and short waits alternate: one for a request, one for the GPU's
+// result. An object belongs to one thread.
 #pragma once
 
 namespace moex {
 
-// `Clock`: as std::chrono's.
+// `Clock` has the interface of a std::chrono clock.
 template <typename Clock>
 class SpinWait {
   public:
-    // 0: never.
+    // `most` is the longest time to poll; 0 disables polling.
     explicit SpinWait(typename Clock::duration most) : most_(most) {}
 
-    // Looks until `has_come`, at the most for so long; once, where it does not pay. What it
-    // answered last. The caller sleeps on false, and in both cases says came() behind it.
+    // Polls `has_come` until it returns true or `most` has passed; polls once where polling does
+    // not pay. Returns the last answer of `has_come`. On false the caller sleeps. In both cases it
+    // calls came() when the event has arrived.
     template <typename HasCome>
     bool look(HasCome has_come) {
         began_ = Clock::now();
@@ -25,7 +29,7 @@ class SpinWait {
         }
         return true;
     }
-    // What was waited for is here.
+    // Reports that the awaited event has arrived.
     void came() {
         const bool was_short = Clock::now() - began_ < most_;
         pays_ = was_short || was_short_before_;
@@ -34,7 +38,7 @@ class SpinWait {
     bool pays() const { return pays_; }
 
   private:
-    // Leaves the core to its other thread for a moment.
+    // Yields the core to its other hardware thread for a moment.
     static void pause() {
 #if defined(__x86_64__)
         for (int i = 0; i < 8; ++i) __builtin_ia32_pause();

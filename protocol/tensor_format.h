@@ -1,5 +1,5 @@
-// What the bytes of activations and expert weights mean:
-// dtypes on the wire, the expert blob and its INT4 groups.
+// The byte formats of activations and expert weights: dtypes on the wire, the expert blob and its
+// INT4 groups.
 // Source: MoEx protocol, section "Tensors"; tables in PROTOCOL.md.
 #pragma once
 
@@ -13,32 +13,32 @@
 
 namespace moex {
 
-// Element types of a tensor on the wire. f32 is allowed in
-// GROUP_DISPATCH and GROUP_RESULT only, int4 in WEIGHT_SYNC only.
+// Element types of a tensor on the wire. f32 is allowed in GROUP_DISPATCH and GROUP_RESULT only,
+// int4 in WEIGHT_SYNC only.
 enum class Dtype : std::uint8_t { f16 = 1, bf16 = 2, int8 = 3, int4 = 4, f32 = 5 };
 
 const char* dtype_name(Dtype dtype);  // "f16", ...
 Result<Dtype> parse_dtype(std::string_view name);
 std::uint32_t dtype_bits(Dtype dtype);  // 16, 16, 8, 4, 32
 
-// Bytes of [num_rows, row_size] on the wire; int8 counts
-// its f32 scale[num_rows], which follows all codes.
+// Returns the size in bytes of [num_rows, row_size] on the wire. For int8 it includes the f32
+// scale[num_rows], which follows all codes.
 std::uint64_t wire_rows_bytes(Dtype dtype, std::uint64_t num_rows, std::uint64_t row_size);
 
-// Writes rows [num_rows, row_size] f32 in wire form. `out` has
-// wire_rows_bytes(). f16 overflow becomes infinity: check the rows first.
-// int8: per row scale = max|x| / 127 (0 for a row that is zero, or so small
-// that its scale would be subnormal), code = round(x / scale), ties to even.
+// Writes rows [num_rows, row_size] f32 in wire form. `out` has wire_rows_bytes(). A value too large
+// for f16 becomes infinity: the caller checks the rows first.
+// int8: per row scale = max|x| / 127 (0 for a row that is zero, or so small that its scale would be
+// subnormal), code = round(x / scale), ties to even.
 void encode_rows(Dtype dtype, std::span<const float> rows, std::uint32_t row_size,
                  std::span<std::byte> out);
-// Reads them back; `in` has wire_rows_bytes(). false when a
-// value or scale is not finite (the rows are still written).
+// Reads rows from wire form; `in` has wire_rows_bytes(). Returns false when a value or a scale is
+// not finite (the rows are still written).
 bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_size, std::span<float> rows);
-// What the far side sees of these rows: decode(encode(rows)), in place.
+// Replaces the rows by the values that the receiver will decode: decode(encode(rows)), in place.
 void round_rows(Dtype dtype, std::span<float> rows, std::uint32_t row_size);
 
-// How an expert's weights are held. int4 is what workers compute
-// with; bf16 and f32 exist for goldens on the local backend.
+// Storage type of an expert's weights. Workers compute with int4. bf16 and f32 exist for goldens on
+// the local backend.
 enum class ExpertDtype : std::uint8_t { int4, bf16, f32 };
 const char* expert_dtype_name(ExpertDtype dtype);
 Result<ExpertDtype> parse_expert_dtype(std::string_view name);
@@ -52,25 +52,27 @@ struct ExpertShape {
     bool operator==(const ExpertShape&) const = default;
 };
 
-// The largest of 128, 64, 32 that is <= `group_size_max` and
-// divides both sizes; an error that names the sizes otherwise.
+// Returns the largest of 128, 64, 32 that is <= `group_size_max` and divides both sizes. If there
+// is none, returns an error that names the sizes.
 Result<std::uint32_t> choose_group_size(std::uint32_t hidden_size,
                                         std::uint32_t moe_intermediate_size,
                                         std::uint32_t group_size_max);
 
-// One stretch of a blob, in bytes from its start.
+// One section of a blob, in bytes from the start of the blob.
 struct BlobSection {
     std::uint64_t offset_bytes = 0;
     std::uint64_t size_bytes = 0;
 };
 
-// INT4 blob, little-endian, every section at a multiple of
-// 256 bytes, zero padding (the blob's end is padded as well):
+// The layout of an INT4 blob. It is little-endian. Every section begins at a multiple of 256 bytes,
+// with zero padding (the end of the blob is padded as well):
 //   gate_up_codes       u32 [2·I, H/8]   gate rows, then up rows; column 8j+k is bits 4k..4k+3 of
-//   word j gate_up_scale_zero  u32 [2·I, H/G]   f16 scale in the low half, f16 zero in the high
-//   half down_codes          u32 [H, I/8] down_scale_zero     u32 [H, I/G]
-// w = scale · (code − zero) in f32. bf16 and f32 blobs hold gate_up [2·I, H] and
-// down [H, I] in the codes sections and leave the scale_zero sections empty.
+//                                        word j
+//   gate_up_scale_zero  u32 [2·I, H/G]   f16 scale in the low half, f16 zero in the high half
+//   down_codes          u32 [H, I/8]
+//   down_scale_zero     u32 [H, I/G]
+// w = scale · (code − zero) in f32. bf16 and f32 blobs store gate_up [2·I, H] and down [H, I] in
+// the codes sections and leave the scale_zero sections empty.
 struct ExpertBlobLayout {
     BlobSection gate_up_codes, gate_up_scale_zero, down_codes, down_scale_zero;
     std::uint64_t size_bytes = 0;  // 156,672 for the demo, 2,506,752 for qwen3-30b (int4, G = 128)
@@ -78,7 +80,8 @@ struct ExpertBlobLayout {
 ExpertBlobLayout expert_blob_layout(const ExpertShape& shape,
                                     ExpertDtype dtype = ExpertDtype::int4);
 
-// Typed views into one blob (borrowed). The blob must be 4-byte aligned and of layout size.
+// Typed views into one borrowed blob. The blob must be 4-byte aligned and have the size of the
+// layout.
 struct ExpertBlobView {
     ExpertShape shape;
     ExpertDtype dtype = ExpertDtype::int4;
@@ -89,8 +92,8 @@ struct ExpertBlobView {
 };
 Result<ExpertBlobView> view_expert_blob(ByteView blob, const ExpertShape& shape, ExpertDtype dtype);
 
-// Dequantises one matrix row of `row_size` weights: codes
-// [row_size/8] words, scale_zero [row_size/group_size] words.
+// Dequantises one matrix row of `row_size` weights from codes [row_size/8] words and scale_zero
+// [row_size/group_size] words.
 void dequantize_int4_row(const std::uint32_t* codes, const std::uint32_t* scale_zero,
                          std::uint32_t row_size, std::uint32_t group_size, float* out);
 inline std::uint32_t pack_scale_zero(half scale, half zero) {

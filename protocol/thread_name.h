@@ -1,4 +1,4 @@
-// What a thread is called in `top -H`, a debugger or a profile.
+// Names a thread for `top -H`, a debugger or a profile.
 #pragma once
 
 #if defined(__linux__)
@@ -7,7 +7,8 @@
 
 namespace moex {
 
-// The one that calls; at most 15 letters. Nothing where the system has no names for them.
+// Names the calling thread; `name` has at most 15 letters. Does nothing where the system has no
+// thread names.
 inline void name_thread([[maybe_unused]] const char* name) {
 #if defined(__linux__)
     pthread_setname_np(pthread_self(), name);

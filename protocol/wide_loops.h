@@ -1,5 +1,7 @@
-// Loops over rows, compiled for wider vectors too and chosen when the program starts. The results
-// are the same bits: nothing is contracted. Not for sanitizers, whose start comes too late for it.
+// MOEX_WIDE_LOOPS compiles a function with loops over rows for wider vectors as well; the program
+// chooses a version when it starts. Both versions give the same bits, since the compiler contracts
+// no operations. Sanitizer builds do not use it, because their run-time starts too late for the
+// choice.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \

@@ -1,5 +1,6 @@
-// A frame on its way out: bytes of its own, or these around rows that the frames of a round share.
-// Rows are made once and copied by nobody: whoever writes the frame gathers them.
+// WireFrame: an outgoing frame. It has only bytes of its own, or its own bytes around rows that the
+// frames of a round share.
+// The rows are encoded once and never copied: the connection that writes the frame gathers them.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,7 @@ namespace moex {
 struct WireRows {
     Dtype dtype = Dtype::f16;
     std::uint32_t row_size = 0;
-    Bytes bytes;  // as encode_rows() writes them: values of all rows, then, of int8, their scales
+    Bytes bytes;  // from encode_rows(): values of all rows, then for int8 the scales
 
     std::size_t value_bytes() const { return std::size_t{row_size} * dtype_bits(dtype) / 8; }
     std::size_t scale_bytes() const { return dtype == Dtype::int8 ? sizeof(float) : 0; }
@@ -33,17 +34,18 @@ struct WireRows {
 class WireFrame {
   public:
     WireFrame(Bytes whole) : head_(std::move(whole)) {}
-    // `head`, then the values of the rows `numbers` of `rows`, then `tail`.
+    // The frame is `head`, then the values of the rows `numbers` of `rows`, then `tail`.
     WireFrame(Bytes head, std::shared_ptr<const WireRows> rows, std::vector<std::uint32_t> numbers,
               Bytes tail);
 
     bool is_whole() const { return rows_ == nullptr; }
-    // All of a whole frame; of another the headers at least.
+    // Returns all bytes of a whole frame. For another frame it returns at least the headers.
     ByteView head() const { return head_; }
     std::uint64_t size_bytes() const;
-    // Its bytes in order, borrowed while it lives where it is. Rows that lie side by side are one.
+    // Appends the bytes of the frame in order. The views are valid until the frame is moved or
+    // destroyed. Adjacent rows share one view.
     void append_spans(std::vector<ByteView>& out) const;
-    // Copied together where it is not whole.
+    // Returns the frame as one buffer. Copies the parts together if the frame is not whole.
     Bytes whole() &&;
 
   private:
