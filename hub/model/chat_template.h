@@ -1,6 +1,7 @@
-// The checkpoint's own chat template (Jinja), evaluated within bounds on steps and output.
-// Parsed once; rendering is const and thread-safe. The language is the subset that chat templates
-// use; an unsupported construct is an error at parse time that names it and its line.
+// ChatTemplate renders the checkpoint's own chat template (Jinja) within bounds on steps and
+// output. A template is parsed once. Rendering is const and thread-safe. The language is the subset
+// of Jinja that chat templates use. An unsupported construct is an error at parse time, which names
+// the construct and its line.
 // Source: Jinja 3 template documentation; compared with npm @huggingface/jinja in tests.
 #pragma once
 
@@ -22,27 +23,29 @@ namespace moex {
 class ChatTemplate {
   public:
     static Result<std::shared_ptr<const ChatTemplate>> parse(std::string_view source);
-    // The template of tokenizer_config.json (a string, or the "default" of a list), with its
-    // bos_token and eos_token; not_found when absent.
+    // Reads the template of tokenizer_config.json (a string, or the "default" entry of a list), and
+    // bos_token and eos_token. Returns not_found when there is no template.
     static Result<std::shared_ptr<const ChatTemplate>> from_tokenizer_config(
         std::string_view tokenizer_config_json);
     ~ChatTemplate();
 
-    // `context` holds messages, add_generation_prompt, tools, bos_token, … A call of
-    // raise_exception() is invalid_argument.
+    // Renders the template. `context` has messages, add_generation_prompt, tools, bos_token, … If
+    // the template calls raise_exception(), the error is invalid_argument.
     Result<std::string> render(const nlohmann::ordered_json& context,
                                const TemplateLimits& limits = {}) const;
 
-    // The ids of a chat: control tokens that the template itself writes are tokens, the same
-    // characters inside message contents are plain text, and so is every other variable a caller
-    // gives. `messages`: [{role, content}, ...]; `extra`: further template variables.
+    // Returns the token ids of a chat. Control tokens in the text of the template itself become
+    // tokens. The same characters inside message contents, or in any other variable from the
+    // caller, are plain text. `messages` is [{role, content}, ...]; `extra` has further template
+    // variables.
     Result<std::vector<TokenId>> render_ids(const nlohmann::ordered_json& messages,
                                             const nlohmann::ordered_json& extra,
                                             const Tokenizer& tokenizer,
                                             const TemplateLimits& limits = {}) const;
 
-    // The same, cut right behind the last place where the messages' own text says `last_words`:
-    // the generation goes on with that very turn. not_found when the template shows them nowhere.
+    // Does the same, but cuts the text right behind the last occurrence of `last_words` in the text
+    // of the messages. The generation then continues that last message. Returns not_found when the
+    // rendered text does not contain `last_words`.
     // Source: transformers' apply_chat_template(continue_final_message=True).
     Result<std::vector<TokenId>> render_open_ids(const nlohmann::ordered_json& messages,
                                                  const nlohmann::ordered_json& extra,
@@ -50,7 +53,7 @@ class ChatTemplate {
                                                  const Tokenizer& tokenizer,
                                                  const TemplateLimits& limits = {}) const;
 
-    // Whether the template's own text has `words`, e.g. "</think>".
+    // Returns true if the template's own text contains `words`, e.g. "</think>".
     bool mentions(std::string_view words) const;
 
   private:

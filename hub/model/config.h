@@ -1,5 +1,5 @@
-// What a checkpoint's config.json says, in our words.
-// Hugging Face keys are mapped here and nowhere else.
+// ModelConfig: the contents of a checkpoint's config.json under the names of this project.
+// This file maps the Hugging Face keys; no other file does.
 // Source: transformers Qwen3MoeConfig, Qwen3Config, Qwen2Config and LlamaConfig, versions 4
 // (num_experts, rope_theta, torch_dtype) and 5 (num_local_experts, rope_parameters, dtype).
 #pragma once
@@ -25,14 +25,14 @@ struct ModelConfig {
     std::uint32_t head_dim = 0;
     std::uint32_t vocab_size = 0;
     std::uint32_t context_tokens = 0;  // max_position_embeddings
-    std::uint32_t num_experts = 0;     // 0: a dense model, which has none of the next two either
+    std::uint32_t num_experts = 0;     // 0: a dense model; the next two are 0, too
     std::uint32_t top_k = 0;           // experts per token
     std::uint32_t moe_intermediate_size = 0;
     std::uint32_t intermediate_size = 0;  // of dense layers
     // [num_layers], from mlp_only_layers and decoder_sparse_step
     std::vector<std::uint8_t> layer_is_moe;
     bool norm_topk_prob = false;
-    bool attention_bias = false;  // of q, k and v; of o by has_o_bias()
+    bool attention_bias = false;  // for q, k and v; for o see has_o_bias()
     bool tied_embeddings = false;
     double rms_norm_eps = 1e-6;
     double rope_theta = 10000.0;
@@ -40,15 +40,16 @@ struct ModelConfig {
 
     bool is_moe(std::uint32_t layer) const { return layer_is_moe[layer] != 0; }
     bool has_experts() const { return num_experts > 0; }
-    // Norms of each head's query and key: Qwen3's.
+    // Returns true if the model normalises the query and key of each head, as Qwen3 does.
     bool has_qk_norm() const { return architecture == "qwen3_moe" || architecture == "qwen3"; }
     bool has_o_bias() const { return attention_bias && architecture != "qwen2"; }
 };
 
-// Errors name the key, what was found and what was wanted; unknown architectures and rope scalings,
-// windows, and experts in a dense architecture are refused by name.
+// Errors name the key, the value found and the value wanted. The function refuses unknown
+// architectures, unknown rope scalings, sliding windows, and experts in a dense architecture; the
+// error names them.
 Result<ModelConfig> parse_hf_config(const nlohmann::json& config);
-// Our own spelling, in manifest.json.
+// These functions write and read the form that manifest.json uses, with this project's names.
 nlohmann::json to_json(const ModelConfig& config);
 Result<ModelConfig> parse_model_config(const nlohmann::json& object);
 

@@ -1,14 +1,14 @@
-// The members of one JSON object, read under checks of type and range. The first problem is kept,
-// so that a caller reads everything and asks once. A member that is absent or null leaves its
-// target as it was, unless it is required.
+// JsonFields reads the members of one JSON object and checks their types and ranges. The first
+// problem is kept, so that a caller reads all members and checks for a problem once. A member that
+// is absent or null leaves its target unchanged, unless it is required.
 //
-// There are two kinds of JSON here, by what the order of members means:
-//   Json         sorted: what files and frames bring. A lookup costs O(log n), whoever wrote it.
-//   OrderedJson  as written: what people read, and what a chat template sees, whose text follows
-//                the order. A lookup costs O(n): parse it with a low JsonLimits::keys_max.
+// There are two kinds of JSON. They differ in the order of members:
+//   Json         sorted by name: for files and frames. A lookup costs O(log n) for any input.
+//   OrderedJson  as written: for JSON that people read, and for chat templates, whose output
+//                follows the order. A lookup costs O(n): parse it with a low JsonLimits::keys_max.
 //
-// protocol/json.h reads frames, stricter and for the tab too: there null is a wrong value, and
-// texts hold no control characters.
+// Frames are read by protocol/json.h, which is stricter and also builds for the tab. There, null is
+// a wrong value and strings hold no control characters.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,7 @@ namespace moex {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// A member, or null where it is missing or `object` is none.
+// Returns a member, or a JSON null if the member is missing or `object` is not an object.
 template <class AnyJson>
 const AnyJson& member(const AnyJson& object, std::string_view name) {
     static const AnyJson null;
@@ -34,7 +34,8 @@ const AnyJson& member(const AnyJson& object, std::string_view name) {
     return found == nullptr ? null : *found;
 }
 
-// A whole number that fits. 3.0 counts: JavaScript and Lua write integers that way at times.
+// Returns `value` as a whole number if it is one and fits. 3.0 is accepted, because JavaScript and
+// Lua sometimes write integers in this form.
 template <class AnyJson>
 std::optional<std::int64_t> whole_number(const AnyJson& value) {
     constexpr auto value_max = std::numeric_limits<std::int64_t>::max();
@@ -52,23 +53,23 @@ std::optional<std::int64_t> whole_number(const AnyJson& value) {
     return static_cast<std::int64_t>(number);
 }
 
-// `Wording` says what is wrong in the words of a room, and what a problem is there:
+// `Wording` defines the type of a problem and the text of its message, which differ between rooms:
 //   struct Wording {
 //       using Problem = Error;
 //       Problem wrong(std::string_view name, std::string_view wanted, const AnyJson* found) const;
 //   };
-// `found` is null where the member is absent.
+// `found` is nullptr if the member is absent.
 template <class AnyJson, class Wording>
 class JsonFields {
   public:
     using Problem = typename Wording::Problem;
 
-    // `object` outlives the reader. Anything but an object reads as an empty one.
+    // `object` must outlive the reader. A value that is not an object is read as an empty object.
     explicit JsonFields(const AnyJson& object, Wording wording = {})
         : object_(object),
           wording_(std::move(wording)) {}
 
-    // nullptr when absent or null.
+    // Returns nullptr when the member is absent or null.
     const AnyJson* find(std::string_view name) const {
         const AnyJson* const member = find_member(object_, name);
         return member == nullptr || member->is_null() ? nullptr : member;
@@ -126,7 +127,8 @@ class JsonFields {
         out = value->template get<std::string>();
     }
 
-    // A member that must be an object; nullptr, and a problem, when it is not.
+    // Returns a member that must be an object. If it is not one, returns nullptr and keeps a
+    // problem.
     const AnyJson* object(std::string_view name) {
         const AnyJson* const value = find_member(object_, name);
         if (value != nullptr && value->is_object()) return value;

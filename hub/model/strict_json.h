@@ -1,5 +1,5 @@
-// JSON from files that strangers wrote: bounded nesting and size, no name twice in one object.
-// Reading costs O(n log n) in the text.
+// Parsing of JSON from untrusted files: nesting and size are bounded, and a name may occur only
+// once in an object. Parsing costs O(n log n) in the length of the text.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace moex {
 struct JsonLimits {
     std::uint32_t depth_max = 32;
     std::uint64_t values_max = 2'000'000;  // names of members do not count
-    // Of one object. An ordered_json is searched from its front at each lookup: keep it low there.
+    // members of one object; keep it low for ordered_json, where each lookup is a linear search
     std::uint32_t keys_max = 2'000'000;
 };
 
-// `what` names the text in errors, e.g. "models/x/config.json". Json is nlohmann::json, sorted by
-// name, or nlohmann::ordered_json.
+// Parses `json_text`. Errors name it by `what`, e.g. "models/x/config.json". Json is
+// nlohmann::json, which is sorted by name, or nlohmann::ordered_json.
 template <class Json = nlohmann::json>
 Result<Json> parse_strict_json(std::string_view json_text, std::string_view what,
                                const JsonLimits& limits = {});
@@ -30,14 +30,15 @@ extern template Result<nlohmann::json> parse_strict_json(std::string_view, std::
 extern template Result<nlohmann::ordered_json> parse_strict_json(std::string_view, std::string_view,
                                                                  const JsonLimits&);
 
-// A JSON value as an error message may show it: at most 60 characters.
+// Returns a JSON value in a form for error messages, with at most 60 characters.
 std::string json_excerpt(const nlohmann::json& value);
 std::string json_excerpt(const nlohmann::ordered_json& value);
 inline std::string json_excerpt(const std::string& text) {
     return json_excerpt(nlohmann::json(text));
 }
 
-// How a file's fields are refused (JsonFields of hub/model/json_fields.h): `what` names the file.
+// The Wording of JsonFields (hub/model/json_fields.h) for the fields of a file. `what` names the
+// file.
 struct FileWording {
     using Problem = Error;
     std::string what;

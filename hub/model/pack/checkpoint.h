@@ -1,6 +1,7 @@
-// A Hugging Face checkpoint folder: config.json and the tensors of one or many safetensors shards,
-// read in pieces. Tensors are read with pread, not mapped: a shard that shrinks while we read is an
-// error, not a SIGBUS, and pages that were read do not count as our memory.
+// Checkpoint: read access to a Hugging Face checkpoint folder, which has config.json and the
+// tensors of one or many safetensors shards. Tensors are read in pieces with pread, not mapped. A
+// shard that shrinks during a read is then an error, not a SIGBUS, and pages that were read do not
+// count as memory of this process.
 #pragma once
 
 #include <filesystem>
@@ -19,32 +20,32 @@ class Checkpoint {
         SafetensorsEntry entry;
         std::size_t shard_index = 0;
     };
-    // Reads every header, of the shards in model.safetensors.index.json or of model.safetensors
-    // alone.
+    // Reads the headers of all shards in model.safetensors.index.json, or of model.safetensors
+    // only.
     static Result<Checkpoint> open(const std::filesystem::path& directory);
     Checkpoint(Checkpoint&&) noexcept = default;
 
     const std::filesystem::path& directory() const { return directory_; }
     const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
     const Tensor* find(std::string_view name) const;
-    // "DIR/model-00001-of-00002.safetensors: tensor NAME", how errors begin.
+    // Returns the beginning of error messages: "DIR/model-00001-of-00002.safetensors: tensor NAME".
     std::string where(const Tensor& tensor) const;
-    // The tensor, if it has this shape and an element type we compute with. `shape_words` names the
-    // sizes in config.json.
+    // Returns the tensor if it has this shape and an element type that this program can compute
+    // with. `shape_words` names the sizes in config.json for the error.
     Result<const Tensor*> require(std::string_view name, std::span<const std::uint64_t> shape,
                                   std::string_view shape_words) const;
 
-    // Bytes [first_byte, first_byte + out.size()) of the tensor. Thread-safe.
+    // Reads bytes [first_byte, first_byte + out.size()) of the tensor. Thread-safe.
     Status read_bytes(const Tensor& tensor, std::uint64_t first_byte,
                       std::span<std::byte> out) const;
-    // Elements [first, first + out.size()) as f32, refusing NaN and infinity. `scratch` is reused.
-    // Thread-safe.
+    // Reads elements [first, first + out.size()) as f32 and refuses NaN and infinity. `scratch` is
+    // a reused buffer. Thread-safe.
     Status read_floats(const Tensor& tensor, std::uint64_t first, std::span<float> out,
                        Bytes& scratch) const;
 
     std::uint64_t tensor_bytes() const;  // of all shards
-    // Changes when a shard is another file: names, sizes, times of change and headers. Tensors are
-    // not read.
+    // Returns a value that changes when a shard changes. It depends on names, sizes, modification
+    // times and headers of the shards. Tensors are not read.
     std::string fingerprint() const;
 
   private:
@@ -70,7 +71,7 @@ class Checkpoint {
     Status add_shard(const std::filesystem::path& path);
 
     std::filesystem::path directory_;
-    // of all shards together, the index too
+    // left for the headers of all shards and the index together
     std::uint64_t header_bytes_left_ = safetensors_header_bytes_max;
     std::vector<Shard> shards_;
     std::map<std::string, Tensor, std::less<>> tensors_;

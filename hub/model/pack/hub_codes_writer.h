@@ -1,4 +1,4 @@
-// Matrices of the hub on their way into hub.safetensors as codes: what pack and synth share.
+// Conversion of the hub's matrices to codes for hub.safetensors. `pack` and `synth` share it.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,14 @@
 
 namespace moex {
 
-// One entry of hub.safetensors, and which tensor of the model fills it.
+// Maps one entry of hub.safetensors to the tensor of the model that fills it.
 struct HubEntry {
     std::size_t spec_index = 0;
-    std::optional<TensorDtype> codes;  // int8 or int4: of a matrix of codes
-    bool is_scales = false;            // what comes behind its codes
+    std::optional<TensorDtype> codes;  // int8 or int4 for a matrix of codes
+    bool is_scales = false;            // the scales behind the codes
 };
-// For each spec, in order: one entry of the dtype that `plain` says, or codes and their scales.
+// Entries for all specs in order. A spec has one entry with the dtype that `plain` returns, or two
+// entries: codes and scales.
 struct HubEntries {
     std::vector<SafetensorsEntry> entries;
     std::vector<HubEntry> of;  // [entries.size()]
@@ -25,19 +26,20 @@ struct HubEntries {
 HubEntries hub_entries(std::span<const HubTensorSpec> specs, HubDtype hub_dtype,
                        const std::function<TensorDtype(std::size_t spec_index)>& plain);
 
-// The rows of one matrix to codes, in pieces of any size; what scales they got comes last.
+// Converts the rows of one matrix to codes, in pieces of any size. scales() has all scales at the
+// end.
 class RowCoder {
   public:
     void begin(const CodesLayout& layout);
-    // Writes the codes of the rows that are whole now. False where a scale is not finite: a weight
-    // too large for f16.
+    // Writes the codes of the rows that are complete now. Returns false if a scale is not finite,
+    // because a weight is too large for f16.
     bool add(std::span<const float> weights, Bytes& codes);
     ByteView scales() const { return std::as_bytes(std::span(scales_)); }
 
   private:
     bool add_row(std::span<const float> row, std::byte* codes);
     CodesLayout layout_;
-    std::vector<float> started_;  // a row that is not whole yet
+    std::vector<float> started_;  // a row that is not complete yet
     std::vector<std::uint32_t> scales_;
 };
 

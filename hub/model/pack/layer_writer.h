@@ -1,5 +1,5 @@
-// Runs the experts of one layer over the compute threads with a bound on the memory of their blobs.
-// Shared by packer and synth.
+// Writes the experts of one layer on the compute threads, with a bound on the memory of their
+// blobs. Packer and synth share it.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,13 @@
 
 namespace moex {
 
-// Blob buffers of all threads together; one blob is always allowed.
+// Limit for the blob buffers of all threads together. One blob is always allowed.
 inline constexpr std::uint64_t blob_buffers_bytes_max = 128u << 20;
 
-// Calls fill(expert, blob) for each expert; `blob` has layout size and zeros in its padding. Writes
-// the blobs and returns their hashes in expert order. `done(expert)` follows each, one call at a
-// time. The error of the lowest failing expert wins.
+// Calls fill(expert, blob) for each expert. `blob` has the size of the layout and zeros in its
+// padding. Writes the blobs and returns their hashes in the order of experts. Calls `done(expert)`
+// after each expert, one call at a time. If several experts fail, returns the error of the lowest
+// one.
 Result<std::vector<Sha256>> write_layer_blobs(
     PackageOutput& output, std::uint32_t num_experts, std::uint64_t blob_bytes, ThreadPool& threads,
     const std::function<Status(std::uint32_t expert, std::span<std::byte> blob)>& fill,

@@ -1,7 +1,8 @@
-// The folder a package is written into: blobs and files under temporary names until they are whole,
-// a record per finished layer in .pack-state, the manifest last. Shared by the packer and by synth.
+// PackageOutput: the folder into which a package is written. Blobs and files have temporary names
+// until they are complete. .pack-state has a record for each finished layer. The manifest is
+// written last. The packer and synth share this class.
 //   .pack-state/lock          held while a packer runs
-//   .pack-state/input         what is being packed, with which options: another input never resumes
+//   .pack-state/input         the input and the options; a packer with another input never resumes
 //   .pack-state/layer-N       the blob hashes of a finished layer
 //   .pack-state/hub           hash and size of a finished hub.safetensors
 #pragma once
@@ -21,15 +22,16 @@ namespace moex {
 
 class PackageOutput {
   public:
-    // Makes `directory`, or takes up an unfinished one whose input is the same. Anything else there
-    // is refused, not overwritten.
-    // `output_bytes`: what the whole package will take; ErrorCode::no_space when the disk has less.
+    // Creates `directory`, or resumes an unfinished one with the same input. Any other contents of
+    // the directory are refused, not overwritten.
+    // `output_bytes` is the size of the whole package. Returns ErrorCode::no_space if the disk has
+    // less free space.
     static Result<PackageOutput> open(const std::filesystem::path& directory,
                                       std::string_view input, std::uint64_t output_bytes);
     PackageOutput(PackageOutput&& other) noexcept;
     ~PackageOutput();
 
-    // The hashes of `layer` if its record is there and every blob has its size.
+    // Returns the hashes of `layer` if its record exists and every blob has the right size.
     std::optional<std::vector<Sha256>> finished_layer(std::uint32_t layer,
                                                       std::uint32_t num_experts,
                                                       std::uint64_t blob_bytes) const;
@@ -38,25 +40,26 @@ class PackageOutput {
     Result<Sha256> write_blob(ByteView blob);
     Status finish_layer(std::uint32_t layer, const std::vector<Sha256>& hashes);
 
-    // Streams hub.safetensors: `fill(tensor, write)` calls write() with the tensor's bytes, in
+    // Streams hub.safetensors. `fill(tensor, write)` calls write() with the bytes of the tensor, in
     // pieces.
     using WriteBytes = std::function<Status(ByteView)>;
     Result<FileRecord> write_hub(
         std::vector<SafetensorsEntry>& tensors,
         const std::function<Status(std::size_t tensor, const WriteBytes&)>& fill);
     Result<FileRecord> write_text(std::string_view file_name, std::string_view content);
-    // Writes the manifest and removes .pack-state: from here on it is a package.
+    // Writes the manifest and removes .pack-state. The folder is then a complete package.
     Status finish(const PackageManifest& manifest);
-    // After bad input: removes everything that was written, and the folder if we made it.
+    // Removes all written files after bad input, and the folder if this object created it.
     void discard();
 
     std::uint64_t written_bytes() const { return written_bytes_->load(); }
 
   private:
     PackageOutput() = default;
-    // Fails where another packer works, or has finished while this one looked.
+    // Fails if another packer runs in the folder, or has finished since this one checked the
+    // folder.
     Status take_lock(bool resumes);
-    // The unfinished package is of this input; otherwise its records are cleared away.
+    // Checks that the unfinished package has the same input. Otherwise deletes its records.
     Status take_input(std::string_view input);
     Status write_file(const std::filesystem::path& path, ByteView content);
     std::filesystem::path directory_;

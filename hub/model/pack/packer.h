@@ -1,6 +1,6 @@
-// `moex-hub pack`: a Hugging Face checkpoint becomes a package. Streaming: one layer in memory at a
-// time; resumable: finished layers are recorded in OUT/.pack-state and not redone; the manifest is
-// written last, so a half package never opens.
+// `moex-hub pack` converts a Hugging Face checkpoint to a package. It streams, with one layer in
+// memory at a time. It can resume: finished layers are recorded in OUT/.pack-state and not
+// repeated. The manifest is written last, so an incomplete package never opens.
 #pragma once
 
 #include <filesystem>
@@ -20,8 +20,8 @@ struct PackOptions {
     std::uint32_t group_size_max = 128;
     std::string name;      // default: the checkpoint folder's name
     bool hub_f32 = false;  // keep f32 hub tensors as f32 (goldens); otherwise bf16
-    // The hub's matrices: as they are, or as codes: those that int8 arithmetic makes of them at
-    // load. Embeddings and LM head have 8 bits under int4, too.
+    // Format of the hub's matrices: unchanged, or codes. The int8 codes equal those that int8
+    // arithmetic computes at load. Embeddings and LM head have 8 bits under int4, too.
     HubDtype hub_dtype = HubDtype::bf16;
 };
 struct PackProgress {
@@ -33,9 +33,9 @@ struct PackReport {
     std::uint32_t num_blobs = 0, layers_resumed = 0;
     std::vector<std::string> warnings;  // e.g. no tokenizer: ids only
 };
-// `progress` is called after every expert, from any compute thread, one call at a time. Bad input
-// removes what was written; a full disk or a killed process leaves it, and the same call goes on
-// where it stopped.
+// Packs `checkpoint` into `out`. Calls `progress` after every expert, from any compute thread, one
+// call at a time. Bad input removes the written files. A full disk or a killed process leaves them,
+// and the same call then resumes.
 Result<PackReport> pack_checkpoint(const std::filesystem::path& checkpoint,
                                    const std::filesystem::path& out, const PackOptions& options,
                                    ThreadPool& threads,

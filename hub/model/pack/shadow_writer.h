@@ -1,6 +1,6 @@
-// `moex-hub pack --shadow`: the experts of a package in fewer bits (hub/model/package/
-// shadow_package.h). One layer is in memory at a time; shadow.json is written last, so that half a
-// shadow never opens.
+// `moex-hub pack --shadow` writes the experts of a package in fewer bits
+// (hub/model/package/shadow_package.h). One layer is in memory at a time. shadow.json is written
+// last, so that an incomplete shadow never opens.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +16,10 @@ struct ShadowOptions {
     ShadowDtype dtype = ShadowDtype::int3;
     std::uint32_t group_size_max = 128;  // nf4: 64 at most
 };
-// Of INT4 experts as they are, requantised; of bf16 or f32 ones for any package of that
-// checkpoint. `out` is made; one that holds something is refused. The same bytes on every machine.
+// Writes a shadow of `package` to `out`. INT4 experts are requantised, and the shadow belongs to
+// this package. A shadow of bf16 or f32 experts fits any package of the same checkpoint. The
+// function creates `out` and refuses a folder that is not empty. It writes the same bytes on every
+// machine.
 Result<PackReport> write_shadow(const ModelPackage& package, const ShadowOptions& options,
                                 const std::filesystem::path& out, ThreadPool& threads,
                                 const std::function<void(const PackProgress&)>& progress);

@@ -1,5 +1,5 @@
-// Gives a package on disk one of its side files, or another in its place. The model stays as it is;
-// the manifest, and with it the package's identity, changes.
+// Adds a side file to a package on disk, or replaces it. The model files stay unchanged. The
+// manifest changes, and with it the identity of the package.
 #pragma once
 
 #include <filesystem>
@@ -10,9 +10,9 @@
 
 namespace moex {
 
-// The side file first, the manifest last, each under a temporary name until it is whole. A process
-// that ends between the two, where there was another before, leaves a package that is refused for
-// its file's size or hash.
+// Writes the side file first and the manifest last, each under a temporary name until it is
+// complete. If the process ends between the two writes and replaced an older side file, the package
+// is refused later, because size or hash of the file do not match.
 Status write_side_file(const std::filesystem::path& package, SideFile file,
                        std::span<const SideTensor> tensors);
 

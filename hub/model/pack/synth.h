@@ -1,6 +1,6 @@
-// `moex-hub synth`: a random package of any shape, for benches. Streams; seeded by (seed, layer,
-// expert), so that neither threads nor an interruption change a byte. Shapes: "bench-moe",
-// "qwen3-30b-a3b", "paper", "tiny", "many-experts", or "demo".
+// `moex-hub synth` writes a random package of any shape, for benches. It streams. Each expert is
+// seeded by (seed, layer, expert), so that neither threads nor an interruption change a byte.
+// Shapes: "bench-moe", "qwen3-30b-a3b", "paper", "tiny", "many-experts", or "demo".
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace moex {
 
 Result<ModelConfig> synth_shape(std::string_view shape);
-// The same shape with fewer (or more) layers, all like its last one.
+// Returns the same shape with another number of layers. Added layers are like the last one.
 ModelConfig with_num_layers(ModelConfig config, std::uint32_t num_layers);
 Result<PackReport> synth_package(const ModelConfig& config, std::string_view name,
                                  std::uint64_t seed, const std::filesystem::path& out,

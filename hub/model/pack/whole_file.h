@@ -1,4 +1,4 @@
-// A file under a temporary name that takes its own once it is whole and on the disk.
+// WholeFile writes a file under a temporary name and renames it once all bytes are on the disk.
 #pragma once
 
 #include <filesystem>
@@ -8,13 +8,13 @@
 
 namespace moex {
 
-// no_space where the disk is full, else io_error; names the path.
+// Returns no_space if the disk is full, otherwise io_error. The message names the path.
 Error system_error(const std::filesystem::path& path, int cause);
 
 class WholeFile {
   public:
     WholeFile(std::filesystem::path path, std::filesystem::path temporary);
-    ~WholeFile();  // removes what was not finished
+    ~WholeFile();  // removes an unfinished file
     WholeFile(const WholeFile&) = delete;
     Status write(ByteView bytes);
     Status finish();
@@ -25,7 +25,8 @@ class WholeFile {
     Status status_;
 };
 
-// The whole of a file of one piece; its temporary stands beside it, as .tmp- and its name.
+// Writes a file in one call. The temporary file is in the same folder; its name is .tmp- and the
+// name of the file.
 Status write_whole_file(const std::filesystem::path& path, ByteView content);
 void sync_directory(const std::filesystem::path& path);
 

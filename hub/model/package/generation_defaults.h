@@ -1,4 +1,5 @@
-// How a model wants to be sampled where a request says nothing: generation_config.json.
+// Sampling defaults of a model, for requests that do not set a value. Source:
+// generation_config.json.
 #pragma once
 
 #include <cstdint>

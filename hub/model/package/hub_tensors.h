@@ -1,8 +1,10 @@
-// How the hub's tensors lie in hub.safetensors where a package holds matrices as codes. Under a
-// matrix's own name stand its codes, rows as they were; right behind it what makes weights of them:
+// The layout of hub.safetensors in a package that stores the hub's matrices as codes. The codes of
+// a matrix are stored under its own name, in the same order of rows. The scales follow right
+// behind:
 //   int8   NAME I8 [out, in]       NAME.scale F32 [out, in / group]
 //   int4   NAME U8 [out, in / 2]   NAME.scale_zero F16 [out, in / 32, 2]
-// Embeddings and LM head have 8 bits in either. Norms, biases and routers are as in any package.
+// Embeddings and LM head have 8 bits in both cases. Norms, biases and routers are stored as in any
+// other package.
 #pragma once
 
 #include <optional>
@@ -14,23 +16,24 @@
 
 namespace moex {
 
-// int8 or int4; nothing where the tensor is no matrix of codes.
+// Returns int8 or int4 for a matrix that is stored as codes, and nullopt for any other tensor.
 std::optional<TensorDtype> codes_dtype(const HubTensorSpec& spec, HubDtype hub_dtype);
 
-// A tensor of the file.
+// One tensor of the file, without its bytes.
 struct FileTensor {
     std::string name;
     TensorDtype dtype = TensorDtype::int8;
     std::vector<std::uint64_t> shape;
 };
-// Of a matrix of codes.
+// The two tensors that store one matrix of codes.
 struct CodesLayout {
     std::uint32_t row_size = 0, group_size = 0;
     FileTensor codes, scales;
 };
 CodesLayout codes_layout(const HubTensorSpec& spec, TensorDtype dtype);
 
-// unsupported, with its name, where a matrix has rows that are no multiple of 32.
+// Returns the error unsupported, with the name of the matrix, if the length of its rows is not a
+// multiple of 32.
 Status check_rows_for_codes(const ModelConfig& config);
 
 }  // namespace moex

@@ -1,5 +1,5 @@
-// manifest.json of a package, as a struct: what `open` believes after every field was checked, and
-// what `pack` writes last.
+// PackageManifest: manifest.json of a package as a struct. Opening a package trusts it after every
+// field was checked. `pack` writes the file last.
 #pragma once
 
 #include <map>
@@ -41,36 +41,36 @@ struct PackageManifest {
     }
 };
 
-// What a package may copy from a checkpoint, word for word.
+// The text files that a package may copy unchanged from a checkpoint.
 inline constexpr std::string_view package_text_files[] = {"tokenizer.json", "tokenizer_config.json",
                                                           "generation_config.json"};
 constexpr std::uint64_t text_file_bytes_max(std::string_view file_name) {
     return file_name == "tokenizer.json" ? 64u << 20 : 8u << 20;
 }
 
-// The same bytes for the same manifest: no times, no machine.
+// Returns the same bytes for the same manifest: the text contains no times and no machine names.
 std::string manifest_to_json(const PackageManifest& manifest);
 Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_view what);
 
-// generation_config.json, with config.json's eos_token_id where it names none. `what` names the
-// file in errors.
+// Reads generation_config.json. If it has no eos_token_id, the one of config.json is used. Errors
+// name the file by `what`.
 Result<GenerationDefaults> parse_generation_config(std::string_view generation_json,
                                                    std::string_view config_json,
                                                    std::uint32_t vocab_size, std::string_view what);
-// A name that fits API answers, pages and logs: 1 to 128 printable ASCII characters without spaces
-// or quotes.
+// Returns true if `name` is suitable for API answers, pages and logs: 1 to 128 printable ASCII
+// characters without spaces or quotes.
 bool package_name_ok(std::string_view name);
 
-// One tensor that the hub holds itself.
+// One tensor that the hub itself holds and computes with.
 struct HubTensorSpec {
     std::string name;
     std::vector<std::uint64_t> shape;
     const char* shape_words;  // "num_experts, hidden_size"
     bool precise = false;     // small and sensitive (norms, biases, routers): stays f32 where the
                               // checkpoint is not bf16
-    bool is_table = false;    // embeddings or LM head: one code more or less is another token
+    bool is_table = false;    // embeddings or LM head: small errors can change the token
 };
-// In the order of hub.safetensors.
+// Returns the specs of all hub tensors in the order of hub.safetensors.
 std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config);
 
 }  // namespace moex

@@ -1,4 +1,4 @@
-// A model package on disk, as `moex-hub pack` writes it and everything else reads it:
+// ModelPackage: read access to a model package on disk. `moex-hub pack` writes these files:
 //   manifest.json          config, quantisation, and the SHA-256 of every other file
 //   hub.safetensors        the hub's tensors under their Hugging Face names, bf16 or f32:
 //                          embeddings, attention, norms, routers, dense MLPs, head; after
@@ -29,9 +29,10 @@ namespace moex {
 
 class ModelPackage {
   public:
-    // Reads and checks manifest.json and the header of hub.safetensors, and that every file has its
-    // size; hashes are verify_package()'s.
-    // Blobs may be missing: a host may serve /weights elsewhere. One of another size is an error.
+    // Opens a package. Reads and checks manifest.json and the header of hub.safetensors, and checks
+    // the size of every file. Hashes are left to verify_package().
+    // Blobs may be missing, because an operator may serve /weights from another machine. A blob of
+    // a wrong size is an error.
     static Result<std::shared_ptr<const ModelPackage>> open(const std::filesystem::path& directory);
     ~ModelPackage();
 
@@ -44,47 +45,54 @@ class ModelPackage {
     const ExpertShape& expert_shape() const;  // group_size 0 unless int4
     std::uint64_t expert_blob_bytes() const;
     const GenerationDefaults& generation_defaults() const;
-    // Text of a tokenizer file ("tokenizer.json", "tokenizer_config.json"); nullopt when the
-    // checkpoint had none.
+    // Returns the text of a tokenizer file ("tokenizer.json", "tokenizer_config.json"), or nullopt
+    // if the checkpoint did not have the file.
     std::optional<std::string> tokenizer_file(std::string_view file_name) const;
 
-    // A hub tensor by its Hugging Face name; not_found when absent.
+    // Returns a hub tensor by its Hugging Face name; not_found when absent.
     Result<TensorView> tensor(std::string_view name) const;
-    // Only MoE layers have experts.
+    // Returns the hash of an expert's blob. `layer` must be an MoE layer.
     const Sha256& blob_hash(std::uint32_t layer, std::uint32_t expert) const;
     std::filesystem::path blob_path(const Sha256& hash) const;
-    // named by the manifest, and here when the package was opened
+    // Returns true if the manifest names the blob and its file existed when the package was opened.
     bool has_blob(const Sha256& hash) const;
-    std::uint32_t num_blobs() const;  // that the manifest names, equal ones once
+    std::uint32_t num_blobs() const;  // in the manifest, equal blobs counted once
     std::uint32_t num_missing_blobs() const;
     bool holds_all_blobs() const { return num_missing_blobs() == 0; }
-    // for what computes here: says how many are missing, and the first
+    // Fails if blobs are missing, for callers that compute with all experts on this machine. The
+    // error names the number of missing blobs and the first one.
     Status require_all_blobs() const;
-    // The blob's bytes, mapped at first use and kept; thread-safe, and without a lock once mapped.
-    // A blob that is no longer what it was when the package was opened ends the process, as below;
-    // by its hash, for what is served to others, this is asked at every call.
+    // Returns the bytes of a blob. The file is mapped at first use and stays mapped. Thread-safe,
+    // and without a lock once the file is mapped.
+    // If the file of a blob has changed since the package was opened, the process ends, as in
+    // require_unchanged(). The version with `hash`, which serves blobs to other machines, checks
+    // this at every call.
     Result<ByteView> blob(std::uint32_t layer, std::uint32_t expert) const;
     Result<ByteView> blob(const Sha256& hash) const;
 
-    // What somebody needs who computes the whole model elsewhere: manifest.json first, then
-    // hub.safetensors, the checkpoint's text files, and each blob once ("weights/<sha256>").
+    // A file of the package. files() lists the files that another machine needs to compute the
+    // whole model: manifest.json first, then hub.safetensors, the checkpoint's text files, and each
+    // blob once ("weights/<sha256>").
     struct File {
         std::string name;
         Sha256 sha256{};
         std::uint64_t size_bytes = 0;
     };
     std::vector<File> files() const;
-    // One of them by its hash, borrowed from the package; not_found for any other.
+    // Returns one of these files by its hash, borrowed from the package; not_found for another
+    // hash.
     Result<ByteView> file(const Sha256& hash) const;
 
-    // The pages of a blob, or of hub.safetensors, leave this process's memory: for who has made a
-    // copy in another form. Views stay valid, and reading on brings pages back from the file.
+    // These functions release the memory pages of a blob, or of hub.safetensors, for callers that
+    // have made a copy in another form. Views stay valid. A later read loads pages from the file
+    // again.
     void release_blob(std::uint32_t layer, std::uint32_t expert) const;
     void release_hub_tensors() const;
 
-    // Ends the process with one sentence on stderr and exit 1 when hub.safetensors was written to
-    // or shortened since it was opened, or the next of the mapped blobs in turn: what is computed
-    // from then on is wrong. Two stat() calls; the decoder asks at every step.
+    // Ends the process with one sentence on stderr and exit code 1 if hub.safetensors was modified
+    // or shortened since it was opened, because all later results would be wrong. Each call also
+    // checks one of the mapped blobs, in round-robin order. The cost is two stat() calls. The
+    // decoder calls this at every step.
     void require_unchanged() const;
 
   private:
@@ -93,8 +101,8 @@ class ModelPackage {
     std::unique_ptr<State> state_;
 };
 
-// Every hash and every shape; `progress(done_bytes, total_bytes)` may be empty. The first mismatch
-// is the error.
+// Checks every hash and every shape. `progress(done_bytes, total_bytes)` may be empty. The error is
+// the first mismatch.
 Status verify_package(const std::filesystem::path& directory,
                       const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 

@@ -1,6 +1,6 @@
-// The safetensors format: a u64 header length, a JSON header {name: {dtype, shape, data_offsets}},
-// then the tensors' bytes. The reader trusts nothing: lengths, names, offsets and shapes are
-// checked against each other and the file before use.
+// Reading and writing of safetensors files. The format is a u64 header length, a JSON header {name:
+// {dtype, shape, data_offsets}}, then the bytes of the tensors. The reader trusts no input: it
+// checks lengths, names, offsets and shapes against each other and against the file before use.
 // Source: the format description of the safetensors project.
 #pragma once
 
@@ -20,8 +20,8 @@
 
 namespace moex {
 
-// One tensor of a header. `dtype` is empty for element types that we never compute with (I64,
-// F8_E4M3, ...).
+// One tensor of a header. `dtype` is empty for element types that this program never computes with
+// (I64, F8_E4M3, ...).
 struct SafetensorsEntry {
     std::string name;
     std::optional<TensorDtype> dtype;
@@ -34,24 +34,26 @@ struct SafetensorsEntry {
 // the format allows 100 MB; the largest models have 15
 inline constexpr std::uint64_t safetensors_header_bytes_max = 64'000'000;
 
-// In the order of their bytes. `header` is the JSON alone, `file_bytes` the whole file's size.
-// Ranges may not overlap, leave holes or pass the end. `what` names the file in errors. O(n log n).
+// Returns the tensors in the order of their bytes. `header` is the JSON only; `file_bytes` is the
+// size of the whole file. Ranges may not overlap, leave holes or pass the end. Errors name the file
+// by `what`. O(n log n).
 Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view header,
                                                                std::uint64_t file_bytes,
                                                                std::string_view what);
-// The JSON header at the start of a whole mapped file.
+// Returns the JSON header at the start of a whole mapped file.
 Result<std::string_view> safetensors_header_of(ByteView file, std::string_view what);
 
-// Every tensor of a whole mapped file, borrowed from it, by name. Each must be bf16 or f32, at a
-// multiple of its element's size: bad_file names the one that is not. With codes they, and f16, may
-// be there, too, at multiples of 4, with the shapes that they have in the file.
+// Returns views of all tensors of a whole mapped file by name, borrowed from the file. Each tensor
+// must be bf16 or f32 and start at a multiple of its element size; otherwise the error bad_file
+// names it. With `with_codes` the file may also contain codes and f16 tensors at multiples of
+// 4. Their views have the shapes of the file.
 using TensorViews = std::map<std::string, TensorView, std::less<>>;
 Result<TensorViews> safetensors_views(ByteView file, std::string_view what,
                                       bool with_codes = false);
 
-// The header that lays `tensors` out one after the other, length and padding included: what comes
-// first in the file.
-// Only name, dtype and shape are read; offset_bytes and size_bytes are filled in.
+// Returns the start of a file that stores `tensors` one after the other: the length and the padded
+// header.
+// The function reads name, dtype and shape, and fills in offset_bytes and size_bytes.
 std::string make_safetensors_header(std::span<SafetensorsEntry> tensors);
 
 }  // namespace moex

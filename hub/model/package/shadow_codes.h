@@ -1,11 +1,11 @@
-// The weights of a shadow's experts: a row is cut into groups; a group has codes of a few bits and
-// a scale. What w a code stands for:
+// The quantisation of a shadow's experts. A row is divided into groups. A group has codes of a few
+// bits and a scale. A code represents this weight w:
 //   int2, int3   scale · (code − zero), code from 0, scale and zero f16
 //   nf4          scale · level[code], 16 levels of equal probability in a normal distribution; a
-//                group is of 64 weights at most, scale f16
+//                group has at most 64 weights, scale f16
 //   int8         scale · code, code −127 … 127, scale f16
-// A row is its codes, code i in bits [i · bits, (i + 1) · bits) of the little-endian bytes, and
-// behind them each group's f16 values.
+// A row is stored as its codes, then the f16 values of each group. Code i has bits [i · bits, (i +
+// 1) · bits) of the little-endian bytes.
 // Source of nf4: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023, appendix
 // E.
 #pragma once
@@ -42,22 +42,25 @@ inline constexpr std::uint32_t shadow_group_size_max(ShadowDtype dtype) {
 inline constexpr float shadow_scale_min = 0x1p-14f;  // GPUs may flush smaller f16 values to zero
 extern const float nf4_levels[16];
 
-// `row` has size_bytes(). The range of a group of int2 and int3 is that of its weights, zero
-// included, cut into equal cells, each with its code's weight in the middle: with so few codes the
-// largest error is less than with the first and last code at the ends. Where the weights have
-// `source_codes` levels themselves, from end to end (INT4: 16), half of their step belongs to the
-// range on both sides: a cell then takes in as many of them as any other. The range of nf4 and int8
-// is the largest magnitude. False where a weight is not finite or too large for an f16 scale.
+// Quantises a row; `row` has size_bytes(). Returns false if a weight is not finite or too large for
+// an f16 scale.
+// - int2 and int3: the range of a group is the range of its weights, zero included. It is divided
+//   into equal cells, and the weight of a code is the middle of its cell. With few codes the
+//   largest error is smaller than with the first and last code at the ends of the range.
+//   If the weights themselves have only `source_codes` levels (INT4: 16), the range is extended by
+//   half of their step on both sides. Every cell then contains the same number of levels.
+// - nf4 and int8: the range is the largest magnitude.
 bool quantize_shadow_row(const ShadowRow& shape, std::span<const float> weights,
                          std::uint32_t source_codes, std::span<std::byte> row);
 
-// What lies in a row, apart: codes [row_size], those of int8 as their two's complement.
+// These functions read the parts of a row separately. The codes are [row_size]; int8 codes are in
+// two's complement.
 void unpack_shadow_codes(const ShadowRow& shape, ByteView row, std::span<std::uint8_t> codes);
 struct ShadowScale {
     float scale = 0, zero = 0;
 };
 ShadowScale shadow_scale(const ShadowRow& shape, ByteView row, std::uint32_t group);
-// As f32.
+// Converts a row to f32 weights.
 void dequantize_shadow_row(const ShadowRow& shape, ByteView row, std::span<float> weights);
 
 }  // namespace moex

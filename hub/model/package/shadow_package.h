@@ -1,10 +1,11 @@
-// A shadow on disk: the experts of a package in fewer bits, to run beside it on the same attention,
-// routers and head. `moex-hub pack --shadow` writes it:
-//   shadow.json       what it is, of which experts, and size and SHA-256 of every other file
+// ShadowPackage: read access to a shadow on disk. A shadow has the experts of a package in fewer
+// bits and uses the attention, routers and head of that package. `moex-hub pack --shadow` writes
+// it:
+//   shadow.json       format, identity of the experts, size and SHA-256 of every other file
 //   layer-N.experts   the experts of MoE layer N, one after the other: gate rows, up rows
 //                     [moe_intermediate_size] of hidden_size weights, then down rows [hidden_size]
 //                     of moe_intermediate_size (hub/model/package/shadow_codes.h)
-// Immutable once it is open.
+// An open shadow is immutable.
 #pragma once
 
 #include <filesystem>
@@ -21,10 +22,11 @@ namespace moex {
 struct ShadowRecord {
     ShadowDtype dtype = ShadowDtype::int3;
     std::string name;  // of the package
-    // Over the hashes of the INT4 experts that it was made of; of a checkpoint's: zeros.
+    // hash over the hashes of the INT4 experts that it was made from; zeros if made from a
+    // checkpoint
     Sha256 experts_sha256{};
     std::uint32_t num_experts = 0;
-    ExpertShape shape;  // group_size: that of the shadow's rows
+    ExpertShape shape;  // group_size of the shadow's rows
     struct Layer {
         std::uint64_t size_bytes = 0;
         Sha256 sha256{};
@@ -41,12 +43,13 @@ struct ShadowRecord {
 std::string shadow_record_to_json(const ShadowRecord& record);
 Result<ShadowRecord> parse_shadow_record(std::string_view json_text, std::string_view what);
 std::string shadow_layer_name(std::uint32_t layer);  // "layer-3.experts"
-// SHA-256 of all blob hashes in order.
+// Returns the SHA-256 of all blob hashes in order.
 Sha256 experts_hash_of(const ModelPackage& package);
 
 class ShadowPackage {
   public:
-    // Of `package`: an error says what differs where it is another's. Reads and hashes all of it.
+    // Opens the shadow of `package`. If the shadow belongs to another package, the error names the
+    // difference. Reads and hashes all files.
     static Result<ShadowPackage> open(const std::filesystem::path& directory,
                                       const ModelPackage& package);
     const ShadowRecord& record() const { return record_; }

@@ -1,6 +1,6 @@
-// Files that a package may have beside the model: what predictors of experts read. The manifest
-// names them with size and hash under their own keys, and null where there are none.
-//   default_vectors.safetensors   uses and default vectors of experts, by a calibration text
+// Side files: optional files beside the model that predictors of experts read. The manifest lists
+// size and hash of each file under a key of its own, or null if the file does not exist.
+//   default_vectors.safetensors   uses and default vectors of experts, from a calibration text
 //   estimator.safetensors         a trained estimator of routes
 #pragma once
 
@@ -23,7 +23,7 @@ inline std::string side_file_name(SideFile file) {
 }
 inline constexpr std::uint64_t side_file_bytes_max = 4ull << 30;
 
-// One tensor to be written: f32 or bf16, rounded to nearest even.
+// One tensor to write, as f32 or as bf16 rounded to nearest even.
 struct SideTensor {
     std::string name;
     TensorDtype dtype = TensorDtype::f32;

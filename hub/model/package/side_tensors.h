@@ -1,4 +1,4 @@
-// The tensors of a side file, as who opened the package reads them.
+// SideTensors: read access to the tensors of a side file of an open package.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,14 @@ namespace moex {
 
 class ModelPackage;
 
-// A side file of an open package, mapped.
+// A mapped side file of an open package.
 class SideTensors {
   public:
-    // not_found where the manifest names none; an error where the file is not there, has another
-    // size, or is no safetensors file. Hashes are verify_package()'s.
+    // Returns not_found if the manifest does not list the file. Returns an error if the file is
+    // missing, has another size, or is not a safetensors file. Hashes are left to verify_package().
     static Result<SideTensors> open(const ModelPackage& package, SideFile file);
-    // As f32, of this shape and finite; an error names the tensor.
+    // Returns a tensor as f32. An error names the tensor if it is missing, has another shape or is
+    // not finite.
     Result<std::vector<float>> values(std::string_view name,
                                       const std::vector<std::uint64_t>& shape) const;
     Result<std::vector<std::uint64_t>> shape_of(std::string_view name) const;
