@@ -1,5 +1,5 @@
-// Expressions of a template, loosest binding first, and the token reader below them; parser.cpp
-// adds the statements.
+// ExpressionParser parses the expressions of a template, with the loosest binding first, and reads
+// the tokens. parser.cpp adds the statements.
 #pragma once
 
 #include <algorithm>
@@ -16,18 +16,18 @@
 
 namespace moex::jinja {
 
-// Throws Failure that names the line.
+// The functions throw a Failure that names the line.
 class ExpressionParser {
   public:
     explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
   protected:
-    // of brackets, blocks and unary operators: the parser's own recursion
+    // limit for brackets, blocks and unary operators, which recurse in the parser
     static constexpr std::uint32_t nesting_max = 400;
-    // of trees, chains such as a + b + c included
+    // limit for the depth of trees, including chains such as a + b + c
     static constexpr std::uint32_t expression_depth_max = 400;
 
-    // Counts the parser's own recursion.
+    // Counts the recursion depth of the parser while the object exists.
     struct Nesting {
         explicit Nesting(ExpressionParser& parser) : parser(parser) {
             if (++parser.nesting_ > nesting_max)
@@ -86,7 +86,7 @@ class ExpressionParser {
         expression->line = at_line;
         return expression;
     }
-    // Gives the node its depth once its children are in place.
+    // Sets the depth of a node. Its children must be set before.
     ExpressionPointer finish(ExpressionPointer expression) {
         std::uint32_t depth = 0;
         const auto look = [&](const ExpressionPointer& child) {
@@ -124,7 +124,7 @@ class ExpressionParser {
         return node;
     }
 
-    // One expression, or several with commas as a tuple.
+    // Parses one expression, or several separated by commas as a tuple.
     ExpressionPointer parse_tuple(bool with_conditional);
     ExpressionPointer parse_expression();
     ExpressionPointer parse_or();
@@ -146,7 +146,7 @@ class ExpressionParser {
     ExpressionPointer parse_subscript(ExpressionPointer object, std::uint32_t at_line);
     Arguments parse_arguments();
     ExpressionPointer parse_call(ExpressionPointer callee);
-    // Behind '|': one filter.
+    // Parses one filter; the '|' was already read.
     ExpressionPointer parse_filter(ExpressionPointer operand);
     ExpressionPointer parse_filters(ExpressionPointer node);
     ExpressionPointer parse_test(ExpressionPointer operand);

@@ -1,5 +1,5 @@
-// The names that templates may use. The parser refuses others; each table is in the file that
-// carries it out: filters.cpp, is_tests.cpp, methods.cpp.
+// The names of filters, tests and methods that templates may use. The parser refuses other names.
+// Each table is in the file that implements its names: filters.cpp, is_tests.cpp, methods.cpp.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
-// Template source → tokens. White space is treated as transformers sets Jinja up: trim_blocks and
-// lstrip_blocks on, one final newline dropped.
+// Splits the source of a template into tokens. White space is treated with the Jinja options of
+// transformers: trim_blocks and lstrip_blocks are on, and one final newline is dropped.
 // Source: Jinja 3, "Template Designer Documentation", whitespace control and literals.
 #pragma once
 
@@ -26,11 +26,11 @@ enum class TokenKind {
 
 struct Token {
     TokenKind kind = TokenKind::end;
-    std::string text;  // of literals: the decoded value; of symbols: the operator
+    std::string text;  // literal: the decoded value; symbol: the operator
     std::uint32_t line = 1;
 };
 
-// Throws Failure naming the line.
+// Throws a Failure that names the line.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace moex::jinja

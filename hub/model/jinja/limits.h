@@ -1,4 +1,4 @@
-// What one rendering may cost, and what it may know of the time.
+// TemplateLimits: the cost limits of one rendering, and the time that it sees.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace moex {
 struct TemplateLimits {
     std::uint64_t steps_max = 2'000'000;  // evaluated nodes
     std::uint64_t output_bytes_max = 4u << 20;
-    std::uint32_t depth_max = 100;  // blocks, calls and macros inside each other
-    // What strftime_now() says, in UTC; without it the machine's local time
+    std::uint32_t depth_max = 100;  // nested blocks, calls and macros
+    // time that strftime_now() returns, in UTC; the machine's local time if absent
     std::optional<std::int64_t> now_unix_s;
 };
 

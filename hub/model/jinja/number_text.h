@@ -1,4 +1,4 @@
-// Numbers as text and back, without what libc++ 13 lacks: charconv for doubles.
+// Conversions between doubles and text without charconv, which libc++ 13 lacks for doubles.
 #pragma once
 
 #include <optional>
@@ -6,11 +6,13 @@
 
 namespace moex::jinja {
 
-// The whole of `digits` as std::from_chars reads it: no blanks, no '+', no hexadecimal digits; also
-// "inf" and "nan". nullopt when it is anything else, or beyond a double's range.
+// Reads all of `digits` in the syntax of std::from_chars: no blanks, no '+', no hexadecimal digits;
+// "inf" and "nan" are accepted. Returns nullopt for any other text, or a number beyond the range of
+// double.
 std::optional<double> read_double(const std::string& digits);
 
-// The fewest digits that read back the same, as "1.5e-07" or "3e+00". Requires a finite value.
+// Returns the shortest text that reads back as the same value, like "1.5e-07" or "3e+00". `value`
+// must be finite.
 std::string shortest_scientific(double value);
 
 }  // namespace moex::jinja

@@ -1,5 +1,6 @@
-// Tokens → syntax tree. Everything the evaluator cannot do is refused here by name and line, so
-// that a checkpoint's template fails when it is packed and not in a chat.
+// Parses the source of a template to a syntax tree. The parser refuses everything that the
+// evaluator cannot do, with name and line. A template with such a construct therefore fails when
+// the checkpoint is packed, not during a chat.
 #pragma once
 
 #include <string_view>
@@ -8,7 +9,7 @@
 
 namespace moex::jinja {
 
-// Throws Failure.
+// Throws a Failure on a syntax error or an unsupported construct.
 Body parse_template(std::string_view source);
 
 }  // namespace moex::jinja

@@ -1,6 +1,6 @@
-// Runs a syntax tree: scopes, loops, macros, expressions, within bounds on steps, nesting and
-// bytes.
-// One Renderer per rendering, used by one thread; the tree is shared and only read.
+// Renderer evaluates a syntax tree (scopes, loops, macros, expressions) within bounds on steps,
+// nesting and bytes.
+// Each rendering has its own Renderer, which one thread uses. The tree is shared and read-only.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,22 @@
 
 namespace moex::jinja {
 
-// Variables of one block; lookups go on in `parent`.
+// The variables of one block. A lookup that fails here continues in `parent`.
 struct Scope {
     explicit Scope(Scope* parent) : parent(parent) {}
     Scope* parent;
-    std::vector<std::pair<std::string_view, Value>> variables;  // names live in the syntax tree
+    std::vector<std::pair<std::string_view, Value>> variables;  // names point into the syntax tree
     bool captured = false;  // a macro refers to it, so it must outlive its block
 
     void set(std::string_view name, Value value);
 };
 
-// Arguments of a call, filter or test, evaluated.
+// Evaluated arguments of a call, filter or test.
 struct CallArguments {
     std::vector<Value> positional;
     std::vector<std::pair<std::string, Value>> keyword;
 
-    // The argument at `position` or called `name`; nullptr when absent.
+    // Returns the argument at `position` or with the name `name`; nullptr when absent.
     const Value* find(std::size_t position, std::string_view name) const;
 };
 
@@ -41,10 +41,10 @@ class Renderer {
     ~Renderer();
 
     void set_global(std::string name, Value value);
-    // Throws Failure.
+    // Renders the template. Throws a Failure.
     MarkedText run(const Body& body);
 
-    // For filters, tests and methods.
+    // The functions below are for filters, tests and methods.
     void charge(std::uint64_t steps);
     void charge_bytes(std::uint64_t bytes) { charge(1 + bytes / 64); }
     Value apply_filter(std::string_view name, const Value& operand, const CallArguments& arguments);
@@ -53,7 +53,7 @@ class Renderer {
     Value call_function(std::string_view name, const CallArguments& arguments);
     Value attribute_of(const Value& object, std::string_view name);  // object.name: methods first
     Value item_of(const Value& object, const Value& key);            // object[key]
-    // What a loop over `value` sees; fails for what cannot be iterated.
+    // Returns the items of a loop over `value`. Fails for a value that cannot be iterated.
     ListPointer items_of(const Value& value);
     bool contains(const Value& container, const Value& item);
     Value binary(Operator op, const Value& left, const Value& right);
@@ -62,7 +62,7 @@ class Renderer {
 
   private:
     enum class Flow { next, break_loop, continue_loop };
-    // One level of the evaluator's own recursion.
+    // Counts one level of the evaluator's recursion while the object exists.
     struct Depth {
         explicit Depth(Renderer& renderer);
         ~Depth() { --renderer.depth_; }
@@ -106,13 +106,14 @@ class Renderer {
 };
 
 [[noreturn]] void fail(const std::string& message);
-// The method's name, if the kind of value that `object` is has it, as a text that outlives the
-// rendering; empty when it has none.
+// Returns `name` as a text that outlives the rendering if values of the kind of `object` have this
+// method. Otherwise the result is empty.
 std::string_view method_of(const Value& object, std::string_view name);
-// Arguments with a wanted kind; fail() names the filter or method.
+// These functions return an argument of the required kind. Otherwise they fail, and `what` names
+// the filter or method.
 const MarkedText& text_argument(const Value& value, std::string_view what);
 std::int64_t integer_argument(const Value& value, std::string_view what);
-// [begin, end) byte positions of each code point.
+// Returns the byte position at which each code point begins, and the end of the text.
 std::vector<std::size_t> code_point_starts(std::string_view bytes);
 
 }  // namespace moex::jinja

@@ -1,4 +1,4 @@
-// The syntax tree of a template. Built once by the parser, then only read.
+// The syntax tree of a template. The parser builds it once; then it is read-only.
 #pragma once
 
 #include <cstdint>
@@ -78,7 +78,7 @@ struct Expression {
 struct Statement;
 using Body = std::vector<std::unique_ptr<Statement>>;
 
-// What an assignment or a loop writes to: one name, several, or an attribute of a namespace.
+// The target of an assignment or a loop: one name, several names, or an attribute of a namespace.
 struct Target {
     std::vector<std::string> names;
     bool unpack = false;
@@ -88,7 +88,7 @@ struct Target {
 struct MacroNode {
     std::string name;
     std::vector<std::string> parameters;
-    std::vector<ExpressionPointer> defaults;  // of the last parameters
+    std::vector<ExpressionPointer> defaults;  // for the last parameters
     Body body;
 };
 
@@ -117,13 +117,13 @@ struct Statement {
     Target target;
     Body body;
     Body otherwise;
-    bool recursive = false;  // of a loop: its body may call loop(items)
+    bool recursive = false;  // for a loop: the body may call loop(items)
     std::vector<std::pair<ExpressionPointer, Body>> branches;
     std::vector<std::pair<Target, ExpressionPointer>> assignments;
     std::unique_ptr<MacroNode> macro;
 };
 
-// Stands for the captured text inside the filters of a set or filter block.
+// The name of the captured text inside the filters of a set or filter block.
 inline constexpr std::string_view captured_text_name = "(captured)";
 
 }  // namespace moex::jinja

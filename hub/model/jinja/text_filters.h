@@ -1,13 +1,13 @@
-// Filters that make a text of a text; filters.cpp has their table, and all others.
+// Filters that convert a text to a text. filters.cpp has the table of all filters, and the others.
 #pragma once
 
 #include "hub/model/jinja/renderer.h"
 
 namespace moex::jinja {
 
-// What string filters see: the printed value.
+// Returns the printed value, which is the input of string filters.
 MarkedText soft_text(Renderer& renderer, const Value& value);
-// An argument that is true or false.
+// Returns an argument as true or false, or `otherwise` if it is absent.
 bool flag(const CallArguments& arguments, std::size_t position, std::string_view name,
           bool otherwise = false);
 

@@ -1,15 +1,16 @@
-// Python's two ways to put values into a string: '%5.2f' % value and '{} {name}'.format(...).
+// The two forms of Python's string formatting: '%5.2f' % value and '{} {name}'.format(...).
 #pragma once
 
 #include "hub/model/jinja/renderer.h"
 
 namespace moex::jinja {
 
-// Of `format % value`: %s %r %d %i %u %x %X %o %e %E %f %F %g %G %c and %%, with a mapping's key,
-// flags, width and precision. `value` is a tuple of values, a mapping, or the only value.
+// Evaluates `format % value` with %s %r %d %i %u %x %X %o %e %E %f %F %g %G %c and %%. Each may
+// have the key of a mapping, flags, width and precision. `value` is a tuple of values, a mapping,
+// or a single value.
 MarkedText format_percent(Renderer& renderer, const MarkedText& format, const Value& value);
 
-// "{} {0} {name}": fields without conversions or formats.
+// Evaluates "{} {0} {name}". The fields may not have conversions or formats.
 MarkedText format_braces(const MarkedText& format, const CallArguments& arguments);
 
 }  // namespace moex::jinja

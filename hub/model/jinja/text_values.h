@@ -1,4 +1,4 @@
-// Python's string operations on marked text: pieces keep the origin of their bytes.
+// Python's string operations on marked text. The parts of a result keep the origin of their bytes.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,11 @@
 namespace moex::jinja {
 
 enum class Side { left, right, both };
-// Without `characters`: white space.
+// Removes `characters` at the ends of a text, or white space if `characters` is absent.
 MarkedText strip(const MarkedText& source, Side side,
                  const std::optional<std::string>& characters = std::nullopt);
-// At most `splits_max` cuts when not negative; from the right when `from_right`.
+// Splits a text with at most `splits_max` cuts if that is not negative. The cuts start at the right
+// if `from_right` is true.
 std::vector<MarkedText> split(const MarkedText& source, std::string_view separator,
                               std::int64_t splits_max, bool from_right);
 std::vector<MarkedText> split_spaces(const MarkedText& source, std::int64_t splits_max);
@@ -26,18 +27,19 @@ MarkedText upper(const MarkedText& source);
 MarkedText lower(const MarkedText& source);
 MarkedText capitalize(const MarkedText& source);
 MarkedText swap_case(const MarkedText& source);
-// str.title(): a word begins behind anything but a letter that has case.
+// The method str.title(). A word begins behind any character that is not a letter with case.
 MarkedText title(const MarkedText& source);
-// The filter: a word begins behind white space and - ( { [ <.
+// The filter `title`. A word begins behind white space and - ( { [ <.
 MarkedText title_words(const MarkedText& source);
-// Up to `width` characters with `filler`, one character; for `both`, as Python rounds.
+// Extends a text to `width` characters with `filler`, which is one character. For `both`, an odd
+// number of fillers is divided as in Python.
 enum class Fill { left, right, both };
 MarkedText fill(const MarkedText& source, std::int64_t width, std::string_view filler, Fill side);
 bool is_python_space(char32_t c);
 bool is_letter(char32_t c);
 bool is_decimal_digit(char32_t c);
 bool is_word_character(char32_t c);  // a letter or a digit
-// Whether the text is not empty and all its code points are `kind`.
+// Returns true if the text is not empty and `kind` is true for all its code points.
 bool all_are(std::string_view bytes, const std::function<bool(char32_t)>& kind);
 
 }  // namespace moex::jinja

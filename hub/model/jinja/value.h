@@ -1,8 +1,9 @@
-// Values of a running template, with Python's meaning: truth, equality, order, printing, JSON.
-// Strings carry their origin: `outside` marks the bytes that came with messages or other variables,
-// so that a control token counts only where the template wrote it, however the template cuts and
-// joins.
-// Immutable and shared, but for namespaces and loops, which belong to one rendering.
+// Values of a running template, with Python's rules for truth, equality, order, printing and JSON.
+// Strings record the origin of their bytes. `outside` marks the bytes from messages or other
+// variables, so that a control token counts only if the template itself wrote it, even after the
+// template has cut and joined strings.
+// Example: "<|im_start|>" + content has outside = [[12, 12 + length of content]].
+// Values are immutable and shared, except for namespaces and loops, which belong to one rendering.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,15 @@
 
 namespace moex::jinja {
 
-// What stops a parse or a rendering. Thrown inside the room, caught at its border in
-// chat_template.cpp: an evaluator of deep expressions reads better without a Result at every step.
+// The error that stops a parse or a rendering. It is thrown inside this folder and caught in
+// chat_template.cpp, because an evaluator of deep expressions is easier to read without a Result at
+// every step.
 struct Failure {
     ErrorCode code = ErrorCode::invalid_argument;
     std::string message;
 };
 
-// UTF-8 text and which bytes of it came from outside the template.
+// UTF-8 text, with the ranges of bytes that came from outside the template.
 class MarkedText {
   public:
     MarkedText() = default;
@@ -49,7 +51,7 @@ class MarkedText {
     void append(const MarkedText& other);
     void append(const MarkedText& other, std::size_t begin, std::size_t end);
     MarkedText part(std::size_t begin, std::size_t end) const;
-    // Whether the byte at `at` came from outside.
+    // Returns true if the byte at `at` came from outside.
     bool is_outside(std::size_t at) const;
 
   private:
@@ -91,12 +93,12 @@ struct Value {
     Namespace* name_space() const;
     Loop* loop() const;
     const Callable* callable() const;
-    // Of numbers; true is 1.
+    // The value of a number; true is 1.
     double number() const;
     std::int64_t integer() const;
 };
 
-// lists in lists; keeps printing, comparing and freeing within the stack
+// limit for nested lists; bounds the stack of printing, comparing and freeing
 constexpr std::uint32_t value_depth_max = 100;
 // nodes and 64-byte units of text in one value, shared parts counted each time
 constexpr std::uint64_t value_weight_max = 4'000'000;
@@ -108,7 +110,7 @@ struct List {
     std::uint64_t weight = 1;
 };
 
-// Insertion order. Keys are strings or integers.
+// A mapping in insertion order. Keys are strings or integers.
 struct Dict {
     std::vector<std::pair<Value, Value>> entries;
     std::unordered_map<std::string, std::size_t> index;  // by kind and key
@@ -121,13 +123,13 @@ struct Dict {
     const Value* find(const Value& key) const;
 };
 
-// What templates may change: a namespace, or the state of a cycler or joiner. Owned by the
-// rendering, so cycles through it cost nothing.
+// A value that templates may change: a namespace, or the state of a cycler or joiner. The rendering
+// owns it, so reference cycles through it do not leak memory.
 struct Namespace {
     enum class Kind { plain, cycler, joiner };
     Kind kind = Kind::plain;
     std::map<std::string, Value, std::less<>> attributes;
-    std::vector<Value> items;  // of a cycler; of a joiner, its separator
+    std::vector<Value> items;  // items of a cycler, or the separator of a joiner
     std::size_t position = 0;  // in a cycler's items; calls of a joiner
 };
 
@@ -139,9 +141,9 @@ struct Loop {
     ListPointer items;
     std::size_t index = 0;
     std::uint32_t depth = 1;
-    std::vector<Value> last_changed;  // what loop.changed() saw last
-    bool was_asked = false;           // by loop.changed()
-    // Of a recursive loop while it runs: what loop(items) runs again, and where.
+    std::vector<Value> last_changed;  // arguments of the last loop.changed()
+    bool was_asked = false;           // loop.changed() was called
+    // for a recursive loop while it runs: the statement that loop(items) repeats, and its scope
     const Statement* statement = nullptr;
     Scope* scope = nullptr;
 };
@@ -165,20 +167,22 @@ Value make_undefined(std::string name = {});
 Value make_list(std::vector<Value> items, bool tuple = false);
 Value make_dict(Dict dict);
 
-// Strings inside are marked as coming from outside. Throws Failure when nested too deep.
+// Converts JSON to a value. Its strings are marked as outside. Throws a Failure if it is nested too
+// deep.
 Value from_json(const nlohmann::ordered_json& json, std::uint32_t depth = 0);
 
-// What it costs to walk the whole value.
+// Returns the cost of a walk over the whole value.
 std::uint64_t weight_of(const Value& value);
 bool truth(const Value& value);
 bool equal(const Value& left, const Value& right);
-// Negative, zero or positive; throws Failure for kinds that have no order.
+// Returns a negative number, zero or a positive number. Throws a Failure for kinds without an
+// order.
 int compare(const Value& left, const Value& right);
 const char* kind_name(const Value& value);  // Python's name of the type
 
-// str(value): what {{ value }} prints; undefined prints nothing.
+// Prints str(value), the output of {{ value }}. Undefined prints nothing.
 MarkedText print(const Value& value);
-// repr(value): inside lists and dicts.
+// Prints repr(value), the form inside lists and dicts.
 void print_repr(MarkedText& out, const Value& value, std::uint32_t depth = 0);
 std::string print_float(double value);
 

@@ -1,5 +1,5 @@
-// Finds added tokens in text: longest match first, left to right, as tokenizers does. Immutable
-// after the last add().
+// AddedTokenMatcher finds added tokens in a text from left to right, with the longest match first,
+// as the tokenizers library does. It is immutable after the last add().
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,20 @@ struct AddedToken {
     TokenId id = 0;
     std::string content;
     bool special = false;
-    // matched after normalisation, so plain words in it may be found in any form
+    // matched after normalisation, so other forms of the same characters are found as well
     bool normalized = false;
-    bool lstrip = false;  // swallows white space before it
-    bool rstrip = false;  // and after it
-    // Steers the model or is hidden from readers: what a message's content must not be able to
-    // write.
+    bool lstrip = false;  // the match includes white space before it
+    bool rstrip = false;  // the match includes white space after it
+    // Returns true if the token controls the model or is hidden from readers. The content of a
+    // message must not produce such a token.
     bool is_control() const;
 };
 
 class AddedTokenMatcher {
   public:
     void add(std::string_view content, std::size_t token_index);
-    // The longest token that starts at `at`; its index, or -1, and its length.
+    // Finds the longest token that starts at `at`. Returns its index, or -1, and its length in
+    // `num_bytes`.
     int longest_at(std::string_view text, std::size_t at, std::size_t& num_bytes) const;
     bool empty() const { return token_by_node_.size() == 1; }
 

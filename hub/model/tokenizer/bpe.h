@@ -1,6 +1,6 @@
-// Byte-pair merges over the raw bytes of one pre-token, and the vocabulary they lead to.
-// Immutable but for a bounded cache behind its own locks. encode_piece() is thread-safe and costs
-// O(n log n).
+// BpeModel: byte-pair merges over the raw bytes of one pre-token, and the vocabulary of the result.
+// It is immutable except for a bounded cache behind its own locks. encode_piece() is thread-safe
+// and costs O(n log n).
 // Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016;
 // GPT-2's byte alphabet.
 #pragma once
@@ -20,27 +20,28 @@
 
 namespace moex {
 
-// "Ġhello" → " hello"; nullopt when a character is not of the byte alphabet.
+// Converts "Ġhello" to " hello". Returns nullopt if a character is not in the byte alphabet.
 std::optional<std::string> byte_level_to_bytes(std::string_view token);
 
 class BpeModel {
   public:
-    // `model`: the "model" object of tokenizer.json.
+    // Loads `model`, the "model" object of tokenizer.json.
     static Result<BpeModel> load(const nlohmann::json& model);
     BpeModel(BpeModel&&) noexcept;
     BpeModel& operator=(BpeModel&&) noexcept;
     ~BpeModel();
 
-    // Appends the ids of one pre-token, given as raw bytes.
+    // Appends the ids of one pre-token. `bytes` are its raw bytes.
     void encode_piece(std::string_view bytes, std::vector<TokenId>& out) const;
 
-    // Raw bytes per id; nullptr for an id that the vocabulary lacks.
+    // Returns the raw bytes of an id; nullptr for an id that is not in the vocabulary.
     const std::string* bytes_of(TokenId id) const;
-    // as spelled in tokenizer.json
+    // Finds a token by its spelling in tokenizer.json.
     std::optional<TokenId> find_token(std::string_view token) const;
     std::size_t id_end() const { return bytes_by_id_.size(); }
     bool has_every_byte() const;
-    // What stands for a byte that the vocabulary lacks; without it such a byte is left out.
+    // Sets the token that replaces a byte which the vocabulary lacks. Without it such a byte is
+    // omitted.
     void set_unknown(TokenId id) { unknown_id_ = id; }
 
   private:

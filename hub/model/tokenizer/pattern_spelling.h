@@ -1,5 +1,6 @@
-// Rewrites a pre-tokenizer's pattern from Oniguruma's syntax into that of the engine that runs it.
-// What an engine cannot say, or would take in another sense, is refused by its name.
+// Rewrites the pattern of a pre-tokenizer from Oniguruma's syntax to the syntax of the engine that
+// runs it. The functions refuse constructs that the engine lacks or interprets differently, and
+// name the construct.
 // Case-insensitive groups fold ASCII only and \s is White_Space, as in @huggingface/tokenizers.
 #pragma once
 
@@ -10,9 +11,10 @@
 
 namespace moex {
 
-// For PCRE2_UTF | PCRE2_UCP.
+// Returns the pattern for PCRE2 with PCRE2_UTF | PCRE2_UCP.
 Result<std::string> pcre2_spelling(std::string_view oniguruma);
-// For a RegExp with the flag "u" and no other that changes a meaning. Source: ECMA-262, 22.2.1.
+// Returns the pattern for a RegExp with the flag "u" and no other flag that changes its meaning.
+// Source: ECMA-262, 22.2.1.
 Result<std::string> ecmascript_spelling(std::string_view oniguruma);
 
 }  // namespace moex

@@ -1,6 +1,6 @@
-// A regular expression over UTF-8, of whoever has an engine: PCRE2 in a native program
-// (regex_pcre2.cpp), the browser's RegExp in a tab (web-worker/local/browser_text.cpp). A program
-// links one of them.
+// Regex: a regular expression over UTF-8. There are two implementations: PCRE2 in a native program
+// (regex_pcre2.cpp), and the browser's RegExp in a tab (web-worker/local/browser_text.cpp). A
+// program links one of the two.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ class Regex {
   public:
     using Range = std::pair<std::size_t, std::size_t>;  // [begin, end) in bytes
 
-    // An error names what this engine cannot do. The pattern is valid UTF-8.
+    // Compiles a pattern, which must be valid UTF-8. An error names the construct that the engine
+    // does not support.
     static Result<std::unique_ptr<const Regex>> compile(std::string_view oniguruma);
     virtual ~Regex() = default;
     // Appends the non-empty matches of `text` (valid UTF-8), from left to right. Thread-safe.

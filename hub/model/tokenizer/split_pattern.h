@@ -1,6 +1,6 @@
-// A pre-tokenizer's pattern: Oniguruma syntax or a literal in, matches out.
-// Immutable; find() is thread-safe. Natively every match has PCRE2's limits; beyond them the rest
-// of the text stays one piece.
+// SplitPattern: the pattern of a pre-tokenizer, in Oniguruma syntax or as a literal. It is
+// immutable, and find() is thread-safe. In a native program every match has PCRE2's limits. If a
+// match exceeds them, the rest of the text stays one piece.
 // Source: tokenizers' "Split".
 #pragma once
 
@@ -21,7 +21,7 @@ class SplitPattern {
     static Result<SplitPattern> compile_regex(std::string_view oniguruma);
     static Result<SplitPattern> compile_literal(std::string_view literal);
 
-    // Non-empty matches of `text` (valid UTF-8) in order.
+    // Appends the non-empty matches of `text` (valid UTF-8) in order.
     void find(std::string_view text, std::vector<Range>& matches) const;
 
   private:

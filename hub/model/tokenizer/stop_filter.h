@@ -1,4 +1,5 @@
-// Ends a text at the first of several strings, which may lie across pieces.
+// StopFilter ends a streamed text at the first of several stop strings. A stop string may span
+// several pieces.
 #pragma once
 
 #include <string>
@@ -10,11 +11,11 @@ namespace moex {
 class StopFilter {
   public:
     explicit StopFilter(std::vector<std::string> stops);
-    // what can be shown now; nothing more once stopped()
+    // Adds a piece. Returns the text that can be shown now; empty once stopped().
     std::string push(std::string_view piece);
-    std::string finish();  // what was held back
+    std::string finish();  // returns the text that was held back
     bool stopped() const { return stopped_; }
-    const std::string& stop() const { return stop_; }  // that it ended at; else empty
+    const std::string& stop() const { return stop_; }  // the string that was found, or empty
 
   private:
     std::vector<std::string> stops_;

@@ -1,4 +1,4 @@
-// A token of a vocabulary, by its number.
+// TokenId: the number of a token in a vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 namespace moex {
 
 using TokenId = std::uint32_t;
-// Beyond any vocabulary; keeps tables small when a file lies.
+// Larger than any real vocabulary. The limit keeps tables small when a file has a wrong id.
 constexpr TokenId token_id_max = (1u << 24) - 1;
 
 }  // namespace moex

@@ -1,7 +1,8 @@
-// What the tokenizer and the template ask of Unicode, of whoever has its tables: utf8proc in a
-// native program (unicode_utf8proc.cpp), the browser itself in a tab
-// (web-worker/local/browser_text.cpp). A program links one of them. All are pure functions; the two
-// may be of different versions of Unicode, and differ then in characters that the older one lacks.
+// The Unicode functions that the tokenizer and the template need. There are two implementations:
+// utf8proc in a native program (unicode_utf8proc.cpp), and the browser itself in a tab
+// (web-worker/local/browser_text.cpp). A program links one of the two. All functions are pure. The
+// implementations may have different versions of Unicode. They then differ in characters that the
+// older version lacks.
 // Source: Unicode UAX #15 and UAX #44.
 #pragma once
 
@@ -11,7 +12,7 @@
 
 namespace moex {
 
-// General_Category, numbered as utf8proc does; web-worker/local/text.js has the same order.
+// General_Category with the numbers of utf8proc. web-worker/local/text.js has the same order.
 enum class UnicodeCategory : std::uint8_t {
     cn,  // unassigned
     lu,
@@ -46,12 +47,12 @@ enum class UnicodeCategory : std::uint8_t {
 };
 UnicodeCategory unicode_category(char32_t code_point);
 
-// Simple case mappings: one character to one.
+// Simple case mappings from one character to one character.
 char32_t unicode_upper(char32_t code_point);
 char32_t unicode_lower(char32_t code_point);
 char32_t unicode_title(char32_t code_point);
 
-// Normal form C of valid UTF-8. O(n log n), also for endless runs of combining marks.
+// Returns normal form C of valid UTF-8. O(n log n), also for long runs of combining marks.
 std::string unicode_nfc(std::string_view text);
 
 }  // namespace moex

@@ -1,5 +1,5 @@
-// UTF-8 as the tokenizer and the template need it: repair, reading, normal form C, white space.
-// Pure functions over bytes.
+// UTF-8 functions for the tokenizer and the template: repair, reading, normal form C, white space.
+// All functions are pure functions over bytes.
 // Source: WHATWG Encoding (UTF-8 decoder) and Unicode UAX #15.
 #pragma once
 
@@ -16,8 +16,8 @@ struct TextRange {
     std::size_t end = 0;
 };
 
-// One step of reading UTF-8. A broken sequence gives U+FFFD and the length of its maximal
-// ill-formed part.
+// The result of reading one code point. For a broken sequence it has U+FFFD and the length of the
+// maximal ill-formed part.
 struct Utf8Step {
     char32_t code_point = 0;
     std::uint32_t num_bytes = 0;  // 0 only at the end of the text
@@ -28,16 +28,17 @@ Utf8Step utf8_step(std::string_view text, std::size_t at);
 
 void utf8_append(std::string& out, char32_t code_point);
 bool utf8_is_valid(std::string_view text);
-// Every maximal ill-formed part becomes one U+FFFD.
+// Replaces every maximal ill-formed part by one U+FFFD.
 std::string utf8_repair(std::string_view text);
-// Bytes at the end that begin a sequence which further bytes may complete; 0 to 3.
+// Returns the number of bytes at the end that begin a sequence which further bytes may complete: 0
+// to 3.
 std::size_t utf8_incomplete_tail(std::string_view text);
 std::size_t utf8_count(std::string_view text);  // code points of valid text
 
-// Normal form C of valid text. O(n log n), also for endless runs of combining marks.
+// Returns normal form C of valid text. O(n log n), also for long runs of combining marks.
 std::string utf8_nfc(std::string_view text);
 
-// Unicode White_Space.
+// Returns true if the character has the Unicode property White_Space.
 bool is_unicode_space(char32_t code_point);
 
 }  // namespace moex
