@@ -15,7 +15,8 @@ using nlohmann::ordered_json;
 
 namespace {
 
-// transformers always passes these, and templates ask "is not none".
+// Builds the variables of a chat. transformers always passes these variables, and templates test
+// them with "is not none".
 Result<ordered_json> chat_context(const ordered_json& messages, const ordered_json& extra) {
     if (!extra.is_null() && !extra.is_object())
         return Error{ErrorCode::invalid_argument, "extra template variables are a JSON object"};
@@ -41,7 +42,8 @@ bool holds(const std::vector<TextRange>& ranges, std::size_t begin, std::size_t 
     });
 }
 
-// Where the last occurrence of `words` in what messages brought ends; templates may trim them.
+// Returns the end of the last occurrence of `words` in text that came from messages. Templates may
+// trim the words.
 std::optional<std::size_t> end_of_words(const jinja::MarkedText& rendered, std::string_view words) {
     const std::string_view bytes(rendered.bytes());
     const std::string_view trimmed = without_blanks(words, true);
@@ -63,8 +65,8 @@ std::optional<std::size_t> end_of_words(const jinja::MarkedText& rendered, std::
 struct ChatTemplate::State {
     jinja::Body body;
     std::string source;
-    // Control tokens of the checkpoint, e.g. bos_token:
-    // the template's own words, never a message's.
+    // control tokens of the checkpoint, e.g. bos_token; they count as text of the template, never
+    // as text of a message
     std::vector<std::pair<std::string, std::string>> own_tokens;
 
     Result<jinja::MarkedText> render(const ordered_json& context,

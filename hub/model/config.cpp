@@ -13,7 +13,7 @@ Error bad_field(std::string_view key, const std::string& found, const std::strin
     return {ErrorCode::bad_field, text("config: ", key, " is ", found, ", wanted ", wanted)};
 }
 
-// Refuses a field in the words of bad_field().
+// Reads fields; the errors have the form of bad_field().
 using ConfigFields = JsonFields<Json, FileWording>;
 
 bool is_whole_below(const Json& value, std::uint32_t limit) {
@@ -21,12 +21,13 @@ bool is_whole_below(const Json& value, std::uint32_t limit) {
     return number && *number >= 0 && *number < std::int64_t{limit};
 }
 
-// Bounds that hold for every spelling. The wire carries layer, expert and hidden size in 16 bits.
+// Bounds for both forms of the configuration. The wire has 16 bits for layer, expert and hidden
+// size.
 constexpr std::uint32_t hidden_max = 65504, layers_max = 1024, heads_max = 1024,
                         head_dim_max = 1024, vocab_max = 1u << 24, context_max = 1u << 24,
                         experts_max = 4096, intermediate_max = 1u << 18;
 
-// What we can compute. transformers names the type, and the class that computes it.
+// An architecture that the hub can compute. transformers names the type and the class.
 struct Architecture {
     std::string_view type, class_name;
     bool has_experts;
@@ -44,7 +45,8 @@ const Architecture* find_architecture(std::string_view type, std::string_view cl
     return nullptr;
 }
 
-// Where the two spellings differ. Errors name the key as it stands in the user's file.
+// The keys that differ between config.json and manifest.json. Errors name the key of the user's
+// file.
 struct Keys {
     std::string_view num_layers, num_heads, num_kv_heads, context_tokens, num_experts, top_k, tied;
 };
@@ -77,7 +79,7 @@ void read_common(ConfigFields& fields, const Keys& keys, bool has_experts, Model
     fields.whole("hidden_size", 32, hidden_max, config.hidden_size, required);
     fields.whole(keys.num_layers, 1, layers_max, config.num_layers, required);
 
-    config.num_heads = 1;  // divides below, read or not
+    config.num_heads = 1;  // a divisor below, even if it was not read
     fields.whole(keys.num_heads, 1, heads_max, config.num_heads, required);
     config.num_kv_heads = config.num_heads;
     fields.whole(keys.num_kv_heads, 1, heads_max, config.num_kv_heads);
@@ -113,7 +115,7 @@ Status check_relations(const ModelConfig& config, const Keys& keys) {
     if (config.head_dim == 0)
         return bad_field("head_dim", "0",
                          text("at least 8 (is ", keys.num_heads, " above hidden_size?)"));
-    if (config.head_dim > head_dim_max)  // hidden_size / num_heads, where the file does not say
+    if (config.head_dim > head_dim_max)  // hidden_size / num_heads if the file has no head_dim
         return bad_field("head_dim", text(config.head_dim), text("at most ", head_dim_max));
     if (config.num_heads % config.num_kv_heads != 0)
         return bad_field(keys.num_kv_heads, text(config.num_kv_heads),
@@ -138,7 +140,8 @@ void require_whole_rotation(ConfigFields& fields) {
         fields.wrong("partial_rotary_factor", "1", fields.find("partial_rotary_factor"));
 }
 
-// As transformers and as our manifests write it; `original` names the context.
+// Reads the rope scaling in the form of transformers or of our manifests. `original` is the key of
+// the original context.
 void read_scaling(ConfigFields& fields, std::string_view original, RopeScaling& scaling) {
     for (const char* name : {"factor", "low_freq_factor", "high_freq_factor"})
         if (fields.find(name) == nullptr) fields.wrong(name, "a number", nullptr);
@@ -151,7 +154,8 @@ void read_scaling(ConfigFields& fields, std::string_view original, RopeScaling& 
                      fields.find("high_freq_factor"));
 }
 
-// transformers 4 has rope_theta and rope_scaling; 5 has rope_parameters with both in it.
+// Reads one rope object. transformers 4 has rope_theta and rope_scaling. Version 5 has
+// rope_parameters, which contains both.
 Status read_rope_object(const Json& rope, std::string_view key, ModelConfig& config) {
     if (!rope.is_object()) return bad_field(key, json_excerpt(rope), "an object or null");
     for (const auto& [name, value] : rope.items())
@@ -212,7 +216,7 @@ Result<Architecture> read_architecture(ConfigFields& fields) {
         text("config: ", found, " is not supported; supported: ", supported_architectures())};
 }
 
-// What a dense architecture has not.
+// Refuses the keys that a dense architecture does not have.
 Status check_dense(const ConfigFields& fields, const Architecture& architecture) {
     for (const char* key :
          {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size"})
@@ -223,7 +227,8 @@ Status check_dense(const ConfigFields& fields, const Architecture& architecture)
     return {};
 }
 
-// Quantised, with another activation, with biases in an FFN, or with windows: refused by name.
+// Refuses models that are quantised, that have another activation, biases in an FFN, or sliding
+// windows. The error names the key.
 Status check_supported(ConfigFields& fields) {
     if (const Json* quantization = fields.find("quantization_config")) {
         std::string method = "unnamed";
@@ -265,7 +270,8 @@ Status check_supported(ConfigFields& fields) {
     return {};
 }
 
-// transformers 4 says num_experts, 5 says num_local_experts; both must agree.
+// Checks the number of experts. transformers 4 writes num_experts, 5 writes num_local_experts. If
+// the file has both, they must be equal.
 Status check_num_experts(const ConfigFields& fields) {
     const Json *older = fields.find("num_experts"), *newer = fields.find("num_local_experts");
     if (older == nullptr || newer == nullptr || *older == *newer) return {};
@@ -325,7 +331,7 @@ Result<ModelConfig> parse_hf_config(const Json& object) {
     ModelConfig config;
     config.architecture = architecture.type;
     read_common(fields, keys, architecture.has_experts, config);
-    if (config.architecture == "qwen2") config.attention_bias = true;  // it has no such key
+    if (config.architecture == "qwen2") config.attention_bias = true;  // qwen2 has no key for it
     MOEX_TRY(read_rope(fields, config));
     if (fields.problem()) return *fields.problem();
 
@@ -357,7 +363,8 @@ Json to_json(const ModelConfig& config) {
                 {"rms_norm_eps", config.rms_norm_eps},
                 {"rope_theta", config.rope_theta}};
 
-    // Only where it says something: packages from before it was read keep their bytes.
+    // Write the scaling only if it is used, so that packages from versions without it keep their
+    // bytes.
     const RopeScaling& scaling = config.rope_scaling;
     if (scaling.factor != 1.0)
         object["rope_scaling"] = {{"factor", scaling.factor},

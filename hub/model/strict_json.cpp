@@ -8,9 +8,9 @@
 namespace moex {
 namespace {
 
-// Builds the value out of the parser's events and stops at the first limit. The library's own
-// parse() with a callback looks through all earlier members of an object or list whenever a value
-// inside it ends.
+// Builds the value from the parser's events and stops at the first limit. The library's own parse()
+// with a callback would be slower: it searches all earlier members of an object or list whenever a
+// value inside ends.
 template <class Json>
 class StrictBuilder {
   public:
@@ -60,7 +60,7 @@ class StrictBuilder {
     }
     bool parse_error(std::size_t num_read, const std::string&,
                      const nlohmann::detail::exception& error) {
-        constexpr int number_out_of_range = 406;  // the library's own number of its error
+        constexpr int number_out_of_range = 406;  // error number of the library
         if (error.id == number_out_of_range)
             return refuse(text("a number too large, at ", place_of(num_read)));
         if (json_text_.find_first_not_of(" \t\r\n") == std::string_view::npos)
@@ -99,7 +99,7 @@ class StrictBuilder {
         open_.pop_back();
         return true;
     }
-    // Where the last of `num_read` bytes stands.
+    // Returns the line and column of the last of `num_read` bytes.
     std::string place_of(std::size_t num_read) const {
         const std::string_view before = json_text_.substr(0, num_read > 0 ? num_read - 1 : 0);
         const auto line = 1 + std::count(before.begin(), before.end(), '\n');
@@ -114,10 +114,10 @@ class StrictBuilder {
     std::string_view json_text_, what_;
     const JsonLimits& limits_;
     Json root_;
-    // from the root to what is being filled; only the last one grows, so all stay put
+    // path from the root to the open value; only the last one grows, so the pointers stay valid
     std::vector<Json*> open_;
-    Json* slot_ = nullptr;  // where the value of the last key goes
-    // Of the open objects, where Json itself would search from the front
+    Json* slot_ = nullptr;  // target for the value of the last key
+    // names of the open objects, if a lookup in Json would be a linear search
     std::vector<std::set<std::string>> names_;
     std::uint64_t num_values_ = 0;
     Status status_;

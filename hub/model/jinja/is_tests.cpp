@@ -1,4 +1,4 @@
-// Tests behind "is".
+// The tests that may follow "is".
 #include <unordered_map>
 
 #include "hub/model/jinja/known_names.h"
@@ -99,7 +99,7 @@ const std::unordered_map<std::string_view, Test>& tests() {
 }  // namespace
 
 bool is_known_test(std::string_view name) {
-    // As arguments of select() the operators may stand for themselves.
+    // Arguments of select() may also be operators.
     return tests().contains(name) || name == "==" || name == "!=" || name == "<" || name == "<=" ||
            name == ">" || name == ">=";
 }

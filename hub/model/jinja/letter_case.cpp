@@ -13,7 +13,7 @@ struct SpecialCase {
     const char32_t* title;
 };
 
-// Ascending by `letter`.
+// The table is sorted by `letter`, ascending.
 constexpr SpecialCase special_cases[] = {
     {0x00DF, U"SS", U"Ss"},
     {0x0149, U"\u02BCN", U"\u02BCN"},
@@ -126,7 +126,8 @@ const SpecialCase* special_case(char32_t c) {
     return found != std::end(special_cases) && found->letter == c ? found : nullptr;
 }
 
-// What may stand between a letter and the end of its word: marks, modifiers, apostrophes.
+// Returns true for characters that may be between a letter and the end of its word: marks,
+// modifiers, apostrophes.
 bool is_case_ignorable(char32_t c) {
     switch (unicode_category(c)) {
         case UnicodeCategory::mn:
@@ -140,7 +141,7 @@ bool is_case_ignorable(char32_t c) {
     }
 }
 
-// Whether the sigma at `at` ends a word: a letter before it, none behind.
+// Returns true if the sigma at `at` ends a word: there is a letter before it and none behind it.
 bool is_final_sigma(std::u32string_view text, std::size_t at) {
     std::size_t before = at;
     while (before > 0 && is_case_ignorable(text[before - 1])) --before;
@@ -174,7 +175,7 @@ std::u32string title_of(char32_t c) {
 
 std::u32string lower_of(std::u32string_view text, std::size_t at) {
     const char32_t c = text[at];
-    if (c == U'\u0130') return U"i\u0307";  // the only letter whose lower case is two
+    if (c == U'\u0130') return U"i\u0307";  // the only lower case of two characters
     if (c == U'\u03A3') return std::u32string(1, is_final_sigma(text, at) ? U'\u03C2' : U'\u03C3');
     return std::u32string(1, unicode_lower(c));
 }

@@ -14,7 +14,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 
-// CRLF and CR become LF; one final newline is dropped.
+// Replaces CRLF and CR by LF, and drops one final newline.
 std::string normalize_newlines(std::string_view source) {
     std::string out;
     out.reserve(source.size());
@@ -63,7 +63,7 @@ class Lexer {
         advance(end - at_);
     }
 
-    // Plain text up to the next tag, then the tag.
+    // Reads plain text up to the next tag, then the tag.
     void lex_text() {
         std::size_t open = at_;
         while ((open = source_.find('{', open)) != std::string::npos) {
@@ -81,7 +81,7 @@ class Lexer {
         if (!last && control == '-') {
             while (end > at_ && is_space(source_[end - 1])) --end;
         } else if (!last && mark != '{' && control != '+') {
-            // lstrip_blocks: blanks between the start of the line and a block or comment.
+            // lstrip_blocks: remove blanks between the start of the line and a block or comment.
             std::size_t blank = open;
             while (blank > at_ && (source_[blank - 1] == ' ' || source_[blank - 1] == '\t'))
                 --blank;
@@ -102,7 +102,8 @@ class Lexer {
 
     bool at_line_start() const { return at_ == 0 || source_[at_ - 1] == '\n'; }
 
-    // Behind a closing tag: '-' eats all white space, otherwise trim_blocks eats one newline.
+    // Skips white space behind a closing tag: all of it after '-', otherwise one newline
+    // (trim_blocks).
     void after_close(bool strip, bool trim_newline) {
         if (strip)
             skip_spaces();
@@ -131,7 +132,7 @@ class Lexer {
         lex_inside("}}", TokenKind::print_end, false);
     }
 
-    // {% raw %} ... {% endraw %}: text that is never looked into.
+    // Reads {% raw %} ... {% endraw %}, whose text is not parsed.
     bool lex_raw(char control) {
         std::size_t at = at_ + (control == '-' || control == '+' ? 3 : 2);
         const auto skip = [&] {
@@ -176,7 +177,7 @@ class Lexer {
         fail("raw is not closed");
     }
 
-    // Expression tokens up to `close`, which counts only outside brackets.
+    // Reads expression tokens up to `close`, which counts only outside brackets.
     void lex_inside(std::string_view close, TokenKind close_kind, bool trim_newline) {
         std::string brackets;
         for (;;) {
@@ -213,7 +214,7 @@ class Lexer {
         }
     }
 
-    // 0x1f, 0o17, 0b101: the token holds the decimal digits.
+    // Reads a number like 0x1f, 0o17, 0b101. The token has its decimal digits.
     bool lex_based_number() {
         const char mark = at_ + 1 < source_.size() ? static_cast<char>(source_[at_ + 1] | 0x20)
                                                    : ' ';
@@ -325,7 +326,7 @@ class Lexer {
                 case 'x': hex_escape(2); break;
                 case 'u': hex_escape(4); break;
                 case 'U': hex_escape(8); break;
-                default: value += '\\', value += escaped;  // Python keeps what it does not know
+                default: value += '\\', value += escaped;  // Python keeps unknown escapes
             }
         }
 

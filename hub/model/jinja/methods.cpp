@@ -1,5 +1,5 @@
-// Methods of strings, lists, mappings and loops, and the global functions.
-// What would change an object is refused, as transformers' sandbox does.
+// The methods of strings, lists, mappings and loops, and the global functions.
+// Methods that would change an object are refused, as in the sandbox of transformers.
 #include <algorithm>
 #include <ctime>
 #include <unordered_map>
@@ -22,14 +22,15 @@ bool is_one_of(std::string_view name, const std::string_view (&names)[N]) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-// The list's own text of `name`, which outlives every template; empty when it is not there.
+// Returns the element of the list that equals `name`. It outlives every template. The result is
+// empty if the list does not have the name.
 template <std::size_t N>
 std::string_view own_name(std::string_view name, const std::string_view (&names)[N]) {
     const auto* const found = std::find(std::begin(names), std::end(names), name);
     return found == std::end(names) ? std::string_view() : *found;
 }
 
-// One call of a string's method.
+// A call of a method of a string.
 struct TextCall {
     Renderer& renderer;
     const MarkedText& self;
@@ -53,7 +54,7 @@ Value list_of(std::vector<MarkedText> parts) {
     return make_list(std::move(items));
 }
 
-// The whole count from the argument, or -1.
+// Returns the count from the argument, or -1 if it is absent.
 std::int64_t count_argument(const CallArguments& arguments, std::size_t position,
                             std::string_view name) {
     const Value* value = arguments.find(position, name);
@@ -117,7 +118,8 @@ Value splitlines_method(const TextCall& call) {
     return list_of(std::move(lines));
 }
 
-// (before, separator, behind); where it is not found, all stands on the side that was not searched.
+// Returns (before, separator, behind). If the separator is not found, the whole text is the first
+// part of partition() or the last part of rpartition().
 template <bool from_right>
 Value partition_method(const TextCall& call) {
     const std::string& separator = call.text_at(0).bytes();
@@ -147,7 +149,7 @@ Value replace_method(const TextCall& call) {
     return make_text(std::move(out));
 }
 
-// find, rfind, and index, rindex, which want to find.
+// Implements find and rfind, and index and rindex, which fail if nothing is found.
 template <bool from_right, bool must>
 Value find_method(const TextCall& call) {
     const std::string& wanted = call.text_at(0).bytes();
@@ -189,7 +191,7 @@ Value format_method(const TextCall& call) {
     return make_text(format_braces(call.self, call.arguments));
 }
 
-// Fills up to a width in characters.
+// Implements the methods that fill a text up to a width in characters.
 template <Fill fill_side>
 Value fill_method(const TextCall& call) {
     std::string filler = " ";
@@ -328,7 +330,7 @@ Value call_loop_method(Renderer& renderer, Loop& self, std::string_view name,
         return values[self.index % values.size()];
     }
 
-    // changed(): whether the values differ from those of the last time.
+    // changed() returns true if the values differ from those of the last call.
     for (const Value& value : values) renderer.charge(weight_of(value));
     if (self.was_asked && self.last_changed.size() == values.size() &&
         std::equal(values.begin(), values.end(), self.last_changed.begin(), equal))

@@ -1,4 +1,4 @@
-// Operators, attributes, items and iteration: what Python's objects do by themselves.
+// Operators, attributes, items and iteration with the rules of Python's objects.
 #include <algorithm>
 #include <cmath>
 
@@ -40,7 +40,7 @@ Value integer_power(std::int64_t base, std::int64_t exponent) {
     }
 
     std::int64_t out = 1;
-    // Bounded: |base| > 1 overflows within 64 steps.
+    // The loop below is bounded: |base| > 1 overflows within 64 steps.
     if (base == 0 || base == 1) return make_integer(exponent == 0 ? 1 : base);
     if (base == -1) return make_integer(exponent % 2 == 0 ? 1 : -1);
 
@@ -53,7 +53,7 @@ double checked_divisor(const Value& right) {
     return right.number();
 }
 
-// What both sides of an operator are, asked once.
+// Both sides of an operator with their kinds, which are determined once.
 struct Sides {
     const Value &left, &right;
     bool numbers = left.is_number() && right.is_number();
@@ -89,7 +89,7 @@ Value subtract(const Sides& sides) {
     return make_integer(integer_math(Integer::subtract, left.integer(), right.integer()));
 }
 
-// 'ab' * 3 and [1] * 3, either way round.
+// Evaluates 'ab' * 3 and [1] * 3, in either order of the operands.
 Value repeat(Renderer& renderer, const Value& many, std::int64_t times) {
     const std::uint64_t steps_max = renderer.limits().steps_max;
     const auto count = static_cast<std::uint64_t>(std::max<std::int64_t>(times, 0));
@@ -238,7 +238,8 @@ ListPointer Renderer::items_of(const Value& value) {
 
 namespace {
 
-// `name` is one of method_of(): a name that the template put together would be gone by the call.
+// Binds a method to its object. `name` must come from method_of(), because a name that the template
+// composed would no longer exist at the call.
 Value bound_method(const Value& object, std::string_view name) {
     auto callable = std::make_shared<Callable>();
     callable->name = name;

@@ -18,8 +18,8 @@ class Parser : ExpressionParser {
     }
 
   private:
-    // Statements up to a block whose name is in `ends`; that block's "{% name" is taken and its
-    // name stored in end_name_.
+    // Parses statements up to a block whose name is in `ends`. Consumes "{% name" of that block and
+    // stores its name in end_name_.
     Body parse_body(const std::vector<std::string_view>& ends) {
         const Nesting nesting(*this);
         Body body;
@@ -173,7 +173,7 @@ class Parser : ExpressionParser {
         return statement;
     }
 
-    // Bodies that are captured cannot break out of a loop around them.
+    // Hides the loops around a captured body, because a `break` in the body cannot leave them.
     struct LoopsHidden {
         explicit LoopsHidden(Parser& parser)
             : parser(parser),

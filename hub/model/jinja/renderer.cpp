@@ -47,7 +47,7 @@ const Value* CallArguments::find(std::size_t position, std::string_view name) co
 }
 
 Renderer::Depth::Depth(Renderer& renderer) : renderer(renderer) {
-    // An expression takes several levels, so the bound on nested blocks and calls is wider here.
+    // An expression needs several levels, so this bound is wider than that of blocks and calls.
     if (renderer.depth_ >= 10 * renderer.limits_.depth_max)
         fail(text("nested over ", 10 * renderer.limits_.depth_max, " deep"));
     ++renderer.depth_;
@@ -56,7 +56,8 @@ Renderer::Depth::Depth(Renderer& renderer) : renderer(renderer) {
 Renderer::Renderer(const TemplateLimits& limits) : limits_(limits) {}
 
 Renderer::~Renderer() {
-    // Namespaces may hold each other; emptied one by one, nothing recurses.
+    // Namespaces may refer to each other. Clear them one by one, so that the destructors do not
+    // recurse.
     for (auto& name_space : namespaces_) {
         name_space->attributes.clear();
         name_space->items.clear();
@@ -200,7 +201,7 @@ Renderer::Flow Renderer::run_loop_over(const Statement& statement, ListPointer i
     auto inner = new_scope(&scope);
     for (; loop->index < items->items.size() && flow != Flow::break_loop; ++loop->index) {
         charge(1);
-        // Each pass starts afresh: what the last one set is gone, as in Jinja.
+        // Start each iteration with new variables, as in Jinja.
         if (inner->captured) {
             drop_scope(std::move(inner));
             inner = new_scope(&scope);
@@ -214,7 +215,7 @@ Renderer::Flow Renderer::run_loop_over(const Statement& statement, ListPointer i
 
     drop_scope(std::move(inner));
 
-    // A template may keep the loop; its scope ends here.
+    // A template may keep the loop object, but the scope ends here.
     loop->statement = nullptr;
     loop->scope = nullptr;
     --loop_depth_;
@@ -222,7 +223,8 @@ Renderer::Flow Renderer::run_loop_over(const Statement& statement, ListPointer i
     return Flow::next;
 }
 
-// loop(items) inside a recursive loop: the same body over other items, as a string.
+// Evaluates loop(items) inside a recursive loop: renders the same body over other items to a
+// string.
 Value Renderer::call_loop(const Loop& loop, const CallArguments& arguments) {
     const Depth depth(*this);
     if (!loop.statement) fail("loop() wants a loop that says recursive, from inside it");
@@ -453,7 +455,7 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
         fail(text("cannot slice ", kind_name(object)));
     }
 
-    // Python's rules: negative counts from the end, everything is clamped.
+    // Python's rules: a negative index counts from the end, and every index is clamped.
     const auto clamp = [&](std::int64_t at, std::int64_t low, std::int64_t high) {
         if (at < 0) at = at < -length ? -1 : at + length;
         return std::clamp(at, low, high);
@@ -478,7 +480,8 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
     MarkedText characters;
     std::vector<Value> items;
 
-    // A step beyond the length is one item; clamped, the sum below cannot overflow.
+    // Clamp the step, so that the sum below cannot overflow. A step beyond the length gives one
+    // item.
     const std::int64_t stride = std::clamp(step, -length - 1, length + 1);
     for (std::int64_t i = start; forward ? i < stop : i > stop; i += stride) {
         const auto at = static_cast<std::size_t>(i);
@@ -537,7 +540,8 @@ Value Renderer::evaluate_call(const Expression& expression, Scope& scope, const 
     return call_function(callable->name, arguments);
 }
 
-// namespace(...), cycler(...) and joiner(...): what the rendering owns and the template changes.
+// Creates the objects of namespace(...), cycler(...) and joiner(...). The rendering owns them, and
+// the template may change them.
 Value Renderer::make_state(std::string_view kind, CallArguments arguments) {
     auto state = std::make_unique<Namespace>();
     if (kind == "cycler") {
@@ -565,7 +569,7 @@ Value Renderer::make_state(std::string_view kind, CallArguments arguments) {
     return {namespaces_.back().get()};
 }
 
-// A joiner prints nothing at first, then its separator.
+// Evaluates a joiner, which prints nothing at the first call and then its separator.
 Value Renderer::call_state(Namespace& joiner) {
     return joiner.position++ == 0 ? make_text(std::string()) : joiner.items[0];
 }

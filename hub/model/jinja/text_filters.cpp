@@ -62,7 +62,7 @@ Value filter_replace(Renderer& renderer, const Value& operand, const CallArgumen
     return make_text(std::move(out));
 }
 
-// Without a string that knows it is escaped already: what is escaped twice is escaped twice.
+// Escapes a text. Strings have no mark for "escaped already", so a second call escapes again.
 Value filter_escape(Renderer& renderer, const Value& operand, const CallArguments&) {
     const MarkedText source = soft_text(renderer, operand);
     const std::string& bytes = source.bytes();

@@ -11,7 +11,8 @@
 namespace moex::jinja {
 namespace {
 
-// Puts `map(characters, i)` in the place of each character; what it becomes has its origin.
+// Replaces each character i by `map(characters, i)`. The replacement keeps the origin of the
+// character.
 template <class Map>
 MarkedText map_characters(const MarkedText& source, const Map& map) {
     std::u32string characters;
@@ -24,7 +25,7 @@ MarkedText map_characters(const MarkedText& source, const Map& map) {
     }
 
     MarkedText out;
-    std::string piece;  // of one origin
+    std::string piece;  // pending bytes with the same origin
     bool piece_is_outside = false;
     for (std::size_t i = 0; i < characters.size(); ++i) {
         if (const bool outside = source.is_outside(begins[i]); outside != piece_is_outside) {
@@ -182,7 +183,7 @@ MarkedText replace(const MarkedText& source, const MarkedText& from, const Marke
 
     const auto next_at = [&](std::size_t after) -> std::size_t {
         if (!from.empty()) return bytes.find(from.bytes(), after);
-        // an empty pattern stands between all characters
+        // An empty pattern matches between all characters.
         return after <= bytes.size() ? after : std::string::npos;
     };
 

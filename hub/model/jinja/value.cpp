@@ -31,7 +31,7 @@ std::uint32_t checked_depth(std::uint32_t inner) {
     return inner + 1;
 }
 
-// What a mapping finds a key by; empty for kinds that cannot be keys.
+// Returns the text by which a mapping finds a key. The text is empty for kinds that cannot be keys.
 std::string index_name(const Value& key) {
     if (key.text()) return std::string(1, 's').append(key.text()->bytes());
     return key.is_integer() || key.is_bool() ? moex::text('i', key.integer()) : std::string();
@@ -71,7 +71,8 @@ std::string hex(const char* prefix, unsigned value, int width) {
     return buffer;
 }
 
-// Copies `source` and gives each character that `escape` names its replacement, marks kept.
+// Appends `source` and replaces each character for which `escape` has a replacement. Marks are
+// kept.
 template <class Escape>
 void append_escaped(MarkedText& out, const MarkedText& source, const Escape& escape) {
     const std::string& bytes = source.bytes();
@@ -354,7 +355,7 @@ int compare(const Value& left, const Value& right) {
         return a < b ? -1 : a > b ? 1 : 0;
     }
 
-    // UTF-8 keeps the order of code points
+    // The order of UTF-8 bytes is the order of code points.
     if (left.text() && right.text()) return left.text()->bytes().compare(right.text()->bytes());
 
     if (left.list() && right.list()) {
@@ -381,7 +382,7 @@ std::string print_float(double value) {
     if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
     if (value == 0) return std::signbit(value) ? "-0.0" : "0.0";
 
-    // Shortest digits that read back the same, laid out as Python's repr does.
+    // Print the shortest digits that read back as the same value, in the layout of Python's repr.
     const std::string scientific = shortest_scientific(std::fabs(value));
     const std::size_t e = scientific.find('e');
 

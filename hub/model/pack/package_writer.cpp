@@ -40,7 +40,7 @@ Status check_space(const fs::path& directory, std::uint64_t wanted) {
     return {};
 }
 
-// Only what a packer writes may be taken up or removed.
+// Returns true for names that a packer writes. Only these files may be reused or removed.
 bool is_ours(const std::string& name) {
     if (name == "weights" || name == ".pack-state" || name == "manifest.json" ||
         name == "hub.safetensors" || name.starts_with(".tmp-"))
@@ -49,7 +49,7 @@ bool is_ours(const std::string& name) {
            std::end(package_text_files);
 }
 
-// What a packer that was killed left behind.
+// Removes the temporary files of a packer that was killed.
 void remove_temporaries(const fs::path& folder) {
     std::error_code error;
     std::vector<fs::path> found;
@@ -58,7 +58,8 @@ void remove_temporaries(const fs::path& folder) {
     for (const fs::path& path : found) fs::remove_all(path, error);
 }
 
-// Whether the folder holds an unfinished package; anything but that, or nothing, is refused.
+// Returns true if the folder has an unfinished package, and false if it is empty or missing.
+// Refuses any other contents.
 Result<bool> check_folder(const fs::path& directory) {
     std::error_code error;
     if (!fs::is_directory(directory, error))
@@ -85,7 +86,7 @@ Result<bool> check_folder(const fs::path& directory) {
     return unfinished;
 }
 
-// The space is checked before anything is made.
+// Creates the folder. Checks the free space first.
 Status make_folder(const fs::path& directory, std::uint64_t output_bytes) {
     std::error_code error;
     fs::path above = fs::absolute(directory, error).lexically_normal();
@@ -107,7 +108,7 @@ PackageOutput::PackageOutput(PackageOutput&& other) noexcept
       next_temporary_(std::move(other.next_temporary_)) {}
 
 PackageOutput::~PackageOutput() {
-    if (lock_fd_ >= 0) ::close(lock_fd_);  // lets go of the lock
+    if (lock_fd_ >= 0) ::close(lock_fd_);  // releases the lock
 }
 
 Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string_view input,
@@ -167,8 +168,8 @@ Status PackageOutput::take_input(std::string_view input) {
                           "options; remove it or choose another folder")};
     }
 
-    // Records without an input are left when a packer is killed while it cleans up: another
-    // checkpoint must not take them for its own.
+    // Remove the records first. A packer that was killed during its clean-up leaves records without
+    // an input, and another checkpoint must not use them.
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(state, error))
         if (entry.path().filename() != "lock") fs::remove_all(entry.path(), error);
@@ -220,7 +221,7 @@ Result<Sha256> PackageOutput::write_blob(ByteView blob) {
     const Sha256 hash = sha256(blob);
     const fs::path path = directory_ / "weights" / to_hex(hash);
     std::error_code error;
-    // an equal expert, or one from before an interruption
+    // The blob exists already: from an equal expert, or from before an interruption.
     if (fs::file_size(path, error) == blob.size() && !error) return hash;
     MOEX_TRY(write_file(path, blob));
     return hash;
@@ -283,8 +284,8 @@ Status PackageOutput::finish(const PackageManifest& manifest) {
     MOEX_TRY(write_file(directory_ / "manifest.json", as_byte_view(manifest_to_json(manifest))));
 
     sync_directory(directory_);
-    // In one step, so that a packer that is killed here does not leave records without their input
-    // beside a whole package.
+    // Rename the folder in one step. A packer that is killed here then leaves no records without
+    // their input beside a complete package.
     const fs::path spent = directory_ / text(".tmp-", next_temporary_->fetch_add(1));
     std::error_code error;
     fs::rename(directory_ / ".pack-state", spent, error);
@@ -299,8 +300,8 @@ void PackageOutput::discard() {
     for (const auto& entry : fs::directory_iterator(directory_, error))
         if (is_ours(entry.path().filename().string()) && entry.path() != state)
             fs::remove_all(entry.path(), error);
-    fs::remove_all(state, error);  // last: while it stands, a packer knows the folder as its own
-    // A folder that was there before stays, empty as we found it.
+    fs::remove_all(state, error);  // last: it marks the folder as a packer's
+    // Keep a folder that existed before. It is empty again.
     if (made_directory_) fs::remove(directory_, error);
 }
 

@@ -21,14 +21,15 @@ namespace moex {
 namespace {
 
 namespace fs = std::filesystem;
-// how much of a tensor is in memory at once, per thread
+// number of elements of a tensor in memory at once, per thread
 constexpr std::size_t window_floats = 1u << 18;
 
-// Changes when the same input would give other bytes: an unfinished package of another version
-// never goes on.
+// The version changes when the same input would give other bytes. A packer never resumes an
+// unfinished package of another version.
 constexpr std::string_view packer_version = "moex-pack 3";
 
-// A matrix inside a tensor: experts may be tensors of their own, or slices of one fused tensor.
+// A matrix inside a tensor. The matrices of an expert may be separate tensors, or slices of one
+// fused tensor.
 struct Matrix {
     const Checkpoint::Tensor* tensor = nullptr;
     std::uint64_t first = 0;  // element
@@ -44,18 +45,19 @@ struct Input {
     ExpertBlobLayout layout;
     std::vector<HubTensorSpec> hub_specs;
     std::vector<const Checkpoint::Tensor*> hub_sources;  // [hub_specs.size()]
-    std::vector<TensorDtype> hub_dtypes;                 // likewise: bf16 or f32, before any codes
+    std::vector<TensorDtype> hub_dtypes;                 // [hub_specs.size()]; bf16 or f32
     HubEntries hub;
     // [num_layers][num_experts]; empty for a dense layer
     std::vector<std::vector<ExpertSource>> experts;
     std::map<std::string, std::string> texts;
     GenerationDefaults generation;
     std::vector<std::string> warnings;
-    std::uint64_t used_bytes = 0;  // of the checkpoint's tensors
+    std::uint64_t used_bytes = 0;  // of checkpoint tensors
     std::string identity;          // for .pack-state/input
 };
 
-// transformers 4 and 5 write one tensor per expert and projection; 5 can also keep its fused ones.
+// Finds the experts of a layer. transformers 4 and 5 write one tensor per expert and projection.
+// Version 5 can also write fused tensors.
 Result<std::vector<ExpertSource>> find_experts(const Input& input, std::uint32_t layer) {
     const Checkpoint& checkpoint = input.checkpoint;
     const std::uint64_t hidden = input.config.hidden_size,
@@ -93,8 +95,8 @@ Result<std::vector<ExpertSource>> find_experts(const Input& input, std::uint32_t
     return sources;
 }
 
-// Every tensor that the configuration wants, with its shape; what else lies in the shards is only
-// mentioned.
+// Finds every tensor that the configuration requires and checks its shape. Other tensors in the
+// shards only give a warning.
 Status find_tensors(Input& input) {
     std::set<const Checkpoint::Tensor*> used;
     input.hub_specs = hub_tensor_specs(input.config);
@@ -125,7 +127,7 @@ Status find_tensors(Input& input) {
     std::string first;
     for (const auto& [name, tensor] : input.checkpoint.tensors()) {
         if (used.contains(&tensor)) continue;
-        // A bias is added wherever it stands: another model would be packed without it.
+        // Refuse a bias that this program does not use, because the packed model would differ.
         if (name.ends_with(".bias"))
             return Error{ErrorCode::unsupported,
                          text(input.checkpoint.where(tensor), ": ", input.config.architecture,
@@ -141,8 +143,9 @@ Status find_tensors(Input& input) {
     return {};
 }
 
-// Newer checkpoints keep the chat template in a file of its own, which comes before the one in
-// tokenizer_config.json, as in transformers; in the package it is where it always was.
+// Returns tokenizer_config.json with the chat template. Newer checkpoints have the template in a
+// separate file, which takes precedence over the one in tokenizer_config.json, as in transformers.
+// A package always stores it in tokenizer_config.json.
 Result<std::string> with_chat_template(std::string tokenizer_config,
                                        const std::string& chat_template, const std::string& what) {
     MOEX_ASSIGN(object, parse_strict_json<nlohmann::ordered_json>(
@@ -240,7 +243,7 @@ Result<Input> read_input(const fs::path& directory, const PackOptions& options) 
 
     input.shape = {config->hidden_size, config->moe_intermediate_size, 0};
     if (options.expert_dtype == ExpertDtype::int4) {
-        // A dense model has no expert to cut into groups; its manifest says one all the same.
+        // The manifest of a dense model has a group size as well, although there are no experts.
         MOEX_ASSIGN(group_size,
                     choose_group_size(
                         config->hidden_size,
@@ -265,7 +268,7 @@ Result<Input> read_input(const fs::path& directory, const PackOptions& options) 
     return input;
 }
 
-// `rounded` as bf16 words or f32; a weight that bf16 cannot hold is refused like any other
+// Writes `values` as bf16 words or f32. A weight too large for bf16 is refused like any other
 // infinity.
 Status encode_weights(std::span<const float> values, bool as_f32, std::span<std::byte> out,
                       const Checkpoint& checkpoint, const Checkpoint::Tensor& tensor) {
@@ -287,12 +290,12 @@ Status encode_weights(std::span<const float> values, bool as_f32, std::span<std:
     return {};
 }
 
-struct Buffers {  // of one compute thread
+struct Buffers {  // scratch buffers of one compute thread
     std::vector<float> floats;
     Bytes raw;
 };
 
-// Rows [num_rows, row_size] of `matrix` into their sections of the blob, a window at a time.
+// Packs rows [num_rows, row_size] of `matrix` into their sections of the blob, a window at a time.
 Status pack_matrix(const Input& input, const Matrix& matrix, std::uint64_t num_rows,
                    std::uint32_t row_size, std::byte* codes, std::byte* scale_zero,
                    Buffers& buffers) {
@@ -347,7 +350,7 @@ Status pack_expert(const Input& input, const ExpertSource& source, std::span<std
                        blob.data() + layout.down_scale_zero.offset_bytes, buffers);
 }
 
-// Counts what was read, for the progress bar.
+// Counts the bytes that were read, for the progress bar.
 struct Meter {
     const std::function<void(const PackProgress&)>& report;
     PackProgress state;
@@ -357,7 +360,7 @@ struct Meter {
     }
 };
 
-// One tensor of the hub, a window at a time: as it is written, or as codes.
+// Packs one tensor of the hub, a window at a time, as plain elements or as codes.
 class HubTensorPacker {
   public:
     HubTensorPacker(Input& input, Meter& meter) : input_(input), meter_(meter) {}
@@ -385,7 +388,8 @@ class HubTensorPacker {
     }
 
   private:
-    // Of the weights as they would be without codes: the same that a load makes of them.
+    // Encodes codes from the rounded weights that a package without codes would have. The codes
+    // then equal those that a load of that package computes.
     Status encode_codes(const Checkpoint::Tensor& source, bool as_f32) {
         elements_to_float(as_f32 ? TensorDtype::f32 : TensorDtype::bf16, encoded_.data(), floats_);
         if (coder_.add(floats_, encoded_)) return {};

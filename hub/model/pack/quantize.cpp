@@ -19,15 +19,15 @@ struct ScaleZero {
     float scale = int4_scale_min, zero = 0;
 };
 
-// What f16 makes of it. Zeros stay near the codes, because kernels subtract zero · Σx and a far
-// zero would cancel badly.
+// Returns the values as f16 stores them. Zeros stay near the codes: kernels subtract zero · Σx, and
+// a zero far from the codes would cause cancellation.
 ScaleZero stored(ScaleZero wanted) {
     const float scale = std::min(std::max(wanted.scale, int4_scale_min), half_max);
     const float zero = std::min(std::max(wanted.zero, -16.0f), 31.0f);
     return {half_to_float(float_to_half(scale)), half_to_float(float_to_half(zero))};
 }
 
-// The nearest code of each weight, 0..15.
+// Returns the nearest code of each weight, 0..15.
 inline Ints nearest_codes(Floats w, float inverse, float zero) {
     Floats t = w * inverse + (zero + 0.5f);
     t = t > 0.0f ? t : Floats{};
@@ -40,7 +40,7 @@ bool quantize_group(const float* weights, std::uint32_t* codes, std::uint32_t* s
     Floats w[G / lanes];
     std::memcpy(w, weights, sizeof w);
 
-    // Zero belongs to the range, so that code − zero never cancels far from it.
+    // The range includes zero, so that code − zero does not suffer from cancellation.
     Floats low_lane{}, high_lane{};
     for (const Floats& value : w) {
         low_lane = value < low_lane ? value : low_lane;

@@ -1,4 +1,4 @@
-// Weights of standard deviation 0.02, norms of one.
+// Random packages: the weights have a standard deviation of 0.02, and the norms are one.
 #include "hub/model/pack/synth.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr double weight_deviation = 0.02;
 
-// SplitMix64.
+// The generator SplitMix64.
 // Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 class Random {
   public:
@@ -35,7 +35,8 @@ class Random {
     std::uint64_t state_;
 };
 
-// Middle value of each of `count` equally likely slices of the standard normal distribution.
+// Returns the middle value of each of `count` equally likely slices of the standard normal
+// distribution.
 std::vector<float> normal_quantiles(int count) {
     std::vector<float> quantiles;
     for (int i = 0; i < count; ++i) {
@@ -51,7 +52,7 @@ std::vector<float> normal_quantiles(int count) {
     return quantiles;
 }
 
-// Weights straight in the form in which they are stored: nothing is quantised.
+// Generates weights directly in their stored form, without quantisation.
 class WeightSource {
   public:
     WeightSource() {
@@ -291,7 +292,7 @@ struct NamedShape {
     ModelConfig config;
 };
 
-// The layers and experts of qwen3-30b-a3b, and nothing of their size.
+// Returns a shape with the layers and experts of qwen3-30b-a3b, but with small matrices.
 ModelConfig many_experts() {
     return {.hidden_size = 64,
             .num_layers = 48,
@@ -306,7 +307,7 @@ ModelConfig many_experts() {
             .tied_embeddings = true};
 }
 
-// What benches and papers speak of; every layer is MoE, every norm_topk_prob true.
+// The shapes that benches and papers use. Every layer is MoE, and norm_topk_prob is always true.
 std::span<const NamedShape> named_shapes() {
     static const NamedShape shapes[] = {
         {"bench-moe",

@@ -10,7 +10,7 @@ namespace {
 
 using Fields = JsonFields<Json, FileWording>;
 
-// 2: hub.safetensors holds codes. A program from before that refuses it by its version.
+// Version 2: hub.safetensors contains codes. Older programs refuse it because of the version.
 constexpr std::uint32_t format_version = 1, format_version_with_codes = 2;
 
 OrderedJson file_to_json(const FileRecord& file) {
@@ -37,7 +37,7 @@ Result<FileRecord> parse_file(const Json& object, std::string_view what) {
     return FileRecord{hash, object["bytes"].get<std::uint64_t>()};
 }
 
-// A whole number, or a list of them.
+// Reads a token id, or a list of token ids.
 Status parse_eos(const Json& value, std::uint32_t vocab_size, std::vector<std::uint32_t>& out,
                  std::string_view what) {
     const auto add = [&](const Json& id) -> Status {
@@ -153,7 +153,7 @@ Status read_quantization(const Json& object, std::string_view what, PackageManif
     return {};
 }
 
-// Version 1 says nothing of it, version 2 must.
+// Reads the dtype of the hub's matrices. Version 1 does not have the field; version 2 requires it.
 Status read_hub_dtype(const Json& object, bool has_codes, std::string_view what,
                       PackageManifest& manifest) {
     const Json* const found = find_member(object, "hub_dtype");
@@ -191,7 +191,8 @@ Status read_files(const Json& files, std::string_view what, PackageManifest& man
     return {};
 }
 
-// Null, or not there: packages from before there were any.
+// Reads the records of the side files. A record is null if there is no file. Older packages do not
+// have the fields.
 Status read_side_files(const Json& object, std::string_view what, PackageManifest& manifest) {
     for (const SideFile file : side_files) {
         const Json& record = member(object, side_file_key(file));
@@ -239,7 +240,8 @@ std::string manifest_to_json(const PackageManifest& manifest) {
                             {"sample_top_k", generation.sample_top_k},
                             {"eos_token_ids", generation.eos_token_ids}};
 
-    // Only where they say something: packages from before they were read keep their bytes.
+    // Write these values only if they are used, so that packages from versions without them keep
+    // their bytes.
     if (generation.min_p != 0.0) sampling["min_p"] = generation.min_p;
     if (generation.repetition_penalty != 1.0)
         sampling["repetition_penalty"] = generation.repetition_penalty;

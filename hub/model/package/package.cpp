@@ -17,7 +17,8 @@
 namespace moex {
 namespace {
 
-// By the manifest; the stamp is for noticing later that the file changed.
+// Checks the size of a file against the manifest. Returns a stamp, by which a later change of the
+// file is noticed.
 Result<FileStamp> require_size(const std::filesystem::path& path, std::uint64_t wanted) {
     const auto found = stamp_of(path);
     if (!found.ok())
@@ -31,7 +32,8 @@ Result<FileStamp> require_size(const std::filesystem::path& path, std::uint64_t 
     return *found;
 }
 
-// No answer that comes from a damaged package is worth giving, so nothing is drained.
+// Ends the process at once, without draining requests, because every answer from a damaged package
+// would be wrong.
 [[noreturn]] void end_with(const Error& error) {
     std::fprintf(stderr, "moex-hub: %s\n", error.message.c_str());
     std::_Exit(1);
@@ -41,7 +43,8 @@ void require_same(const MappedFile& file) {
     if (const Status status = file.check_unchanged(); !status.ok()) end_with(status.error());
 }
 
-// A file of the right size that took the other's place by rename() is as good.
+// Checks that a file did not change. A file of the same size that replaced it by rename() is
+// accepted.
 void require_same(const std::filesystem::path& path, const FileStamp& before,
                   const MappedFile& file) {
     const FileStamp& now = file.stamp();
@@ -60,20 +63,20 @@ struct ModelPackage::State {
     std::string manifest_sha256;
     ExpertShape expert_shape;
     std::uint64_t blob_bytes = 0;
-    std::map<Sha256, std::uint32_t> blob_indices;  // all that the manifest names
+    std::map<Sha256, std::uint32_t> blob_indices;  // all blobs in the manifest
     // [num_layers][num_experts]; empty for a dense layer
     std::vector<std::vector<std::uint32_t>> unit_blobs;
-    std::vector<std::optional<FileStamp>> blob_stamps;     // [num_blobs]; none: it is not here
+    std::vector<std::optional<FileStamp>> blob_stamps;     // [num_blobs]; none: no file
     std::vector<std::atomic<const std::byte*>> blob_data;  // [num_blobs]; null until mapped
     std::uint32_t num_missing = 0;
     std::optional<MappedFile> hub;
     TensorViews tensors;
     std::map<std::string, std::string, std::less<>> texts;
     std::mutex mutex;
-    // Guarded by `mutex`.
-    std::vector<std::optional<MappedFile>> mapped_blobs;  // [num_blobs]; only gains
+    // The mutex guards the following members.
+    std::vector<std::optional<MappedFile>> mapped_blobs;  // [num_blobs]; never unmapped
     std::vector<std::uint32_t> mapped_order;              // indices into mapped_blobs
-    std::size_t next_checked = 0;                         // of mapped_order, counted on
+    std::size_t next_checked = 0;                         // counter into mapped_order
 
     Status map_hub();
     Status find_blobs();
@@ -85,7 +88,8 @@ struct ModelPackage::State {
 
 namespace {
 
-// One tensor of the file, as it must be; bf16 or f32 where `dtype` says nothing.
+// Returns a tensor of the file and checks its shape and dtype. Without `dtype`, bf16 and f32 are
+// accepted.
 Result<const TensorView*> require_tensor(const TensorViews& file, const std::string& name,
                                          const std::vector<std::uint64_t>& shape,
                                          std::optional<TensorDtype> dtype, std::string_view words,
@@ -111,7 +115,7 @@ Result<const TensorView*> require_tensor(const TensorViews& file, const std::str
 
 }  // namespace
 
-// The hub's tensors must be exactly those that the configuration wants.
+// Maps hub.safetensors. The file must have exactly the tensors that the configuration requires.
 Status ModelPackage::State::map_hub() {
     const std::filesystem::path path = directory / "hub.safetensors";
     MOEX_ASSIGN(stamp, require_size(path, manifest.hub.size_bytes));

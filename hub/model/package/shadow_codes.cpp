@@ -26,7 +26,7 @@ float half_at(ByteView row, std::uint64_t at) {
     return half_to_float(stored);
 }
 
-// Largest magnitude over the largest code.
+// Returns the largest magnitude divided by the largest code.
 float symmetric_scale(std::span<const float> weights, float code_max) {
     float largest = 0;
     for (const float w : weights) largest = std::max(largest, std::fabs(w));
@@ -54,7 +54,7 @@ std::uint8_t nearest_level(float value) {
     return value - above[-1] < *above - value ? static_cast<std::uint8_t>(index - 1) : index;
 }
 
-// Both round half up, as INT4 does: floor(x + 1/2).
+// Returns the code of `w`. The rounding is half up, as for INT4: floor(x + 1/2).
 std::uint8_t code_of(const ShadowRow& shape, float w, ShadowScale by) {
     const float code_max = static_cast<float>((1u << shape.code_bits()) - 1);
     switch (shape.dtype) {

@@ -4,7 +4,7 @@ namespace moex {
 
 bool AddedToken::is_control() const {
     if (special) return true;
-    // Markers such as <think> or [/INST] that a vocabulary adds without the special flag, so that
+    // Vocabularies add markers such as <think> or [/INST] without the special flag, so that
     // decoding shows them.
     return content.size() > 2 && ((content.front() == '<' && content.back() == '>') ||
                                   (content.front() == '[' && content.back() == ']'));

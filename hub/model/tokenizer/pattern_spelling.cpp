@@ -14,8 +14,9 @@ enum class Dialect { pcre2, ecmascript };
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 char other_case(char c) { return static_cast<char>(c ^ 0x20); }
 
-// General categories and binary properties keep their meaning; anything else is a script, which
-// PCRE2 would read as script extensions. ECMAScript writes "=" alone.
+// Returns the name of a property in the dialect. General categories and binary properties keep
+// their meaning. Any other name is a script, which PCRE2 would interpret as script extensions.
+// ECMAScript accepts only "=".
 std::string property_name(std::string_view name, Dialect dialect) {
     static constexpr std::array binary = {"Alphabetic", "White_Space", "Lowercase", "Uppercase",
                                           "Emoji",      "Ideographic", "Any",       "ASCII"};
@@ -29,8 +30,8 @@ std::string property_name(std::string_view name, Dialect dialect) {
     return text(dialect == Dialect::pcre2 ? "sc:" : "sc=", name);
 }
 
-// What ends a text or a line, and any character, where PCRE2 and ECMAScript write or mean them
-// differently. A line ends at \n alone, and none begins behind the \n that ends the text.
+// The anchors and the "any character" of a dialect, which PCRE2 and ECMAScript write or interpret
+// differently. A line ends only at \n, and no line begins behind the \n that ends the text.
 struct Anchors {
     std::string_view line_begin, line_end, text_begin, text_end, last_line_end, any;
 };
@@ -44,7 +45,7 @@ constexpr Anchors anchors_of(Dialect dialect) {
             R"([^\n])"};
 }
 
-// Walks an Oniguruma pattern once and writes the dialect's.
+// Rewrites an Oniguruma pattern to a dialect in one pass.
 class Rewriter {
   public:
     Rewriter(std::string_view source, Dialect dialect)
@@ -139,7 +140,7 @@ class Rewriter {
 
     bool to_ecmascript() const { return dialect_ == Dialect::ecmascript; }
 
-    // With its flag "u" ECMAScript takes a backslash before few characters only.
+    // Escapes a character. ECMAScript with the flag "u" accepts a backslash before few characters.
     std::string escaped(char c, bool in_class) const {
         const bool takes_it = !to_ecmascript() || (in_class && c == '-') ||
                               std::string_view("^$\\.*+?()[]{}|/").find(c) !=
@@ -152,8 +153,8 @@ class Rewriter {
         return text('\\', c);
     }
 
-    // Outside a class: a quantifier's braces stay, others are characters, which ECMAScript wants
-    // escaped.
+    // Copies a brace or bracket outside a class. The braces of a quantifier stay unchanged. Others
+    // are characters, which ECMAScript requires to be escaped.
     void brace_or_bracket() {
         const std::size_t close = source_.find('}', at_);
         if (source_[at_] == '{' && close != std::string_view::npos) {

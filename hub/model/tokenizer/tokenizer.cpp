@@ -81,7 +81,7 @@ Status Tokenizer::State::add(AddedToken token) {
     return {};
 }
 
-// tokenizer_config.json may hold further added tokens, and names the special ones.
+// Reads tokenizer_config.json, which may have further added tokens and names the special tokens.
 Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
     if (tokenizer_config_json.empty()) return {};
     MOEX_ASSIGN(config, parse_strict_json(tokenizer_config_json, "tokenizer_config.json"));
@@ -127,7 +127,7 @@ Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
     return {};
 }
 
-// Matters only to a vocabulary that lacks some bytes.
+// Loads the unknown token. It is needed only for a vocabulary that lacks some bytes.
 Status Tokenizer::State::load_unknown(const Json& model) {
     const Json& name = member(model, "unk_token");
     if (bpe.has_every_byte() || !name.is_string()) return {};
@@ -162,8 +162,8 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokeni
     MOEX_ASSIGN(file, parse_strict_json(tokenizer_json, "tokenizer.json"));
     if (!file.is_object()) return bad_file("not a JSON object");
 
-    // "truncation" and "padding" are settings of a training script's last call: other engines pass
-    // them over too.
+    // "truncation" and "padding" are left from the last call of a training script. They are ignored
+    // here, as in other engines.
     const Json& model = member(file, "model");
     MOEX_ASSIGN(bpe, BpeModel::load(model));
     auto state = std::make_unique<State>(std::move(bpe));
@@ -197,14 +197,14 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokeni
     return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
-// Cuts `text` at added tokens that `accept(token, begin, end)` lets through; on_text gets what lies
-// between, already stripped.
+// Cuts `text` at the added tokens for which `accept(token, begin, end)` returns true. Calls on_text
+// for the text between them, which is already stripped.
 template <class Accept, class OnText>
 void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string_view text,
                                    const Accept& accept, std::vector<TokenId>& out,
                                    const OnText& on_text) const {
     std::size_t start = 0;
-    bool strip_left = false;  // the token before wants white space gone
+    bool strip_left = false;  // the token before removes white space
     const auto flush = [&](std::size_t end, bool strip_right) {
         std::string_view between = text.substr(start, end - start);
         if (strip_left) between = trim_start(between);
@@ -233,9 +233,9 @@ void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string
     flush(text.size(), false);
 }
 
-// Normalised text without added tokens: pre-tokenise, then merge.
+// Encodes normalised text without added tokens: pre-tokenises it, then merges.
 void Tokenizer::State::encode_section(std::string_view text, std::vector<TokenId>& out) const {
-    std::vector<std::string> owned;  // pieces that gained a space; reserved so that views stay good
+    std::vector<std::string> owned;  // pieces with an added space; reserved to keep views valid
     std::vector<std::string_view> pieces{text}, next;
     std::vector<SplitPattern::Range> matches;
     for (const PreTokenizerStep& step : steps) {
@@ -279,8 +279,8 @@ std::vector<TokenId> Tokenizer::State::encode(std::string_view text, bool contro
         const std::string normalized = nfc ? utf8_nfc(section) : std::string();
         const std::string_view view = nfc ? std::string_view(normalized) : section;
 
-        // Where normalisation changed bytes, places in the input say nothing; control tokens then
-        // count only if they may anywhere.
+        // If normalisation changed bytes, positions of the input are not valid any more. Control
+        // tokens then count only if they are allowed everywhere.
         const bool same = view == section;
         const auto offset = static_cast<std::size_t>(section.data() - text.data());
         const auto accept_normalized = [&](const AddedToken& token, std::size_t begin,

@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view gpt2_pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr int sequence_depth_max = 8;
-// More than any real file has; encoding takes time with each.
+// Limits above all real files. Each step and id costs time in every encoding.
 constexpr std::size_t pre_tokenizer_steps_max = 64, added_ids_max = 64,
                       added_token_bytes_max = 1024;
 

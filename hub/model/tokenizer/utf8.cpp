@@ -19,7 +19,7 @@ Utf8Step utf8_step(std::string_view text, std::size_t at) {
     if (lead < 0x80) return {lead, 1, true, false};
 
     std::uint32_t needed = 0;
-    // bounds of the second byte keep out overlong forms, surrogates and > U+10FFFF
+    // bounds of the second byte; they exclude overlong forms, surrogates and > U+10FFFF
     std::uint8_t lower = 0x80, upper = 0xBF;
     char32_t code_point = 0;
     if (lead >= 0xC2 && lead <= 0xDF) {
@@ -113,7 +113,7 @@ std::size_t utf8_count(std::string_view text) {
 }
 
 std::string utf8_nfc(std::string_view text) {
-    // Below U+0300 nothing composes or reorders.
+    // Characters below U+0300 do not compose or reorder.
     if (std::none_of(text.begin(), text.end(),
                      [](char c) { return static_cast<std::uint8_t>(c) >= 0xCC; }))
         return std::string(text);
