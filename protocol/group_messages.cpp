@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t group_header_bytes = 16;  // behind the common header, never compressed
 constexpr std::size_t body_offset_bytes = frame_header_bytes + group_header_bytes;
-static_assert(sizeof(GroupExpert) == 4, "the expert table is copied as it lies in memory");
+static_assert(sizeof(GroupExpert) == 4, "the expert table is copied as it is stored in memory");
 
 std::uint64_t table_bytes(const GroupShape& shape) {
     // The tables have two u16 per expert and two per pair. The size is always a multiple of 4, so

@@ -124,7 +124,8 @@ Status read_speed(SpeedProfile& speed, const Json& object) {
     for (std::size_t i = 0; i < list->size(); ++i) {
         const auto* value = (*list)[i].get_ptr<const Json::number_unsigned_t*>();
         if (value == nullptr)
-            return Error{ErrorCode::bad_field, "\"expert_ns\" holds what is no whole number"};
+            return Error{ErrorCode::bad_field,
+                         "\"expert_ns\" has an item that is not a whole number"};
         speed.expert_ns[i] = *value;
     }
     return {};
@@ -144,7 +145,7 @@ Status read_list(std::vector<std::string>& out, const Json& object, const char* 
         const auto* value = item.get_ptr<const Json::string_t*>();
         if (value == nullptr || value->size() > 32)
             return Error{ErrorCode::bad_field,
-                         text("\"", name, "\" holds what is not a short string")};
+                         text("\"", name, "\" has an item that is not a short string")};
         out.push_back(*value);
     }
     return {};
@@ -397,7 +398,7 @@ Result<Assign> decode_assign(ByteView frame, const WireLimits& limits) {
         if (!item.is_array() || item.size() != 3 || !item[0].is_number_unsigned() ||
             !item[1].is_number_unsigned() || !item[2].is_string())
             return Error{ErrorCode::bad_field,
-                         "\"units\" holds what is not [layer, expert, sha256]"};
+                         "\"units\" has an item that is not [layer, expert, sha256]"};
 
         const std::uint64_t layer = *item[0].get_ptr<const Json::number_unsigned_t*>();
         const std::uint64_t expert = *item[1].get_ptr<const Json::number_unsigned_t*>();

@@ -10,7 +10,7 @@ namespace moex {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "rows are copied to and from the wire as they lie in memory");
+              "rows are copied to and from the wire as they are stored in memory");
 
 constexpr std::uint64_t section_alignment_bytes = 256;
 

@@ -56,7 +56,7 @@ class StrictBuilder {
             slot_ = &member->second;
         }
 
-        return fresh || refuse(text("\"", name.substr(0, 200), "\" stands twice in one object"));
+        return fresh || refuse(text("\"", name.substr(0, 200), "\" occurs twice in one object"));
     }
     bool parse_error(std::size_t num_read, const std::string&,
                      const nlohmann::detail::exception& error) {

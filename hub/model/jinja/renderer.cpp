@@ -227,8 +227,8 @@ Renderer::Flow Renderer::run_loop_over(const Statement& statement, ListPointer i
 // string.
 Value Renderer::call_loop(const Loop& loop, const CallArguments& arguments) {
     const Depth depth(*this);
-    if (!loop.statement) fail("loop() wants a loop that says recursive, from inside it");
-    if (arguments.positional.size() != 1) fail("loop() wants what to loop over");
+    if (!loop.statement) fail("loop() may only be called inside a loop that is marked recursive");
+    if (arguments.positional.size() != 1) fail("loop() wants one argument: the items to loop over");
 
     MarkedText out;
     run_loop_over(*loop.statement, items_of(arguments.positional[0]), *loop.scope, out);

@@ -54,7 +54,7 @@ Value filter_trim(Renderer& renderer, const Value& operand, const CallArguments&
 Value filter_replace(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
     const Value *from = arguments.find(0, "old"), *to = arguments.find(1, "new"),
                 *count = arguments.find(2, "count");
-    if (!from || !to) fail("replace wants what to replace and with what");
+    if (!from || !to) fail("replace wants two strings: the old text and the new text");
     MarkedText out = replace(soft_text(renderer, operand), print(*from), print(*to),
                              count && !count->is_none() ? integer_argument(*count, "replace") : -1,
                              renderer.limits().output_bytes_max);

@@ -34,7 +34,7 @@ Result<std::map<std::string, std::string>> read_index(const std::filesystem::pat
     for (const auto& [tensor, file] : index["weight_map"].items()) {
         if (!file.is_string() || !plain_file_name(file.get<std::string>()))
             return Error{ErrorCode::bad_file,
-                         text(path.string(), ": tensor ", tensor.substr(0, 200), " lies in ",
+                         text(path.string(), ": tensor ", tensor.substr(0, 200), " is stored in ",
                               json_excerpt(file), ", wanted a file name in this folder")};
         shard_of.emplace_hint(shard_of.end(), tensor, file.get<std::string>());
     }

@@ -192,7 +192,8 @@ Status read_texts(Input& input, const std::string& config_text) {
                                               : "";
 
     if (!input.texts.contains("tokenizer.json")) {
-        input.warnings.push_back("no tokenizer.json: the package takes and gives token ids only");
+        input.warnings.push_back(
+            "no tokenizer.json: the package accepts and returns token ids only");
         return {};
     }
 

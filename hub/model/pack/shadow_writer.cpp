@@ -63,10 +63,10 @@ Status make_empty_folder(const fs::path& path) {
     fs::create_directories(path, failure);
     if (failure)
         return Error{ErrorCode::io_error,
-                     text(path.string(), ": cannot be made: ", failure.message())};
+                     text(path.string(), ": cannot be created: ", failure.message())};
     if (!fs::is_empty(path, failure) || failure)
         return Error{ErrorCode::invalid_argument,
-                     text(path.string(), ": holds something already; name another folder")};
+                     text(path.string(), ": is not empty; choose another folder")};
     return {};
 }
 

@@ -149,7 +149,7 @@ class SynthWriter {
         manifest_.expert_dtype = options.expert_dtype;
         manifest_.group_size = shape.group_size;
         manifest_.hub_dtype = options.hub_dtype;
-        report_.warnings = {"no tokenizer: the package takes and gives token ids only"};
+        report_.warnings = {"no tokenizer: the package accepts and returns token ids only"};
     }
 
     Result<PackReport> run(std::string_view name) {

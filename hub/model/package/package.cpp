@@ -214,7 +214,7 @@ Result<std::shared_ptr<const ModelPackage>> ModelPackage::open(
             return Error{
                 ErrorCode::not_found,
                 text(directory.string(),
-                     ": packing is not finished; run the same `moex-hub pack` again, it goes on")};
+                     ": packing is not finished; run the same `moex-hub pack` again to resume")};
         if (std::filesystem::exists(directory / "config.json", ignored))
             return Error{
                 ErrorCode::not_found,

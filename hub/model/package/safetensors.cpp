@@ -39,7 +39,7 @@ constexpr std::size_t rank_max = 8;
 
 Result<std::uint64_t> whole_number(const Json& value) {
     if (!value.is_number_unsigned())
-        return Error{ErrorCode::bad_file, text(json_excerpt(value), " is no whole number")};
+        return Error{ErrorCode::bad_file, text(json_excerpt(value), " is not a whole number")};
     return value.get<std::uint64_t>();
 }
 

@@ -150,8 +150,9 @@ Result<ShadowPackage> ShadowPackage::open(const std::filesystem::path& directory
             return Error{ErrorCode::bad_file, text(path.string(), ": ", mapped->bytes().size(),
                                                    " bytes, wanted ", wanted)};
         if (sha256(mapped->bytes()) != file.sha256)
-            return Error{ErrorCode::hash_mismatch,
-                         text(path.string(), ": not what shadow.json says; make it again")};
+            return Error{
+                ErrorCode::hash_mismatch,
+                text(path.string(), ": does not match shadow.json; pack the shadow again")};
         shadow.layers_.emplace(layer, *std::move(mapped));
     }
     return shadow;

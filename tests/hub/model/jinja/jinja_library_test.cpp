@@ -166,7 +166,7 @@ TEST(JinjaLibraryTest, MisuseIsRefusedInASentence) {
         {"{{ joiner().next() }}", "undefined"},
         {"{% set ns = namespace() %}{% for x in [[]] recursive %}{% set ns.l = loop %}"
          "{% endfor %}{% set kept = ns.l %}{{ kept([1]) }}",
-         "from inside it"},
+         "marked recursive"},
         {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "deep"},
         {"{% for x in [1] %}{{ loop([1]) }}{% endfor %}", "the function 'loop'"},
     };

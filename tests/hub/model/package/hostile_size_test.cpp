@@ -76,7 +76,7 @@ TEST_F(HostileSizeTest, SafetensorsHeaders) {
     EXPECT_SAYS(with_header("200,000 tensors of one name",
                             many(
                                 200'000, "{", [](std::size_t) { return empty_tensor(0); }, "}")),
-                "stands twice");
+                "occurs twice");
     EXPECT_SAYS(with_header("1,900,000 numbers", many(1'900'000, "{", member_0, "}")),
                 "wanted {dtype");
 
