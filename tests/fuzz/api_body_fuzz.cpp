@@ -1,5 +1,5 @@
-// Any bytes as a request body: either parameters within their bounds,
-// or a problem with a sentence. First byte: chat or completion.
+// Fuzzes the parser of request bodies. Any bytes must give parameters within their bounds, or a
+// problem with a sentence. The first byte chooses chat or completion.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

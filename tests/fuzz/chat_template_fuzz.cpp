@@ -1,5 +1,5 @@
-// Any text as a chat template: parsing and rendering end within their bounds, and what is written
-// is UTF-8.
+// Fuzzes chat templates. For any text, parsing and rendering must end within their bounds, and the
+// output must be UTF-8.
 #include <cstdint>
 #include <string_view>
 

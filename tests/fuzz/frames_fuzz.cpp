@@ -1,5 +1,5 @@
-// Every decoder of the protocol on any bytes: the first byte chooses it, the rest is
-// the frame. What is accepted must come back from its encoder with the same meaning.
+// Fuzzes all decoders of the protocol. The first byte chooses the decoder; the other bytes are the
+// frame. An accepted message must have the same meaning after it is encoded and decoded again.
 #include <cstdlib>
 
 #include "protocol/identity.h"
@@ -14,7 +14,8 @@ void require(bool condition) {
     if (!condition) std::abort();
 }
 
-// Puts the magic, version, type and length right, so that the fuzzer spends its time behind them.
+// Returns the bytes with correct magic, version, type and length, so that the fuzzer spends its
+// time on the payload.
 Bytes repaired(ByteView bytes, FrameType type) {
     Bytes frame(bytes.begin(), bytes.end());
     const std::size_t header_bytes = has_tensor_header(type) ? tensor_header_bytes
@@ -28,7 +29,8 @@ Bytes repaired(ByteView bytes, FrameType type) {
     return frame;
 }
 
-// Messages that carry rows or weights: what decodes, encodes to the same again.
+// Tests a message that carries rows or weights: an accepted message must encode to the same bytes
+// again.
 void one_tensor(FrameType type, const Bytes& frame, bool lz4) {
     switch (type) {
         case FrameType::dispatch:
@@ -143,7 +145,8 @@ void one(unsigned choice, ByteView bytes) {
         FrameType::ready,          FrameType::prefetch,     FrameType::busy,
         FrameType::drain,          FrameType::error,        FrameType::cancel,
         FrameType::release};
-    // bit 5 names no type of those: others, so that the corpus keeps its meaning
+    // If bit 5 is set, choose one of the later types. The corpus of the older types keeps its
+    // meaning.
     static constexpr FrameType later[] = {FrameType::budget, FrameType::identity, FrameType::power,
                                           FrameType::slots};
     const FrameType type = (choice & 0x20) != 0 ? later[choice % 16 % 4] : types[choice % 16];

@@ -1,13 +1,14 @@
-// Our LZ4 block decoder against liblz4: what ours accepts, liblz4 accepts with the same
-// bytes. liblz4 takes a match at offset 0 (its output is then unspecified), ours does
-// not; in everything else the verdicts are equal. The first two bytes are the raw size.
+// Compares our LZ4 block decoder with liblz4. liblz4 must accept every block that ours accepts,
+// with the same bytes. liblz4 also accepts a match at offset 0, whose output is unspecified; our
+// decoder refuses it. In all other cases the verdicts must be equal. The first two bytes are the
+// raw size.
 #include <cstdlib>
 
 #include "protocol/lz4_block.h"
 
 namespace {
 
-// Whether a walk over the sequences meets a match at offset 0.
+// Returns true if a sequence of the block has a match at offset 0.
 bool has_zero_offset(moex::ByteView block) {
     std::size_t at = 0;
     const auto length = [&](std::size_t start) {
@@ -33,7 +34,7 @@ bool has_zero_offset(moex::ByteView block) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (size < 3) return 0;
     const std::size_t raw_bytes = 1 + (data[0] | data[1] << 8);
-    // Copies of exact size: the sanitizer sees a read or write beyond either.
+    // Use buffers of exact size, so that the sanitizer sees a read or write beyond them.
     const moex::Bytes block(reinterpret_cast<const std::byte*>(data + 2),
                             reinterpret_cast<const std::byte*>(data + size));
     moex::Bytes ours(raw_bytes), theirs(raw_bytes);
@@ -42,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (ours_ok && (!theirs_ok || ours != theirs)) std::abort();
     if (theirs_ok && !ours_ok && !has_zero_offset(block)) std::abort();
 
-    // The same bytes as data to compress.
+    // Compress the same bytes and decode the result.
     const moex::Bytes packed = moex::lz4_encode(block);
     if (!packed.empty()) {
         moex::Bytes back(block.size());

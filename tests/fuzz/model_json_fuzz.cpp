@@ -1,5 +1,5 @@
-// config.json, manifest.json and generation_config.json. The first byte picks the reader; what is
-// accepted must survive being written and read again.
+// Fuzzes the readers of config.json, manifest.json and generation_config.json. The first byte
+// chooses the reader. An accepted value must stay the same after it is written and read again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,6 @@
-// The request gate on any bytes: the first byte says how they are cut, the rest comes
-// over the wire. A whole connection is read: request after request until one is refused.
-// What passes goes through the rules of Host, Origin and key as the routes apply them.
+// Fuzzes the request gate. The first byte is the size of the pieces; the other bytes are the data
+// of one connection. The gate reads request after request until it refuses one. Accepted requests
+// are then checked with the rules for Host, Origin and key that the routes apply.
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
@@ -26,7 +26,7 @@ void require(bool condition) {
 
 struct Verdict {
     std::vector<GatedRequest> passed;
-    std::vector<std::string_view> raw;  // what each of them was read from
+    std::vector<std::string_view> raw;  // the bytes of each request
     std::optional<GateRefusal> refusal;
     std::size_t taken = 0;
 };
@@ -37,7 +37,7 @@ std::size_t count_fields(const GatedRequest& request, std::string_view name) {
                       [&](const auto& field) { return field.first == name; }));
 }
 
-// The bytes in pieces of `piece` (0: at once), as packets may cut them.
+// Feeds the bytes to a gate in pieces of `piece` bytes (0: all at once), like network packets.
 Verdict read_all(std::string_view bytes, std::size_t piece, bool keep_bodies = true) {
     Verdict verdict;
     RequestGate gate(limits);
@@ -46,15 +46,15 @@ Verdict read_all(std::string_view bytes, std::size_t piece, bool keep_bodies = t
     while (verdict.taken < bytes.size() && gate.state() != RequestGate::State::refused) {
         const std::string_view in = bytes.substr(verdict.taken, piece == 0 ? bytes.size() : piece);
         const std::size_t taken = gate.feed(in);
-        // no byte is read twice, and it never stands still
+        // The gate reads no byte twice, and it always makes progress.
         require(taken > 0 && taken <= in.size());
         verdict.taken += taken;
         if (gate.state() == RequestGate::State::body || gate.state() == RequestGate::State::done)
             require(count_fields(gate.request(), "host") ==
-                    1);  // the head is whole before its body is
+                    1);  // the head is complete before the body
         if (gate.state() == RequestGate::State::body && !keep_bodies) gate.drop_body();
         if (gate.state() != RequestGate::State::done) continue;
-        // a whole request takes no more until it is fetched
+        // A gate with a complete request reads no more bytes until the request is taken.
         require(gate.feed("GET /") == 0);
         verdict.passed.push_back(gate.take());
         verdict.raw.push_back(bytes.substr(request_begin, verdict.taken - request_begin));
@@ -63,7 +63,7 @@ Verdict read_all(std::string_view bytes, std::size_t piece, bool keep_bodies = t
     }
     if (gate.state() == RequestGate::State::refused) {
         verdict.refusal = gate.refusal();
-        // and after a refusal nothing is read
+        // After a refusal the gate reads no more bytes.
         require(gate.feed(bytes) == 0);
     }
     return verdict;
@@ -82,7 +82,8 @@ void check_refusal(const GateRefusal& refusal) {
     for (const char c : refusal.code) require((c >= 'a' && c <= 'z') || c == '_');
 }
 
-// An upgrade is one of HTTP/1.1 with a key that decodes to 16 bytes, and says so in words.
+// Checks that an upgrade request is HTTP/1.1, has a key that decodes to 16 bytes, and has the
+// fields of an upgrade.
 void check_handshake(const GatedRequest& request) {
     const std::string id = request_id_of(request);
     require(!id.empty() && id.size() <= request_id_chars_max);
@@ -95,7 +96,8 @@ void check_handshake(const GatedRequest& request) {
     require(key.size() == 24 && key.find('=') == 22 && key[23] == '=');
 }
 
-// What RFC 9112 leaves to the reader's taste must not have passed.
+// Checks an accepted request. Constructs that RFC 9112 lets a recipient interpret in several ways
+// must have been refused.
 void check_passed(const GatedRequest& request, std::string_view raw) {
     const std::size_t lengths = count_fields(request, "content-length"),
                       codings = count_fields(request, "transfer-encoding");
@@ -108,7 +110,7 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
             request.path[0] == '/');
     require(request.raw_target.size() <= limits.target_bytes_max);
 
-    // One reader takes the first of two, another the last: only lists may repeat.
+    // Some readers use the first of two fields, others the last. Only list fields may occur twice.
     for (const char* name : {"authorization", "content-type", "host", "origin", "sec-websocket-key",
                              "sec-websocket-version", "x-api-key"})
         require(count_fields(request, name) <= 1);
@@ -127,8 +129,8 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
         if (name == "transfer-encoding") require(value.size() == 7);
     }
 
-    // The head ends where any other reader sees its end, and a body
-    // with a length is the bytes behind it, no more and no fewer.
+    // The head must end where any other reader finds its end. A body with a length must be exactly
+    // the bytes behind the head.
     const std::size_t head_end = raw.find("\r\n\r\n");
     require(head_end != std::string_view::npos && head_end + 4 <= limits.header_bytes_max);
     if (codings == 0)
@@ -148,7 +150,8 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
     check_handshake(request);
 }
 
-// The rules in front of the routes, stated anew from the request alone.
+// Checks the access rules of the routes against a second implementation, which uses only the
+// request.
 void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
     const HttpRequest& request = gated;
     const bool host_ok = policy.host_allowed(*request.header("host"));
@@ -160,7 +163,7 @@ void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
     require(origins <= 1);
 
     if (host_ok) {
-        // Nothing but this machine, or a name that the owner gave.
+        // An allowed host is this machine, or a name that the operator configured.
         const auto authority = parse_authority(*request.header("host"));
         require(authority.has_value());
         require(authority->host == "localhost" || authority->host == "hub.example" ||
@@ -175,11 +178,11 @@ void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
         if (origin == AccessPolicy::Origin::same && host_ok) {
             const auto from = parse_authority(std::string_view(value).substr(value.find("//") + 2)),
                        own = parse_authority(*request.header("host"));
-            // a page of another name is never our own
+            // A page with another host name is never our own.
             require(from && own && from->host == own->host);
         }
     }
-    // No key without a header that carries one, so that no guarded route opens by itself.
+    // A key exists only if a header carries one, so that no guarded route is open without a header.
     const auto key = bearer_key(request);
     if (key) require(count_fields(gated, "authorization") + count_fields(gated, "x-api-key") > 0);
     if (key)
@@ -188,8 +191,8 @@ void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
                    field.second.size() >= key->size() &&
                    field.second.compare(field.second.size() - key->size(), key->size(), *key) == 0;
         }));
-    // A stranger is never anybody else; whom a proxy names is
-    // an address, and this machine only when the proxy says so.
+    // A direct client always has its own address. A client behind a proxy has an address, which is
+    // this machine only if the proxy sent that address.
     static const TrustedProxies proxies({"127.0.0.1", "10.0.0.1"});
     const Client stranger = proxies.client_of("203.0.113.9", false, gated.headers),
                  behind = proxies.client_of("127.0.0.1", false, gated.headers);
@@ -210,7 +213,7 @@ void check_rates(std::string_view bytes) {
     for (int i = 0; i < 6; ++i)
         passed += rates.api_request(TimePoint{std::chrono::seconds(1)}, address, false) ==
                   Duration{0};
-    // the burst, and no more in the same instant
+    // The limit allows the burst, and no more requests at the same time.
     require(passed == 3);
 }
 
@@ -232,7 +235,7 @@ void one(std::size_t piece, std::string_view bytes) {
         require(other->taken == whole.taken);
     }
 
-    // A body that is not kept is measured by the same rules.
+    // A body that is dropped must be measured by the same rules.
     const Verdict dropped = read_all(bytes, piece, false);
     require(dropped.taken == whole.taken && dropped.passed.size() == whole.passed.size() &&
             dropped.refusal.has_value() == whole.refusal.has_value());

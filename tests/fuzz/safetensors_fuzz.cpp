@@ -1,4 +1,5 @@
-// A whole safetensors file: whatever is accepted lies inside the file, piece after piece.
+// Fuzzes the safetensors reader with a whole file. The tensors of an accepted file must be inside
+// the file, one after the other.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,7 @@
-// Any bytes as a JSON schema: refused with a sentence, or a grammar that keeps its promises. What
-// a state accepts can still end, in no more bytes than it says, and what ends is JSON. (It may say
-// more than there are inside a character of a free member's name.)
+// Fuzzes JSON schemas. Any bytes must be refused with a sentence, or give a grammar that keeps two
+// promises. Every reachable state can end within the number of bytes that it reports, and every
+// finished answer is JSON. (Inside a character of a free member's name a state may report too many
+// bytes.)
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -18,7 +19,7 @@ void require(bool holds) {
     if (!holds) std::abort();
 }
 
-// Goes on by `random`'s bytes where they fit, then the shortest way to an end.
+// Extends the answer by the bytes of `random` that fit, then by the shortest path to an end.
 std::string draw(GrammarState state, std::string_view random) {
     std::string said;
     for (const char c : random)
@@ -44,7 +45,7 @@ std::string draw(GrammarState state, std::string_view random) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    // A schema, a line end, and what an answer tries to say.
+    // The input is a schema, a line end, and bytes that the answer tries to use.
     const std::string_view input(reinterpret_cast<const char*>(data), size);
     const std::string_view words = input.substr(0, input.find('\n'));
     constexpr std::size_t words_max = 2048;

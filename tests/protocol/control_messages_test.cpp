@@ -46,7 +46,7 @@ Welcome sample_welcome() {
     return welcome;
 }
 
-// The message's JSON with one change.
+// Returns `frame` after `change` was applied to its JSON.
 template <class Change>
 Bytes changed(const Bytes& frame, FrameType type, Change change) {
     Json json = Json::parse(as_text_view(ByteView(frame).subspan(frame_header_bytes)));
@@ -283,7 +283,7 @@ TEST(AssignTest, BadAssignsAreRefused) {
     EXPECT_EQ(refused(R"({"units":[[0,8,")" + hash + R"("]]})"), "unknown_expert");
     EXPECT_EQ(refused(R"({"units":[[0,0,")" + hash + R"("]]})"), "ok");
     EXPECT_EQ(refused(R"({"units":[],"later":32})"), "ok");
-    EXPECT_EQ(refused(R"({"units":[],"later":33})"), "bad_field");  // of 4 x 8 experts
+    EXPECT_EQ(refused(R"({"units":[],"later":33})"), "bad_field");  // the model has 4 x 8 experts
     EXPECT_EQ(refused(R"({"units":[],"later":-1})"), "bad_field");
 
     std::string many = R"({"units":[0)";

@@ -1,5 +1,4 @@
-// The exchange printed in PROTOCOL.md is what the
-// encoders write and the decoders read, byte for byte.
+// Tests that the encoders write and the decoders read the exchange of PROTOCOL.md, byte for byte.
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -9,7 +8,7 @@
 namespace moex {
 namespace {
 
-// The ```hex NAME blocks of PROTOCOL.md, without comments.
+// Returns the ```hex NAME blocks of PROTOCOL.md, without comments.
 std::map<std::string, Bytes> printed_frames() {
     std::ifstream file(MOEX_SOURCE_DIR "/protocol/PROTOCOL.md");
     std::map<std::string, Bytes> frames;

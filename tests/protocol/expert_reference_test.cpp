@@ -20,7 +20,7 @@ ExpertWeights random_expert(ExpertShape shape, unsigned seed, float size = 0.1f)
     return weights;
 }
 
-// The worst |a - b| in units of the group's scale (its range over 15).
+// Returns the largest |a - b| in units of the group's scale (the range of the group divided by 15).
 float worst_error_in_scales(const std::vector<float>& a, const std::vector<float>& b,
                             std::uint32_t group_size) {
     float worst = 0;
@@ -90,7 +90,8 @@ TEST(QuantizeTest, EveryGroupSizeStaysWithinHalfAStep) {
         const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
         ASSERT_TRUE(view.ok());
         const ExpertWeights back = dequantize_expert(*view);
-        // Half a step, and what the f16 roundings of scale and zero and a clamp at the ends add.
+        // The bound is half a step, plus the f16 rounding of scale and zero and the clamp at the
+        // ends.
         EXPECT_LE(worst_error_in_scales(weights.gate, back.gate, shape.group_size), 0.53f);
         EXPECT_LE(worst_error_in_scales(weights.up, back.up, shape.group_size), 0.53f);
         EXPECT_LE(worst_error_in_scales(weights.down, back.down, shape.group_size), 0.53f);

@@ -21,7 +21,7 @@ inline WireLimits small_limits() {
     return limits;
 }
 
-// Values that every row dtype but int8 holds exactly: small multiples of 1/8.
+// Returns values that every row dtype except int8 represents exactly: small multiples of 1/8.
 inline std::vector<float> exact_rows(std::size_t count, unsigned seed = 0) {
     std::vector<float> rows(count);
     for (std::size_t i = 0; i < count; ++i)
@@ -41,7 +41,8 @@ inline Bytes with_u32(Bytes frame, std::size_t offset_bytes, std::uint32_t value
     return with_u16(with_u16(std::move(frame), offset_bytes, value & 0xffff), offset_bytes + 2,
                     value >> 16);
 }
-// The frame with `tail` behind it (or shortened by `cut_bytes`) and payload_bytes put right.
+// Returns the frame with `change_bytes` bytes added at the end, or removed if negative, and with
+// the matching payload_bytes.
 inline Bytes resized(Bytes frame, std::ptrdiff_t change_bytes) {
     ByteReader in(frame);
     in.take(8);
@@ -57,17 +58,18 @@ inline Bytes frame_of(FrameType type, std::string_view payload, std::uint32_t se
     return finish_frame(std::move(out));
 }
 
-// The name of the error, or "ok".
+// Returns the name of the error, or "ok".
 template <class T>
 std::string verdict(const Result<T>& result) {
     return result.ok() ? "ok" : error_code_name(result.error().code);
 }
 
-// Every prefix of `frame` must be refused as truncated.
+// Expects that every prefix of `frame` is refused as truncated.
 template <class Decode>
 void expect_truncations_refused(const Bytes& frame, Decode decode) {
     for (std::size_t size = 0; size < frame.size(); ++size) {
-        // A copy of that size alone, so that a read past the end is seen by sanitizers.
+        // Copy the prefix to a buffer of its exact size, so that sanitizers see a read past the
+        // end.
         const Bytes prefix(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size));
         EXPECT_EQ(verdict(decode(prefix)), "truncated_frame") << size << " of " << frame.size();
     }

@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-// Expert e of `experts` gets the rows whose bit is set in its mask.
+// Returns a group in which each expert of `experts` has the rows whose bit is set in its mask.
 GroupDispatch group_of(Dtype dtype, std::uint32_t num_tokens,
                        const std::vector<std::pair<std::uint16_t, unsigned>>& experts) {
     GroupDispatch message;
@@ -30,7 +30,8 @@ GroupDispatch group_of(Dtype dtype, std::uint32_t num_tokens,
     message.x = exact_rows(num_tokens * 32);
     return message;
 }
-// 3 tokens; expert 1: rows 0, 2; expert 4: row 1; expert 7: rows 0, 1, 2.
+// Returns a group of 3 tokens. Expert 1 has rows 0, 2; expert 4 has row 1; expert 7 has rows 0, 1,
+// 2.
 GroupDispatch sample_group(Dtype dtype = Dtype::f16) {
     return group_of(dtype, 3, {{1, 0b101}, {4, 0b010}, {7, 0b111}});
 }
@@ -254,7 +255,8 @@ TEST(GroupResultTest, TimesRideAtItsEndWhetherItIsCompressedOrNot) {
     EXPECT_FALSE(got->times.has_value());
 }
 
-// Rows that frames share are gathered as they are written; the frame is the one that is made anew.
+// Rows that frames share are gathered when a frame is written. The gathered frame must equal a
+// frame that is encoded from the rows.
 TEST(GroupDispatchTest, AGatheredFrameIsTheOneThatIsMadeAnew) {
     for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::f32, Dtype::int8})
         for (const std::vector<std::uint32_t>& numbers :
@@ -287,7 +289,7 @@ TEST(GroupDispatchTest, AGatheredFrameIsTheOneThatIsMadeAnew) {
         }
 }
 
-// A worker writes around the answer where the GPU left it.
+// A worker writes the headers around the answer in the buffer into which the GPU wrote it.
 TEST(GroupResultTest, AFrameMadeInPlaceIsTheOneThatIsMadeAnew) {
     const GroupShape shape = sample_group().shape;
     const std::vector<float> y = exact_rows(3 * 32);
@@ -313,7 +315,7 @@ TEST(GroupLimitsTest, FrameMaximumCoversTheLargestGroup) {
     EXPECT_LE(frame.size(), tensor_frame_bytes_max(limits));
     EXPECT_TRUE(decode_group_result(frame, limits).ok());
 
-    // 64 rows for 64 experts each: a question of 2 MiB whose answer would have 128 MiB.
+    // 64 rows for 64 experts each give a request of 2 MiB whose answer would have 128 MiB.
     const WireLimits wide{8192, 1, 64, 64, 4096};
     GroupDispatch question{.sequence_id = 3, .shape = {0, 64, 8192, Dtype::f32, true, 4096, 64}};
     for (std::uint16_t expert = 0; expert < 64; ++expert) question.experts.push_back({expert, 64});

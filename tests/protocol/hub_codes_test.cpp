@@ -20,7 +20,8 @@ std::vector<float> random_weights(std::size_t count, float size, std::uint32_t s
     return weights;
 }
 
-// The formulas of the header, with the library's own rounding.
+// Compares the codes with the formulas of the header, computed with the rounding of the C++
+// library.
 TEST(HubCodesTest, GroupsOf8BitsFollowTheirFormula) {
     for (const std::size_t size : {32u, 64u, 128u})
         for (std::uint32_t seed = 0; seed < 200; ++seed) {
@@ -62,8 +63,8 @@ TEST(HubCodesTest, GroupsOf6BitsFollowTheirFormula) {
             for (std::size_t k = 0; k < size; ++k) {
                 EXPECT_EQ(codes[k],
                           std::fmin(std::fmax(std::nearbyint(weights[k] / step), -32.0f), 31.0f));
-                // The side without a 32nd step loses at most that one; f16's rounding of the scale
-                // is within it.
+                // The side without a 32nd step loses at most one step. The bound also covers the
+                // f16 rounding of the scale.
                 EXPECT_NEAR(step * codes[k], weights[k], 1.02f * std::fabs(step)) << seed;
             }
         }
@@ -90,7 +91,7 @@ TEST(HubCodesTest, GroupsOf4BitsFollowTheirFormula) {
             EXPECT_EQ(static_cast<float>(words[k / 8] >> 4 * (k % 8) & 15),
                       std::fmin(std::fmax(code, 0.0f), 15.0f));
             EXPECT_NEAR(back[k], weights[k], 1.01f * scale)
-                << seed;  // the ends lose a zero's rounding
+                << seed;  // the clamp at the ends adds the rounding of the zero
         }
     }
 }

@@ -8,7 +8,7 @@
 namespace moex {
 namespace {
 
-// Bytes with runs and repeats, so that every kind of sequence occurs.
+// Returns bytes with runs and repeats, so that every kind of LZ4 sequence occurs.
 Bytes compressible(unsigned seed, std::size_t num_bytes) {
     std::mt19937 random(seed);
     Bytes out;
@@ -26,7 +26,8 @@ Bytes compressible(unsigned seed, std::size_t num_bytes) {
     return out;
 }
 
-// Both decoders on one block: the same verdict, and the same bytes when it is good.
+// Runs both decoders on one block and expects the same verdict, and the same bytes if the block is
+// valid.
 bool decode_both(ByteView block, std::size_t raw_bytes, Bytes& out) {
     Bytes ours(raw_bytes, std::byte{0xcc}), theirs(raw_bytes, std::byte{0xcc});
     const bool ours_ok = lz4_decode_portable(block, ours);
@@ -88,7 +89,7 @@ TEST(Lz4BlockTest, DamagedBlocksGetTheSameVerdictFromBoth) {
 }
 
 TEST(Lz4BlockTest, AZeroOffsetIsRefusedByOurs) {
-    // One literal, then a match at offset 0, then five literals and the end.
+    // The block has one literal, then a match at offset 0, then five literals and the end.
     const unsigned char block[] = {0x14, 'a', 0, 0, 0xc0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     Bytes out(1 + 8 + 12);
     EXPECT_FALSE(lz4_decode_portable(std::as_bytes(std::span(block)), out));

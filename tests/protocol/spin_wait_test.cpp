@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A look takes a microsecond.
+// A clock that advances by one microsecond for each poll.
 struct LookClock {
     using duration = std::chrono::microseconds;
     using time_point = std::chrono::time_point<LookClock, duration>;
@@ -17,7 +17,8 @@ struct LookClock {
     static inline int looked = 0;
 };
 
-// Waits for what comes at the `come_at`th look, or in a sleep of `sleep`. How often it looked.
+// Waits for an event that arrives at poll number `come_at`, or during a sleep of `sleep`. Returns
+// the number of polls.
 int wait_for(SpinWait<LookClock>& spin, int come_at, std::chrono::microseconds sleep = 0us) {
     int looks = 0;
     const bool came = spin.look([&] {
@@ -39,7 +40,7 @@ TEST(SpinWait, LooksOnceWhereItMayNot) {
 
 TEST(SpinWait, LooksOnWhileWaitsAreShort) {
     SpinWait<LookClock> spin(50us);
-    EXPECT_EQ(wait_for(spin, 30), 1);  // nobody knows yet
+    EXPECT_EQ(wait_for(spin, 30), 1);  // no wait has been measured yet
     EXPECT_TRUE(spin.pays());
     EXPECT_EQ(wait_for(spin, 30), 30);
     EXPECT_EQ(wait_for(spin, 40), 40);
@@ -48,7 +49,7 @@ TEST(SpinWait, LooksOnWhileWaitsAreShort) {
 TEST(SpinWait, SleepsAtOnceAfterTwoLongWaitsUntilOneIsShort) {
     SpinWait<LookClock> spin(50us);
     wait_for(spin, 1);
-    EXPECT_EQ(wait_for(spin, 1000, 200us), 50);  // in vain
+    EXPECT_EQ(wait_for(spin, 1000, 200us), 50);  // all polls fail
     EXPECT_TRUE(spin.pays());
     EXPECT_EQ(wait_for(spin, 1000, 200us), 50);
     EXPECT_FALSE(spin.pays());
@@ -58,7 +59,7 @@ TEST(SpinWait, SleepsAtOnceAfterTwoLongWaitsUntilOneIsShort) {
     EXPECT_EQ(wait_for(spin, 30), 30);
 }
 
-// It slept through the short ones, and looked in vain in the long ones.
+// Regression: SpinWait slept in the short waits and polled without success in the long ones.
 TEST(SpinWait, LooksInShortWaitsThatFollowLongOnes) {
     SpinWait<LookClock> spin(50us);
     wait_for(spin, 1000, 200us);

@@ -39,8 +39,8 @@ TEST(DtypeTest, NamesComeBack) {
     EXPECT_EQ(parse_expert_dtype("f16").error().code, ErrorCode::unknown_dtype);
 }
 
-// Every half there is, and every float that lies on, beside
-// or between two of them, at every place of a vector.
+// Tests every half, and every float that equals a half, is next to one or is in the middle of two,
+// at every position of a vector register.
 TEST(RowsTest, HalvesAreThoseOfThePlainTwin) {
     std::vector<float> values;
     for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
@@ -129,7 +129,7 @@ TEST(RowsTest, ScalesStandBehindAllCodes) {
 
 TEST(RowsTest, ZeroRowsAndTinyRowsAreFinite) {
     std::vector<float> rows(64, 0.0f);
-    rows[40] = 0x1p-149f;  // the smallest subnormal: its scale is 0
+    rows[40] = 0x1p-149f;  // the smallest subnormal; the scale is 0
     round_rows(Dtype::int8, rows, 32);
     for (const float value : rows) EXPECT_EQ(value, 0.0f);
     for (const float size : {0x1p-140f, 0x1p-130f, 1e-30f, 1e30f, 3e38f}) {
@@ -151,7 +151,7 @@ TEST(RowsTest, NonFiniteIsReportedInEveryDtypeAndPlace) {
                 EXPECT_FALSE(decode_rows(dtype, wire, 32, rows))
                     << dtype_name(dtype) << ' ' << bad << " at " << at;
             }
-    std::vector<float> rows(32, 70000.0f);  // beyond f16: infinity, not a clamp
+    std::vector<float> rows(32, 70000.0f);  // too large for f16: infinity, not clamped
     Bytes wire(wire_rows_bytes(Dtype::f16, 1, 32));
     encode_rows(Dtype::f16, rows, 32, wire);
     EXPECT_FALSE(decode_rows(Dtype::f16, wire, 32, rows));

@@ -38,7 +38,7 @@ TEST(DispatchTest, ComesBackInEveryDtypeWithAndWithoutLz4) {
         sent.sequence_id = *rc::gen::arbitrary<std::uint32_t>();
         sent.layer = *rc::gen::inRange<std::uint16_t>(0, 4);
         sent.expert = *rc::gen::inRange<std::uint16_t>(0, 8);
-        // compressible
+        // Make some messages compressible.
         if (*rc::gen::arbitrary<bool>()) std::fill(sent.x.begin(), sent.x.end(), 1.5f);
         const Bytes frame = encode_dispatch(sent, 32, *rc::gen::arbitrary<bool>());
         RC_ASSERT(frame.size() <= tensor_frame_bytes_max(small_limits()));
@@ -69,7 +69,7 @@ TEST(DispatchTest, BadHeadersAreRefused) {
     EXPECT_EQ(verdict(decode(with_u16(frame, 24, 31))), "bad_field");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 0))), "unknown_dtype");
 
-    // as int8 it would be shorter
+    // An int8 payload would be shorter.
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 3))), "payload_size");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 4))), "unknown_dtype");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 5))), "unknown_dtype");
@@ -113,7 +113,7 @@ TEST(ResultMessageTest, BadResultsAreRefused) {
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 1))), "payload_size");
     EXPECT_EQ(verdict(decode(resized(frame, 4))), "payload_size");
     ExpertResult overflowing = sample_result();
-    overflowing.y[5] = 1e6f;  // finite, but not in f16: the wire says so, nobody clamps
+    overflowing.y[5] = 1e6f;  // too large for f16: refused, not clamped
     EXPECT_EQ(verdict(decode(encode_result(overflowing, 32, false))), "non_finite");
 }
 
@@ -130,16 +130,16 @@ TEST(Lz4MessageTest, ShortLongDamagedAndBombBlocksAreRefused) {
     EXPECT_EQ(verdict(decode(resized(frame, -1))), "bad_compression");
     EXPECT_EQ(verdict(decode(resized(frame, 1))), "bad_compression");
 
-    // decodes to more than one token
+    // The block decodes to more than one token.
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 1))), "bad_compression");
-    // and to fewer than three
+    // The block decodes to fewer than three tokens.
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 3))), "bad_compression");
 
-    // above the bound of a block
+    // The block is longer than the bound for a block.
     EXPECT_EQ(verdict(decode(resized(frame, 4000))), "payload_size");
     EXPECT_EQ(verdict(decode(with_byte(frame, 27, 0))), "payload_size");  // the flag is lost
 
-    // A block that claims far more than it can hold is refused by its size.
+    // A block that is too short for its claimed size is refused before it is decoded.
     WireLimits wide = small_limits();
     wide.hidden_size = 0x8000;
     wide.num_tokens_max = 512;
@@ -147,7 +147,7 @@ TEST(Lz4MessageTest, ShortLongDamagedAndBombBlocksAreRefused) {
     EXPECT_EQ(verdict(decode_result(bomb, wide)), "bad_compression");
 
     wide.num_tokens_max = 0xffffffff;
-    // above the cap
+    // The claimed size is above the limit of a frame.
     EXPECT_EQ(verdict(decode_result(with_u32(bomb, 20, 0xffffffff), wide)), "payload_size");
 }
 
