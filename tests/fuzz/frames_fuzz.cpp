@@ -29,8 +29,8 @@ Bytes repaired(ByteView bytes, FrameType type) {
     return frame;
 }
 
-// Tests a message that carries rows or weights: an accepted message must encode to the same bytes
-// again.
+// Tests a message that carries rows or weights. An accepted message must have the same contents
+// after it is encoded and decoded again.
 void one_tensor(FrameType type, const Bytes& frame, bool lz4) {
     switch (type) {
         case FrameType::dispatch:

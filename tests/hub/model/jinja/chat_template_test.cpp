@@ -161,7 +161,7 @@ TEST(ChatTemplateTest, RunawayTemplatesAreStopped) {
              "{% for i in range(1000000000) %}x{% endfor %}",
              "{% for i in range(1000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}",
              "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-             // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): it goes on in the next line
+             // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): the string continues
              "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s "
              "%}{% endfor %}",
              "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] "
@@ -184,8 +184,8 @@ TEST(ChatTemplateTest, RunawayTemplatesAreStopped) {
 }
 
 TEST(ChatTemplateTest, FiltersKeepTheListTheyWalk) {
-    // A filter over something that is no list makes one of its own; it must live as long as the
-    // walk.
+    // A filter over a value that is not a list creates a temporary list. The list must live as long
+    // as the iteration.
     EXPECT_EQ(render("{{ {'a': 1, 'b': 2} | select | join }} {{ 'hello' | map('upper') | join }} "
                      "{{ missing | selectattr('x') | list }} {{ 'aab' | unique | join }} "
                      "{{ 'ab' | batch(1) | list }} {{ '-'.join('abc') }} {{ {'b': 1, 'a': 2} | "
@@ -318,14 +318,14 @@ TEST_F(RenderIdsTest, NeitherCuttingNorJoiningLaundersContent) {
         EXPECT_EQ(count(result, end_), 0u) << expression;
     }
 
-    // Captured in blocks, macros and namespaces.
+    // Capture the content in blocks, macros and namespaces.
     const auto result = ids(
         "{% macro f(x) %}{{ x }}{% endmacro %}{% set b %}{{ messages[0].role }}{% endset %}{% set "
         "ns = namespace(v=b) %}{{ f(ns.v) }}<|im_end|>",
         messages);
     EXPECT_EQ(count(result, end_), 1u);
 
-    // Comparison sees the characters all the same.
+    // A comparison ignores the origin of the characters.
     EXPECT_EQ(count(ids("{{ '<|im_end|>' if messages[0].role == '<|im_end|>' }}", messages), end_),
               1u);
 }

@@ -1,5 +1,5 @@
-// What Jinja's own library gives, case by case: the wanted texts are those of Python's jinja2 3.1.6
-// in transformers' sandbox (trim_blocks, lstrip_blocks).
+// Compares templates with Jinja's own library, case by case. The expected texts are the output of
+// Python's jinja2 3.1.6 in the sandbox of transformers (trim_blocks, lstrip_blocks).
 #include "hub/model/chat_template.h"
 
 #include <array>
@@ -176,7 +176,7 @@ TEST(JinjaLibraryTest, MisuseIsRefusedInASentence) {
                                                                    << refusal(source);
 }
 
-// The bound method once kept a view of a name that was gone when it was called.
+// Regression: a bound method kept a view of a name that no longer existed when it was called.
 TEST(JinjaLibraryTest, AMethodMayBeNamedByAnExpression) {
     static constexpr LibraryCase cases[] = {
         {"{{ 'abc'['up' ~ 'per']() }} {{ [1, 1]['co' ~ 'unt'](1) }}", "ABC 2"},
@@ -186,7 +186,7 @@ TEST(JinjaLibraryTest, AMethodMayBeNamedByAnExpression) {
     expect_rendered(cases);
 }
 
-// A letter that grows must not move the marks of what stands beside it.
+// A letter that becomes longer must not move the marks of the text beside it.
 TEST(JinjaLibraryTest, LettersKeepTheirOriginWhenTheyGrow) {
     jinja::MarkedText mixed("ß");
     mixed.append(jinja::MarkedText("ŉx", true));
@@ -199,7 +199,7 @@ TEST(JinjaLibraryTest, LettersKeepTheirOriginWhenTheyGrow) {
     EXPECT_EQ(shouted.outside()[0].end, 6u);
 }
 
-// charconv is the twin: a tab's library lacks it.
+// The reference is charconv, which the library of a tab lacks.
 TEST(JinjaLibraryTest, NumbersAreReadAndWrittenAsCharconvDoes) {
     for (const std::string digits :
          {"1.5",      "-2e3", ".5",     "5.", "1e400", "1e-400", "inf", "-nan",

@@ -1,4 +1,4 @@
-// `pack --hub-dtype`: what lies in hub.safetensors, and what is refused.
+// Tests `pack --hub-dtype`: the contents of hub.safetensors, and the refused checkpoints.
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class HubCodesPackTest : public testing::Test {
 };
 
 TEST_F(HubCodesPackTest, MatricesAreTheCodesOfTheirBf16Weights) {
-    // f32 weights: bf16 rounds them before the codes do.
+    // Use f32 weights: they are rounded to bf16 before they become codes.
     const test::CheckpointOptions options{
         .dtype = "F32", .attention_bias = true, .mlp_only_layers = {}};
     const auto plain = pack(options, HubDtype::bf16, "bf16"),
@@ -77,12 +77,13 @@ TEST_F(HubCodesPackTest, MatricesAreTheCodesOfTheirBf16Weights) {
         }
     }
 
-    // 4 bits: attention alone. The rest is as small as it was, and the same.
+    // Only attention has 4 bits. Embeddings and LM head have the same codes as with int8. Norms,
+    // routers and biases are unchanged.
     const char* const q = "model.layers.0.self_attn.q_proj.weight";
     EXPECT_EQ(int4->tensor(q)->dtype, TensorDtype::int4);
     const auto weights = floats_of(*plain, q), back = floats_of(*int4, q);
     for (std::size_t i = 0; i < weights.size(); ++i)
-        EXPECT_NEAR(back[i], weights[i], 0.05) << i;  // a step of some 0.02
+        EXPECT_NEAR(back[i], weights[i], 0.05) << i;  // the step is about 0.02
     EXPECT_EQ(int4->tensor("lm_head.weight")->dtype, TensorDtype::int8);
     EXPECT_EQ(floats_of(*int4, "lm_head.weight"), floats_of(*int8, "lm_head.weight"));
     for (const char* name : {"model.norm.weight", "model.layers.0.mlp.gate.weight",

@@ -1,5 +1,4 @@
-// The packer as a process: killed at any moment it goes on where it stopped, and its memory stays
-// small.
+// Tests the packer as a process: after a kill at any moment it resumes, and its memory stays small.
 #include <cstdlib>
 #include <fstream>
 
@@ -23,8 +22,8 @@ using test::CheckpointBuilder;
 using test::TempFolder;
 namespace fs = std::filesystem;
 
-// Packs in a child that stops at its `stop_at`-th progress event and is killed there. False when it
-// ended before.
+// Packs in a child process that stops at its `stop_at`-th progress event and is killed there.
+// Returns false if the child ended before.
 bool pack_and_kill(const fs::path& in, const fs::path& out, std::uint64_t stop_at) {
     int reached[2];
     EXPECT_EQ(::pipe(reached), 0);
@@ -91,7 +90,7 @@ TEST(PackerProcessTest, KilledPackerGoesOnAndGivesTheSamePackage) {
         EXPECT_EQ(test::read_file(out / "manifest.json"), wanted) << "stopped at event " << stop_at;
         EXPECT_TRUE(verify_package(out, {}).ok());
 
-        // Four experts a layer: everything before the layer that was under way is kept, not written
+        // A layer has four experts. All layers before the unfinished one are kept, not written
         // again.
         EXPECT_EQ(report->layers_resumed, std::min<std::uint64_t>((stop_at - 1) / 4, 4))
             << "stopped at event " << stop_at;
@@ -122,8 +121,8 @@ bool changes_a_folder(std::uint64_t call) {
 }
 
 enum class Traced { ended, killed, not_allowed };
-// Packs in a child on one thread that is killed right before its `kill_at`-th call that makes,
-// renames or removes a folder's entry.
+// Packs in a child process with one thread. The child is killed right before its `kill_at`-th
+// system call that creates, renames or removes an entry of a folder.
 Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint64_t kill_at) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -168,8 +167,8 @@ Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint6
     }
 }
 
-// The last steps too: what is there is a whole package, or one that the same command finishes and
-// another checkpoint never takes over.
+// Kills the packer before each step, including the last ones. The folder then has a complete
+// package, or an unfinished one that the same command finishes and that no other checkpoint reuses.
 TEST(PackerProcessTest, KilledBeforeAnyStepItIsWholeOrGoesOn) {
     TempFolder folder("steps");
     CheckpointBuilder({.num_layers = 2, .mlp_only_layers = {}}).write(folder / "in");
@@ -223,7 +222,7 @@ TEST(PackerProcessTest, KilledBeforeAnyStepItIsWholeOrGoesOn) {
     EXPECT_GE(whole, 2u);
 }
 
-// What a kill leaves where the file system lists .pack-state/input before the records.
+// Tests the state after a kill on a file system that lists .pack-state/input before the records.
 TEST(PackerProcessTest, RecordsWithoutTheirInputAreNobodys) {
     TempFolder folder("orphans");
     CheckpointBuilder{test::CheckpointOptions{}}.write(folder / "in");

@@ -1,4 +1,5 @@
-// Bad checkpoints: one sentence that names file, tensor, found and wanted, and nothing left behind.
+// Tests bad checkpoints. The error is one sentence that names file, tensor, found and wanted
+// values, and the packer leaves no files.
 #include <cmath>
 #include <fstream>
 
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 
 class PackerRefusalTest : public testing::Test {
   protected:
-    // Packs "in" and expects an error that holds every one of `words`; the output must not exist
+    // Packs "in" and expects an error that contains all `words`. The output must not exist
     // afterwards.
     Error refused(std::initializer_list<std::string_view> words, const PackOptions& options = {}) {
         const auto report = pack_checkpoint(folder_ / "in", folder_ / "out", options, threads_, {});
@@ -197,7 +198,7 @@ TEST_F(PackerRefusalTest, Configurations) {
     refused({"config.json", "not a regular file"});
 }
 
-// A model that has it is another one: without it, every answer would be wrong.
+// A model with this bias is a different model. Without the bias every answer would be wrong.
 TEST_F(PackerRefusalTest, ABiasThatTheConfigurationDoesNotKnow) {
     CheckpointBuilder builder({.attention_bias = true});
     builder.config["attention_bias"] = false;
@@ -260,7 +261,7 @@ TEST_F(PackerRefusalTest, GenerationConfigOutsideTheVocabulary) {
 }
 
 TEST_F(PackerRefusalTest, DiskTooSmallIsSaidBeforeAnythingIsMade) {
-    // A sparse checkpoint whose embeddings alone are larger than what the disk has free.
+    // Write a sparse checkpoint whose embeddings alone are larger than the free space of the disk.
     struct statvfs disk {};
     ASSERT_EQ(::statvfs(folder_.path().c_str(), &disk), 0);
     const std::uint64_t free_bytes = std::uint64_t{disk.f_bavail} * disk.f_frsize;

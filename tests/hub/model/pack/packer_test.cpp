@@ -24,7 +24,7 @@ class PackerTest : public testing::Test {
         CheckpointBuilder(options).write(folder_ / name);
         return folder_ / name;
     }
-    // Packs, verifies and opens.
+    // Packs the checkpoint, verifies the package and opens it.
     std::shared_ptr<const ModelPackage> pack(const fs::path& checkpoint, const std::string& out,
                                              const PackOptions& options = {}) {
         const auto report = pack_checkpoint(checkpoint, folder_ / out, options, threads_, {});
@@ -142,7 +142,7 @@ TEST_F(PackerTest, ElementTypesAndSpellingsOfTheSameWeightsGiveTheSameBlobs) {
 
 TEST_F(PackerTest, F16WeightsAreReadAndTheSensitiveOnesStayPrecise) {
     CheckpointBuilder builder({.dtype = "F16"});
-    // 1 + 2^-10: bf16 would drop it
+    // The value is 1 + 2^-10, which bf16 would round to 1.
     builder.tensor("model.norm.weight").values[0] = half_to_float(0x3c01);
     builder.tensor("model.layers.0.mlp.experts.0.up_proj.weight").values[0] = half_to_float(0x3c01);
     builder.write(folder_ / "in");
@@ -238,8 +238,8 @@ TEST_F(PackerTest, VerifyFindsAnyFlippedByte) {
               std::string::npos);
 }
 
-// A host may serve the blobs from elsewhere: the package opens, and what computes here says what is
-// missing.
+// An operator may serve the blobs from another machine. The package then opens without blobs, and
+// code that computes with them on this machine reports the missing blobs.
 TEST_F(PackerTest, PackagesOpenWithoutTheirBlobs) {
     const auto whole = pack(checkpoint("in", {}), "out");
     ASSERT_TRUE(whole);
@@ -314,7 +314,7 @@ TEST_F(PackerTest, SamplingDefaultsReachThePackage) {
     EXPECT_DOUBLE_EQ(package->generation_defaults().min_p, 0.05);
 
     EXPECT_DOUBLE_EQ(package->generation_defaults().repetition_penalty, 1.1);
-    // config.json's
+    // The id of config.json is used.
     EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});
     for (const char* bad :
          {R"({"repetition_penalty": 0})", R"({"min_p": 1.5})", R"({"top_k": 20.5})"}) {
@@ -323,7 +323,8 @@ TEST_F(PackerTest, SamplingDefaultsReachThePackage) {
     }
 }
 
-// As in transformers: the file comes before tokenizer_config.json's own.
+// The template file takes precedence over the template in tokenizer_config.json, as in
+// transformers.
 TEST_F(PackerTest, ChatTemplateFileWins) {
     const fs::path in = checkpoint("in", {});
     test::write_file(in / "chat_template.jinja", "from the file");
@@ -361,7 +362,7 @@ TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
     ASSERT_TRUE(package.ok()) << package.error().message;
     for (const float norm : floats_of(**package, "model.norm.weight")) EXPECT_EQ(norm, 1.0f);
 
-    // Standard deviation as promised, in the embeddings and in an expert.
+    // Check the documented standard deviation in the embeddings and in an expert.
     const auto deviation = [](std::span<const float> values) {
         double squares = 0;
         for (const float value : values) squares += double{value} * value;

@@ -28,7 +28,7 @@ double squared_error(const std::vector<float>& row, std::uint32_t group_size,
     return error;
 }
 
-// Half a step of the stored scale, and what f16 makes of scale and zero.
+// The error bound is half a step of the stored scale, plus the f16 rounding of scale and zero.
 TEST(QuantizeTest, RandomRowsAreOffByHalfAStepAtMost) {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
         std::mt19937_64 random(seed);
@@ -69,13 +69,13 @@ TEST(QuantizeTest, OddGroupsKeepTheirMeaning) {
     std::vector<float> back;
     EXPECT_EQ(squared_error(std::vector<float>(128, 0.0f), 128, &back), 0.0);
 
-    // One value everywhere: the f16 scale alone rounds it.
+    // All weights are equal, so only the f16 scale is rounded.
     squared_error(std::vector<float>(64, 0.7f), 64, &back);
     EXPECT_NEAR(back[0], 0.7f, 0.7f * 0x1p-10f);
     squared_error(std::vector<float>(64, -3.0f), 64, &back);
     EXPECT_NEAR(back[0], -3.0f, 3.0f * 0x1p-8f);
 
-    // Far below the smallest scale: zero, not garbage.
+    // The weights are far below the smallest scale and must become zero.
     squared_error(std::vector<float>(32, 1e-9f), 32, &back);
     EXPECT_NEAR(back[0], 0.0f, 0x1p-14f);
 }

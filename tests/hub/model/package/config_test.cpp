@@ -83,7 +83,7 @@ TEST(ConfigTest, HeadDimDefaultsToHiddenOverHeads) {
     EXPECT_EQ(parse_hf_config(object)->head_dim, 96u);
 }
 
-// Without experts: each architecture's biases, norms and rotation.
+// Dense configurations, with the biases, norms and rotation of each architecture.
 json llama3_8b() {
     return json::parse(
         R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "hidden_act": "silu",
@@ -115,7 +115,7 @@ TEST(ConfigTest, DenseArchitecturesHaveNoExperts) {
     object["architectures"] = {"Qwen2ForCausalLM"};
     const auto qwen2 = parse_hf_config(object);
     ASSERT_TRUE(qwen2.ok()) << qwen2.error().message;
-    EXPECT_TRUE(qwen2->attention_bias);  // of q, k and v, whatever the file says
+    EXPECT_TRUE(qwen2->attention_bias);  // for q, k and v, independent of the file
     EXPECT_FALSE(qwen2->has_o_bias() || qwen2->has_qk_norm());
 
     object["model_type"] = "qwen3";
@@ -129,9 +129,9 @@ TEST(ConfigTest, DenseArchitecturesHaveNoExperts) {
 }
 
 struct BadConfig {
-    const char* patch;  // merged over a good one
-    const char* key;    // what the message must name
-    const char* found;  // and show
+    const char* patch;  // merged into a valid config
+    const char* key;    // the message must name it
+    const char* found;  // the message must show it
 };
 void PrintTo(const BadConfig& bad, std::ostream* out) { *out << bad.patch; }
 
@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"vocab_size": 0})", "vocab_size", "0"},
         BadConfig{R"({"max_position_embeddings": 0})", "max_position_embeddings", "0"}));
 
-// The user looks for the key in config.json, where ours are not to be found.
+// The user searches for the key in config.json, which does not have this project's names.
 TEST(ConfigTest, ErrorsNameTheKeyOfTheUsersFile) {
     const struct {
         const char *patch, *sentence;

@@ -1,6 +1,6 @@
-// Files made to be slow: whatever a checkpoint or a package holds, pack and open answer within the
-// 3 s of the requirement. Measured in processor seconds, with room for a slow machine: what is
-// quadratic here takes minutes.
+// Tests files that are designed to be slow. For any contents of a checkpoint or a package, pack and
+// open must answer within the 3 s of the requirement. The time is measured in processor seconds,
+// with a margin for slow machines. A quadratic algorithm would take minutes here.
 #include <ctime>
 #include <functional>
 
@@ -25,7 +25,7 @@ constexpr double seconds_max = 120;
 constexpr double seconds_max = 10;
 #endif
 
-// "OPEN item(0),item(1),... CLOSE"
+// Returns the text "OPEN item(0),item(1),... CLOSE".
 std::string many(std::size_t count, const std::string& open,
                  const std::function<std::string(std::size_t)>& item, const std::string& close) {
     std::string out = open;
@@ -43,7 +43,7 @@ std::string member_0(std::size_t i) { return text("\"k", i, "\":0"); }
 class HostileSizeTest : public testing::Test {
   protected:
     void SetUp() override { CheckpointBuilder{test::CheckpointOptions{}}.write(folder_ / "in"); }
-    // What pack says of "in", or "" when it packs; in bounded time.
+    // Packs "in" within bounded time. Returns the error, or "" on success.
     std::string pack(const char* what) {
         return timed(what, [&] {
             const auto report = pack_checkpoint(folder_ / "in", folder_ / "out", {}, threads_, {});
@@ -124,7 +124,7 @@ TEST_F(HostileSizeTest, IndexAndManyShards) {
                           "}}"));
 
     EXPECT_SAYS(pack("index of 200,000 shards"), "model-0.safetensors: No such file");
-    // One file of 20 MB under many names: the sum is bounded.
+    // The index lists one file of 20 MB under many names. The sum of sizes is bounded.
     const auto strings = [](std::size_t i) {
         return text('"', std::string(20, 'k'), i, "\":\"\"");
     };
@@ -232,7 +232,8 @@ TEST_F(HostileSizeTest, Manifest) {
                      with_files.replace(with_files.find("\"FILES\""), 7, "{" + keys + "}")),
                 "which no package holds");
 
-    // As many blobs as 64 MB can name; the first tensor that is looked for has another shape.
+    // The manifest names as many blobs as fit into 64 MB. The first tensor that is checked has a
+    // wrong shape.
     constexpr std::size_t layers = 220, experts = 4096;
     manifest["config"].update({{"num_layers", layers},
                                {"num_experts", experts},

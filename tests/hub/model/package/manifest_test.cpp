@@ -1,4 +1,4 @@
-// A package from a stranger: its manifest may say anything.
+// Tests untrusted packages, whose manifest may have any contents.
 #include "hub/model/package/manifest.h"
 
 #include <random>
@@ -118,7 +118,7 @@ TEST_F(ManifestTest, HostileFieldsAreRefusedByName) {
 TEST_F(ManifestTest, MissingFieldsAreRefused) {
     const json good = json::parse(good_);
     for (const auto& [key, value] : good.items()) {
-        if (value.is_null()) continue;  // the reserved ones may be absent
+        if (value.is_null()) continue;  // reserved fields may be absent
         json object = good;
         object.erase(key);
         EXPECT_NE(open_error(object.dump()), "") << key;
@@ -148,7 +148,7 @@ TEST_F(ManifestTest, RandomDamageNeverCrashes) {
     }
 }
 
-// The engine reads weights where they lie.
+// The engine reads weights directly in the mapped file, so they must be aligned.
 TEST_F(ManifestTest, TensorsAtOddBytesAreRefused) {
     const std::string file = test::read_file(folder_ / "out/hub.safetensors");
     const std::string header(*safetensors_header_of(as_byte_view(file), "f"));

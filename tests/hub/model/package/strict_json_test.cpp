@@ -10,7 +10,7 @@ std::string error_of(std::string_view json) {
     return parsed.ok() ? "parsed" : parsed.error().message;
 }
 
-// The parser's own words ("[json.exception.parse_error.101] ...") helped nobody.
+// The messages of the JSON library ("[json.exception.parse_error.101] ...") did not help users.
 TEST(StrictJsonTest, WhatIsNotJsonIsRefusedInOurWords) {
     EXPECT_EQ(error_of(""), "config.json: is empty, wanted JSON");
     EXPECT_EQ(error_of(" \n\t"), "config.json: is empty, wanted JSON");

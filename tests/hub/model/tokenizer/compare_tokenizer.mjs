@@ -1,6 +1,6 @@
-// Our tokenizer against npm @huggingface/tokenizers: the same ids for golden prompts and for thousands of generated
-// lines of mixed scripts, emoji, code, white space, combining marks, special tokens and broken bytes; the same text
-// back.
+// Compares our tokenizer with npm @huggingface/tokenizers. Both must give the same ids for golden prompts and for
+// thousands of generated lines of mixed scripts, emoji, code, white space, combining marks, special tokens and broken
+// bytes. Both must decode the ids to the same text.
 // usage: MOEX_NPM=DIR node compare_tokenizer.mjs --probe PROGRAM|--wasm FOLDER --tokenizer tokenizer.json
 //        --config tokenizer_config.json [--golden golden.json]
 //   [--lines N] [--seed N] [--scratch FOLDER: also with the pre-tokenizers, merges and added tokens of other families]
@@ -99,7 +99,7 @@ if (options.golden && existsSync(options.golden)) {
 }
 for (let i = 0; i < num_lines; ++i) inputs.push(line_bytes(i));
 
-// The same vocabulary as other families would set it up.
+// Variants of the same vocabulary with the settings of other model families.
 const split = (regex, behavior = 'Isolated', invert = false) => ({ type: 'Split', pattern: { Regex: regex }, behavior,
   invert });
 const byte_level = (use_regex, add_prefix_space = false) => ({ type: 'ByteLevel', add_prefix_space, trim_offsets: true,
@@ -154,8 +154,9 @@ const variants = {
     added: [token(8192, '<s>', { special: true }), token(8193, '</s>', { special: true })],
   },
 };
-// script_spaces: there the npm package takes JavaScript's idea of white space, which has U+FEFF and lacks U+0085;
-// tokenizers itself, and we, go by Unicode's White_Space. Texts with these two are left out.
+// script_spaces: in these variants the npm package uses JavaScript's definition of white space, which has U+FEFF and
+// lacks U+0085. The tokenizers library and our tokenizer use Unicode's White_Space. Texts with these two characters are
+// omitted.
 const cases = [[options.tokenizer, demo_json, inputs]];
 if (options.scratch) {
   mkdirSync(options.scratch, { recursive: true });
@@ -197,7 +198,7 @@ for (const [path, json, texts] of cases) {
     if (JSON.stringify(prompt) !== JSON.stringify(theirs_with_special))
       fail('encode_prompt', input, prompt, theirs_with_special);
     if (!ours.length) continue;
-    // Tokens in any order: broken sequences at every border.
+    // Decode tokens in random order, which gives broken sequences at every border.
     const shuffled = ours.map((id) => (random.below(3) ? id : random.pick(ours)));
     for (const ids of [ours, shuffled]) {
       for (const skip_special of [false, true]) {

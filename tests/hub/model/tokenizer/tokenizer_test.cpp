@@ -31,7 +31,7 @@ std::shared_ptr<const Tokenizer> demo_tokenizer() {
     return loaded.ok() ? *loaded : nullptr;
 }
 
-// Letters a, b, c and two merges; the rest of tokenizer.json as small as it can be.
+// Returns a minimal tokenizer.json with the letters a, b, c and two merges.
 json tiny_file() {
     return json::parse(R"({
         "added_tokens": [{"id": 5, "content": "<s>", "special": true}],
@@ -86,14 +86,14 @@ TEST(TokenizerTest, PlainRangesHoldNoControlTokens) {
     const auto tokenizer = demo_tokenizer();
     const TokenId end = *tokenizer->token_id("<|im_end|>");
 
-    // the middle one came from a message
+    // The second "<|im_end|>" came from a message.
     const std::string text = "<|im_end|>x<|im_end|>y<|im_end|>";
     const std::vector<TextRange> plain = {{10, 22}};
     const Ids ids = tokenizer->encode(text, plain);
     EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 2);
     EXPECT_EQ(tokenizer->decode(ids, false), text);
 
-    // A token made of two halves, one of each origin, is none.
+    // Characters of two origins do not form a control token together.
     const std::vector<TextRange> half = {{5, 10}};
     EXPECT_EQ(tokenizer->encode("<|im_end|>", half),
               tokenizer->encode("<|im_end|>", SpecialTokens::as_text));
@@ -161,8 +161,8 @@ TEST(TokenizerTest, BrokenBytesBecomeReplacementCharacters) {
 
 TEST(TokenizerTest, HostileLengthsStayFast) {
     const auto tokenizer = demo_tokenizer();
-    // Each of these is quadratic in a careless tokenizer: long words, long runs of marks in falling
-    // order, blanks.
+    // Each of these inputs takes quadratic time in a simple tokenizer: long words, long runs of
+    // marks in descending order, blanks.
     std::string marks = "a";
     for (int i = 0; i < 60'000; ++i) marks += i % 2 ? "\xCC\x81" : "\xCC\xA3";
     EXPECT_EQ(
@@ -178,8 +178,8 @@ TEST(TokenizerTest, HostileLengthsStayFast) {
 }
 
 TEST(TokenizerTest, LongAndShortMergesAgree) {
-    // The heap takes over beyond 48 symbols; a space keeps words short, so the halves of one text
-    // go both ways.
+    // Words of more than 48 symbols use the heap. A space makes words shorter, so the two halves of
+    // one text use both algorithms.
     const auto tokenizer = demo_tokenizer();
     const std::string word = "internationalisation";
     std::string longer;
@@ -265,7 +265,7 @@ TEST(TokenizerTest, UnsupportedPartsAreNamed) {
               std::string::npos);
 }
 
-// An added token may be the unknown one; settings that say nothing pass.
+// An added token may be the unknown token. Settings without an effect are accepted.
 TEST(TokenizerTest, UnknownTokenStandsForMissingBytes) {
     json file = tiny_file();
     file["model"].update(json{{"unk_token", "<s>"},
@@ -390,7 +390,7 @@ TEST(TokenizerTest, PatternsKeepOnigurumasMeaning) {
          {R"(\w+)", R"(\bx)", "[a[b]]", "[a&&b]", "(?<name>a)", "(?x)a", "[a", "a)", "\\"})
         EXPECT_FALSE(pcre2_spelling(pattern).ok()) << pattern;
 
-    // What a tab's RegExp reads otherwise.
+    // Test constructs that the RegExp of a tab interprets differently.
     EXPECT_EQ(*ecmascript_spelling(R"((?i:'s)|\p{Han}[]\-\x{1F600}]|\u00e9.{1,3}{x}\'\e\z)"),
               R"((?:'[sS])|\p{sc=Han}[\]\-\u{1F600}]|\u{00e9}[^\n]{1,3}\{x\}'\x1b(?![^]))");
     for (const char* refused : {R"(\w+)", "(?>a)", "[a[b]]", R"(\x{41)", "\\"})
