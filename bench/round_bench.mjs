@@ -6,7 +6,8 @@
 //   frame_*   from a question's arrival in the worker to its answer's leaving (frame to frame), in us, of the rounds of
 //             one row of N tokens [200] behind those of --warm [200]
 //   hub_*     from the frame queued to the answer checked, by the hub; gpu_us: of it on the worker's GPU, as it says
-//   pokes, trifles  a round; poke_us: the pokes' period at the end (web-worker/browser/gpu.js). Of a tab.
+//   keep_alive_writes, keep_alive_dispatches  per round, only for a tab; keep_alive_us: the period of the writes at the
+//             end (web-worker/browser/gpu.js)
 // By `serve --trace`, and what GROUP_RESULT carries.
 // tab: of a Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]). MOEX_BUILD: build folder [build].
 // example: node bench/round_bench.mjs --model bench-moe --hub-args "--gpu off" --header
@@ -95,7 +96,7 @@ try {
   seen.rounds = (seen.tokens - 1) * model.num_moe_layers;        // the first token is the prompt's
   const aRound = (name) => ((after[name] - before[name]) / seen.rounds).toFixed(2);
   if (options.backend === "tab")
-    seen.pokes = [aRound("pokes"), aRound("trifles"), after.poke_period_us];
+    seen.keep_alive = [aRound("keep_alive_writes"), aRound("keep_alive_dispatches"), after.keep_alive_period_us];
 } finally {
   await worker?.stop();
   await hub.remove();
@@ -106,11 +107,11 @@ const frame = rounds.map(({ frame_us }) => frame_us);
 const by_hub = rounds.map(({ hub_us }) => hub_us);
 if (with_header)
   console.log("model,backend,tokens,rounds,tok_s,frame_p10,frame_p50,frame_p90,frame_p99,frame_mean,hub_p50,hub_p99,"
-    + "gpu_us,pokes,trifles,poke_us,adapter");
+    + "gpu_us,keep_alive_writes,keep_alive_dispatches,keep_alive_us,adapter");
 console.log([
   basename(options.model), options.backend, seen.tokens, rounds.length, seen.tok_s.toFixed(1),
   ...[0.1, 0.5, 0.9, 0.99].map((share) => quantile(frame, share).toFixed(0)), mean(frame).toFixed(0),
   ...[0.5, 0.99].map((share) => quantile(by_hub, share).toFixed(0)),
-  quantile(rounds.map(({ gpu_us }) => gpu_us), 0.5).toFixed(0), ...(seen.pokes ?? ["", "", ""]),
+  quantile(rounds.map(({ gpu_us }) => gpu_us), 0.5).toFixed(0), ...(seen.keep_alive ?? ["", "", ""]),
   `"${worker.adapter}"`,
 ].join(","));

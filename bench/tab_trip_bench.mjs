@@ -2,13 +2,13 @@
 // What a trip from a page's worker to the browser's GPU process and back costs, by what is asked there and by what
 // makes that process look for finished work meanwhile: the floor of a round in a tab, with no code of ours in it.
 //   node bench/tab_trip_bench.mjs [--turns 2] [--cell-ms 1000] [--trips scope,map,copy,write,round,work,later]
-//                                 [--pokes none,write:20+20,write:50+50,empty:50+50] [--header]
+//                                 [--keep-alive none,write:20+20,write:50+50,empty:50+50] [--header]
 //   trip    scope: an error scope pushed and popped, which asks the GPU nothing; map: 4 KB that nobody wrote to are
 //           mapped; copy: 4 KB are copied, then mapped; write: 4 KB are written, copied and mapped; round: written,
 //           counted up by a dispatch, copied and mapped, as an expert round does; work: the same with more for the GPU;
 //           later, later_work: mapped FIRST us behind the submission
-//   poke    meanwhile, WHAT:FIRST+THEN: the first after FIRST us, the next ones THEN apart, from the fourth on twice as
-//           far each time. none; write: 4 bytes to a buffer; commands: a command buffer of no commands; empty: a
+//   keep_alive  work that is sent meanwhile, WHAT:FIRST+THEN: the first after FIRST us, the next ones THEN apart, from
+//           the fourth on twice as far each time. none; write: 4 bytes to a buffer; commands: a command buffer of no commands; empty: a
 //           submission of none; done: asked when the submitted work is done; scope: an error scope pushed and popped
 //   trips   one behind the other within --cell-ms, of each the last four fifths: p10_us, p50_us, p90_us, p99_us
 // MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find the GPU.
@@ -16,12 +16,12 @@
 import { readFlags } from "./flags.mjs";
 
 const options = { turns: "2", "cell-ms": "1000", trips: "scope,map,copy,write,round,work,later",
-  pokes: "none,write:20+20,write:50+50,empty:50+50" };
+  "keep-alive": "none,write:20+20,write:50+50,empty:50+50" };
 const with_header = readFlags("tab_trip_bench", options);
 const { launch } = await import("../tests/browser/support/tab.mjs");
 
 // In the worker: asks for what one message says, answers with rows.
-async function measure({ turns, cell_ms, trips: asked, pokes }) {
+async function measure({ turns, cell_ms, trips: asked, keep_alive }) {
   const size = 4096;
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
   if (!adapter) throw new Error("this browser has no GPU");
@@ -86,15 +86,15 @@ async function measure({ turns, cell_ms, trips: asked, pokes }) {
   };
 
   const channel = new MessageChannel();
-  let poke = ways.none, first_ms = 0, then_ms = 0;
-  let waits = false, looks = false, next_poke = 0, given = 0, given_before = 0;
+  let keepAlive = ways.none, first_ms = 0, then_ms = 0;
+  let waits = false, looks = false, next_write = 0, given = 0, given_before = 0;
   channel.port1.onmessage = () => {
     looks = waits;
     if (!waits) return;
     const now = performance.now();
-    if (now >= next_poke) {
-      next_poke = now + then_ms * 2 ** Math.max(0, given - 2);
-      const due = ask ?? poke;
+    if (now >= next_write) {
+      next_write = now + then_ms * 2 ** Math.max(0, given - 2);
+      const due = ask ?? keepAlive;
       if (!ask) given += 1;
       ask = null;
       due();
@@ -103,17 +103,17 @@ async function measure({ turns, cell_ms, trips: asked, pokes }) {
   };
   const rows = [];
   const partsOf = (way) => /^(\w+)(?::(\d+)\+(\d+))?$/.exec(way) ?? [];
-  const unknown = asked.find((trip) => !(trip in trips)) ?? pokes.find((way) => !(partsOf(way)[1] in ways));
-  if (unknown) throw new Error(`unknown trip or poke "${unknown}"; see the head of bench/tab_trip_bench.mjs`);
+  const unknown = asked.find((trip) => !(trip in trips)) ?? keep_alive.find((way) => !(partsOf(way)[1] in ways));
+  if (unknown) throw new Error(`unknown trip or keep-alive work "${unknown}"; see the head of tab_trip_bench.mjs`);
   const cell = async (turn, trip, way) => {
     const [, what, first, then] = partsOf(way);
-    [poke, first_ms, then_ms, given_before] = [ways[what], (first ?? 20) / 1000, (then ?? 20) / 1000, 0];
+    [keepAlive, first_ms, then_ms, given_before] = [ways[what], (first ?? 20) / 1000, (then ?? 20) / 1000, 0];
     const [go, finish] = trips[trip];
     const times = [];
     for (const until = performance.now() + cell_ms; performance.now() < until;) {
       const began = performance.now();
       const answered = go();
-      [waits, given, next_poke] = [true, 0, performance.now() + first_ms];
+      [waits, given, next_write] = [true, 0, performance.now() + first_ms];
       if (!looks) channel.port2.postMessage(0);
       looks = true;
       await answered;
@@ -127,7 +127,7 @@ async function measure({ turns, cell_ms, trips: asked, pokes }) {
     rows.push([turn, trip, way, times.length, ...figures, (given_before / times.length).toFixed(2)]);
   };
   for (let turn = 1; turn <= turns; turn += 1)
-    for (const trip of asked) for (const way of pokes) await cell(turn, trip, way);
+    for (const trip of asked) for (const way of keep_alive) await cell(turn, trip, way);
   return { adapter: `${adapter.info.vendor} ${adapter.info.description}`.trim(), isolated: crossOriginIsolated, rows };
 }
 
@@ -154,9 +154,9 @@ try {
     started.onmessage = ({ data }) => (typeof data === "string" ? reject(new Error(data)) : resolve(data));
     started.postMessage(asked);
   }), { turns: Number(options.turns), cell_ms: Number(options["cell-ms"]), trips: list(options.trips),
-    pokes: list(options.pokes) });
+    keep_alive: list(options["keep-alive"]) });
   console.log(`# Chromium ${browser.version()}, ${said.adapter}${said.isolated ? "" : "; its clock is coarse"}`);
-  if (with_header) console.log("turn,trip,poke,trips,p10_us,p50_us,p90_us,p99_us,pokes_a_trip");
+  if (with_header) console.log("turn,trip,keep_alive,trips,p10_us,p50_us,p90_us,p99_us,keep_alive_per_trip");
   for (const row of said.rows) console.log(row.join());
 } finally {
   await browser.close();

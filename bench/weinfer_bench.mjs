@@ -1,29 +1,29 @@
 #!/usr/bin/env node
 // WeInfer's tables in a real Chromium on this machine's GPU: whole models of random weights through /bench.html.
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/weinfer_bench.mjs [--tokens 300] [--turns 3] [--only NAME]
-//   [--models SHAPE:WEIGHTS:KV,... [--fetch 1,8] [--poke on|off] [--ablation on|off] [--kernels on|off]]
+//   [--models SHAPE:WEIGHTS:KV,... [--fetch 1,8] [--keep-alive on|off] [--ablation on|off] [--kernels on|off]]
 //   [--patience-s 60] [--header]
 // MOEX_CHROMIUM and MOEX_CHROMIUM_ARGS name the browser and what it needs to find the GPU. Without --models the tables:
 //   ablation  SmolLM-135M, Qwen2-0.5B and 1.5B, TinyLlama-1.1B x q4f16, q4f32, q0f32 x none, reuse, pipeline, both at
 //             I = 8 tokens a reading, and Llama-3-8B q4f16. q4 is INT4 in groups of 32, q0 f32; f16 and f32 are keys
 //             and values. Sums are kept in f32 in all of them.
-//   sweep     SmolLM-135M and Qwen2-1.5B q4f16 at I = 1 to 32, the GPU process poked or left to itself
+//   sweep     SmolLM-135M and Qwen2-1.5B q4f16 at I = 1 to 32, with or without keep-alive writes to the GPU process
 //   whole     the demo at I = 16, and Qwen3-30B-A3B: INT4 experts, the rest bf16
 // The conditions of a model take turns, I is fixed before, each cell has --tokens tokens. Prints CSV as the page's
-// "Copy as CSV"; the columns are those of decoder_bench (web-worker/decoder/decoder_timing.h), and poke.
+// "Copy as CSV"; the columns are those of decoder_bench (web-worker/decoder/decoder_timing.h), and keep_alive.
 import { readFlags } from "./flags.mjs";
 import { Hub } from "../tests/browser/support/hub.mjs";
 import { launch } from "../tests/browser/support/tab.mjs";
 
 const options = {
-  tokens: "300", turns: "3", only: "", models: "", fetch: "8", poke: "on", ablation: "on", kernels: "off",
+  tokens: "300", turns: "3", only: "", models: "", fetch: "8", "keep-alive": "on", ablation: "on", kernels: "off",
   "patience-s": "60",
 };
 const with_header = readFlags("weinfer_bench", options);
 const small = ["smollm-135m", "qwen2-0.5b", "qwen2-1.5b", "tinyllama-1.1b"];
 const lengths = "1,2,4,8,16,32";
-const sweep = (poke) => ({ name: "sweep", models: "smollm-135m:int4:f16,qwen2-1.5b:int4:f16", fetch: lengths, poke,
-  ablation: "off" });
+const sweep = (keep_alive) => ({ name: "sweep", models: "smollm-135m:int4:f16,qwen2-1.5b:int4:f16", fetch: lengths,
+  "keep-alive": keep_alive, ablation: "off" });
 const ablation = (weights) => ({ name: "ablation", models: small.map((shape) => `${shape}:${weights}`).join(",") });
 const tables = [
   { name: "whole", models: "demo:int4:f32", fetch: "16" },
@@ -43,7 +43,8 @@ async function measure(browser, url, table) {
   const page = await browser.newPage();
   page.setDefaultTimeout(0);
   page.on("crash", () => console.log(`# ${table.models}: the page crashed`));
-  await page.goto(`${url}/bench.html?${new URLSearchParams({ ...options, ...table })}`);
+  const { "keep-alive": keep_alive, ...asked_of_page } = { ...options, ...table };
+  await page.goto(`${url}/bench.html?${new URLSearchParams({ ...asked_of_page, keep_alive })}`);
   await page.getByRole("button", { name: "Measure the model", exact: true }).click();
 
   let seen = 0;

@@ -115,7 +115,7 @@ test("a program that was made before is given behind the call that asks for it",
   assert.deepEqual(order, ["asked 1", "made 1", "asked 2", "made 2"]);
 });
 
-test("a GPU that may stay awake computes trifles for a while after an answer, another one none", async (t) => {
+test("a GPU that may stay awake does keep-alive work after an answer, another does not", async (t) => {
   const { page } = await openBench(t);
   const counts = await page.evaluate(async () => {
     const { Gpu } = await import("/wasm/gpu.js");
@@ -128,23 +128,23 @@ test("a GPU that may stay awake computes trifles for a while after an answer, an
 
     const from = gpu.createBuffer(16, 0, "from");
     const to = gpu.createBuffer(16, 2, "to");
-    const trifles = [];
+    const dispatches = [];
     for (const allowed of [false, true]) {
       gpu.may_stay_awake = allowed;
       const answer = new Promise((resolve) => { answered = resolve; });
       gpu.submit([1, from, to, 0, 0, 16, 0, 0], 0, 1);
       gpu.readBuffer(to, 16, 1);
       await answer;
-      while (gpu.poking) await new Promise((resolve) => setTimeout(resolve));
-      trifles.push(gpu.trifles);
+      while (gpu.keeping_alive) await new Promise((resolve) => setTimeout(resolve));
+      dispatches.push(gpu.keep_alive_dispatches);
     }
     const lost = gpu.device === null;
     gpu.close();
-    return { chosen, trifles, lost };
+    return { chosen, dispatches, lost };
   });
   assert.deepEqual(counts.chosen, [false, false, true, false]);
-  assert.equal(counts.trifles[0], 0);
-  assert.ok(counts.trifles[1] > 0);
+  assert.equal(counts.dispatches[0], 0);
+  assert.ok(counts.dispatches[1] > 0);
   assert.equal(counts.lost, false);
 });
 
@@ -158,14 +158,15 @@ test("a GPU that may stay awake does so for a call that is foreseen, not for lon
       const gpu = new Gpu({ takeRead() {}, onRead: () => answered() });
       await gpu.open();
       gpu.can_stay_awake = true;                        // a software adapter is none by itself
-      const rest = async () => { while (gpu.poking) await new Promise((resolve) => setTimeout(resolve)); };
+      const rest = async () => { while (gpu.keeping_alive) await new Promise((resolve) => setTimeout(resolve)); };
       const expect = async () => {
-        const before = gpu.trifles;
+        const before = gpu.keep_alive_dispatches;
         gpu.expectWork(60000);
-        const { poking } = gpu;
+        const { keeping_alive } = gpu;
         const ahead_ms = gpu.awake_until - performance.now();
         await rest();
-        return { poking, short: ahead_ms <= expected_ms_max, trifles: gpu.trifles - before };
+        const dispatches = gpu.keep_alive_dispatches - before;
+        return { keeping_alive, short: ahead_ms <= expected_ms_max, dispatches };
       };
 
       const forbidden = await expect();                 // on battery, or a part of the GPU is lent
@@ -184,9 +185,11 @@ test("a GPU that may stay awake does so for a call that is foreseen, not for lon
       gpu.close();
       return { forbidden, foreseen, again };
     });
-    assert.deepEqual({ poking: seen.forbidden.poking, trifles: seen.forbidden.trifles }, { poking: false, trifles: 0 });
+    const idle = { keeping_alive: false, short: seen.forbidden.short, dispatches: 0 };
+    assert.deepEqual(seen.forbidden, idle);
     const in_vain = seen.foreseen.pop();
-    for (const one of seen.foreseen) assert.ok(one.poking && one.short && one.trifles > 0, JSON.stringify(one));
-    assert.deepEqual({ poking: in_vain.poking, trifles: in_vain.trifles }, { poking: false, trifles: 0 });
-    assert.ok(seen.again.poking && seen.again.trifles > 0, "a call has come: the next one is waited for");
+    for (const one of seen.foreseen)
+      assert.ok(one.keeping_alive && one.short && one.dispatches > 0, JSON.stringify(one));
+    assert.deepEqual(in_vain, { ...idle, short: in_vain.short });
+    assert.ok(seen.again.keeping_alive && seen.again.dispatches > 0, "a call has come: the next one is waited for");
   });

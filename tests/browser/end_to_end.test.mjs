@@ -78,7 +78,8 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
     const since_idle = (name) => status.border[name] - idle[i].border[name];
     const answered = status.groups_answered - idle[i].groups_answered;
     console.log(`border: ${since_idle("copies")} copies, ${since_idle("mallocs")} mallocs, ${since_idle("promises")} `
-      + `promises for ${answered} rounds; poked every ${status.poke_period_us} us, ${status.gpu_us_p50} us on the GPU`);
+      + `promises for ${answered} rounds; a keep-alive write every ${status.keep_alive_period_us} us, `
+      + `${status.gpu_us_p50} us on the GPU`);
     assert.ok(since_idle("copies") <= 4.2 * answered + 100, "four copies a round");
     assert.ok(since_idle("promises") <= answered + 4, "a promise a round");
     assert.ok(since_idle("mallocs") <= 8, "no malloc a round");

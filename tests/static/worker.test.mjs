@@ -1,4 +1,4 @@
-// The tab's plain modules: how often a readback is poked. And what the pages say of times.
+// The tab's plain modules: the pace of keep-alive writes, and the texts for times that the pages show.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -7,11 +7,11 @@ import { fine } from "../../static/js/format.js";
 import { roundWords } from "../../static/js/join/words.js";
 import { onDemandWords, tierWords } from "../../static/js/status/on_demand.js";
 import { splitWords } from "../../static/js/status/split.js";
-import { PokePace, periods_us } from "../../web-worker/browser/poke.js";
+import { KeepAlivePace, periods_us } from "../../web-worker/browser/keep_alive_pace.js";
 
 // A machine whose waits depend on the period alone, and a worker that waits `count` times on it.
 function settled(first_us, wait_of, count = 4000) {
-  const pace = new PokePace(first_us);
+  const pace = new KeepAlivePace(first_us);
   for (let i = 0; i < count; i += 1) {
     const rung = pace.next();
     pace.took(rung, wait_of(periods_us[rung], i));
@@ -19,15 +19,15 @@ function settled(first_us, wait_of, count = 4000) {
   return pace.period_us;
 }
 
-test("ThePokesFindThePeriodThatSuitsTheMachine", () => {
+test("KeepAlivePaceFindsThePeriodThatSuitsTheMachine", () => {
   assert.equal(settled(20, (period) => 100 + period), 20, "cores enough: the shorter the better");
   assert.equal(settled(200, (period) => 100 + period), 20, "from wherever it began");
-  // Two cores: pokes take from the GPU process what it needs.
+  // With two cores, keep-alive writes take processor time that the GPU process needs.
   assert.equal(settled(20, (period) => 300 + 20000 / period + period / 4), 200);
   assert.equal(settled(20, () => 500), 1000, "where it makes no difference, the cheapest");
 });
 
-test("NoiseDoesNotDriveThePokesAway", () => {
+test("KeepAlivePaceStaysShortDespiteNoise", () => {
   let state = 1;
   const noise = () => {
     state = (state * 48271) % 2147483647;

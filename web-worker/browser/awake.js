@@ -29,13 +29,13 @@ export function canStayAwake(software, cores = navigator.hardwareConcurrency ?? 
   return !software && cores >= cores_min;
 }
 
-export class Trifle {
+export class KeepAliveDispatch {
   constructor(device) {
     this.queue = device.queue;
     this.device = device;
     const module = device.createShaderModule({ code: wgsl });
     this.pipeline = device.createComputePipeline({ layout: "auto", compute: { module, entryPoint: "main" } });
-    const buffer = device.createBuffer({ size: 128, usage: GPUBufferUsage.STORAGE, label: "trifle" });
+    const buffer = device.createBuffer({ size: 128, usage: GPUBufferUsage.STORAGE, label: "keep alive" });
     const entries = [{ binding: 0, resource: { buffer } }];
     this.group = device.createBindGroup({ layout: this.pipeline.getBindGroupLayout(0), entries });
   }

@@ -1,6 +1,6 @@
 // The Dedicated Worker of /bench.html for whole models. Messages in: {models: [{shape, weights, kv, fetch, tokens,
-// turns, ablation, kernels, poke}, ...]}. Out: {adapter}, {stage}, {row}, {done: shape}, {finished: true} behind the
-// last model, or {reason} when it cannot go on. `poke` false: the GPU process notices finished work by itself.
+// turns, ablation, kernels, keep_alive}, ...]}. Out: {adapter}, {stage}, {row}, {done: shape}, {finished: true} behind the
+// last model, or {reason} when it cannot go on. `keep_alive` false: the GPU process notices finished work by itself.
 import createModule from "./moex-local.js";
 import { Host } from "./host.js";
 import { BrowserText } from "./text.js";
@@ -15,14 +15,14 @@ function runNext() {
     self.postMessage({ finished: true });
     return;
   }
-  host.gpu.pokes_allowed = model.poke !== false;
+  host.gpu.keep_alive_allowed = model.keep_alive !== false;
   host.withText(JSON.stringify(model), (address, size) => host.wasm._mx_decoder_bench_run(address, size));
 }
 
 // The program is in the middle of a call when it reports: the next one comes after it.
 host.mx.report = (json) => {
   const message = JSON.parse(decoder.decode(json));
-  if (message.row) message.row.poke = host.gpu.pokes_allowed;
+  if (message.row) message.row.keep_alive = host.gpu.keep_alive_allowed;
   self.postMessage(message);
   if (message.adapter || message.done) setTimeout(runNext, 0);
 };

@@ -1,17 +1,17 @@
-// WebGPU for one worker: integer handles to GPU objects, one encoder per submit, readback that pokes the GPU process
-// while it waits. Plain ES module; the WASM side sees it through bridge_library.js.
+// WebGPU for one worker: integer handles to GPU objects, one encoder per submit, readback that keeps the GPU process
+// alive while it waits. Plain ES module; the WASM side sees it through bridge_library.js.
 
 import {
-  Trifle, awake_ms, canStayAwake, expected_in_vain_max, expected_ms_max, period_ms as trifle_period_ms,
+  KeepAliveDispatch, awake_ms, canStayAwake, expected_in_vain_max, expected_ms_max, period_ms as dispatch_period_ms,
 } from "./awake.js";
-import { PokePace, periods_us } from "./poke.js";
+import { KeepAlivePace, periods_us } from "./keep_alive_pace.js";
 
 // The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is
-// pending, a 4-byte write is sent at a period that begins with this one and adapts to the machine (poke.js); on a
+// pending, a 4-byte write is sent at a period that begins with this one and adapts to the machine (keep_alive_pace.js); on a
 // software adapter less often, since it takes the cores from the rasteriser.
-const poke_period_us = { hardware: 20, software: 200 };
+const keep_alive_period_us = { hardware: 20, software: 200 };
 // After this long the answer is not near: the pokes come from a timer instead of a message loop.
-const poke_fast_ms = 6;
+const keep_alive_fast_ms = 6;
 
 // One submission of so many is timed on the GPU. Browsers round its clock to 0.1 ms, so one says little; the mean of
 // many that begin anywhere within the 0.1 ms is right.
@@ -120,14 +120,14 @@ export class Gpu {
     this.readbacks = new WeakMap();  // buffer -> what its readbacks need
     this.pending = 0;
     this.channel = new MessageChannel();
-    this.channel.port1.onmessage = () => this.poke();
-    this.poking = false;
-    this.pokes = 0;
-    this.pokes_allowed = true;       // a bench asks what they bring
+    this.channel.port1.onmessage = () => this.keepAlive();
+    this.keeping_alive = false;
+    this.keep_alive_writes = 0;
+    this.keep_alive_allowed = true;  // a bench asks what they bring
     this.may_stay_awake = false;     // whoever lends it says so
     this.can_stay_awake = false;
-    this.trifle = null;              // made when it is needed first
-    this.trifles = 0;
+    this.keep_alive_dispatch = null; // made when it is needed first
+    this.keep_alive_dispatches = 0;
     this.awake_until = 0;
     this.expected = 0;               // calls that were foreseen since the last one came
     this.word = new Uint32Array(1);
@@ -167,14 +167,14 @@ export class Gpu {
         `${no_memory ? "out of memory" : "error"}: ${error.message}`);
       device.destroy();
     });
-    this.scratch = device.createBuffer({ size: 4, usage: GPUBufferUsage.COPY_DST, label: "poke" });
+    this.scratch = device.createBuffer({ size: 4, usage: GPUBufferUsage.COPY_DST, label: "keep alive" });
 
     const info = adapter.info ?? {};
     const software = isSoftware(adapter, info);
-    this.pace = new PokePace(software ? poke_period_us.software : poke_period_us.hardware);
+    this.pace = new KeepAlivePace(software ? keep_alive_period_us.software : keep_alive_period_us.hardware);
     this.period_ms = this.pace.period_us / 1000;
     this.can_stay_awake = canStayAwake(software);
-    this.trifle = null;
+    this.keep_alive_dispatch = null;
     return {
       vendor: info.vendor || "unknown", architecture: info.architecture ?? "", description: info.description ?? "",
       software,
@@ -322,7 +322,7 @@ export class Gpu {
   // For so long from now on, if it may. Whether it may.
   stayAwake(for_ms) {
     if (!this.may_stay_awake || !this.can_stay_awake) return false;
-    this.trifle ??= new Trifle(this.device);
+    this.keep_alive_dispatch ??= new KeepAliveDispatch(this.device);
     this.awake_until = Math.max(this.awake_until, performance.now() + for_ms);
     return true;
   }
@@ -330,10 +330,10 @@ export class Gpu {
   // A call is foreseen: what looks for its answer runs when it comes, and the GPU is awake. Not for long, and not again
   // and again for calls that do not come.
   expectWork(within_ms) {
-    if (!this.device || !this.pokes_allowed || this.expected >= expected_in_vain_max) return;
+    if (!this.device || !this.keep_alive_allowed || this.expected >= expected_in_vain_max) return;
     if (!this.stayAwake(Math.min(within_ms, expected_ms_max))) return;
     this.expected += 1;
-    if (!this.poking) this.startPoking();
+    if (!this.keeping_alive) this.startKeepAlive();
   }
 
   readBuffer(handle, size, ticket) {
@@ -351,34 +351,34 @@ export class Gpu {
     this.expected = 0;
     this.promises += 1;
     readback.buffer.mapAsync(GPUMapMode.READ, 0, size).then(readback.onMapped, readback.onFailed);
-    this.startPoking();
+    this.startKeepAlive();
   }
 
-  startPoking() {
+  startKeepAlive() {
     this.wait_began = performance.now();
-    if (this.poking || !this.pokes_allowed) return;
-    this.poking = true;
-    this.last_poke = this.wait_began;
+    if (this.keeping_alive || !this.keep_alive_allowed) return;
+    this.keeping_alive = true;
+    this.last_keep_alive = this.wait_began;
     this.channel.port2.postMessage(0);
   }
-  poke() {
+  keepAlive() {
     const now = performance.now();
     const waits = this.pending > 0;
     if (!this.device || (!waits && now >= this.awake_until)) {
-      this.poking = false;
+      this.keeping_alive = false;
       return;
     }
-    if (now - this.last_poke >= (waits ? this.period_ms : trifle_period_ms)) {
-      this.last_poke = now;
+    if (now - this.last_keep_alive >= (waits ? this.period_ms : dispatch_period_ms)) {
+      this.last_keep_alive = now;
       if (waits) {
-        this.pokes += 1;
+        this.keep_alive_writes += 1;
         this.device.queue.writeBuffer(this.scratch, 0, this.word);
       } else {
-        this.trifles += 1;
-        this.trifle.compute();
+        this.keep_alive_dispatches += 1;
+        this.keep_alive_dispatch.compute();
       }
     }
-    if (!waits || now - this.wait_began < poke_fast_ms) this.channel.port2.postMessage(0);
-    else setTimeout(() => this.poke(), 1);
+    if (!waits || now - this.wait_began < keep_alive_fast_ms) this.channel.port2.postMessage(0);
+    else setTimeout(() => this.keepAlive(), 1);
   }
 }

@@ -99,9 +99,9 @@ Object.assign(mx, {
     status.bytes_to_store = blobs.put_bytes;
     status.store = files.told;
     status.bytes_in_memory = blobs.memory_bytes;
-    status.pokes = gpu.pokes;
-    status.trifles = gpu.trifles;
-    status.poke_period_us = gpu.pace?.period_us ?? 0;
+    status.keep_alive_writes = gpu.keep_alive_writes;
+    status.keep_alive_dispatches = gpu.keep_alive_dispatches;
+    status.keep_alive_period_us = gpu.pace?.period_us ?? 0;
     // What the border between the socket, the WASM and the GPU cost so far: a test counts it by rounds.
     status.border = { copies: host.copies + gpu.copies, mallocs: host.mallocs, promises: gpu.promises };
     status.retry_at = performance.timeOrigin + status.retry_at_ms;      // a time of day, which the page shares

@@ -18,10 +18,10 @@ const conditions = {
   pipeline: "Issued ahead, everything made anew",
   both: "Issued ahead, nothing made",
 };
-export function rowWords({ what, fetch, poke }) {
+export function rowWords({ what, fetch, keep_alive }) {
   const kernel = what.startsWith("kernel ") ? what.slice("kernel ".length) : null;
   const reading = what === "both" && fetch > 1 ? `, ${fetch} tokens a reading` : "";
-  return kernel ?? `${conditions[what] ?? what}${reading}${poke === false ? ", no pokes" : ""}`;
+  return kernel ?? `${conditions[what] ?? what}${reading}${keep_alive === false ? ", no keep-alive writes" : ""}`;
 }
 
 export const ms = (value) => (value > 0 ? `${value < 10 ? value.toFixed(2) : value.toFixed(1)} ms` : "");
@@ -40,19 +40,20 @@ export function askedModels(parameters) {
     return {
       shape, weights, kv, fetch, tokens: number("tokens"), turns: number("turns"),
       ablation: parameters.get("ablation") !== "off", kernels: parameters.get("kernels") === "on",
-      poke: parameters.get("poke") !== "off",
+      keep_alive: parameters.get("keep_alive") !== "off",
     };
   });
 }
 
 const columns = ["what", "shape", "weights", "fetch", "tokens", "ms_token", "tok_s", "ms_least", "ms_most", "prep_ms",
-  "issue_ms", "exec_ms", "fetch_ms", "model_ms", "utilisation", "dispatches", "created", "mb", "gb_s", "poke"];
+  "issue_ms", "exec_ms", "fetch_ms", "model_ms", "utilisation", "dispatches", "created", "mb", "gb_s",
+  "keep_alive"];
 const digits = { ms_token: 3, tok_s: 1, ms_least: 3, ms_most: 3, prep_ms: 3, issue_ms: 3, exec_ms: 4, fetch_ms: 3,
   model_ms: 3, utilisation: 2, mb: 1, gb_s: 0 };
 export function modelCsvOf(rows) {
   const lines = rows.map((row) => {
     const tok_s = row.ms_token > 0 ? 1000 / row.ms_token : 0;
-    const whole = { ...row, tok_s, poke: row.poke === false ? "off" : "on" };
+    const whole = { ...row, tok_s, keep_alive: row.keep_alive === false ? "off" : "on" };
     return columns.map((name) => {
       const value = whole[name];
       if (typeof value === "string") return value;

@@ -8,7 +8,7 @@ const better_by = 0.95;      // of the median; a longer period, which costs less
 
 const median = (values) => values.slice().sort((a, b) => a - b)[values.length >> 1];
 
-export class PokePace {
+export class KeepAlivePace {
   constructor(first_us) {
     this.at = Math.max(0, periods_us.indexOf(first_us));
     this.turn = 0;
