@@ -8,8 +8,9 @@
 //           counted up by a dispatch, copied and mapped, as an expert round does; work: the same with more for the GPU;
 //           later, later_work: mapped FIRST us behind the submission
 //   keep_alive  work that is sent meanwhile, WHAT:FIRST+THEN: the first after FIRST us, the next ones THEN apart, from
-//           the fourth on twice as far each time. none; write: 4 bytes to a buffer; commands: a command buffer of no commands; empty: a
-//           submission of none; done: asked when the submitted work is done; scope: an error scope pushed and popped
+//           the fourth on twice as far each time. WHAT is none; write: 4 bytes to a buffer; commands: a command buffer
+//           without commands; empty: a submission without command buffers; done: a request for the end of the submitted
+//           work; scope: an error scope pushed and popped
 //   trips   one behind the other within --cell-ms, of each the last four fifths: p10_us, p50_us, p90_us, p99_us
 // MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find the GPU.
 // example: node bench/tab_trip_bench.mjs --header

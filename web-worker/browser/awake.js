@@ -1,16 +1,20 @@
-// Keeps a GPU awake between a text's rounds: a GPU that rests for tenths of a millisecond lowers its clock, and the way
-// to the GPU process and back cools down. For a few milliseconds after an answer it is therefore given a trifle to
-// compute every now and then, in the queue of the rounds. So it is when the hub foresees a call (PREFETCH): its answer
-// is looked for by a loop that runs already. Only where whoever lends the GPU allows it, and where a core is to spare
-// for the loop that asks. Fewer trifles get out of a call's way and let the clock fall, which costs more: with a third
-// of them the GPU takes 2 to 3 times as long (bench/results/tab_awake.nvidia-h100.csv).
-export const awake_ms = 4;            // after an answer; the next round of a text comes sooner
-export const expected_ms_max = 40;    // for a call that is foreseen
-export const expected_in_vain_max = 8;     // foreseen in a row without a call: then none is waited for until one comes
-export const period_ms = 0.08;        // between trifles
+// Keeps a GPU awake between the rounds of a text.
+//
+// Problem: a GPU that rests for tenths of a millisecond lowers its clock, and the path to the GPU process and back
+// cools down. Therefore, for a few milliseconds after an answer, a small keep-alive kernel is submitted at a fixed
+// period to the same queue as the rounds. The same happens when the hub predicts a call (PREFETCH): the loop that polls
+// for the answer then runs already when the call arrives. Both happen only if the contributor allows it and the machine
+// has a core to spare for that loop.
+//
+// Limit: fewer kernels would delay a call less, but they let the clock fall, which costs more: with a third of them the
+// GPU takes 2 to 3 times as long (bench/results/tab_awake.nvidia-h100.csv).
+export const awake_ms = 4;            // after an answer; a text's next round arrives sooner
+export const expected_ms_max = 40;    // for a predicted call
+export const expected_in_vain_max = 8;     // predictions in a row without a call; then no more until a call arrives
+export const period_ms = 0.08;        // between keep-alive kernels
 const cores_min = 8;
 
-// 32 lanes for some 50 us: a chain of sums that no compiler can shorten.
+// Keeps 32 lanes busy for about 50 us with a chain of sums that no compiler can shorten.
 const wgsl = `
 @group(0) @binding(0) var<storage, read_write> out: array<f32>;
 @compute @workgroup_size(32)
@@ -24,7 +28,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
   }
 }`;
 
-// Whether an adapter, and a machine of so many cores, is one to keep awake.
+// Returns true if this kind of adapter, on a machine with this many cores, is to be kept awake.
 export function canStayAwake(software, cores = navigator.hardwareConcurrency ?? 1) {
   return !software && cores >= cores_min;
 }

@@ -1,5 +1,6 @@
-// The micro-benchmark in a tab: /bench.html's worker asks, rows go out by mx_report. Beside the
-// worker core in one program, since it times the same kernels; the two never run together.
+// The micro-benchmark in a tab: the worker of /bench.html starts it, and rows are sent with
+// mx_report(). It is linked into the same program as the worker core, since it times the same
+// kernels; the two never run together.
 #include <emscripten.h>
 
 #include <nlohmann/json.hpp>
@@ -54,14 +55,14 @@ EMSCRIPTEN_KEEPALIVE void mx_bench_open() {
     });
 }
 
-// Reports {"row": ...} for each line, then {"done": shape}, or {"reason"}. `bound`: the empty round
-// and the speed of reading as well.
+// Reports {"row": ...} for each line, then {"done": shape}, or {"reason"}. If `bound` is not 0,
+// also measures the empty round and the read bandwidth.
 EMSCRIPTEN_KEEPALIVE void mx_bench_run(const char* shape, std::uint32_t size_bytes, int bound) {
     Bench& b = bench();
     const std::string name(shape, size_bytes);
     TimingOptions options = TimingOptions::bench(name, b.device->adapter());
     if (bound == 0) options.read_bytes = 0;
-    b.timing.reset();  // of another shape, which has told {"done"}
+    b.timing.reset();  // the timing of the previous shape, which has reported {"done"}
     b.timing = std::make_unique<KernelTiming>(*b.device, options, [] { return 1e3 * mx_now_ms(); });
     b.timing->start(
         [](const TimingRow& row) {

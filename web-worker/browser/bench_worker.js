@@ -1,5 +1,5 @@
-// The Dedicated Worker of /bench.html. Messages in: {shapes: [name, ...]}. Out: {adapter}, {row}, {done: shape},
-// {finished: true} behind the last shape, or {reason} when it cannot go on.
+// The Dedicated Worker of /bench.html. Messages in: {shapes: [name, ...]}. Messages out: {adapter}, {row}, {done:
+// shape}, {finished: true} after the last shape, or {reason} when the bench cannot continue.
 import createModule from "./moex-worker.js";
 import { Host } from "./host.js";
 
@@ -18,7 +18,7 @@ function runNext() {
   host.withText(shape, (address, size) => host.wasm._mx_bench_run(address, size, ran === 1 ? 1 : 0));
 }
 
-// The program is in the middle of a call when it reports: the next one comes after it.
+// The program is inside a call when it reports, so the next shape starts after that call has returned.
 host.mx.report = (json) => {
   const message = JSON.parse(decoder.decode(json));
   self.postMessage(message);

@@ -1,15 +1,16 @@
-// Expert blobs for one worker: from the browser's disk, else from the hub; verified by SHA-256 before use, resumed when
-// a download breaks. A stored blob that does not verify is dropped and fetched again. Blobs are stored one after the
-// other and behind the back of who waits for them: the disk is slower than the GPU.
+// Expert blobs for one worker: read from the browser's disk, or else downloaded from the hub. Every blob is verified by
+// SHA-256 before use, and a broken download is resumed. A stored blob that does not verify is dropped and downloaded
+// again. Blobs are written to disk one after the other, after their caller has received them, because the disk is
+// slower than the GPU.
 const attempts_max = 4;
 const fetches_max = 4;
-const put_bytes_max = 64 << 20;  // that wait for the disk; beyond, further fetches wait for it too
+const put_bytes_max = 64 << 20;  // limit of bytes that wait for the disk; above it, further fetches wait as well
 
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 const isBlob = async (bytes, hex) => toHex(await crypto.subtle.digest("SHA-256", bytes)) === hex;
 
 export class Blobs {
-  // `base`: URL of the weights folder, with a slash at its end. `files`: an ExpertFiles, or null to store nothing.
+  // `base`: URL of the weights folder, ending with a slash. `files`: an ExpertFiles, or null to store nothing.
   constructor(base, files = null) {
     this.base = base;
     this.files = files;
@@ -17,10 +18,10 @@ export class Blobs {
     this.running = 0;
     this.generation = 0;
     this.abort = new AbortController();
-    this.refused = 0;            // blobs that did not verify, from disk or network
-    this.put_bytes = 0;          // of blobs that are not on the disk yet
-    this.host_bytes = 0;         // that may stay in this machine's memory, for who will ask for them again
-    this.memory = new Map();     // hex -> verified bytes, the one that was not asked for longest first
+    this.refused = 0;            // blobs from disk or network that did not verify
+    this.put_bytes = 0;          // bytes of blobs that are not on the disk yet
+    this.host_bytes = 0;         // limit of bytes that stay in this machine's memory for later requests
+    this.memory = new Map();     // hex -> verified bytes, in LRU order: the first is evicted first
     this.memory_bytes = 0;
     this.putting = Promise.resolve();
   }
@@ -32,8 +33,8 @@ export class Blobs {
     this.abort = new AbortController();
   }
 
-  // progress(bytes, fromNetwork); done(bytes or null, reason). Neither is called after cancel(). A call waits for an
-  // urgent one: it begins at once, beside those that run.
+  // Calls progress(bytes, fromNetwork), and finally done(bytes or null, reason). Neither is called after cancel(). An
+  // `urgent` fetch is one that a call waits for: it begins at once, in addition to the running ones.
   fetch(hex, size, urgent, progress, done) {
     const job = { hex, size, urgent, progress, done, generation: this.generation };
     if (urgent) this.waiting.unshift(job);
@@ -73,7 +74,7 @@ export class Blobs {
   }
 
   async one({ hex, size, progress, generation }) {
-    const { signal } = this.abort;             // cancel() puts another in its place
+    const { signal } = this.abort;             // cancel() replaces the controller
     this.files?.use(hex, size);
 
     const known = this.recall(hex);
@@ -119,7 +120,7 @@ export class Blobs {
     return { reason: reason || "cancelled" };
   }
 
-  // Also those of a fetch that was cancelled since: they are whole.
+  // Also stores the bytes of a fetch that was cancelled meanwhile, because they are complete.
   put(hex, bytes) {
     this.put_bytes += bytes.length;
     this.putting = this.putting.then(() => this.files.put(hex, bytes))
@@ -130,7 +131,7 @@ export class Blobs {
       });
   }
 
-  // One blob over the network; a broken line is taken up again where it broke.
+  // Downloads one blob over the network; a broken download is resumed where it broke.
   async download(url, size, signal, progress) {
     const bytes = new Uint8Array(size);
     let have = 0;

@@ -1,10 +1,9 @@
-// The C side of the tab's border: what WASM asks of JavaScript
-// (web-worker/browser/bridge_library.js forwards each call to worker.js).
-// Pointers are wasm addresses; sizes and offsets are doubles, since no 64-bit integer
-// crosses. Answers come back later through the mx_on_... functions that tab_main.cpp
-// exports; none of them runs inside the call that asked.
-// A ticket is a number chosen here that names the asker.
-// The GPU's part is web-worker/gpu/webgpu/webgpu_bridge.h.
+// The C side of the tab's border: the calls that WASM makes into JavaScript (bridge_library.js in
+// this folder forwards each call to worker.js). Pointers are wasm addresses. Sizes and offsets are
+// doubles, since no 64-bit integer crosses the border. Answers arrive later through the mx_on_...
+// functions that tab_main.cpp exports; none of these functions runs inside the call that requested
+// the answer. A ticket is a number that the C side chooses to identify a request. The GPU's part of
+// the border is web-worker/gpu/webgpu/webgpu_bridge.h.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +20,9 @@ void mx_close(int code, const char* reason, int reason_bytes);
 //    mx_on_fetched(ticket, data, size, reason, length)
 void mx_fetch_blob(const char* hex, double size_bytes, int urgent, std::uint32_t ticket);
 void mx_cancel_fetches();
-void mx_serves_model(const char* model, int model_bytes);  // of the blobs to come
+void mx_serves_model(const char* model, int model_bytes);  // for the blobs that follow
 
-// ---- time and people
+// ---- time and status
 double mx_now_ms();
 double mx_random();
 void mx_set_timer(double delay_ms, std::uint32_t ticket);  // -> mx_on_timer(ticket)

@@ -1,6 +1,6 @@
 // Emscripten library: forwards each C call of bridge.h and webgpu_bridge.h to the object that the page's worker passed
-// as Module.mx (host.js, worker.js). All logic is in plain modules; this is kept to what every Emscripten from 3.1.6 on
-// accepts. Addresses above 2 GiB arrive negative: >>> 0.
+// as Module.mx (host.js, worker.js). All logic is in plain modules; this file uses only syntax that every Emscripten
+// from 3.1.6 on accepts. Addresses above 2 GiB arrive as negative numbers, hence >>> 0.
 var MoexBridge = {
   // ---- GPU
   mx_create_device: function(ticket) { Module['mx'].createDevice(ticket); },
@@ -64,7 +64,7 @@ var MoexBridge = {
     return Module['mx'].readFile(HEAPU8.slice(hex, hex + 64), offset, HEAPU8.subarray(to, to + size));
   },
 
-  // ---- time and people
+  // ---- time and status
   mx_now_ms: function() { return performance.now(); },
   mx_random: function() { return Math.random(); },
   mx_set_timer: function(delay, ticket) { Module['mx'].setTimer(delay, ticket >>> 0); },
@@ -74,7 +74,7 @@ var MoexBridge = {
     Module['mx'].report(HEAPU8.slice(json, json + bytes));
   },
 
-  // Writes into the heap as it is now: growth replaces the view.
+  // Copies into the current heap: growth of the heap replaces the view.
   mx_bind_heap: function() {
     Module['mx'].copyIn = function(bytes, address) { HEAPU8.set(bytes, address >>> 0); };
   }

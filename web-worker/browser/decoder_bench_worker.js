@@ -1,6 +1,7 @@
 // The Dedicated Worker of /bench.html for whole models. Messages in: {models: [{shape, weights, kv, fetch, tokens,
-// turns, ablation, kernels, keep_alive}, ...]}. Out: {adapter}, {stage}, {row}, {done: shape}, {finished: true} behind the
-// last model, or {reason} when it cannot go on. `keep_alive` false: the GPU process notices finished work by itself.
+// turns, ablation, kernels, keep_alive}, ...]}. Messages out: {adapter}, {stage}, {row}, {done: shape}, {finished:
+// true} after the last model, or {reason} when the bench cannot continue. With `keep_alive` false, no keep-alive writes
+// are sent, and the GPU process notices finished work by itself.
 import createModule from "./moex-local.js";
 import { Host } from "./host.js";
 import { BrowserText } from "./text.js";
@@ -19,7 +20,7 @@ function runNext() {
   host.withText(JSON.stringify(model), (address, size) => host.wasm._mx_decoder_bench_run(address, size));
 }
 
-// The program is in the middle of a call when it reports: the next one comes after it.
+// The program is inside a call when it reports, so the next model starts after that call has returned.
 host.mx.report = (json) => {
   const message = JSON.parse(decoder.decode(json));
   if (message.row) message.row.keep_alive = host.gpu.keep_alive_allowed;
@@ -35,7 +36,7 @@ self.onmessage = async ({ data }) => {
     self.postMessage({ reason: `The program did not load: ${error.message ?? error}` });
   }
 };
-// What breaks inside a promise would leave a page that waits for ever.
+// Report an error inside a promise; otherwise the page would wait for ever.
 self.addEventListener("unhandledrejection", ({ reason }) => {
   self.postMessage({ reason: `The program stopped: ${reason?.message ?? reason}` });
 });

@@ -1,24 +1,25 @@
-// Where a tab's experts lie between visits, as blobs.js asks for them: files by hash, read here (File.slice, which
-// needs no handle and waits for nobody), written by a worker of its own (store_worker.js). Whoever reads verifies. What
-// goes wrong is counted for the page, in `told`; without a store (a private window) the tab serves all the same.
+// Stores a tab's experts between visits, for blobs.js: one file per hash. This class reads the files itself
+// (File.slice, which needs no exclusive handle and blocks no other reader); a separate worker (store_worker.js) writes
+// them. The caller verifies the bytes that it reads. Failures are counted for the page in `told`; without a store (in a
+// private window) the tab serves all the same.
 import { StoreFolder, unlessGone } from "./store_folder.js";
 
-const earlier_cache = "moex-weights-v1";      // as in store_worker.js
-const used_every_ms = 2000;                   // what was used is told to the worker that writes
+const earlier_cache = "moex-weights-v1";      // the same name as in store_worker.js
+const used_every_ms = 2000;                   // interval at which the writing worker is sent the recent uses
 
 export class ExpertFiles {
-  // `onTold()`: another sentence for the page.
+  // `onTold()` is called when `told` has changed, so that the page can show it.
   constructor(onTold = () => {}) {
     this.onTold = onTold;
     this.told = {
-      kept: 0, unkept: 0,                     // written since this worker began; and not
-      is_full: false, device_bytes: 0,        // and what of the room the model of "this device" has
-      made_room: 0,                           // blobs that went for others
+      kept: 0, unkept: 0,                     // blobs written, and blobs not written, since this worker began
+      is_full: false, device_bytes: 0,        // storage is full; bytes that the model of "this device" occupies
+      made_room: 0,                           // blobs that were evicted for others
       damaged: 0, gone: 0, failed: "",
     };
-    this.here = new Set();                    // what was seen or written
+    this.here = new Set();                    // hashes that were read or written
     this.unkept = new Set();
-    this.used = new Map();                    // hex -> [bytes, uses], not told yet
+    this.used = new Map();                    // hex -> [bytes, uses], not sent yet
     this.used_timer = 0;
     this.puts = new Map();                    // ticket -> resolve
     this.tickets = 0;
@@ -48,13 +49,13 @@ export class ExpertFiles {
     this.onTold();
   }
 
-  // Of the model that is served: others make room first.
+  // Sets the model that is served: blobs of other models are evicted first.
   serves(model) {
     this.model = model;
     this.writer?.postMessage({ type: "serves", model });
   }
 
-  // The bytes of a file as they lie there, not verified; null where there is none.
+  // Returns the bytes of a file as stored, not verified; null if there is no such file.
   async read(hex, size) {
     await this.open();
     const file = await this.fileOf(hex).catch(unlessGone);
@@ -70,7 +71,7 @@ export class ExpertFiles {
   async fileOf(hex) {
     return (await this.folder?.find(hex))?.getFile() ?? null;
   }
-  // What an earlier version kept is taken over when it is asked for.
+  // Returns and removes a blob that an earlier version stored in a cache; null if there is none.
   async readEarlier(hex) {
     const url = new URL(`/weights/${hex}`, self.location.origin).href;
     const stored = await this.earlier?.match(url).catch(() => null);
@@ -81,14 +82,14 @@ export class ExpertFiles {
   }
   isHere(hex) { return this.here.has(hex); }
 
-  // It did not verify.
+  // Deletes a stored blob that did not verify.
   async drop(hex) {
     this.here.delete(hex);
     this.tell({ damaged: this.told.damaged + 1 });
     await this.folder?.remove(hex);
   }
 
-  // It was asked for: who is asked for least leaves first, and comes last.
+  // Counts one request for a blob. The blobs with the fewest requests are evicted first.
   use(hex, size) {
     this.used.set(hex, [this.here.has(hex) ? size : 0, (this.used.get(hex)?.[1] ?? 0) + 1]);
     this.used_timer ||= setTimeout(() => this.tellUsed(), used_every_ms);
@@ -101,7 +102,7 @@ export class ExpertFiles {
     this.used.clear();
   }
 
-  // Resolves when verified bytes are on the disk, or are not kept.
+  // Resolves when the verified `bytes` are on the disk, or when it is clear that they are not kept.
   async put(hex, bytes) {
     await this.open();
     if (!this.writer) return;
@@ -119,7 +120,7 @@ export class ExpertFiles {
       device_bytes: kept ? told.device_bytes : device_bytes, failed: reason || told.failed,
     });
   }
-  // What was used lately is written down: before the tab goes.
+  // Writes the recent uses to disk; called before the tab closes.
   async save() {
     this.tellUsed();
     if (this.writer) await this.ask({ type: "save" });

@@ -1,22 +1,23 @@
-// A whole model's files, in the folder that experts lie in, too (store_folder.js): fetched in ranges, gone on with
-// where a download broke, verified before they get their name. For Dedicated Workers: only those may read at once (sync
-// access handles).
+// Stores the files of a whole model, in the same folder as the experts (store_folder.js). Files are downloaded in
+// ranges, resumed where a download broke, and verified before they get their final name. For Dedicated Workers only,
+// because only those can read synchronously (sync access handles).
 import {
   StoreError, StoreFolder, Uses, leavingOrder, list_name, loading_name, unlessGone,
 } from "./store_folder.js";
 
 export { StoreError };
 
-const lock_name = "moex-models";      // tabs take turns
+const lock_name = "moex-models";      // one tab at a time downloads
 
 const fetches_max = 4;
 const range_bytes = 16 << 20;
-// A line that breaks is replaced, first at once; without a byte so many times in a row, ever later, the user decides.
+// A broken connection is replaced, the first time at once. After this many attempts in a row without a byte, with
+// growing delays, the download fails and the user decides.
 const fruitless_max = 6;
 const wait_first_ms = 250;
-// Of a hub that starts, stops or is full.
+// Statuses of a hub that starts, stops or is overloaded.
 const passing = [429, 502, 503, 504];
-// A file is hashed as a whole, in memory.
+// A file is hashed as a whole, in memory, so its size is limited.
 const file_bytes_max = 2 ** 30;
 
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -29,10 +30,10 @@ export class FileStore {
   }
   constructor(folder) {
     this.folder = folder;
-    this.handles = new Map();     // of open files, by hash
+    this.handles = new Map();     // handles of open files, by hash
   }
 
-  // Of `files` ({name, sha256, bytes}) those that have to be fetched, and how much of them.
+  // Returns those of `files` ({name, sha256, bytes}) that have to be downloaded, and the number of missing bytes.
   async missing(files) {
     const sizes = await this.folder.sizes();
     const wanted = files.filter(({ sha256, bytes }) => sizes.get(sha256) !== bytes);
@@ -40,8 +41,9 @@ export class FileStore {
     return { files: wanted, bytes: wanted.reduce((sum, file) => sum + left(file), 0) };
   }
 
-  // Fetches what is missing from beneath `url`. `progress(bytes)` hears what came, negative where it was of no use.
-  // Tabs take turns: what one fetched the next one finds.
+  // Downloads the missing files from below `url`. `progress(bytes)` is called with the bytes that have arrived; the
+  // count is negative for bytes that had to be discarded. A lock serialises tabs, so the next tab finds what one has
+  // downloaded.
   fetchAll(files, how) {
     return navigator.locks.request(lock_name, { signal: how.signal }, async () => {
       for (;;) {
@@ -58,7 +60,7 @@ export class FileStore {
       }
     });
   }
-  // The first that fails stops the others; what has come is kept.
+  // The first file that fails stops the others; bytes that have arrived are kept.
   async fetchMissing(missing, all, how) {
     await this.checkRoom(missing);
     if (missing.length > 0) await this.folder.writeText(loading_name, JSON.stringify({ files: all }));
@@ -88,8 +90,8 @@ export class FileStore {
     const { quota, usage } = await navigator.storage.estimate();
     if (bytes > quota - usage) throw new StoreError("no_space", `${bytes} bytes are wanted, ${quota - usage} are free`);
   }
-  // Experts of other models than the one that this browser lends leave, as many as make `bytes` free; those that are
-  // `wanted` here stay, too. Gives what has left, and the bytes of those that it lends.
+  // Evicts experts of models other than the one that this browser serves, until `bytes` are free. Files in `wanted`
+  // stay as well. Returns the freed bytes, and the bytes of the experts of the served model.
   async makeRoom(bytes, wanted) {
     const uses = new Uses(this.folder);
     await uses.load();
@@ -125,17 +127,18 @@ export class FileStore {
       how.progress(-file.bytes);
       throw new StoreError("hash_mismatch", `${file.name} from the hub does not match its hash`);
     }
-    await part.move(file.sha256).catch(async (error) => {      // a tab that lends has just written the same, and reads
+    await part.move(file.sha256).catch(async (error) => {  // a serving tab has just written the same file and reads it
       if (!await this.folder.remove(part.name) || !await this.folder.find(file.sha256)) throw error;
     });
   }
 
-  // All behind what is there. What had come when a line broke is kept, and asked for no more.
+  // Downloads the rest of a file after the bytes that `handle` has. When a connection breaks, received bytes are kept
+  // and not requested again.
   async fetchRest(file, handle, how) {
     let have = handle.getSize();
     if (have > file.bytes) have = 0;
     const write = (bytes) => {
-      const written = handle.write(bytes, { at: have });      // at the end of the quota not all of it
+      const written = handle.write(bytes, { at: have });      // at the end of the quota only a part is written
       if (written !== bytes.length) throw new StoreError("no_space", `the browser keeps no more bytes of ${file.name}`);
       have += bytes.length;
       how.progress(bytes.length);
@@ -150,7 +153,7 @@ export class FileStore {
     }
   }
 
-  // Gives "", or why the line broke before all of the range had come.
+  // Returns "", or the reason why the connection broke before the whole range had arrived.
   async fetchRange({ name, sha256, bytes }, have, write, { url, key, signal }) {
     const headers = { Range: `bytes=${have}-${Math.min(have + range_bytes, bytes) - 1}` };
     if (key) headers.Authorization = `Bearer ${key}`;
@@ -172,9 +175,9 @@ export class FileStore {
     }
   }
 
-  // ---- the hub's list, for the time without the hub
+  // ---- the hub's list, for use without the hub
 
-  // Keeps `list` and its files, and none of an earlier list's but what this browser lends.
+  // Keeps `list` and its files. Removes the files of an earlier list, except experts that this browser serves.
   keepOnly(list) {
     return navigator.locks.request(lock_name, async () => {
       const uses = new Uses(this.folder);
@@ -189,7 +192,7 @@ export class FileStore {
       }
     });
   }
-  // null where none was kept, or not all of its files are here.
+  // Returns null if no list was kept, or if some of its files are missing.
   async keptList() {
     try {
       const list = JSON.parse(await this.folder.readText(list_name));
@@ -197,7 +200,7 @@ export class FileStore {
     } catch { return null; }
   }
 
-  // ---- reading at once, of files that were opened before
+  // ---- synchronous reads, of files that were opened before
 
   async openAll(files) {
     for (const { name, sha256 } of files) {

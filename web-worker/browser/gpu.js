@@ -1,24 +1,26 @@
-// WebGPU for one worker: integer handles to GPU objects, one encoder per submit, readback that keeps the GPU process
-// alive while it waits. Plain ES module; the WASM side sees it through bridge_library.js.
+// WebGPU for one worker: integer handles to GPU objects, one encoder per submit, and a readback that sends keep-alive
+// writes to the GPU process while it is pending. Plain ES module; the WASM side reaches it through bridge_library.js.
 
 import {
   KeepAliveDispatch, awake_ms, canStayAwake, expected_in_vain_max, expected_ms_max, period_ms as dispatch_period_ms,
 } from "./awake.js";
 import { KeepAlivePace, periods_us } from "./keep_alive_pace.js";
 
-// The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is
-// pending, a 4-byte write is sent at a period that begins with this one and adapts to the machine (keep_alive_pace.js); on a
-// software adapter less often, since it takes the cores from the rasteriser.
+// The GPU process notices finished work when a command arrives, and otherwise only about every 2 ms. While a readback
+// is pending, this module therefore sends a 4-byte write at a period that starts with this value and adapts to the
+// machine (keep_alive_pace.js). On a software adapter the period is longer, because the writes take processor cores
+// from the rasteriser.
 const keep_alive_period_us = { hardware: 20, software: 200 };
-// After this long the answer is not near: the pokes come from a timer instead of a message loop.
+// When a readback has been pending for this time, its answer is not near: from then on a timer sends the writes instead
+// of a message loop.
 const keep_alive_fast_ms = 6;
 
-// One submission of so many is timed on the GPU. Browsers round its clock to 0.1 ms, so one says little; the mean of
-// many that begin anywhere within the 0.1 ms is right.
+// The GPU clock times one submission in this many. Browsers round that clock to 0.1 ms, so a single time is imprecise;
+// the mean of many submissions that begin anywhere within the 0.1 ms is right.
 const submits_per_time = 16;
 const times_kept = 64;
 
-// As gpu::LossKind in web-worker/gpu/device.h.
+// The values of gpu::LossKind in web-worker/gpu/device.h.
 const loss = { out_of_memory: 0, other: 1 };
 
 async function findAdapter() {
@@ -35,8 +37,8 @@ async function findAdapter() {
   return adapter;
 }
 
-// Resolves to {pipeline, layout}, or to a reason that names line and column. `named`: "name=value name=value ...", the
-// kernel's overrides.
+// Resolves to {pipeline, layout}, or to {reason} with the line and column of the error. `named`: the kernel's overrides
+// as "name=value name=value ...".
 async function compile(device, wgsl, entryPoint, kinds, named) {
   const pairs = named.split(" ").filter(Boolean).map((one) => one.split("="));
   const constants = Object.fromEntries(pairs.map(([name, value]) => [name, Number(value)]));
@@ -68,7 +70,7 @@ async function compile(device, wgsl, entryPoint, kinds, named) {
 const isSoftware = (adapter, info) => adapter.isFallbackAdapter === true || info.isFallbackAdapter === true
   || /swiftshader|llvmpipe|software/i.test(`${info.architecture} ${info.description} ${info.device}`);
 
-// The GPU's own time of some submissions, where the adapter has a clock.
+// Measures the GPU's own time for a sample of the submissions, if the adapter has a clock.
 class Stopwatch {
   constructor(device) {
     this.query_set = device.createQuerySet({ type: "timestamp", count: 2 });
@@ -86,10 +88,10 @@ class Stopwatch {
       this.times_us.push(Number(end - begin) / 1000);
       if (this.times_us.length > times_kept) this.times_us.shift();
     };
-    this.onFailed = () => {};        // the device is gone
+    this.onFailed = () => {};        // the device is lost
   }
 
-  // Whether this submission is to be timed; finish() follows then.
+  // Returns true if this submission is to be timed; the caller then also calls finish().
   begin() {
     this.submits += 1;
     if (this.busy || this.submits % submits_per_time !== 0) return false;
@@ -111,25 +113,25 @@ class Stopwatch {
 export class Gpu {
   constructor(events) {
     this.events = events;      // onPipeline, onRead, onLost
-    this.copies = 0;           // of bytes, on their way between socket and GPU
+    this.copies = 0;           // of bytes between socket and GPU
     this.promises = 0;
     this.handles = [null];
     this.free = [];
     this.device = null;
     this.pipelines = new Map();      // WGSL text and constants -> handle
-    this.readbacks = new WeakMap();  // buffer -> what its readbacks need
+    this.readbacks = new WeakMap();  // buffer -> state of its readback
     this.pending = 0;
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.keepAlive();
     this.keeping_alive = false;
     this.keep_alive_writes = 0;
-    this.keep_alive_allowed = true;  // a bench asks what they bring
-    this.may_stay_awake = false;     // whoever lends it says so
+    this.keep_alive_allowed = true;  // a bench switches it off
+    this.may_stay_awake = false;     // set by the contributor's settings
     this.can_stay_awake = false;
-    this.keep_alive_dispatch = null; // made when it is needed first
+    this.keep_alive_dispatch = null; // created on first use
     this.keep_alive_dispatches = 0;
     this.awake_until = 0;
-    this.expected = 0;               // calls that were foreseen since the last one came
+    this.expected = 0;               // predicted calls since the last call arrived
     this.word = new Uint32Array(1);
   }
 
@@ -147,7 +149,8 @@ export class Gpu {
     return object;
   }
 
-  // Resolves to what the C++ side knows of the adapter; rejects with a sentence that says what to do.
+  // Resolves to the adapter description that the C++ side needs; rejects with a sentence that says what the user can
+  // do.
   async open() {
     const adapter = await findAdapter();
     const wanted = ["maxStorageBufferBindingSize", "maxBufferSize", "maxStorageBuffersPerShaderStage"];
@@ -158,9 +161,9 @@ export class Gpu {
     this.device = device;
     this.stopwatch = has_clock ? new Stopwatch(device) : null;
     device.lost.then((info) => this.lose(device, loss.other, info.message || String(info.reason)));
-    // A failed allocation or an invalid command throws nothing: what was to be computed is not, and a readback gives
-    // old bytes. Errors come in the order of the commands, so before that readback: nothing of this device is believed
-    // from here on.
+    // A failed allocation or an invalid command throws nothing: its work is not done, and a readback would return old
+    // bytes. Errors are reported in command order, so before that readback. From then on no result of this device is
+    // used.
     device.addEventListener("uncapturederror", ({ error }) => {
       const no_memory = error instanceof GPUOutOfMemoryError;
       this.lose(device, no_memory ? loss.out_of_memory : loss.other,
@@ -228,8 +231,9 @@ export class Gpu {
     const device = this.device;
     let reason = "the GPU is gone";
     const key = `${named}\n${wgsl}`;
-    let handle = this.pipelines.get(key) ?? 0;       // made before: nothing is compiled anew
-    // Never inside the call: whoever asks for one after the other would go deeper with each that was made before.
+    let handle = this.pipelines.get(key) ?? 0;       // an equal pipeline is reused
+    // Never call back inside this call: a caller that requests one pipeline after the other would nest one level deeper
+    // with each pipeline that exists already.
     if (handle) await null;
     else if (device) {
       const made = await compile(device, wgsl, entryPoint, kinds, named);
@@ -288,7 +292,7 @@ export class Gpu {
     if (timed) this.stopwatch.read();
   }
 
-  // One pending readback a buffer, so that what hears of it is made once.
+  // Each buffer has at most one pending readback, so the object with its callbacks is created once per buffer.
   readback(handle) {
     const buffer = this.handles[handle];
     const device = this.device;
@@ -305,7 +309,7 @@ export class Gpu {
     made.onMapped = () => {
       settle();
       this.pace.took(made.rung, performance.now() - made.since);
-      // Taken before the unmap, straight to where the WASM reads it.
+      // Copy before the unmap, straight to the address from which the WASM reads.
       this.copies += 1;
       this.events.takeRead(new Uint8Array(buffer.getMappedRange(0, made.size)));
       buffer.unmap();
@@ -319,7 +323,7 @@ export class Gpu {
     return made;
   }
 
-  // For so long from now on, if it may. Whether it may.
+  // Keeps the GPU awake for `for_ms` from now on, if the settings and the machine allow it. Returns true if they do.
   stayAwake(for_ms) {
     if (!this.may_stay_awake || !this.can_stay_awake) return false;
     this.keep_alive_dispatch ??= new KeepAliveDispatch(this.device);
@@ -327,8 +331,8 @@ export class Gpu {
     return true;
   }
 
-  // A call is foreseen: what looks for its answer runs when it comes, and the GPU is awake. Not for long, and not again
-  // and again for calls that do not come.
+  // The hub predicts a call: start the loop that polls for its answer, and wake the GPU. Each prediction keeps them
+  // awake only for a short time, and after expected_in_vain_max predictions without a call none does.
   expectWork(within_ms) {
     if (!this.device || !this.keep_alive_allowed || this.expected >= expected_in_vain_max) return;
     if (!this.stayAwake(Math.min(within_ms, expected_ms_max))) return;

@@ -1,5 +1,6 @@
-// What a page's worker gives the WASM beside it: bytes in its heap for the time of a call, and a GPU. `mx` becomes
-// Module.mx, where bridge_library.js looks; whoever needs more of it (a socket, blobs, timers) adds that.
+// The services that a page's worker gives to its WASM program: bytes in the heap for the time of a call, and a GPU.
+// `mx` becomes Module.mx, which bridge_library.js calls; a worker that needs more (a socket, blobs, timers) adds it
+// there.
 import { Gpu } from "./gpu.js";
 
 const encoder = new TextEncoder();
@@ -46,21 +47,21 @@ export class Host {
     };
   }
 
-  // Resolves when the program that `createModule` loads from beside `url` is ready to be called. `more`: what else it
-  // asks of JavaScript.
+  // Loads the program that `createModule` finds beside `url`, and resolves when its functions can be called. `more`:
+  // further properties of the module that the program needs from JavaScript.
   async load(createModule, url, more = {}) {
     this.wasm = await createModule({ mx: this.mx, locateFile: (name) => new URL(name, url).href, ...more });
     this.wasm._mx_init();
   }
 
-  // A frame of the hub's, for mx_on_frame(): it has a place of its own in the heap.
+  // Passes a frame from the hub to mx_on_frame(); frames have a buffer of their own in the heap.
   giveFrame(bytes) {
     this.copies += 1;
     this.mx.copyIn(bytes, this.wasm._mx_frame_room(bytes.length));
     this.wasm._mx_on_frame(bytes.length);
   }
 
-  // Copies bytes into the heap for the time of one call: f(address, size).
+  // Copies `bytes` into the heap for the time of one call: f(address, size).
   withBytes(bytes, f) {
     this.mallocs += 1;
     this.copies += 1;

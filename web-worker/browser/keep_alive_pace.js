@@ -1,10 +1,12 @@
-// How often a pending readback pokes the GPU process (gpu.js). Too seldom, and the answer is noticed late; too often,
-// and on a machine with few cores the pokes take from the GPU process what it needs. Which of the two it is here only
-// this machine knows: of every eight waits one tries the next shorter period and one the next longer, and where a
-// neighbour's waits are shorter the period moves there. Pure: waits go in, periods come out.
+// Chooses how often a pending readback sends a keep-alive write to the GPU process (gpu.js).
+//
+// Problem: with too few writes the answer is noticed late. With too many, on a machine with few cores, the writes take
+// processor time that the GPU process needs. Only a measurement on this machine shows which case applies. Therefore, of
+// every eight waits, one tries the next shorter period and one the next longer period. If the waits with that other
+// period are shorter, it becomes the period. This module is pure: wait times go in, periods come out.
 export const periods_us = [20, 50, 100, 200, 500, 1000];
-const waits_kept = 16;       // of a period, before it is judged
-const better_by = 0.95;      // of the median; a longer period, which costs less, need only be as good
+const waits_kept = 16;       // for each period, before it is judged
+const better_by = 0.95;      // factor of the median; a longer period is cheaper, so it need only be as good
 
 const median = (values) => values.slice().sort((a, b) => a - b)[values.length >> 1];
 
@@ -15,14 +17,14 @@ export class KeepAlivePace {
     this.waits = periods_us.map(() => []);
   }
 
-  // The rung of `periods_us` for the next wait.
+  // Returns the index into `periods_us` for the next wait.
   next() {
     this.turn = (this.turn + 1) % 8;
     const step = this.turn === 3 ? -1 : this.turn === 7 ? 1 : 0;
     return Math.min(periods_us.length - 1, Math.max(0, this.at + step));
   }
 
-  // What a wait of that rung took, in any unit.
+  // Records that a wait with index `rung` took `wait`, in any unit.
   took(rung, wait) {
     const kept = this.waits[rung];
     kept.push(wait);
@@ -31,7 +33,7 @@ export class KeepAlivePace {
 
     const worth = rung > this.at ? 1 : better_by;
     if (median(kept) > worth * median(this.waits[this.at])) {
-      kept.length = 0;         // asked again later, with other waits
+      kept.length = 0;         // judged again later, with new waits
       return;
     }
     this.at = rung;

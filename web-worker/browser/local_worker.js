@@ -1,8 +1,8 @@
-// The Dedicated Worker behind "this device" in the chat page: fetches the hub's model into the browser's files, gives
-// it to the GPU, and answers.
+// The Dedicated Worker behind "this device" in the chat page: downloads the hub's model into the browser's files, loads
+// it onto the GPU, and answers.
 // Messages in:  {type: "look", key} | {type: "load", key, context_tokens_max} | {type: "ask", body} | {type: "cancel"}
-// Messages out: {looked: {name, bytes, missing_bytes}}, {fetched: {done_bytes, all_bytes}}, and what local_tab.cpp
-//               reports: {progress}, {ready}, {text}, {ended}, {refused}, {failed: {code, message}}
+// Messages out: {looked: {name, bytes, missing_bytes}}, {fetched: {done_bytes, all_bytes}}, and the reports of
+//               local_tab.cpp: {progress}, {ready}, {text}, {ended}, {refused}, {failed: {code, message}}
 import createModule from "./moex-local.js";
 import { FileStore, StoreError } from "./file_store.js";
 import { Host } from "./host.js";
@@ -11,20 +11,21 @@ import { BrowserText } from "./text.js";
 const decoder = new TextDecoder();
 const host = new Host();
 let store = null;
-let listed = null;       // of /api/package
+let listed = null;       // the reply of /api/package
 
 Object.assign(host.mx, {
   fileSize: (hex) => store.size(decoder.decode(hex)),
   readFile: (hex, offset, to) => store.read(decoder.decode(hex), offset, to),
   report(json) {
     const message = JSON.parse(decoder.decode(json));
-    if (message.failed?.code === "no_space") message.failed.code = "no_memory";      // the GPU's; files have their own
+    // This code means the GPU's memory here; a full disk reports no_space through fail().
+    if (message.failed?.code === "no_space") message.failed.code = "no_memory";
     if (message.ready || message.failed) store?.closeAll();
     self.postMessage(message);
   },
 });
 
-// A hub that cannot be reached refuses nothing: what it listed last is here still.
+// Returns the hub's list of files. If the hub cannot be reached, the list that it last sent is used.
 async function list(key) {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   const response = await fetch("/api/package", { headers, cache: "no-store" }).catch(() => null);
@@ -46,7 +47,7 @@ async function look({ key }) {
 
 async function load({ key, context_tokens_max }) {
   const loading = host.load(createModule, import.meta.url, { text: new BrowserText() });
-  loading.catch(() => {});       // heard below, after the files
+  loading.catch(() => {});       // awaited below, after the files
   let done_bytes = listed.bytes - (await store.missing(listed.files)).bytes;
   await store.fetchAll(listed.files, {
     url: "/api/package/", key,
@@ -75,5 +76,5 @@ self.onmessage = ({ data }) => {
     host.withText(JSON.stringify(data.body), (address, size) => host.wasm._mx_local_ask(address, size));
   } else if (data.type === "cancel") host.wasm._mx_local_cancel();
 };
-// What breaks inside a promise would leave a page that waits for ever.
+// Report an error inside a promise; otherwise the page would wait for ever.
 self.addEventListener("unhandledrejection", ({ reason }) => fail(reason ?? new Error("it stopped")));

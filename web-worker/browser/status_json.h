@@ -1,4 +1,4 @@
-// A worker's status as the page reads it: the field names of WorkerStatus.
+// A worker's status as JSON for the page: the field names of WorkerStatus.
 #pragma once
 
 #include <nlohmann/json.hpp>

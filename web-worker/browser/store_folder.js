@@ -1,17 +1,19 @@
-// What a browser keeps for this site by SHA-256, experts and whole models alike: files of its private file system, in
-// 256 folders by the first two digits. (Chromium lists and opens 6,144 files of one folder as fast, see
-// bench/results/tab_store.*; other browsers need not.) A file is found by its name; all are listed only where room is
-// wanted, or for a whole model. Beside them lies who was used when (uses.json), for the order in which they leave.
-// Writing is for Dedicated Workers: only those have sync access handles. Tabs share the folder: a handle for writing is
-// exclusive, and a file gets its name when it is whole.
-export const folder_name = "moex-models";     // as in static/js/forget.js
-export const list_name = "listed.json";      // a whole model's files, as the hub listed them last
-export const loading_name = "loading.json";   // and of one that is loaded
+// The folder in which a browser keeps files for this site under their SHA-256, experts and whole models alike. They are
+// files of the browser's private file system, in 256 sub-folders by the first two digits. (Chromium lists and opens
+// 6,144 files of one folder equally fast, see bench/results/tab_store.*; other browsers may not.)
+//
+// A file is found by its name. All files are listed only when room is needed, or for a whole model. The folder also has
+// a list of when each file was used (uses.json), which decides the eviction order. Only Dedicated Workers can write,
+// because only those have sync access handles. Tabs share the folder: a handle for writing is exclusive, and a file
+// gets its final name when it is complete.
+export const folder_name = "moex-models";     // the same name as in static/js/forget.js
+export const list_name = "listed.json";      // files of a whole model, from the hub's last list
+export const loading_name = "loading.json";   // files of a model that is being downloaded
 const uses_name = "uses.json";
 const uses_lock = "moex-uses";
 const is_name = /^[0-9a-f]{64}(\.part|\.new)?$/;
 
-// What goes wrong with a code: "no_space" | "unavailable" (of the hub) | "hash_mismatch" | "unsupported".
+// An error with a code: "no_space" | "unavailable" (the hub) | "hash_mismatch" | "unsupported".
 export class StoreError extends Error {
   constructor(code, message) {
     super(message);
@@ -19,7 +21,7 @@ export class StoreError extends Error {
   }
 }
 
-// null where another tab has renamed or dropped it meanwhile, or never wrote it.
+// Returns null if the file does not exist, for example because another tab has renamed or dropped it; else rethrows.
 export const unlessGone = (error) => {
   if (error.name !== "NotFoundError") throw error;
   return null;
@@ -34,7 +36,7 @@ export class StoreFolder {
     await folder.top(true);
     return folder;
   }
-  constructor() { this.shards = new Map(); }      // handles, by name
+  constructor() { this.shards = new Map(); }      // folder handles, by name
 
   async top(create = false) {
     const root = await navigator.storage.getDirectory();
@@ -49,13 +51,14 @@ export class StoreFolder {
     return this.shards.get(key);
   }
 
-  // The handle of a file, null where there is none.
+  // Returns the handle of a file, or null if there is none.
   async find(name) {
     try {
       return await (await this.shard(name)).getFileHandle(name);
     } catch (error) { return unlessGone(error); }
   }
-  // The same, made where there is none: also in a folder that somebody deleted since it was opened.
+  // Returns the handle of a file and creates the file if there is none, even if its folder was deleted since it was
+  // opened.
   async make(name) {
     try {
       return await (await this.shard(name, true)).getFileHandle(name, { create: true });
@@ -65,7 +68,7 @@ export class StoreFolder {
       return (await this.shard(name, true)).getFileHandle(name, { create: true });
     }
   }
-  // False: somebody reads or writes it just now, or it is not there.
+  // Returns false if another tab reads or writes the file just now, or if it does not exist.
   async remove(name) {
     try {
       await (await this.shard(name)).removeEntry(name);
@@ -73,7 +76,7 @@ export class StoreFolder {
     } catch { return false; }
   }
 
-  // [name, handle] of all that lies here.
+  // Returns [name, handle] for every file in the sub-folders.
   async files() {
     const top = await this.top().catch(unlessGone);
     const found = [];
@@ -89,7 +92,8 @@ export class StoreFolder {
     await Promise.all(lists);
     return found;
   }
-  // Bytes that are here, by name; what is not whole yet ends in ".part" (of a whole model) or ".new" (of an expert).
+  // Returns name -> bytes on disk. Names of incomplete files end in ".part" (of a whole model) or ".new" (of an
+  // expert).
   async sizes() {
     const sizes = new Map();
     await Promise.all((await this.files()).map(async ([name, handle]) => {
@@ -99,15 +103,15 @@ export class StoreFolder {
     return sizes;
   }
 
-  // Bytes under the name of their hash; whoever asks has verified them. Where another tab writes the same or reads what
-  // lies there, that stays. The end of the quota is a QuotaExceededError.
+  // Writes `bytes` under the name of their hash; the caller has verified them. If another tab writes or reads the same
+  // file, the existing file stays. At the end of the quota this throws a QuotaExceededError.
   async write(hex, bytes) {
     const file = await this.make(`${hex}.new`);
     const handle = await file.createSyncAccessHandle();
     let is_whole = false;
     try {
       handle.truncate(0);
-      is_whole = handle.write(bytes, { at: 0 }) === bytes.length;      // at the end of the quota not all of it
+      is_whole = handle.write(bytes, { at: 0 }) === bytes.length;      // at the end of the quota only a part is written
       handle.flush();
     } finally {
       handle.close();
@@ -117,7 +121,7 @@ export class StoreFolder {
     await file.move(hex);
   }
 
-  // A file of the folder itself, which is none by hash: a list.
+  // Reads a text file of the top folder, which is a list and not stored by hash.
   async readText(name) {
     const file = await (await this.top()).getFileHandle(name);
     return (await file.getFile()).text();
@@ -135,7 +139,7 @@ export class StoreFolder {
     await file.move(name);
   }
 
-  // Of the whole model that the browser keeps for "this device", or loads: {name, sha256, bytes}.
+  // Returns the files {name, sha256, bytes} of the whole model that the browser keeps or downloads for "this device".
   async listed() {
     const read = async (name) => {
       try { return JSON.parse(await this.readText(name)).files; } catch { return []; }
@@ -144,7 +148,7 @@ export class StoreFolder {
     return [...new Map(files.map((file) => [file.sha256, file])).values()];
   }
 
-  // Files from before there were 256 folders. One that another tab reads stays where it is, for the next time.
+  // Moves files from a version without the 256 sub-folders. A file that another tab reads stays until the next time.
   async adopt() {
     const old = [];
     for await (const [name, handle] of (await this.top(true)).entries()) if (is_name.test(name)) old.push(handle);
@@ -152,10 +156,11 @@ export class StoreFolder {
   }
 }
 
-// ---- who leaves
+// ---- eviction order
 
-// Blobs from who leaves first to who leaves last. `blobs`: name -> {uses, at, model}, at: when it was used last; other
-// models' go before those of `served`, the longest unused first, and of its own who was used least.
+// Returns the names of `blobs` in eviction order. `blobs`: name -> {uses, at, model}, at: time of the last use. Blobs
+// of other models precede those of `served`, the least recently used first; among its own, the least frequently used
+// first.
 export function leavingOrder(blobs, served) {
   const isOwn = ({ model }) => (model !== "" && model === served ? 1 : 0);
   return [...blobs].sort(([, a], [, b]) => {
@@ -167,13 +172,13 @@ export function leavingOrder(blobs, served) {
 
 const empty = { served: "", blobs: {} };
 
-// Who was used how often and when, over visits and tabs. What this tab adds is written later, by save().
+// Counts how often and when each blob was used, over visits and tabs. save() later writes what this tab adds.
 export class Uses {
   constructor(folder) {
     this.folder = folder;
-    this.served = "";            // the model that this tab computes for, "" until it is known
-    this.kept = empty;           // as it was written last: {served, blobs: {name: [uses, at, bytes, model]}}
-    this.added = new Map();      // name -> {uses, at, bytes}, of this tab, not written yet
+    this.served = "";            // the model that this tab computes for; "" until known
+    this.kept = empty;           // as last written: {served, blobs: {name: [uses, at, bytes, model]}}
+    this.added = new Map();      // name -> {uses, at, bytes}, of this tab, not yet written
     this.dropped = new Set();
   }
 
@@ -183,7 +188,7 @@ export class Uses {
     if (typeof this.kept?.blobs !== "object") this.kept = empty;
   }
 
-  // `bytes` 0: it is not known to lie here.
+  // With `bytes` 0, it is unknown whether the blob is stored in the folder.
   add(name, bytes, uses, at = Date.now()) {
     const before = this.added.get(name);
     this.added.set(name, { uses: (before?.uses ?? 0) + uses, at, bytes: bytes || (before?.bytes ?? 0) });
@@ -206,7 +211,7 @@ export class Uses {
     return names;
   }
 
-  // Adds to what other tabs wrote meanwhile. Nothing is made anew where all was forgotten.
+  // Merges with the uses that other tabs wrote meanwhile. The folder is not created again if the user deleted it.
   save() {
     return navigator.locks.request(uses_lock, async () => {
       await this.load();
@@ -220,7 +225,7 @@ export class Uses {
       try {
         await this.folder.writeText(uses_name, JSON.stringify(kept)).catch(unlessGone);
       } catch (error) {
-        if (error.name === "QuotaExceededError") return;      // written once there is room again
+        if (error.name === "QuotaExceededError") return;      // written when there is room again
         throw error;
       }
       this.kept = kept;

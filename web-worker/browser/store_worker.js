@@ -1,16 +1,16 @@
-// Beside a tab's worker.js, a Dedicated Worker that writes what it keeps and drops what has to make room: neither
-// stands in the way of who serves. One message after the other.
+// A Dedicated Worker beside a tab's worker.js. It writes the blobs that the tab keeps and evicts blobs to make room, so
+// that neither blocks the worker that serves. It handles one message after the other.
 // Messages in:  {type: "serves", model} | {type: "put", ticket, hex, bytes} | {type: "save", ticket}
-//               | {type: "used", used: [[hex, bytes, uses]]}, bytes 0: it may not be on the disk
-// Messages out: {ticket, kept, reason, is_full, device_bytes, gone: [hex]}; of a save {ticket}
+//               | {type: "used", used: [[hex, bytes, uses]]}, bytes 0: the blob may not be on the disk
+// Messages out: {ticket, kept, reason, is_full, device_bytes, gone: [hex]}; for a save {ticket}
 import { StoreFolder, Uses, leavingOrder } from "./store_folder.js";
 
-const earlier_cache = "moex-weights-v1";      // where experts lay before they were files
-const gone_max = 8;                           // blobs that go for one that comes: a browser counts some time later
-const save_every_ms = 10000;                  // what was used
+const earlier_cache = "moex-weights-v1";      // the cache in which an earlier version stored experts
+const gone_max = 8;                           // evictions for one new blob; the browser counts freed bytes with a delay
+const save_every_ms = 10000;                  // interval for writing the use counts
 let folder = null;
 let uses = null;
-let strays = null;                            // files that nobody is known to have used; null: not looked for yet
+let strays = null;                            // files without a known use; null: not searched yet
 let save_timer = 0;
 
 async function open() {
@@ -19,7 +19,7 @@ async function open() {
   await uses.load();
 }
 const opened = open();
-opened.catch(() => {});                       // told with the first blob that is put
+opened.catch(() => {});                       // reported with the first blob that is put
 
 function saveLater() {
   save_timer ||= setTimeout(() => {
@@ -28,7 +28,7 @@ function saveLater() {
   }, save_every_ms);
 }
 
-// Another tab writes the same, or has just given it its name.
+// Returns true if another tab writes the same file, or has just renamed it.
 const isBusy = ({ name }) => ["NoModificationAllowedError", "InvalidStateError", "NotFoundError"].includes(name);
 
 async function keep({ hex, bytes }) {
@@ -51,9 +51,9 @@ async function deviceBytes() {
   return (await folder.listed()).reduce((sum, { bytes }) => sum + bytes, 0);
 }
 
-// What an earlier version kept goes first, then files that nobody used, then a blob as leavingOrder() says: of the
-// model that is served only one that was used less than `hex`, and none of the model of "this device". Gives the names
-// of what went.
+// Evicts one entry and returns the names of what was deleted. The order is: the cache of an earlier version, files
+// without a known use, then a blob in the order of leavingOrder(). A blob of the served model is evicted only if it was
+// used less than `hex`; files of the model of "this device" never are.
 async function makeRoom(hex) {
   if (await self.caches?.delete(earlier_cache).catch(() => false)) return [earlier_cache];
 
@@ -74,7 +74,7 @@ async function makeRoom(hex) {
     const { model, uses: count } = blobs.get(name);
     if (model === uses.served && count >= comer.uses) return [];
     uses.drop(name);
-    if (await folder.remove(name)) return [name];      // else it is read just now, or gone already
+    if (await folder.remove(name)) return [name];      // otherwise it is being read, or is already deleted
   }
   return [];
 }

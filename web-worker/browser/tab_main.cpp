@@ -1,5 +1,5 @@
-// The WASM side of a tab: one WorkerCore over a Platform whose calls
-// go to JavaScript, and the exports through which JavaScript answers.
+// The WASM side of a tab: one WorkerCore over a Platform that calls JavaScript, and the exported
+// functions through which JavaScript answers.
 #include <emscripten.h>
 
 #include <algorithm>
@@ -40,8 +40,8 @@ class TabPlatform : public Platform {
     }
     void on_fetch_progress(std::uint32_t ticket, double bytes, bool from_network) {
         const auto found = fetches_.find(ticket);
-        // A broken download takes back what it had gained:
-        // the count wraps as unsigned and sums right.
+        // A broken download reports a negative count for its lost bytes: the unsigned value wraps
+        // and the sum is right.
         if (found != fetches_.end() && found->second.progress)
             found->second.progress(static_cast<std::uint64_t>(static_cast<std::int64_t>(bytes)),
                                    from_network);
@@ -93,7 +93,7 @@ class TabPlatform : public Platform {
     std::unordered_map<std::uint32_t, std::function<void()>> timers_;
 };
 
-// The tables of a round of 4,096 pairs; those of a larger one take x along.
+// Room for the tables of a round of 4,096 pairs; for a larger round, x is moved as well.
 constexpr std::size_t frame_headroom_bytes = 256 << 10;
 
 struct Tab {
@@ -110,7 +110,7 @@ Tab& tab() {
 
 extern "C" {
 
-void mx_bind_heap();  // bridge_library.js: gives JavaScript its way into the heap
+void mx_bind_heap();  // bridge_library.js: gives JavaScript access to the heap
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
@@ -162,7 +162,8 @@ EMSCRIPTEN_KEEPALIVE void mx_set_keep(double bytes) {
 EMSCRIPTEN_KEEPALIVE void mx_set_power(std::uint32_t percent) {
     if (tab().core) tab().core->set_power(percent);
 }
-// Both in hexadecimal digits, behind each other; what is neither is passed over.
+// `signed_by`: the public key and the signature, one after the other in hexadecimal digits. The call
+// is ignored if one of them does not parse.
 EMSCRIPTEN_KEEPALIVE void mx_identify(const char* signed_by, std::uint32_t size_bytes,
                                       double worker_id, int shows_nickname) {
     constexpr std::size_t key_digits = 2 * std::tuple_size_v<PublicKey>;
@@ -177,8 +178,8 @@ EMSCRIPTEN_KEEPALIVE void mx_identify(const char* signed_by, std::uint32_t size_
 EMSCRIPTEN_KEEPALIVE void mx_on_open() {
     if (tab().core) tab().core->on_open();
 }
-// Where JavaScript puts the next frame, and mx_on_frame() finds it: behind room for a round's
-// tables.
+// Returns the address to which JavaScript copies the next frame, for mx_on_frame(). It follows the
+// headroom for a round's tables.
 EMSCRIPTEN_KEEPALIVE std::byte* mx_frame_room(std::uint32_t size_bytes) {
     Bytes& memory = tab().frame_memory;
     if (memory.size() < frame_headroom_bytes + size_bytes)

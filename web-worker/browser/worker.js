@@ -3,7 +3,7 @@
 // Messages in:  {type: "start", token, nickname, worker_key, budget_bytes, keep_bytes, host_bytes, eviction,
 //                power_percent, on_mains}
 //               | {type: "budget", bytes} | {type: "keep", bytes, host_bytes} | {type: "power", percent}
-//               | {type: "mains", on_mains}      true, false, or null: the browser does not tell
+//               | {type: "mains", on_mains}      true, false, or null if the browser does not report it
 //               | {type: "identity", worker_id, public_key, signature, shows_nickname}
 //               | "pause" | "resume" | "online" | "stop"
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
@@ -34,7 +34,7 @@ Object.assign(mx, {
   connect() {
     const url = new URL("/worker", self.location.origin);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-    socket?.close(1000);                       // never two
+    socket?.close(1000);                       // at most one socket
     const opened = new WebSocket(url);
     opened.binaryType = "arraybuffer";
     socket = opened;
@@ -55,8 +55,8 @@ Object.assign(mx, {
     host.copies += 1;
     socket.send(frame);
   },
-  // Pages may send 1000 and 3000 to 4999 only, so every code of the protocol becomes a plain 1000.
-  // A reason has at most 123 bytes. A dead line never answers the closing: it is given up after a moment.
+  // Pages may close with code 1000 or 3000 to 4999 only, so every other code of the protocol becomes a plain 1000. A
+  // reason has at most 123 bytes. A dead connection never answers the close, so a timer ends it after a moment.
   close(code, reason) {
     const closing = socket;
     if (!closing) return;
@@ -80,7 +80,7 @@ Object.assign(mx, {
   cancelFetches: () => blobs.cancel(),
   servesModel: (model) => files.serves(decoder.decode(model)),
 
-  // A timer of 0 is a message: browsers delay timers that set timers by 4 ms.
+  // A timer of 0 ms is sent as a message: browsers delay timers that set timers by 4 ms.
   setTimer(delay, ticket) {
     if (delay > 0) timers.set(ticket, setTimeout(() => strike(ticket), delay));
     else {
@@ -102,14 +102,14 @@ Object.assign(mx, {
     status.keep_alive_writes = gpu.keep_alive_writes;
     status.keep_alive_dispatches = gpu.keep_alive_dispatches;
     status.keep_alive_period_us = gpu.pace?.period_us ?? 0;
-    // What the border between the socket, the WASM and the GPU cost so far: a test counts it by rounds.
+    // Costs of the border between the socket, the WASM and the GPU up to now; a test divides them by the rounds.
     status.border = { copies: host.copies + gpu.copies, mallocs: host.mallocs, promises: gpu.promises };
     status.retry_at = performance.timeOrigin + status.retry_at_ms;      // a time of day, which the page shares
     self.postMessage({ type: "status", status });
   },
 });
 
-// What became of the disk is told when the core has nothing to say, too: at most ten times a second.
+// Changes of the disk are reported even when the core has nothing to report, at most ten times a second.
 let told = null;             // the newest status
 let store_timer = 0;
 function tellStore() {
@@ -121,7 +121,7 @@ function tellStoreNow() {
   self.postMessage({ type: "status", status: told });
 }
 
-// All of the GPU is lent, and no battery pays for it.
+// The GPU may stay awake only if all of its power is lent and the machine runs on mains, not on battery.
 const lent = { power_percent: 100, on_mains: null };
 function judgeAwake({ percent = lent.power_percent, power_percent = percent, on_mains = lent.on_mains }) {
   Object.assign(lent, { power_percent, on_mains });
@@ -166,9 +166,9 @@ host.load(createModule, import.meta.url).then(
   (error) => self.postMessage({ type: "failed", reason: `The worker program did not load: ${error.message ?? error}` }),
 );
 
-// What breaks inside a promise would leave a tab that says "serving" and answers nothing.
+// Report an error inside a promise; otherwise the tab would still show "serving" and answer nothing.
 self.addEventListener("unhandledrejection", ({ reason }) => {
-  mx.report = () => {};                        // the core's last word must not cover this one
+  mx.report = () => {};                        // the core's last status must not hide this failure
   clearTimeout(store_timer);
   try {
     wasm?._mx_stop();
