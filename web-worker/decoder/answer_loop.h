@@ -1,5 +1,6 @@
-// An answer of one sequence, token by token: what goes on with what a GpuDecoder holds until a stop
-// token, a length or a cancel ends it. How tokens are chosen is each loop's own.
+// Computes an answer for a sequence, token by token, starting from the tokens that a GpuDecoder
+// holds, until a stop token, a length limit or a cancel ends the answer. Each derived loop decides
+// how tokens are chosen.
 #pragma once
 
 #include <functional>
@@ -14,19 +15,20 @@ enum class AnswerEnd { stop, length, cancelled };
 class AnswerLoop {
   public:
     struct Events {
-        // In order; never empty.
+        // Receives new tokens in order; the span is never empty.
         std::function<void(std::span<const std::uint32_t>)> on_tokens;
-        // Once, last. The decoder then holds the prompt and the answer but its last token.
+        // Called once, as the last event. The decoder then holds the prompt and the answer without
+        // its last token.
         std::function<void(Result<AnswerEnd>)> on_end;
     };
     virtual ~AnswerLoop() = default;
 
-    // At least one token of prompt, all within the context.
+    // `prompt` has at least one token, and all of its tokens fit the context.
     virtual void start(std::span<const std::uint32_t> prompt) = 0;
-    virtual void cancel() = 0;  // what is under way is waited for and dropped
+    virtual void cancel() = 0;  // waits for steps in flight, then drops them
 };
 
-// All tokens of a prompt; of the last one what `logits` says.
+// Feeds all tokens of `prompt`; `logits` says what is computed for the last one.
 Status feed_prompt(GpuDecoder& decoder, std::span<const std::uint32_t> prompt, StepLogits logits);
 
 }  // namespace moex

@@ -75,7 +75,8 @@ Result<DecoderModel> bench_model(std::string_view shape, std::string_view weight
                             : weights == "f32" ? WeightKind::f32
                                                : WeightKind::bf16;
     model.table_kind = model.attention_kind = model.dense_kind = model.expert_kind = kind;
-    // A router's rows are few and its errors dear: nobody rounds it to 4 bits.
+    // The router has few rows, and its errors cost much quality, so models in use do not round it
+    // to 4 bits.
     model.router_kind = kind == WeightKind::int4 ? WeightKind::bf16 : kind;
     model.group_size = 32;
     if (weights == "mixed") {
@@ -105,7 +106,8 @@ std::uint64_t weight_bytes_of_a_token(const DecoderModel& model) {
 }
 
 PatternWeights::PatternWeights(const DecoderModel& model) : model_(model) {
-    // A sequence that is the same everywhere; floats are even within two hundredths of zero.
+    // The pseudo-random sequence is the same on every machine; floats are spread evenly over
+    // +-0.02.
     std::uint32_t random = 1;
     floats_.resize(1u << 20);
     halves_.resize(floats_.size());
@@ -158,7 +160,7 @@ void PatternWeights::matrix(WeightKind kind, std::uint32_t num_out, std::uint32_
     give(scales_, layout.size_bytes - layout.scale_zero_bytes_at, append);
 }
 
-// Codes, scales and zeros of gate and up, then of down; without scales where it is not int4.
+// Appends codes, scales and zeros of gate and up, then of down; only int4 has scales and zeros.
 void PatternWeights::ffn(std::uint32_t layer, const Append& append) const {
     const WeightKind kind = model_.ffn_kind(layer);
     const ExpertBlobLayout blob = expert_blob_layout(model_.ffn_shape(layer),

@@ -1,5 +1,6 @@
-// Whole models without a checkpoint, for benches: the shapes that others publish times of, in
-// random weights. What is computed with is of no matter to a time; the sizes are the models' own.
+// Whole models without a checkpoint, for benches: shapes for which others have published times,
+// filled with random weights. Times do not depend on the values of the weights; the sizes are those
+// of the real models.
 #pragma once
 
 #include <span>
@@ -11,24 +12,26 @@
 
 namespace moex {
 
-// demo, smollm-135m, qwen2-0.5b, tinyllama-1.1b, qwen2-1.5b, llama3-8b, qwen3-30b-a3b
+// Returns demo, smollm-135m, qwen2-0.5b, tinyllama-1.1b, qwen2-1.5b, llama3-8b, qwen3-30b-a3b.
 std::vector<std::string> bench_shapes();
 
-// `weights`: int4 is everything in groups of 32; bf16 and f32 everything; mixed is a package's:
-// bf16 and, for experts, INT4 in groups of 128. unsupported names what is unknown.
+// `weights`: int4 means all weights in groups of 32; bf16 and f32 mean all weights in that type;
+// mixed is the form of a package: bf16, and for experts INT4 in groups of 128. The error
+// `unsupported` names an unknown shape or form.
 Result<DecoderModel> bench_model(std::string_view shape, std::string_view weights,
                                  std::uint32_t context_tokens);
 
-// What a token reads of the weights.
+// Returns the bytes of weights that are read to compute a token.
 std::uint64_t weight_bytes_of_a_token(const DecoderModel& model);
 
-// Weights of a sane size: the same few megabytes over and over.
+// A source of weights with plausible magnitudes: it repeats the same few megabytes.
 class PatternWeights : public WeightSource {
   public:
     explicit PatternWeights(const DecoderModel& model);
 
     Status read(const WeightPart& part, const Append& append) override;
-    // Matrices come as stretches that are one of these, or its beginning; norms and biases do not.
+    // The byte patterns on which all matrices are based: each stretch of a matrix equals a pattern,
+    // or the beginning of a pattern. Norms and biases do not use the patterns.
     std::vector<ByteView> patterns() const;
 
   private:

@@ -10,9 +10,10 @@
 namespace moex {
 namespace {
 
-// A uniform's offset is a multiple of this, and a storage binding's.
+// The alignment of a uniform's offset and of a storage binding's offset.
 constexpr std::uint64_t binding_align = 256;
-// A table is cut at a multiple of so many rows: the logits behind it begin at an aligned offset.
+// A table is cut at a multiple of this number of rows, so that the logits after the cut begin at an
+// aligned offset.
 constexpr std::uint32_t shard_rows_align = binding_align / sizeof(float);
 
 std::uint64_t part_slot_bytes(const DecoderModel& model) {
@@ -22,7 +23,7 @@ std::uint64_t part_slot_bytes(const DecoderModel& model) {
 bool holds_ffn(const DecoderModel& model, std::uint32_t layer) {
     return !model.is_moe(layer) || !model.experts_elsewhere;
 }
-// Columns of `intermediate` for a row.
+// Returns the number of columns of `intermediate` for a row.
 std::uint64_t inner_size(const DecoderModel& model) {
     std::uint64_t inner = 0;
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
@@ -32,7 +33,7 @@ std::uint64_t inner_size(const DecoderModel& model) {
                            (model.is_moe(layer) ? model.top_k : 1));
     return inner;
 }
-// Of rows that the next add_norm adds to one of the residual stream.
+// Returns the number of rows that the next add_norm adds to one row of the residual stream.
 std::uint64_t addends_max(const DecoderModel& model) {
     return model.experts_elsewhere ? 1 : std::max(1u, model.top_k);
 }
@@ -45,7 +46,7 @@ DecoderMemory::~DecoderMemory() {
 
 std::uint64_t DecoderMemory::part_slots_of(std::uint64_t binding_bytes, const DecoderModel& model,
                                            std::uint32_t rows, std::uint32_t row_pages) {
-    // Parts of attention are the largest of a step's buffers once the context is long.
+    // With a long context, the parts of attention are the largest of a step's buffers.
     constexpr std::uint64_t parts_bytes_max = 64ull << 20;
     const std::uint64_t most = std::min(parts_bytes_max, binding_bytes) / part_slot_bytes(model);
     return std::clamp<std::uint64_t>(most, std::uint64_t{8} * row_pages,
@@ -113,7 +114,7 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
 }
 
 std::uint32_t DecoderMemory::tiles_max(std::uint32_t num_pairs, std::uint32_t num_experts) {
-    // whole tiles, and one that is not whole for each expert
+    // all full tiles, and one partly filled tile for each expert
     return std::min(num_pairs, num_pairs / gpu::kernels::group_pairs::tile_rows + num_experts);
 }
 
@@ -233,8 +234,9 @@ class MemoryBuilder {
         return fill_tables();
     }
 
-    // What is known before the first step: the pages of an only sequence in order, dense layers as
-    // their only expert, and the angles of all positions, rounded as the reference does.
+    // Fills the tables that are known before the first step: the pages of a single sequence in
+    // order, dense layers as their only expert, and the angles of all positions, rounded like the
+    // reference rounds them.
     Status fill_tables() {
         std::vector<std::uint32_t> pages(std::min(sizes_.row_pages, sizes_.pages));
         for (std::uint32_t i = 0; i < pages.size(); ++i) pages[i] = i;
@@ -261,7 +263,8 @@ class MemoryBuilder {
         return {};
     }
 
-    // Appends a vector of the model's, or zeros; its binding's buffer is known when all are there.
+    // Appends a vector of the model, or zeros. The buffer in its binding is set when all vectors
+    // have been added.
     Status add_vector(gpu::Binding& out, WeightPart part, std::uint64_t size, bool exists = true) {
         out.offset_bytes = sizeof(float) * vectors_.size();
         out.size_bytes = sizeof(float) * size;
@@ -312,7 +315,8 @@ class MemoryBuilder {
         return {};
     }
 
-    // Uniforms that say which part of a table or a layer a buffer holds, one each 256 bytes.
+    // Creates the uniforms that describe which part of a table or a layer a buffer holds; each
+    // takes 256 bytes.
     Status make_places() {
         std::uint64_t most = 2 * std::uint64_t{model_.vocab_size} / shard_rows_align + 2;
         for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)

@@ -1,5 +1,6 @@
-// What a model is to the GPU that computes all of it: its shape, how its weights are held, and who
-// brings them. The words are those of hub/model/config.h, which this room does not see.
+// The description of a model for the GPU that computes all of it: its shape, the storage format of
+// its weights, and the source of the weights. The names are those of hub/model/config.h, which this
+// room does not include.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +14,15 @@
 
 namespace moex {
 
-// int4: groups as in an expert's blob. f32 and bf16 rows lie as they are.
+// int4 has groups as in an expert's blob. f32 and bf16 rows are stored without further packing.
 enum class WeightKind : std::uint8_t { bf16, f32, int4 };
 
-// How keys and values lie in the cache: as they were computed, or rounded once, as they enter. u8
-// are codes with an f16 scale and zero for each head's token.
+// The storage format of keys and values in the cache: as computed, or rounded once when they are
+// written. u8 are codes with an f16 scale and zero for each token of a KV head.
 enum class KvKind : std::uint8_t { f32, f16, u8 };
 
 struct DecoderModel {
-    std::uint32_t hidden_size = 0;  // a multiple of 32, as all sizes of a row of weights
+    std::uint32_t hidden_size = 0;  // a multiple of 32, like all row sizes of weights
     std::uint32_t num_layers = 0;
     std::uint32_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
     std::uint32_t vocab_size = 0;
@@ -31,7 +32,7 @@ struct DecoderModel {
     std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
     bool norm_topk_prob = false, qk_norm = false;
     bool qkv_bias = false, o_bias = false, tied_embeddings = false;
-    // Experts are computed by somebody else, between a layer's router and the layer behind it.
+    // If set, the caller computes the experts, between a layer's router and the next layer.
     bool experts_elsewhere = false;
     double rms_norm_eps = 1e-6, rope_theta = 10000;
     RopeScaling rope_scaling;
@@ -39,13 +40,13 @@ struct DecoderModel {
     WeightKind table_kind = WeightKind::bf16;  // embeddings and head
     WeightKind attention_kind = WeightKind::bf16, router_kind = WeightKind::bf16;
     WeightKind dense_kind = WeightKind::bf16, expert_kind = WeightKind::int4;
-    std::uint32_t group_size = 0;  // of everything that is int4
+    std::uint32_t group_size = 0;  // of all int4 weights
 
     bool is_moe(std::uint32_t layer) const { return layer_is_moe[layer] != 0; }
     std::uint32_t q_size() const { return num_heads * head_dim; }
     std::uint32_t kv_size() const { return num_kv_heads * head_dim; }
     std::uint32_t qkv_size() const { return q_size() + 2 * kv_size(); }
-    // The FFN of a layer as a blob: an expert's, or the dense one's.
+    // Returns the shape of a layer's FFN as a blob: the shape of an expert, or of the dense FFN.
     ExpertShape ffn_shape(std::uint32_t layer) const {
         return {hidden_size, is_moe(layer) ? moe_intermediate_size : intermediate_size, group_size};
     }
@@ -54,12 +55,12 @@ struct DecoderModel {
     }
 };
 
-// An error names the size that the kernels do not take.
+// Returns an error that names a size which the kernels do not support.
 Status check_model(const DecoderModel& model);
 
 ExpertDtype expert_dtype_of(WeightKind kind);
 
-// A matrix [num_out, num_in] in a buffer: codes, then scales and zeros where it is int4.
+// The layout of a matrix [num_out, num_in] in a buffer: codes, then scales and zeros if it is int4.
 struct MatrixLayout {
     std::uint64_t scale_zero_bytes_at = 0;
     std::uint64_t size_bytes = 0;
@@ -67,16 +68,16 @@ struct MatrixLayout {
 MatrixLayout matrix_layout(WeightKind kind, std::uint32_t num_out, std::uint32_t num_in,
                            std::uint32_t group_size);
 
-// One thing that the decoder asks for, in the order in which it uploads.
+// One request for weights by the decoder; the requests follow the order of the upload.
 struct WeightPart {
     enum class Name : std::uint8_t {
         // matrices in their layout
         embedding_rows,  // [num_rows, hidden_size] from first_row on
-        head_rows,       // the same of the head; not asked for where it is tied
-        qkv,             // q, k and v one under the other
+        head_rows,       // the same for the head; not requested if the head is tied
+        qkv,             // q, k and v stacked by rows
         o,
         router,
-        ffn,  // a blob (expert_blob_layout): of `expert`, or of a dense layer
+        ffn,  // a blob (expert_blob_layout) of `expert`, or of a dense layer
         // f32 vectors
         final_norm,
         input_norm,
@@ -94,8 +95,8 @@ class WeightSource {
   public:
     using Append = std::function<void(ByteView)>;
     virtual ~WeightSource() = default;
-    // Gives a part's bytes in order, in as many stretches as it likes, each a multiple of 4; they
-    // are not looked at after `append` returned.
+    // Passes the bytes of `part` to `append` in order, in any number of stretches whose sizes are
+    // multiples of 4. `append` keeps no reference to a stretch after it has returned.
     virtual Status read(const WeightPart& part, const Append& append) = 0;
 };
 

@@ -1,10 +1,11 @@
-// The kernels of a step, each with the constants and the buffers that it runs with, and the
-// commands of a step of so many rows.
+// The kernels of a step, each with its constants and buffers, and the commands of a step for a
+// given number of rows.
+//
 // A layer is add_norm, matvec (q, k and v), rope_store, attend_page, attend_merge, matvec (o),
 // add_norm, then matvec (router), route, expert_gate_up, expert_down; a dense layer ends with
-// expert_gate_up and matvec. Where there are several rows, group_pairs stands before the experts.
-// What a block adds to the residual stream is added by the next add_norm, so that experts may lie
-// in several arenas.
+// expert_gate_up and matvec. With several rows, group_pairs runs before the experts. The next
+// add_norm adds a block's output to the residual stream, so that experts may reside in several
+// arenas.
 #pragma once
 
 #include <deque>
@@ -19,30 +20,32 @@ namespace moex {
 
 class DecoderOps {
   public:
-    // Of the batches in that one of memory.lanes.
+    // Serves the batches of lane `lane`, whose buffers are memory.lanes[lane].
     DecoderOps(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes,
                const DecoderMemory& memory, std::uint32_t lane);
     ~DecoderOps();
     DecoderOps(const DecoderOps&) = delete;
 
-    // Compiles and binds everything; once.
+    // Compiles all kernels and binds their buffers; call it once.
     void create(std::function<void(Status)> done);
 
-    // Appends one pass over `num_rows` rows, the last of which stands in page `num_pages` - 1 or
-    // before, with the logits of `num_logits` of them (0: none; else the head's row says which).
+    // Appends one pass over `num_rows` rows. The last row's position is in page `num_pages` - 1 or
+    // an earlier one. Logits are computed for `num_logits` rows (0: none); the header word head_row
+    // selects them.
     void append_pass(std::vector<gpu::Command>& commands, std::uint32_t num_rows,
                      std::uint32_t num_pages, std::uint32_t num_logits) const;
     // A pass in parts: embeddings, one layer after the other, the head. A layer whose experts are
-    // elsewhere ends with its routes, and the next one adds what was written to `addends`.
+    // elsewhere ends with its routes, and the next layer adds the rows that were written to
+    // `addends`.
     void append_embed(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
     void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
                       std::uint32_t num_rows, std::uint32_t num_pages) const;
     void append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits) const;
-    // Appends the search for the likeliest tokens of the first `num_rows` rows with logits, whose
-    // lists lie one after the other from likeliest_at() on.
+    // Appends the search for the likeliest tokens of the first `num_rows` rows with logits. Their
+    // lists are stored one after the other from likeliest_at() on.
     void append_likeliest(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
     std::uint64_t likeliest_at() const { return likeliest_at_; }
-    // Appends the choice of the likeliest token, which becomes the next step's row.
+    // Appends the choice of the likeliest token, which becomes the input row of the next step.
     void append_choice(std::vector<gpu::Command>& commands) const;
 
   private:
@@ -53,7 +56,8 @@ class DecoderOps {
         gpu::PipelineId pipeline;
         gpu::BindGroupId group;
     };
-    // A matrix for steps of one row, and for tiles of several; the workgroups of a row, of a tile.
+    // A matrix product for single rows and for tiles of several rows, with the workgroups per
+    // row and per tile.
     struct Product {
         const Op *row = nullptr, *tile = nullptr;
         std::uint32_t row_groups = 0, tile_groups = 0;
@@ -63,7 +67,7 @@ class DecoderOps {
                  *attend_merge = nullptr, *post_attention_norm = nullptr, *route = nullptr,
                  *group_pairs = nullptr;
         Product qkv, o, router, dense_down;
-        std::vector<Product> gate_up, down;  // by arena; their tiles are of group_pairs
+        std::vector<Product> gate_up, down;  // by arena; the tiles are those of group_pairs
     };
     struct MatrixRef {
         gpu::BufferId buffer;
@@ -106,8 +110,8 @@ class DecoderOps {
     std::vector<Layer> layers_;
     std::vector<const Op*> embed_;
     std::vector<Product> head_;
-    std::vector<std::pair<const Op*, std::uint32_t>> likeliest_;  // and its workgroups of a row
-    std::uint64_t likeliest_at_ = 0;                              // in bytes
+    std::vector<std::pair<const Op*, std::uint32_t>> likeliest_;  // with the workgroups per row
+    std::uint64_t likeliest_at_ = 0;                              // bytes
     const Op *final_norm_ = nullptr, *argmax_part_ = nullptr, *argmax_take_ = nullptr;
     LifeGuard life_;
 };

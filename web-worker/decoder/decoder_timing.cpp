@@ -16,7 +16,7 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-// The same commands with nothing to compute: what is left is what preparing them takes.
+// Returns the same commands with nothing to compute: their time is the time of preparing them.
 std::vector<gpu::Command> without_work(std::vector<gpu::Command> commands) {
     for (gpu::Command& command : commands) command.workgroups = {0, 0, 0};
     return commands;
@@ -148,7 +148,8 @@ void DecoderTiming::load() {
     held(device_.set_patterns({}));
 }
 
-// The sequence anew: so many tokens, the prompt's over and over, and the first that is chosen.
+// Starts the sequence again with `tokens` tokens, repeating the prompt, and chooses the first token
+// of the answer.
 bool DecoderTiming::feed(std::uint32_t tokens) {
     decoder_->rewind(0);
     while (tokens > 0) {
@@ -190,8 +191,8 @@ void DecoderTiming::prefill(bool printed) {
     });
 }
 
-// A greedy step at about the middle of what the conditions compute. Run again, its commands write
-// the next places of the cache.
+// Captures a greedy step from about the middle of the measured conditions. When its commands run
+// again, they write the next positions of the cache.
 void DecoderTiming::capture_step() {
     const std::uint32_t ahead = options_.tokens / options_.turns / 2;
     if (!feed(static_cast<std::uint32_t>(prompt_.size()) + ahead) || !held(decoder_->step()))
@@ -216,7 +217,7 @@ void DecoderTiming::measure_fetch() {
     next();
 }
 
-// How long until the GPU may begin a step, and how long a step takes that does nothing.
+// Measures the time until the GPU can begin a step, and the time of a step that computes nothing.
 void DecoderTiming::measure_prep(bool creates) {
     const auto empty = without_work(step_);
     const auto once = std::make_shared<std::vector<double>>();
@@ -245,7 +246,7 @@ void DecoderTiming::plan_kernels() {
     std::map<std::string, std::vector<gpu::Command>> by_kernel;
     for (const gpu::Command& command : step_) {
         const std::string name = device_.name_of(command);
-        // those that move the sequence on would leave the context
+        // kernels that advance the sequence would leave the context
         if (name != "argmax_take") by_kernel[name].push_back(command);
     }
     for (const auto& [name, commands] : by_kernel)
@@ -280,11 +281,12 @@ void DecoderTiming::step_one_by_one(Condition& condition, std::uint32_t left) {
     read_one([this, &condition, left] { step_one_by_one(condition, left - 1); });
 }
 
-// From the first token, as the user has it, to the last.
+// Measures from the first token, when the user receives it, to the last.
 void DecoderTiming::ahead(Condition& condition) {
     decoder_->rewind(0);
     heard_ = 0;
-    loop_before_ = std::move(loop_);  // whose end may be what led here
+    // Keeps the old loop alive, because its on_end may be the caller
+    loop_before_ = std::move(loop_);
     loop_ = std::make_unique<GreedyLoop>(
         *decoder_,
         GreedyOptions{.max_tokens = options_.tokens / options_.turns + 1,
@@ -331,15 +333,16 @@ void DecoderTiming::give(const Condition& condition) {
           .mb = static_cast<double>(weight_bytes_of_a_token(model_)) / 1e6});
 }
 
-// ---- how
+// ---- measurement
 
-// So many submissions and the readback behind them.
+// Times `times` submissions of `commands` and the readback after them.
 void DecoderTiming::submitted(const std::vector<gpu::Command>& commands, std::uint32_t times,
                               Ms then) {
     const double started_ms = now_ms();
     if (!commands.empty())
         for (std::uint32_t i = 0; i < times; ++i) device_.submit(commands);
-    // A browser waits for what the buffer that is read has to do with, and for nothing else.
+    // A browser waits only for submissions that use the buffer that is read, so the copy into that
+    // buffer is last.
     const gpu::Command copy{
         .kind = gpu::Command::Kind::copy, .source = word_, .target = readback_, .size_bytes = 4};
     device_.submit(std::span(&copy, 1));
@@ -352,7 +355,8 @@ void DecoderTiming::submitted(const std::vector<gpu::Command>& commands, std::ui
         });
 }
 
-// GPU time of `commands`: the slope between once and several times in one submission.
+// Measures the GPU time of `commands` as the slope between one and several repetitions in one
+// submission.
 void DecoderTiming::slope(std::vector<gpu::Command> commands, Ms then) {
     const bool software = device_.adapter().software;
     slope_ = {.once = std::move(commands),
@@ -372,7 +376,8 @@ void DecoderTiming::take_turn() {
         submitted(slope_.many, 1, [this](double many_ms) {
             slope_.many_ms = std::min(slope_.many_ms, many_ms);
             if (--slope_.turns_left > 0) return take_turn();
-            // On a machine whose noise is larger than the difference: no less than it took in all.
+            // If the noise exceeds the difference, use the mean of the larger measurement as an
+            // upper bound.
             const double ms = slope_.many_ms > slope_.once_ms
                                   ? (slope_.many_ms - slope_.once_ms) / slope_.repeats
                                   : slope_.many_ms / (slope_.repeats + 1);

@@ -1,7 +1,8 @@
-// How long a token of a whole model takes on this GPU, and where the time goes: the ablation that
-// WeInfer publishes (what is made in every step or once; steps one by one or issued ahead), its
-// stages, and what its equations say of them. Measured the same way in a tab and natively.
-// GPU time is a slope: the same commands once and several times in one submission.
+// Measures how long a token of a whole model takes on this GPU, and which stage takes the time: the
+// ablation that WeInfer publishes (objects created in every step or once; steps one by one or
+// issued ahead), its stages, and the predictions of its equations. The measurement is the same in a
+// tab and natively. GPU time is a slope: the same commands once and several times in one
+// submission.
 // Source: Chen et al., "WeInfer", WWW 2025, sections 3, 4 and 5.3, eq. 3 and 15.
 #pragma once
 
@@ -20,37 +21,37 @@ namespace moex {
 struct DecoderTimingOptions {
     std::string shape = "demo", weights = "int4";  // bench_models.h
     KvKind kv_kind = KvKind::f32;
-    std::vector<std::uint32_t> fetch{8};  // tokens of a reading where steps are issued ahead
-    std::uint32_t tokens = 300;           // of each condition, in all its turns together
-    std::uint32_t turns = 3;              // the conditions take turns
+    std::vector<std::uint32_t> fetch{8};  // tokens per readback when steps are issued ahead
+    std::uint32_t tokens = 300;           // per condition, over all its turns
+    std::uint32_t turns = 3;              // the conditions alternate, in this many turns
     std::uint32_t context = 1024, prompt = 128;
-    bool ablation = true;        // none, reuse and pipeline, too: WebGPU's matter
+    bool ablation = true;        // also none, reuse and pipeline, which matter for WebGPU
     bool kernels = false;        // each kernel's share of a step
     std::optional<bool> spread;  // GpuDecoderOptions
 
-    // For a software adapter: enough to see that it works.
+    // Shrinks the run for a software adapter, just enough to check that the bench works.
     void shorten();
 };
 
-// One line of the result; times in ms, 0 where it has none.
+// One line of the result; times in ms, 0 if the line has no such time.
 struct DecoderTimingRow {
-    // prefill      a prompt; ms_token is of one of its tokens
-    // none         a token is read before the next step is issued, and every step makes its uniform
-    //              buffers, bind groups and staging buffer anew
-    // reuse        the same, with nothing made
-    // pipeline     steps are issued ahead, `fetch` tokens read at once; everything is made anew
-    // both         steps issued ahead, nothing made: how a tab answers
-    // kernel NAME  all dispatches of one kernel in a step: exec_ms of them
+    // prefill      a prompt; ms_token is per token of the prompt
+    // none         a token is read before the next step is issued, and every step creates its
+    //              uniform buffers, bind groups and staging buffer anew
+    // reuse        the same, but nothing is created
+    // pipeline     steps are issued ahead, `fetch` tokens per readback; everything is created anew
+    // both         steps are issued ahead, nothing is created: the mode in which a tab answers
+    // kernel NAME  all dispatches of one kernel in a step: exec_ms is the sum of their times
     std::string what;
     std::uint32_t fetch = 0, tokens = 0;
-    double ms_token = 0, ms_least = 0, ms_most = 0;  // the median turn's, and the turns' range
-    double prep_ms = 0;   // from a step's issue until the GPU could begin it
-    double issue_ms = 0;  // of a step, where many are prepared one after the other
-    double exec_ms = 0;   // the GPU's for a step
-    double fetch_ms = 0;  // a reading of what is there already
-    double model_ms = 0;  // what eq. 3 or eq. 15 makes of these
+    double ms_token = 0, ms_least = 0, ms_most = 0;  // the median turn, and the range over turns
+    double prep_ms = 0;   // from issuing a step until the GPU can begin it
+    double issue_ms = 0;  // issuing one step, when many are prepared in a row
+    double exec_ms = 0;   // GPU time of a step
+    double fetch_ms = 0;  // a readback of data that is already complete
+    double model_ms = 0;  // prediction of eq. 3 or eq. 15 from these times
     std::uint32_t dispatches = 0;
-    std::uint32_t created = 0;  // buffers and bind groups of a step
+    std::uint32_t created = 0;  // buffers and bind groups created per step
     double mb = 0;              // 10^6 bytes of weights that a token reads
     double utilisation() const { return ms_token > 0 ? exec_ms / ms_token : 0; }
     double gb_s() const { return exec_ms > 0 ? mb / exec_ms : 0; }
@@ -64,9 +65,10 @@ class DecoderTiming {
     ~DecoderTiming();
     DecoderTiming(const DecoderTiming&) = delete;
 
-    // Calls `row` for each line and `done` once, then this object may be ended, but not within.
+    // Calls `row` for each line, then `done` once. This object may be destroyed after `done`, but
+    // not inside it.
     void start(std::function<void(const DecoderTimingRow&)> row, std::function<void(Status)> done);
-    // What begins now, for people who wait; set before start().
+    // Receives the name of the stage that begins, to show it to a user; set it before start().
     std::function<void(std::string_view)> on_stage = [](std::string_view) {};
 
   private:
@@ -76,7 +78,7 @@ class DecoderTiming {
         const char* what;
         bool creates, ahead;
         std::uint32_t fetch;
-        std::vector<double> ms_token = {};  // of each turn
+        std::vector<double> ms_token = {};  // one value per turn
         std::uint32_t tokens = 0;
         std::uint64_t created = 0;
     };
@@ -128,9 +130,10 @@ class DecoderTiming {
     std::uint64_t created_before_ = 0;
     std::uint32_t heard_ = 0;
     double exec_ms_ = 0, fetch_ms_ = 0;
-    double prep_ms_[2] = {}, issue_ms_[2] = {};  // nothing made; everything made anew
+    // [0]: nothing created; [1]: everything created anew
+    double prep_ms_[2] = {}, issue_ms_[2] = {};
 
-    struct Slope {  // the one that is being measured
+    struct Slope {  // state of the slope measurement in progress
         std::vector<gpu::Command> once, many;
         std::uint32_t repeats = 0, turns_left = 0;
         double once_ms = 0, many_ms = 0;

@@ -8,7 +8,7 @@
 namespace moex {
 namespace {
 
-// Logits of so many rows come back at a time.
+// One batch returns the logits of at most this many rows.
 constexpr std::uint32_t batch_logit_rows = 64;
 
 std::uint32_t whole_tiles(std::uint32_t rows) { return (rows + 7) / 8 * 8; }
@@ -54,7 +54,8 @@ void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
     create_ops(std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder)), std::move(done));
 }
 
-// Of one lane after the other. All have the same kernels, which are compiled once.
+// Creates the kernels of the next lane, one lane after the other. All lanes have the same kernels,
+// which are compiled once.
 void GpuDecoder::create_ops(std::shared_ptr<std::unique_ptr<GpuDecoder>> decoder,
                             std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done) {
     GpuDecoder& self = **decoder;
@@ -137,7 +138,7 @@ Status GpuDecoder::make_readbacks() {
 
 void GpuDecoder::write_rows(std::span<const StepRow> rows, std::uint32_t head_row,
                             std::uint32_t part_pages, std::uint32_t lane) {
-    // The header's count of chosen tokens is the GPU's own.
+    // The header's count of chosen tokens is written by the GPU only.
     const std::uint32_t header[] = {head_row, static_cast<std::uint32_t>(rows.size()), part_pages};
     device_.write_buffer(memory_->lanes[lane].rows, 0, std::as_bytes(std::span(header)));
     device_.write_buffer(memory_->lanes[lane].rows, sizeof(std::uint32_t) * step_header_words,
@@ -186,7 +187,8 @@ void GpuDecoder::choose() {
     has_choice_ = true;
 }
 
-// A step is the same commands as the one before it, until the sequence reaches another page.
+// Returns the commands of a greedy step. They stay the same until the sequence reaches another
+// page.
 const std::vector<gpu::Command>& GpuDecoder::greedy_commands(std::uint32_t num_pages) const {
     if (greedy_pages_ != num_pages) {
         greedy_.clear();

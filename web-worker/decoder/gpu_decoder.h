@@ -1,11 +1,11 @@
-// The whole forward pass of a model on one GPU. For one sequence: tokens go in, logits stay there,
-// and the likeliest token becomes the next step's input without having been on the host. For many
-// (start(), advance()): rows of all of them in one pass over a shared cache, experts here or
-// elsewhere.
-// A step is one submission of kernels (decoder_ops.h); nothing is created after create().
-// A row's arithmetic depends on its own sequence alone, so a prompt read in chunks of any size
-// gives the same bits.
-// Calls issue work and return; they come from the device's one thread.
+// The whole forward pass of a model on one GPU. For one sequence: tokens go in, logits stay on the
+// GPU, and the likeliest token becomes the next step's input without a copy to the host. For
+// several sequences (start(), advance()): one pass computes rows of all sequences over a shared
+// cache, with experts here or elsewhere.
+//
+// A step is one submission of kernels (decoder_ops.h); nothing is created after create(). A row's
+// arithmetic depends on its own sequence alone, so a prompt that is read in chunks of any size
+// gives the same bits. Calls issue work and return; all calls are made on the device's one thread.
 // Source of the loop: Chen et al., "WeInfer", WWW 2025, sections 4.2 and 4.3.
 #pragma once
 
@@ -25,19 +25,21 @@
 namespace moex {
 
 struct GpuDecoderOptions {
-    std::uint32_t context_tokens = 0;  // room in the cache; 0: the model's own context
-    std::uint32_t rows_max = 64;       // tokens of a prompt that one step reads at most
-    std::uint32_t ring_ids = 256;      // a power of two: tokens chosen and not yet read, at most
+    std::uint32_t context_tokens = 0;  // capacity of the cache; 0: the model's own context
+    std::uint32_t rows_max = 64;       // limit of prompt tokens that one step reads
+    std::uint32_t ring_ids = 256;      // a power of two: limit of tokens chosen and not yet read
     bool every_logit = false;          // room for the logits of all rows of a step
-    bool likeliest = false;            // room for StepLogits::likeliest; of several sequences, set
-    // Set where several sequences share the cache: pages of keys and values in all.
+    bool likeliest = false;  // room for StepLogits::likeliest; always set for several sequences
+    // Total pages of keys and values, if several sequences share the cache; 0 for one sequence.
     std::uint32_t pages = 0;
-    std::uint32_t lanes = 1;  // of several sequences: batches that may be under way at once
+    std::uint32_t lanes = 1;  // several sequences only: batches that may be in flight at once
     KvKind kv_kind = KvKind::f32;
-    // A table or a layer's experts lie in buffers of at most so many. 0: what the adapter binds.
+    // The size limit of a buffer that holds a part of a table or of a layer's experts. 0: the
+    // adapter's binding limit.
     std::uint64_t weight_buffer_bytes = 0;
-    // A row alone is computed by more lanes, which share fewer outputs: the same bits, sooner on a
-    // GPU, later on a processor. Unset: unless the adapter is software.
+    // If set, a single row is computed by more lanes, each with fewer outputs: the same bits,
+    // faster on a GPU, slower on a processor. If unset, this is done unless the adapter is
+    // software.
     std::optional<bool> spread;
 };
 
@@ -48,18 +50,19 @@ enum class StepLogits {
     likeliest,  // of the last token, for read_likeliest(); needs GpuDecoderOptions::likeliest
 };
 
-// Rows of several sequences, computed together. Rows of one sequence follow each other as their
-// positions do, and their keys and values enter the cache.
+// Rows of several sequences that one pass computes together. Rows of the same sequence are listed
+// in order of their positions, and their keys and values are written to the cache.
 struct DecoderBatch {
-    std::span<const StepRow> rows;  // first_page: where the pages of its sequence begin in `pages`
+    std::span<const StepRow> rows;  // first_page: index in `pages` of the sequence's first page
     std::span<const std::uint32_t> pages;  // one page table after the other
-    std::uint32_t num_pages = 0;           // of the longest of them
-    std::uint32_t num_logits = 0;          // of the last rows
-    // Of these the first so many: their likeliest tokens, instead of their logits.
+    std::uint32_t num_pages = 0;           // pages of the longest sequence in the batch
+    std::uint32_t num_logits = 0;          // the last `num_logits` rows get logits
+    // For the first `num_likeliest` of the rows with logits, the likeliest tokens are found instead
+    // of logits.
     std::uint32_t num_likeliest = 0;
 };
 
-// What experts that are elsewhere are asked, a row of each for a row of the batch.
+// The input of experts that are computed elsewhere, with one row for each row of the batch.
 struct RoutedRows {
     std::span<const float> x;               // [num_rows, hidden_size], normalised
     std::span<const std::uint32_t> routes;  // [num_rows, top_k, 2]: expert, its weight as f32 bits
@@ -69,8 +72,8 @@ class GpuDecoder {
   public:
     using TokenIds = std::span<const std::uint32_t>;
 
-    // Uploads the weights that `source` gives, then compiles the kernels; `source` is not needed
-    // after this call has returned. `device` outlives the decoder.
+    // Uploads the weights that `source` gives, then compiles the kernels. `source` is not used
+    // after this call has returned; `device` outlives the decoder.
     static void create(gpu::Device& device, const DecoderModel& model,
                        const GpuDecoderOptions& options, WeightSource& source,
                        std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done);
@@ -78,61 +81,65 @@ class GpuDecoder {
 
     const DecoderModel& model() const { return model_; }
     std::uint32_t context_tokens() const { return sizes_.row_pages * kv_page_tokens; }
-    // Of a step, at the context's end.
+    // Returns the row limit of a step at the end of the context.
     std::uint32_t rows_max() const { return rows_max(sizes_.row_pages); }
-    // Of a step in which no sequence has more than so many pages.
+    // Returns the row limit of a step in which no sequence has more than `num_pages` pages.
     std::uint32_t rows_max(std::uint32_t num_pages) const;
     std::uint32_t logit_rows_max() const { return sizes_.logit_rows; }
     bool finds_likeliest() const { return sizes_.likeliest; }
     std::uint32_t num_pages() const { return sizes_.pages; }
     std::uint32_t num_lanes() const { return sizes_.lanes; }
-    // What create() would choose for this device, for whoever wants to know whether it fits.
+    // Returns the sizes that create() would choose for this device, so that a caller can check
+    // whether they fit.
     static DecoderSizes sizes_of(const gpu::AdapterInfo& adapter, const DecoderModel& model,
                                  const GpuDecoderOptions& options);
     std::uint32_t num_tokens() const { return num_tokens_; }  // in the cache
     std::uint64_t weight_bytes() const { return memory_->weight_bytes; }
     std::uint64_t kv_bytes() const { return memory_->kv_bytes; }
 
-    // `tokens` continue the sequence: 1 to rows_max() of them, within the vocabulary and the
-    // context; otherwise an error, and nothing was done.
+    // Continues the sequence with `tokens`: 1 to rows_max() tokens, within the vocabulary and the
+    // context. On an error, nothing has changed.
     Status feed(TokenIds tokens, StepLogits logits);
-    // Takes the likeliest token by the last step's logits as the next step's input, and into the
-    // ring.
+    // Makes the likeliest token by the last step's logits the input of the next step, and appends
+    // it to the ring.
     void choose();
-    // One step of what choose() took, and choose(). overloaded when the ring is full of tokens
-    // that nobody read; invalid_argument at the end of the context.
+    // Computes one step for the token of the last choose(), then calls choose(). Returns overloaded
+    // when the ring is full of unread tokens; invalid_argument at the end of the context.
     Status step();
-    // How many chosen tokens were not asked for by read_chosen() yet.
+    // Returns the number of chosen tokens that read_chosen() has not requested yet.
     std::uint32_t num_unread() const { return num_chosen_ - num_read_; }
-    // The first `count` of them, at most half a ring, once the GPU has them. Up to two readings may
-    // be under way.
+    // Reads the first `count` unread tokens, at most half a ring, when the GPU has computed them.
+    // At most two reads may be in flight.
     void read_chosen(std::uint32_t count, std::function<void(Result<TokenIds>)> done);
-    // The last step's logits, or of the batch whose pass was complete last, [rows that were asked
-    // for, vocab_size]; of a batch, without those of num_likeliest.
+    // Reads the last step's logits, or the logits of the last complete batch: [rows with
+    // logits, vocab_size]. For a batch, the rows of num_likeliest are left out.
     void read_logits(std::function<void(Result<std::span<const float>>)> done);
     // Forgets all tokens from `num_tokens` on. Chosen tokens that were not read are dropped.
     void rewind(std::uint32_t num_tokens);
 
-    // Several sequences share a cache of GpuDecoderOptions::pages pages, and the caller says whose
-    // each is; not beside feed() and what follows it. At most rows_max(batch.num_pages) rows,
-    // logit_rows_max() of them with logits, which read_logits() gives in their order.
-    // A batch in each lane may be under way: what a layer of one writes to the cache is there for
-    // those that advance() computes after it. Logits of one are read before another's last
-    // advance().
+    // Starts a pass over `batch` for several sequences. They share a cache of
+    // GpuDecoderOptions::pages pages, and the caller assigns the pages to sequences. Do not mix
+    // these calls with feed() and the calls for one sequence. The batch has at most
+    // rows_max(batch.num_pages) rows, and at most logit_rows_max() rows with logits, which
+    // read_logits() returns in order.
+    //
+    // One batch per lane may be in flight: a batch sees the cache entries that a layer of another
+    // batch wrote before its own advance() for that layer. Read the logits of a batch before the
+    // last advance() of another.
     void start(const DecoderBatch& batch, std::uint32_t lane = 0);
-    // Computes layers up to the next whose experts are elsewhere, and gives its index; num_layers
-    // when the pass is complete.
+    // Computes layers up to the next one whose experts are elsewhere, and returns the index of that
+    // layer. Returns num_layers when the pass is complete.
     std::uint32_t advance(std::uint32_t lane = 0);
-    // What the layer that advance() named asks its experts.
+    // Reads the input for the experts of the layer that advance() returned.
     void read_routed(std::function<void(Result<RoutedRows>)> done, std::uint32_t lane = 0);
-    // Their sums, [num_rows, hidden_size]; before the next advance().
+    // Passes the experts' weighted sums, [num_rows, hidden_size], before the next advance().
     void answer(std::span<const float> y, std::uint32_t lane = 0);
-    // After the last advance(): a list for each of the batch's num_likeliest rows; after a feed()
-    // for StepLogits::likeliest one.
+    // Reads one list for each of the batch's num_likeliest rows, after the last advance(); or one
+    // list after a feed() with StepLogits::likeliest.
     void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
     void copy_page(std::uint32_t from, std::uint32_t to);
 
-    // Of one greedy step at this point of the sequence.
+    // Returns the number of dispatches in a greedy step at the current length of the sequence.
     std::uint32_t dispatches_of_a_step() const;
 
   private:
@@ -152,7 +159,7 @@ class GpuDecoder {
     struct Lane {
         std::unique_ptr<DecoderOps> ops;
         gpu::BufferId routed_readback;
-        // Of a batch, between start() and its last layer.
+        // State of a batch, between start() and its last layer.
         std::uint32_t rows = 0, pages = 0, num_logits = 0, num_likeliest = 0, next_layer = 0;
     };
 
@@ -166,10 +173,10 @@ class GpuDecoder {
 
     std::uint32_t num_tokens_ = 0, num_logits_ = 0, num_likeliest_ = 0;
     std::uint32_t num_chosen_ = 0, num_read_ = 0;
-    bool has_choice_ = false;  // the rows' first is a chosen token
+    bool has_choice_ = false;  // the first entry of the rows is a chosen token
 
     std::vector<gpu::Command> commands_;
-    mutable std::vector<gpu::Command> greedy_;  // of greedy_pages_ pages
+    mutable std::vector<gpu::Command> greedy_;  // commands for greedy_pages_ pages
     mutable std::uint32_t greedy_pages_ = 0;
     std::vector<StepRow> rows_;
     LifeGuard life_;

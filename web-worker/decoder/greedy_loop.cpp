@@ -20,7 +20,7 @@ void GreedyLoop::start(std::span<const std::uint32_t> prompt) {
     const Status fed = feed_prompt(decoder_, prompt, StepLogits::last);
     if (!fed.ok()) return end(fed.error());
     first_position_ = decoder_.num_tokens();
-    // The answer's last token is chosen, and not fed.
+    // The answer's last token is chosen but not fed.
     options_.max_tokens = std::min(options_.max_tokens,
                                    decoder_.context_tokens() - first_position_ + 1);
     decoder_.choose();
@@ -29,7 +29,7 @@ void GreedyLoop::start(std::span<const std::uint32_t> prompt) {
     issue();
 }
 
-// Readings and their steps, as far as they may be ahead.
+// Issues steps and their readbacks, up to readings_max readbacks in flight.
 void GreedyLoop::issue() {
     while (under_way_ < readings_max && issued_ < options_.max_tokens) {
         const std::uint32_t count = std::min(reading_, options_.max_tokens - issued_);
@@ -51,8 +51,8 @@ void GreedyLoop::fetch(std::uint32_t count) {
     });
 }
 
-// The next reading: twice as many tokens, and no more than come within reading_max. The first
-// token has the prompt before it and says nothing of a step.
+// Sizes the next readback: twice as many tokens, but no more than are computed within reading_max.
+// The first token includes the prompt's time, so it is not used to estimate a step.
 void GreedyLoop::adapt(std::size_t num_ids) {
     const auto now = std::chrono::steady_clock::now();
     const auto before = std::exchange(heard_at_, now);
@@ -81,7 +81,7 @@ void GreedyLoop::on_ids(std::span<const std::uint32_t> ids) {
 
 void GreedyLoop::finish_when_idle() {
     if (under_way_ > 0) return;
-    // Steps beyond the answer's end wrote into the cache: they are forgotten.
+    // Steps beyond the end of the answer wrote to the cache; forget them.
     decoder_.rewind(first_position_ + std::max(delivered_, 1u) - 1);
     end(how_);
 }

@@ -1,5 +1,6 @@
-// A greedy answer as WeInfer decodes: steps are issued without waiting for those before them, and
-// only every so many steps the chosen tokens are read. What lies behind the end is discarded.
+// A greedy answer in the manner of WeInfer: steps are issued without waiting for earlier steps, and
+// the chosen tokens are read only every few steps. Tokens after the end of the answer are
+// discarded.
 // Source: Chen et al., "WeInfer", WWW 2025, algorithm 1 and eq. 15.
 #pragma once
 
@@ -13,16 +14,17 @@ namespace moex {
 
 struct GreedyOptions {
     std::uint32_t max_tokens = 0;
-    // Tokens of one reading, at most; the first comes at once, the next in readings that double
-    // until one takes `reading_max`. Twice as much may be under way when somebody cancels.
+    // The limit of tokens per readback. The first token is read at once; later readbacks double in
+    // size until one takes `reading_max`. On a cancel, up to two readbacks may be in flight.
     std::uint32_t fetch_tokens = 8;
     std::chrono::microseconds reading_max{20'000};
-    std::vector<std::uint32_t> stop_ids;  // end the answer and are not part of it
+    std::vector<std::uint32_t> stop_ids;  // these end the answer and are not part of it
 };
 
 class GreedyLoop : public AnswerLoop {
   public:
-    // Continues what `decoder` holds; it outlives the loop and is used by nobody else meanwhile.
+    // Continues the sequence that `decoder` holds. `decoder` outlives the loop, and no other code
+    // uses it meanwhile.
     GreedyLoop(GpuDecoder& decoder, GreedyOptions options, Events events);
 
     void start(std::span<const std::uint32_t> prompt) override;
@@ -39,7 +41,7 @@ class GreedyLoop : public AnswerLoop {
     GpuDecoder& decoder_;
     GreedyOptions options_;
     Events events_;
-    std::uint32_t first_position_ = 0;  // of the answer
+    std::uint32_t first_position_ = 0;  // of the answer, in the context
     std::uint32_t issued_ = 0, delivered_ = 0;
     std::uint32_t reading_ = 1;  // tokens of the next reading
     std::uint32_t under_way_ = 0;

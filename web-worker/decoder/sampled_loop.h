@@ -1,5 +1,5 @@
-// An answer whose tokens somebody else chooses, by what the GPU says of the next one: its likeliest
-// tokens, or all logits. A step waits for the choice before it.
+// An answer for which a TokenChooser chooses the tokens, from the data that the GPU returns for the
+// next token: its likeliest tokens, or all logits. Each step waits for the choice before it.
 #pragma once
 
 #include <vector>
@@ -8,30 +8,31 @@
 
 namespace moex {
 
-// Says which token comes next, once for each place of the answer.
+// Chooses the next token, once for each position of the answer.
 class TokenChooser {
   public:
     using Candidates = std::span<const LikeliestList::Candidate>;
     virtual ~TokenChooser() = default;
 
-    // How many of the likeliest tokens it needs; 0: all logits.
+    // Returns the number of likeliest tokens that it needs; 0: all logits.
     virtual std::uint32_t num_likeliest() const = 0;
-    // By descending logit; as many as it needs or more, where the vocabulary has them.
+    // `likeliest` is sorted by descending logit and has at least the needed number of tokens, if
+    // the vocabulary is that large.
     virtual std::uint32_t choose(Candidates likeliest) = 0;
     virtual std::uint32_t choose(std::span<const float> logits) = 0;
-    // The token is a part of the answer.
+    // Called when `token` has become a part of the answer.
     virtual void accept(std::uint32_t token) = 0;
 };
 
 struct SampledOptions {
     std::uint32_t max_tokens = 0;
-    std::vector<std::uint32_t> stop_ids;  // end the answer and are not part of it
+    std::vector<std::uint32_t> stop_ids;  // these end the answer and are not part of it
 };
 
 class SampledLoop : public AnswerLoop {
   public:
-    // Continues what `decoder` holds; it outlives the loop and is used by nobody else meanwhile.
-    // Its likeliest tokens are asked for where GpuDecoderOptions::likeliest gave them room.
+    // Continues the sequence that `decoder` holds. `decoder` outlives the loop, and no other code
+    // uses it meanwhile. The likeliest tokens are used only if GpuDecoderOptions::likeliest is set.
     SampledLoop(GpuDecoder& decoder, SampledOptions options, std::unique_ptr<TokenChooser> chooser,
                 Events events);
 

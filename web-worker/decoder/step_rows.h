@@ -1,5 +1,5 @@
-// The bytes that the decoder and its kernels share. The kernels in wgsl/decoder name the same
-// words.
+// The data layouts that the decoder and its kernels share. The kernels in wgsl/decoder use the same
+// names.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace moex {
 
-// The buffer `rows`: a header, then a StepRow for each row of the step.
+// The buffer `rows` has a header, then a StepRow for each row of the step.
 inline constexpr std::uint32_t step_header_words = gpu::kernels::argmax_take::rows_word;
 inline constexpr std::uint32_t kv_page_tokens = gpu::kernels::attend_page::page_tokens;
 
 struct StepHeader {
-    std::uint32_t head_row = 0;  // the first row whose logits are asked for
+    std::uint32_t head_row = 0;  // the first row with logits
     std::uint32_t num_rows = 0;
-    std::uint32_t part_pages = 0;  // that a row's parts of attention have room for
-    std::uint32_t chosen = 0;      // written by the GPU alone
+    std::uint32_t part_pages = 0;  // capacity for parts of attention, per row
+    std::uint32_t chosen = 0;      // count of chosen tokens, written by the GPU only
 };
 static_assert(gpu::kernels::argmax_take::head_row_word == 0 &&
                   gpu::kernels::argmax_take::num_rows_word == 1 &&
@@ -26,31 +26,32 @@ static_assert(gpu::kernels::argmax_take::head_row_word == 0 &&
 
 struct StepRow {
     std::uint32_t token = 0, position = 0;
-    std::uint32_t first_page = 0;  // in the page table
+    std::uint32_t first_page = 0;  // index in the page table
     std::uint32_t unused = 0;
 };
 static_assert(sizeof(StepRow) == 16, "the kernels step by 4 words");
 
-// What likeliest_merge leaves of a row.
+// The result of likeliest_merge for one row.
 struct LikeliestList {
     static constexpr std::uint32_t kept = gpu::kernels::likeliest_merge::kept;
     struct Candidate {
         float logit = 0;
-        std::uint32_t token = 0;  // no_token behind the vocabulary's last
+        std::uint32_t token = 0;  // no_token for entries beyond the vocabulary
     };
-    float peak = 0, exp_sum = 0;  // of exp(logit - peak); a NaN where a logit is no number
-    Candidate candidates[kept];   // the likeliest first, ties to the lower token
+    // exp_sum: sum of exp(logit - peak); a NaN if a logit is not a number
+    float peak = 0, exp_sum = 0;
+    Candidate candidates[kept];  // likeliest first; on ties, the lower token first
 };
 static_assert(sizeof(LikeliestList) == 4 * gpu::kernels::likeliest_merge::list_words,
               "the kernels step by list_words");
 
-// Uniform of embed: which rows of the table a buffer holds.
+// Uniform of embed: the rows of the table that a buffer holds.
 struct TableShard {
     std::uint32_t first_token = 0, num_tokens = 0, scale_zero_word = 0, unused = 0;
 };
 static_assert(sizeof(TableShard) == 16);
 
-// Uniform of expert_gate_up and expert_down: which experts of a layer an arena holds.
+// Uniform of expert_gate_up and expert_down: the experts of a layer that an arena holds.
 struct ArenaPlace {
     std::uint32_t first_expert = 0, num_experts = 0, expert_words = 0, unused = 0;
 };

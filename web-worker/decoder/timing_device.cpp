@@ -6,7 +6,7 @@
 namespace moex {
 namespace {
 
-constexpr std::uint64_t uniform_bytes = 64;  // of an operator: a few sizes
+constexpr std::uint64_t uniform_bytes = 64;  // a few sizes of an operator
 
 bool is_dispatch(const gpu::Command& command) {
     return command.kind == gpu::Command::Kind::dispatch;
@@ -63,7 +63,7 @@ Result<gpu::BufferId> TimingDevice::create_buffer(std::uint64_t size_bytes, gpu:
 }
 
 void TimingDevice::destroy_buffer(gpu::BufferId buffer) {
-    readback_bytes_.erase(buffer.value);  // its number may be another's soon
+    readback_bytes_.erase(buffer.value);  // a new buffer may soon reuse the number
     device_.destroy_buffer(buffer);
 }
 
@@ -85,7 +85,8 @@ void TimingDevice::submit(std::span<const gpu::Command> commands) {
     RecordingDevice::submit(own);
 }
 
-// What cannot be made (the device is lost) is left as it was.
+// Creates the objects of `command` anew. If an object cannot be created (the device is lost), the
+// command is unchanged.
 void TimingDevice::make_for(gpu::Command& command) {
     if (is_dispatch(command)) {
         const auto uniform = device_.create_buffer(uniform_bytes, gpu::BufferUsage::uniform, "own");

@@ -1,7 +1,8 @@
-// The device of a whole model's bench. It fills weights out of patterns that lie on the GPU
-// already, since tens of gigabytes through a tab's heap take minutes and say nothing; it keeps a
-// step's commands, so that they can be submitted again and timed; and it can make what the web's
-// frameworks make in every step, so that what not making it brings can be measured.
+// The device of a whole model's bench. It fills weights from patterns that already reside on the
+// GPU, because copying tens of gigabytes through a tab's heap would take minutes and add no
+// information. It keeps a step's commands, so that they can be submitted again and timed. It can
+// also create the objects that other web frameworks create in every step, so that the gain of reuse
+// can be measured.
 #pragma once
 
 #include <vector>
@@ -15,13 +16,15 @@ class TimingDevice : public gpu::RecordingDevice {
     using RecordingDevice::RecordingDevice;
     ~TimingDevice() override;
 
-    // Bytes that are written from the beginning of one of these come out of its copy on the GPU.
-    // The views stay valid until the next call; none: everything is written as it is.
+    // A write that equals the beginning of a pattern is copied from that pattern's copy on the GPU.
+    // The views must stay valid until the next call. With no patterns, all bytes are written
+    // directly.
     Status set_patterns(const std::vector<ByteView>& patterns);
 
     // While set, every dispatch gets a uniform buffer and a bind group of its own, and every
-    // readback a staging buffer: made when it is submitted, let go with a later submission.
-    // Source: Chen et al., "WeInfer", WWW 2025, section 4.2: what its baseline does.
+    // readback a staging buffer. They are created when the work is submitted and released with a
+    // later submission.
+    // Source: Chen et al., "WeInfer", WWW 2025, section 4.2: the behaviour of its baseline.
     bool creates = false;
 
     std::vector<gpu::Command> step;  // the last submission that began with a dispatch
@@ -41,7 +44,7 @@ class TimingDevice : public gpu::RecordingDevice {
         ByteView bytes;
         gpu::BufferId buffer;
     };
-    struct Group {  // what a bind group was made of
+    struct Group {  // the parts of a bind group
         gpu::PipelineId pipeline;
         std::vector<gpu::Binding> bindings;
     };
@@ -56,9 +59,10 @@ class TimingDevice : public gpu::RecordingDevice {
     std::vector<Pattern> patterns_;
     std::unordered_map<std::uint32_t, Group> groups_;
     std::unordered_map<std::uint32_t, std::uint64_t> readback_bytes_;
-    std::unordered_map<std::uint32_t, gpu::BufferId> staging_;  // of a readback, until it is read
-    Made made_;                                                 // since the last readback
-    Made passed_;                                               // the GPU is through with it
+    // Readback buffer -> its staging buffer, until the data is read.
+    std::unordered_map<std::uint32_t, gpu::BufferId> staging_;
+    Made made_;    // created since the last readback
+    Made passed_;  // the GPU has finished with these
     LifeGuard life_;
 };
 

@@ -1,5 +1,5 @@
-// Unicode and regular expressions of the browser: the tab's half of hub/model/tokenizer/unicode.h
-// and regex.h.
+// The tab's implementation of hub/model/tokenizer/unicode.h and regex.h, over the browser's Unicode
+// data and regular expressions.
 #include <emscripten.h>
 
 #include <cstring>
@@ -14,7 +14,8 @@
 namespace moex {
 namespace {
 
-// One for all calls: none of them is made while another one's answer is read.
+// Returns the one answer buffer of all calls; no call is made while the answer of another is still
+// being read.
 Bytes& room() {
     static Bytes bytes;
     return bytes;
@@ -63,7 +64,7 @@ std::string unicode_nfc(std::string_view text) {
     return text_in_room(static_cast<std::size_t>(mx_text_nfc(text.data(), size_of(text))));
 }
 
-// Where JavaScript puts an answer; a multiple of 8.
+// Returns the buffer to which JavaScript writes an answer; its address is a multiple of 8.
 extern "C" EMSCRIPTEN_KEEPALIVE std::byte* mx_text_room(std::uint32_t size_bytes) {
     if (room().size() < size_bytes) room().resize(size_bytes);
     return room().data();

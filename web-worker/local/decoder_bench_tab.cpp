@@ -1,5 +1,6 @@
-// The bench of a whole model in a tab: /bench.html's worker asks, rows go out by mx_report. Beside
-// "this device" in one program, since it times the same kernels; the two never run together.
+// The bench of a whole model in a tab: the worker of /bench.html starts it, and rows are sent with
+// mx_report(). It is linked into the same program as "this device", since it times the same
+// kernels; the two never run together.
 // JSON out: {"adapter"}, {"stage"}, {"row"}, ..., {"done": shape}, or {"reason"}.
 #include <emscripten.h>
 
@@ -60,7 +61,7 @@ Json row_json(const DecoderTimingOptions& options, const DecoderTimingRow& row) 
             {"gb_s", row.mb > 0 ? row.gb_s() : 0.0}};
 }
 
-// What is not said is as DecoderTimingOptions has it.
+// Fields that `asked` omits keep the defaults of DecoderTimingOptions.
 DecoderTimingOptions options_of(const Json& asked) {
     DecoderTimingOptions options;
     options.shape = asked.value("shape", options.shape);
@@ -106,7 +107,7 @@ EMSCRIPTEN_KEEPALIVE void mx_decoder_bench_run(const char* json, std::uint32_t s
         return tell({{"reason", "a turn wants four tokens, a reading one"}});
 
     Bench& b = bench();
-    b.timing.reset();  // of another model, which has told {"done"}
+    b.timing.reset();  // the timing of the previous model, which has reported {"done"}
     b.timing = std::make_unique<DecoderTiming>(*b.device, options, now_us);
     b.timing->on_stage = [](std::string_view stage) { tell({{"stage", std::string(stage)}}); };
     b.timing->start(

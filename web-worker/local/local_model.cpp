@@ -10,7 +10,8 @@
 namespace moex {
 namespace {
 
-// Where the generation goes on: the words of the last message, or its thoughts before any word.
+// Returns the text that the generation continues: the words of the last message, or its thoughts if
+// it has no words yet.
 std::string last_words(const nlohmann::ordered_json& message) {
     const std::string content = message.value("content", "");
     return content.empty() ? message.value("reasoning_content", "") : content;
@@ -63,7 +64,8 @@ Result<std::vector<TokenId>> LocalModel::prompt_of(const LocalQuestion& question
                                            *tokenizer_);
 }
 
-// The likeliest token is taken on the GPU and need not be waited for.
+// Returns a loop for the question. The greedy loop takes the likeliest token on the GPU and need
+// not wait for it.
 std::unique_ptr<AnswerLoop> LocalModel::loop_for(const LocalQuestion& question,
                                                  std::uint32_t max_tokens) {
     AnswerLoop::Events events{
@@ -95,7 +97,7 @@ Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
     bytes_.emplace(*tokenizer_);
     filter_.emplace(question.stops);
 
-    // The last token is fed at any rate: its logits are wanted.
+    // The last token is always fed, because its logits are needed.
     const std::size_t common_max = std::min(held_.size(), prompt.size() - 1);
     const auto common = static_cast<std::size_t>(
         std::mismatch(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(common_max),

@@ -1,7 +1,7 @@
-// A whole model that answers its own user: text in, text out, one answer after the other. Tokens
-// are drawn by the hub's own sampler: the same seed gives what the hub gives by the same logits.
-// What an answer has in common with the one before it is not computed again.
-// On the device's one thread.
+// A whole model that answers its own user: text in, text out, one answer after the other. The hub's
+// own sampler draws the tokens, so the same seed and the same logits give the same tokens as at the
+// hub. The common beginning of an answer and the one before it is not computed again. All calls are
+// made on the device's one thread.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@
 
 namespace moex {
 
-// What a package says in text, and how its makers want it sampled and stopped.
+// The text files of a package, and its makers' defaults for sampling and stopping.
 struct LocalText {
     std::string tokenizer_json, tokenizer_config_json;
     GenerationDefaults generation;
@@ -32,13 +32,13 @@ struct LocalText {
 struct LocalEnd {
     AnswerEnd how = AnswerEnd::stop;
     std::uint32_t prompt_tokens = 0, completion_tokens = 0;
-    double tokens_per_s = 0;  // behind the first; 0 where there are too few
+    double tokens_per_s = 0;  // after the first token; 0 if there are too few
 };
 
 class LocalModel {
   public:
-    // `device` outlives the model; `files` are read during the call alone. no_space: a buffer is
-    // larger than the device binds.
+    // `device` outlives the model; `files` are read during this call only. Returns no_space if a
+    // buffer exceeds the device's binding limit.
     static void open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
                      std::uint32_t context_tokens_max, WeightProgress progress,
                      std::function<void(Result<std::unique_ptr<LocalModel>>)> done);
@@ -47,10 +47,11 @@ class LocalModel {
 
     struct Events {
         std::function<void(std::string_view text)> on_text;  // whole UTF-8, never empty
-        std::function<void(Result<LocalEnd>)> on_end;        // once, last
+        std::function<void(Result<LocalEnd>)> on_end;        // called once, as the last event
     };
-    // `body`: local_question.h. One at a time. invalid_argument: a field does not hold, or the
-    // template refuses the messages; overloaded: the context is too small for them.
+    // `body`: see local_question.h. One question at a time. Errors: invalid_argument if a field is
+    // invalid, or if the template refuses the messages; overloaded if the context is too small for
+    // the messages.
     Status ask(const nlohmann::ordered_json& body, Events events);
     void cancel();  // on_end follows
 
@@ -67,9 +68,9 @@ class LocalModel {
     std::shared_ptr<const Tokenizer> tokenizer_;
     std::shared_ptr<const ChatTemplate> chat_template_;
     GenerationDefaults generation_;
-    std::vector<std::uint32_t> held_;  // tokens whose keys and values the decoder has
+    std::vector<std::uint32_t> held_;  // tokens whose keys and values the decoder holds
 
-    // Of the answer that runs.
+    // State of the running answer.
     Events events_;
     LocalEnd end_;
     std::optional<StreamDecoder> bytes_;

@@ -1,5 +1,5 @@
-// What the page asks of this device, read from JSON with the names of /v1/chat/completions, and the
-// makers' own words where it says nothing.
+// A question of the page for this device, read from JSON with the field names of
+// /v1/chat/completions. Fields that the JSON omits take the defaults of the model's makers.
 #pragma once
 
 #include <optional>
@@ -16,16 +16,17 @@
 namespace moex {
 
 struct LocalQuestion {
-    // [{role, content}, ...]; a last one of the assistant's is gone on with.
+    // [{role, content}, ...]; if the last message is from the assistant, it is continued.
     nlohmann::ordered_json messages;
-    std::optional<std::uint32_t> max_tokens;  // none: as the context allows
+    std::optional<std::uint32_t> max_tokens;  // none: up to the end of the context
     std::vector<std::string> stops;
     SamplingOptions sampling;
-    std::string reasoning_effort;  // for templates that have it; empty: as they are
+    std::string reasoning_effort;  // for templates that support it; empty: template default
 };
 
-// invalid_argument names the field that does not hold, and what acts on the hub alone: a form of
-// answers (tools, response_format, grammar), more answers than one, log-probabilities.
+// Returns invalid_argument with the name of an invalid field, or of a field that only the hub
+// supports: a form of answers (tools, response_format, grammar), several answers,
+// log-probabilities.
 Result<LocalQuestion> read_question(const nlohmann::ordered_json& body,
                                     const GenerationDefaults& defaults, const Tokenizer& tokenizer,
                                     std::uint32_t vocab_size);

@@ -1,8 +1,9 @@
 // The WASM side of "this device" in the chat page: one LocalModel over the browser's GPU and the
-// tab's files. JSON comes in by the exports and goes out by mx_report():
+// tab's files. JSON enters through the exported functions and leaves through mx_report():
 //   {"progress": {"done_bytes", "all_bytes"}}, then {"ready": {"adapter", "software",
-//   "context_tokens"}}; of an answer {"text"}, ..., {"ended": {"finish_reason", ...}} or
-//   {"refused": {"code", "message"}};   {"failed": {"code", "message"}} when all of it is over.
+//   "context_tokens"}}; for an answer {"text"}, ..., {"ended": {"finish_reason", ...}} or
+//   {"refused": {"code", "message"}};   {"failed": {"code", "message"}} when the model cannot be
+//   used any more.
 #include <emscripten.h>
 
 #include <memory>
@@ -34,7 +35,8 @@ void report(const char* what, const Error& error) {
     report({{what, {{"code", error_code_name(error.code)}, {"message", error.message}}}});
 }
 
-// Every so many bytes: a message each would be more work than the bytes.
+// Reports progress once in several megabytes: a message for each stretch would cost more than its
+// bytes.
 WeightProgress tell_progress() {
     constexpr std::uint64_t told_every_bytes = 8u << 20;
     return [told = std::uint64_t{0}](std::uint64_t done, std::uint64_t all) mutable {
@@ -81,7 +83,7 @@ Json ended(const LocalEnd& end) {
 
 extern "C" {
 
-void mx_bind_heap();  // bridge_library.js: gives JavaScript its way into the heap
+void mx_bind_heap();  // bridge_library.js: gives JavaScript access to the heap
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
@@ -102,7 +104,7 @@ EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_byte
     });
 }
 
-// `json`: local_question.h. One answer at a time.
+// `json`: see local_question.h. One answer at a time.
 EMSCRIPTEN_KEEPALIVE void mx_local_ask(const char* json, std::uint32_t size_bytes) {
     const Json body = Json::parse(std::string_view(json, size_bytes), nullptr, false);
     if (!tab().model || !body.is_object())

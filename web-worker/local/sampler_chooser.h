@@ -1,4 +1,4 @@
-// The hub's sampler behind a decoder.
+// A TokenChooser for the decoder that uses the hub's sampler.
 #pragma once
 
 #include <vector>

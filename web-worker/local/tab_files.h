@@ -1,4 +1,5 @@
-// A package's weights from a tab's files: read in stretches, never whole in the WASM's memory.
+// A package's weights in a tab's files; they are read in stretches, never as a whole into the
+// WASM's memory.
 #pragma once
 
 #include <map>
@@ -14,11 +15,12 @@ namespace moex {
 
 class TabFiles : public PackageFiles {
   public:
-    // By the SHA-256 of its manifest.json. All files are there, under their hashes, and verified.
+    // Opens the package by the SHA-256 of its manifest.json. All files must be present under their
+    // hashes, and verified.
     static Result<std::unique_ptr<TabFiles>> open(const std::string& manifest_sha256);
 
     const PackageManifest& manifest() const { return manifest_; }
-    // "tokenizer.json", ...; empty where the package has none.
+    // Returns a file such as "tokenizer.json"; empty if the package does not have it.
     Result<std::string> text_file(const std::string& name) const;
 
     const ModelConfig& config() const override { return manifest_.config; }
@@ -33,7 +35,7 @@ class TabFiles : public PackageFiles {
                        const AppendBytes& append) const override;
 
   private:
-    // A tensor of the model, and where it lies in hub.safetensors.
+    // A tensor of the model, and its offset in hub.safetensors.
     struct Place {
         Tensor tensor;
         std::uint64_t first_byte = 0, scales_first_byte = 0;

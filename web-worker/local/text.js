@@ -1,15 +1,15 @@
-// The browser's own Unicode and regular expressions, as the tokenizer in WASM asks for them (text_bridge.h). Texts come
-// and go as UTF-8.
+// Gives the tokenizer in WASM the browser's own Unicode data and regular expressions (text_bridge.h). Texts are passed
+// in both directions as UTF-8.
 const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 const encoder = new TextEncoder();
 
-// As UnicodeCategory in hub/model/tokenizer/unicode.h.
+// The order of UnicodeCategory in hub/model/tokenizer/unicode.h.
 const categories = ["Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe",
   "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"];
 const of_category = new RegExp(categories.map((name) => `(\\p{${name}})`).join("|"), "u");
 
-// JavaScript has no title case. It is the upper case but for these: letters that are two in one, in threes of upper,
-// title and lower case, and Georgian, whose words have no capital.
+// JavaScript has no title case. Title case equals upper case, except for digraph letters, which have triples of upper,
+// title and lower case, and for Georgian, whose words have no capital.
 const threes = [[0x1c4, 0x1cc], [0x1f1, 0x1f3]];
 function titleOf(code_point) {
   for (const [first, last] of threes)
@@ -24,7 +24,7 @@ export class BrowserText {
     this.categories = new Map();
   }
 
-  // {pattern} or {reason}.
+  // Returns {pattern} or {reason}.
   compile(source) {
     try {
       this.patterns.push(new RegExp(decoder.decode(source), "gu"));
@@ -38,7 +38,7 @@ export class BrowserText {
     this.patterns[pattern] = null;
   }
 
-  // Begin and end of each non-empty match, in bytes.
+  // Returns the begin and the end of each non-empty match, in bytes.
   find(pattern, bytes) {
     const text = decoder.decode(bytes);
     const bounds = [];
@@ -74,7 +74,7 @@ export class BrowserText {
     return found;
   }
 
-  // `to`: 0 upper, 1 lower, 2 title. What would become several characters has no simple mapping.
+  // `to`: 0 upper, 1 lower, 2 title. A character that would become several characters has no simple mapping.
   changeCase(code_point, to) {
     const title = to === 2 ? titleOf(code_point) : null;
     if (title !== null) return title;

@@ -1,5 +1,5 @@
 // Emscripten library: forwards each C call of text_bridge.h to the object that was passed as Module.text (text.js).
-// Addresses above 2 GiB arrive negative: >>> 0.
+// Addresses above 2 GiB arrive as negative numbers, hence >>> 0.
 var MoexText = {
   $moexTextAnswer: function(bytes) {
     var room = Module['_mx_text_room'](bytes.length) >>> 0;

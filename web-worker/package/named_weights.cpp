@@ -11,8 +11,8 @@ namespace {
 
 std::string layer_name(std::uint32_t layer) { return text("model.layers.", layer, "."); }
 
-// int4 where all of them are, in groups of `int4_group_size`; bf16 where all of them are, or are
-// other codes, whose weights it rounds by 2^-9 at most; otherwise f32.
+// Returns int4 if all tensors are int4 in groups of `int4_group_size`; bf16 if all are bf16 or
+// other codes, which are then rounded by 2^-9 at most; otherwise f32.
 Result<WeightKind> kind_of(const PackageFiles& files, const std::vector<std::string>& names,
                            std::uint32_t int4_group_size) {
     WeightKind kind = WeightKind::bf16;
@@ -84,7 +84,7 @@ Result<DecoderModel> decoder_model_of(const PackageFiles& files) {
     model.rope_theta = config.rope_theta;
     model.rope_scaling = config.rope_scaling;
     model.expert_kind = kind_of(files.expert_dtype());
-    // Without experts there is no other INT4 than that of the hub's own codes.
+    // Without experts, the only INT4 weights are the hub's own codes.
     model.group_size = config.has_experts() ? files.group_size() : hub_int4_group_size;
     MOEX_TRY(find_kinds(files, model));
     return model;
@@ -118,7 +118,8 @@ Status NamedWeights::rows(const std::string& name, WeightKind kind, std::uint64_
     });
 }
 
-// Codes and scales of as many rows as make a stretch, then their weights.
+// Appends rows of a tensor of codes as weights: reads codes and scales for the rows of a stretch,
+// then converts the stretch.
 Status NamedWeights::rows_of_codes(const std::string& name, const PackageFiles::Tensor& tensor,
                                    WeightKind kind, std::uint64_t first_row, std::uint64_t num_rows,
                                    const AppendBytes& append) const {
@@ -156,14 +157,14 @@ Status NamedWeights::rows_of_codes(const std::string& name, const PackageFiles::
     return {};
 }
 
-// What comes behind the codes of matrices that stay int4.
+// Appends the scales that follow the codes of matrices which stay int4.
 Status NamedWeights::int4_scales(const std::string& name, const AppendBytes& append) const {
     MOEX_ASSIGN(tensor, files_.tensor(name));
     return files_.read_scales(name, 0, tensor.shape[0] * (tensor.shape[1] / tensor.group_size) * 4,
                               append);
 }
 
-// Matrices one under the other, in their layout.
+// Appends several matrices, stacked by rows, in their layout.
 Status NamedWeights::stacked(const std::vector<std::string>& names, WeightKind kind,
                              const AppendBytes& append) const {
     for (const std::string& name : names) MOEX_TRY(whole(name, kind, append));
@@ -178,7 +179,7 @@ Status NamedWeights::whole(const std::string& name, WeightKind kind,
     return rows(name, kind, 0, tensor.shape[0], append);
 }
 
-// A dense layer's matrices as a blob; an expert is one already.
+// Appends a dense layer's matrices as a blob; an expert is stored as a blob already.
 Status NamedWeights::ffn(const WeightPart& part, const std::string& layer,
                          const AppendBytes& append) const {
     if (model_.is_moe(part.layer)) return files_.read_expert(part.layer, part.expert, append);

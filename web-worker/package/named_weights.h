@@ -1,4 +1,5 @@
-// A package as the GPU's decoder asks for it: what kind of model it is, and its weights by name.
+// A package for the decoder on the GPU: the description of its model, and a source of its weights
+// by name.
 #pragma once
 
 #include <algorithm>
@@ -12,11 +13,11 @@
 
 namespace moex {
 
-// Matrices stay bf16 where all of their kind are; others are f32. Codes of 4 bits stay as they are
-// where the model's INT4 has their group; others become bf16 as they are read.
+// Matrices stay bf16 if all of their kind are bf16; otherwise they become f32. Codes of 4 bits stay
+// int4 if the model's INT4 has the same group size; other codes become bf16 as they are read.
 Result<DecoderModel> decoder_model_of(const PackageFiles& files);
 
-// `files` outlives it.
+// `files` outlives this object.
 class NamedWeights : public WeightSource {
   public:
     NamedWeights(const PackageFiles& files, const DecoderModel& model)
@@ -40,10 +41,10 @@ class NamedWeights : public WeightSource {
     DecoderModel model_;
 };
 
-// Hears how many bytes of all were given.
+// Receives the number of bytes that were read, and the total.
 using WeightProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)>;
 
-// Another source's weights, and who asks is told how far they are.
+// Passes on the weights of another source and reports the progress.
 class CountedWeights : public WeightSource {
   public:
     CountedWeights(WeightSource& source, std::uint64_t all_bytes, WeightProgress progress)

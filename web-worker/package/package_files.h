@@ -1,4 +1,4 @@
-// A package's weights, wherever they lie: mapped by a hub, or in a tab's files.
+// The interface to a package's weights, either mapped by a hub or in a tab's files.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace moex {
 
-// Stretches of bytes in their order; they are not looked at after the call.
+// Receives stretches of bytes in order, and keeps no reference to them after the call.
 using AppendBytes = std::function<void(ByteView)>;
 
 class PackageFiles {
@@ -30,16 +30,17 @@ class PackageFiles {
     virtual ExpertDtype expert_dtype() const = 0;
     virtual std::uint32_t group_size() const = 0;  // 0 unless int4
 
-    // A hub tensor by its Hugging Face name; not_found when absent.
+    // Returns a hub tensor by its Hugging Face name; not_found when absent.
     virtual Result<Tensor> tensor(const std::string& name) const = 0;
-    // Bytes [first_byte, first_byte + size_bytes) of it, in stretches of whole elements, each a
-    // multiple of 4 bytes but for the last.
+    // Reads the bytes [first_byte, first_byte + size_bytes) of a tensor, in stretches of whole
+    // elements. Each stretch but the last is a multiple of 4 bytes.
     virtual Status read_tensor(const std::string& name, std::uint64_t first_byte,
                                std::uint64_t size_bytes, const AppendBytes& append) const = 0;
-    // The same of what makes weights of its codes: 4 bytes for each group.
+    // Reads the same range of the scales and zeros that belong to a tensor of codes: 4 bytes for
+    // each group.
     virtual Status read_scales(const std::string& name, std::uint64_t first_byte,
                                std::uint64_t size_bytes, const AppendBytes& append) const = 0;
-    // The blob of an expert, in stretches of multiples of 4 bytes.
+    // Reads the blob of an expert, in stretches of multiples of 4 bytes.
     virtual Status read_expert(std::uint32_t layer, std::uint32_t expert,
                                const AppendBytes& append) const = 0;
 };
