@@ -1,5 +1,5 @@
-// The published third kernel, plain: y = intermediate · downᵀ for one expert, one thread per output.
-// Gates are applied by whoever asked.
+// The published third kernel, unoptimised: y = intermediate · downᵀ for one expert, one thread per output.
+// The caller applies the gates.
 //   @binding(0) intermediate  read        f32 [num_tokens, moe_intermediate_size]
 //   @binding(1) words         read        u32: an arena of expert blobs
 //   @binding(2) y             read_write  f32 [num_tokens, hidden_size]

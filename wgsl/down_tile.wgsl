@@ -8,7 +8,7 @@
   let groups = chunks >> chunks_per_group_log2;
   let codes_0 = (blob + down_codes_word) / 4u + output * chunks;
   let scales_0 = blob + down_scale_zero_word + output * groups;
-  // Rows beyond the tile's end repeat its last one and are not stored.
+  // Rows after the tile's end repeat its last row and are not stored.
 //@ for r in 0..rows
   let x_base_${r} = (first_pair + min(${r}u, num_pairs - 1u)) * (moe_intermediate_size / 4u);
 //@ end

@@ -1,4 +1,4 @@
-// The published first kernel, plain: gate_up = x · [gate; up]ᵀ for one expert, one thread per output.
+// The published first kernel, unoptimised: gate_up = x · [gate; up]ᵀ for one expert, one thread per output.
 //   @binding(0) x        read        f32 [num_tokens, hidden_size]
 //   @binding(1) words    read        u32: an arena of expert blobs
 //   @binding(2) gate_up  read_write  f32 [num_tokens, 2 * moe_intermediate_size], gate then up

@@ -5,7 +5,7 @@
   let num_pairs = upload[tile + 2u];
   let pairs = upload[header_pairs_word];
 //@ include gate_up_weights.wgsl
-  // Rows beyond the tile's end repeat its last one and are not stored.
+  // Rows after the tile's end repeat its last row and are not stored.
 //@ for r in 0..rows
   let x_base_${r} = upload[pairs + 2u * (first_pair + min(${r}u, num_pairs - 1u))] * (hidden_size / 4u);
 //@ end

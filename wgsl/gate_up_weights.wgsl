@@ -1,4 +1,4 @@
-  // Where the weights of `output` and of the one after it begin: two rows of gate, then two of up.
+  // Offsets of the weights of `output` and of the next output: two rows of gate, then two of up.
   let chunks = hidden_size / 32u;
   let groups = chunks >> chunks_per_group_log2;
   let codes_0 = blob / 4u + output * chunks;

@@ -6,8 +6,8 @@
 //   @binding(3) intermediate  read        f32 [num_pairs, moe_intermediate_size], rows transposed
 //   @binding(4) y_pairs       read_write  f32 [num_pairs, hidden_size]
 //   @binding(5) place         uniform     GroupPlace, 16 bytes
-// A tile is up to ${rows} rows of one expert. 8 lanes share four outputs of a tile, each lane takes every 8th chunk of
-// 32 inputs. A row's sums do not depend on the number of rows.
+// A tile has up to ${rows} rows of the same expert. 8 lanes share four outputs of a tile, each lane takes every 8th
+// chunk of 32 inputs. A row's sums do not depend on the number of rows.
 // Dispatch (hidden_size / 32, number of tiles, 1).
 // Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
@@ -45,7 +45,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // One thread adds the 8 lanes of one output of one row.
+  // A single thread adds the 8 lanes for an output of a row.
   let local_output = thread & 31u;
   for (var row = thread >> 5u; row < min(num_pairs, tile_rows); row += 2u) {
     let first_lane = row * 288u + (local_output & 3u) * 72u + (local_output >> 2u) * 9u;

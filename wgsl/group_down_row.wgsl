@@ -1,13 +1,14 @@
-// Second half of a grouped round whose experts all lie in one arena and have few rows, to the end: the answers in wire
-// form. answer = sum over its pairs, in the order of the table (experts ascending), of gate · (intermediate · downᵀ)
+// Second half of a grouped round whose experts all reside in one arena and have few rows, including the conversion of
+// the answers to wire form. answer = sum over its pairs, in the order of the table (experts ascending), of gate ·
+// (intermediate · downᵀ)
 //   @binding(0) upload        read        u32: header, tables and x of the round (web-worker/gpu/round_layout.h)
 //   @binding(1) codes         read        u32x4: the arena of expert blobs, for the codes
 //   @binding(2) words         read        u32: the same arena, for scales and zeros
 //   @binding(3) intermediate  read        f32 [num_pairs, moe_intermediate_size], rows transposed
 //   @binding(4) y_wire        read_write  u32: f16, bf16 or f32 rows; int8 needs a row's peak: group_down and pack_rows
-// A workgroup computes 8 outputs of one answer, from eight of its pairs at a time: 8 lanes share four outputs of one
+// A workgroup computes 8 outputs of one answer, from eight of its pairs at a time: 8 lanes share four outputs of a
 // pair, each lane takes every 8th chunk of 32 inputs.
-// Same sums in the same order as group_down.wgsl and pack_rows.wgsl.
+// The sums and their order are those of group_down.wgsl and pack_rows.wgsl.
 // Dispatch (hidden_size / 8, number of answers, 1).
 // Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
@@ -35,7 +36,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let starts = upload[header_answer_starts_word] + group.y;
   let first_pair = upload[starts];
   let num_pairs = upload[starts + 1u] - first_pair;
-  // of an answer's pair: blob's first word in the arena, the pair, gate as f32, unused
+  // an answer's pair: blob's first word in the arena, the pair, gate as f32, unused
   let list = upload[header_answer_pairs_word] + first_pair * 4u;
 
   let lane = thread & 7u;
@@ -73,7 +74,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
     workgroupBarrier();
 
-    // One thread adds the 8 lanes of one output of one pair.
+    // A single thread adds the 8 lanes for an output of a pair.
     if (thread < 64u && first + (thread >> 3u) < num_pairs) {
       let first_lane = (thread & 3u) * 144u + (thread >> 2u) * 9u;
       var sum = lane_sums[first_lane];

@@ -1,5 +1,5 @@
-// group_down.wgsl for software adapters, where the threads of a workgroup take turns: one thread adds what 8 lanes add
-// there, in the same order, with no memory in common and no barrier. The same bits.
+// group_down.wgsl for software adapters, which run the threads of a workgroup one after the other: a single thread adds
+// the values of the 8 lanes, in the same order, without shared memory or a barrier. The result has the same bits.
 //   bindings as in group_down.wgsl
 // Dispatch (hidden_size / 32, number of tiles, 1).
 // Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.

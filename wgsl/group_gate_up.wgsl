@@ -6,8 +6,8 @@
 //   @binding(3) x             read        f32 [num_tokens, hidden_size], rows transposed (unpack_rows.wgsl)
 //   @binding(4) intermediate  read_write  f32 [num_pairs, moe_intermediate_size], rows transposed
 //   @binding(5) place         uniform     arena, list of tiles: GroupPlace in web-worker/gpu/round_layout.h, 16 bytes
-// A tile is up to ${rows} rows of one expert. 16 lanes share two outputs (four rows of weights) of a tile, each lane
-// takes every 16th chunk of 32 inputs. A row's sums do not depend on the number of rows.
+// A tile has up to ${rows} rows of the same expert. 16 lanes share two outputs (four rows of weights) of a tile, each
+// lane takes every 16th chunk of 32 inputs. A row's sums do not depend on the number of rows.
 // Dispatch (moe_intermediate_size / 16, number of tiles, 1).
 // Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
@@ -17,7 +17,7 @@
 const outputs_per_group: u32 = 16u;
 const tile_rows: u32 = ${rows}u;
 
-var<workgroup> lane_sums: array<f32, 272u * ${rows}u>;   // of two outputs, 8 x 16 lanes, and padding
+var<workgroup> lane_sums: array<f32, 272u * ${rows}u>;   // two outputs, 8 x 16 lanes, and padding
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -38,7 +38,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ include int4_chunk.wgsl
   }
 
-  // The gates' lanes first, then the ups' through the same memory.
+  // Add the gates' lanes first, then the ups' lanes through the same memory.
   let slot = (thread >> 4u) * 17u + lane;
 //@ for r in 0..rows
   lane_sums[${r}u * 272u + slot] = sum_${r}_0;
@@ -46,7 +46,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // One thread adds the 16 lanes of one output of one row.
+  // A single thread adds the 16 lanes for an output of a row.
   let row = thread >> 4u;
   let local_output = thread & 15u;
   let first_lane = min(row, tile_rows - 1u) * 272u + (local_output & 1u) * 136u + (local_output >> 1u) * 17u;

@@ -5,9 +5,9 @@
 //   @binding(2) words         read        u32: the same arena, for scales and zeros (2×f16 a word: scale, zero)
 //   @binding(3) intermediate  read_write  f32 [num_pairs, moe_intermediate_size], rows transposed
 //   @binding(4) place         uniform     arena, list of tiles: GroupPlace in web-worker/gpu/round_layout.h, 16 bytes
-// x is read in wire form. A workgroup brings it into its own memory, 32 chunks at a time, while the first weights are
-// under way. 16 lanes share two outputs (four rows of weights), each lane takes every 16th chunk.
-// Same sums in the same order as group_gate_up.wgsl: a batched answer is bit-equal to a single one.
+// x is read in wire form. A workgroup loads it into workgroup memory, 32 chunks at a time, while the reads of the first
+// weights are in flight. 16 lanes share two outputs (four rows of weights), each lane takes every 16th chunk.
+// The sums and their order are those of group_gate_up.wgsl: a batched answer is bit-equal to a single one.
 // Dispatch (moe_intermediate_size / 16, number of tiles, 1).
 // Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
@@ -25,7 +25,7 @@ struct GroupPlace { first_tile_word: u32, unused_0: u32, unused_1: u32, unused_2
 @group(0) @binding(3) var<storage, read_write> intermediate: array<f32>;
 @group(0) @binding(4) var<uniform> place: GroupPlace;
 
-var<workgroup> slab: array<vec4<f32>, 264>;   // 8 quads of 32 chunks, and one of padding
+var<workgroup> slab: array<vec4<f32>, 264>;   // 8 quads of 32 chunks, and padding
 var<workgroup> lane_sums: array<f32, 544>;    // four rows of weights, 8 x 16 lanes, and padding
 
 //@ include wire_x.wgsl
@@ -85,7 +85,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // One thread adds the 16 lanes of one output.
+  // A single thread adds the 16 lanes for an output.
   if (thread < outputs_per_group) {
     let first_lane = (thread & 1u) * 136u + (thread >> 1u) * 17u;
     var gate = lane_sums[first_lane];

@@ -1,9 +1,9 @@
-// What the kernels of a grouped round share: the shape of the experts, INT4 weights, the order of their sums.
-// The shape is told when a pipeline is made, so that loops unroll and divisions become shifts.
+// Common parts of the kernels of a grouped round: the shape of the experts, INT4 weights, the order of the sums.
+// The shape is set when a pipeline is created, so that loops are unrolled and divisions become shifts.
 override hidden_size: u32;
 override moe_intermediate_size: u32;
-override chunks_per_group_log2: u32;     // a quantisation group has 32, 64 or 128 weights, a chunk 32
-override gate_up_scale_zero_word: u32;   // from the start of a blob, as the next two
+override chunks_per_group_log2: u32;     // a quantisation group has 32, 64 or 128 weights, a chunk has 32
+override gate_up_scale_zero_word: u32;   // from the start of a blob, like the next two
 override down_codes_word: u32;
 override down_scale_zero_word: u32;
 //@ include arithmetic.wgsl

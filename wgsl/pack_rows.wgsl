@@ -1,9 +1,10 @@
-// Last step of a grouped round that group_down answers: the pairs' answers in wire form, added up per answer.
+// Last step of a grouped round that uses group_down: adds the pairs' outputs for each answer and writes it in wire
+// form.
 //   @binding(0) upload   read        u32: header, tables and x of the round (web-worker/gpu/round_layout.h)
 //   @binding(1) y_pairs  read        f32 [num_pairs, hidden_size]
 //   @binding(2) y_wire   read_write  u32: f16, bf16, f32 rows, or int8 codes and then one f32 scale a row
-// Pairs are added in the order of the table (experts ascending). A thread has two neighbouring columns of an answer,
-// except for int8, which needs a row's peak: there one workgroup has the row.
+// Pairs are added in the order of the table (experts ascending). A thread has two neighbouring columns of an answer.
+// For int8, which needs a row's peak, one workgroup has a whole row.
 // Dispatch (ceil(hidden_size / 128), number of answers, 1); int8: (1, number of answers, 1).
 // Twin: encode_rows() in protocol/tensor_format.h; f16 and bf16 round to nearest even, f16 overflow becomes infinity.
 //@ host_checked
@@ -19,7 +20,7 @@ const least_peak: u32 = 0x03fe0000u;   // 127 * 2^-126: below it the scale would
 
 var<workgroup> peaks: array<u32, 64>;
 
-// One column of one answer, before rounding.
+// Returns one value of an answer, before rounding.
 fn value_at(row: u32, column: u32) -> f32 {
   let starts = upload[header_answer_starts_word] + row;
   let list = upload[header_answer_pairs_word];
@@ -50,7 +51,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
 
-  // Without their sign floats order as their bits do, infinity and NaN on top; max() of floats may drop a NaN.
+  // Without their sign, floats have the same order as their bits, with infinity and NaN as the largest; max() of floats
+  // may drop a NaN.
   var thread_peak = 0u;
   for (var column = thread; column < hidden_size; column += 64u) {
     thread_peak = max(thread_peak, bitcast<u32>(value_at(row, column)) & 0x7fffffffu);
@@ -66,7 +68,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let broken = peak >= 0x7f800000u;
   let scale = select(bitcast<f32>(peak) / 127.0, 0.0, broken || peak < least_peak);
   if (thread == 0u) {
-    // A broken row stays visibly broken.
+    // A row with infinity or NaN gets the scale NaN, so that the receiver sees the error.
     y_wire[upload[header_num_answers] * hidden_size / 4u + row] = select(bitcast<u32>(scale), 0x7fc00000u, broken);
   }
 

@@ -1,5 +1,5 @@
-// The speed of memory as a kernel can have it: reads a buffer once and keeps next to nothing. What a GEMV that is
-// limited by memory is measured against (bench/kernel_bench).
+// Measures the memory bandwidth that a kernel can reach: reads a buffer once and stores almost nothing. It is the bound
+// for a GEMV that is limited by memory (bench/kernel_bench).
 //   @binding(0) words  read        u32x4, num_workgroups * 4096 of them
 //   @binding(1) sums   read_write  u32 [num_workgroups]
 // Dispatch (number of 64 KiB blocks, 1, 1), 256 threads of sixteen 16-byte reads each.

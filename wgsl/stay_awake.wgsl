@@ -1,7 +1,7 @@
-// Nothing, for as long as the host has nothing to compute: a GPU that rests between small pieces of work falls back to
-// a fraction of its clock (web-worker/gpu/vulkan/vulkan_awake.h). Ends when the host has let go of it, or on its own.
-//   @binding(0) words  read_write  [0] how many of these the host let go of, [1] how many began, [2] nobody reads it
-// Dispatch (1, 1, 1). `looks`: at words[0], at the most.
+// Spins until the host has other work: a GPU that rests between small pieces of work lowers its clock to a fraction
+// (web-worker/gpu/vulkan/vulkan_awake.h). The kernel ends when the host releases it, or after a limit of its own.
+//   @binding(0) words  read_write  [0] number of released kernels, [1] number of started kernels, [2] unused result
+// Dispatch (1, 1, 1). `looks`: the limit of polls of words[0].
 override looks: u32;
 
 const steps_between_looks: u32 = 64u;

@@ -1,4 +1,5 @@
-// First step of a grouped round whose experts have several rows: the rows of x, in wire form, become f32, transposed.
+// First step of a grouped round whose experts have several rows: converts the rows of x from wire form to f32,
+// transposed.
 //   @binding(0) upload   read        u32: header, tables and x of the round (web-worker/gpu/round_layout.h)
 //   @binding(1) x        read_write  f32 [num_tokens, hidden_size], rows transposed
 // Dispatch (ceil(num_tokens * hidden_size / 256), 1, 1), 64 threads of four values each.

@@ -1,9 +1,9 @@
-// Rows as they are on the wire. Twins: decode_rows() and encode_rows() in protocol/tensor_format.h.
+// Conversions of rows in wire form. Twins: decode_rows() and encode_rows() in protocol/tensor_format.h.
 const dtype_bf16: u32 = 2u;
 const dtype_int8: u32 = 3u;
 const dtype_f32: u32 = 5u;
 
-// Exact, subnormals included: some GPUs flush them in unpack2x16float.
+// Exact, also for subnormals, which some GPUs flush to zero in unpack2x16float.
 fn half_to_float(h: u32) -> f32 {
   let magnitude = h & 0x7fffu;
   if (magnitude < 0x0400u) {
@@ -39,7 +39,7 @@ fn float_to_bfloat16(value: f32) -> u32 {
   return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 
-// Two neighbouring values as one word of f16 or bf16.
+// Packs two neighbouring values into one word of f16 or bf16.
 fn pack_two(dtype: u32, low: f32, high: f32) -> u32 {
   if (dtype == dtype_bf16) {
     return float_to_bfloat16(low) | (float_to_bfloat16(high) << 16u);

@@ -1,11 +1,12 @@
-// x += what the block before has added, and y = RMSNorm(x) * weight: the residual stream and what the next block reads.
+// Adds the output of the previous block to the residual stream, and normalises it as input of the next block:
+// x += addends, then y = RMSNorm(x) * weight.
 //   @binding(0) rows          read        u32: rows.wgsl
 //   @binding(1) x             read_write  f32 [num_rows, hidden_size]
 //   @binding(2) addends       read        f32 [num_rows, num_addends, hidden_size], added from the first to the last
 //   @binding(3) weight        read        f32 [hidden_size]
 //   @binding(4) y             read_write  f32 [num_rows, hidden_size]
 //   @binding(5) y_transposed  read_write  f32, the same with its rows transposed, for INT4 weights
-// for_head 1: only the rows from the head's first one on are looked at, and y begins with the first of them.
+// With for_head 1, only the rows from the head's first row on are computed, and y begins with that row.
 // One workgroup a row. Dispatch (1, number of rows, 1).
 // Twin: add_norm() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
 //@ host_checked
@@ -31,7 +32,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   let quads = hidden_size / 4u;
   var sum = 0.0;
-  // A thread keeps its first four quads and what they are multiplied by: all of them up to 4,096 values.
+  // Each thread keeps its first four quads of x and of weight in registers; these are all quads of up to 4,096 values.
 //@ for k in 0..4
   var kept_${k} = vec4<f32>(0.0);
   var by_${k} = vec4<f32>(0.0);

@@ -1,4 +1,4 @@
-// The best of 256 threads' candidates, ties to the lower token, at the first place of two arrays.
+// Reduces the candidates of 256 threads to the best one, in element 0 of both arrays; on ties, the lower token wins.
 var<workgroup> best_values: array<f32, 256>;
 var<workgroup> best_tokens: array<u32, 256>;
 

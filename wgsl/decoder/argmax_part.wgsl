@@ -1,4 +1,4 @@
-// The likeliest token of each stretch of the vocabulary, ties to the lower id.
+// Finds the likeliest token of each stretch of the vocabulary; on ties, the lower id wins.
 //   @binding(0) logits  read        f32 [vocab_size]
 //   @binding(1) best    read_write  u32 [number of stretches, 2]: logit as f32 bits, token
 // Dispatch (ceil(vocab_size / 1024), 1, 1).

@@ -1,5 +1,5 @@
-// The likeliest token of all becomes the next step's only row, one position on, and enters the ring that the host reads
-// now and then: a step needs nothing of the one before it but what lies on the GPU.
+// Writes the likeliest token of all as the only row of the next step, one position later, and appends it to the ring
+// that the host reads every few steps. All data that the next step needs from this one is thus already on the GPU.
 //   @binding(0) best  read        u32 [num_stretches, 2]: argmax_part.wgsl
 //   @binding(1) rows  read_write  u32: rows.wgsl
 //   @binding(2) ids   read_write  u32 [ring_ids]
@@ -10,7 +10,7 @@
 override num_stretches: u32;
 override ring_ids: u32;
 override vocab_size: u32;
-override row_pages: u32;   // the most that a sequence has
+override row_pages: u32;   // page limit of a sequence
 
 @group(0) @binding(0) var<storage, read> best: array<u32>;
 @group(0) @binding(1) var<storage, read_write> rows: array<u32>;

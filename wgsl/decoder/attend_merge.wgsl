@@ -1,4 +1,4 @@
-// The pages' parts of a row's attention become one, from the first page to the last.
+// Merges the parts of a row's attention, which are one per page, from the first page to the last.
 //   @binding(0) rows      read        u32: rows.wgsl
 //   @binding(1) parts     read        f32 [num_rows, num_heads, part_pages, head_dim]: attend_page.wgsl
 //   @binding(2) peaks     read        f32 [num_rows, num_heads, part_pages, 2]

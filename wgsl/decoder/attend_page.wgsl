@@ -5,12 +5,12 @@
 //   @binding(3) kv     read        f32, or 2×f16 a word, or u8 codes: rope_store.wgsl
 //   @binding(4) parts  read_write  f32 [num_rows, num_heads, part_pages, head_dim]: sum of exp(score - peak) * v
 //   @binding(5) peaks  read_write  f32 [num_rows, num_heads, part_pages, 2]: peak score, sum of exp(score - peak)
-// A page is a split whatever the row is computed with, so a row's bits follow from its position alone
-// (Dao et al., "Flash-Decoding", 2023). Pages behind the row are passed over.
-// One thread a token for the scores. After that one for four values of all heads and every fourth token (every second
-// where head_dim is beyond 128), so that a value is read once and few reads follow each other: eight are asked for
-// before the first is needed. The tokens' sums are added in pairs. Up to eight heads that share keys and values are
-// computed together: blocks = ceil(num_heads / num_kv_heads / 8).
+// A page is a separate split whatever rows are computed together, so a row's bits depend on its position only (Dao et
+// al., "Flash-Decoding", 2023). Pages after the row's position are skipped.
+// Scores: one thread per token. Values: one thread per quad of all heads and every fourth token (every second token if
+// head_dim is above 128), so that each value is read once and few reads depend on each other: eight reads are issued
+// before the first result is needed. The sums of the tokens are added in pairs. Up to eight heads that share keys and
+// values are computed together: blocks = ceil(num_heads / num_kv_heads / 8).
 // Dispatch (num_kv_heads * blocks, number of pages, number of rows).
 // Twin: attend() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
 //@ host_checked
@@ -36,14 +36,14 @@ override head_dim: u32;    // a multiple of 4, at most 256
 @group(0) @binding(4) var<storage, read_write> parts: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> peaks: array<f32>;
 
-var<workgroup> queries: array<vec4<f32>, 512>;   // 8 heads of 256; later half of the tokens' sums
+var<workgroup> queries: array<vec4<f32>, 512>;   // 8 heads of 256 values; later half of the tokens' sums
 var<workgroup> weights: array<f32, 1024>;        // 8 heads of 128 tokens
 var<workgroup> lanes: array<f32, 128>;           // 8 heads of 16 lanes
 //@ for i in 0..u8
 var<workgroup> value_scales: array<u32, 128>;
 //@ end
 
-// `scale_zero` is the word of a head's token where it is held in codes.
+// `scale_zero` is the word with scale and zero of the token in this head; only u8 uses it.
 fn kv_quad(at: u32, scale_zero: u32) -> vec4<f32> {
 //@ for i in 0..f32
   return kv[at];
@@ -99,7 +99,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var scale_zero = 0u;
 //@ for i in 0..u8
   scale_zero = kv[k_scales + thread];
-  value_scales[thread] = kv[v_scales + thread];   // read behind a barrier
+  value_scales[thread] = kv[v_scales + thread];   // read after a barrier
 //@ end
   for (var quad = 0u; quad < quads; quad += 8u) {
 //@ for s in 0..8
@@ -121,7 +121,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // 16 lanes a head: its peak, then what exp() of the scores adds up to.
+  // 16 lanes per head compute its peak, then the sum of exp(score - peak).
   let first = (thread >> 4u) * page_tokens + (thread & 15u);
   var peak = weights[first];
   for (var i = 16u; i < page_tokens; i += 16u) {
@@ -153,7 +153,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     peaks[to + 1u] = total;
   }
 
-  // Slices of the tokens, each with a thread for a quad.
+  // The tokens are divided into slices; within a slice, each thread computes one quad.
   let slices = select(4u, 2u, quads > 32u);
   let slice = thread / quads;
   let quad = thread % quads;

@@ -1,4 +1,4 @@
-// The embeddings of a step's tokens: x[row] = table[token], for the tokens of one shard of the table.
+// Looks up the embeddings of a step's tokens: x[row] = table[token], for the tokens of one shard of the table.
 //   @binding(0) rows   read        u32: rows.wgsl
 //   @binding(1) table  read        u32: rows of bf16, f32, or INT4 codes and then scales and zeros
 //   @binding(2) x      read_write  f32 [num_rows, hidden_size]
@@ -21,7 +21,7 @@ struct TableShard { first_token: u32, num_tokens: u32, scale_zero_word: u32, unu
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  let token = rows[rows_word + 4u * id.y] - shard.first_token;   // wraps for those of shards before
+  let token = rows[rows_word + 4u * id.y] - shard.first_token;   // wraps for tokens of earlier shards
   if (id.x >= hidden_size || token >= shard.num_tokens) {
     return;
   }

@@ -1,4 +1,4 @@
-// Second half of the FFNs that a step's rows were routed to: y of each pair = weight · (intermediate · downᵀ)
+// Second half of the FFNs of the experts in a step's routes: y of each pair = weight · (intermediate · downᵀ)
 //   @binding(0) tiles         read        u32: pairs of one expert each (group_pairs.wgsl); where a tile is one pair:
 //                                         the routes themselves (route.wgsl)
 //   @binding(1) codes         read        u32x4: an arena of expert blobs (protocol/tensor_format.h)
@@ -6,9 +6,9 @@
 //   @binding(3) y_pairs       read_write  f32 [num_rows * top_k, hidden_size]; add_norm.wgsl adds a row's pairs
 //   @binding(4) place         uniform     ArenaPlace in web-worker/decoder/step_rows.h, 16 bytes
 //   @binding(5) words         read        INT4 only: the same arena, for scales and zeros
-// A tile whose expert lies in another arena is passed over.
+// A tile is skipped if its expert resides in another arena.
 // 8 lanes share ${outputs} outputs, each lane takes every 8th chunk of ${inputs} inputs.
-// A row's sums do not depend on the rows beside it.
+// A row's sums do not depend on the other rows.
 // Dispatch (hidden_size / outputs_per_group, number of tiles or more, 1).
 // Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
@@ -85,7 +85,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // One thread adds the 8 lanes of one output of one row.
+  // A single thread adds the 8 lanes for an output of a row.
   for (var i = thread; i < num_pairs * outputs_per_group; i += 64u) {
     let row = i / outputs_per_group;
     let output = i % outputs_per_group;

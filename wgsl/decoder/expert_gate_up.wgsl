@@ -1,4 +1,4 @@
-// First half of the FFNs that a step's rows were routed to: intermediate = silu(x · gateᵀ) * (x · upᵀ)
+// First half of the FFNs of the experts in a step's routes: intermediate = silu(x · gateᵀ) * (x · upᵀ)
 //   @binding(0) tiles         read        u32: pairs of one expert each (group_pairs.wgsl); where a tile is one pair:
 //                                         the routes themselves (route.wgsl)
 //   @binding(1) codes         read        u32x4: an arena of expert blobs (protocol/tensor_format.h)
@@ -6,9 +6,9 @@
 //   @binding(3) intermediate  read_write  f32 [num_rows * top_k, moe_intermediate_size], rows transposed for INT4
 //   @binding(4) place         uniform     ArenaPlace in web-worker/decoder/step_rows.h, 16 bytes
 //   @binding(5) words         read        INT4 only: the same arena, for scales and zeros
-// A tile whose expert lies in another arena is passed over.
+// A tile is skipped if its expert resides in another arena.
 // 16 lanes share ${half} outputs (${outputs} rows of weights), each lane takes every 16th chunk of ${inputs} inputs.
-// A row's sums do not depend on the rows beside it.
+// A row's sums do not depend on the other rows.
 // Dispatch (moe_intermediate_size / outputs_per_group, number of tiles or more, 1).
 // Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
@@ -96,7 +96,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // One thread adds the 16 lanes of one output of one row.
+  // A single thread adds the 16 lanes for an output of a row.
   let row = thread / outputs_per_group;
   if (row < num_pairs) {
     let output = thread % outputs_per_group;

@@ -1,13 +1,14 @@
-// The tile of this workgroup: its expert within the arena, its pairs; rows beyond its end repeat the last one.
+// Finds the tile of this workgroup: its expert within the arena, and its pairs. Rows after its end repeat the last
+// pair.
 //@ for i in 0..tiled
   if (group.y >= tiles[0]) {
     return;
   }
-  let expert = tiles[tiles_word + group.y * tile_words] - place.first_expert;   // wraps for those of arenas before
+  let expert = tiles[tiles_word + group.y * tile_words] - place.first_expert;   // wraps for experts of earlier arenas
   let num_pairs = tiles[tiles_word + group.y * tile_words + 1u];
 //@ end
 //@ for i in 0..single
-  let expert = tiles[2u * group.y] - place.first_expert;   // wraps for those of arenas before
+  let expert = tiles[2u * group.y] - place.first_expert;   // wraps for experts of earlier arenas
   let num_pairs = 1u;
 //@ end
   if (expert >= place.num_experts) {

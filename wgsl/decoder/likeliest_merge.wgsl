@@ -1,6 +1,7 @@
-// Up to 16 lists of a row's likeliest tokens become one.
-//   @binding(0) lists  read_write  u32: from from_word on [num_rows, num_lists, list_words], likeliest.wgsl; what comes
-//                                  of them from to_word on, [num_rows, ceil(num_lists / 16), list_words]
+// Merges up to 16 lists of a row's likeliest tokens into one.
+//   @binding(0) lists  read_write  u32: input from from_word on, [num_rows, num_lists, list_words], likeliest.wgsl;
+//                      output
+//                                  from to_word on, [num_rows, ceil(num_lists / 16), list_words]
 // Dispatch (ceil(num_lists / 16), num_rows, 1).
 // Twin: likeliest() in tests/web-worker/decoder_twins.h; the tokens exactly, the sum within 1e-5.
 //@ host_checked

@@ -1,4 +1,4 @@
-// The likeliest tokens of each stretch of a row's vocabulary.
+// Finds the likeliest tokens of each stretch of a row's vocabulary.
 //   @binding(0) logits  read        f32 [num_rows, vocab_size]
 //   @binding(1) lists   read_write  u32 [num_rows, number of stretches, list_words]: likeliest.wgsl
 // Dispatch (number of stretches, num_rows, 1).

@@ -1,14 +1,14 @@
-// Rows times a matrix: y[row, output] = sum of weights[output, input] * x[row, input] (+ bias[output])
+// Multiplies rows by a matrix: y[row, output] = sum of weights[output, input] * x[row, input] (+ bias[output])
 //   @binding(0) codes       read        u32x4 [num_out, num_in / ${inputs}]
 //   @binding(1) x           read        f32 [num_rows, num_in], rows transposed for INT4
 //   @binding(2) bias        read        f32 [num_out], not looked at unless has_bias
 //   @binding(3) y           read_write  f32 [num_rows, y_stride]
 //   @binding(4) scale_zero  read        INT4 only: 2×f16 a word [num_out, num_in / group size]
-// A workgroup computes outputs_per_group outputs of ${rows} rows: 32 lanes share half of them, each lane takes every
-// 32nd chunk of ${inputs} inputs. With one output for 32 lanes (`spread`, for a row of few outputs) they ask for four
-// chunks before they need the first: enough is under way then to keep a GPU's memory busy. A row's sums depend neither
-// on the number of rows nor on how many outputs lanes share.
-// Rows come in tiles of ${rows}: x and y have room for whole tiles.
+// A workgroup computes outputs_per_group outputs of ${rows} rows: 32 lanes share half of the outputs, each lane takes
+// every 32nd chunk of ${inputs} inputs. With one output for 32 lanes (`spread`, for a row with few outputs), each lane
+// issues the reads of four chunks before it needs the first, so that enough reads are in flight to keep the GPU's
+// memory busy. A row's sums depend neither on the number of rows nor on the number of outputs that lanes share.
+// Rows are padded to tiles of ${rows}: x and y have room for whole tiles.
 // Dispatch (ceil(num_out / outputs_per_group), number of tiles, 1).
 // Twin: matvec() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
 //@ host_checked
@@ -43,7 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let lane = thread & 31u;
   let output = group.x * outputs_per_group + (thread >> 5u) * ${outputs}u;
   let chunks = num_in / chunk_inputs;
-  // Outputs beyond the last repeat it and are not stored.
+  // Outputs after the last one repeat it and are not stored.
 //@ for w in 0..outputs
   let output_${w} = min(output + ${w}u, num_out - 1u);
 //@ end
@@ -86,7 +86,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // One thread adds the 32 lanes of one output of one row.
+  // A single thread adds the 32 lanes for an output of a row.
   for (var i = thread; i < outputs_per_group * tile_rows; i += 64u) {
     let stored = group.x * outputs_per_group + i % outputs_per_group;
     if (stored < num_out) {

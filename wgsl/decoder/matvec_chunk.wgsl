@@ -1,4 +1,4 @@
-// One chunk of ${inputs} inputs: ${rows} rows of x times ${outputs} rows of weights (code_WEIGHT), added to
+// Multiplies one chunk of ${inputs} inputs: ${rows} rows of x times ${outputs} rows of weights (code_WEIGHT), added to
 // sum_ROW_WEIGHT.
 //@ for i in 0..int4
 let groups = chunks >> chunks_per_group_log2;

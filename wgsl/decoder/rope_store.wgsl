@@ -1,8 +1,8 @@
-// What the projections gave becomes q and the cache's newest keys and values: RMSNorm of each head of q and k where the
-// model has it, rotary embedding ("rotate_half"), and k and v into their page.
+// Computes q and the cache's newest keys and values from the projections: RMSNorm of each head of q and k if the model
+// has it, rotary embedding ("rotate_half"), and stores k and v in their page.
 //   @binding(0) rows     read        u32: rows.wgsl
 //   @binding(1) qkv      read        f32 [num_rows, num_heads + 2 * num_kv_heads, head_dim]: q, then k, then v
-//   @binding(2) norms    read        f32 [2, head_dim]: of q, of k; not looked at unless has_qk_norm
+//   @binding(2) norms    read        f32 [2, head_dim]: for q, for k; not read unless has_qk_norm
 //   @binding(3) cos_sin  read        f32 [positions, head_dim]: cosines, then sines
 //   @binding(4) pages    read        u32: page tables
 //   @binding(5) q        read_write  f32 [num_rows, num_heads, head_dim]
@@ -12,8 +12,9 @@
 //                                    u8: codes in that order, four a word, then 2×f16 a word [k then v, num_kv_heads,
 //                                    page_tokens]: scale and zero; a value is zero + scale * code
 // One workgroup a head, a thread two neighbours. Dispatch (num_heads + 2 * num_kv_heads, number of rows, 1).
-// Twins: rope() and code_head() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6; of u8, whose zero is
-// the least value and whose scale 1/255 of the range, both rounded to f16, half a step beside f16's own rounding.
+// Twins: rope() and code_head() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6. In u8, the zero is
+// the least value and the scale is 1/255 of the range, both rounded to f16; the error is half a code step plus the f16
+// rounding.
 //@ host_checked
 //@ include rows.wgsl
 override num_heads: u32;
@@ -41,10 +42,10 @@ override epsilon_bits: u32;
 var<workgroup> sums: array<f32, 64>;
 //@ for i in 0..u8
 var<workgroup> peaks: array<f32, 64>;
-var<workgroup> head: array<f32, 256>;   // what is to be stored
+var<workgroup> head: array<f32, 256>;   // values to be stored
 
-// The head as codes, by all threads; `slot` is its place among keys, then values, and `stride` the words from one
-// four of a token's codes to the next.
+// Stores the head as codes, with all threads. `slot` is the head's index among keys, then values; `stride` is the
+// number of words from one quad of a token's codes to the next.
 fn store_codes(thread: u32, page: u32, slot: u32, token: u32, first: u32, stride: u32) {
   let f16_max = 65504.0;
   workgroupBarrier();
@@ -87,7 +88,7 @@ fn store_codes(thread: u32, page: u32, slot: u32, token: u32, first: u32, stride
 //@ end
 
 //@ for i in 0..wide
-// Two neighbours, the first at an even place.
+// Stores two neighbouring values; the index of the first is even.
 fn store_kv(at: u32, pair: vec2<f32>) {
 //@ for i in 0..f32
   kv[at] = pair.x;

@@ -1,4 +1,4 @@
-// Which experts a row meets: softmax over all of them, the top_k by logit, ties to the lower id.
+// Chooses a row's experts: softmax over all experts, the top_k by logit; on ties, the lower id first.
 //   @binding(0) router_logits  read        f32 [num_rows, num_experts]
 //   @binding(1) routes         read_write  u32 [num_rows, top_k, 2]: expert, its weight as f32 bits; experts ascending
 // One workgroup a row. Dispatch (1, number of rows, 1).
@@ -11,10 +11,10 @@ override norm_topk_prob: u32;   // the chosen weights sum to one
 @group(0) @binding(0) var<storage, read> router_logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> routes: array<u32>;
 
-var<workgroup> logits: array<vec4<f32>, 256>;   // behind the last, the last
-var<workgroup> experts: array<u32, 64>;   // by rank
+var<workgroup> logits: array<vec4<f32>, 256>;   // padded with the last expert's logit
+var<workgroup> experts: array<u32, 64>;   // in order of rank
 var<workgroup> lanes: array<f32, 128>;
-var<workgroup> chosen: array<f32, 64>;   // probabilities, by rank
+var<workgroup> chosen: array<f32, 64>;   // probabilities, in order of rank
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -29,7 +29,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     peak = max(max(peak, max(theirs.x, theirs.y)), max(theirs.z, theirs.w));
   }
   if (thread < top_k) {
-    experts[thread] = 0u;   // what NaN logits leave
+    experts[thread] = 0u;   // the default if logits are NaN
   }
   lanes[thread] = peak;
   for (var stride = 64u; stride > 0u; stride >>= 1u) {

@@ -1,4 +1,4 @@
-// Weights of one kind (${inputs} of them in 16 bytes), as a lane reads them: code_WEIGHT = codes[...], and the chunk.
+// Reads weights of one kind (${inputs} weights in 16 bytes) for a lane: code_WEIGHT = codes[...], and the chunk.
 //@ include ../arithmetic.wgsl
 const chunk_inputs: u32 = ${inputs}u;
 
@@ -7,8 +7,8 @@ fn bf16_quad(words: vec2<u32>) -> vec4<f32> {
   return bitcast<vec4<f32>>(vec4<u32>(words.x << 16u, words.x & 0xffff0000u, words.y << 16u, words.y & 0xffff0000u));
 }
 //@ end
-// Where quad `quad` of chunk `chunk` lies in a row of `size` inputs: in order, or transposed for INT4, so that lanes,
-// which take neighbouring chunks, read neighbouring memory.
+// Returns the position of quad `quad` of chunk `chunk` in a row of `size` inputs: in order, or transposed for INT4.
+// Lanes take neighbouring chunks, so with the transposed order they read neighbouring memory.
 fn quad_at(size: u32, quad: u32, chunk: u32) -> u32 {
 //@ for i in 0..int4
   return quad * (size / 32u) + chunk;
