@@ -16,7 +16,7 @@ SimOptions drawn_options(const SimRun& run, std::mt19937_64& random) {
                        .log = run.log};
     options.budget_experts = 12 + static_cast<std::uint32_t>(random() % 60);
     options.watches_liveness = true;
-    options.tells_held = random() % 4 != 0;
+    options.reports_held = random() % 4 != 0;
     options.swarm.rounding.deterministic = random() % 4 != 0;
     options.swarm.local_fallback = random() % 3 != 0;
     switch (random() % 4) {

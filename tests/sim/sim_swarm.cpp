@@ -68,7 +68,7 @@ void SimState::say_hello(WorkerId id) {
     hello.client = "sim";
     hello.worker_key = worker.key;
     hello.caps.push_back(x_int8_cap);
-    if (options.tells_held) hello.caps.push_back("held");
+    if (options.reports_held) hello.caps.push_back("held");
     if (worker.profile.slots > 0) hello.caps.push_back(on_demand_cap);
     hub_reads(id, encode_hello(hello));
 }

@@ -60,7 +60,7 @@ struct SimOptions {
     std::uint64_t blob_bytes = 1000;  // of one expert's weights
     // Rows are small here: from two of them on a frame shares its round's.
     std::uint64_t gathered_bytes_min = 128;
-    bool tells_held = true;  // workers say after WELCOME what they have cached
+    bool reports_held = true;  // workers say after WELCOME what they have cached
     // An oracle that no policy reaches: what would meet a stall is computed at once by others who
     // hold it, as soon as they are free, and the hub never knows.
     bool foresees_stalls = false;

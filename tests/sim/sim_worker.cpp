@@ -78,7 +78,7 @@ void SimState::worker_reads(WorkerId id, Bytes frame) {
     if (!header.ok()) return leave(id);
     switch (header->type) {
         case FrameType::welcome:
-            if (options.tells_held) tell_held(worker);
+            if (options.reports_held) tell_held(worker);
             break;
         case FrameType::heartbeat: to_hub(id, encode_heartbeat(header->sequence_id)); break;
         case FrameType::assign: {

@@ -37,9 +37,9 @@ Attempt& SwarmState::new_attempt(Round& round, WorkerId worker) {
     attempt.round = round.id;
     attempt.worker = worker;
     attempt.hedge = attempt.late = attempt.probe = false;
-    attempt.check = attempt.witness_of = 0;
+    attempt.check_id = attempt.witness_of_check = 0;
     attempt.load = {};
-    attempt.pieces.clear();
+    attempt.slices.clear();
     attempt.tokens.clear();
     attempts[attempt.id] = std::move(fresh);
     round.attempts.push_back(attempt.id);
@@ -53,48 +53,48 @@ void SwarmState::erase_attempt(AttemptId id) {
         attempt_reserve.push_back(std::move(node.mapped()));
 }
 
-void SwarmState::send_attempt(Turn& turn, Round& round, Worker& worker,
-                              std::span<const std::uint32_t> pieces, bool hedge) {
+void SwarmState::send_attempt(EventContext& context, Round& round, Worker& worker,
+                              std::span<const std::uint32_t> slices, bool hedge) {
     Attempt& attempt = new_attempt(round, worker.id);
     attempt.hedge = hedge;
-    attempt.pieces.assign(pieces.begin(), pieces.end());
+    attempt.slices.assign(slices.begin(), slices.end());
     round.begin(attempt);
 
-    const bool again = !hedge && std::any_of(pieces.begin(), pieces.end(), [&](std::uint32_t i) {
-        return round.pieces[i].dispatches > 0;
+    const bool again = !hedge && std::any_of(slices.begin(), slices.end(), [&](std::uint32_t i) {
+        return round.slices[i].dispatches > 0;
     });
     if (again) ++counts.groups_again;
 
-    for (const std::uint32_t i : pieces) {
-        Piece& piece = round.pieces[i];
+    for (const std::uint32_t i : slices) {
+        CallSlice& slice = round.slices[i];
         if (hedge) {
-            piece.hedged = true;
+            slice.hedged = true;
         } else {
-            if (piece.dispatches > 0) ++counts.redispatched;
-            ++piece.dispatches;
+            if (slice.dispatches > 0) ++counts.redispatched;
+            ++slice.dispatches;
         }
-        piece.tried.push_back(worker.id);
-        piece.unheld_since.reset();
+        slice.tried.push_back(worker.id);
+        slice.unheld_since.reset();
     }
 
     round.fill_group(attempt, group);
     attempt.x_int8 = group.x_int8 = worker.takes_x_int8(attempt.shape.dtype);
     attempt.sequence_id = worker.ids.issue(attempt.id, answer_frame_bytes(attempt.shape),
                                            attempt.shape);
-    tell_frame_limit(turn, worker);
+    tell_frame_limit(context, worker);
 
-    attempt.sent_at = turn.now;
+    attempt.sent_at = context.now;
     attempt.load = begin_load(round, attempt, worker);
     // A load is no stall.
     attempt.timeout = worker.attempt_timeout(attempt.num_pairs, options) + worker.load_slack();
-    attempt.deadline = turn.now + attempt.timeout;
-    turn.set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
+    attempt.deadline = context.now + attempt.timeout;
+    context.set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
 
-    attempt.predicted = worker.predicted(attempt.num_pairs, latency, turn.now) + attempt.load;
-    if (!hedge && !again) policy.on_first(turn.now);
-    if (!hedge) plan_second(turn, round, attempt, worker);
+    attempt.predicted = worker.predicted(attempt.num_pairs, latency, context.now) + attempt.load;
+    if (!hedge && !again) policy.on_first(context.now);
+    if (!hedge) plan_second(context, round, attempt, worker);
 
-    worker.decay_work(turn.now);
+    worker.decay_work(context.now);
     worker.work += attempt.num_pairs * worker.pair_cost_ms(attempt.num_pairs) / worker.power;
     newcomers.add(attempt.num_pairs, !worker.is_proven);
     ++worker.groups_sent;
@@ -102,34 +102,35 @@ void SwarmState::send_attempt(Turn& turn, Round& round, Worker& worker,
     if (hedge) ++counts.hedges_sent;
 
     if (worker.published_peer) {
-        const Piece& piece = round.pieces[pieces.front()];
+        const CallSlice& slice = round.slices[slices.front()];
         Dispatch single{.sequence_id = attempt.sequence_id,
                         .layer = attempt.shape.layer,
-                        .expert = piece.expert,
+                        .expert = slice.expert,
                         .dtype = attempt.shape.dtype};
         round.copy_rows(attempt, single.x);  // the rows of one expert are its pairs, in order
         std::swap(single.gates, group.gates);
-        turn.send(worker, encode_dispatch(single, round.hidden_size, worker.lz4));
+        context.send(worker, encode_dispatch(single, round.hidden_size, worker.lz4));
         std::swap(single.gates, group.gates);
     } else {
         group.sequence_id = attempt.sequence_id;
-        turn.send(worker, round.encode(attempt, group, worker.lz4, row_reader, worker.rows_held));
+        context.send(worker,
+                     round.encode(attempt, group, worker.lz4, row_reader, worker.rows_held));
     }
 }
 
 Duration SwarmState::begin_load(const Round& round, const Attempt& attempt, Worker& worker) {
     Duration load{};
-    for (const std::uint32_t i : attempt.pieces)
-        load = std::max(load, worker.load_of(round.pieces[i].unit));
-    for (const std::uint32_t i : attempt.pieces) worker.slot_guess.use(round.pieces[i].unit);
+    for (const std::uint32_t i : attempt.slices)
+        load = std::max(load, worker.load_of(round.slices[i].unit));
+    for (const std::uint32_t i : attempt.slices) worker.slot_guess.use(round.slices[i].unit);
     return load;
 }
 
-// Each of its pieces has another holder that need not load it.
-bool SwarmState::lies_elsewhere(const Round& round, const Attempt& attempt,
-                                const Worker& worker) const {
-    return std::ranges::all_of(attempt.pieces, [&](std::uint32_t i) {
-        const std::uint32_t unit = round.pieces[i].unit;
+// Each of its slices has another holder that need not load it.
+bool SwarmState::is_loaded_elsewhere(const Round& round, const Attempt& attempt,
+                                     const Worker& worker) const {
+    return std::ranges::all_of(attempt.slices, [&](std::uint32_t i) {
+        const std::uint32_t unit = round.slices[i].unit;
         return std::ranges::any_of(directory.ready(unit), [&](const UnitHolder* holder) {
             const Worker& other = worker_of(holder);
             return &other != &worker && other.health.serves() && other.load_of(unit) == Duration{};
@@ -139,23 +140,25 @@ bool SwarmState::lies_elsewhere(const Round& round, const Attempt& attempt,
 
 // What waits for a load, and lies in somebody else's memory, has its second as early as one without
 // a load.
-void SwarmState::plan_second(Turn& turn, const Round& round, const Attempt& attempt,
+void SwarmState::plan_second(EventContext& context, const Round& round, const Attempt& attempt,
                              const Worker& worker) {
-    const bool may_skip_load = attempt.load > Duration{} && lies_elsewhere(round, attempt, worker);
+    const bool may_skip_load = attempt.load > Duration{} &&
+                               is_loaded_elsewhere(round, attempt, worker);
     const Duration expected = may_skip_load ? attempt.predicted - attempt.load : attempt.predicted;
     if (const auto wait = policy.second_after(expected))
-        turn.set_timer(turn.now + *wait, TimerKind::hedge, attempt.id);
+        context.set_timer(context.now + *wait, TimerKind::hedge, attempt.id);
 }
 
-void SwarmState::compute_locally(Turn& turn, Round& round, std::vector<std::uint32_t> pieces) {
-    std::sort(pieces.begin(), pieces.end(), [&](std::uint32_t a, std::uint32_t b) {
-        return std::tuple(round.pieces[a].expert, a) < std::tuple(round.pieces[b].expert, b);
+void SwarmState::compute_locally(EventContext& context, Round& round,
+                                 std::vector<std::uint32_t> slices) {
+    std::sort(slices.begin(), slices.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return std::tuple(round.slices[a].expert, a) < std::tuple(round.slices[b].expert, b);
     });
 
     Attempt& attempt = new_attempt(round, 0);
-    attempt.pieces = std::move(pieces);
+    attempt.slices = std::move(slices);
     round.begin(attempt);
-    attempt.sent_at = turn.now;
+    attempt.sent_at = context.now;
     attempt.num_pairs = 0;
 
     ComputeLocally call{.round = round.id,
@@ -163,38 +166,38 @@ void SwarmState::compute_locally(Turn& turn, Round& round, std::vector<std::uint
                         .layer = static_cast<std::uint16_t>(round.layer),
                         .x = round.x};
 
-    for (const std::uint32_t i : attempt.pieces) {
-        Piece& piece = round.pieces[i];
-        if (piece.dispatches > 0) ++counts.redispatched;
-        ++piece.dispatches;
-        attempt.num_pairs += piece.num_pairs();
+    for (const std::uint32_t i : attempt.slices) {
+        CallSlice& slice = round.slices[i];
+        if (slice.dispatches > 0) ++counts.redispatched;
+        ++slice.dispatches;
+        attempt.num_pairs += slice.num_pairs();
 
-        if (call.experts.empty() || call.experts.back().expert != piece.expert)
-            call.experts.push_back({.expert = piece.expert});
+        if (call.experts.empty() || call.experts.back().expert != slice.expert)
+            call.experts.push_back({.expert = slice.expert});
         call.experts.back().num_rows = static_cast<std::uint16_t>(call.experts.back().num_rows +
-                                                                  piece.num_pairs());
+                                                                  slice.num_pairs());
 
-        call.rows.insert(call.rows.end(), round.pair_row.begin() + piece.pair_begin,
-                         round.pair_row.begin() + piece.pair_end);
-        call.gates.insert(call.gates.end(), round.pair_gate.begin() + piece.pair_begin,
-                          round.pair_gate.begin() + piece.pair_end);
+        call.rows.insert(call.rows.end(), round.pair_row.begin() + slice.pair_begin,
+                         round.pair_row.begin() + slice.pair_end);
+        call.gates.insert(call.gates.end(), round.pair_gate.begin() + slice.pair_begin,
+                          round.pair_gate.begin() + slice.pair_end);
     }
 
-    turn.out.push_back(std::move(call));
+    context.out.push_back(std::move(call));
 }
 
-void SwarmState::drop_attempt(Turn& turn, Attempt& attempt, Failure failure) {
+void SwarmState::drop_attempt(EventContext& context, Attempt& attempt, Failure failure) {
     Round& round = *find_round(attempt.round);
     Worker* worker = pool.find(attempt.worker);
 
-    for (const std::uint32_t i : attempt.pieces) {
-        Piece& piece = round.pieces[i];
+    for (const std::uint32_t i : attempt.slices) {
+        CallSlice& slice = round.slices[i];
         const bool is_answer = failure == Failure::error || failure == Failure::bad_answer;
-        if (is_answer && !attempt.hedge) ++piece.answered;
+        if (is_answer && !attempt.hedge) ++slice.answered;
         if (failure == Failure::busy) {
-            std::erase(piece.tried, attempt.worker);  // it may be asked again
-            if (!attempt.hedge && piece.dispatches > 0)
-                --piece.dispatches;  // and that was no attempt
+            std::erase(slice.tried, attempt.worker);  // it may be asked again
+            if (!attempt.hedge && slice.dispatches > 0)
+                --slice.dispatches;  // and that was no attempt
         }
     }
 
@@ -202,82 +205,83 @@ void SwarmState::drop_attempt(Turn& turn, Attempt& attempt, Failure failure) {
 
     if (worker != nullptr) {
         switch (failure) {
-            case Failure::error: add_failure(turn, *worker, "error"); break;
-            case Failure::bad_answer: add_failure(turn, *worker, "bad answer"); break;
+            case Failure::error: add_failure(context, *worker, "error"); break;
+            case Failure::bad_answer: add_failure(context, *worker, "bad answer"); break;
             case Failure::busy:
             case Failure::disconnect: break;
         }
     }
 
     if (failure == Failure::error || failure == Failure::bad_answer) ++round.num_unpaid;
-    if (attempt.witness_of != 0) witnesses_lost.push_back(attempt.witness_of);
+    if (attempt.witness_of_check != 0) witnesses_lost.push_back(attempt.witness_of_check);
     round.end(attempt);
     erase_attempt(attempt.id);
 }
 
 // Many work on one frame after the other. While what was sent before this one is being answered its
 // time has not begun; who answers nothing is late with all of it at once.
-bool SwarmState::waits_its_turn(Turn& turn, Attempt& attempt) {
+bool SwarmState::is_queued_behind_others(EventContext& context, Attempt& attempt) {
     const Worker& worker = *pool.find(attempt.worker);
     if (worker.answered_at <= attempt.sent_at || worker.answered_sent_at > attempt.sent_at)
         return false;
 
     const TimePoint deadline = worker.answered_at + attempt.timeout;
-    if (deadline <= turn.now) return false;
+    if (deadline <= context.now) return false;
 
     attempt.deadline = deadline;
-    turn.set_timer(deadline, TimerKind::attempt, attempt.id);
+    context.set_timer(deadline, TimerKind::attempt, attempt.id);
     return true;
 }
 
 // Its time is over. What it was asked goes to somebody else as well, and whoever answers first
 // is believed: a slow worker is no dead one.
-void SwarmState::on_attempt_late(Turn& turn, Attempt& attempt) {
-    if (attempt.check != 0) return;  // it is not the worker that takes its time
-    if (waits_its_turn(turn, attempt)) return;
+void SwarmState::on_attempt_late(EventContext& context, Attempt& attempt) {
+    if (attempt.check_id != 0) return;  // it is not the worker that takes its time
+    if (is_queued_behind_others(context, attempt)) return;
     Round& round = *find_round(attempt.round);
     round.set_late(attempt);
 
     Worker& worker = *pool.find(attempt.worker);
     ++worker.timeouts;
     ++counts.timeouts;
-    if (attempt.witness_of != 0) witnesses_lost.push_back(attempt.witness_of);
+    if (attempt.witness_of_check != 0) witnesses_lost.push_back(attempt.witness_of_check);
     const RoundId round_id = round.id;
-    add_failure(turn, worker, "timeout");
-    watch_for_darkness(turn, attempt);
-    if (Round* open = find_round(round_id)) dispatch(turn, *open);
+    add_failure(context, worker, "timeout");
+    watch_for_silence(context, attempt);
+    if (Round* open = find_round(round_id)) dispatch(context, *open);
 }
 
-void SwarmState::on_hedge_time(Turn& turn, Attempt& attempt) {
+void SwarmState::on_hedge_time(EventContext& context, Attempt& attempt) {
     Round& round = *find_round(attempt.round);
-    if (attempt.late || attempt.check != 0 || dark || !policy.affords(turn.now)) return;
+    if (attempt.late || attempt.check_id != 0 || all_silent || !policy.affords(context.now)) return;
 
     std::vector<std::uint32_t> slow;
-    for (const std::uint32_t i : attempt.pieces)
-        if (!round.pieces[i].done && round.pieces[i].innermost() == attempt.id) slow.push_back(i);
+    for (const std::uint32_t i : attempt.slices)
+        if (!round.slices[i].done && round.slices[i].latest_attempt() == attempt.id)
+            slow.push_back(i);
     if (slow.empty()) return;
 
     const std::size_t num_before = round.attempts.size();
-    plan_cover(turn, round, slow, true);
+    plan_cover(context, round, slow, true);
     policy.pay(static_cast<std::uint32_t>(round.attempts.size() - num_before));
-    if (!slow.empty() && compute_beside(turn, round, attempt, slow)) return;
+    if (!slow.empty() && compute_beside(context, round, attempt, slow)) return;
 
     // Those who hold it have work of their own, most likely of this very round: soon they will not.
     if (!slow.empty())
-        turn.set_timer(turn.now + std::max<Duration>(2ms, attempt.predicted / 4), TimerKind::hedge,
-                       attempt.id);
+        context.set_timer(context.now + std::max<Duration>(2ms, attempt.predicted / 4),
+                          TimerKind::hedge, attempt.id);
 }
 
 // Nobody is idle who holds it: the local backend, once the attempt has taken as long as that will.
-bool SwarmState::compute_beside(Turn& turn, Round& round, const Attempt& attempt,
-                                std::span<const std::uint32_t> pieces) {
+bool SwarmState::compute_beside(EventContext& context, Round& round, const Attempt& attempt,
+                                std::span<const std::uint32_t> slices) {
     std::uint32_t num_pairs = 0;
-    for (const std::uint32_t i : pieces) num_pairs += round.pieces[i].num_pairs();
+    for (const std::uint32_t i : slices) num_pairs += round.slices[i].num_pairs();
     const std::optional<Duration> here = local_time(num_pairs);
-    if (!here || *here > turn.now - attempt.sent_at) return false;
+    if (!here || *here > context.now - attempt.sent_at) return false;
 
     policy.pay(1);
-    compute_locally(turn, round, {pieces.begin(), pieces.end()});
+    compute_locally(context, round, {slices.begin(), slices.end()});
     return true;
 }
 
@@ -305,57 +309,58 @@ void SwarmState::learn_latency(TimePoint now, const Attempt& attempt, Worker& wo
 }
 
 // The attempt is not needed any more.
-void SwarmState::cancel_attempt(Turn& turn, Attempt& attempt) {
+void SwarmState::cancel_attempt(EventContext& context, Attempt& attempt) {
     Round& round = *find_round(attempt.round);
-    if (attempt.check != 0) {
+    if (attempt.check_id != 0) {
         // The worker has done its part: the verdict on it comes all the same.
-        checks.at(attempt.check).attempt = 0;
-        if (!options.checks.judge) checks.erase(attempt.check);
+        checks.at(attempt.check_id).attempt = 0;
+        if (!options.checks.judge) checks.erase(attempt.check_id);
         round.end(attempt);
         erase_attempt(attempt.id);
         return;
     }
 
     if (Worker* worker = pool.find(attempt.worker)) {
-        worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, turn.now);
+        worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, context.now);
         capacity_freed = true;
     }
 
-    if (attempt.witness_of != 0) witnesses_lost.push_back(attempt.witness_of);
+    if (attempt.witness_of_check != 0) witnesses_lost.push_back(attempt.witness_of_check);
 
     // What a probe is for is the worker's answer, needed or not.
     if (Worker* worker = pool.find(attempt.worker); worker != nullptr && !attempt.probe) {
         ++counts.cancels;
-        learn_unanswered(turn.now, attempt, *worker);
-        turn.send(*worker, encode_cancel(attempt.sequence_id));
+        learn_unanswered(context.now, attempt, *worker);
+        context.send(*worker, encode_cancel(attempt.sequence_id));
 
         // It drops cancelled work without a word. One that has not been heard
         // of for a while is asked whether it is there, and gets no more.
         if (++worker->cancels_since_heard == worker->cancels_since_heard_max() &&
             worker->heartbeats.size() < options.heartbeats_missed_max)
-            send_heartbeat(turn, *worker, {});
+            send_heartbeat(context, *worker, {});
     }
 
     round.end(attempt);
     erase_attempt(attempt.id);
 }
 
-void SwarmState::accept_answer(Turn& turn, Attempt& attempt, std::vector<float> y, bool unsummed,
-                               Proof proof) {
+void SwarmState::accept_answer(EventContext& context, Attempt& attempt, std::vector<float> y,
+                               bool unsummed, Evidence evidence) {
     Round& round = *find_round(attempt.round);
-    const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed, proof);
+    const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed, evidence);
     if (attempt.hedge && num_new > 0) ++counts.hedges_won;
     round.end(attempt);
     erase_attempt(attempt.id);
 
-    if (round.pieces_left == 0 || round.ends_without_rest(turn.now)) {
-        finish_round(turn, round);
+    if (round.slices_left == 0 || round.ends_without_rest(context.now)) {
+        finish_round(context, round);
         return;
     }
 
     const std::vector<AttemptId> others = round.attempts;
     for (const AttemptId id : others)
-        if (Attempt& other = *find_attempt(id); round.covered(other)) cancel_attempt(turn, other);
+        if (Attempt& other = *find_attempt(id); round.covered(other))
+            cancel_attempt(context, other);
 }
 
 }  // namespace moex

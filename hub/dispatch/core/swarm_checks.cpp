@@ -13,16 +13,16 @@ namespace {
 template <class Visit>
 void each_pair(const Round& round, const Attempt& attempt, bool unsummed, const Visit& visit) {
     std::uint32_t number = 0;
-    for (const std::uint32_t index : attempt.pieces) {
-        const Piece& piece = round.pieces[index];
-        for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair, ++number) {
+    for (const std::uint32_t index : attempt.slices) {
+        const CallSlice& slice = round.slices[index];
+        for (std::uint32_t pair = slice.pair_begin; pair < slice.pair_end; ++pair, ++number) {
             std::uint32_t y_row = number;
             if (!unsummed)
                 y_row = static_cast<std::uint32_t>(std::lower_bound(attempt.tokens.begin(),
                                                                     attempt.tokens.end(),
                                                                     round.pair_row[pair]) -
                                                    attempt.tokens.begin());
-            visit(pair, piece.expert, piece.unit, y_row);
+            visit(pair, slice.expert, slice.unit, y_row);
         }
     }
 }
@@ -85,15 +85,15 @@ AnswerSample SwarmState::sample_of(const Round& round, const Attempt& attempt,
     return sample;
 }
 
-void SwarmState::receive_answer(Turn& turn, Worker& worker, Attempt& attempt, WorkerAnswer answer,
-                                bool unsummed) {
+void SwarmState::receive_answer(EventContext& context, Worker& worker, Attempt& attempt,
+                                WorkerAnswer answer, bool unsummed) {
     std::vector<float>& y = answer.y;
-    if (attempt.witness_of != 0) {
-        on_witness(turn, worker, attempt, std::move(y), unsummed);
+    if (attempt.witness_of_check != 0) {
+        on_witness(context, worker, attempt, std::move(y), unsummed);
         return;
     }
     if (!options.checks.on) {
-        accept_answer(turn, attempt, std::move(y), unsummed, Proof::unchecked);
+        accept_answer(context, attempt, std::move(y), unsummed, Evidence::unchecked);
         return;
     }
 
@@ -101,14 +101,14 @@ void SwarmState::receive_answer(Turn& turn, Worker& worker, Attempt& attempt, Wo
     const bool odd = worker.is_proven && is_odd(round, attempt, answer.square_sums, unsummed);
     CheckPlan plan = trust.plan(worker.trust_key, worker.trust_address,
                                 static_cast<std::uint32_t>(y.size() / round.hidden_size),
-                                attempt.num_pairs, odd, turn.now);
+                                attempt.num_pairs, odd, context.now);
     if (plan.rows.empty()) {
-        accept_answer(turn, attempt, std::move(y), unsummed, Proof::proven);
+        accept_answer(context, attempt, std::move(y), unsummed, Evidence::proven);
         return;
     }
 
     if (!options.checks.judge) {
-        hold_for_witness(turn, worker, attempt, std::move(plan), std::move(y), unsummed);
+        hold_for_witness(context, worker, attempt, std::move(plan), std::move(y), unsummed);
         return;
     }
 
@@ -121,32 +121,32 @@ void SwarmState::receive_answer(Turn& turn, Worker& worker, Attempt& attempt, Wo
     action.sample.id = id;
     action.sample.arithmetic = worker.arithmetic;
     action.sample.awaited = plan.hold;
-    turn.out.push_back(std::move(action));
+    context.out.push_back(std::move(action));
 
     check.plan = std::move(plan);
     if (!check.plan.hold) {
-        accept_answer(turn, attempt, std::move(y), unsummed, Proof::proven);
+        accept_answer(context, attempt, std::move(y), unsummed, Evidence::proven);
         return;
     }
     ++counts.answers_held;
-    attempt.check = id;
+    attempt.check_id = id;
     check.attempt = attempt.id;
     check.y = std::move(y);
     check.unsummed = unsummed;
 }
 
-void SwarmState::on_judgement(Turn& turn, std::uint64_t id, const Judgement& judgement) {
+void SwarmState::on_judgement(EventContext& context, std::uint64_t id, const Judgement& judgement) {
     auto node = checks.extract(id);
     if (!node) return;
     PendingCheck& check = node.mapped();
     const bool banned = trust.on_verdict(check.key, check.address, judgement.verdict, check.plan,
-                                         turn.now);
+                                         context.now);
 
     if (Worker* worker = pool.find(check.worker))
-        worker->is_proven = trust.trust(check.key, turn.now) == Trust::proven;
+        worker->is_proven = trust.trust(check.key, context.now) == Trust::proven;
 
     Attempt* attempt = check.attempt == 0 ? nullptr : find_attempt(check.attempt);
-    if (attempt != nullptr) attempt->check = 0;
+    if (attempt != nullptr) attempt->check_id = 0;
 
     switch (judgement.verdict) {
         case Verdict::honest:
@@ -157,24 +157,25 @@ void SwarmState::on_judgement(Turn& turn, std::uint64_t id, const Judgement& jud
             if (attempt != nullptr) {
                 const std::size_t hidden = find_round(attempt->round)->hidden_size;
                 const bool all = check.plan.rows.size() * hidden == check.y.size();
-                accept_answer(turn, *attempt, std::move(check.y), check.unsummed,
-                              all ? Proof::verified : Proof::proven);
+                accept_answer(context, *attempt, std::move(check.y), check.unsummed,
+                              all ? Evidence::verified : Evidence::proven);
             }
             break;
 
         case Verdict::undecided:
             counts.rows_undecided += check.plan.rows.size();
             if (attempt != nullptr)
-                accept_answer(turn, *attempt, std::move(check.y), check.unsummed, Proof::unchecked);
+                accept_answer(context, *attempt, std::move(check.y), check.unsummed,
+                              Evidence::unchecked);
             break;
 
         case Verdict::lie: {
             ++counts.lies;
             counts.rows_wrong += check.plan.rows.size();
             const RoundId round_id = attempt == nullptr ? 0 : attempt->round;
-            if (attempt != nullptr) drop_attempt(turn, *attempt, Failure::bad_answer);
-            on_lie(turn, check.worker, wrong_rows(check.plan), banned);
-            if (Round* round = find_round(round_id)) dispatch(turn, *round);
+            if (attempt != nullptr) drop_attempt(context, *attempt, Failure::bad_answer);
+            on_wrong_rows(context, check.worker, wrong_rows(check.plan), banned);
+            if (Round* round = find_round(round_id)) dispatch(context, *round);
             break;
         }
     }
@@ -185,34 +186,35 @@ std::string SwarmState::wrong_rows(const CheckPlan& plan) {
 }
 
 // The record is written; what remains is to tell, and to put out whom it bans.
-void SwarmState::on_lie(Turn& turn, WorkerId liar, const std::string& what, bool banned) {
+void SwarmState::on_wrong_rows(EventContext& context, WorkerId liar, const std::string& what,
+                               bool banned) {
     ++counts.bad_answers;
     Worker* worker = pool.find(liar);
     if (worker == nullptr) return;
 
     ++worker->bad_answers;
-    turn.event(*worker, WorkerEvent::Kind::lied, what);
+    context.event(*worker, WorkerEvent::Kind::lied, what);
     if (!banned) return;
 
     ++counts.bans;
-    turn.event(*worker, WorkerEvent::Kind::banned,
-               text(worker->bad_answers, " answers were false, the last: ", what));
+    context.event(*worker, WorkerEvent::Kind::banned,
+                  text(worker->bad_answers, " answers were false, the last: ", what));
     refuse(
-        turn, *worker,
+        context, *worker,
         {ErrorCode::unauthorized,
          "its answers are not what computing them again gives; the hub takes none of it for now"},
         CloseCode::policy);
 }
 
 // Drops the answers of a worker that wait for the judge; the rounds that have to ask others.
-void SwarmState::drop_held(Turn& turn, WorkerId worker, std::vector<RoundId>& touched) {
+void SwarmState::drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched) {
     std::vector<AttemptId> held;
     for (const auto& [id, check] : checks)
         if (check.worker == worker && check.attempt != 0) held.push_back(check.attempt);
     std::sort(held.begin(), held.end());
     for (const AttemptId id : held) {
         touched.push_back(find_attempt(id)->round);
-        cancel_attempt(turn, *find_attempt(id));
+        cancel_attempt(context, *find_attempt(id));
     }
 }
 

@@ -65,7 +65,7 @@ SwarmState::SwarmState(SwarmOptions given)
       row_reader(options.rounding, answer_memory, options.gathered_bytes_min),
       policy(options.hedge),
       directory(directory_options(options)),
-      heat(directory.num_units(), options.hot) {
+      hot_experts(directory.num_units(), options.hot) {
     MOEX_CHECK(options.layer_is_moe.size() == options.limits.num_layers,
                text("layer_is_moe has ", options.layer_is_moe.size(), " layers, the limits say ",
                     options.limits.num_layers));
@@ -81,7 +81,7 @@ SwarmState::SwarmState(SwarmOptions given)
                             (sizeof(Unit) + sizeof(UnitTier));
 }
 
-void SwarmState::Turn::send(Worker& worker, WireFrame frame) {
+void SwarmState::EventContext::send(Worker& worker, WireFrame frame) {
     worker.bytes_sent += frame.size_bytes();
     state.counts.bytes_sent += frame.size_bytes();
     ++state.counts.frames_sent;
@@ -97,34 +97,35 @@ void SwarmState::count_frame(Worker& worker, std::uint64_t frame_bytes) {
 void SwarmState::on_sign_of_life(Worker& worker, TimePoint now) {
     worker.cancels_since_heard = 0;
     worker.heard_at = heard_at = now;
-    unheard.clear();
-    if (std::exchange(dark, false)) capacity_freed = true;
+    unanswered.clear();
+    if (std::exchange(all_silent, false)) capacity_freed = true;
 }
 
-void SwarmState::tell_frame_limit(Turn& turn, Worker& worker) {
+void SwarmState::tell_frame_limit(EventContext& context, Worker& worker) {
     const std::uint64_t bytes = std::max(control_bytes_max, worker.ids.answer_bytes_max());
     if (!worker.welcomed() || std::exchange(worker.frame_limit, bytes) == bytes) return;
-    turn.out.push_back(SetFrameLimit{.worker = worker.id, .bytes = bytes});
+    context.out.push_back(SetFrameLimit{.worker = worker.id, .bytes = bytes});
 }
 
-void SwarmState::Turn::event(const Worker& worker, WorkerEvent::Kind kind, std::string detail) {
+void SwarmState::EventContext::event(const Worker& worker, WorkerEvent::Kind kind,
+                                     std::string detail) {
     out.push_back(WorkerEvent{.kind = kind,
                               .worker = worker.id,
                               .detail = std::move(detail),
                               .view = std::make_shared<const WorkerView>(state.view_of(worker))});
 }
 
-void SwarmState::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind kind, std::string reason,
-                               std::optional<CloseCode> code) {
+void SwarmState::remove_worker(EventContext& context, WorkerId id, WorkerEvent::Kind kind,
+                               std::string reason, std::optional<CloseCode> code) {
     const std::unique_ptr<Worker> worker = pool.take(id);
     if (!worker) return;
     if (worker->on_demand) --num_on_demand;
     set_pairs_max(*worker, std::numeric_limits<std::uint32_t>::max());
-    if (code) turn.out.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
+    if (code) context.out.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
 
     if (worker->welcomed()) {
-        turn.event(*worker, kind, std::move(reason));
-        std::get<WorkerEvent>(turn.out.back()).code = code;
+        context.event(*worker, kind, std::move(reason));
+        std::get<WorkerEvent>(context.out.back()).code = code;
     }
     if (worker->welcomed() && kind == WorkerEvent::Kind::removed) ++counts.removed;
 
@@ -132,85 +133,86 @@ void SwarmState::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind kind, 
     const bool may_return = kind == WorkerEvent::Kind::left && !worker->worker_key.empty() &&
                             !worker->leaving() && !draining &&
                             options.return_within > Duration::zero();
-    if (!worker->units.empty()) directory.leave(*worker, may_return, turn.now);
+    if (!worker->units.empty()) directory.leave(*worker, may_return, context.now);
 
     std::vector<RoundId> touched;
     const auto live = worker->ids.live();
     for (const SequenceIds::Live& one : live) {
         Attempt& attempt = *find_attempt(one.attempt);
         touched.push_back(attempt.round);
-        drop_attempt(turn, attempt, Failure::disconnect);
+        drop_attempt(context, attempt, Failure::disconnect);
     }
 
     if (kind == WorkerEvent::Kind::removed) {
         // What it said in rounds still open is not believed either.
-        drop_held(turn, id, touched);
+        drop_held(context, id, touched);
         for (auto& [round_id, round] : rounds)
             if (round->reject_answers_of(id) > 0) touched.push_back(round_id);
     }
 
     // at the end nobody takes over
-    if (!draining || drain_at > turn.now) directory.settle(turn.now);
-    carry_out_orders(turn);
+    if (!draining || drain_at > context.now) directory.settle(context.now);
+    carry_out_orders(context);
 
     std::sort(touched.begin(), touched.end());
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (const RoundId round_id : touched)
-        if (Round* round = find_round(round_id)) dispatch(turn, *round);
+        if (Round* round = find_round(round_id)) dispatch(context, *round);
     capacity_freed = true;
 }
 
-void SwarmState::send_heartbeat(Turn& turn, Worker& worker, std::vector<std::uint32_t> units) {
+void SwarmState::send_heartbeat(EventContext& context, Worker& worker,
+                                std::vector<std::uint32_t> units) {
     const std::uint32_t id = worker.next_heartbeat_id++;
-    worker.heartbeats.push_back({.id = id, .sent_at = turn.now, .units = std::move(units)});
-    turn.send(worker, encode_heartbeat(id));
+    worker.heartbeats.push_back({.id = id, .sent_at = context.now, .units = std::move(units)});
+    context.send(worker, encode_heartbeat(id));
 }
 
-void SwarmState::on_heartbeat_time(Turn& turn, Worker& worker) {
-    worker.ids.expire(turn.now);
+void SwarmState::on_heartbeat_time(EventContext& context, Worker& worker) {
+    worker.ids.expire(context.now);
 
-    tell_frame_limit(turn, worker);
-    check_loading(turn, worker);
+    tell_frame_limit(context, worker);
+    check_loading(context, worker);
 
-    if (worker.loading_in_order() && turn.now - worker.heard_at < loading_silence_max) {
+    if (worker.loading_in_order() && context.now - worker.heard_at < loading_silence_max) {
         // lest the one echo that it is waited for be lost: seven in ten minutes
         const TimePoint first = worker.heartbeats.front().sent_at,
                         last = worker.heartbeats.back().sent_at;
-        if (turn.now - last >= 2 * (last - first)) send_heartbeat(turn, worker, {});
-        turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
+        if (context.now - last >= 2 * (last - first)) send_heartbeat(context, worker, {});
+        context.set_timer(context.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
         return;
     }
 
     worker.heartbeats_missed = static_cast<std::uint32_t>(worker.heartbeats.size());
     if (worker.heartbeats_missed >= heartbeats_missed_close * options.heartbeats_missed_max) {
-        remove_worker(turn, worker.id, WorkerEvent::Kind::left,
+        remove_worker(context, worker.id, WorkerEvent::Kind::left,
                       text("no heartbeat for ", worker.heartbeats_missed, " periods"),
                       CloseCode::going_away);
         return;
     }
 
-    if (worker.heartbeats_missed >= options.heartbeats_missed_max) on_silence(turn, worker);
+    if (worker.heartbeats_missed >= options.heartbeats_missed_max) on_silence(context, worker);
 
-    send_heartbeat(turn, worker, {});
-    turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
+    send_heartbeat(context, worker, {});
+    context.set_timer(context.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
 }
 
-void SwarmState::on_silence(Turn& turn, Worker& worker) {
-    if (!worker.health.on(HealthEvent::silence, turn.now)) return;
-    turn.event(worker, WorkerEvent::Kind::unhealthy,
-               text(worker.heartbeats_missed, " heartbeats missed"));
+void SwarmState::on_silence(EventContext& context, Worker& worker) {
+    if (!worker.health.on(HealthEvent::silence, context.now)) return;
+    context.event(worker, WorkerEvent::Kind::unhealthy,
+                  text(worker.heartbeats_missed, " heartbeats missed"));
 }
 
-void SwarmState::on_sign_of_work(Turn& turn, Worker& worker, TimePoint sent_at) {
-    worker.answered_at = turn.now;
+void SwarmState::on_sign_of_work(EventContext& context, Worker& worker, TimePoint sent_at) {
+    worker.answered_at = context.now;
     worker.answered_sent_at = sent_at;
     worker.busy_in_row = 0;
     worker.probed_at.reset();
     worker.stalls_until = TimePoint{};
     worker.stalls_for = Duration{};
     const bool was_probing = worker.health.state() == Health::probing;
-    if (worker.health.on(HealthEvent::answer, turn.now) && was_probing)
-        turn.event(worker, WorkerEvent::Kind::healthy, "it answers again");
+    if (worker.health.on(HealthEvent::answer, context.now) && was_probing)
+        context.event(worker, WorkerEvent::Kind::healthy, "it answers again");
 }
 
 // Where there is no local backend half of the swarm goes on being asked whatever it does: that all
@@ -226,111 +228,112 @@ bool SwarmState::may_eject_one_more() const {
     return 2 * num_out <= num_loaded;
 }
 
-void SwarmState::add_failure(Turn& turn, Worker& worker, const char* why) {
-    const bool changed = worker.health.failed(turn.now, may_eject_one_more(), options.health);
+void SwarmState::add_failure(EventContext& context, Worker& worker, const char* why) {
+    const bool changed = worker.health.failed(context.now, may_eject_one_more(), options.health);
     if (!changed || worker.health.state() != Health::ejected) return;
 
     worker.probed_at.reset();
-    turn.set_timer(worker.health.ejected_until(), TimerKind::health, worker.id);
-    turn.event(worker, WorkerEvent::Kind::unhealthy,
-               text(worker.health.failures_in_row(), " failures in a row, the last: ", why,
-                    "; not asked for ", (worker.health.ejected_until() - turn.now) / 1s, " s"));
+    context.set_timer(worker.health.ejected_until(), TimerKind::health, worker.id);
+    context.event(
+        worker, WorkerEvent::Kind::unhealthy,
+        text(worker.health.failures_in_row(), " failures in a row, the last: ", why,
+             "; not asked for ", (worker.health.ejected_until() - context.now) / 1s, " s"));
 }
 
 // One worker that is silent is slow or gone. Three at once, or all that there are, of which
 // nothing was heard since they were asked, and nothing of anybody else: the network is gone.
-void SwarmState::watch_for_darkness(Turn& turn, const Attempt& late) {
+void SwarmState::watch_for_silence(EventContext& context, const Attempt& late) {
     constexpr std::size_t enough = 3;
-    if (!options.local_fallback || dark || late.sent_at < heard_at) return;
-    if (std::find(unheard.begin(), unheard.end(), late.worker) == unheard.end())
-        unheard.push_back(late.worker);
+    if (!options.local_fallback || all_silent || late.sent_at < heard_at) return;
+    if (std::find(unanswered.begin(), unanswered.end(), late.worker) == unanswered.end())
+        unanswered.push_back(late.worker);
 
     const auto num_asked = static_cast<std::size_t>(
         std::count_if(pool.all().begin(), pool.all().end(), [](const auto& entry) {
             return entry.second->ids.num_live() > 0 || entry.second->health.serves();
         }));
-    if (unheard.size() < std::min(enough, num_asked)) return;
+    if (unanswered.size() < std::min(enough, num_asked)) return;
 
-    dark = true;
+    all_silent = true;
     std::vector<RoundId> open;
     for (const auto& [id, round] : rounds) open.push_back(id);
     std::sort(open.begin(), open.end());
     for (const RoundId id : open)
-        if (Round* round = find_round(id)) dispatch(turn, *round);
+        if (Round* round = find_round(id)) dispatch(context, *round);
 }
 
-void SwarmState::on_timer(Turn& turn, const Timer& timer) {
+void SwarmState::on_timer(EventContext& context, const Timer& timer) {
     switch (timer.kind) {
         case TimerKind::hello:
             if (Worker* worker = pool.find(timer.id); worker != nullptr && !worker->welcomed())
-                refuse(turn, *worker,
+                refuse(context, *worker,
                        {ErrorCode::timeout,
                         text("no HELLO within ", options.hello_within / 1ms, " ms")},
                        CloseCode::policy);
             break;
         case TimerKind::heartbeat:
-            if (Worker* worker = pool.find(timer.id)) on_heartbeat_time(turn, *worker);
+            if (Worker* worker = pool.find(timer.id)) on_heartbeat_time(context, *worker);
             break;
 
         case TimerKind::busy: capacity_freed = true; break;
 
         case TimerKind::health:
             if (Worker* worker = pool.find(timer.id);
-                worker != nullptr && worker->health.ejected_until() <= turn.now &&
-                worker->health.on(HealthEvent::time_over, turn.now))
+                worker != nullptr && worker->health.ejected_until() <= context.now &&
+                worker->health.on(HealthEvent::time_over, context.now))
                 probing.push_back(worker->id);
             break;
 
         case TimerKind::attempt:
             if (Attempt* attempt = find_attempt(timer.id);
-                attempt != nullptr && attempt->deadline <= turn.now)
-                on_attempt_late(turn, *attempt);
+                attempt != nullptr && attempt->deadline <= context.now)
+                on_attempt_late(context, *attempt);
             break;
 
         case TimerKind::place:
-            if (Worker* worker = pool.find(timer.id)) place(turn, *worker, {});
+            if (Worker* worker = pool.find(timer.id)) place(context, *worker, {});
             break;
 
         case TimerKind::units:
             units_timer_at.reset();
-            if (!draining) directory.wake(turn.now);
-            carry_out_orders(turn);
+            if (!draining) directory.wake(context.now);
+            carry_out_orders(context);
             break;
 
-        case TimerKind::heat: look_at_heat(turn); break;
+        case TimerKind::hot_experts: update_hot_experts(context); break;
 
         case TimerKind::hedge:
-            if (Attempt* attempt = find_attempt(timer.id)) on_hedge_time(turn, *attempt);
+            if (Attempt* attempt = find_attempt(timer.id)) on_hedge_time(context, *attempt);
             break;
 
         case TimerKind::round:
-            if (Round* round = find_round(timer.id)) on_round_time(turn, *round);
+            if (Round* round = find_round(timer.id)) on_round_time(context, *round);
             break;
 
         case TimerKind::drain:
             if (timer.id != 0) {
-                remove_worker(turn, timer.id, WorkerEvent::Kind::left,
+                remove_worker(context, timer.id, WorkerEvent::Kind::left,
                               "it drained, its time is over", CloseCode::going_away);
                 break;
             }
 
-            if (!draining || drain_at > turn.now) break;
+            if (!draining || drain_at > context.now) break;
             while (!pool.all().empty())
-                remove_worker(turn, pool.all().begin()->first, WorkerEvent::Kind::left,
+                remove_worker(context, pool.all().begin()->first, WorkerEvent::Kind::left,
                               "the hub stops", CloseCode::going_away);
             break;
     }
 }
 
-void SwarmState::close_drained(Turn& turn) {
-    settle_without_witness(turn);
+void SwarmState::close_drained(EventContext& context) {
+    settle_without_witness(context);
     std::erase_if(leavers, [&](WorkerId id) {
         const Worker* worker = pool.find(id);
         if (worker != nullptr && worker->ids.num_live() > 0) return false;
-        remove_worker(turn, id, WorkerEvent::Kind::left, "it drained", CloseCode::going_away);
+        remove_worker(context, id, WorkerEvent::Kind::left, "it drained", CloseCode::going_away);
         return true;
     });
-    serve_waiting(turn);
+    serve_waiting(context);
 }
 
 namespace {
@@ -356,7 +359,7 @@ SwarmCore::~SwarmCore() = default;
 WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authorized,
                                std::vector<SwarmAction>& actions) {
     SwarmState& state = *state_;
-    SwarmState::Turn turn{state, now, actions};
+    SwarmState::EventContext context{state, now, actions};
     const WorkerId id = ++state.last_worker;
     Worker& worker = state.pool.add(id, state.options.first_sequence_id);
 
@@ -368,16 +371,17 @@ WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authoriz
     worker.connected_at = now;
 
     if (state.draining)
-        state.refuse(turn, worker, {ErrorCode::unavailable, "the hub is stopping; try again later"},
+        state.refuse(context, worker,
+                     {ErrorCode::unavailable, "the hub is stopping; try again later"},
                      CloseCode::going_away);
     // ghosts among them: judged when it says who it is
     else if (state.pool.all().size() > 2 * std::size_t{state.options.workers_max})
-        state.refuse(turn, worker,
+        state.refuse(context, worker,
                      {ErrorCode::overloaded, text("the hub has its ", state.options.workers_max,
                                                   " workers; try again later")},
                      CloseCode::going_away);
     else
-        turn.set_timer(now + state.options.hello_within, SwarmState::TimerKind::hello, id);
+        context.set_timer(now + state.options.hello_within, SwarmState::TimerKind::hello, id);
 
     return id;
 }
@@ -385,34 +389,34 @@ WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authoriz
 void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
                          std::vector<SwarmAction>& actions) {
     SwarmState& state = *state_;
-    SwarmState::Turn turn{state, now, actions};
+    SwarmState::EventContext context{state, now, actions};
     Worker* worker = state.pool.find(id);
     if (worker == nullptr) return;  // closed meanwhile
 
     state.count_frame(*worker, frame.size());
-    state.on_frame(turn, *worker, frame);
-    if (Worker* still = state.pool.find(id)) state.tell_frame_limit(turn, *still);
-    state.close_drained(turn);
+    state.on_frame(context, *worker, frame);
+    if (Worker* still = state.pool.find(id)) state.tell_frame_limit(context, *still);
+    state.close_drained(context);
 }
 
 void SwarmCore::on_answer(TimePoint now, WorkerId id, WorkerAnswer answer,
                           std::vector<SwarmAction>& actions) {
     SwarmState& state = *state_;
-    SwarmState::Turn turn{state, now, actions};
+    SwarmState::EventContext context{state, now, actions};
     Worker* worker = state.pool.find(id);
     if (worker == nullptr || !worker->welcomed()) return;  // closed meanwhile
 
     state.count_frame(*worker, answer.frame_bytes);
     state.on_sign_of_life(*worker, now);
-    state.on_answer(turn, *worker, std::move(answer));
-    if (Worker* still = state.pool.find(id)) state.tell_frame_limit(turn, *still);
-    state.close_drained(turn);
+    state.on_answer(context, *worker, std::move(answer));
+    if (Worker* still = state.pool.find(id)) state.tell_frame_limit(context, *still);
+    state.close_drained(context);
 }
 
 void SwarmCore::on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions) {
-    SwarmState::Turn turn{*state_, now, actions};
-    state_->remove_worker(turn, worker, WorkerEvent::Kind::left, "disconnected", std::nullopt);
-    state_->close_drained(turn);
+    SwarmState::EventContext context{*state_, now, actions};
+    state_->remove_worker(context, worker, WorkerEvent::Kind::left, "disconnected", std::nullopt);
+    state_->close_drained(context);
 }
 
 RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
@@ -423,7 +427,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
 RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch, RoundRows rows,
                             std::vector<SwarmAction>& actions) {
     SwarmState& state = *state_;
-    SwarmState::Turn turn{state, now, actions};
+    SwarmState::EventContext context{state, now, actions};
 
     MOEX_CHECK(batch.layer < state.moe_index.size() && state.moe_index[batch.layer] >= 0,
                text("layer ", batch.layer, " has no experts"));
@@ -459,49 +463,49 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch, RoundRows r
                                .unit_base = state.unit_of(batch.layer, 0),
                                .copies = state.policy.attempts_at_once()};
     const Status opened = round.open(batch, std::move(rows), options,
-                                     state.piece_pairs_max(batch.layer));
+                                     state.slice_pairs_max(batch.layer));
     if (!opened.ok()) {
         round.attempts.clear();
-        state.fail_round(turn, round, opened.error());
+        state.fail_round(context, round, opened.error());
         return id;
     }
 
     std::vector<bool> called(state.options.limits.num_experts);
-    for (const Piece& piece : round.pieces) {
-        if (!called[piece.expert]) ++state.counts.calls;
-        called[piece.expert] = true;
+    for (const CallSlice& slice : round.slices) {
+        if (!called[slice.expert]) ++state.counts.calls;
+        called[slice.expert] = true;
     }
 
-    turn.set_timer(round.deadline, SwarmState::TimerKind::round, id);
+    context.set_timer(round.deadline, SwarmState::TimerKind::round, id);
     // Each time is one at which it may end; what comes later looks again.
     for (TimePoint last{}; const RowPatience& one : round.patience)
         if (const TimePoint at = now + one.wait;
             at != std::exchange(last, at) && at < round.deadline)
-            turn.set_timer(at, SwarmState::TimerKind::round, id);
-    state.count_asked(turn, batch);
-    state.dispatch(turn, round);
+            context.set_timer(at, SwarmState::TimerKind::round, id);
+    state.count_requested(context, batch);
+    state.dispatch(context, round);
     return id;
 }
 
 void SwarmCore::on_cancel_round(TimePoint now, RoundId id, std::vector<SwarmAction>& actions) {
-    SwarmState::Turn turn{*state_, now, actions};
+    SwarmState::EventContext context{*state_, now, actions};
     Round* round = state_->find_round(id);
     if (round == nullptr) return;
 
-    state_->close_round(turn, *round);
-    state_->close_drained(turn);
+    state_->close_round(context, *round);
+    state_->close_drained(context);
 }
 
 void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
                          Result<std::vector<float>> y, std::vector<SwarmAction>& actions) {
     SwarmState& state = *state_;
-    SwarmState::Turn turn{state, now, actions};
+    SwarmState::EventContext context{state, now, actions};
     Attempt* attempt = state.find_attempt(attempt_id);
     if (attempt == nullptr || attempt->worker != 0) return;  // its round has ended
 
     Round& round = *state.find_round(attempt->round);
     if (!y.ok()) {
-        state.fail_round(turn, round, y.error());
+        state.fail_round(context, round, y.error());
         return;
     }
 
@@ -512,27 +516,27 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
     if (!within_norm_bound(round, *attempt, square_sums_of(*y, round.hidden_size), true,
                            std::numeric_limits<double>::max())) {
         state.fail_round(
-            turn, round,
+            context, round,
             {ErrorCode::non_finite,
              text("layer ", round.layer, ": the local backend's answer is not finite")});
         return;
     }
 
     state.local_latency[size_class_of(attempt->num_pairs)].record(now - attempt->sent_at, now);
-    state.accept_answer(turn, *attempt, std::move(y).value(), true, Proof::verified);
-    state.close_drained(turn);
+    state.accept_answer(context, *attempt, std::move(y).value(), true, Evidence::verified);
+    state.close_drained(context);
 }
 
 void SwarmCore::on_judgement(TimePoint now, std::uint64_t sample, const Judgement& judgement,
                              std::vector<SwarmAction>& actions) {
-    SwarmState::Turn turn{*state_, now, actions};
-    state_->on_judgement(turn, sample, judgement);
-    state_->close_drained(turn);
+    SwarmState::EventContext context{*state_, now, actions};
+    state_->on_judgement(context, sample, judgement);
+    state_->close_drained(context);
 }
 
 void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions) {
     SwarmState& state = *state_;
-    SwarmState::Turn turn{state, now, actions};
+    SwarmState::EventContext context{state, now, actions};
 
     state.draining = true;
     state.drain_at = now + deadline;
@@ -541,24 +545,24 @@ void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmActi
         std::clamp<std::int64_t>(deadline / 1ms, 0, 0xffffffff));
     for (const auto& [id, worker] : state.pool.all())
         if (worker->welcomed() && !worker->published_peer)
-            turn.send(*worker, encode_drain(deadline_ms));
+            context.send(*worker, encode_drain(deadline_ms));
 
     if (deadline > Duration::zero()) {
-        turn.set_timer(state.drain_at, SwarmState::TimerKind::drain, 0);
+        context.set_timer(state.drain_at, SwarmState::TimerKind::drain, 0);
     } else {
-        state.on_timer(turn, {now, SwarmState::TimerKind::drain, 0});
+        state.on_timer(context, {now, SwarmState::TimerKind::drain, 0});
     }
 }
 
 void SwarmCore::on_tick(TimePoint now, std::vector<SwarmAction>& actions) {
     SwarmState& state = *state_;
-    SwarmState::Turn turn{state, now, actions};
+    SwarmState::EventContext context{state, now, actions};
     while (!state.timers.empty() && state.timers.top().at <= now) {
         const SwarmState::Timer timer = state.timers.top();
         state.timers.pop();
-        state.on_timer(turn, timer);
+        state.on_timer(context, timer);
     }
-    state.close_drained(turn);
+    state.close_drained(context);
 }
 
 std::optional<TimePoint> SwarmCore::next_deadline() const {
@@ -590,7 +594,7 @@ void SwarmCore::set_hedge(const HedgePolicy& policy) {
 }
 void SwarmCore::set_local_fallback(bool on) {
     state_->options.local_fallback = on;
-    if (!on) state_->dark = false;  // then the workers are all there is
+    if (!on) state_->all_silent = false;  // then the workers are all there is
 }
 const RowReader& SwarmCore::row_reader() const { return state_->row_reader; }
 AnswerReader SwarmCore::answer_reader(WorkerId id) const {

@@ -1,4 +1,4 @@
-// Who computes what: covers of a round's open pieces
+// Who computes what: covers of a round's open slices
 // by few workers, waiting, and the ends of rounds.
 #include <algorithm>
 #include <cmath>
@@ -32,8 +32,8 @@ bool SwarmState::in_need(std::uint32_t unit) const {
            });
 }
 
-bool SwarmState::is_local(const Piece& piece) {
-    return !piece.live.empty() && find_attempt(piece.live.back())->worker == 0;
+bool SwarmState::is_local(const CallSlice& slice) {
+    return !slice.live.empty() && find_attempt(slice.live.back())->worker == 0;
 }
 
 std::optional<Duration> SwarmState::local_time(std::uint32_t num_pairs) const {
@@ -56,60 +56,61 @@ TimePoint SwarmState::free_at(const Worker& worker, TimePoint now) {
     return std::max(at, now);
 }
 
-// With a local backend at hand a piece waits for a worker only where one that could take it will
+// With a local backend at hand a slice waits for a worker only where one that could take it will
 // be free before the round's patience ends, and where not too many rounds wait already. `here`:
 // how long the local backend would take; an answer that is expected later is not waited for.
-bool SwarmState::has_worker_worth_waiting_for(const Round& round, const Piece& piece, TimePoint now,
-                                              std::optional<Duration> here) {
+bool SwarmState::has_worker_worth_waiting_for(const Round& round, const CallSlice& slice,
+                                              TimePoint now, std::optional<Duration> here) {
     if (round.wait_until && now >= *round.wait_until) return false;
     if (!round.waiting && waiting.size() >= options.rounds_waiting_max) return false;
 
     const TimePoint free_by = round.wait_until.value_or(now + here.value_or(options.queue_wait));
-    return std::ranges::any_of(directory.ready(piece.unit), [&](const UnitHolder* holder) {
+    return std::ranges::any_of(directory.ready(slice.unit), [&](const UnitHolder* holder) {
         const Worker& worker = worker_of(holder);
-        if (!worker.health.serves() || !worker.accepts(piece.dtype) ||
-            piece.num_pairs() > worker.pairs_max || piece.was_tried(worker.id) ||
+        if (!worker.health.serves() || !worker.accepts(slice.dtype) ||
+            slice.num_pairs() > worker.pairs_max || slice.was_tried(worker.id) ||
             worker.busy_until > free_by)
             return false;
-        return !here || free_at(worker, now) + worker.predicted(piece.num_pairs(), latency, now) <=
+        return !here || free_at(worker, now) + worker.predicted(slice.num_pairs(), latency, now) <=
                             now + *here;
     });
 }
 
 // What nobody is worth waiting for goes to `local`; for the rest a round waits as long as computing
 // it here takes, so that it never takes more than twice that.
-void SwarmState::keep_what_may_wait(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
+void SwarmState::keep_what_may_wait(EventContext& context, Round& round,
+                                    std::vector<std::uint32_t>& open,
                                     std::vector<std::uint32_t>& local) {
     if (open.empty()) return;
     std::uint32_t num_pairs = 0;
-    for (const std::uint32_t i : open) num_pairs += round.pieces[i].num_pairs();
+    for (const std::uint32_t i : open) num_pairs += round.slices[i].num_pairs();
 
     const std::optional<Duration> here = local_time(num_pairs);
     std::erase_if(open, [&](std::uint32_t i) {
-        if (has_worker_worth_waiting_for(round, round.pieces[i], turn.now, here)) return false;
+        if (has_worker_worth_waiting_for(round, round.slices[i], context.now, here)) return false;
         local.push_back(i);
         return true;
     });
 
     if (open.empty() || round.wait_until) return;
-    round.wait_until = turn.now + here.value_or(options.queue_wait);
-    turn.set_timer(*round.wait_until, TimerKind::round, round.id);
+    round.wait_until = context.now + here.value_or(options.queue_wait);
+    context.set_timer(*round.wait_until, TimerKind::round, round.id);
 }
 
-// Whether somebody who holds its unit, or loads it or will soon, takes pieces of this size.
-bool SwarmState::has_taker(const Piece& piece) const {
-    if (directory.holders(piece.unit).empty()) return directory.is_awaited(piece.unit);
-    return std::ranges::any_of(directory.holders(piece.unit), [&](const UnitHolder* holder) {
-        return piece.num_pairs() <= worker_of(holder).pairs_max;
+// Whether somebody who holds its unit, or loads it or will soon, takes slices of this size.
+bool SwarmState::has_taker(const CallSlice& slice) const {
+    if (directory.holders(slice.unit).empty()) return directory.is_awaited(slice.unit);
+    return std::ranges::any_of(directory.holders(slice.unit), [&](const UnitHolder* holder) {
+        return slice.num_pairs() <= worker_of(holder).pairs_max;
     });
 }
 
 // The most pairs of each of a layer's experts that a worker who holds it takes in one group. A
-// weak one gets pieces that are small enough, and cuts nobody else's. Empty without weak ones.
-std::span<const std::uint32_t> SwarmState::piece_pairs_max(std::uint32_t layer) {
+// weak one gets slices that are small enough, and cuts nobody else's. Empty without weak ones.
+std::span<const std::uint32_t> SwarmState::slice_pairs_max(std::uint32_t layer) {
     if (num_weak == 0) return {};
 
-    pairs_max_of.assign(options.limits.num_experts, WorkerPool::piece_pairs_min);
+    pairs_max_of.assign(options.limits.num_experts, WorkerPool::slice_pairs_min);
     for (std::uint32_t expert = 0; expert < options.limits.num_experts; ++expert)
         for (const UnitHolder* holder : directory.ready(unit_of(layer, expert)))
             pairs_max_of[expert] = std::max(pairs_max_of[expert], worker_of(holder).pairs_max);
@@ -123,39 +124,39 @@ void SwarmState::set_pairs_max(Worker& worker, std::uint32_t pairs) {
     num_weak += worker.pairs_max != no_bound;
 }
 
-// Gives out every piece that nobody works on. Called when a round
+// Gives out every slice that nobody works on. Called when a round
 // opens, when an attempt failed, and when a worker became free.
-void SwarmState::dispatch(Turn& turn, Round& round) {
-    if (round.ends_without_rest(turn.now)) return finish_round(turn, round);
+void SwarmState::dispatch(EventContext& context, Round& round) {
+    if (round.ends_without_rest(context.now)) return finish_round(context, round);
     std::vector<std::uint32_t> open;
-    for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
-        if (round.pieces[i].is_open() ||
-            (dark && !round.pieces[i].done && !is_local(round.pieces[i])))
+    for (std::uint32_t i = 0; i < round.slices.size(); ++i)
+        if (round.slices[i].is_open() ||
+            (all_silent && !round.slices[i].done && !is_local(round.slices[i])))
             open.push_back(i);
 
     if (open.empty()) {
         std::erase(waiting, round.id);
         round.waiting = false;
         round.give_up_at.reset();
-        if (round.pieces_left == 0) finish_round(turn, round);
+        if (round.slices_left == 0) finish_round(context, round);
         return;
     }
 
     std::vector<std::uint32_t> local;
     if (options.local_fallback) {
         std::erase_if(open, [&](std::uint32_t i) {
-            if (!dark && round.pieces[i].dispatches < options.attempts_max) return false;
+            if (!all_silent && round.slices[i].dispatches < options.attempts_max) return false;
             local.push_back(i);
             return true;
         });
     }
 
-    pay_for_retries(turn, round);
-    if (!round.retry_at || *round.retry_at <= turn.now) {
+    pay_for_retries(context, round);
+    if (!round.retry_at || *round.retry_at <= context.now) {
         std::vector<std::uint32_t> cover = open;
         for (std::uint32_t copy = 0; copy < round.copies && !cover.empty(); ++copy) {
             std::vector<std::uint32_t> left = cover;
-            plan_cover(turn, round, left, copy > 0);
+            plan_cover(context, round, left, copy > 0);
             std::erase_if(cover, [&](std::uint32_t i) {
                 return std::binary_search(left.begin(), left.end(), i);
             });
@@ -164,15 +165,15 @@ void SwarmState::dispatch(Turn& turn, Round& round) {
     }
 
     // Without a free worker: is there one to wait for?
-    if (options.local_fallback) keep_what_may_wait(turn, round, open, local);
-    if (!local.empty()) compute_locally(turn, round, std::move(local));
-    if (!probing.empty() && !dark) send_probes(turn, round);
-    wait_for_workers(turn, round, open);
+    if (options.local_fallback) keep_what_may_wait(context, round, open, local);
+    if (!local.empty()) compute_locally(context, round, std::move(local));
+    if (!probing.empty() && !all_silent) send_probes(context, round);
+    wait_for_workers(context, round, open);
 }
 
 // Half-open: each worker whose ejection is over gets a copy of something that others compute. It
 // serves again when it has answered, and is ejected for longer when it has not in time.
-void SwarmState::send_probes(Turn& turn, Round& round) {
+void SwarmState::send_probes(EventContext& context, Round& round) {
     constexpr Duration probe_within = 5s;
     const std::vector<WorkerId> ids = probing;
     for (const WorkerId id : ids) {
@@ -180,35 +181,35 @@ void SwarmState::send_probes(Turn& turn, Round& round) {
         if (worker == nullptr || worker->health.state() != Health::probing) {
             std::erase(probing, id);
         } else if (!worker->probed_at) {
-            if (eligible(*worker, turn.now) && send_probe(turn, round, *worker))
-                worker->probed_at = turn.now;
-        } else if (turn.now - *worker->probed_at >= probe_within) {
-            add_failure(turn, *worker, "no answer to a probe");
+            if (eligible(*worker, context.now) && send_probe(context, round, *worker))
+                worker->probed_at = context.now;
+        } else if (context.now - *worker->probed_at >= probe_within) {
+            add_failure(context, *worker, "no answer to a probe");
         }
     }
 }
 
-bool SwarmState::send_probe(Turn& turn, Round& round, Worker& worker) {
-    std::vector<std::uint32_t> pieces;
+bool SwarmState::send_probe(EventContext& context, Round& round, Worker& worker) {
+    std::vector<std::uint32_t> slices;
     for (const AttemptId id : round.attempts) {
-        pieces.clear();
+        slices.clear();
         std::uint32_t num_pairs = 0;
-        for (const std::uint32_t i : find_attempt(id)->pieces) {
-            const Piece& piece = round.pieces[i];
-            if (piece.done || piece.innermost() != id || piece.was_tried(worker.id) ||
-                !worker.has(piece.unit, Worker::ready) || !worker.accepts(piece.dtype) ||
-                num_pairs + piece.num_pairs() > worker.pairs_max ||
-                (!pieces.empty() &&
-                 (worker.published_peer || round.pieces[pieces.front()].block != piece.block ||
-                  round.pieces[pieces.front()].dtype != piece.dtype)))
+        for (const std::uint32_t i : find_attempt(id)->slices) {
+            const CallSlice& slice = round.slices[i];
+            if (slice.done || slice.latest_attempt() != id || slice.was_tried(worker.id) ||
+                !worker.has(slice.unit, Worker::ready) || !worker.accepts(slice.dtype) ||
+                num_pairs + slice.num_pairs() > worker.pairs_max ||
+                (!slices.empty() &&
+                 (worker.published_peer || round.slices[slices.front()].block != slice.block ||
+                  round.slices[slices.front()].dtype != slice.dtype)))
                 continue;
-            pieces.push_back(i);
-            num_pairs += piece.num_pairs();
+            slices.push_back(i);
+            num_pairs += slice.num_pairs();
         }
-        if (pieces.empty()) continue;
+        if (slices.empty()) continue;
 
-        std::sort(pieces.begin(), pieces.end());
-        send_attempt(turn, round, worker, pieces, true);
+        std::sort(slices.begin(), slices.end());
+        send_attempt(context, round, worker, slices, true);
         find_attempt(round.attempts.back())->probe = true;
         return true;
     }
@@ -217,18 +218,19 @@ bool SwarmState::send_probe(Turn& turn, Round& round, Worker& worker) {
 
 // A storm of errors is not answered with a storm of questions: what failed is asked again at once
 // while the budget has room, and later where it has not.
-void SwarmState::pay_for_retries(Turn& turn, Round& round) {
+void SwarmState::pay_for_retries(EventContext& context, Round& round) {
     constexpr Duration later = 100ms;
-    if (round.num_unpaid == 0 || (round.retry_at && *round.retry_at > turn.now)) return;
-    if (policy.affords(turn.now)) {
+    if (round.num_unpaid == 0 || (round.retry_at && *round.retry_at > context.now)) return;
+    if (policy.affords(context.now)) {
         policy.pay(std::exchange(round.num_unpaid, 0));
     } else {
-        round.retry_at = turn.now + later;
-        turn.set_timer(*round.retry_at, TimerKind::round, round.id);
+        round.retry_at = context.now + later;
+        context.set_timer(*round.retry_at, TimerKind::round, round.id);
     }
 }
 
-void SwarmState::wait_for_workers(Turn& turn, Round& round, std::vector<std::uint32_t>& open) {
+void SwarmState::wait_for_workers(EventContext& context, Round& round,
+                                  std::vector<std::uint32_t>& open) {
     if (open.empty()) {
         if (round.waiting) std::erase(waiting, round.id);
         round.waiting = false;
@@ -239,7 +241,7 @@ void SwarmState::wait_for_workers(Turn& turn, Round& round, std::vector<std::uin
     if (!round.waiting) {
         if (waiting.size() >= options.rounds_waiting_max) {
             fail_round(
-                turn, round,
+                context, round,
                 {ErrorCode::overloaded, text(waiting.size(), " rounds wait for a worker already")});
             return;
         }
@@ -249,24 +251,25 @@ void SwarmState::wait_for_workers(Turn& turn, Round& round, std::vector<std::uin
 
     if (options.local_fallback) return;
 
-    if (fail_what_nobody_takes(turn, round, open) || fail_what_nobody_holds(turn, round, open))
+    if (fail_what_nobody_takes(context, round, open) ||
+        fail_what_nobody_holds(context, round, open))
         return;
 
-    forgive(turn, round, open);
+    forgive(context, round, open);
 }
 
-// A piece that became too large for all who hold it is cut finer by a new round.
-bool SwarmState::fail_what_nobody_takes(Turn& turn, Round& round,
+// A slice that became too large for all who hold it is cut finer by a new round.
+bool SwarmState::fail_what_nobody_takes(EventContext& context, Round& round,
                                         std::span<const std::uint32_t> open) {
     for (const std::uint32_t i : open) {
-        const Piece& piece = round.pieces[i];
-        if (piece.num_pairs() <= WorkerPool::piece_pairs_min ||
-            directory.holders(piece.unit).empty() || has_taker(piece) || !piece.live.empty())
+        const CallSlice& slice = round.slices[i];
+        if (slice.num_pairs() <= WorkerPool::slice_pairs_min ||
+            directory.holders(slice.unit).empty() || has_taker(slice) || !slice.live.empty())
             continue;
 
-        fail_round(turn, round,
+        fail_round(context, round,
                    {ErrorCode::num_tokens_range,
-                    text("nobody takes ", piece.num_pairs(), " pairs of expert ", piece.expert,
+                    text("nobody takes ", slice.num_pairs(), " pairs of expert ", slice.expert,
                          " of layer ", round.layer, " at a time")});
         return true;
     }
@@ -274,23 +277,23 @@ bool SwarmState::fail_what_nobody_takes(Turn& turn, Round& round,
 }
 
 // Those who load a unit are worth the round's deadline; one that nobody even loads is not.
-bool SwarmState::fail_what_nobody_holds(Turn& turn, Round& round,
+bool SwarmState::fail_what_nobody_holds(EventContext& context, Round& round,
                                         std::span<const std::uint32_t> open) {
     std::optional<TimePoint> give_up_at;
     for (const std::uint32_t i : open) {
-        Piece& piece = round.pieces[i];
-        if (has_taker(piece) || !piece.live.empty()) {
-            piece.unheld_since.reset();
+        CallSlice& slice = round.slices[i];
+        if (has_taker(slice) || !slice.live.empty()) {
+            slice.unheld_since.reset();
             continue;
         }
-        if (!piece.unheld_since) piece.unheld_since = turn.now;
+        if (!slice.unheld_since) slice.unheld_since = context.now;
 
-        const TimePoint until = *piece.unheld_since +
-                                holder_wait_of(piece.unit, *piece.unheld_since);
-        if (until <= turn.now) {
+        const TimePoint until = *slice.unheld_since +
+                                holder_wait_of(slice.unit, *slice.unheld_since);
+        if (until <= context.now) {
             fail_round(
-                turn, round,
-                {ErrorCode::unavailable, text("no worker holds expert ", piece.expert, " of layer ",
+                context, round,
+                {ErrorCode::unavailable, text("no worker holds expert ", slice.expert, " of layer ",
                                               round.layer, ", and local fallback is off")});
             return true;
         }
@@ -298,58 +301,58 @@ bool SwarmState::fail_what_nobody_holds(Turn& turn, Round& round,
     }
 
     if (give_up_at && give_up_at != round.give_up_at)
-        turn.set_timer(*give_up_at, TimerKind::round, round.id);
+        context.set_timer(*give_up_at, TimerKind::round, round.id);
     round.give_up_at = give_up_at;
     return false;
 }
 
 // Those that failed get another chance, after a breath that is longer each time. So do those who
 // may answer still, later: a question or an answer may have been lost.
-void SwarmState::forgive(Turn& turn, Round& round, std::span<const std::uint32_t> open) {
-    if (round.retry_at && *round.retry_at > turn.now) return;
+void SwarmState::forgive(EventContext& context, Round& round, std::span<const std::uint32_t> open) {
+    if (round.retry_at && *round.retry_at > context.now) return;
 
     bool any_forgiven = false;
     TimePoint ask_again = round.deadline;
     for (const std::uint32_t i : open) {
-        Piece& piece = round.pieces[i];
-        const std::size_t num_tried = piece.tried.size();
-        std::erase_if(piece.tried, [&](WorkerId worker) {
-            const TimePoint at = ask_again_at(piece, worker);
-            if (at > turn.now) {
+        CallSlice& slice = round.slices[i];
+        const std::size_t num_tried = slice.tried.size();
+        std::erase_if(slice.tried, [&](WorkerId worker) {
+            const TimePoint at = overdue_retry_at(slice, worker);
+            if (at > context.now) {
                 ask_again = std::min(ask_again, at);
                 return false;
             }
-            if (at > TimePoint{}) make_room(turn, *pool.find(worker));
+            if (at > TimePoint{}) make_room(context, *pool.find(worker));
             return true;
         });
-        any_forgiven |= piece.tried.size() < num_tried;
+        any_forgiven |= slice.tried.size() < num_tried;
     }
 
     if (ask_again < round.deadline && ask_again != round.again_at)
-        turn.set_timer(ask_again, TimerKind::round, round.id);
+        context.set_timer(ask_again, TimerKind::round, round.id);
     round.again_at = ask_again;
     if (any_forgiven) {
         constexpr std::uint32_t doublings_max = 6;
-        round.retry_at = turn.now +
+        round.retry_at = context.now +
                          retry_after * (1 << std::min(round.num_retries++, doublings_max));
-        turn.set_timer(*round.retry_at, TimerKind::round, round.id);
+        context.set_timer(*round.retry_at, TimerKind::round, round.id);
     }
 }
 
 // Three times what it had, at most two seconds more, and twice as long with every try that nobody
 // answered: what takes its time is not to be asked for again and again. A few quick bad answers are
 // no reason to leave what was lost until the round's deadline.
-TimePoint SwarmState::ask_again_at(const Piece& piece, WorkerId worker) {
+TimePoint SwarmState::overdue_retry_at(const CallSlice& slice, WorkerId worker) {
     constexpr Duration more_max = 2s;
     constexpr std::uint32_t doublings_max = 3;
     TimePoint at{};
-    for (const AttemptId id : piece.live) {
+    for (const AttemptId id : slice.live) {
         const Attempt& attempt = *find_attempt(id);
         if (attempt.worker != worker) continue;
-        if (attempt.check != 0) return TimePoint::max();  // it has answered
+        if (attempt.check_id != 0) return TimePoint::max();  // it has answered
 
         const Duration patience = attempt.timeout + std::min(2 * attempt.timeout, more_max);
-        const std::uint32_t silent = std::max(piece.dispatches - piece.answered, 1u),
+        const std::uint32_t silent = std::max(slice.dispatches - slice.answered, 1u),
                             doublings = std::min(silent - 1, doublings_max);
         at = std::max(at, attempt.sent_at + patience * (1 << doublings));
     }
@@ -357,18 +360,18 @@ TimePoint SwarmState::ask_again_at(const Piece& piece, WorkerId worker) {
 }
 
 // Whose every place is taken by something overdue is asked again in place of the oldest.
-void SwarmState::make_room(Turn& turn, Worker& worker) {
+void SwarmState::make_room(EventContext& context, Worker& worker) {
     if (worker.ids.num_live() < worker.queue_depth) return;
     const auto& live = worker.ids.live();
     if (std::any_of(live.begin(), live.end(),
                     [&](const auto& one) { return !find_attempt(one.attempt)->late; }))
         return;
-    cancel_attempt(turn, *find_attempt(live.front().attempt));
+    cancel_attempt(context, *find_attempt(live.front().attempt));
 }
 
-bool SwarmState::can_take(const Worker& worker, const Piece& piece) const {
-    return piece.num_pairs() <= worker.pairs_max && worker.accepts(piece.dtype) &&
-           !piece.was_tried(worker.id) && (worker.health.serves() || in_need(piece.unit));
+bool SwarmState::can_take(const Worker& worker, const CallSlice& slice) const {
+    return slice.num_pairs() <= worker.pairs_max && worker.accepts(slice.dtype) &&
+           !slice.was_tried(worker.id) && (worker.health.serves() || in_need(slice.unit));
 }
 
 // Its number in the router; nullopt: it may not be asked now.
@@ -384,7 +387,7 @@ std::optional<std::uint32_t> SwarmState::route_of(Worker& worker, Dtype dtype, b
         {.id = worker.id,
          .num_live = static_cast<std::uint32_t>(worker.ids.num_live()),
          .work = worker.work,
-         .stalls = worker.stalls_until > now || !worker.takes_turn(mark)});
+         .stalls = worker.stalls_until > now || !worker.is_preferred_in(mark)});
     routed.push_back(&worker);
     loads.emplace_back();
     return worker.route;
@@ -410,7 +413,7 @@ void SwarmState::prefer_resident(std::uint32_t unit, TimePoint now) {
         loads[number] = std::max(loads[number], load_of(number));
 }
 
-void SwarmState::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
+void SwarmState::plan_cover(EventContext& context, Round& round, std::vector<std::uint32_t>& open,
                             bool hedge) {
     ++mark;
     router.begin();
@@ -419,22 +422,22 @@ void SwarmState::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>
     const bool idle_only = hedge && round.copies == 1,
                room_for_new = !options.checks.on || newcomers.has_room();
     for (const std::uint32_t i : open) {
-        const Piece& piece = round.pieces[i];
+        const CallSlice& slice = round.slices[i];
         takers.clear();
-        for (UnitHolder* holder : directory.ready(piece.unit)) {
+        for (UnitHolder* holder : directory.ready(slice.unit)) {
             Worker& worker = worker_of(holder);
-            const auto route = route_of(worker, piece.dtype, idle_only, turn.now);
-            if (route && can_take(worker, piece)) takers.push_back(*route);
+            const auto route = route_of(worker, slice.dtype, idle_only, context.now);
+            if (route && can_take(worker, slice)) takers.push_back(*route);
         }
         if (!room_for_new) prefer_proven();
-        if (num_on_demand > 0) prefer_resident(piece.unit, turn.now);
-        router.add_piece(i, piece.num_pairs(), takers);
+        if (num_on_demand > 0) prefer_resident(slice.unit, context.now);
+        router.add_slice(i, slice.num_pairs(), takers);
     }
     if (routed.empty()) return;
 
     const std::uint32_t pairs_each = router.pairs_each();
     for (std::uint32_t number = 0; number < routed.size(); ++number) {
-        const Duration pace = routed[number]->predicted(pairs_each, latency, turn.now) +
+        const Duration pace = routed[number]->predicted(pairs_each, latency, context.now) +
                               loads[number];
         router.set_pace(number, std::max(1e-3, to_ms(pace)));
     }
@@ -443,50 +446,50 @@ void SwarmState::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>
     open.clear();
     router.append_left(open);
     for (const RouteGroup& group : groups)
-        send_group(turn, round, *routed[group.worker], group.pieces, hedge, open);
+        send_group(context, round, *routed[group.worker], group.slices, hedge, open);
     std::sort(open.begin(), open.end());
 }
 
 // Cuts a group by the wire's limits into frames; what the
 // worker's queue has no room for goes back to `unsent`.
-void SwarmState::send_group(Turn& turn, Round& round, Worker& worker,
-                            std::vector<std::uint32_t> pieces, bool hedge,
+void SwarmState::send_group(EventContext& context, Round& round, Worker& worker,
+                            std::vector<std::uint32_t> slices, bool hedge,
                             std::vector<std::uint32_t>& unsent) {
-    std::sort(pieces.begin(), pieces.end());  // by block, then expert
+    std::sort(slices.begin(), slices.end());  // by block, then expert
     const std::uint32_t pairs_max = std::min(options.limits.num_pairs_max, worker.pairs_max);
 
-    const auto belong_together = [&](const Piece& a, const Piece& b) {
+    const auto belong_together = [&](const CallSlice& a, const CallSlice& b) {
         return a.block == b.block && a.dtype == b.dtype &&
-               (round.unsummed || a.innermost() == b.innermost());
+               (round.unsummed || a.latest_attempt() == b.latest_attempt());
     };
 
     std::size_t begin = 0;
-    while (begin < pieces.size() && worker.ids.num_live() < worker.queue_depth) {
+    while (begin < slices.size() && worker.ids.num_live() < worker.queue_depth) {
         std::size_t end = begin;
         std::uint32_t num_pairs = 0;
-        const Piece& first = round.pieces[pieces[begin]];
+        const CallSlice& first = round.slices[slices[begin]];
 
-        while (end < pieces.size()) {
-            const Piece& piece = round.pieces[pieces[end]];
-            if (end > begin && (worker.published_peer || !belong_together(first, piece) ||
-                                num_pairs + piece.num_pairs() > pairs_max))
+        while (end < slices.size()) {
+            const CallSlice& slice = round.slices[slices[end]];
+            if (end > begin && (worker.published_peer || !belong_together(first, slice) ||
+                                num_pairs + slice.num_pairs() > pairs_max))
                 break;
-            num_pairs += piece.num_pairs();
+            num_pairs += slice.num_pairs();
             ++end;
         }
 
-        send_attempt(turn, round, worker, std::span(pieces).subspan(begin, end - begin), hedge);
+        send_attempt(context, round, worker, std::span(slices).subspan(begin, end - begin), hedge);
         begin = end;
     }
 
-    unsent.insert(unsent.end(), pieces.begin() + static_cast<std::ptrdiff_t>(begin), pieces.end());
+    unsent.insert(unsent.end(), slices.begin() + static_cast<std::ptrdiff_t>(begin), slices.end());
 }
 
-void SwarmState::finish_round(Turn& turn, Round& round) {
+void SwarmState::finish_round(EventContext& context, Round& round) {
     RoundDone done{.round = round.id, .answer = ExpertAnswer{}};
     done.sum = round.finish(*done.answer);
     done.sum.give_back_to(answer_memory);
-    done.answer->waited = turn.now - round.started;
+    done.answer->waited = context.now - round.started;
     for (const RowProvenance& row : done.answer->rows) {
         counts.pairs_verified += row.pairs_verified;
         counts.pairs_proven += row.pairs_proven;
@@ -497,9 +500,9 @@ void SwarmState::finish_round(Turn& turn, Round& round) {
     // A call counts as local when any part of it was; only rounds
     // beyond the wire's row limit have calls in several parts.
     std::vector<std::uint8_t> from(options.limits.num_experts);
-    for (const Piece& piece : round.pieces)
-        if (piece.done)
-            from[piece.expert] |= round.answers[static_cast<std::size_t>(piece.answer)].worker == 0
+    for (const CallSlice& slice : round.slices)
+        if (slice.done)
+            from[slice.expert] |= round.answers[static_cast<std::size_t>(slice.answer)].worker == 0
                                       ? 2
                                       : 1;
     for (const std::uint8_t origin : from) {
@@ -507,22 +510,22 @@ void SwarmState::finish_round(Turn& turn, Round& round) {
         if (origin >= 2) ++counts.calls_local;
     }
 
-    load_window.on_round_end(static_cast<std::uint32_t>(moe_index[round.layer]), turn.now);
-    close_round(turn, round);
-    turn.out.push_back(std::move(done));
+    load_window.on_round_end(static_cast<std::uint32_t>(moe_index[round.layer]), context.now);
+    close_round(context, round);
+    context.out.push_back(std::move(done));
 }
 
-void SwarmState::fail_round(Turn& turn, Round& round, Error error) {
+void SwarmState::fail_round(EventContext& context, Round& round, Error error) {
     ++counts.rounds_failed;
     RoundDone done{.round = round.id, .answer = std::move(error)};
 
-    close_round(turn, round);
-    turn.out.push_back(std::move(done));
+    close_round(context, round);
+    context.out.push_back(std::move(done));
 }
 
-void SwarmState::close_round(Turn& turn, Round& round) {
+void SwarmState::close_round(EventContext& context, Round& round) {
     const std::vector<AttemptId> live = round.attempts;
-    for (const AttemptId id : live) cancel_attempt(turn, *find_attempt(id));
+    for (const AttemptId id : live) cancel_attempt(context, *find_attempt(id));
 
     if (round.waiting) std::erase(waiting, round.id);
     round.waiting = false;
@@ -534,9 +537,9 @@ void SwarmState::close_round(Turn& turn, Round& round) {
     if (round_reserve.size() < rounds_kept_max) round_reserve.push_back(std::move(node.mapped()));
 }
 
-void SwarmState::on_round_time(Turn& turn, Round& round) {
-    if (turn.now < round.deadline) {
-        dispatch(turn, round);  // its wait or its pause is over
+void SwarmState::on_round_time(EventContext& context, Round& round) {
+    if (context.now < round.deadline) {
+        dispatch(context, round);  // its wait or its pause is over
         return;
     }
 
@@ -546,35 +549,35 @@ void SwarmState::on_round_time(Turn& turn, Round& round) {
 
     if (!options.local_fallback) {
         // What the local backend has begun before it was switched off may still end well.
-        const bool open = std::any_of(round.pieces.begin(), round.pieces.end(),
-                                      [](const Piece& piece) { return piece.is_open(); });
+        const bool open = std::any_of(round.slices.begin(), round.slices.end(),
+                                      [](const CallSlice& slice) { return slice.is_open(); });
         if (open || !remote.empty())
-            fail_round(turn, round,
+            fail_round(context, round,
                        {ErrorCode::unavailable,
-                        text("layer ", round.layer, ": no worker answered ", round.pieces_left,
-                             " of ", round.pieces.size(), " expert calls within ",
+                        text("layer ", round.layer, ": no worker answered ", round.slices_left,
+                             " of ", round.slices.size(), " expert calls within ",
                              options.round_deadline / 1ms, " ms, and local fallback is off")});
         return;
     }
 
-    for (const AttemptId id : remote) cancel_attempt(turn, *find_attempt(id));
+    for (const AttemptId id : remote) cancel_attempt(context, *find_attempt(id));
 
     std::vector<std::uint32_t> open;
-    for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
-        if (round.pieces[i].is_open()) open.push_back(i);
+    for (std::uint32_t i = 0; i < round.slices.size(); ++i)
+        if (round.slices[i].is_open()) open.push_back(i);
 
     if (round.waiting) std::erase(waiting, round.id);
     round.waiting = false;
 
-    if (!open.empty()) compute_locally(turn, round, std::move(open));
+    if (!open.empty()) compute_locally(context, round, std::move(open));
 }
 
-void SwarmState::serve_waiting(Turn& turn) {
+void SwarmState::serve_waiting(EventContext& context) {
     if (!std::exchange(capacity_freed, false) || waiting.empty()) return;
 
     const std::vector<RoundId> order = waiting;
     for (const RoundId id : order)
-        if (Round* round = find_round(id)) dispatch(turn, *round);
+        if (Round* round = find_round(id)) dispatch(context, *round);
 }
 
 }  // namespace moex

@@ -12,9 +12,9 @@ bool SwarmCore::wants_hints() const { return state_->num_on_demand > 0; }
 
 void SwarmCore::on_hints(TimePoint now, std::span<const ExpertHint> hints,
                          std::vector<SwarmAction>& actions) {
-    SwarmState::Turn turn{*state_, now, actions};
-    state_->count_foreseen(turn, hints);
-    state_->send_hints(turn, hints);
+    SwarmState::EventContext context{*state_, now, actions};
+    state_->count_predicted(context, hints);
+    state_->send_hints(context, hints);
 }
 
 // Who has not brought it by then need not begin: its round is over, or somebody else's by now.
@@ -35,7 +35,7 @@ std::uint16_t SwarmState::deadline_of(const ExpertHint& hint) const {
 // To everybody who might be asked: which of them it will be is decided when the layer is reached.
 // Also where an expert may lie in memory already, which only its holder knows: a hint keeps it
 // there.
-void SwarmState::send_hints(Turn& turn, std::span<const ExpertHint> hints) {
+void SwarmState::send_hints(EventContext& context, std::span<const ExpertHint> hints) {
     if (num_on_demand == 0) return;
 
     std::map<WorkerId, std::vector<PrefetchHint>> told;
@@ -50,7 +50,7 @@ void SwarmState::send_hints(Turn& turn, std::span<const ExpertHint> hints) {
         Worker& worker = *pool.find(id);
         for (const PrefetchHint& hint : units)
             worker.slot_guess.use(unit_of(hint.unit.layer, hint.unit.expert));
-        turn.send(worker, encode_prefetch(worker.next_hint_id++, units));
+        context.send(worker, encode_prefetch(worker.next_hint_id++, units));
         counts.hints_sent += units.size();
     }
 }

@@ -14,10 +14,10 @@ using Broken = std::vector<std::string>;
 // `b` was sent later: within `a`, or apart from it.
 bool apart_or_within(const Attempt& a, const Attempt& b) {
     const auto shared = static_cast<std::size_t>(
-        std::count_if(b.pieces.begin(), b.pieces.end(), [&](std::uint32_t piece) {
-            return std::find(a.pieces.begin(), a.pieces.end(), piece) != a.pieces.end();
+        std::count_if(b.slices.begin(), b.slices.end(), [&](std::uint32_t slice) {
+            return std::find(a.slices.begin(), a.slices.end(), slice) != a.slices.end();
         }));
-    return shared == 0 || shared == b.pieces.size();
+    return shared == 0 || shared == b.slices.size();
 }
 
 bool asks_what_is_live(const SequenceIds& ids) {
@@ -34,7 +34,7 @@ void SwarmState::check_round(const Round& round, Broken& broken) {
         broken.push_back(text("round ", round.id, ": ", what...));
     };
 
-    std::vector<std::size_t> num_live(round.pieces.size()), num_late(round.pieces.size());
+    std::vector<std::size_t> num_live(round.slices.size()), num_late(round.slices.size());
     std::vector<const Attempt*> sums;
     for (const AttemptId id : round.attempts) {
         const Attempt* attempt = find_attempt(id);
@@ -42,12 +42,12 @@ void SwarmState::check_round(const Round& round, Broken& broken) {
             wrong("attempt ", id, " is not its own");
             continue;
         }
-        for (const std::uint32_t i : attempt->pieces) {
+        for (const std::uint32_t i : attempt->slices) {
             ++num_live[i];
             num_late[i] += attempt->late;
         }
         const Worker* worker = pool.find(attempt->worker);
-        if (attempt->worker != 0 && worker == nullptr && attempt->check == 0)
+        if (attempt->worker != 0 && worker == nullptr && attempt->check_id == 0)
             wrong("attempt ", id, " is at worker ", attempt->worker, ", who is gone");
         if (worker != nullptr && !worker->published_peer && !round.unsummed)
             sums.push_back(attempt);
@@ -59,17 +59,17 @@ void SwarmState::check_round(const Round& round, Broken& broken) {
                 wrong("the sums of attempts ", sums[i]->id, " and ", sums[j]->id, " overlap");
 
     std::uint32_t num_open = 0;
-    for (std::size_t i = 0; i < round.pieces.size(); ++i) {
-        const Piece& piece = round.pieces[i];
-        num_open += !piece.done;
-        if (piece.live.size() != num_live[i] || piece.num_late != num_late[i])
-            wrong("piece ", i, " counts ", piece.live.size(), " attempts, ", piece.num_late,
+    for (std::size_t i = 0; i < round.slices.size(); ++i) {
+        const CallSlice& slice = round.slices[i];
+        num_open += !slice.done;
+        if (slice.live.size() != num_live[i] || slice.num_late != num_late[i])
+            wrong("slice ", i, " counts ", slice.live.size(), " attempts, ", slice.num_late,
                   " late; there are ", num_live[i], " and ", num_late[i]);
-        if (piece.done != (piece.answer >= 0) ||
-            piece.answer >= static_cast<std::int32_t>(round.answers.size()))
-            wrong("piece ", i, " has answer ", piece.answer, " of ", round.answers.size());
+        if (slice.done != (slice.answer >= 0) ||
+            slice.answer >= static_cast<std::int32_t>(round.answers.size()))
+            wrong("slice ", i, " has answer ", slice.answer, " of ", round.answers.size());
     }
-    if (num_open != round.pieces_left) wrong(round.pieces_left, " pieces left, not ", num_open);
+    if (num_open != round.slices_left) wrong(round.slices_left, " slices left, not ", num_open);
     if (num_open == 0) wrong("it is done and still open");
 
     if (round.waiting != (std::find(waiting.begin(), waiting.end(), round.id) != waiting.end()))
@@ -100,7 +100,7 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
     for (const auto& [id, check] : state.checks) {
         if (check.attempt == 0) continue;
         const Attempt* attempt = state.find_attempt(check.attempt);
-        if (attempt == nullptr || attempt->check != id)
+        if (attempt == nullptr || attempt->check_id != id)
             broken.push_back(text("check ", id, " holds attempt ", check.attempt,
                                   ", which does not wait for it"));
     }
@@ -123,9 +123,10 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
         if (whole) state.check_worker(*worker, broken);
     }
 
-    const auto num_remote = static_cast<std::size_t>(std::count_if(
-        state.attempts.begin(), state.attempts.end(),
-        [](const auto& entry) { return entry.second->worker != 0 && entry.second->check == 0; }));
+    const auto num_remote = static_cast<std::size_t>(
+        std::count_if(state.attempts.begin(), state.attempts.end(), [](const auto& entry) {
+            return entry.second->worker != 0 && entry.second->check_id == 0;
+        }));
     if (num_live != num_remote)
         broken.push_back(text(num_live, " ids are live, ", num_remote, " attempts under way"));
     if (whole)

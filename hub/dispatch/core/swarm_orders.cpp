@@ -7,7 +7,7 @@ namespace moex {
 Status SwarmCore::on_order(TimePoint now, WorkerId id, WorkerOrder order,
                            std::vector<SwarmAction>& actions) {
     SwarmState& state = *state_;
-    SwarmState::Turn turn{state, now, actions};
+    SwarmState::EventContext context{state, now, actions};
     Worker* const worker = state.pool.find(id);
     if (worker == nullptr || !worker->welcomed())
         return Error{ErrorCode::not_found, text("no worker ", id, " is connected")};
@@ -23,7 +23,7 @@ Status SwarmCore::on_order(TimePoint now, WorkerId id, WorkerOrder order,
             if (worker->leaving()) break;
             // as if it had moved its memory limit to nothing, or back
             state.directory.on_budget(*worker, state.capacity_of(*worker), {}, now);
-            state.carry_out_orders(turn);
+            state.carry_out_orders(context);
             break;
 
         case WorkerOrder::pin:
@@ -36,14 +36,14 @@ Status SwarmCore::on_order(TimePoint now, WorkerId id, WorkerOrder order,
                                   " has no key that could be banned; a new join "
                                   "link keeps out who does not have it")};
             if (!state.options.closed_for) state.trust.ban(worker->worker_key, now);
-            state.refuse(turn, *worker,
+            state.refuse(context, *worker,
                          {ErrorCode::unauthorized,
                           "the host of this hub takes nothing of this "
                           "worker for now"},
                          CloseCode::policy);
             break;
     }
-    state.close_drained(turn);
+    state.close_drained(context);
     return {};
 }
 

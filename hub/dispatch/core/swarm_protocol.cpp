@@ -25,91 +25,91 @@ bool SwarmState::retry_in_bf16(Round& round, const Attempt& attempt) const {
 
     const bool carried =
         options.local_fallback ||
-        std::all_of(round.pieces.begin(), round.pieces.end(), [&](const Piece& piece) {
-            return piece.done ||
-                   std::ranges::any_of(directory.ready(piece.unit), [](const UnitHolder* holder) {
+        std::all_of(round.slices.begin(), round.slices.end(), [&](const CallSlice& slice) {
+            return slice.done ||
+                   std::ranges::any_of(directory.ready(slice.unit), [](const UnitHolder* holder) {
                        return worker_of(holder).accepts(Dtype::bf16);
                    });
         });
     if (!carried) return false;
 
-    for (Piece& piece : round.pieces)
-        if (!piece.done) piece.dtype = Dtype::bf16;
+    for (CallSlice& slice : round.slices)
+        if (!slice.done) slice.dtype = Dtype::bf16;
     return true;
 }
 
-void SwarmState::refuse(Turn& turn, Worker& worker, const Error& error, CloseCode code) {
+void SwarmState::refuse(EventContext& context, Worker& worker, const Error& error, CloseCode code) {
     if (!worker.published_peer)
-        turn.send(worker, encode_error({.code = error_code_name(error.code),
-                                        .found = error.message,
-                                        .fatal = true}));
-    remove_worker(turn, worker.id, WorkerEvent::Kind::removed, error.message, code);
+        context.send(worker, encode_error({.code = error_code_name(error.code),
+                                           .found = error.message,
+                                           .fatal = true}));
+    remove_worker(context, worker.id, WorkerEvent::Kind::removed, error.message, code);
 }
 
-void SwarmState::on_frame(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_frame(EventContext& context, Worker& worker, ByteView frame) {
     const Result<FrameHeader> header = decode_frame_header(frame);
     if (!header.ok()) {
         ++counts.bad_frames;
-        refuse(turn, worker, header.error(), close_code_for(header.error().code));
+        refuse(context, worker, header.error(), close_code_for(header.error().code));
         return;
     }
 
     if (!worker.welcomed()) {
-        on_first_frame(turn, worker, *header, frame);
+        on_first_frame(context, worker, *header, frame);
         return;
     }
 
-    on_sign_of_life(worker, turn.now);
+    on_sign_of_life(worker, context.now);
 
     switch (header->type) {
         case FrameType::heartbeat:
             if (const Status empty = decode_heartbeat(frame); !empty.ok()) {
                 ++counts.bad_frames;
-                refuse(turn, worker, empty.error(), close_code_for(empty.error().code));
+                refuse(context, worker, empty.error(), close_code_for(empty.error().code));
                 return;
             }
-            on_heartbeat(turn, worker, *header);
+            on_heartbeat(context, worker, *header);
             return;
         case FrameType::result:
         case FrameType::group_result:
-            on_answer(turn, worker, *reader_of(worker).read(frame));
+            on_answer(context, worker, *reader_of(worker).read(frame));
             return;
-        case FrameType::busy: on_busy(turn, worker, *header, frame); return;
-        case FrameType::error: on_error(turn, worker, frame); return;
+        case FrameType::busy: on_busy(context, worker, *header, frame); return;
+        case FrameType::error: on_error(context, worker, frame); return;
         case FrameType::ready: {
             const Result<Ready> ready = decode_ready(frame, options.limits);
             if (!ready.ok()) {
                 ++counts.bad_frames;
-                refuse(turn, worker, ready.error(), close_code_for(ready.error().code));
+                refuse(context, worker, ready.error(), close_code_for(ready.error().code));
                 return;
             }
 
             // The first one of a worker that promised it says what it need not download, and is
             // no promise to answer, should it come late.
-            if (std::exchange(worker.tells_held, false))
-                return place(turn, worker, units_of(ready->units));
+            if (std::exchange(worker.reports_held, false))
+                return place(context, worker, units_of(ready->units));
             take_tiers(worker, *ready);
-            mark_ready(turn, worker, units_of(ready->units));
+            mark_ready(context, worker, units_of(ready->units));
             return;
         }
-        case FrameType::drain: on_worker_drain(turn, worker, frame); return;
+        case FrameType::drain: on_worker_drain(context, worker, frame); return;
         case FrameType::budget:
             if (worker.published_peer) break;
-            on_budget(turn, worker, frame);
+            on_budget(context, worker, frame);
             return;
         case FrameType::power:
             if (worker.published_peer) break;
-            on_power(turn, worker, frame);
+            on_power(context, worker, frame);
             return;
         case FrameType::slots:
             if (worker.published_peer) break;
-            on_slots(turn, worker, frame);
+            on_slots(context, worker, frame);
             return;
         default: break;
     }
 
     ++counts.bad_frames;
-    refuse(turn, worker,
+    refuse(context, worker,
            {ErrorCode::unknown_type,
             text(frame_type_name(header->type), " is not a worker's to send")},
            CloseCode::protocol_error);
@@ -124,11 +124,11 @@ std::uint32_t SwarmState::capacity_of(const Worker& worker) const {
 
 // Another memory limit on a connection that serves. What the worker let go of is asked of it no
 // more from here on; the placement keeps the rest where it is.
-void SwarmState::on_budget(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_budget(EventContext& context, Worker& worker, ByteView frame) {
     const Result<Budget> budget = decode_budget(frame, options.limits);
     if (!budget.ok()) {
         ++counts.bad_frames;
-        refuse(turn, worker, budget.error(), close_code_for(budget.error().code));
+        refuse(context, worker, budget.error(), close_code_for(budget.error().code));
         return;
     }
     if (worker.leaving()) return;
@@ -136,15 +136,15 @@ void SwarmState::on_budget(Turn& turn, Worker& worker, ByteView frame) {
     // its buffers for calls have another size as well: it says so again if a group is too large
     set_pairs_max(worker, std::numeric_limits<std::uint32_t>::max());
 
-    directory.on_budget(worker, capacity_of(worker), units_of(budget->dropped), turn.now);
-    carry_out_orders(turn);
+    directory.on_budget(worker, capacity_of(worker), units_of(budget->dropped), context.now);
+    carry_out_orders(context);
 }
 
-void SwarmState::on_power(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_power(EventContext& context, Worker& worker, ByteView frame) {
     const Result<std::uint32_t> percent = decode_power(frame);
     if (!percent.ok()) {
         ++counts.bad_frames;
-        refuse(turn, worker, percent.error(), close_code_for(percent.error().code));
+        refuse(context, worker, percent.error(), close_code_for(percent.error().code));
         return;
     }
     worker.power = *percent / 100.0;
@@ -160,7 +160,7 @@ void SwarmState::take_tiers(Worker& worker, const Ready& ready) {
     }
 }
 
-void SwarmState::on_slots(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_slots(EventContext& context, Worker& worker, ByteView frame) {
     const Result<SlotFigures> told = decode_slots(frame);
     const auto shrank = [&] {
         return std::ranges::any_of(
@@ -170,7 +170,7 @@ void SwarmState::on_slots(Turn& turn, Worker& worker, ByteView frame) {
         ++counts.bad_frames;
         const Error error = told.ok() ? Error{ErrorCode::bad_field, "SLOTS: a counter shrank"}
                                       : told.error();
-        refuse(turn, worker, error, close_code_for(error.code));
+        refuse(context, worker, error, close_code_for(error.code));
         return;
     }
 
@@ -179,7 +179,7 @@ void SwarmState::on_slots(Turn& turn, Worker& worker, ByteView frame) {
     worker.take_slots(*told);
 }
 
-void SwarmState::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header) {
+void SwarmState::on_heartbeat(EventContext& context, Worker& worker, const FrameHeader& header) {
     const auto echoed = std::find_if(
         worker.heartbeats.begin(), worker.heartbeats.end(),
         [&](const auto& beat) { return beat.id == header.sequence_id; });
@@ -195,11 +195,11 @@ void SwarmState::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& hea
     worker.heartbeats_missed = 0;
 
     if (worker.health.state() == Health::silent && sent_at >= worker.health.since()) {
-        worker.health.on(HealthEvent::echo, turn.now);
-        turn.event(worker, WorkerEvent::Kind::healthy, "its heartbeat is back");
+        worker.health.on(HealthEvent::echo, context.now);
+        context.event(worker, WorkerEvent::Kind::healthy, "its heartbeat is back");
     }
 
-    mark_ready(turn, worker, loaded);
+    mark_ready(context, worker, loaded);
     capacity_freed = true;  // its silence is over
 }
 
@@ -207,13 +207,13 @@ AnswerReader SwarmState::reader_of(const Worker& worker) const {
     return {options.limits, answer_memory, worker.ids.asked()};
 }
 
-void SwarmState::on_answer(Turn& turn, Worker& worker, WorkerAnswer answer) {
+void SwarmState::on_answer(EventContext& context, Worker& worker, WorkerAnswer answer) {
     const AttemptId* live = worker.ids.find_live(answer.sequence_id);
     if (live == nullptr) {
         answer_memory->give(std::move(answer.y));
-        return on_unawaited_result(turn, worker, answer.sequence_id);
+        return on_unawaited_result(context, worker, answer.sequence_id);
     }
-    if (!answer.asked_for) return on_unasked_answer(turn, worker, answer.sequence_id);
+    if (!answer.asked_for) return on_unasked_answer(context, worker, answer.sequence_id);
 
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
@@ -224,7 +224,7 @@ void SwarmState::on_answer(Turn& turn, Worker& worker, WorkerAnswer answer) {
         // Bytes that are no answer at all: the connection
         // is of no use. Its attempts are given to others.
         ++counts.bad_frames;
-        refuse(turn, worker, *answer.broken, close_code_for(answer.broken->code));
+        refuse(context, worker, *answer.broken, close_code_for(answer.broken->code));
         return;
     }
 
@@ -234,42 +234,44 @@ void SwarmState::on_answer(Turn& turn, Worker& worker, WorkerAnswer answer) {
         ++worker.errors;
         worker.ids.release(attempt.sequence_id);
         const bool again = retry_in_bf16(round, attempt);
-        drop_attempt(turn, attempt, again ? Failure::busy : Failure::error);
-        dispatch(turn, round);
+        drop_attempt(context, attempt, again ? Failure::busy : Failure::error);
+        dispatch(context, round);
         return;
     }
 
     if (const std::string fault = fault_of(worker, attempt, round, answer); !fault.empty())
-        return on_wrong_answer(turn, worker, attempt, fault);
+        return on_wrong_answer(context, worker, attempt, fault);
 
     worker.ids.release(attempt.sequence_id);
-    learn_latency(turn.now, attempt, worker);
-    group_latency.record(turn.now - attempt.sent_at);
+    learn_latency(context.now, attempt, worker);
+    group_latency.record(context.now - attempt.sent_at);
     if (answer.times) {
         for (RoundSplit* split : {&worker.split, &counts.split})
-            split->record(turn.now - attempt.sent_at, *answer.times);
-        load_window.on_group(turn.now - attempt.sent_at, answer.times->worker_us);
+            split->record(context.now - attempt.sent_at, *answer.times);
+        load_window.on_group(context.now - attempt.sent_at, answer.times->worker_us);
     }
-    on_sign_of_work(turn, worker, attempt.sent_at);
+    on_sign_of_work(context, worker, attempt.sent_at);
     ++worker.groups_answered;
     worker.pairs_answered += attempt.num_pairs;
     ++counts.groups_answered;
     capacity_freed = true;
 
-    receive_answer(turn, worker, attempt, std::move(answer),
+    receive_answer(context, worker, attempt, std::move(answer),
                    worker.published_peer || round.unsummed);
 }
 
 // Of an attempt that was cancelled, or of none at all.
-void SwarmState::on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t sequence_id) {
+void SwarmState::on_unawaited_result(EventContext& context, Worker& worker,
+                                     std::uint32_t sequence_id) {
     if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(sequence_id)) {
         // late, but it tells how long such work takes
         if (worker.load == Duration{})  // else nobody knows what of it was a load
-            worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs, turn.now);
-        on_sign_of_work(turn, worker, cancelled->sent_at);
+            worker.record_latency(context.now - cancelled->sent_at, cancelled->num_pairs,
+                                  context.now);
+        on_sign_of_work(context, worker, cancelled->sent_at);
         worker.ids.release_cancelled(sequence_id);
     } else if (!worker.ids.was_issued(sequence_id)) {
-        return on_unasked_answer(turn, worker, sequence_id);
+        return on_unasked_answer(context, worker, sequence_id);
     }
 
     ++worker.late;
@@ -278,9 +280,10 @@ void SwarmState::on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t s
 }
 
 // Its id was not given yet when it was read: who guesses what will be asked has not computed it.
-void SwarmState::on_unasked_answer(Turn& turn, Worker& worker, std::uint32_t sequence_id) {
+void SwarmState::on_unasked_answer(EventContext& context, Worker& worker,
+                                   std::uint32_t sequence_id) {
     ++counts.bad_frames;
-    refuse(turn, worker,
+    refuse(context, worker,
            {ErrorCode::bad_field, text("an answer to ", sequence_id, ", which was never asked")},
            CloseCode::protocol_error);
 }
@@ -296,7 +299,7 @@ std::string SwarmState::fault_of(const Worker& worker, const Attempt& attempt, c
     if (worker.published_peer) {
         if (answer.shape.layer != asked.layer || answer.shape.dtype != asked.dtype ||
             answer.shape.num_tokens != attempt.num_pairs ||
-            answer.expert != round.pieces[attempt.pieces.front()].expert)
+            answer.expert != round.slices[attempt.slices.front()].expert)
             return another_shape;
     } else if (!(answer.shape == asked)) {
         return another_shape;
@@ -309,37 +312,39 @@ std::string SwarmState::fault_of(const Worker& worker, const Attempt& attempt, c
 }
 
 // A lie that need not be computed again to be seen as one.
-void SwarmState::on_wrong_answer(Turn& turn, Worker& worker, Attempt& attempt,
+void SwarmState::on_wrong_answer(EventContext& context, Worker& worker, Attempt& attempt,
                                  const std::string& wrong) {
     const RoundId round_id = attempt.round;
     worker.ids.release(attempt.sequence_id);
-    drop_attempt(turn, attempt, Failure::bad_answer);
+    drop_attempt(context, attempt, Failure::bad_answer);
 
     const bool banned = options.checks.on &&
                         trust.on_verdict(worker.trust_key, worker.trust_address, Verdict::lie, {},
-                                         turn.now);
-    worker.is_proven = trust.trust(worker.trust_key, turn.now) == Trust::proven;
-    on_lie(turn, worker.id, wrong, banned);
+                                         context.now);
+    worker.is_proven = trust.trust(worker.trust_key, context.now) == Trust::proven;
+    on_wrong_rows(context, worker.id, wrong, banned);
     if (!banned && worker.bad_answers >= options.bad_answers_max)
-        refuse(turn, worker,
+        refuse(context, worker,
                {ErrorCode::bad_field, text(worker.bad_answers, " bad answers, the last: ", wrong)},
                CloseCode::policy);
-    if (Round* open = find_round(round_id)) dispatch(turn, *open);
+    if (Round* open = find_round(round_id)) dispatch(context, *open);
 }
 
-void SwarmState::on_busy(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame) {
+void SwarmState::on_busy(EventContext& context, Worker& worker, const FrameHeader& header,
+                         ByteView frame) {
     const Result<std::uint32_t> retry_ms = decode_busy(frame);
     if (!retry_ms.ok()) {
         ++counts.bad_frames;
-        refuse(turn, worker, retry_ms.error(), close_code_for(retry_ms.error().code));
+        refuse(context, worker, retry_ms.error(), close_code_for(retry_ms.error().code));
         return;
     }
 
-    worker.busy_until = turn.now +
+    worker.busy_until = context.now +
                         std::clamp<Duration>(std::chrono::milliseconds(*retry_ms), 1ms, busy_max);
-    turn.set_timer(worker.busy_until, TimerKind::busy, worker.id);
+    context.set_timer(worker.busy_until, TimerKind::busy, worker.id);
     ++worker.busy;
-    if (++worker.busy_in_row > options.busy_in_row_max) add_failure(turn, worker, "BUSY in a row");
+    if (++worker.busy_in_row > options.busy_in_row_max)
+        add_failure(context, worker, "BUSY in a row");
 
     const AttemptId* live = worker.ids.find_live(header.sequence_id);
     if (live == nullptr) {
@@ -351,21 +356,21 @@ void SwarmState::on_busy(Turn& turn, Worker& worker, const FrameHeader& header, 
     Round& round = *find_round(attempt.round);
 
     worker.ids.release(attempt.sequence_id);
-    drop_attempt(turn, attempt, Failure::busy);
-    dispatch(turn, round);
+    drop_attempt(context, attempt, Failure::busy);
+    dispatch(context, round);
 }
 
-void SwarmState::on_error(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_error(EventContext& context, Worker& worker, ByteView frame) {
     const Result<ErrorMessage> error = decode_error(frame);
     if (!error.ok()) {
         ++counts.bad_frames;
-        refuse(turn, worker, error.error(), close_code_for(error.error().code));
+        refuse(context, worker, error.error(), close_code_for(error.error().code));
         return;
     }
 
     ++worker.errors;
     if (error->fatal) {
-        remove_worker(turn, worker.id, WorkerEvent::Kind::left,
+        remove_worker(context, worker.id, WorkerEvent::Kind::left,
                       text("its error: ", error->code, ' ', error->found), CloseCode::going_away);
         return;
     }
@@ -374,8 +379,8 @@ void SwarmState::on_error(Turn& turn, Worker& worker, ByteView frame) {
     if (live == nullptr) {
         worker.ids.release_cancelled(error->sequence_id);
         if (error->code == error_code_name(ErrorCode::no_space) && !worker.leaving()) {
-            directory.on_no_space(worker, turn.now);
-            carry_out_orders(turn);
+            directory.on_no_space(worker, context.now);
+            carry_out_orders(context);
         }
         return;
     }
@@ -386,7 +391,7 @@ void SwarmState::on_error(Turn& turn, Worker& worker, ByteView frame) {
     Failure failure = Failure::error;
     if (error->code == error_code_name(ErrorCode::unknown_expert) ||
         error->code == error_code_name(ErrorCode::not_found)) {
-        on_missing_units(turn, worker, attempt, round);
+        on_missing_units(context, worker, attempt, round);
     } else if (error->code == error_code_name(ErrorCode::num_tokens_range)) {
         // Its memory is less than the limits allow. Smaller groups
         // may go there; what cannot be split goes elsewhere.
@@ -401,26 +406,27 @@ void SwarmState::on_error(Turn& turn, Worker& worker, ByteView frame) {
     }
 
     worker.ids.release(attempt.sequence_id);
-    drop_attempt(turn, attempt, failure);
-    dispatch(turn, round);
+    drop_attempt(context, attempt, failure);
+    dispatch(context, round);
 }
 
 // It leaves: what it holds goes to others now; what it was asked
 // it may answer. close_drained() closes the connection after that.
-void SwarmState::on_worker_drain(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_worker_drain(EventContext& context, Worker& worker, ByteView frame) {
     const Result<std::uint32_t> deadline_ms = decode_drain(frame);
     if (!deadline_ms.ok()) {
         ++counts.bad_frames;
-        refuse(turn, worker, deadline_ms.error(), close_code_for(deadline_ms.error().code));
+        refuse(context, worker, deadline_ms.error(), close_code_for(deadline_ms.error().code));
         return;
     }
-    if (!worker.health.on(HealthEvent::drain, turn.now)) return;
+    if (!worker.health.on(HealthEvent::drain, context.now)) return;
 
     leavers.push_back(worker.id);
-    turn.set_timer(turn.now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain, worker.id);
-    directory.leave(worker, false, turn.now);
-    if (!draining) directory.settle(turn.now);
-    carry_out_orders(turn);
+    context.set_timer(context.now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain,
+                      worker.id);
+    directory.leave(worker, false, context.now);
+    if (!draining) directory.settle(context.now);
+    carry_out_orders(context);
 }
 
 }  // namespace moex

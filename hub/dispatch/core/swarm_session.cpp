@@ -36,22 +36,22 @@ std::optional<WorkerArithmetic> arithmetic_asked(const SwarmOptions& options) {
 }
 }  // namespace
 
-void SwarmState::on_first_frame(Turn& turn, Worker& worker, const FrameHeader& header,
+void SwarmState::on_first_frame(EventContext& context, Worker& worker, const FrameHeader& header,
                                 ByteView frame) {
     if ((header.type == FrameType::hello || header.type == FrameType::heartbeat) &&
         frame.size() > hello_bytes_max) {
         ++counts.bad_frames;
-        refuse(turn, worker,
+        refuse(context, worker,
                {ErrorCode::payload_size,
                 text("a first frame of ", frame.size(), " bytes, at most ", hello_bytes_max)},
                CloseCode::too_big);
     } else if (header.type == FrameType::hello) {
-        on_hello(turn, worker, frame);
+        on_hello(context, worker, frame);
     } else if (header.type == FrameType::heartbeat) {
-        on_published_peer(turn, worker, frame);
+        on_published_peer(context, worker, frame);
     } else {
         ++counts.bad_frames;
-        refuse(turn, worker,
+        refuse(context, worker,
                {ErrorCode::unknown_type,
                 text("the first frame is ", frame_type_name(header.type), ", want HELLO")},
                CloseCode::protocol_error);
@@ -80,16 +80,16 @@ std::optional<Error> SwarmState::no_place_for(const Worker& worker, const std::s
     return std::nullopt;
 }
 
-void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_hello(EventContext& context, Worker& worker, ByteView frame) {
     const Result<Hello> hello = decode_hello(frame);
     if (!hello.ok()) {
         ++counts.bad_frames;
-        refuse(turn, worker, hello.error(), close_code_for(hello.error().code));
+        refuse(context, worker, hello.error(), close_code_for(hello.error().code));
         return;
     }
 
     if (!worker.authorized && !(options.token_ok && options.token_ok(hello->token))) {
-        refuse(turn, worker,
+        refuse(context, worker,
                {ErrorCode::unauthorized, "the join token is not right; open the join link again"},
                CloseCode::policy);
         return;
@@ -99,7 +99,7 @@ void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
         const Error error{ErrorCode::unsupported_version,
                           text("the worker speaks versions ", hello->version_min, " to ",
                                hello->version_max, ", the hub ", protocol_version)};
-        refuse(turn, worker, error, CloseCode::protocol_error);
+        refuse(context, worker, error, CloseCode::protocol_error);
         return;
     }
 
@@ -108,7 +108,7 @@ void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
     if (options.rounding.wire_dtype == Dtype::f32) worker.dtypes |= dtype_bits_of({Dtype::f32});
 
     if (!names(hello->caps, "group") || !worker.accepts(options.rounding.wire_dtype)) {
-        refuse(turn, worker,
+        refuse(context, worker,
                {ErrorCode::unsupported, text("want the capability group and the dtype ",
                                              dtype_name(options.rounding.wire_dtype))},
                CloseCode::protocol_error);
@@ -116,14 +116,14 @@ void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
     }
 
     if (const auto full = no_place_for(worker, hello->worker_key)) {
-        refuse(turn, worker, *full, refusal_code(*full));
+        refuse(context, worker, *full, refusal_code(*full));
         return;
     }
 
     take_hello(worker, *hello);
     const auto asked = arithmetic_asked(options);
 
-    turn.send(
+    context.send(
         worker,
         encode_welcome({.version = protocol_version,
                         .worker_id = worker.id,
@@ -141,7 +141,7 @@ void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
                         .arithmetic = asked,
                         .nonce = options.nonce_of ? options.nonce_of(worker.id) : ""}));
 
-    welcome(turn, worker);
+    welcome(context, worker);
 }
 
 // What it says of itself, once it is let in.
@@ -155,7 +155,7 @@ void SwarmState::take_hello(Worker& worker, const Hello& hello) {
     worker.x_int8 = sends_x_int8(options) && names(hello.caps, x_int8_cap);
     worker.lz4 = options.lz4 && hello.lz4;
     worker.queue_depth = std::max(1u, options.queue_depth);
-    worker.tells_held = names(hello.caps, "held");
+    worker.reports_held = names(hello.caps, "held");
     worker.on_demand = names(hello.caps, on_demand_cap);
     if (worker.on_demand) ++num_on_demand;
     if (hello.device.slot_bytes > 0)
@@ -166,9 +166,9 @@ void SwarmState::take_hello(Worker& worker, const Hello& hello) {
 
 // A peer with the five published messages: its token came with
 // the upgrade, its capabilities come in its first HEARTBEAT.
-void SwarmState::on_published_peer(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_published_peer(EventContext& context, Worker& worker, ByteView frame) {
     if (!worker.authorized) {
-        refuse(turn, worker,
+        refuse(context, worker,
                {ErrorCode::unauthorized,
                 "a first frame HEARTBEAT needs the token at the upgrade (Authorization: Bearer)"},
                CloseCode::policy);
@@ -182,12 +182,12 @@ void SwarmState::on_published_peer(Turn& turn, Worker& worker, ByteView frame) {
                                            : decode_capabilities(frame);
     if (!capabilities.ok()) {
         ++counts.bad_frames;
-        refuse(turn, worker, capabilities.error(), close_code_for(capabilities.error().code));
+        refuse(context, worker, capabilities.error(), close_code_for(capabilities.error().code));
         return;
     }
 
     if (const auto full = no_place_for(worker, capabilities->worker_key)) {
-        refuse(turn, worker, *full, refusal_code(*full));
+        refuse(context, worker, *full, refusal_code(*full));
         return;
     }
 
@@ -200,7 +200,7 @@ void SwarmState::on_published_peer(Turn& turn, Worker& worker, ByteView frame) {
                     static_cast<std::uint8_t>(~(1u << static_cast<unsigned>(Dtype::f32)));
 
     if (!worker.accepts(options.rounding.wire_dtype)) {
-        refuse(turn, worker,
+        refuse(context, worker,
                {ErrorCode::unsupported,
                 text("this hub sends ", dtype_name(options.rounding.wire_dtype),
                      ", which is not among the peer's dtypes")},
@@ -210,7 +210,7 @@ void SwarmState::on_published_peer(Turn& turn, Worker& worker, ByteView frame) {
 
     // no message tells it to compute otherwise
     if (options.rounding.deterministic && worker.arithmetic != WorkerArithmetic::exact) {
-        refuse(turn, worker,
+        refuse(context, worker,
                {ErrorCode::unsupported, "this hub is deterministic and takes exact answers only"},
                CloseCode::protocol_error);
         return;
@@ -226,20 +226,20 @@ void SwarmState::on_published_peer(Turn& turn, Worker& worker, ByteView frame) {
     worker.queue_depth = std::clamp(options.queue_depth, 1u, rounds_max) *
                          options.limits.num_experts;
 
-    welcome(turn, worker);
+    welcome(context, worker);
 }
 
-void SwarmState::welcome(Turn& turn, Worker& worker) {
-    worker.health.on(HealthEvent::welcome, turn.now);
+void SwarmState::welcome(EventContext& context, Worker& worker) {
+    worker.health.on(HealthEvent::welcome, context.now);
     worker.trust_key = worker.worker_key.empty() ? text('#', worker.id) : worker.worker_key;
-    worker.is_proven = trust.trust(worker.trust_key, turn.now) == Trust::proven;
+    worker.is_proven = trust.trust(worker.trust_key, context.now) == Trust::proven;
     worker.pairs_credited_before = trust.pairs_credited(worker.trust_key);
-    worker.joined_at = worker.heard_at = turn.now;
+    worker.joined_at = worker.heard_at = context.now;
 
-    tell_frame_limit(turn, worker);
-    turn.event(worker, WorkerEvent::Kind::joined,
-               text("room for ", capacity_of(worker), " experts"));
-    turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
+    tell_frame_limit(context, worker);
+    context.event(worker, WorkerEvent::Kind::joined,
+                  text("room for ", capacity_of(worker), " experts"));
+    context.set_timer(context.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
 
     // A worker that comes back before the hub has noticed that it was
     // gone: its old connection is a ghost, and leaves its place.
@@ -248,17 +248,17 @@ void SwarmState::welcome(Turn& turn, Worker& worker) {
     if (ghost != nullptr) {
         const Error replaced{ErrorCode::unavailable, "a newer connection has the same worker_key"};
         if (!ghost->published_peer)
-            turn.send(*ghost, encode_error({.code = error_code_name(replaced.code),
-                                            .found = replaced.message,
-                                            .fatal = true}));
-        remove_worker(turn, ghost->id, WorkerEvent::Kind::left, replaced.message,
+            context.send(*ghost, encode_error({.code = error_code_name(replaced.code),
+                                               .found = replaced.message,
+                                               .fatal = true}));
+        remove_worker(context, ghost->id, WorkerEvent::Kind::left, replaced.message,
                       CloseCode::policy);
     }
 
-    if (worker.tells_held && options.held_wait > Duration::zero())
-        turn.set_timer(turn.now + options.held_wait, TimerKind::place, worker.id);
+    if (worker.reports_held && options.held_wait > Duration::zero())
+        context.set_timer(context.now + options.held_wait, TimerKind::place, worker.id);
     else
-        place(turn, worker, {});
+        place(context, worker, {});
 }
 
 }  // namespace moex

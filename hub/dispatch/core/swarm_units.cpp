@@ -33,23 +33,24 @@ std::vector<std::uint32_t> SwarmState::units_of(const std::vector<Unit>& named) 
     return units;
 }
 
-void SwarmState::carry_out_orders(Turn& turn) {
+void SwarmState::carry_out_orders(EventContext& context) {
     for (const UnitOrder& order : directory.take_orders()) {
         Worker* worker = pool.find(order.worker);
         if (worker == nullptr) continue;
         if (order.release)
-            send_release(turn, *worker, order.units);
+            send_release(context, *worker, order.units);
         else
-            send_assign(turn, *worker, order.units);
+            send_assign(context, *worker, order.units);
     }
 
     const std::optional<TimePoint> wake_at = directory.wake_at();
     if (draining || !wake_at || (units_timer_at && *units_timer_at <= *wake_at)) return;
     units_timer_at = wake_at;
-    turn.set_timer(*wake_at, TimerKind::units, 0);
+    context.set_timer(*wake_at, TimerKind::units, 0);
 }
 
-void SwarmState::send_assign(Turn& turn, Worker& worker, std::span<const std::uint32_t> units) {
+void SwarmState::send_assign(EventContext& context, Worker& worker,
+                             std::span<const std::uint32_t> units) {
     std::vector<AssignedUnit> frame;
     std::vector<std::uint32_t> synced;
     auto num_later = static_cast<std::uint32_t>(worker.num_later + units.size());
@@ -59,45 +60,46 @@ void SwarmState::send_assign(Turn& turn, Worker& worker, std::span<const std::ui
                                               : Sha256{};
 
         if (worker.published_peer) {
-            turn.send(
+            context.send(
                 worker,
                 encode_weight_sync(
                     {.sequence_id = 0, .layer = unit.layer, .expert = unit.expert, .blob = blob},
                     options.limits.hidden_size));
             synced.push_back(number);
             if (synced.size() == sync_units_max)
-                send_heartbeat(turn, worker, std::exchange(synced, {}));
+                send_heartbeat(context, worker, std::exchange(synced, {}));
             continue;
         }
 
         frame.push_back({.layer = unit.layer, .expert = unit.expert, .blob = blob});
         --num_later;
         if (frame.size() == assign_units_max)
-            turn.send(worker, encode_assign(std::exchange(frame, {}), num_later));
+            context.send(worker, encode_assign(std::exchange(frame, {}), num_later));
     }
 
     if (!worker.published_peer && (!frame.empty() || units.empty()))
-        turn.send(worker, encode_assign(frame, num_later));
-    if (!synced.empty()) send_heartbeat(turn, worker, std::move(synced));
+        context.send(worker, encode_assign(frame, num_later));
+    if (!synced.empty()) send_heartbeat(context, worker, std::move(synced));
 }
 
 // No message of the five takes a unit back: a published peer is not asked for it any more.
-void SwarmState::send_release(Turn& turn, Worker& worker, std::span<const std::uint32_t> units) {
+void SwarmState::send_release(EventContext& context, Worker& worker,
+                              std::span<const std::uint32_t> units) {
     if (worker.published_peer) return;
     std::vector<Unit> frame;
     for (const std::uint32_t unit : units) {
         frame.push_back(wire_unit(unit));
         if (frame.size() == release_units_max)
-            turn.send(worker, encode_release(std::exchange(frame, {})));
+            context.send(worker, encode_release(std::exchange(frame, {})));
     }
-    if (!frame.empty()) turn.send(worker, encode_release(frame));
+    if (!frame.empty()) context.send(worker, encode_release(frame));
 }
 
 std::uint64_t SwarmState::ring_key_of(const Worker& worker) {
     return worker.worker_key.empty() ? mix_hash(0, worker.id) : text_hash(worker.worker_key);
 }
 
-void SwarmState::place(Turn& turn, Worker& worker, std::span<const std::uint32_t> held) {
+void SwarmState::place(EventContext& context, Worker& worker, std::span<const std::uint32_t> held) {
     if (worker.leaving() || !worker.units.empty()) return;
 
     PlacementMember member{.worker = worker.id,
@@ -107,47 +109,48 @@ void SwarmState::place(Turn& turn, Worker& worker, std::span<const std::uint32_t
     if (!held.empty()) member.cached.resize(directory.num_units());
     for (const std::uint32_t unit : held) member.cached[unit] = true;
 
-    directory.join(worker, member, turn.now);
-    directory.settle(turn.now);
-    carry_out_orders(turn);
+    directory.join(worker, member, context.now);
+    directory.settle(context.now);
+    carry_out_orders(context);
 }
 
-void SwarmState::mark_ready(Turn& turn, Worker& worker, std::span<const std::uint32_t> units) {
+void SwarmState::mark_ready(EventContext& context, Worker& worker,
+                            std::span<const std::uint32_t> units) {
     const std::uint32_t before = worker.num_ready;
-    if (!directory.on_ready(worker, units, turn.now)) return;
+    if (!directory.on_ready(worker, units, context.now)) return;
 
-    worker.health.on(HealthEvent::loaded, turn.now);
+    worker.health.on(HealthEvent::loaded, context.now);
     if (before == 0) {
-        worker.decay_work(turn.now);
-        worker.work = std::max(worker.work, pool.least_work(worker, turn.now));
+        worker.decay_work(context.now);
+        worker.work = std::max(worker.work, pool.least_work(worker, context.now));
     }
     if (before == 0 || worker.num_ready == worker.num_planned())
-        turn.event(worker, WorkerEvent::Kind::ready,
-                   text(worker.num_ready, " of ", worker.num_planned(), " experts"));
+        context.event(worker, WorkerEvent::Kind::ready,
+                      text(worker.num_ready, " of ", worker.num_planned(), " experts"));
 
     capacity_freed = true;
-    directory.settle(turn.now);
-    carry_out_orders(turn);
+    directory.settle(context.now);
+    carry_out_orders(context);
 }
 
 // The worker does not hold something of this attempt: nothing of it is asked
 // there until READY names it again. It is assigned anew, so that a worker that
 // lost its weights fetches them; one that goes on saying so is left alone.
-void SwarmState::on_missing_units(Turn& turn, Worker& worker, const Attempt& attempt,
+void SwarmState::on_missing_units(EventContext& context, Worker& worker, const Attempt& attempt,
                                   const Round& round) {
     constexpr std::uint64_t errors_max = 16;
     std::vector<std::uint32_t> units;
-    for (const std::uint32_t piece : attempt.pieces) units.push_back(round.pieces[piece].unit);
+    for (const std::uint32_t slice : attempt.slices) units.push_back(round.slices[slice].unit);
 
-    directory.on_missing(worker, units, worker.errors <= errors_max, turn.now);
-    carry_out_orders(turn);
+    directory.on_missing(worker, units, worker.errors <= errors_max, context.now);
+    carry_out_orders(context);
 }
 
 // A published peer loads in order and in silence; loading_silence_max bounds that.
-void SwarmState::check_loading(Turn& turn, Worker& worker) {
+void SwarmState::check_loading(EventContext& context, Worker& worker) {
     if (worker.leaving() || worker.published_peer) return;
-    directory.check_loading(worker, capacity_of(worker), turn.now);
-    carry_out_orders(turn);
+    directory.check_loading(worker, capacity_of(worker), context.now);
+    carry_out_orders(context);
 }
 
 Duration SwarmState::holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const {

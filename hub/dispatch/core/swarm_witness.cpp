@@ -8,8 +8,8 @@
 
 namespace moex {
 
-void SwarmState::hold_for_witness(Turn& turn, Worker& worker, Attempt& attempt, CheckPlan plan,
-                                  std::vector<float> y, bool unsummed) {
+void SwarmState::hold_for_witness(EventContext& context, Worker& worker, Attempt& attempt,
+                                  CheckPlan plan, std::vector<float> y, bool unsummed) {
     const std::uint64_t id = ++last_check;
     checks[id] = {.worker = worker.id,
                   .key = worker.trust_key,
@@ -19,16 +19,16 @@ void SwarmState::hold_for_witness(Turn& turn, Worker& worker, Attempt& attempt, 
                   .attempt = attempt.id,
                   .y = std::move(y),
                   .unsummed = unsummed};
-    attempt.check = id;
-    if (ask_witness(turn, id)) {
+    attempt.check_id = id;
+    if (ask_witness(context, id)) {
         ++counts.answers_held;
         return;
     }
 
     auto node = checks.extract(id);
-    attempt.check = 0;
+    attempt.check_id = 0;
     counts.rows_undecided += node.mapped().plan.rows.size();
-    accept_answer(turn, attempt, std::move(node.mapped().y), unsummed, Proof::unchecked);
+    accept_answer(context, attempt, std::move(node.mapped().y), unsummed, Evidence::unchecked);
 }
 
 // Somebody else, elsewhere, who holds all of it: with a record before one without.
@@ -43,9 +43,9 @@ Worker* SwarmState::find_witness(TimePoint now, const Round& round, const Attemp
             worker.takes_x_int8(attempt.shape.dtype) != attempt.x_int8 ||
             attempt.num_pairs > worker.pairs_max)
             return false;
-        return std::all_of(attempt.pieces.begin(), attempt.pieces.end(), [&](std::uint32_t i) {
-            const Piece& piece = round.pieces[i];
-            return worker.has(piece.unit, Worker::ready) && !piece.was_tried(worker.id);
+        return std::all_of(attempt.slices.begin(), attempt.slices.end(), [&](std::uint32_t i) {
+            const CallSlice& slice = round.slices[i];
+            return worker.has(slice.unit, Worker::ready) && !slice.was_tried(worker.id);
         });
     };
     const auto rank = [&](const Worker& worker) {
@@ -60,40 +60,40 @@ Worker* SwarmState::find_witness(TimePoint now, const Round& round, const Attemp
     return best;
 }
 
-bool SwarmState::ask_witness(Turn& turn, std::uint64_t id) {
+bool SwarmState::ask_witness(EventContext& context, std::uint64_t id) {
     const PendingCheck& check = checks.at(id);
     const Attempt& held = *find_attempt(check.attempt);
     Round& round = *find_round(held.round);
     // a published peer's answer to one expert in a round of sums is of another shape
     if (check.unsummed != round.unsummed) return false;
 
-    Worker* witness = find_witness(turn.now, round, held, check);
+    Worker* witness = find_witness(context.now, round, held, check);
     if (witness == nullptr) return false;
-    const std::vector<std::uint32_t> pieces = held.pieces;
-    // A sum of these pieces is under way already in parts: nobody needs them, now that it is here,
+    const std::vector<std::uint32_t> slices = held.slices;
+    // A sum of these slices is under way already in parts: nobody needs them, now that it is here,
     // and a whole one beside them could not be told from them.
     const std::vector<AttemptId> others = round.attempts;
     for (const AttemptId other_id : others) {
         Attempt& other = *find_attempt(other_id);
         const bool is_part =
             other_id != held.id &&
-            std::all_of(other.pieces.begin(), other.pieces.end(), [&](std::uint32_t piece) {
-                return std::find(pieces.begin(), pieces.end(), piece) != pieces.end();
+            std::all_of(other.slices.begin(), other.slices.end(), [&](std::uint32_t slice) {
+                return std::find(slices.begin(), slices.end(), slice) != slices.end();
             });
-        if (!round.unsummed && is_part) cancel_attempt(turn, other);
+        if (!round.unsummed && is_part) cancel_attempt(context, other);
     }
-    send_attempt(turn, round, *witness, pieces, true);
-    find_attempt(round.attempts.back())->witness_of = id;
+    send_attempt(context, round, *witness, slices, true);
+    find_attempt(round.attempts.back())->witness_of_check = id;
     return true;
 }
 
-void SwarmState::on_witness(Turn& turn, Worker& witness, Attempt& attempt, std::vector<float> y,
-                            bool unsummed) {
-    const std::uint64_t id = attempt.witness_of;
+void SwarmState::on_witness(EventContext& context, Worker& witness, Attempt& attempt,
+                            std::vector<float> y, bool unsummed) {
+    const std::uint64_t id = attempt.witness_of_check;
     const auto found = checks.find(id);
     if (found == checks.end() || found->second.attempt == 0) {
         // it came too late to judge, and is as good as any other
-        accept_answer(turn, attempt, std::move(y), unsummed, Proof::unchecked);
+        accept_answer(context, attempt, std::move(y), unsummed, Evidence::unchecked);
         return;
     }
 
@@ -107,19 +107,20 @@ void SwarmState::on_witness(Turn& turn, Worker& witness, Attempt& attempt, std::
     };
     const CheckPlan own = trust.plan(witness.trust_key, witness.trust_address,
                                      static_cast<std::uint32_t>(y.size() / round.hidden_size),
-                                     attempt.num_pairs, true, turn.now);
+                                     attempt.num_pairs, true, context.now);
 
     if (agrees(check.y)) {
         PendingCheck settled = std::move(checks.extract(id).mapped());
-        trust.on_verdict(settled.key, settled.address, Verdict::honest, settled.plan, turn.now);
-        trust.on_verdict(witness.trust_key, witness.trust_address, Verdict::honest, own, turn.now);
+        trust.on_verdict(settled.key, settled.address, Verdict::honest, settled.plan, context.now);
+        trust.on_verdict(witness.trust_key, witness.trust_address, Verdict::honest, own,
+                         context.now);
         counts.rows_right += settled.plan.rows.size();
-        renew_trust(turn.now);
+        renew_trust(context.now);
         end_witness(round, attempt);
         Attempt& held = *find_attempt(settled.attempt);
-        held.check = 0;
-        accept_answer(turn, held, std::move(settled.y), settled.unsummed, Proof::verified);
-        if (!settled.dissenter.empty()) punish(turn, settled.dissenter, own);
+        held.check_id = 0;
+        accept_answer(context, held, std::move(settled.y), settled.unsummed, Evidence::verified);
+        if (!settled.dissenter.empty()) punish(context, settled.dissenter, own);
         return;
     }
 
@@ -127,26 +128,27 @@ void SwarmState::on_witness(Turn& turn, Worker& witness, Attempt& attempt, std::
         check.dissenter = witness.trust_key;
         check.dissent = std::move(y);
         end_witness(round, attempt);
-        if (!ask_witness(turn, id)) settle_dissent(turn, id);
+        if (!ask_witness(context, id)) settle_dissent(context, id);
         return;
     }
 
     if (agrees(check.dissent)) {
         PendingCheck settled = std::move(checks.extract(id).mapped());
-        trust.on_verdict(witness.trust_key, witness.trust_address, Verdict::honest, own, turn.now);
+        trust.on_verdict(witness.trust_key, witness.trust_address, Verdict::honest, own,
+                         context.now);
         counts.rows_right += settled.plan.rows.size();
         Attempt& held = *find_attempt(settled.attempt);
-        held.check = 0;
+        held.check_id = 0;
         round.end(held);
         erase_attempt(held.id);
-        attempt.witness_of = 0;
-        accept_answer(turn, attempt, std::move(y), unsummed, Proof::verified);
-        punish(turn, settled.key, settled.plan);
+        attempt.witness_of_check = 0;
+        accept_answer(context, attempt, std::move(y), unsummed, Evidence::verified);
+        punish(context, settled.key, settled.plan);
         return;
     }
 
     end_witness(round, attempt);
-    settle_dissent(turn, id);
+    settle_dissent(context, id);
 }
 
 // It has said what it was asked for.
@@ -156,42 +158,42 @@ void SwarmState::end_witness(Round& round, Attempt& attempt) {
 }
 
 // Two answers that differ and nobody to ask: who has a record is believed against who has none.
-void SwarmState::settle_dissent(Turn& turn, std::uint64_t id) {
+void SwarmState::settle_dissent(EventContext& context, std::uint64_t id) {
     PendingCheck settled = std::move(checks.extract(id).mapped());
     Attempt& held = *find_attempt(settled.attempt);
-    held.check = 0;
+    held.check_id = 0;
     counts.rows_undecided += settled.plan.rows.size();
 
-    const bool is_proven = trust.trust(settled.key, turn.now) == Trust::proven,
-               other_is_proven = trust.trust(settled.dissenter, turn.now) == Trust::proven;
+    const bool is_proven = trust.trust(settled.key, context.now) == Trust::proven,
+               other_is_proven = trust.trust(settled.dissenter, context.now) == Trust::proven;
     const bool believes_other = other_is_proven && !is_proven;
     if (is_proven == other_is_proven) {
         trust.suspect(settled.key);
         trust.suspect(settled.dissenter);
     }
-    accept_answer(turn, held, believes_other ? std::move(settled.dissent) : std::move(settled.y),
-                  settled.unsummed, Proof::unchecked);
+    accept_answer(context, held, believes_other ? std::move(settled.dissent) : std::move(settled.y),
+                  settled.unsummed, Evidence::unchecked);
     if (is_proven != other_is_proven)
-        punish(turn, believes_other ? settled.key : settled.dissenter, settled.plan);
+        punish(context, believes_other ? settled.key : settled.dissenter, settled.plan);
 }
 
 // The witness will say nothing in time: what is held counts as it is.
-void SwarmState::settle_without_witness(Turn& turn) {
+void SwarmState::settle_without_witness(EventContext& context) {
     while (!witnesses_lost.empty()) {
         const std::uint64_t id = witnesses_lost.back();
         witnesses_lost.pop_back();
         const auto found = checks.find(id);
         if (found == checks.end() || found->second.attempt == 0) continue;
         if (!found->second.dissenter.empty()) {
-            settle_dissent(turn, id);
+            settle_dissent(context, id);
             continue;
         }
 
         PendingCheck settled = std::move(checks.extract(id).mapped());
         Attempt& held = *find_attempt(settled.attempt);
-        held.check = 0;
+        held.check_id = 0;
         counts.rows_undecided += settled.plan.rows.size();
-        accept_answer(turn, held, std::move(settled.y), settled.unsummed, Proof::unchecked);
+        accept_answer(context, held, std::move(settled.y), settled.unsummed, Evidence::unchecked);
     }
 }
 
@@ -201,7 +203,7 @@ void SwarmState::renew_trust(TimePoint now) {
 }
 
 // It stood alone against two.
-void SwarmState::punish(Turn& turn, const std::string& key, const CheckPlan& plan) {
+void SwarmState::punish(EventContext& context, const std::string& key, const CheckPlan& plan) {
     WorkerId liar = 0;
     std::uint64_t address = 0;
     for (const auto& [id, worker] : pool.all())
@@ -211,9 +213,9 @@ void SwarmState::punish(Turn& turn, const std::string& key, const CheckPlan& pla
         }
     ++counts.lies;
     counts.rows_wrong += plan.rows.size();
-    renew_trust(turn.now);
-    on_lie(turn, liar, wrong_rows(plan),
-           trust.on_verdict(key, address, Verdict::lie, plan, turn.now));
+    renew_trust(context.now);
+    on_wrong_rows(context, liar, wrong_rows(plan),
+                  trust.on_verdict(key, address, Verdict::lie, plan, context.now));
 }
 
 }  // namespace moex

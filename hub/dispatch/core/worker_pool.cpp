@@ -143,9 +143,9 @@ WorkerState Worker::state() const {
     return WorkerState::unhealthy;
 }
 
-bool Worker::takes_turn(std::uint64_t turn) const {
+bool Worker::is_preferred_in(std::uint64_t pass) const {
     constexpr double whole = 1.0 / (1ull << 53);
-    return power >= 1 || static_cast<double>(mix_hash(turn, id) >> 11) * whole < power;
+    return power >= 1 || static_cast<double>(mix_hash(pass, id) >> 11) * whole < power;
 }
 
 bool Worker::loading_in_order() const {

@@ -145,7 +145,7 @@ struct Worker : UnitHolder {
     bool x_int8 = false;
     bool on_demand = false;  // holds more than lies in its memory: hints help it
     std::uint32_t next_hint_id = 1;
-    bool tells_held = false;                                // its first READY says what it has
+    bool reports_held = false;                              // its first READY says what it has
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // of its answers
     DeviceInfo device;
     std::string nickname, client, worker_key;
@@ -188,7 +188,7 @@ struct Worker : UnitHolder {
     bool accepts(Dtype dtype) const { return (dtypes >> static_cast<unsigned>(dtype)) & 1; }
     // Whether it is asked before others in that one of the core's turns: in `power` of them, as if
     // by chance, and on every run in the same ones.
-    bool takes_turn(std::uint64_t turn) const;
+    bool is_preferred_in(std::uint64_t pass) const;
     // A published peer works in order: until the echo that
     // says that its units are loaded it answers nothing else.
     bool loading_in_order() const;
@@ -230,7 +230,7 @@ class WorkerPool {
     const std::map<WorkerId, std::unique_ptr<Worker>>& all() const { return workers_; }
     Worker* find_key(const std::string& worker_key, WorkerId except);  // welcomed
     // Not below this: a worker that takes less in one group is asked for small rounds only.
-    static constexpr std::uint32_t piece_pairs_min = 16;
+    static constexpr std::uint32_t slice_pairs_min = 16;
     std::size_t num_welcomed() const;
     std::size_t num_welcomed_of(std::uint64_t owner) const;
     // The least work of the others that serve: where `newcomer` starts, so that it is not flooded.

@@ -8,9 +8,9 @@
 #include "protocol/half.h"
 
 namespace moex {
-void Piece::reset() {
+void CallSlice::reset() {
     // vectors are kept for their memory
-    Piece fresh;
+    CallSlice fresh;
     std::swap(fresh.live, live);
     std::swap(fresh.tried, tried);
     fresh.live.clear();
@@ -18,12 +18,12 @@ void Piece::reset() {
     *this = std::move(fresh);
 }
 
-bool Piece::was_tried(WorkerId worker) const {
+bool CallSlice::was_tried(WorkerId worker) const {
     return std::find(tried.begin(), tried.end(), worker) != tried.end();
 }
 
 Status Round::open(const ExpertBatch& batch, RoundRows rows, const RoundOptions& options,
-                   std::span<const std::uint32_t> piece_pairs_max) {
+                   std::span<const std::uint32_t> slice_pairs_max) {
     layer = batch.layer;
     num_tokens = batch.num_tokens;
     hidden_size = batch.hidden_size;
@@ -44,7 +44,7 @@ Status Round::open(const ExpertBatch& batch, RoundRows rows, const RoundOptions&
     x = std::move(rows.x);
     x_rms = std::move(rows.x_rms);
     row_order = std::move(rows.row_order);
-    forms = std::move(rows.forms);
+    encodings = std::move(rows.encodings);
     const std::uint32_t num_narrow_rows = rows.num_narrow_rows;
 
     const std::uint32_t block_rows = std::max(
@@ -52,7 +52,7 @@ Status Round::open(const ExpertBatch& batch, RoundRows rows, const RoundOptions&
     pair_row.resize(std::size_t{num_tokens} * top_k);
     pair_gate.resize(pair_row.size());
     wire_gate.resize(pair_row.size());
-    num_pieces_cut = 0;
+    num_slices_cut = 0;
     for (std::uint32_t begin = 0, end = 0, block = 0; begin < num_tokens; begin = end, ++block) {
         const bool wide = begin >= num_narrow_rows;
         end = std::min(wide ? num_tokens : num_narrow_rows, begin + block_rows);
@@ -61,16 +61,16 @@ Status Round::open(const ExpertBatch& batch, RoundRows rows, const RoundOptions&
                    .row_begin = begin,
                    .row_end = end,
                    .dtype = wide ? Dtype::bf16 : options.rounding.wire_dtype},
-                  piece_pairs_max);
+                  slice_pairs_max);
     }
-    pieces.resize(num_pieces_cut);
-    pieces_left = static_cast<std::uint32_t>(num_pieces_cut);
+    slices.resize(num_slices_cut);
+    slices_left = static_cast<std::uint32_t>(num_slices_cut);
     return {};
 }
 
-// The pieces of one block of rows, and its pairs sorted by (expert, row).
+// The slices of one block of rows, and its pairs sorted by (expert, row).
 void Round::cut_block(const ExpertBatch& batch, const RoundOptions& options, const Block& block,
-                      std::span<const std::uint32_t> piece_pairs_max) {
+                      std::span<const std::uint32_t> slice_pairs_max) {
     const std::uint32_t num_experts = options.limits.num_experts;
     const auto rows = std::span(row_order).subspan(block.row_begin,
                                                    block.row_end - block.row_begin);
@@ -91,19 +91,19 @@ void Round::cut_block(const ExpertBatch& batch, const RoundOptions& options, con
         if (count == 0) continue;
 
         // in stretches that somebody takes
-        const std::uint32_t stretch = piece_pairs_max.empty()
+        const std::uint32_t stretch = slice_pairs_max.empty()
                                           ? count
-                                          : std::max(1u, piece_pairs_max[expert]);
+                                          : std::max(1u, slice_pairs_max[expert]);
         for (std::uint32_t at = 0; at < count; at += stretch) {
-            if (pieces.size() <= num_pieces_cut) pieces.emplace_back();
-            Piece& piece = pieces[num_pieces_cut++];
-            piece.reset();
-            piece.unit = options.unit_base + expert;
-            piece.expert = static_cast<std::uint16_t>(expert);
-            piece.block = block.number;
-            piece.dtype = block.dtype;
-            piece.pair_begin = pair_begin_of[expert] + at;
-            piece.pair_end = piece.pair_begin + std::min(stretch, count - at);
+            if (slices.size() <= num_slices_cut) slices.emplace_back();
+            CallSlice& slice = slices[num_slices_cut++];
+            slice.reset();
+            slice.unit = options.unit_base + expert;
+            slice.expert = static_cast<std::uint16_t>(expert);
+            slice.block = block.number;
+            slice.dtype = block.dtype;
+            slice.pair_begin = pair_begin_of[expert] + at;
+            slice.pair_end = slice.pair_begin + std::min(stretch, count - at);
         }
     }
 
@@ -120,14 +120,14 @@ void Round::cut_block(const ExpertBatch& batch, const RoundOptions& options, con
 }
 
 void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
-    // The rows that its pieces touch, ascending.
+    // The rows that its slices touch, ascending.
     row_bits.assign((num_tokens + 63) / 64, 0);
     attempt.num_pairs = 0;
-    for (const std::uint32_t index : attempt.pieces) {
-        const Piece& piece = pieces[index];
-        for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair)
+    for (const std::uint32_t index : attempt.slices) {
+        const CallSlice& slice = slices[index];
+        for (std::uint32_t pair = slice.pair_begin; pair < slice.pair_end; ++pair)
             row_bits[pair_row[pair] / 64] |= std::uint64_t{1} << pair_row[pair] % 64;
-        attempt.num_pairs += piece.num_pairs();
+        attempt.num_pairs += slice.num_pairs();
     }
 
     attempt.tokens.clear();
@@ -144,14 +144,14 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
     out.rows.resize(attempt.num_pairs);
     out.gates.resize(attempt.num_pairs);
     std::size_t at = 0;
-    for (const std::uint32_t index : attempt.pieces) {
-        const Piece& piece = pieces[index];
-        if (out.experts.empty() || out.experts.back().expert != piece.expert)
-            out.experts.push_back(GroupExpert{.expert = piece.expert});
+    for (const std::uint32_t index : attempt.slices) {
+        const CallSlice& slice = slices[index];
+        if (out.experts.empty() || out.experts.back().expert != slice.expert)
+            out.experts.push_back(GroupExpert{.expert = slice.expert});
         GroupExpert& expert = out.experts.back();
-        expert.num_rows = static_cast<std::uint16_t>(expert.num_rows + piece.num_pairs());
+        expert.num_rows = static_cast<std::uint16_t>(expert.num_rows + slice.num_pairs());
 
-        for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair, ++at) {
+        for (std::uint32_t pair = slice.pair_begin; pair < slice.pair_end; ++pair, ++at) {
             out.rows[at] = row_place[pair_row[pair]];
             out.gates[at] = wire_gate[pair];
         }
@@ -160,7 +160,7 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
     attempt.shape = GroupShape{.layer = static_cast<std::uint16_t>(layer),
                                .num_tokens = static_cast<std::uint32_t>(attempt.tokens.size()),
                                .hidden_dim = static_cast<std::uint16_t>(hidden_size),
-                               .dtype = pieces[attempt.pieces.front()].dtype,
+                               .dtype = slices[attempt.slices.front()].dtype,
                                .unsummed = unsummed,
                                .num_pairs = attempt.num_pairs,
                                .num_experts = static_cast<std::uint16_t>(out.experts.size())};
@@ -169,9 +169,9 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
 }
 
 const std::shared_ptr<const WireRows>& Round::rows_in(Dtype dtype, const RowReader& reader) {
-    for (const auto& form : forms)
-        if (form->dtype == dtype) return form;
-    return forms.emplace_back(reader.pool()->encode(dtype, *x, hidden_size));
+    for (const auto& encoding : encodings)
+        if (encoding->dtype == dtype) return encoding;
+    return encodings.emplace_back(reader.pool()->encode(dtype, *x, hidden_size));
 }
 
 WireFrame Round::encode(const Attempt& attempt, const GroupDispatch& group, bool lz4,
@@ -193,57 +193,57 @@ void Round::copy_rows(const Attempt& attempt, std::vector<float>& out) const {
 }
 
 void Round::begin(const Attempt& attempt) {
-    for (const std::uint32_t index : attempt.pieces) pieces[index].live.push_back(attempt.id);
+    for (const std::uint32_t index : attempt.slices) slices[index].live.push_back(attempt.id);
 }
 
 void Round::end(const Attempt& attempt) {
-    for (const std::uint32_t index : attempt.pieces) {
-        std::erase(pieces[index].live, attempt.id);
-        if (attempt.late) --pieces[index].num_late;
+    for (const std::uint32_t index : attempt.slices) {
+        std::erase(slices[index].live, attempt.id);
+        if (attempt.late) --slices[index].num_late;
     }
     std::erase(attempts, attempt.id);
 }
 
 void Round::set_late(Attempt& attempt) {
     if (std::exchange(attempt.late, true)) return;
-    for (const std::uint32_t index : attempt.pieces) ++pieces[index].num_late;
+    for (const std::uint32_t index : attempt.slices) ++slices[index].num_late;
 }
 
 std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed,
-                            Proof proof) {
+                            Evidence evidence) {
     const auto num_new = static_cast<std::uint32_t>(
-        std::count_if(attempt.pieces.begin(), attempt.pieces.end(),
-                      [&](std::uint32_t index) { return !pieces[index].done; }));
+        std::count_if(attempt.slices.begin(), attempt.slices.end(),
+                      [&](std::uint32_t index) { return !slices[index].done; }));
     if (num_new == 0) return 0;
 
     const auto number = static_cast<std::int32_t>(answers.size());
     std::vector<std::int32_t> replaced;
     std::uint32_t pair = 0;
-    for (const std::uint32_t index : attempt.pieces) {
-        Piece& piece = pieces[index];
-        if (!piece.done || !answer_unsummed) {
-            if (piece.done) replaced.push_back(piece.answer);
-            piece.done = true;
-            piece.answer = number;
-            piece.answer_pair = pair;
+    for (const std::uint32_t index : attempt.slices) {
+        CallSlice& slice = slices[index];
+        if (!slice.done || !answer_unsummed) {
+            if (slice.done) replaced.push_back(slice.answer);
+            slice.done = true;
+            slice.answer = number;
+            slice.answer_pair = pair;
         }
-        pair += piece.num_pairs();
+        pair += slice.num_pairs();
     }
 
     for (const std::int32_t old : replaced) {
         RoundAnswer& answer = answers[static_cast<std::size_t>(old)];
-        if (answer.unsummed) continue;  // its other pieces stay of use
-        for (const std::uint32_t index : answer.pieces)
-            MOEX_CHECK(pieces[index].answer == number, "a summed answer may not be used in part");
-        answer.pieces.clear();
+        if (answer.unsummed) continue;  // its other slices stay of use
+        for (const std::uint32_t index : answer.slices)
+            MOEX_CHECK(slices[index].answer == number, "a summed answer may not be used in part");
+        answer.slices.clear();
     }
 
-    pieces_left -= num_new;
+    slices_left -= num_new;
     answers.push_back(RoundAnswer{.worker = attempt.worker,
-                                  .proof = proof,
+                                  .evidence = evidence,
                                   .unsummed = answer_unsummed,
-                                  .first_piece = attempt.pieces.front(),
-                                  .pieces = attempt.pieces,
+                                  .first_slice = attempt.slices.front(),
+                                  .slices = attempt.slices,
                                   .tokens = attempt.tokens,
                                   .y = std::move(y)});
 
@@ -252,24 +252,24 @@ std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool a
 
 std::uint32_t Round::reject_answers_of(WorkerId worker) {
     std::uint32_t num_open = 0;
-    for (Piece& piece : pieces) {
-        if (!piece.done || answers[static_cast<std::size_t>(piece.answer)].worker != worker)
+    for (CallSlice& slice : slices) {
+        if (!slice.done || answers[static_cast<std::size_t>(slice.answer)].worker != worker)
             continue;
-        piece.done = false;
-        piece.answer = -1;
+        slice.done = false;
+        slice.answer = -1;
         ++num_open;
     }
 
     for (RoundAnswer& answer : answers)
-        if (answer.worker == worker) answer.pieces.clear();
+        if (answer.worker == worker) answer.slices.clear();
 
-    pieces_left += num_open;
+    slices_left += num_open;
     return num_open;
 }
 
 bool Round::covered(const Attempt& attempt) const {
-    return std::all_of(attempt.pieces.begin(), attempt.pieces.end(),
-                       [&](std::uint32_t index) { return pieces[index].done; });
+    return std::all_of(attempt.slices.begin(), attempt.slices.end(),
+                       [&](std::uint32_t index) { return slices[index].done; });
 }
 
 bool Round::ends_without_rest(TimePoint now) {
@@ -280,15 +280,15 @@ bool Round::ends_without_rest(TimePoint now) {
         return found != patience.end() && found->row == row && started + found->wait <= now &&
                ++num_late[static_cast<std::size_t>(found - patience.begin())] <= found->pairs_max;
     };
-    for (const Piece& piece : pieces)
-        for (std::uint32_t pair = piece.pair_begin; !piece.done && pair < piece.pair_end; ++pair)
+    for (const CallSlice& slice : slices)
+        for (std::uint32_t pair = slice.pair_begin; !slice.done && pair < slice.pair_end; ++pair)
             if (!may_lack(pair_row[pair])) return false;
     return true;
 }
 
 void Round::close() {
     answers.clear();
-    forms.clear();
+    encodings.clear();
     x.reset();
 }
 
@@ -297,23 +297,23 @@ RoundSum Round::finish(ExpertAnswer& provenance) {
     for (RoundAnswer& answer : answers) sum.keep(std::move(answer.y));
     provenance.rows.assign(num_tokens, RowProvenance{});
 
-    for (const Piece& piece : pieces) {  // ascending by expert within a row
-        for (std::uint32_t pair = piece.pair_begin; !piece.done && pair < piece.pair_end; ++pair) {
-            provenance.late.push_back({.row = pair_row[pair], .expert = piece.expert});
+    for (const CallSlice& slice : slices) {  // ascending by expert within a row
+        for (std::uint32_t pair = slice.pair_begin; !slice.done && pair < slice.pair_end; ++pair) {
+            provenance.late.push_back({.row = pair_row[pair], .expert = slice.expert});
             ++provenance.rows[pair_row[pair]].pairs_late;
         }
-        if (!piece.done) continue;
+        if (!slice.done) continue;
 
-        const auto number = static_cast<std::uint32_t>(piece.answer);
+        const auto number = static_cast<std::uint32_t>(slice.answer);
         const RoundAnswer& answer = answers[number];
         const bool local = answer.worker == 0;
-        const std::span<const std::uint16_t> rows(pair_row.data() + piece.pair_begin,
-                                                  piece.num_pairs());
-        if (answer.unsummed) sum.add(number, piece.answer_pair, rows);
+        const std::span<const std::uint16_t> rows(pair_row.data() + slice.pair_begin,
+                                                  slice.num_pairs());
+        if (answer.unsummed) sum.add(number, slice.answer_pair, rows);
 
-        const std::uint16_t remote = !local, here = local, hedged = piece.hedged,
-                            verified = !local && answer.proof == Proof::verified,
-                            proven = !local && answer.proof == Proof::proven;
+        const std::uint16_t remote = !local, here = local, hedged = slice.hedged,
+                            verified = !local && answer.evidence == Evidence::verified,
+                            proven = !local && answer.evidence == Evidence::proven;
         for (const std::uint16_t row : rows) {
             RowProvenance& from = provenance.rows[row];
             from.pairs_remote += remote;
@@ -325,13 +325,13 @@ RoundSum Round::finish(ExpertAnswer& provenance) {
     }
 
     if (!unsummed) {
-        // By first piece, not by arrival: a sum that does not depend on who was faster.
+        // By first slice, not by arrival: a sum that does not depend on who was faster.
         std::vector<const RoundAnswer*> summed;
         for (const RoundAnswer& answer : answers)
-            if (!answer.unsummed && !answer.pieces.empty()) summed.push_back(&answer);
+            if (!answer.unsummed && !answer.slices.empty()) summed.push_back(&answer);
 
         std::sort(summed.begin(), summed.end(), [](const RoundAnswer* a, const RoundAnswer* b) {
-            return a->first_piece < b->first_piece;
+            return a->first_slice < b->first_slice;
         });
 
         for (const RoundAnswer* answer : summed)
@@ -353,13 +353,13 @@ void Round::name_workers(ExpertAnswer& provenance) const {
         const RoundAnswer& answer = answers[a];
         if (answer.worker == 0) continue;
 
-        for (const std::uint32_t index : answer.pieces) {
-            const Piece& piece = pieces[index];
-            if (piece.answer != static_cast<std::int32_t>(a)) continue;  // another was first
+        for (const std::uint32_t index : answer.slices) {
+            const CallSlice& slice = slices[index];
+            if (slice.answer != static_cast<std::int32_t>(a)) continue;  // another was first
             if (provenance.workers.empty() || provenance.workers.back() != answer.worker)
                 provenance.workers.push_back(answer.worker);
 
-            for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair) {
+            for (std::uint32_t pair = slice.pair_begin; pair < slice.pair_end; ++pair) {
                 const std::uint32_t row = pair_row[pair];
                 if (std::exchange(named[row], a + 1) != a + 1)
                     provenance.row_workers.push_back({.row = row, .worker = answer.worker});
@@ -388,9 +388,9 @@ bool within_norm_bound(const Round& round, const Attempt& attempt,
     }
 
     std::size_t y_row = 0;
-    for (const std::uint32_t index : attempt.pieces) {
-        const Piece& piece = round.pieces[index];
-        for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair)
+    for (const std::uint32_t index : attempt.slices) {
+        const CallSlice& slice = round.slices[index];
+        for (std::uint32_t pair = slice.pair_begin; pair < slice.pair_end; ++pair)
             if (!fits(y_row++, round.pair_row[pair])) return false;
     }
 

@@ -1,13 +1,13 @@
-// One round: a layer's pairs of (expert, row), cut into pieces, and the answers that cover them.
+// One round: a layer's pairs of (expert, row), cut into slices, and the answers that cover them.
 //
-// A piece is one call, or a stretch of one where limits split it: the unit of
-// completion. An attempt is a group of pieces sent to one worker: the unit of
+// A slice is one call, or a stretch of one where limits split it: the unit of
+// completion. An attempt is a group of slices sent to one worker: the unit of
 // hedging, cancelling, timeout and re-dispatch.
 //
-// The first answer to arrive for a piece wins. A round that sends everything to several
+// The first answer to arrive for a slice wins. A round that sends everything to several
 // workers at once asks for unsummed answers, so that parts of different covers may be mixed.
 // In a summed round an attempt that joins others lies within the last of them: of two
-// attempts that share a piece one covers the other. So a sum can always be used whole: it
+// attempts that share a slice one covers the other. So a sum can always be used whole: it
 // takes the place of the answers within it.
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace moex {
 
-struct Piece {
+struct CallSlice {
     std::uint32_t unit = 0;  // of the placement
     std::uint16_t expert = 0;
     std::uint32_t block = 0;   // its rows lie in one block of rows
@@ -47,11 +47,11 @@ struct Piece {
     bool was_tried(WorkerId worker) const;
     // nobody works on it, or only such as should have answered by now
     bool is_open() const { return !done && live.size() == num_late; }
-    AttemptId innermost() const { return live.empty() ? 0 : live.back(); }
+    AttemptId latest_attempt() const { return live.empty() ? 0 : live.back(); }
 };
 
 // What was known of an answer when it counted.
-enum class Proof : std::uint8_t {
+enum class Evidence : std::uint8_t {
     unchecked,  // nobody could say
     proven,     // of a worker whose rows are checked at a rate
     verified    // each row was computed again
@@ -60,10 +60,10 @@ enum class Proof : std::uint8_t {
 // One attempt's answer as it came; kept until the round ends.
 struct RoundAnswer {
     WorkerId worker = 0;  // 0: the local backend
-    Proof proof = Proof::verified;
+    Evidence evidence = Evidence::verified;
     bool unsummed = true;
-    std::uint32_t first_piece = 0;
-    std::vector<std::uint32_t> pieces;
+    std::uint32_t first_slice = 0;
+    std::vector<std::uint32_t> slices;
     std::vector<std::uint32_t> tokens;  // summed: the batch row of each row of y
     std::vector<float> y;
 };
@@ -80,20 +80,20 @@ struct Attempt {
     bool late = false;   // beyond its deadline; its answer counts all the same
     bool probe = false;  // of a worker that was ejected: goes on when it is not needed any more
     // It was answered, and that waits for a verdict; or its answer is one: see swarm_checks.
-    std::uint64_t check = 0, witness_of = 0;
+    std::uint64_t check_id = 0, witness_of_check = 0;
     GroupShape shape;     // as sent; the answer echoes it
     bool x_int8 = false;  // its x was sent so
     std::uint32_t num_pairs = 0;
-    std::vector<std::uint32_t> pieces;  // in the order of their pairs in the frame
+    std::vector<std::uint32_t> slices;  // in the order of their pairs in the frame
     std::vector<std::uint32_t> tokens;  // batch row of each row of the frame's x
 };
 
-// The rules by which a round is cut into pieces and rounded.
+// The rules by which a round is cut into slices and rounded.
 struct RoundOptions {
     WireLimits limits;
     ExpertRounding rounding;
     std::uint32_t unit_base = 0;  // the placement's unit of the layer's expert 0
-    std::uint32_t copies = 1;     // the number of workers that are asked for each piece at once
+    std::uint32_t copies = 1;     // the number of workers that are asked for each slice at once
 };
 
 struct Round {
@@ -113,19 +113,19 @@ struct Round {
     std::vector<double> x_rms;                    // [num_tokens]
     std::vector<std::uint32_t> row_order;         // [num_tokens], rows of the wire's dtype first
     // x in each form that it travels in: frames share them
-    std::vector<std::shared_ptr<const WireRows>> forms;
+    std::vector<std::shared_ptr<const WireRows>> encodings;
     std::vector<std::uint16_t> pair_row;  // [num_pairs], by (block, expert, row)
     std::vector<float> pair_gate;         // [num_pairs]
     std::vector<half> wire_gate;          // [num_pairs], as it travels
-    std::vector<Piece> pieces;            // by (block, expert)
-    std::uint32_t pieces_left = 0;
+    std::vector<CallSlice> slices;        // by (block, expert)
+    std::uint32_t slices_left = 0;
     std::vector<AttemptId> attempts;  // live
     std::vector<RoundAnswer> answers;
     std::vector<RowPatience> patience;       // ascending by row
     std::optional<TimePoint> patient_until;  // from then on it may end without all; none: never
 
     // Scratch of open().
-    std::size_t num_pieces_cut = 0;
+    std::size_t num_slices_cut = 0;
     std::vector<std::uint32_t> pair_begin_of;  // [num_experts + 1] of a block
     // Scratch of fill_group(): the rows that it touches, and where each lies among them.
     std::vector<std::uint64_t> row_bits;   // [num_tokens / 64]
@@ -133,11 +133,11 @@ struct Round {
     std::vector<std::uint32_t> num_late;   // of ends_without_rest(), as `patience`
 
     // Takes over what it needs of `batch`, beside its `rows`.
-    // `piece_pairs_max` [num_experts]: no piece of the expert has more pairs; empty: no such bound.
+    // `slice_pairs_max` [num_experts]: no slice of the expert has more pairs; empty: no such bound.
     // invalid_argument when a value of x is not finite.
     Status open(const ExpertBatch& batch, RoundRows rows, const RoundOptions& options,
-                std::span<const std::uint32_t> piece_pairs_max);
-    // Writes the pairs of attempt.pieces as a group (without x and sequence id); fills
+                std::span<const std::uint32_t> slice_pairs_max);
+    // Writes the pairs of attempt.slices as a group (without x and sequence id); fills
     // attempt.shape, tokens and num_pairs.
     void fill_group(Attempt& attempt, GroupDispatch& out);
     // The group's frame. The rows of x are encoded once for all groups of the round, and shared by
@@ -148,22 +148,22 @@ struct Round {
     void close();
     // x of the attempt's rows.
     void copy_rows(const Attempt& attempt, std::vector<float>& out) const;
-    // Joins and leaves the pieces' lists of live attempts.
+    // Joins and leaves the slices' lists of live attempts.
     void begin(const Attempt& attempt);
     void end(const Attempt& attempt);
-    // Its time is over: its pieces may go to others beside it.
+    // Its time is over: its slices may go to others beside it.
     void set_late(Attempt& attempt);
-    // Marks what is still open of the attempt's pieces as answered; how many that were. A sum
-    // takes the place of answers to pieces within it.
+    // Marks what is still open of the attempt's slices as answered; how many that were. A sum
+    // takes the place of answers to slices within it.
     std::uint32_t accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed,
-                         Proof proof = Proof::verified);
-    // Forgets the answers of a worker that turned out a liar; how many pieces opened again.
+                         Evidence evidence = Evidence::verified);
+    // Forgets the answers of a worker that turned out a liar; how many slices opened again.
     std::uint32_t reject_answers_of(WorkerId worker);
     // Whether what is still open may be left out: each pair of it is of a row whose patience is
     // over, and no row lacks more than it may. O(open pairs).
     bool ends_without_rest(TimePoint now);
     // The weighted sum over experts in f32, ascending by expert, to be added up by whoever waits
-    // for it, and where it came from. All pieces are done, or ends_without_rest() said so. Takes
+    // for it, and where it came from. All slices are done, or ends_without_rest() said so. Takes
     // the answers' rows.
     RoundSum finish(ExpertAnswer& provenance);
     bool covered(const Attempt& attempt) const;  // nothing of it is wanted any more
@@ -175,7 +175,7 @@ struct Round {
     };
     const std::shared_ptr<const WireRows>& rows_in(Dtype dtype, const RowReader& reader);
     void cut_block(const ExpertBatch& batch, const RoundOptions& options, const Block& block,
-                   std::span<const std::uint32_t> piece_pairs_max);
+                   std::span<const std::uint32_t> slice_pairs_max);
     void name_workers(ExpertAnswer& provenance) const;
 };
 

@@ -43,41 +43,41 @@ RoundRows RowReader::read(const ExpertBatch& batch) const {
     rows.num_narrow_rows = static_cast<std::uint32_t>(rows.row_order.size());
     rows.row_order.insert(rows.row_order.end(), wide_rows.begin(), wide_rows.end());
 
-    const std::vector<Dtype> usual = shared_->forms.next();
+    const std::vector<Dtype> usual = shared_->encodings.next();
     const auto make = [&](Dtype dtype) {
-        rows.forms.push_back(shared_->pool->encode(dtype, *x, hidden_size));
+        rows.encodings.push_back(shared_->pool->encode(dtype, *x, hidden_size));
     };
     if (rows.num_narrow_rows > 0) std::ranges::for_each(usual, make);
     // where somebody is there to ask
-    if (!wide_rows.empty() && !usual.empty() && !rows.has_form(Dtype::bf16)) make(Dtype::bf16);
+    if (!wide_rows.empty() && !usual.empty() && !rows.has_encoding(Dtype::bf16)) make(Dtype::bf16);
     return rows;
 }
 
 void RowReader::travels(Dtype dtype, bool x_int8) const {
     // what is wider than usual is known of each batch by itself
-    if (dtype == rounding_.wire_dtype) shared_->forms.use(x_int8 ? Dtype::int8 : dtype);
+    if (dtype == rounding_.wire_dtype) shared_->encodings.use(x_int8 ? Dtype::int8 : dtype);
 }
 
-void RowReader::Forms::use(Dtype dtype) {
+void RowReader::Encodings::use(Dtype dtype) {
     const std::lock_guard lock(mutex_);
     used_[static_cast<std::size_t>(dtype)] = true;
 }
 
-std::vector<Dtype> RowReader::Forms::next() {
+std::vector<Dtype> RowReader::Encodings::next() {
     // So a form that every second round needs is always there, and one that nobody needs any more
     // is made a few times in vain.
     constexpr int gain = 2, credit_max = 8;
     const std::lock_guard lock(mutex_);
     const bool any_used = std::ranges::find(used_, true) != used_.end();
-    std::vector<Dtype> forms;
-    for (std::size_t i = 0; i < num_forms; ++i) {
+    std::vector<Dtype> encodings;
+    for (std::size_t i = 0; i < num_encodings; ++i) {
         if (any_used)
             credit_[i] = static_cast<std::uint8_t>(
                 std::clamp(credit_[i] + (used_[i] ? gain : -1), 0, credit_max));
-        if (credit_[i] > 0) forms.push_back(static_cast<Dtype>(i));
+        if (credit_[i] > 0) encodings.push_back(static_cast<Dtype>(i));
     }
     used_.fill(false);
-    return forms;
+    return encodings;
 }
 
 }  // namespace moex

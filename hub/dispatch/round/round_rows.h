@@ -21,10 +21,11 @@ struct RoundRows {
     std::vector<double> x_rms;             // [num_tokens]
     std::vector<std::uint32_t> row_order;  // [num_tokens], rows of the wire's dtype first
     std::uint32_t num_narrow_rows = 0;     // of these
-    std::vector<std::shared_ptr<const WireRows>> forms;  // of all rows, each dtype once at most
+    std::vector<std::shared_ptr<const WireRows>> encodings;  // of all rows, each dtype once at most
 
-    bool has_form(Dtype dtype) const {
-        return std::ranges::any_of(forms, [&](const auto& form) { return form->dtype == dtype; });
+    bool has_encoding(Dtype dtype) const {
+        return std::ranges::any_of(encodings,
+                                   [&](const auto& encoding) { return encoding->dtype == dtype; });
     }
 };
 
@@ -40,29 +41,29 @@ class RowReader {
     RoundRows read(const ExpertBatch& batch) const;
 
     // A group with such answers goes out, its x as int8 or in the same form: rows that come are
-    // made in the forms of late before anybody asks. Any thread.
+    // made in the encodings of late before anybody asks. Any thread.
     void travels(Dtype dtype, bool x_int8) const;
     const std::shared_ptr<WireRowsPool>& pool() const { return shared_->pool; }
 
   private:
-    // In which forms rows of the wire's dtype travelled. A swarm may want several of them, all in
-    // one round or in turns: each is made for a while after it was needed.
-    class Forms {
+    // In which encodings rows of the wire's dtype travelled. A swarm may want several of them, all
+    // in one round or in turns: each is made for a while after it was needed.
+    class Encodings {
       public:
         void use(Dtype dtype);
         // Those to be made now.
         std::vector<Dtype> next();
 
       private:
-        static constexpr std::size_t num_forms = static_cast<std::size_t>(Dtype::f32) + 1;
+        static constexpr std::size_t num_encodings = static_cast<std::size_t>(Dtype::f32) + 1;
         std::mutex mutex_;
-        std::array<bool, num_forms> used_{};  // by Dtype, since next()
-        std::array<std::uint8_t, num_forms> credit_{};
+        std::array<bool, num_encodings> used_{};  // by Dtype, since next()
+        std::array<std::uint8_t, num_encodings> credit_{};
     };
     struct Shared {
         explicit Shared(std::uint64_t gathered_bytes_min)
             : pool(std::make_shared<WireRowsPool>(gathered_bytes_min)) {}
-        Forms forms;
+        Encodings encodings;
         std::shared_ptr<WireRowsPool> pool;
     };
     ExpertRounding rounding_;

@@ -18,11 +18,11 @@ std::uint32_t Router::add_worker(const RouteWorker& worker) {
     return static_cast<std::uint32_t>(workers_.size() - 1);
 }
 
-void Router::add_piece(std::uint32_t piece, std::uint32_t num_pairs,
+void Router::add_slice(std::uint32_t slice, std::uint32_t num_pairs,
                        std::span<const std::uint32_t> takers) {
     const auto begin = static_cast<std::uint32_t>(takers_.size());
     takers_.insert(takers_.end(), takers.begin(), takers.end());
-    items_.push_back({.piece = piece,
+    items_.push_back({.slice = slice,
                       .num_pairs = num_pairs,
                       .takers_begin = begin,
                       .takers_end = static_cast<std::uint32_t>(takers_.size())});
@@ -30,7 +30,7 @@ void Router::add_piece(std::uint32_t piece, std::uint32_t num_pairs,
     total_pairs_ += num_pairs;
     for (const std::uint32_t taker : takers) {
         workers_[taker].gain_pairs += num_pairs;
-        ++workers_[taker].pieces_end;
+        ++workers_[taker].slices_end;
     }
 }
 
@@ -61,19 +61,19 @@ void Router::share_out() {
     }
 }
 
-// Each worker's pieces, in the order of adding.
-void Router::list_pieces() {
+// Each worker's slices, in the order of adding.
+void Router::list_slices() {
     std::uint32_t at = 0;
     for (Candidate& candidate : workers_) {
-        const std::uint32_t count = candidate.pieces_end - candidate.pieces_begin;
-        candidate.pieces_begin = candidate.pieces_end = at;
+        const std::uint32_t count = candidate.slices_end - candidate.slices_begin;
+        candidate.slices_begin = candidate.slices_end = at;
         at += count;
     }
 
-    pieces_of_.resize(at);
+    slices_of_.resize(at);
     for (std::uint32_t i = 0; i < items_.size(); ++i)
         for (const std::uint32_t taker : takers_of(items_[i]))
-            pieces_of_[workers_[taker].pieces_end++] = i;
+            slices_of_[workers_[taker].slices_end++] = i;
 }
 
 Router::Key Router::key_of(const Candidate& candidate) const {
@@ -83,7 +83,7 @@ Router::Key Router::key_of(const Candidate& candidate) const {
 
 void Router::give(Item& item, RouteGroup& group) {
     item.given = true;
-    group.pieces.push_back(item.piece);
+    group.slices.push_back(item.slice);
     group.num_pairs += item.num_pairs;
     for (const std::uint32_t taker : takers_of(item)) workers_[taker].gain_pairs -= item.num_pairs;
 }
@@ -114,13 +114,13 @@ void Router::cover_with(bool slow) {
         if (groups_.size() <= num_groups_) groups_.emplace_back();
         RouteGroup& group = groups_[num_groups_];
         group.worker = number;
-        group.pieces.clear();
+        group.slices.clear();
         group.num_pairs = 0;
         best.group = static_cast<std::int32_t>(num_groups_++);
         heap_.pop_back();
 
-        for (std::uint32_t at = best.pieces_begin; at < best.pieces_end; ++at) {
-            Item& item = items_[pieces_of_[at]];
+        for (std::uint32_t at = best.slices_begin; at < best.slices_end; ++at) {
+            Item& item = items_[slices_of_[at]];
             const bool fits = group.num_pairs == 0 ||
                               group.num_pairs + item.num_pairs <= best.share_pairs;
             if (!item.given && fits) give(item, group);
@@ -146,7 +146,7 @@ std::span<const RouteGroup> Router::cover() {
     if (workers_.empty()) return {};
 
     share_out();
-    list_pieces();
+    list_slices();
     for (const bool slow : {false, true}) {
         cover_with(slow);
         give_rest();
@@ -154,9 +154,9 @@ std::span<const RouteGroup> Router::cover() {
     return std::span(groups_).first(num_groups_);
 }
 
-void Router::append_left(std::vector<std::uint32_t>& pieces) const {
+void Router::append_left(std::vector<std::uint32_t>& slices) const {
     for (const Item& item : items_)
-        if (!item.given) pieces.push_back(item.piece);
+        if (!item.given) slices.push_back(item.slice);
 }
 
 }  // namespace moex

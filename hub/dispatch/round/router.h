@@ -1,4 +1,4 @@
-// Which workers compute the pieces of a round that nobody works on: a cover by few groups.
+// Which workers compute the slices of a round that nobody works on: a cover by few groups.
 //
 // Greedy set cover: again and again the worker that can take most of what is left, up to its share,
 // ties to the less loaded, then to the one that has worked less. Shares go by predicted time, so
@@ -29,7 +29,7 @@ struct RouteWorker {
 };
 struct RouteGroup {
     std::uint32_t worker = 0;           // as add_worker() numbered it
-    std::vector<std::uint32_t> pieces;  // as add_piece() was told, in no order
+    std::vector<std::uint32_t> slices;  // as add_slice() was told, in no order
     std::uint32_t num_pairs = 0;
 };
 
@@ -42,7 +42,7 @@ class Router {
     // Its number: 0, 1, ...
     std::uint32_t add_worker(const RouteWorker& worker);
     // `takers`: the numbers of those who can take it. The order of adding is that of giving out.
-    void add_piece(std::uint32_t piece, std::uint32_t num_pairs,
+    void add_slice(std::uint32_t slice, std::uint32_t num_pairs,
                    std::span<const std::uint32_t> takers);
 
     // What each would get of an even split: what paces are predicted for.
@@ -51,10 +51,10 @@ class Router {
         workers_[number].given.pace_ms = pace_ms;
     }
 
-    // O(p log p) for p pairs of (piece, taker). One group a worker at most, valid until begin().
+    // O(p log p) for p pairs of (slice, taker). One group a worker at most, valid until begin().
     std::span<const RouteGroup> cover();
     // Pieces that found nobody, in the order of adding.
-    void append_left(std::vector<std::uint32_t>& pieces) const;
+    void append_left(std::vector<std::uint32_t>& slices) const;
 
   private:
     struct Candidate {
@@ -63,10 +63,10 @@ class Router {
         std::uint32_t share_pairs = 0;
         std::int32_t group = -1;
         bool is_slow = false;
-        std::uint32_t pieces_begin = 0, pieces_end = 0;  // into pieces_of_
+        std::uint32_t slices_begin = 0, slices_end = 0;  // into slices_of_
     };
     struct Item {
-        std::uint32_t piece = 0, num_pairs = 0;
+        std::uint32_t slice = 0, num_pairs = 0;
         std::uint32_t takers_begin = 0, takers_end = 0;  // into takers_
         bool given = false;
     };
@@ -77,7 +77,7 @@ class Router {
     }
     Key key_of(const Candidate& candidate) const;
     void share_out();
-    void list_pieces();
+    void list_slices();
     void cover_with(bool slow);
     void give_rest();
     void give(Item& item, RouteGroup& group);
@@ -85,7 +85,7 @@ class Router {
     std::vector<Candidate> workers_;
     std::vector<Item> items_;
     std::vector<std::uint32_t> takers_;     // of all items
-    std::vector<std::uint32_t> pieces_of_;  // items of each worker
+    std::vector<std::uint32_t> slices_of_;  // items of each worker
     std::vector<double> paces_;
     std::vector<std::pair<Key, std::uint32_t>> heap_;
     std::vector<RouteGroup> groups_;

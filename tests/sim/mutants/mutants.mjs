@@ -117,7 +117,7 @@ export const mutants = [
   },
   {
     file: 'swarm_core.cpp', what: 'three silent workers are no darkness',
-    from: 'if (unheard.size() < std::min(enough, num_asked)) return;', to: 'if (unheard.size() < 99) return;',
+    from: 'if (unanswered.size() < std::min(enough, num_asked)) return;', to: 'if (unanswered.size() < 99) return;',
   },
   {
     file: 'swarm_core.cpp', what: 'answers of somebody who was removed are believed',
@@ -129,7 +129,7 @@ export const mutants = [
   },
   {
     file: 'swarm_protocol.cpp', what: 'late answers teach nothing',
-    from: 'worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs, turn.now);', to: '',
+    from: 'worker.record_latency(context.now - cancelled->sent_at, cancelled->num_pairs, context.now);', to: '',
   },
   {
     file: 'swarm_protocol.cpp', what: 'an answer is taken for any question of its worker',
@@ -138,31 +138,31 @@ export const mutants = [
   // ---- swarm_attempts
   {
     file: 'swarm_attempts.cpp', what: 'who was asked may be asked for the same again',
-    from: 'piece.tried.push_back(worker.id);', to: '',
+    from: 'slice.tried.push_back(worker.id);', to: '',
   },
   {
     file: 'swarm_attempts.cpp', what: 'losers go on computing',
-    from: 'turn.send(*worker, encode_cancel(attempt.sequence_id));', to: '',
+    from: 'context.send(*worker, encode_cancel(attempt.sequence_id));', to: '',
   },
   {
     file: 'swarm_attempts.cpp', what: 'what is answered elsewhere is not cancelled before the round ends',
-    from: 'round.covered(other)) cancel_attempt(turn, other);', to: 'false) cancel_attempt(turn, other);',
+    from: 'round.covered(other)) cancel_attempt(context, other);', to: 'false) cancel_attempt(context, other);',
   },
   {
     file: 'swarm_attempts.cpp', what: 'who says BUSY is not asked again',
-    from: 'std::erase(piece.tried, attempt.worker);  // it may be asked again', to: '',
+    from: 'std::erase(slice.tried, attempt.worker);  // it may be asked again', to: '',
   },
   {
     file: 'swarm_attempts.cpp', what: 'BUSY counts as a try',
-    from: '--piece.dispatches;  // and that was no attempt', to: 'piece.hedged = false;',
+    from: '--slice.dispatches;  // and that was no attempt', to: 'slice.hedged = false;',
   },
   {
     file: 'swarm_attempts.cpp', what: 'a timeout is no failure',
-    from: 'add_failure(turn, worker, "timeout");', to: '',
+    from: 'add_failure(context, worker, "timeout");', to: '',
   },
   {
     file: 'swarm_attempts.cpp', what: 'what waits its turn is late',
-    from: 'if (waits_its_turn(turn, attempt)) return;', to: '',
+    from: 'if (is_queued_behind_others(context, attempt)) return;', to: '',
   },
   {
     file: 'swarm_attempts.cpp', what: 'who hangs is asked first, as ever',
@@ -180,8 +180,8 @@ export const mutants = [
   },
   {
     file: 'swarm_dispatch.cpp', what: 'the ejected are asked like others',
-    from: 'piece.was_tried(worker.id) && (worker.health.serves() || in_need(piece.unit));',
-    to: 'piece.was_tried(worker.id);',
+    from: 'slice.was_tried(worker.id) && (worker.health.serves() || in_need(slice.unit));',
+    to: 'slice.was_tried(worker.id);',
   },
   {
     file: 'swarm_dispatch.cpp', what: 'second attempts take the place of first ones',
@@ -189,12 +189,12 @@ export const mutants = [
   },
   {
     file: 'swarm_dispatch.cpp', what: 'after three tries the local backend is not asked',
-    from: 'if (!dark && round.pieces[i].dispatches < options.attempts_max) return false;',
-    to: 'if (!dark) return false;',
+    from: 'if (!all_silent && round.slices[i].dispatches < options.attempts_max) return false;',
+    to: 'if (!all_silent) return false;',
   },
   {
     file: 'swarm_dispatch.cpp', what: 'a unit that nobody holds is waited for as long as any',
-    from: 'if (until <= turn.now) {', to: 'if (until + 1h <= turn.now) {',
+    from: 'if (until <= context.now) {', to: 'if (until + 1h <= context.now) {',
   },
   {
     file: 'swarm_dispatch.cpp', what: 'a probe ends with what it copies',
@@ -202,7 +202,7 @@ export const mutants = [
   },
   {
     file: 'swarm_dispatch.cpp', what: 'groups are larger than who is weak takes',
-    from: 'num_pairs + piece.num_pairs() > pairs_max))', to: 'num_pairs + piece.num_pairs() > 1u << 30))',
+    from: 'num_pairs + slice.num_pairs() > pairs_max))', to: 'num_pairs + slice.num_pairs() > 1u << 30))',
   },
   {
     file: 'swarm_dispatch.cpp', what: 'newcomers get as much as the proven',
@@ -243,12 +243,12 @@ export const mutants = [
   },
   {
     file: 'swarm_units.cpp', what: 'a newcomer is flooded',
-    from: 'worker.work = std::max(worker.work, pool.least_work(worker, turn.now));', to: '',
+    from: 'worker.work = std::max(worker.work, pool.least_work(worker, context.now));', to: '',
   },
   // ---- round
   {
     file: 'round.cpp', what: 'sums are added as they arrive',
-    from: 'return a->first_piece < b->first_piece;', to: 'return a < b;',
+    from: 'return a->first_slice < b->first_slice;', to: 'return a < b;',
   },
   {
     file: 'round.cpp', what: 'gates are not rounded where the round is deterministic',
@@ -257,6 +257,6 @@ export const mutants = [
   },
   {
     file: 'round.cpp', what: 'a removed liar takes only its last answer with it',
-    from: 'pieces_left += num_open;', to: 'pieces_left += num_open > 0;',
+    from: 'slices_left += num_open;', to: 'slices_left += num_open > 0;',
   },
 ];

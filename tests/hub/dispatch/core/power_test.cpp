@@ -67,8 +67,8 @@ TEST(PowerTest, ItTakesAsManyTurnsAsItSaysAndTheSameOnesOnEveryRun) {
             worker.power = again.power = power;
             int taken = 0;
             for (std::uint64_t turn = 1; turn <= 10'000; ++turn) {
-                taken += worker.takes_turn(turn);
-                ASSERT_EQ(worker.takes_turn(turn), again.takes_turn(turn));
+                taken += worker.is_preferred_in(turn);
+                ASSERT_EQ(worker.is_preferred_in(turn), again.is_preferred_in(turn));
             }
             EXPECT_NEAR(taken, 10'000 * power, 200) << id;
         }

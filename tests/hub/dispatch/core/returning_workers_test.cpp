@@ -120,7 +120,7 @@ TEST_F(ReturningWorkersTest, WhenHalfOfThemLeaveRoundsWaitForTheDownloadAndNoneF
 // It promised to say what it has and says nothing: nobody waits longer than a moment.
 TEST_F(ReturningWorkersTest, WhoDoesNotSayWhatItHasIsPlacedAllTheSame) {
     SimOptions mute = options();
-    mute.tells_held = false;
+    mute.reports_held = false;
     mute.num_workers = 1;
     SimSwarm swarm(mute);
     swarm.run_for(1s);

@@ -65,10 +65,10 @@ TEST(RoundTest, ARowTravelsTheSameWhateverItsNeighboursAre) {
 
 TEST(RoundTest, RowsBeyondF16TravelInGroupsOfTheirOwn) {
     Round round = opened(Rows({70000.0f, 0.5f, 3.0f, 1e6f}));
-    ASSERT_EQ(round.pieces.size(), 4u);  // two experts in two blocks
+    ASSERT_EQ(round.slices.size(), 4u);  // two experts in two blocks
     for (const bool wide : {false, true}) {
         Attempt attempt;
-        attempt.pieces = wide ? std::vector<std::uint32_t>{2, 3} : std::vector<std::uint32_t>{0, 1};
+        attempt.slices = wide ? std::vector<std::uint32_t>{2, 3} : std::vector<std::uint32_t>{0, 1};
         GroupDispatch group;
         round.fill_group(attempt, group);
         EXPECT_EQ(group.shape.dtype, wide ? Dtype::bf16 : Dtype::f16);
@@ -76,7 +76,7 @@ TEST(RoundTest, RowsBeyondF16TravelInGroupsOfTheirOwn) {
                   (wide ? std::vector<std::uint32_t>{0, 3} : std::vector<std::uint32_t>{1, 2}));
         round.copy_rows(attempt, group.x);
         EXPECT_EQ(group.x[0], wide ? 70144.0f : 0.5f);
-        EXPECT_NE(round.pieces[attempt.pieces[0]].block, round.pieces[wide ? 0 : 2].block);
+        EXPECT_NE(round.slices[attempt.slices[0]].block, round.slices[wide ? 0 : 2].block);
     }
 }
 
@@ -85,16 +85,16 @@ TEST(RoundTest, EachPieceThatALiarAnsweredIsOpenAgain) {
     for (const std::uint32_t block : {0u, 1u}) {
         Attempt attempt;
         attempt.worker = 7;
-        attempt.pieces = {2 * block, 2 * block + 1};
+        attempt.slices = {2 * block, 2 * block + 1};
         GroupDispatch group;
         round.fill_group(attempt, group);
         EXPECT_EQ(round.accept(attempt, std::vector<float>(top_k * hidden, 1.0f), true), 2u);
     }
-    EXPECT_EQ(round.pieces_left, 0u);
+    EXPECT_EQ(round.slices_left, 0u);
     EXPECT_EQ(round.reject_answers_of(8), 0u);
     EXPECT_EQ(round.reject_answers_of(7), 4u);
-    EXPECT_EQ(round.pieces_left, 4u);
-    for (const Piece& piece : round.pieces) EXPECT_TRUE(piece.is_open());
+    EXPECT_EQ(round.slices_left, 4u);
+    for (const CallSlice& slice : round.slices) EXPECT_TRUE(slice.is_open());
 }
 
 // 1e8 - 1e8 + 1 is 1, and 1 + 1e8 - 1e8 is nothing.
@@ -116,13 +116,13 @@ TEST(RoundTest, SumsAreAddedInTheSameOrderWhoeverWasFaster) {
                           .expert_weights = weights},
                          options)
                         .ok());
-        for (const std::uint32_t piece : arrivals) {
+        for (const std::uint32_t slice : arrivals) {
             Attempt attempt;
-            attempt.worker = 7 + piece;
-            attempt.pieces = {piece};
+            attempt.worker = 7 + slice;
+            attempt.slices = {slice};
             GroupDispatch group;
             round.fill_group(attempt, group);
-            round.accept(attempt, std::vector<float>(hidden, answers[piece]), false);
+            round.accept(attempt, std::vector<float>(hidden, answers[slice]), false);
         }
         ExpertAnswer provenance;
         EXPECT_EQ(round.finish(provenance).values(), std::vector<float>(hidden, 1.0f));
@@ -145,15 +145,15 @@ TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
     const RowReader reader = reader_of(deterministic_options());
     const auto held = std::make_shared<RowsHeld>();
     for (const bool x_int8 : {false, true})
-        for (std::uint32_t piece = 0; piece < round.pieces.size(); ++piece) {
+        for (std::uint32_t slice = 0; slice < round.slices.size(); ++slice) {
             Attempt attempt;
-            attempt.pieces = {piece};
+            attempt.slices = {slice};
             GroupDispatch group;
             round.fill_group(attempt, group);
             EXPECT_TRUE(std::ranges::is_sorted(attempt.tokens));
             group.x_int8 = x_int8 && group.shape.dtype == Dtype::f16;
             for (std::uint32_t i = 0; i < attempt.num_pairs; ++i) {
-                const std::uint32_t pair = round.pieces[piece].pair_begin + i;
+                const std::uint32_t pair = round.slices[slice].pair_begin + i;
                 EXPECT_EQ(attempt.tokens[group.rows[i]], round.pair_row[pair]);
                 EXPECT_EQ(half_to_float(group.gates[i]), round.pair_gate[pair]);
             }
@@ -182,7 +182,7 @@ TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
                             .expert_weights = weights};
     Round round;
     Attempt attempt;
-    attempt.pieces = {0, 1};
+    attempt.slices = {0, 1};
     GroupDispatch group;
     const auto slow_one = std::make_shared<RowsHeld>(), quick_one = std::make_shared<RowsHeld>();
     std::vector<WireFrame> unwritten;
@@ -223,9 +223,9 @@ TEST(RoundTest, RowsAreInTheirFormsBeforeTheStrandHasThem) {
         Round round;
         ASSERT_TRUE(round.open(rows->batch(), reader.read(rows->batch()), options, {}).ok());
         const std::uint64_t read = reader.pool()->num_encoded();
-        for (std::uint32_t piece = 0; piece < round.pieces.size(); ++piece) {
+        for (std::uint32_t slice = 0; slice < round.slices.size(); ++slice) {
             Attempt attempt;
-            attempt.pieces = {piece};
+            attempt.slices = {slice};
             GroupDispatch group;
             round.fill_group(attempt, group);
             group.x_int8 = x_int8 && group.shape.dtype == Dtype::f16;
@@ -243,7 +243,7 @@ TEST(RoundTest, ARowNamesTheWorkersOfItsOwnPairsOnly) {
     for (const std::uint32_t block : {0u, 1u}) {
         Attempt attempt;
         attempt.worker = 7 + block;
-        attempt.pieces = {2 * block, 2 * block + 1};
+        attempt.slices = {2 * block, 2 * block + 1};
         GroupDispatch group;
         round.fill_group(attempt, group);
         EXPECT_EQ(round.accept(attempt, std::vector<float>(top_k * hidden, 1.0f), true), 2u);

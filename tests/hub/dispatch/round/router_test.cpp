@@ -11,38 +11,38 @@
 namespace moex {
 namespace {
 
-struct Piece {
+struct CallSlice {
     std::uint32_t num_pairs = 0;
     std::vector<std::uint32_t> takers;
 };
-using Cover = std::map<std::uint32_t, std::vector<std::uint32_t>>;  // worker -> pieces, ascending
+using Cover = std::map<std::uint32_t, std::vector<std::uint32_t>>;  // worker -> slices, ascending
 
 Cover cover_of(Router& router, const std::vector<RouteWorker>& workers,
-               const std::vector<Piece>& pieces) {
+               const std::vector<CallSlice>& slices) {
     router.begin();
     for (const RouteWorker& worker : workers) router.add_worker(worker);
-    for (std::uint32_t i = 0; i < pieces.size(); ++i)
-        router.add_piece(i, pieces[i].num_pairs, pieces[i].takers);
+    for (std::uint32_t i = 0; i < slices.size(); ++i)
+        router.add_slice(i, slices[i].num_pairs, slices[i].takers);
     for (std::uint32_t i = 0; i < workers.size(); ++i) router.set_pace(i, workers[i].pace_ms);
 
     Cover cover;
     for (const RouteGroup& group : router.cover()) {
-        std::vector<std::uint32_t> given = group.pieces;
+        std::vector<std::uint32_t> given = group.slices;
         std::sort(given.begin(), given.end());
         cover[group.worker] = given;
     }
     return cover;
 }
 
-// The slow, obvious one: looks at every worker and every piece again for each group.
+// The slow, obvious one: looks at every worker and every slice again for each group.
 class PlainRouter {
   public:
-    PlainRouter(const std::vector<RouteWorker>& workers, const std::vector<Piece>& pieces)
+    PlainRouter(const std::vector<RouteWorker>& workers, const std::vector<CallSlice>& slices)
         : workers_(workers),
-          pieces_(pieces),
-          given_(pieces.size()) {
+          slices_(slices),
+          given_(slices.size()) {
         std::vector<double> paces;
-        for (const Piece& piece : pieces) total_ += piece.num_pairs;
+        for (const CallSlice& slice : slices) total_ += slice.num_pairs;
         for (const RouteWorker& worker : workers) paces.push_back(worker.pace_ms);
         std::sort(paces.begin(), paces.end());
         middle_ = paces.empty() ? 0 : paces[(paces.size() - 1) / 2];
@@ -62,14 +62,14 @@ class PlainRouter {
     bool is_slow(const RouteWorker& worker) const {
         return worker.stalls || worker.pace_ms > 3 * middle_;
     }
-    bool takes(std::uint32_t worker, std::uint32_t piece) const {
-        const auto& takers = pieces_[piece].takers;
-        return !given_[piece] && std::find(takers.begin(), takers.end(), worker) != takers.end();
+    bool takes(std::uint32_t worker, std::uint32_t slice) const {
+        const auto& takers = slices_[slice].takers;
+        return !given_[slice] && std::find(takers.begin(), takers.end(), worker) != takers.end();
     }
     std::uint32_t gain(std::uint32_t worker) const {
         std::uint32_t pairs = 0;
-        for (std::uint32_t i = 0; i < pieces_.size(); ++i)
-            if (takes(worker, i)) pairs += pieces_[i].num_pairs;
+        for (std::uint32_t i = 0; i < slices_.size(); ++i)
+            if (takes(worker, i)) pairs += slices_[i].num_pairs;
         return pairs;
     }
     std::uint32_t share(std::uint32_t worker) const {
@@ -91,22 +91,22 @@ class PlainRouter {
     }
     std::uint32_t pairs_of(std::uint32_t worker) {
         std::uint32_t pairs = 0;
-        for (const std::uint32_t i : cover_[worker]) pairs += pieces_[i].num_pairs;
+        for (const std::uint32_t i : cover_[worker]) pairs += slices_[i].num_pairs;
         return pairs;
     }
     void take(std::uint32_t worker) {
-        for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
+        for (std::uint32_t i = 0; i < slices_.size(); ++i) {
             if (!takes(worker, i)) continue;
             const std::uint32_t so_far = pairs_of(worker);
-            if (so_far > 0 && so_far + pieces_[i].num_pairs > share(worker)) continue;
+            if (so_far > 0 && so_far + slices_[i].num_pairs > share(worker)) continue;
             cover_[worker].push_back(i);
             given_[i] = true;
         }
     }
     void give_rest() {
-        for (std::uint32_t i = 0; i < pieces_.size(); ++i) {
+        for (std::uint32_t i = 0; i < slices_.size(); ++i) {
             std::optional<std::uint32_t> least;
-            for (const std::uint32_t w : pieces_[i].takers)
+            for (const std::uint32_t w : slices_[i].takers)
                 if (takes(w, i) && cover_.contains(w) && (!least || pairs_of(w) < pairs_of(*least)))
                     least = w;
             if (!least) continue;
@@ -117,7 +117,7 @@ class PlainRouter {
     }
 
     const std::vector<RouteWorker>& workers_;
-    const std::vector<Piece>& pieces_;
+    const std::vector<CallSlice>& slices_;
     std::vector<bool> given_;
     Cover cover_;
     std::uint32_t total_ = 0;
@@ -132,8 +132,8 @@ std::vector<RouteWorker> even_workers(std::uint32_t count) {
 
 TEST(RouterTest, AFewRowsGoToTheOneWhoCanTakeMostOfThem) {
     Router router;
-    const std::vector<Piece> pieces{{1, {0, 1}}, {1, {1, 2}}, {1, {1}}, {1, {0, 1}}};
-    EXPECT_EQ(cover_of(router, even_workers(3), pieces), (Cover{{1, {0, 1, 2, 3}}}));
+    const std::vector<CallSlice> slices{{1, {0, 1}}, {1, {1, 2}}, {1, {1}}, {1, {0, 1}}};
+    EXPECT_EQ(cover_of(router, even_workers(3), slices), (Cover{{1, {0, 1, 2, 3}}}));
 }
 
 TEST(RouterTest, TiesGoToTheLessLoadedThenToTheOneWhoWorkedLess) {
@@ -150,7 +150,8 @@ TEST(RouterTest, ALargeRoundIsSharedBySpeed) {
     Router router;
     std::vector<RouteWorker> workers = even_workers(2);
     workers[1].pace_ms = 10;  // half as fast
-    const Cover cover = cover_of(router, workers, std::vector<Piece>(30, Piece{10, {0, 1}}));
+    const Cover cover = cover_of(router, workers,
+                                 std::vector<CallSlice>(30, CallSlice{10, {0, 1}}));
     EXPECT_EQ(cover.at(0).size(), 20u);
     EXPECT_EQ(cover.at(1).size(), 10u);
 }
@@ -160,8 +161,8 @@ TEST(RouterTest, WhoIsThreeTimesSlowerOrOverdueComputesWhatNobodyElseCanTake) {
     std::vector<RouteWorker> workers = even_workers(4);
     workers[0].pace_ms = 16;
     workers[1].stalls = true;
-    const std::vector<Piece> pieces{{1, {0, 1, 2}}, {1, {0, 3}}, {1, {1}}, {1, {0}}};
-    EXPECT_EQ(cover_of(router, workers, pieces), (Cover{{0, {3}}, {1, {2}}, {2, {0}}, {3, {1}}}));
+    const std::vector<CallSlice> slices{{1, {0, 1, 2}}, {1, {0, 3}}, {1, {1}}, {1, {0}}};
+    EXPECT_EQ(cover_of(router, workers, slices), (Cover{{0, {3}}, {1, {2}}, {2, {0}}, {3, {1}}}));
 }
 
 TEST(RouterTest, WhatNobodyTakesIsLeft) {
@@ -182,13 +183,13 @@ RC_GTEST_PROP(RouterProperty, GivesWhatThePlainTwinGives, ()) {
             worker.pace_ms = *rc::gen::element(1.0, 2.0, 5.0, 20.0);
             worker.stalls = *rc::gen::inRange(0, 8) == 0;
         }
-        std::vector<Piece> pieces(*rc::gen::inRange<std::size_t>(0, 40));
-        for (Piece& piece : pieces) {
-            piece.num_pairs = *rc::gen::inRange<std::uint32_t>(1, 60);
+        std::vector<CallSlice> slices(*rc::gen::inRange<std::size_t>(0, 40));
+        for (CallSlice& slice : slices) {
+            slice.num_pairs = *rc::gen::inRange<std::uint32_t>(1, 60);
             for (std::uint32_t w = 0; w < workers.size(); ++w)
-                if (*rc::gen::inRange(0, 3) == 0) piece.takers.push_back(w);
+                if (*rc::gen::inRange(0, 3) == 0) slice.takers.push_back(w);
         }
-        RC_ASSERT(cover_of(router, workers, pieces) == PlainRouter(workers, pieces).cover());
+        RC_ASSERT(cover_of(router, workers, slices) == PlainRouter(workers, slices).cover());
     }
 }
 

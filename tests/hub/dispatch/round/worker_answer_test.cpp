@@ -204,13 +204,13 @@ TEST(RowReaderTest, MakesTheFormThatTravelledLastBeforeAnybodyAsks) {
     const RowReader reader({}, std::make_shared<AnswerMemory>());
     const std::vector<float> x(64, 0.5f);
     const ExpertBatch batch{.num_tokens = 2, .hidden_size = 32, .x = x};
-    EXPECT_TRUE(reader.read(batch).forms.empty()) << "most likely nobody is there";
+    EXPECT_TRUE(reader.read(batch).encodings.empty()) << "most likely nobody is there";
 
     reader.travels(Dtype::f16, true);
     const RoundRows rows = reader.read(batch);
-    ASSERT_EQ(rows.forms.size(), 1u);
-    EXPECT_EQ(rows.forms[0]->dtype, Dtype::int8);
-    EXPECT_EQ(rows.forms[0]->num_rows(), 2u);
+    ASSERT_EQ(rows.encodings.size(), 1u);
+    EXPECT_EQ(rows.encodings[0]->dtype, Dtype::int8);
+    EXPECT_EQ(rows.encodings[0]->num_rows(), 2u);
     EXPECT_EQ(*rows.x, x);
     EXPECT_EQ(rows.x_rms, (std::vector<double>{0.5, 0.5}));
 }
@@ -227,10 +227,10 @@ TEST(RowReaderTest, AFormThatNobodyNeedsAnyMoreIsNotMade) {
     std::uint64_t num_made = 0;
     for (int i = 0; i < 100; ++i) {
         reader.travels(Dtype::f16, false);
-        num_made += reader.read(batch).has_form(Dtype::int8);
+        num_made += reader.read(batch).has_encoding(Dtype::int8);
     }
     EXPECT_EQ(num_made, 7u);
-    EXPECT_TRUE(reader.read(batch).has_form(Dtype::f16));
+    EXPECT_TRUE(reader.read(batch).has_encoding(Dtype::f16));
 }
 
 }  // namespace

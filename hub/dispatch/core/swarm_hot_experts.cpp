@@ -5,28 +5,31 @@
 
 namespace moex {
 
-void SwarmState::count_asked(Turn& turn, const ExpertBatch& batch) {
-    if (!heat.is_on()) return;
+void SwarmState::count_requested(EventContext& context, const ExpertBatch& batch) {
+    if (!hot_experts.is_on()) return;
     const std::uint32_t first = unit_of(batch.layer, 0);
     const std::size_t num_pairs = std::size_t{batch.num_tokens} * batch.top_k;
     for (const std::uint16_t expert : batch.expert_ids.first(num_pairs))
-        heat.count(first + expert, 1);
-    if (const auto at = heat.next_look(turn.now)) turn.set_timer(*at, TimerKind::heat, 0);
+        hot_experts.count(first + expert, 1);
+    if (const auto at = hot_experts.next_look(context.now))
+        context.set_timer(*at, TimerKind::hot_experts, 0);
 }
 
 // As much as it is sure: what is named is asked for a moment later, most likely, and counts again.
-void SwarmState::count_foreseen(Turn& turn, std::span<const ExpertHint> hints) {
-    if (!heat.is_on()) return;
+void SwarmState::count_predicted(EventContext& context, std::span<const ExpertHint> hints) {
+    if (!hot_experts.is_on()) return;
     for (const ExpertHint& hint : hints)
         if (is_unit({hint.layer, hint.expert}))
-            heat.count(unit_of(hint.layer, hint.expert), hint.confidence / 255.0);
-    if (const auto at = heat.next_look(turn.now)) turn.set_timer(*at, TimerKind::heat, 0);
+            hot_experts.count(unit_of(hint.layer, hint.expert), hint.confidence / 255.0);
+    if (const auto at = hot_experts.next_look(context.now))
+        context.set_timer(*at, TimerKind::hot_experts, 0);
 }
 
-void SwarmState::look_at_heat(Turn& turn) {
-    const HotExperts::Verdict verdict = heat.look(turn.now, directory.extras());
+void SwarmState::update_hot_experts(EventContext& context) {
+    const HotExperts::Verdict verdict = hot_experts.look(context.now, directory.extras());
     if (verdict.look_again)
-        turn.set_timer(turn.now + heat.options().look_every, TimerKind::heat, 0);
+        context.set_timer(context.now + hot_experts.options().look_every, TimerKind::hot_experts,
+                          0);
     if (draining) return;
 
     for (const std::uint32_t unit : verdict.cold) directory.take_extra(unit);
@@ -34,12 +37,12 @@ void SwarmState::look_at_heat(Turn& turn) {
     for (const std::uint32_t unit : verdict.hot) {
         // who has begun to load one is not given another in the same breath
         if (!directory.add_extra(unit)) continue;
-        heat.given(unit, turn.now);
+        hot_experts.given(unit, context.now);
         ++counts.extras_given;
-        directory.settle(turn.now);
+        directory.settle(context.now);
     }
-    directory.settle(turn.now);
-    carry_out_orders(turn);
+    directory.settle(context.now);
+    carry_out_orders(context);
 }
 
 }  // namespace moex
