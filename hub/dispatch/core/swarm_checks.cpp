@@ -29,13 +29,18 @@ void each_pair(const Round& round, const Attempt& attempt, bool unsummed, const 
 
 }  // namespace
 
+SwarmChecks::SwarmChecks(SwarmState& swarm)
+    : SwarmPart(swarm),
+      trust_(options_.checks),
+      gains_(swarm.placement.directory().num_units()) {}
+
 // Larger than what was ever right for these experts, or nothing at all.
-bool SwarmState::is_odd(const Round& round, const Attempt& attempt,
-                        std::span<const double> square_sums, bool unsummed) const {
+bool SwarmChecks::is_odd(const Round& round, const Attempt& attempt,
+                         std::span<const double> square_sums, bool unsummed) const {
     std::vector<double> bounds(square_sums.size());
     each_pair(round, attempt, unsummed,
               [&](std::uint32_t pair, std::uint16_t, std::uint32_t unit, std::uint32_t y_row) {
-                  bounds[y_row] += std::fabs(round.pair_gate[pair]) * gains.bound(unit) *
+                  bounds[y_row] += std::fabs(round.pair_gate[pair]) * gains_.bound(unit) *
                                    round.x_rms[round.pair_row[pair]];
               });
 
@@ -47,10 +52,10 @@ bool SwarmState::is_odd(const Round& round, const Attempt& attempt,
 }
 
 // The rows of the answer named by `rows`, with what they must be computed from.
-AnswerSample SwarmState::sample_of(const Round& round, const Attempt& attempt,
-                                   std::span<const float> y, bool unsummed,
-                                   std::span<const std::uint32_t> rows,
-                                   std::vector<std::uint32_t>& units) const {
+AnswerSample SwarmChecks::sample_of(const Round& round, const Attempt& attempt,
+                                    std::span<const float> y, bool unsummed,
+                                    std::span<const std::uint32_t> rows,
+                                    std::vector<std::uint32_t>& units) const {
     const std::size_t hidden = round.hidden_size;
     AnswerSample sample{.layer = round.layer,
                         .hidden_size = round.hidden_size,
@@ -85,35 +90,36 @@ AnswerSample SwarmState::sample_of(const Round& round, const Attempt& attempt,
     return sample;
 }
 
-void SwarmState::receive_answer(EventContext& context, Worker& worker, Attempt& attempt,
-                                WorkerAnswer answer, bool unsummed) {
+void SwarmChecks::receive_answer(EventContext& context, Worker& worker, Attempt& attempt,
+                                 WorkerAnswer answer, bool unsummed) {
     std::vector<float>& y = answer.y;
     if (attempt.witness_of_check != 0) {
         on_witness(context, worker, attempt, std::move(y), unsummed);
         return;
     }
-    if (!options.checks.on) {
-        accept_answer(context, attempt, std::move(y), unsummed, Evidence::unchecked);
+    if (!options_.checks.on) {
+        swarm_.attempts.accept_answer(context, attempt, std::move(y), unsummed,
+                                      Evidence::unchecked);
         return;
     }
 
-    const Round& round = *find_round(attempt.round);
+    const Round& round = *in_flight_.find_round(attempt.round);
     const bool odd = worker.is_proven && is_odd(round, attempt, answer.square_sums, unsummed);
-    CheckPlan plan = trust.plan(worker.trust_key, worker.trust_address,
-                                static_cast<std::uint32_t>(y.size() / round.hidden_size),
-                                attempt.num_pairs, odd, context.now);
+    CheckPlan plan = trust_.plan(worker.trust_key, worker.trust_address,
+                                 static_cast<std::uint32_t>(y.size() / round.hidden_size),
+                                 attempt.num_pairs, odd, context.now);
     if (plan.rows.empty()) {
-        accept_answer(context, attempt, std::move(y), unsummed, Evidence::proven);
+        swarm_.attempts.accept_answer(context, attempt, std::move(y), unsummed, Evidence::proven);
         return;
     }
 
-    if (!options.checks.judge) {
+    if (!options_.checks.judge) {
         hold_for_witness(context, worker, attempt, std::move(plan), std::move(y), unsummed);
         return;
     }
 
-    const std::uint64_t id = ++last_check;
-    PendingCheck& check = checks[id];
+    const std::uint64_t id = ++last_check_;
+    PendingCheck& check = pending_[id];
     check.worker = worker.id;
     check.key = worker.trust_key;
     check.address = worker.trust_address;
@@ -125,81 +131,104 @@ void SwarmState::receive_answer(EventContext& context, Worker& worker, Attempt& 
 
     check.plan = std::move(plan);
     if (!check.plan.hold) {
-        accept_answer(context, attempt, std::move(y), unsummed, Evidence::proven);
+        swarm_.attempts.accept_answer(context, attempt, std::move(y), unsummed, Evidence::proven);
         return;
     }
-    ++counts.answers_held;
+    ++counts_.answers_held;
     attempt.check_id = id;
     check.attempt = attempt.id;
     check.y = std::move(y);
     check.unsummed = unsummed;
 }
 
-void SwarmState::on_judgement(EventContext& context, std::uint64_t id, const Judgement& judgement) {
-    auto node = checks.extract(id);
+void SwarmChecks::on_judgement(EventContext& context, std::uint64_t id,
+                               const Judgement& judgement) {
+    auto node = pending_.extract(id);
     if (!node) return;
     PendingCheck& check = node.mapped();
-    const bool banned = trust.on_verdict(check.key, check.address, judgement.verdict, check.plan,
-                                         context.now);
+    const bool banned = trust_.on_verdict(check.key, check.address, judgement.verdict, check.plan,
+                                          context.now);
 
-    if (Worker* worker = pool.find(check.worker))
-        worker->is_proven = trust.trust(check.key, context.now) == Trust::proven;
+    if (Worker* worker = pool_.find(check.worker))
+        worker->is_proven = trust_.trust(check.key, context.now) == Trust::proven;
 
-    Attempt* attempt = check.attempt == 0 ? nullptr : find_attempt(check.attempt);
+    Attempt* attempt = check.attempt == 0 ? nullptr : in_flight_.find_attempt(check.attempt);
     if (attempt != nullptr) attempt->check_id = 0;
 
     switch (judgement.verdict) {
         case Verdict::honest:
-            counts.rows_right += check.plan.rows.size();
-            counts.residual_max = std::max(counts.residual_max, judgement.residual);
+            counts_.rows_right += check.plan.rows.size();
+            counts_.residual_max = std::max(counts_.residual_max, judgement.residual);
             for (std::size_t i = 0; i < std::min(check.units.size(), judgement.gains.size()); ++i)
-                gains.learn(check.units[i], judgement.gains[i]);
+                gains_.learn(check.units[i], judgement.gains[i]);
             if (attempt != nullptr) {
-                const std::size_t hidden = find_round(attempt->round)->hidden_size;
+                const std::size_t hidden = in_flight_.find_round(attempt->round)->hidden_size;
                 const bool all = check.plan.rows.size() * hidden == check.y.size();
-                accept_answer(context, *attempt, std::move(check.y), check.unsummed,
-                              all ? Evidence::verified : Evidence::proven);
+                swarm_.attempts.accept_answer(context, *attempt, std::move(check.y), check.unsummed,
+                                              all ? Evidence::verified : Evidence::proven);
             }
             break;
 
         case Verdict::undecided:
-            counts.rows_undecided += check.plan.rows.size();
+            counts_.rows_undecided += check.plan.rows.size();
             if (attempt != nullptr)
-                accept_answer(context, *attempt, std::move(check.y), check.unsummed,
-                              Evidence::unchecked);
+                swarm_.attempts.accept_answer(context, *attempt, std::move(check.y), check.unsummed,
+                                              Evidence::unchecked);
             break;
 
         case Verdict::lie: {
-            ++counts.lies;
-            counts.rows_wrong += check.plan.rows.size();
+            ++counts_.lies;
+            counts_.rows_wrong += check.plan.rows.size();
             const RoundId round_id = attempt == nullptr ? 0 : attempt->round;
-            if (attempt != nullptr) drop_attempt(context, *attempt, Failure::bad_answer);
+            if (attempt != nullptr)
+                swarm_.attempts.drop_attempt(context, *attempt, AttemptFailure::bad_answer);
             on_wrong_rows(context, check.worker, wrong_rows(check.plan), banned);
-            if (Round* round = find_round(round_id)) dispatch(context, *round);
+            if (Round* round = in_flight_.find_round(round_id))
+                swarm_.rounds.dispatch(context, *round);
             break;
         }
     }
 }
 
-std::string SwarmState::wrong_rows(const CheckPlan& plan) {
+// A lie that need not be computed again to be seen as one.
+void SwarmChecks::on_wrong_answer(EventContext& context, Worker& worker, Attempt& attempt,
+                                  const std::string& wrong) {
+    const RoundId round_id = attempt.round;
+    worker.ids.release(attempt.sequence_id);
+    swarm_.attempts.drop_attempt(context, attempt, AttemptFailure::bad_answer);
+
+    const bool banned = options_.checks.on &&
+                        trust_.on_verdict(worker.trust_key, worker.trust_address, Verdict::lie, {},
+                                          context.now);
+    worker.is_proven = trust_.trust(worker.trust_key, context.now) == Trust::proven;
+    on_wrong_rows(context, worker.id, wrong, banned);
+    if (!banned && worker.bad_answers >= options_.bad_answers_max)
+        swarm_.sessions.refuse(
+            context, worker,
+            {ErrorCode::bad_field, text(worker.bad_answers, " bad answers, the last: ", wrong)},
+            CloseCode::policy);
+    if (Round* open = in_flight_.find_round(round_id)) swarm_.rounds.dispatch(context, *open);
+}
+
+std::string SwarmChecks::wrong_rows(const CheckPlan& plan) {
     return text(plan.rows.size(), " rows of an answer, computed again, are not that");
 }
 
 // The record is written; what remains is to tell, and to put out whom it bans.
-void SwarmState::on_wrong_rows(EventContext& context, WorkerId liar, const std::string& what,
-                               bool banned) {
-    ++counts.bad_answers;
-    Worker* worker = pool.find(liar);
+void SwarmChecks::on_wrong_rows(EventContext& context, WorkerId liar, const std::string& what,
+                                bool banned) {
+    ++counts_.bad_answers;
+    Worker* worker = pool_.find(liar);
     if (worker == nullptr) return;
 
     ++worker->bad_answers;
     context.event(*worker, WorkerEvent::Kind::lied, what);
     if (!banned) return;
 
-    ++counts.bans;
+    ++counts_.bans;
     context.event(*worker, WorkerEvent::Kind::banned,
                   text(worker->bad_answers, " answers were false, the last: ", what));
-    refuse(
+    swarm_.sessions.refuse(
         context, *worker,
         {ErrorCode::unauthorized,
          "its answers are not what computing them again gives; the hub takes none of it for now"},
@@ -207,21 +236,21 @@ void SwarmState::on_wrong_rows(EventContext& context, WorkerId liar, const std::
 }
 
 // Drops the answers of a worker that wait for the judge; the rounds that have to ask others.
-void SwarmState::drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched) {
+void SwarmChecks::drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched) {
     std::vector<AttemptId> held;
-    for (const auto& [id, check] : checks)
+    for (const auto& [id, check] : pending_)
         if (check.worker == worker && check.attempt != 0) held.push_back(check.attempt);
     std::sort(held.begin(), held.end());
     for (const AttemptId id : held) {
-        touched.push_back(find_attempt(id)->round);
-        cancel_attempt(context, *find_attempt(id));
+        touched.push_back(in_flight_.find_attempt(id)->round);
+        swarm_.attempts.cancel_attempt(context, *in_flight_.find_attempt(id));
     }
 }
 
-std::optional<Error> SwarmState::closed(TimePoint now, std::string_view worker_key) const {
+std::optional<Error> SwarmChecks::closed(TimePoint now, std::string_view worker_key) const {
     if (worker_key.empty()) return std::nullopt;
-    const Duration left = options.closed_for ? options.closed_for(worker_key)
-                                             : trust.banned_for(worker_key, now);
+    const Duration left = options_.closed_for ? options_.closed_for(worker_key)
+                                              : trust_.banned_for(worker_key, now);
     if (left <= Duration::zero()) return std::nullopt;
     return Error{ErrorCode::unauthorized,
                  text("the hub takes nothing of this worker for ", left / 1min + 1,
@@ -229,19 +258,35 @@ std::optional<Error> SwarmState::closed(TimePoint now, std::string_view worker_k
                       "said so")};
 }
 
-WorkerView SwarmState::view_of(const Worker& worker) const {
-    WorkerView view = worker.view();
-    view.pairs_credited = worker.pairs_answered;
-    view.drained = drained.contains(ring_key_of(worker));
-    view.pinned = directory.is_pinned(ring_key_of(worker));
-    if (!options.checks.on) return view;
+void SwarmChecks::on_cancelled(const Attempt& attempt) {
+    pending_.at(attempt.check_id).attempt = 0;
+    if (!options_.checks.judge) pending_.erase(attempt.check_id);
+}
+
+void SwarmChecks::on_welcome(Worker& worker, TimePoint now) {
+    worker.trust_key = worker.worker_key.empty() ? text('#', worker.id) : worker.worker_key;
+    worker.is_proven = trust_.trust(worker.trust_key, now) == Trust::proven;
+    worker.pairs_credited_before = trust_.pairs_credited(worker.trust_key);
+}
+
+void SwarmChecks::describe(const Worker& worker, WorkerView& view) const {
+    if (!options_.checks.on) return;
     const TimePoint any = TimePoint::max();  // one that is here is not banned
-    view.trust = trust.trust(worker.trust_key, any);
-    view.check_rate = trust.rate(worker.trust_key, any);
-    view.rows_verified = trust.rows_verified(worker.trust_key);
-    view.pairs_credited = trust.pairs_credited(worker.trust_key) - worker.pairs_credited_before;
-    view.lies = trust.lies(worker.trust_key);
-    return view;
+    view.trust = trust_.trust(worker.trust_key, any);
+    view.check_rate = trust_.rate(worker.trust_key, any);
+    view.rows_verified = trust_.rows_verified(worker.trust_key);
+    view.pairs_credited = trust_.pairs_credited(worker.trust_key) - worker.pairs_credited_before;
+    view.lies = trust_.lies(worker.trust_key);
+}
+
+void SwarmChecks::check_invariants(std::vector<std::string>& broken) {
+    for (const auto& [id, check] : pending_) {
+        if (check.attempt == 0) continue;
+        const Attempt* attempt = in_flight_.find_attempt(check.attempt);
+        if (attempt == nullptr || attempt->check_id != id)
+            broken.push_back(text("check ", id, " holds attempt ", check.attempt,
+                                  ", which does not wait for it"));
+    }
 }
 
 }  // namespace moex

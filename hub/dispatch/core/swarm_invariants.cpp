@@ -27,9 +27,7 @@ bool asks_what_is_live(const SequenceIds& ids) {
            });
 }
 
-}  // namespace
-
-void SwarmState::check_round(const Round& round, Broken& broken) {
+void check_round(SwarmState& state, const Round& round, Broken& broken) {
     const auto wrong = [&](auto&&... what) {
         broken.push_back(text("round ", round.id, ": ", what...));
     };
@@ -37,7 +35,7 @@ void SwarmState::check_round(const Round& round, Broken& broken) {
     std::vector<std::size_t> num_live(round.slices.size()), num_late(round.slices.size());
     std::vector<const Attempt*> sums;
     for (const AttemptId id : round.attempts) {
-        const Attempt* attempt = find_attempt(id);
+        const Attempt* attempt = state.in_flight.find_attempt(id);
         if (attempt == nullptr || attempt->round != round.id) {
             wrong("attempt ", id, " is not its own");
             continue;
@@ -46,7 +44,7 @@ void SwarmState::check_round(const Round& round, Broken& broken) {
             ++num_live[i];
             num_late[i] += attempt->late;
         }
-        const Worker* worker = pool.find(attempt->worker);
+        const Worker* worker = state.pool.find(attempt->worker);
         if (attempt->worker != 0 && worker == nullptr && attempt->check_id == 0)
             wrong("attempt ", id, " is at worker ", attempt->worker, ", who is gone");
         if (worker != nullptr && !worker->published_peer && !round.unsummed)
@@ -72,44 +70,37 @@ void SwarmState::check_round(const Round& round, Broken& broken) {
     if (num_open != round.slices_left) wrong(round.slices_left, " slices left, not ", num_open);
     if (num_open == 0) wrong("it is done and still open");
 
+    const std::vector<RoundId>& waiting = state.in_flight.waiting();
     if (round.waiting != (std::find(waiting.begin(), waiting.end(), round.id) != waiting.end()))
         wrong("it says waiting ", round.waiting, ", the list does not");
 }
 
-void SwarmState::check_worker(const Worker& worker, Broken& broken) {
-    for (const std::string& what : directory.check(worker, !draining))
-        broken.push_back(text("worker ", worker.id, ": ", what));
-}
+}  // namespace
 
 std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
     SwarmState& state = *state_;
     Broken broken;
 
-    if (state.waiting.size() > state.options.rounds_waiting_max)
-        broken.push_back(
-            text(state.waiting.size(), " rounds wait, at most ", state.options.rounds_waiting_max));
+    if (state.in_flight.waiting().size() > state.options.rounds_waiting_max)
+        broken.push_back(text(state.in_flight.waiting().size(), " rounds wait, at most ",
+                              state.options.rounds_waiting_max));
 
     std::size_t num_attempts = 0;
-    for (const auto& [id, round] : state.rounds) {
+    for (const auto& [id, round] : state.in_flight.rounds()) {
         num_attempts += round->attempts.size();
-        state.check_round(*round, broken);
+        check_round(state, *round, broken);
     }
-    if (num_attempts != state.attempts.size())
-        broken.push_back(text(state.attempts.size(), " attempts, the rounds have ", num_attempts));
+    if (num_attempts != state.in_flight.attempts().size())
+        broken.push_back(
+            text(state.in_flight.attempts().size(), " attempts, the rounds have ", num_attempts));
 
-    for (const auto& [id, check] : state.checks) {
-        if (check.attempt == 0) continue;
-        const Attempt* attempt = state.find_attempt(check.attempt);
-        if (attempt == nullptr || attempt->check_id != id)
-            broken.push_back(text("check ", id, " holds attempt ", check.attempt,
-                                  ", which does not wait for it"));
-    }
+    state.checks.check_invariants(broken);
 
     std::size_t num_live = 0, num_weak = 0;
     for (const auto& [id, worker] : state.pool.all()) {
         num_weak += worker->pairs_max != std::numeric_limits<std::uint32_t>::max();
         for (const SequenceIds::Live& live : worker->ids.live()) {
-            const Attempt* attempt = state.find_attempt(live.attempt);
+            const Attempt* attempt = state.in_flight.find_attempt(live.attempt);
             if (attempt == nullptr || attempt->worker != id || attempt->sequence_id != live.id)
                 broken.push_back(
                     text("worker ", id, ": id ", live.id, " is no attempt of its own"));
@@ -120,23 +111,27 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
         if (worker->ids.num_live() > worker->queue_depth)
             broken.push_back(text("worker ", id, " has ", worker->ids.num_live(),
                                   " groups, at most ", worker->queue_depth));
-        if (whole) state.check_worker(*worker, broken);
+        if (!whole) continue;
+        for (const std::string& what :
+             state.placement.directory().check(*worker, !state.sessions.draining()))
+            broken.push_back(text("worker ", id, ": ", what));
     }
 
     const auto num_remote = static_cast<std::size_t>(
-        std::count_if(state.attempts.begin(), state.attempts.end(), [](const auto& entry) {
-            return entry.second->worker != 0 && entry.second->check_id == 0;
-        }));
+        std::count_if(state.in_flight.attempts().begin(), state.in_flight.attempts().end(),
+                      [](const auto& entry) {
+                          return entry.second->worker != 0 && entry.second->check_id == 0;
+                      }));
     if (num_live != num_remote)
         broken.push_back(text(num_live, " ids are live, ", num_remote, " attempts under way"));
     if (whole)
-        for (std::string& what : state.directory.placement().check_extras())
+        for (std::string& what : state.placement.directory().placement().check_extras())
             broken.push_back(std::move(what));
-    if (state.directory.extras().size() > state.options.hot.copies_max)
-        broken.push_back(text(state.directory.extras().size(),
+    if (state.placement.directory().extras().size() > state.options.hot.copies_max)
+        broken.push_back(text(state.placement.directory().extras().size(),
                               " units have one more copy, at most ", state.options.hot.copies_max));
-    if (num_weak != state.num_weak)
-        broken.push_back(text(num_weak, " workers are weak, counted were ", state.num_weak));
+    if (num_weak != state.pool.num_weak())
+        broken.push_back(text(num_weak, " workers are weak, counted were ", state.pool.num_weak()));
     return broken;
 }
 

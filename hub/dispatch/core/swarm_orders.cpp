@@ -7,27 +7,19 @@ namespace moex {
 Status SwarmCore::on_order(TimePoint now, WorkerId id, WorkerOrder order,
                            std::vector<SwarmAction>& actions) {
     SwarmState& state = *state_;
-    SwarmState::EventContext context{state, now, actions};
+    EventContext context{state, now, actions};
     Worker* const worker = state.pool.find(id);
     if (worker == nullptr || !worker->welcomed())
         return Error{ErrorCode::not_found, text("no worker ", id, " is connected")};
 
-    const std::uint64_t ring_key = SwarmState::ring_key_of(*worker);
     switch (order) {
         case WorkerOrder::drain:
         case WorkerOrder::use:
-            if (order == WorkerOrder::drain)
-                state.drained.insert(ring_key);
-            else
-                state.drained.erase(ring_key);
-            if (worker->leaving()) break;
-            // as if it had moved its memory limit to nothing, or back
-            state.directory.on_budget(*worker, state.capacity_of(*worker), {}, now);
-            state.carry_out_orders(context);
+            state.placement.set_drained(context, *worker, order == WorkerOrder::drain);
             break;
 
         case WorkerOrder::pin:
-        case WorkerOrder::unpin: state.directory.pin(ring_key, order == WorkerOrder::pin); break;
+        case WorkerOrder::unpin: state.placement.pin(*worker, order == WorkerOrder::pin); break;
 
         case WorkerOrder::ban:
             if (worker->worker_key.empty())
@@ -35,15 +27,15 @@ Status SwarmCore::on_order(TimePoint now, WorkerId id, WorkerOrder order,
                              text("worker ", id,
                                   " has no key that could be banned; a new join "
                                   "link keeps out who does not have it")};
-            if (!state.options.closed_for) state.trust.ban(worker->worker_key, now);
-            state.refuse(context, *worker,
-                         {ErrorCode::unauthorized,
-                          "the host of this hub takes nothing of this "
-                          "worker for now"},
-                         CloseCode::policy);
+            if (!state.options.closed_for) state.checks.ban(*worker, now);
+            state.sessions.refuse(context, *worker,
+                                  {ErrorCode::unauthorized,
+                                   "the host of this hub takes nothing of this "
+                                   "worker for now"},
+                                  CloseCode::policy);
             break;
     }
-    state.close_drained(context);
+    state.end_event(context);
     return {};
 }
 

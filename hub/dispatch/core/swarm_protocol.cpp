@@ -19,56 +19,38 @@ std::uint32_t pairs_taken(const ErrorMessage& error, std::uint32_t num_pairs) {
 
 }  // namespace
 
-bool SwarmState::retry_in_bf16(Round& round, const Attempt& attempt) const {
-    // deterministic: rounded to the wire's dtype, whoever answers
-    if (attempt.shape.dtype != Dtype::f16 || options.rounding.deterministic) return false;
-
-    const bool carried =
-        options.local_fallback ||
-        std::all_of(round.slices.begin(), round.slices.end(), [&](const CallSlice& slice) {
-            return slice.done ||
-                   std::ranges::any_of(directory.ready(slice.unit), [](const UnitHolder* holder) {
-                       return worker_of(holder).accepts(Dtype::bf16);
-                   });
-        });
-    if (!carried) return false;
-
-    for (CallSlice& slice : round.slices)
-        if (!slice.done) slice.dtype = Dtype::bf16;
-    return true;
+void SwarmFrames::count_frame(Worker& worker, std::uint64_t frame_bytes) {
+    ++counts_.frames_received;
+    counts_.bytes_received += frame_bytes;
+    worker.bytes_received += frame_bytes;
 }
 
-void SwarmState::refuse(EventContext& context, Worker& worker, const Error& error, CloseCode code) {
-    if (!worker.published_peer)
-        context.send(worker, encode_error({.code = error_code_name(error.code),
-                                           .found = error.message,
-                                           .fatal = true}));
-    remove_worker(context, worker.id, WorkerEvent::Kind::removed, error.message, code);
+void SwarmFrames::refuse_bad(EventContext& context, Worker& worker, const Error& error) {
+    ++counts_.bad_frames;
+    swarm_.sessions.refuse(context, worker, error, close_code_for(error.code));
 }
 
-void SwarmState::on_frame(EventContext& context, Worker& worker, ByteView frame) {
+void SwarmFrames::on_frame(EventContext& context, Worker& worker, ByteView frame) {
     const Result<FrameHeader> header = decode_frame_header(frame);
     if (!header.ok()) {
-        ++counts.bad_frames;
-        refuse(context, worker, header.error(), close_code_for(header.error().code));
+        refuse_bad(context, worker, header.error());
         return;
     }
 
     if (!worker.welcomed()) {
-        on_first_frame(context, worker, *header, frame);
+        swarm_.sessions.on_first_frame(context, worker, *header, frame);
         return;
     }
 
-    on_sign_of_life(worker, context.now);
+    swarm_.health.on_sign_of_life(worker, context.now);
 
     switch (header->type) {
         case FrameType::heartbeat:
             if (const Status empty = decode_heartbeat(frame); !empty.ok()) {
-                ++counts.bad_frames;
-                refuse(context, worker, empty.error(), close_code_for(empty.error().code));
+                refuse_bad(context, worker, empty.error());
                 return;
             }
-            on_heartbeat(context, worker, *header);
+            swarm_.sessions.on_heartbeat(context, worker, *header);
             return;
         case FrameType::result:
         case FrameType::group_result:
@@ -76,23 +58,8 @@ void SwarmState::on_frame(EventContext& context, Worker& worker, ByteView frame)
             return;
         case FrameType::busy: on_busy(context, worker, *header, frame); return;
         case FrameType::error: on_error(context, worker, frame); return;
-        case FrameType::ready: {
-            const Result<Ready> ready = decode_ready(frame, options.limits);
-            if (!ready.ok()) {
-                ++counts.bad_frames;
-                refuse(context, worker, ready.error(), close_code_for(ready.error().code));
-                return;
-            }
-
-            // The first one of a worker that promised it says what it need not download, and is
-            // no promise to answer, should it come late.
-            if (std::exchange(worker.reports_held, false))
-                return place(context, worker, units_of(ready->units));
-            take_tiers(worker, *ready);
-            mark_ready(context, worker, units_of(ready->units));
-            return;
-        }
-        case FrameType::drain: on_worker_drain(context, worker, frame); return;
+        case FrameType::ready: on_ready(context, worker, frame); return;
+        case FrameType::drain: swarm_.sessions.on_worker_drain(context, worker, frame); return;
         case FrameType::budget:
             if (worker.published_peer) break;
             on_budget(context, worker, frame);
@@ -108,123 +75,107 @@ void SwarmState::on_frame(EventContext& context, Worker& worker, ByteView frame)
         default: break;
     }
 
-    ++counts.bad_frames;
-    refuse(context, worker,
-           {ErrorCode::unknown_type,
-            text(frame_type_name(header->type), " is not a worker's to send")},
-           CloseCode::protocol_error);
+    ++counts_.bad_frames;
+    swarm_.sessions.refuse(context, worker,
+                           {ErrorCode::unknown_type,
+                            text(frame_type_name(header->type), " is not a worker's to send")},
+                           CloseCode::protocol_error);
 }
 
-std::uint32_t SwarmState::capacity_of(const Worker& worker) const {
-    if (drained.contains(ring_key_of(worker))) return 0;
-    if (options.expert_blob_bytes == 0) return directory.num_units();
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(
-        directory.num_units(), worker.device.budget_bytes / options.expert_blob_bytes));
+void SwarmFrames::on_ready(EventContext& context, Worker& worker, ByteView frame) {
+    const Result<Ready> ready = decode_ready(frame, options_.limits);
+    if (!ready.ok()) {
+        refuse_bad(context, worker, ready.error());
+        return;
+    }
+
+    const std::vector<std::uint32_t> units = swarm_.placement.units_of(ready->units);
+    // The first one of a worker that promised it says what it need not download, and is
+    // no promise to answer, should it come late.
+    if (std::exchange(worker.reports_held, false))
+        return swarm_.placement.place(context, worker, units);
+    take_tiers(worker, *ready);
+    swarm_.placement.mark_ready(context, worker, units);
 }
 
 // Another memory limit on a connection that serves. What the worker let go of is asked of it no
 // more from here on; the placement keeps the rest where it is.
-void SwarmState::on_budget(EventContext& context, Worker& worker, ByteView frame) {
-    const Result<Budget> budget = decode_budget(frame, options.limits);
+void SwarmFrames::on_budget(EventContext& context, Worker& worker, ByteView frame) {
+    const Result<Budget> budget = decode_budget(frame, options_.limits);
     if (!budget.ok()) {
-        ++counts.bad_frames;
-        refuse(context, worker, budget.error(), close_code_for(budget.error().code));
+        refuse_bad(context, worker, budget.error());
         return;
     }
     if (worker.leaving()) return;
     worker.device.budget_bytes = budget->budget_bytes;
     // its buffers for calls have another size as well: it says so again if a group is too large
-    set_pairs_max(worker, std::numeric_limits<std::uint32_t>::max());
+    pool_.set_pairs_max(worker, std::numeric_limits<std::uint32_t>::max());
 
-    directory.on_budget(worker, capacity_of(worker), units_of(budget->dropped), context.now);
-    carry_out_orders(context);
+    swarm_.placement.on_capacity(context, worker, swarm_.placement.units_of(budget->dropped));
 }
 
-void SwarmState::on_power(EventContext& context, Worker& worker, ByteView frame) {
+void SwarmFrames::on_power(EventContext& context, Worker& worker, ByteView frame) {
     const Result<std::uint32_t> percent = decode_power(frame);
     if (!percent.ok()) {
-        ++counts.bad_frames;
-        refuse(context, worker, percent.error(), close_code_for(percent.error().code));
+        refuse_bad(context, worker, percent.error());
         return;
     }
     worker.power = *percent / 100.0;
 }
 
 // Where it lies as it comes: what else the hub knows of a worker's memory is a guess.
-void SwarmState::take_tiers(Worker& worker, const Ready& ready) {
+void SwarmFrames::take_tiers(Worker& worker, const Ready& ready) {
     for (std::size_t i = 0; i < ready.tiers.size(); ++i) {
-        if (!is_unit(ready.units[i])) continue;
-        const std::uint32_t unit = unit_of(ready.units[i].layer, ready.units[i].expert);
+        if (!swarm_.placement.is_unit(ready.units[i])) continue;
+        const std::uint32_t unit = swarm_.placement.unit_of(ready.units[i].layer,
+                                                            ready.units[i].expert);
         worker.tiers[unit] = ready.tiers[i];
         if (ready.tiers[i] == UnitTier::slot) worker.slot_guess.use(unit);
     }
 }
 
-void SwarmState::on_slots(EventContext& context, Worker& worker, ByteView frame) {
+void SwarmFrames::on_slots(EventContext& context, Worker& worker, ByteView frame) {
     const Result<SlotFigures> told = decode_slots(frame);
     const auto shrank = [&] {
         return std::ranges::any_of(
             slot_counters, [&](auto counter) { return (*told).*counter < worker.slots.*counter; });
     };
     if (!told.ok() || shrank()) {
-        ++counts.bad_frames;
+        ++counts_.bad_frames;
         const Error error = told.ok() ? Error{ErrorCode::bad_field, "SLOTS: a counter shrank"}
                                       : told.error();
-        refuse(context, worker, error, close_code_for(error.code));
+        swarm_.sessions.refuse(context, worker, error, close_code_for(error.code));
         return;
     }
 
     for (const auto counter : slot_counters)
-        counts.slots.*counter += (*told).*counter - worker.slots.*counter;
+        counts_.slots.*counter += (*told).*counter - worker.slots.*counter;
     worker.take_slots(*told);
 }
 
-void SwarmState::on_heartbeat(EventContext& context, Worker& worker, const FrameHeader& header) {
-    const auto echoed = std::find_if(
-        worker.heartbeats.begin(), worker.heartbeats.end(),
-        [&](const auto& beat) { return beat.id == header.sequence_id; });
-    if (echoed == worker.heartbeats.end()) return;  // not an echo
-
-    const TimePoint sent_at = echoed->sent_at;
-    std::vector<std::uint32_t> loaded;
-    for (auto beat = worker.heartbeats.begin(); beat <= echoed; ++beat)
-        loaded.insert(loaded.end(), beat->units.begin(), beat->units.end());
-    // it works in order: an echo answers for the earlier ones
-
-    worker.heartbeats.erase(worker.heartbeats.begin(), echoed + 1);
-    worker.heartbeats_missed = 0;
-
-    if (worker.health.state() == Health::silent && sent_at >= worker.health.since()) {
-        worker.health.on(HealthEvent::echo, context.now);
-        context.event(worker, WorkerEvent::Kind::healthy, "its heartbeat is back");
-    }
-
-    mark_ready(context, worker, loaded);
-    capacity_freed = true;  // its silence is over
+AnswerReader SwarmFrames::reader_of(const Worker& worker) const {
+    return {options_.limits, swarm_.answer_memory, worker.ids.asked()};
 }
 
-AnswerReader SwarmState::reader_of(const Worker& worker) const {
-    return {options.limits, answer_memory, worker.ids.asked()};
-}
-
-void SwarmState::on_answer(EventContext& context, Worker& worker, WorkerAnswer answer) {
+void SwarmFrames::on_answer(EventContext& context, Worker& worker, WorkerAnswer answer) {
     const AttemptId* live = worker.ids.find_live(answer.sequence_id);
     if (live == nullptr) {
-        answer_memory->give(std::move(answer.y));
+        swarm_.answer_memory->give(std::move(answer.y));
         return on_unawaited_result(context, worker, answer.sequence_id);
     }
     if (!answer.asked_for) return on_unasked_answer(context, worker, answer.sequence_id);
 
-    Attempt& attempt = *find_attempt(*live);
-    Round& round = *find_round(attempt.round);
+    Attempt& attempt = *in_flight_.find_attempt(*live);
+    Round& round = *in_flight_.find_round(attempt.round);
     const bool of_its_type = worker.published_peer == (answer.type == FrameType::result),
                is_broken = of_its_type && answer.broken;
 
     if (is_broken && answer.broken->code != ErrorCode::non_finite) {
         // Bytes that are no answer at all: the connection
         // is of no use. Its attempts are given to others.
-        ++counts.bad_frames;
-        refuse(context, worker, *answer.broken, close_code_for(answer.broken->code));
+        ++counts_.bad_frames;
+        swarm_.sessions.refuse(context, worker, *answer.broken,
+                               close_code_for(answer.broken->code));
         return;
     }
 
@@ -233,63 +184,65 @@ void SwarmState::on_answer(EventContext& context, Worker& worker, WorkerAnswer a
         // f16 overflows there. No lie, but no answer either.
         ++worker.errors;
         worker.ids.release(attempt.sequence_id);
-        const bool again = retry_in_bf16(round, attempt);
-        drop_attempt(context, attempt, again ? Failure::busy : Failure::error);
-        dispatch(context, round);
+        const bool again = swarm_.rounds.retry_in_bf16(round, attempt);
+        swarm_.attempts.drop_attempt(context, attempt,
+                                     again ? AttemptFailure::busy : AttemptFailure::error);
+        swarm_.rounds.dispatch(context, round);
         return;
     }
 
     if (const std::string fault = fault_of(worker, attempt, round, answer); !fault.empty())
-        return on_wrong_answer(context, worker, attempt, fault);
+        return swarm_.checks.on_wrong_answer(context, worker, attempt, fault);
 
     worker.ids.release(attempt.sequence_id);
-    learn_latency(context.now, attempt, worker);
-    group_latency.record(context.now - attempt.sent_at);
+    swarm_.attempts.learn_latency(context.now, attempt, worker);
+    swarm_.times.group_latency.record(context.now - attempt.sent_at);
     if (answer.times) {
-        for (RoundSplit* split : {&worker.split, &counts.split})
+        for (RoundSplit* split : {&worker.split, &counts_.split})
             split->record(context.now - attempt.sent_at, *answer.times);
-        load_window.on_group(context.now - attempt.sent_at, answer.times->worker_us);
+        swarm_.times.load_window.on_group(context.now - attempt.sent_at, answer.times->worker_us);
     }
-    on_sign_of_work(context, worker, attempt.sent_at);
+    swarm_.health.on_sign_of_work(context, worker, attempt.sent_at);
     ++worker.groups_answered;
     worker.pairs_answered += attempt.num_pairs;
-    ++counts.groups_answered;
-    capacity_freed = true;
+    ++counts_.groups_answered;
+    swarm_.rounds.free_capacity();
 
-    receive_answer(context, worker, attempt, std::move(answer),
-                   worker.published_peer || round.unsummed);
+    swarm_.checks.receive_answer(context, worker, attempt, std::move(answer),
+                                 worker.published_peer || round.unsummed);
 }
 
 // Of an attempt that was cancelled, or of none at all.
-void SwarmState::on_unawaited_result(EventContext& context, Worker& worker,
-                                     std::uint32_t sequence_id) {
+void SwarmFrames::on_unawaited_result(EventContext& context, Worker& worker,
+                                      std::uint32_t sequence_id) {
     if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(sequence_id)) {
         // late, but it tells how long such work takes
         if (worker.load == Duration{})  // else nobody knows what of it was a load
             worker.record_latency(context.now - cancelled->sent_at, cancelled->num_pairs,
                                   context.now);
-        on_sign_of_work(context, worker, cancelled->sent_at);
+        swarm_.health.on_sign_of_work(context, worker, cancelled->sent_at);
         worker.ids.release_cancelled(sequence_id);
     } else if (!worker.ids.was_issued(sequence_id)) {
         return on_unasked_answer(context, worker, sequence_id);
     }
 
     ++worker.late;
-    ++counts.late;
-    capacity_freed = true;
+    ++counts_.late;
+    swarm_.rounds.free_capacity();
 }
 
 // Its id was not given yet when it was read: who guesses what will be asked has not computed it.
-void SwarmState::on_unasked_answer(EventContext& context, Worker& worker,
-                                   std::uint32_t sequence_id) {
-    ++counts.bad_frames;
-    refuse(context, worker,
-           {ErrorCode::bad_field, text("an answer to ", sequence_id, ", which was never asked")},
-           CloseCode::protocol_error);
+void SwarmFrames::on_unasked_answer(EventContext& context, Worker& worker,
+                                    std::uint32_t sequence_id) {
+    ++counts_.bad_frames;
+    swarm_.sessions.refuse(
+        context, worker,
+        {ErrorCode::bad_field, text("an answer to ", sequence_id, ", which was never asked")},
+        CloseCode::protocol_error);
 }
 
-std::string SwarmState::fault_of(const Worker& worker, const Attempt& attempt, const Round& round,
-                                 const WorkerAnswer& answer) const {
+std::string SwarmFrames::fault_of(const Worker& worker, const Attempt& attempt, const Round& round,
+                                  const WorkerAnswer& answer) const {
     constexpr const char* another_shape = "the answer's shape is not the question's";
     if (worker.published_peer != (answer.type == FrameType::result))
         return "the answer is of another type than the question";
@@ -306,36 +259,16 @@ std::string SwarmState::fault_of(const Worker& worker, const Attempt& attempt, c
     }
 
     if (!within_norm_bound(round, attempt, answer.square_sums,
-                           worker.published_peer || round.unsummed, options.norm_bound))
+                           worker.published_peer || round.unsummed, options_.norm_bound))
         return "the answer is beyond the norm bound";
     return {};
 }
 
-// A lie that need not be computed again to be seen as one.
-void SwarmState::on_wrong_answer(EventContext& context, Worker& worker, Attempt& attempt,
-                                 const std::string& wrong) {
-    const RoundId round_id = attempt.round;
-    worker.ids.release(attempt.sequence_id);
-    drop_attempt(context, attempt, Failure::bad_answer);
-
-    const bool banned = options.checks.on &&
-                        trust.on_verdict(worker.trust_key, worker.trust_address, Verdict::lie, {},
-                                         context.now);
-    worker.is_proven = trust.trust(worker.trust_key, context.now) == Trust::proven;
-    on_wrong_rows(context, worker.id, wrong, banned);
-    if (!banned && worker.bad_answers >= options.bad_answers_max)
-        refuse(context, worker,
-               {ErrorCode::bad_field, text(worker.bad_answers, " bad answers, the last: ", wrong)},
-               CloseCode::policy);
-    if (Round* open = find_round(round_id)) dispatch(context, *open);
-}
-
-void SwarmState::on_busy(EventContext& context, Worker& worker, const FrameHeader& header,
-                         ByteView frame) {
+void SwarmFrames::on_busy(EventContext& context, Worker& worker, const FrameHeader& header,
+                          ByteView frame) {
     const Result<std::uint32_t> retry_ms = decode_busy(frame);
     if (!retry_ms.ok()) {
-        ++counts.bad_frames;
-        refuse(context, worker, retry_ms.error(), close_code_for(retry_ms.error().code));
+        refuse_bad(context, worker, retry_ms.error());
         return;
     }
 
@@ -343,8 +276,8 @@ void SwarmState::on_busy(EventContext& context, Worker& worker, const FrameHeade
                         std::clamp<Duration>(std::chrono::milliseconds(*retry_ms), 1ms, busy_max);
     context.set_timer(worker.busy_until, TimerKind::busy, worker.id);
     ++worker.busy;
-    if (++worker.busy_in_row > options.busy_in_row_max)
-        add_failure(context, worker, "BUSY in a row");
+    if (++worker.busy_in_row > options_.busy_in_row_max)
+        swarm_.health.add_failure(context, worker, "BUSY in a row");
 
     const AttemptId* live = worker.ids.find_live(header.sequence_id);
     if (live == nullptr) {
@@ -352,81 +285,60 @@ void SwarmState::on_busy(EventContext& context, Worker& worker, const FrameHeade
         return;
     }
 
-    Attempt& attempt = *find_attempt(*live);
-    Round& round = *find_round(attempt.round);
+    Attempt& attempt = *in_flight_.find_attempt(*live);
+    Round& round = *in_flight_.find_round(attempt.round);
 
     worker.ids.release(attempt.sequence_id);
-    drop_attempt(context, attempt, Failure::busy);
-    dispatch(context, round);
+    swarm_.attempts.drop_attempt(context, attempt, AttemptFailure::busy);
+    swarm_.rounds.dispatch(context, round);
 }
 
-void SwarmState::on_error(EventContext& context, Worker& worker, ByteView frame) {
+void SwarmFrames::on_error(EventContext& context, Worker& worker, ByteView frame) {
     const Result<ErrorMessage> error = decode_error(frame);
     if (!error.ok()) {
-        ++counts.bad_frames;
-        refuse(context, worker, error.error(), close_code_for(error.error().code));
+        refuse_bad(context, worker, error.error());
         return;
     }
 
     ++worker.errors;
     if (error->fatal) {
-        remove_worker(context, worker.id, WorkerEvent::Kind::left,
-                      text("its error: ", error->code, ' ', error->found), CloseCode::going_away);
+        swarm_.sessions.remove_worker(context, worker.id, WorkerEvent::Kind::left,
+                                      text("its error: ", error->code, ' ', error->found),
+                                      CloseCode::going_away);
         return;
     }
 
     const AttemptId* live = worker.ids.find_live(error->sequence_id);
     if (live == nullptr) {
         worker.ids.release_cancelled(error->sequence_id);
-        if (error->code == error_code_name(ErrorCode::no_space) && !worker.leaving()) {
-            directory.on_no_space(worker, context.now);
-            carry_out_orders(context);
-        }
+        if (error->code == error_code_name(ErrorCode::no_space) && !worker.leaving())
+            swarm_.placement.on_no_space(context, worker);
         return;
     }
 
-    Attempt& attempt = *find_attempt(*live);
-    Round& round = *find_round(attempt.round);
+    Attempt& attempt = *in_flight_.find_attempt(*live);
+    Round& round = *in_flight_.find_round(attempt.round);
 
-    Failure failure = Failure::error;
+    AttemptFailure failure = AttemptFailure::error;
     if (error->code == error_code_name(ErrorCode::unknown_expert) ||
         error->code == error_code_name(ErrorCode::not_found)) {
-        on_missing_units(context, worker, attempt, round);
+        swarm_.placement.on_missing_units(context, worker, attempt, round);
     } else if (error->code == error_code_name(ErrorCode::num_tokens_range)) {
         // Its memory is less than the limits allow. Smaller groups
         // may go there; what cannot be split goes elsewhere.
         const std::uint32_t taken = pairs_taken(*error, attempt.num_pairs);
         if (taken > 0) {
-            set_pairs_max(worker, std::min(worker.pairs_max, taken));
-            failure = Failure::busy;
+            pool_.set_pairs_max(worker, std::min(worker.pairs_max, taken));
+            failure = AttemptFailure::busy;
         }
     } else if (error->code == error_code_name(ErrorCode::non_finite) &&
-               retry_in_bf16(round, attempt)) {
-        failure = Failure::busy;
+               swarm_.rounds.retry_in_bf16(round, attempt)) {
+        failure = AttemptFailure::busy;
     }
 
     worker.ids.release(attempt.sequence_id);
-    drop_attempt(context, attempt, failure);
-    dispatch(context, round);
-}
-
-// It leaves: what it holds goes to others now; what it was asked
-// it may answer. close_drained() closes the connection after that.
-void SwarmState::on_worker_drain(EventContext& context, Worker& worker, ByteView frame) {
-    const Result<std::uint32_t> deadline_ms = decode_drain(frame);
-    if (!deadline_ms.ok()) {
-        ++counts.bad_frames;
-        refuse(context, worker, deadline_ms.error(), close_code_for(deadline_ms.error().code));
-        return;
-    }
-    if (!worker.health.on(HealthEvent::drain, context.now)) return;
-
-    leavers.push_back(worker.id);
-    context.set_timer(context.now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain,
-                      worker.id);
-    directory.leave(worker, false, context.now);
-    if (!draining) directory.settle(context.now);
-    carry_out_orders(context);
+    swarm_.attempts.drop_attempt(context, attempt, failure);
+    swarm_.rounds.dispatch(context, round);
 }
 
 }  // namespace moex

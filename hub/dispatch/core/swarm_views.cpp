@@ -6,21 +6,30 @@
 
 namespace moex {
 
+WorkerView SwarmState::view_of(const Worker& worker) const {
+    WorkerView view = worker.view();
+    view.pairs_credited = worker.pairs_answered;
+    view.drained = placement.is_drained(worker);
+    view.pinned = placement.is_pinned(worker);
+    checks.describe(worker, view);
+    return view;
+}
+
 SwarmCounters SwarmCore::counters() const {
     SwarmCounters counts = state_->counts;
     for (const auto& [id, worker] : state_->pool.all()) counts.in_flight += worker->ids.num_live();
-    counts.rounds_open = state_->rounds.size();
-    counts.rounds_waiting = state_->waiting.size();
-    counts.group_p50_ms = to_ms(state_->group_latency.p50());
-    counts.group_p99_ms = to_ms(state_->group_latency.p99());
-    counts.group_p999_ms = to_ms(state_->group_latency.quantile(0.999));
+    counts.rounds_open = state_->in_flight.rounds().size();
+    counts.rounds_waiting = state_->in_flight.waiting().size();
+    counts.group_p50_ms = to_ms(state_->times.group_latency.p50());
+    counts.group_p99_ms = to_ms(state_->times.group_latency.p99());
+    counts.group_p999_ms = to_ms(state_->times.group_latency.quantile(0.999));
     const PlacementChoice& choice = state_->options.placement;
-    counts.load_window = state_->load_window.window(
+    counts.load_window = state_->times.load_window.window(
         choice.rule == PlacementRule::groups ? choice.num_groups : 1, counts.slots.load_us);
     return counts;
 }
 
-std::size_t SwarmCore::num_rounds_open() const { return state_->rounds.size(); }
+std::size_t SwarmCore::num_rounds_open() const { return state_->in_flight.rounds().size(); }
 
 std::size_t SwarmCore::in_flight(WorkerId id) const {
     const Worker* worker = state_->pool.find(id);
@@ -43,9 +52,9 @@ std::vector<std::uint16_t> SwarmCore::replicas() const {
     const SwarmState& state = *state_;
     std::vector<std::uint16_t> counts(std::size_t{state.options.limits.num_layers} *
                                       state.options.limits.num_experts);
-    for (std::uint32_t unit = 0; unit < state.directory.num_units(); ++unit) {
-        const Unit wire = state.wire_unit(unit);
-        const auto ready = state.directory.ready(unit);
+    for (std::uint32_t unit = 0; unit < state.placement.directory().num_units(); ++unit) {
+        const Unit wire = state.placement.wire_unit(unit);
+        const auto ready = state.placement.directory().ready(unit);
         counts[std::size_t{wire.layer} * state.options.limits.num_experts + wire.expert] =
             static_cast<std::uint16_t>(
                 std::count_if(ready.begin(), ready.end(), [](const UnitHolder* holder) {
@@ -59,11 +68,11 @@ std::vector<std::optional<UnitTier>> SwarmCore::tiers() const {
     const SwarmState& state = *state_;
     std::vector<std::optional<UnitTier>> nearest(std::size_t{state.options.limits.num_layers} *
                                                  state.options.limits.num_experts);
-    for (std::uint32_t unit = 0; unit < state.directory.num_units(); ++unit) {
-        const Unit wire = state.wire_unit(unit);
+    for (std::uint32_t unit = 0; unit < state.placement.directory().num_units(); ++unit) {
+        const Unit wire = state.placement.wire_unit(unit);
         auto& tier =
             nearest[std::size_t{wire.layer} * state.options.limits.num_experts + wire.expert];
-        for (const UnitHolder* holder : state.directory.ready(unit)) {
+        for (const UnitHolder* holder : state.placement.directory().ready(unit)) {
             const Worker& worker = worker_of(holder);
             if (!worker.health.serves_in_need()) continue;
             const auto told = worker.tiers.find(unit);
@@ -80,7 +89,7 @@ Coverage SwarmCore::coverage() const {
     Coverage coverage;
     const std::vector<std::uint16_t> counts = replicas();
     std::uint64_t total = 0;
-    for (const std::uint32_t layer : state.moe_layers)
+    for (const std::uint32_t layer : state.placement.moe_layers())
         for (std::uint32_t expert = 0; expert < state.options.limits.num_experts; ++expert) {
             const std::uint32_t count =
                 counts[std::size_t{layer} * state.options.limits.num_experts + expert];
@@ -90,8 +99,8 @@ Coverage SwarmCore::coverage() const {
             if (count > 0 || state.options.local_fallback) ++coverage.covered;
             total += count;
         }
-    coverage.extra = static_cast<std::uint32_t>(state.directory.extras().size());
-    coverage.away = state.directory.placement().num_away();
+    coverage.extra = static_cast<std::uint32_t>(state.placement.directory().extras().size());
+    coverage.away = state.placement.directory().placement().num_away();
     if (coverage.units > 0) coverage.replicas_mean = static_cast<double>(total) / coverage.units;
     return coverage;
 }

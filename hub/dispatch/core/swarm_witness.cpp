@@ -8,35 +8,37 @@
 
 namespace moex {
 
-void SwarmState::hold_for_witness(EventContext& context, Worker& worker, Attempt& attempt,
-                                  CheckPlan plan, std::vector<float> y, bool unsummed) {
-    const std::uint64_t id = ++last_check;
-    checks[id] = {.worker = worker.id,
-                  .key = worker.trust_key,
-                  .address = worker.trust_address,
-                  .arithmetic = worker.arithmetic,
-                  .plan = std::move(plan),
-                  .attempt = attempt.id,
-                  .y = std::move(y),
-                  .unsummed = unsummed};
+void SwarmChecks::hold_for_witness(EventContext& context, Worker& worker, Attempt& attempt,
+                                   CheckPlan plan, std::vector<float> y, bool unsummed) {
+    const std::uint64_t id = ++last_check_;
+    pending_[id] = {.worker = worker.id,
+                    .key = worker.trust_key,
+                    .address = worker.trust_address,
+                    .arithmetic = worker.arithmetic,
+                    .plan = std::move(plan),
+                    .attempt = attempt.id,
+                    .y = std::move(y),
+                    .unsummed = unsummed};
     attempt.check_id = id;
     if (ask_witness(context, id)) {
-        ++counts.answers_held;
+        ++counts_.answers_held;
         return;
     }
 
-    auto node = checks.extract(id);
+    auto node = pending_.extract(id);
     attempt.check_id = 0;
-    counts.rows_undecided += node.mapped().plan.rows.size();
-    accept_answer(context, attempt, std::move(node.mapped().y), unsummed, Evidence::unchecked);
+    counts_.rows_undecided += node.mapped().plan.rows.size();
+    swarm_.attempts.accept_answer(context, attempt, std::move(node.mapped().y), unsummed,
+                                  Evidence::unchecked);
 }
 
 // Somebody else, elsewhere, who holds all of it: with a record before one without.
-Worker* SwarmState::find_witness(TimePoint now, const Round& round, const Attempt& attempt,
-                                 const PendingCheck& check) {
+Worker* SwarmChecks::find_witness(TimePoint now, const Round& round, const Attempt& attempt,
+                                  const PendingCheck& check) {
     const auto may = [&](const Worker& worker) {
-        if (!eligible(worker, now) || !worker.health.serves() || worker.published_peer ||
-            worker.trust_key == check.key || worker.trust_key == check.dissenter ||
+        if (!swarm_.cover.eligible(worker, now) || !worker.health.serves() ||
+            worker.published_peer || worker.trust_key == check.key ||
+            worker.trust_key == check.dissenter ||
             (worker.trust_address != 0 && worker.trust_address == check.address) ||
             (!check.dissenter.empty() && worker.arithmetic != check.arithmetic) ||
             !worker.accepts(attempt.shape.dtype) ||
@@ -50,20 +52,20 @@ Worker* SwarmState::find_witness(TimePoint now, const Round& round, const Attemp
     };
     const auto rank = [&](const Worker& worker) {
         return std::tuple(worker.arithmetic != check.arithmetic,
-                          trust.trust(worker.trust_key, now) != Trust::proven,
+                          trust_.trust(worker.trust_key, now) != Trust::proven,
                           worker.ids.num_live(), worker.work, worker.id);
     };
 
     Worker* best = nullptr;
-    for (const auto& [id, worker] : pool.all())
+    for (const auto& [id, worker] : pool_.all())
         if (may(*worker) && (best == nullptr || rank(*worker) < rank(*best))) best = worker.get();
     return best;
 }
 
-bool SwarmState::ask_witness(EventContext& context, std::uint64_t id) {
-    const PendingCheck& check = checks.at(id);
-    const Attempt& held = *find_attempt(check.attempt);
-    Round& round = *find_round(held.round);
+bool SwarmChecks::ask_witness(EventContext& context, std::uint64_t id) {
+    const PendingCheck& check = pending_.at(id);
+    const Attempt& held = *in_flight_.find_attempt(check.attempt);
+    Round& round = *in_flight_.find_round(held.round);
     // a published peer's answer to one expert in a round of sums is of another shape
     if (check.unsummed != round.unsummed) return false;
 
@@ -74,52 +76,54 @@ bool SwarmState::ask_witness(EventContext& context, std::uint64_t id) {
     // and a whole one beside them could not be told from them.
     const std::vector<AttemptId> others = round.attempts;
     for (const AttemptId other_id : others) {
-        Attempt& other = *find_attempt(other_id);
+        Attempt& other = *in_flight_.find_attempt(other_id);
         const bool is_part =
             other_id != held.id &&
             std::all_of(other.slices.begin(), other.slices.end(), [&](std::uint32_t slice) {
                 return std::find(slices.begin(), slices.end(), slice) != slices.end();
             });
-        if (!round.unsummed && is_part) cancel_attempt(context, other);
+        if (!round.unsummed && is_part) swarm_.attempts.cancel_attempt(context, other);
     }
-    send_attempt(context, round, *witness, slices, true);
-    find_attempt(round.attempts.back())->witness_of_check = id;
+    swarm_.attempts.send_attempt(context, round, *witness, slices, true);
+    in_flight_.find_attempt(round.attempts.back())->witness_of_check = id;
     return true;
 }
 
-void SwarmState::on_witness(EventContext& context, Worker& witness, Attempt& attempt,
-                            std::vector<float> y, bool unsummed) {
+void SwarmChecks::on_witness(EventContext& context, Worker& witness, Attempt& attempt,
+                             std::vector<float> y, bool unsummed) {
     const std::uint64_t id = attempt.witness_of_check;
-    const auto found = checks.find(id);
-    if (found == checks.end() || found->second.attempt == 0) {
+    const auto found = pending_.find(id);
+    if (found == pending_.end() || found->second.attempt == 0) {
         // it came too late to judge, and is as good as any other
-        accept_answer(context, attempt, std::move(y), unsummed, Evidence::unchecked);
+        swarm_.attempts.accept_answer(context, attempt, std::move(y), unsummed,
+                                      Evidence::unchecked);
         return;
     }
 
     PendingCheck& check = found->second;
-    Round& round = *find_round(attempt.round);
+    Round& round = *in_flight_.find_round(attempt.round);
     // of exact ones the arithmetic is known; beside integers there is room for a small lie
     const double tolerance = check.arithmetic == witness.arithmetic ? arithmetic_tolerance
                                                                     : int8_tolerance;
     const auto agrees = [&](const std::vector<float>& other) {
         return answers_agree(other, y, round.hidden_size, attempt.shape.dtype, tolerance);
     };
-    const CheckPlan own = trust.plan(witness.trust_key, witness.trust_address,
-                                     static_cast<std::uint32_t>(y.size() / round.hidden_size),
-                                     attempt.num_pairs, true, context.now);
+    const CheckPlan own = trust_.plan(witness.trust_key, witness.trust_address,
+                                      static_cast<std::uint32_t>(y.size() / round.hidden_size),
+                                      attempt.num_pairs, true, context.now);
 
     if (agrees(check.y)) {
-        PendingCheck settled = std::move(checks.extract(id).mapped());
-        trust.on_verdict(settled.key, settled.address, Verdict::honest, settled.plan, context.now);
-        trust.on_verdict(witness.trust_key, witness.trust_address, Verdict::honest, own,
-                         context.now);
-        counts.rows_right += settled.plan.rows.size();
+        PendingCheck settled = std::move(pending_.extract(id).mapped());
+        trust_.on_verdict(settled.key, settled.address, Verdict::honest, settled.plan, context.now);
+        trust_.on_verdict(witness.trust_key, witness.trust_address, Verdict::honest, own,
+                          context.now);
+        counts_.rows_right += settled.plan.rows.size();
         renew_trust(context.now);
         end_witness(round, attempt);
-        Attempt& held = *find_attempt(settled.attempt);
+        Attempt& held = *in_flight_.find_attempt(settled.attempt);
         held.check_id = 0;
-        accept_answer(context, held, std::move(settled.y), settled.unsummed, Evidence::verified);
+        swarm_.attempts.accept_answer(context, held, std::move(settled.y), settled.unsummed,
+                                      Evidence::verified);
         if (!settled.dissenter.empty()) punish(context, settled.dissenter, own);
         return;
     }
@@ -133,16 +137,16 @@ void SwarmState::on_witness(EventContext& context, Worker& witness, Attempt& att
     }
 
     if (agrees(check.dissent)) {
-        PendingCheck settled = std::move(checks.extract(id).mapped());
-        trust.on_verdict(witness.trust_key, witness.trust_address, Verdict::honest, own,
-                         context.now);
-        counts.rows_right += settled.plan.rows.size();
-        Attempt& held = *find_attempt(settled.attempt);
+        PendingCheck settled = std::move(pending_.extract(id).mapped());
+        trust_.on_verdict(witness.trust_key, witness.trust_address, Verdict::honest, own,
+                          context.now);
+        counts_.rows_right += settled.plan.rows.size();
+        Attempt& held = *in_flight_.find_attempt(settled.attempt);
         held.check_id = 0;
         round.end(held);
-        erase_attempt(held.id);
+        in_flight_.erase_attempt(held.id);
         attempt.witness_of_check = 0;
-        accept_answer(context, attempt, std::move(y), unsummed, Evidence::verified);
+        swarm_.attempts.accept_answer(context, attempt, std::move(y), unsummed, Evidence::verified);
         punish(context, settled.key, settled.plan);
         return;
     }
@@ -152,70 +156,72 @@ void SwarmState::on_witness(EventContext& context, Worker& witness, Attempt& att
 }
 
 // It has said what it was asked for.
-void SwarmState::end_witness(Round& round, Attempt& attempt) {
+void SwarmChecks::end_witness(Round& round, Attempt& attempt) {
     round.end(attempt);
-    erase_attempt(attempt.id);
+    in_flight_.erase_attempt(attempt.id);
 }
 
 // Two answers that differ and nobody to ask: who has a record is believed against who has none.
-void SwarmState::settle_dissent(EventContext& context, std::uint64_t id) {
-    PendingCheck settled = std::move(checks.extract(id).mapped());
-    Attempt& held = *find_attempt(settled.attempt);
+void SwarmChecks::settle_dissent(EventContext& context, std::uint64_t id) {
+    PendingCheck settled = std::move(pending_.extract(id).mapped());
+    Attempt& held = *in_flight_.find_attempt(settled.attempt);
     held.check_id = 0;
-    counts.rows_undecided += settled.plan.rows.size();
+    counts_.rows_undecided += settled.plan.rows.size();
 
-    const bool is_proven = trust.trust(settled.key, context.now) == Trust::proven,
-               other_is_proven = trust.trust(settled.dissenter, context.now) == Trust::proven;
+    const bool is_proven = trust_.trust(settled.key, context.now) == Trust::proven,
+               other_is_proven = trust_.trust(settled.dissenter, context.now) == Trust::proven;
     const bool believes_other = other_is_proven && !is_proven;
     if (is_proven == other_is_proven) {
-        trust.suspect(settled.key);
-        trust.suspect(settled.dissenter);
+        trust_.suspect(settled.key);
+        trust_.suspect(settled.dissenter);
     }
-    accept_answer(context, held, believes_other ? std::move(settled.dissent) : std::move(settled.y),
-                  settled.unsummed, Evidence::unchecked);
+    swarm_.attempts.accept_answer(
+        context, held, believes_other ? std::move(settled.dissent) : std::move(settled.y),
+        settled.unsummed, Evidence::unchecked);
     if (is_proven != other_is_proven)
         punish(context, believes_other ? settled.key : settled.dissenter, settled.plan);
 }
 
 // The witness will say nothing in time: what is held counts as it is.
-void SwarmState::settle_without_witness(EventContext& context) {
-    while (!witnesses_lost.empty()) {
-        const std::uint64_t id = witnesses_lost.back();
-        witnesses_lost.pop_back();
-        const auto found = checks.find(id);
-        if (found == checks.end() || found->second.attempt == 0) continue;
+void SwarmChecks::settle_without_witness(EventContext& context) {
+    while (!witnesses_lost_.empty()) {
+        const std::uint64_t id = witnesses_lost_.back();
+        witnesses_lost_.pop_back();
+        const auto found = pending_.find(id);
+        if (found == pending_.end() || found->second.attempt == 0) continue;
         if (!found->second.dissenter.empty()) {
             settle_dissent(context, id);
             continue;
         }
 
-        PendingCheck settled = std::move(checks.extract(id).mapped());
-        Attempt& held = *find_attempt(settled.attempt);
+        PendingCheck settled = std::move(pending_.extract(id).mapped());
+        Attempt& held = *in_flight_.find_attempt(settled.attempt);
         held.check_id = 0;
-        counts.rows_undecided += settled.plan.rows.size();
-        accept_answer(context, held, std::move(settled.y), settled.unsummed, Evidence::unchecked);
+        counts_.rows_undecided += settled.plan.rows.size();
+        swarm_.attempts.accept_answer(context, held, std::move(settled.y), settled.unsummed,
+                                      Evidence::unchecked);
     }
 }
 
-void SwarmState::renew_trust(TimePoint now) {
-    for (const auto& [id, worker] : pool.all())
-        worker->is_proven = trust.trust(worker->trust_key, now) == Trust::proven;
+void SwarmChecks::renew_trust(TimePoint now) {
+    for (const auto& [id, worker] : pool_.all())
+        worker->is_proven = trust_.trust(worker->trust_key, now) == Trust::proven;
 }
 
 // It stood alone against two.
-void SwarmState::punish(EventContext& context, const std::string& key, const CheckPlan& plan) {
+void SwarmChecks::punish(EventContext& context, const std::string& key, const CheckPlan& plan) {
     WorkerId liar = 0;
     std::uint64_t address = 0;
-    for (const auto& [id, worker] : pool.all())
+    for (const auto& [id, worker] : pool_.all())
         if (worker->trust_key == key) {
             liar = id;
             address = worker->trust_address;
         }
-    ++counts.lies;
-    counts.rows_wrong += plan.rows.size();
+    ++counts_.lies;
+    counts_.rows_wrong += plan.rows.size();
     renew_trust(context.now);
     on_wrong_rows(context, liar, wrong_rows(plan),
-                  trust.on_verdict(key, address, Verdict::lie, plan, context.now));
+                  trust_.on_verdict(key, address, Verdict::lie, plan, context.now));
 }
 
 }  // namespace moex

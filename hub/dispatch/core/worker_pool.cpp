@@ -12,6 +12,7 @@ constexpr Duration cancelled_kept = 60s;           // how long an id stays live 
 constexpr std::size_t cancelled_kept_max = 65536;  // and how many: beyond, the oldest is forgotten
 constexpr std::uint32_t latency_samples_min = 8;   // fewer say too little for a timeout
 constexpr Duration estimate_half_life = 30s, work_half_life = 10s;
+constexpr std::uint32_t no_bound = std::numeric_limits<std::uint32_t>::max();
 constexpr double pair_cost_guess_ms = 0.5;  // until the first answer
 
 // What is left of 1 after `elapsed`. Most of what is asked for happened a moment ago.
@@ -305,7 +306,22 @@ const Worker* WorkerPool::find(WorkerId id) const {
 std::unique_ptr<Worker> WorkerPool::take(WorkerId id) {
     index_.erase(id);
     auto node = workers_.extract(id);
-    return node ? std::move(node.mapped()) : nullptr;
+    if (!node) return nullptr;
+    set_on_demand(*node.mapped(), false);
+    set_pairs_max(*node.mapped(), no_bound);
+    return std::move(node.mapped());
+}
+
+void WorkerPool::set_pairs_max(Worker& worker, std::uint32_t pairs) {
+    num_weak_ -= worker.pairs_max != no_bound;
+    worker.pairs_max = pairs;
+    num_weak_ += worker.pairs_max != no_bound;
+}
+
+void WorkerPool::set_on_demand(Worker& worker, bool on) {
+    num_on_demand_ -= worker.on_demand;
+    worker.on_demand = on;
+    num_on_demand_ += worker.on_demand;
 }
 
 Worker* WorkerPool::find_key(const std::string& worker_key, WorkerId except) {

@@ -227,11 +227,16 @@ class WorkerPool {
     Worker* find(WorkerId id);
     const Worker* find(WorkerId id) const;
     std::unique_ptr<Worker> take(WorkerId id);
+    void set_pairs_max(Worker& worker, std::uint32_t pairs);
+    void set_on_demand(Worker& worker, bool on);
     const std::map<WorkerId, std::unique_ptr<Worker>>& all() const { return workers_; }
     Worker* find_key(const std::string& worker_key, WorkerId except);  // welcomed
     // Not below this: a worker that takes less in one group is asked for small rounds only.
     static constexpr std::uint32_t slice_pairs_min = 16;
     std::size_t num_welcomed() const;
+    // who take less in one group than the wire allows; who hold more than lies in their memory
+    std::uint32_t num_weak() const { return num_weak_; }
+    std::uint32_t num_on_demand() const { return num_on_demand_; }
     std::size_t num_welcomed_of(std::uint64_t owner) const;
     // The least work of the others that serve: where `newcomer` starts, so that it is not flooded.
     double least_work(const Worker& newcomer, TimePoint now) const;
@@ -241,6 +246,7 @@ class WorkerPool {
     std::map<WorkerId, std::unique_ptr<Worker>> workers_;
     // the same, for those who ask for one: several times a frame
     std::unordered_map<WorkerId, Worker*> index_;
+    std::uint32_t num_weak_ = 0, num_on_demand_ = 0;
 };
 
 }  // namespace moex

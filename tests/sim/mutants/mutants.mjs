@@ -112,24 +112,26 @@ export const mutants = [
     to: 'failures_in_row_ >= options.failures_max;',
   },
   {
-    file: 'swarm_core.cpp', what: 'without a local backend everybody may be ejected',
+    file: 'swarm_health.cpp', what: 'without a local backend everybody may be ejected',
     from: 'return 2 * num_out <= num_loaded;', to: 'return true;',
   },
   {
-    file: 'swarm_core.cpp', what: 'three silent workers are no darkness',
-    from: 'if (unanswered.size() < std::min(enough, num_asked)) return;', to: 'if (unanswered.size() < 99) return;',
+    file: 'swarm_health.cpp', what: 'three silent workers are no darkness',
+    from: 'if (unanswered_.size() < std::min(enough, num_asked)) return;', to: 'if (unanswered_.size() < 99) return;',
   },
   {
-    file: 'swarm_core.cpp', what: 'answers of somebody who was removed are believed',
+    file: 'swarm_sessions.cpp', what: 'answers of somebody who was removed are believed',
     from: 'if (round->reject_answers_of(id) > 0) touched.push_back(round_id);', to: 'touched.push_back(round_id);',
   },
   {
     file: 'swarm_protocol.cpp', what: 'BUSY in a row is no failure',
-    from: 'if (++worker.busy_in_row > options.busy_in_row_max)', to: 'if (++worker.busy_in_row > 1u << 30)',
+    from: 'if (++worker.busy_in_row > options_.busy_in_row_max)', to: 'if (++worker.busy_in_row > 1u << 30)',
   },
   {
     file: 'swarm_protocol.cpp', what: 'late answers teach nothing',
-    from: 'worker.record_latency(context.now - cancelled->sent_at, cancelled->num_pairs, context.now);', to: '',
+    from: 'worker.record_latency(context.now - cancelled->sent_at, cancelled->num_pairs,\n'
+      + '                                  context.now);',
+    to: '',
   },
   {
     file: 'swarm_protocol.cpp', what: 'an answer is taken for any question of its worker',
@@ -141,71 +143,71 @@ export const mutants = [
     from: 'slice.tried.push_back(worker.id);', to: '',
   },
   {
-    file: 'swarm_attempts.cpp', what: 'losers go on computing',
+    file: 'swarm_attempt_ends.cpp', what: 'losers go on computing',
     from: 'context.send(*worker, encode_cancel(attempt.sequence_id));', to: '',
   },
   {
-    file: 'swarm_attempts.cpp', what: 'what is answered elsewhere is not cancelled before the round ends',
-    from: 'round.covered(other)) cancel_attempt(context, other);', to: 'false) cancel_attempt(context, other);',
+    file: 'swarm_attempt_ends.cpp', what: 'what is answered elsewhere is not cancelled before the round ends',
+    from: 'round.covered(other))\n            cancel_attempt(context, other);', to: 'false) cancel_attempt(context, other);',
   },
   {
-    file: 'swarm_attempts.cpp', what: 'who says BUSY is not asked again',
+    file: 'swarm_attempt_ends.cpp', what: 'who says BUSY is not asked again',
     from: 'std::erase(slice.tried, attempt.worker);  // it may be asked again', to: '',
   },
   {
-    file: 'swarm_attempts.cpp', what: 'BUSY counts as a try',
+    file: 'swarm_attempt_ends.cpp', what: 'BUSY counts as a try',
     from: '--slice.dispatches;  // and that was no attempt', to: 'slice.hedged = false;',
   },
   {
-    file: 'swarm_attempts.cpp', what: 'a timeout is no failure',
-    from: 'add_failure(context, worker, "timeout");', to: '',
+    file: 'swarm_attempt_ends.cpp', what: 'a timeout is no failure',
+    from: 'swarm_.health.add_failure(context, worker, "timeout");', to: '',
   },
   {
-    file: 'swarm_attempts.cpp', what: 'what waits its turn is late',
+    file: 'swarm_attempt_ends.cpp', what: 'what waits its turn is late',
     from: 'if (is_queued_behind_others(context, attempt)) return;', to: '',
   },
   {
-    file: 'swarm_attempts.cpp', what: 'who hangs is asked first, as ever',
+    file: 'swarm_attempt_ends.cpp', what: 'who hangs is asked first, as ever',
     from: 'worker.stalls_until = now + worker.stalls_for;', to: '',
   },
   {
     file: 'swarm_attempts.cpp', what: 'second attempts cost nothing',
-    from: 'policy.pay(static_cast<std::uint32_t>(round.attempts.size() - num_before));', to: '(void)num_before;',
+    from: 'policy_.pay(static_cast<std::uint32_t>(round.attempts.size() - num_before));', to: '(void)num_before;',
   },
   // ---- swarm_dispatch
   {
-    file: 'swarm_dispatch.cpp', what: 'who said BUSY is asked before its time',
+    file: 'swarm_cover.cpp', what: 'who said BUSY is asked before its time',
     from: 'worker.ids.num_live() < worker.queue_depth && worker.busy_until <= now &&',
     to: 'worker.ids.num_live() < worker.queue_depth &&',
   },
   {
-    file: 'swarm_dispatch.cpp', what: 'the ejected are asked like others',
+    file: 'swarm_cover.cpp', what: 'the ejected are asked like others',
     from: 'slice.was_tried(worker.id) && (worker.health.serves() || in_need(slice.unit));',
     to: 'slice.was_tried(worker.id);',
   },
   {
-    file: 'swarm_dispatch.cpp', what: 'second attempts take the place of first ones',
+    file: 'swarm_cover.cpp', what: 'second attempts take the place of first ones',
     from: 'const bool idle_only = hedge && round.copies == 1,', to: 'const bool idle_only = false && hedge,',
   },
   {
     file: 'swarm_dispatch.cpp', what: 'after three tries the local backend is not asked',
-    from: 'if (!all_silent && round.slices[i].dispatches < options.attempts_max) return false;',
-    to: 'if (!all_silent) return false;',
+    from: 'if (!swarm_.health.all_silent() && round.slices[i].dispatches < options_.attempts_max)',
+    to: 'if (!swarm_.health.all_silent())',
   },
   {
     file: 'swarm_dispatch.cpp', what: 'a unit that nobody holds is waited for as long as any',
     from: 'if (until <= context.now) {', to: 'if (until + 1h <= context.now) {',
   },
   {
-    file: 'swarm_dispatch.cpp', what: 'a probe ends with what it copies',
-    from: 'find_attempt(round.attempts.back())->probe = true;', to: '',
+    file: 'swarm_health.cpp', what: 'a probe ends with what it copies',
+    from: 'in_flight_.find_attempt(round.attempts.back())->probe = true;', to: '',
   },
   {
-    file: 'swarm_dispatch.cpp', what: 'groups are larger than who is weak takes',
+    file: 'swarm_cover.cpp', what: 'groups are larger than who is weak takes',
     from: 'num_pairs + slice.num_pairs() > pairs_max))', to: 'num_pairs + slice.num_pairs() > 1u << 30))',
   },
   {
-    file: 'swarm_dispatch.cpp', what: 'newcomers get as much as the proven',
+    file: 'swarm_cover.cpp', what: 'newcomers get as much as the proven',
     from: 'if (!room_for_new) prefer_proven();', to: '',
   },
   // ---- router
@@ -242,8 +244,8 @@ export const mutants = [
     to: 'const double ms = own.mean_ms;',
   },
   {
-    file: 'swarm_units.cpp', what: 'a newcomer is flooded',
-    from: 'worker.work = std::max(worker.work, pool.least_work(worker, context.now));', to: '',
+    file: 'swarm_placement.cpp', what: 'a newcomer is flooded',
+    from: 'worker.work = std::max(worker.work, pool_.least_work(worker, context.now));', to: '',
   },
   // ---- round
   {

@@ -5,6 +5,7 @@
 #include "hub/dispatch/core/swarm_state.h"
 
 namespace moex {
+
 namespace {
 bool names(const std::vector<std::string>& caps, std::string_view cap) {
     return std::find(caps.begin(), caps.end(), cap) != caps.end();
@@ -36,11 +37,11 @@ std::optional<WorkerArithmetic> arithmetic_asked(const SwarmOptions& options) {
 }
 }  // namespace
 
-void SwarmState::on_first_frame(EventContext& context, Worker& worker, const FrameHeader& header,
-                                ByteView frame) {
+void SwarmSessions::on_first_frame(EventContext& context, Worker& worker, const FrameHeader& header,
+                                   ByteView frame) {
     if ((header.type == FrameType::hello || header.type == FrameType::heartbeat) &&
         frame.size() > hello_bytes_max) {
-        ++counts.bad_frames;
+        ++counts_.bad_frames;
         refuse(context, worker,
                {ErrorCode::payload_size,
                 text("a first frame of ", frame.size(), " bytes, at most ", hello_bytes_max)},
@@ -50,7 +51,7 @@ void SwarmState::on_first_frame(EventContext& context, Worker& worker, const Fra
     } else if (header.type == FrameType::heartbeat) {
         on_published_peer(context, worker, frame);
     } else {
-        ++counts.bad_frames;
+        ++counts_.bad_frames;
         refuse(context, worker,
                {ErrorCode::unknown_type,
                 text("the first frame is ", frame_type_name(header.type), ", want HELLO")},
@@ -60,35 +61,36 @@ void SwarmState::on_first_frame(EventContext& context, Worker& worker, const Fra
 
 // Why one more worker may not join: told before its WELCOME, so that no placement moves
 // for it. One that comes back while its old connection still stands takes that one's place.
-std::optional<Error> SwarmState::no_place_for(const Worker& worker, const std::string& worker_key) {
-    if (auto shut = closed(worker.connected_at, worker_key)) return shut;
-    if (options.limits.num_experts == 0)
+std::optional<Error> SwarmSessions::no_place_for(const Worker& worker,
+                                                 const std::string& worker_key) {
+    if (auto shut = swarm_.checks.closed(worker.connected_at, worker_key)) return shut;
+    if (options_.limits.num_experts == 0)
         return Error{ErrorCode::unsupported,
                      "the hub computes a dense model by itself: it has no experts to hold"};
 
-    const Worker* ghost = worker_key.empty() ? nullptr : pool.find_key(worker_key, worker.id);
-    if (ghost == nullptr && pool.num_welcomed() >= options.workers_max)
+    const Worker* ghost = worker_key.empty() ? nullptr : pool_.find_key(worker_key, worker.id);
+    if (ghost == nullptr && pool_.num_welcomed() >= options_.workers_max)
         return Error{ErrorCode::overloaded,
-                     text("the hub has its ", options.workers_max, " workers; try again later")};
+                     text("the hub has its ", options_.workers_max, " workers; try again later")};
 
     const bool moves_in = ghost == nullptr || ghost->owner != worker.owner;
-    if (options.workers_per_address_max > 0 && moves_in &&
-        pool.num_welcomed_of(worker.owner) >= options.workers_per_address_max)
+    if (options_.workers_per_address_max > 0 && moves_in &&
+        pool_.num_welcomed_of(worker.owner) >= options_.workers_per_address_max)
         return Error{ErrorCode::overloaded,
-                     text("this address lends ", options.workers_per_address_max,
+                     text("this address lends ", options_.workers_per_address_max,
                           " workers already; the hub takes no more of it")};
     return std::nullopt;
 }
 
-void SwarmState::on_hello(EventContext& context, Worker& worker, ByteView frame) {
+void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView frame) {
     const Result<Hello> hello = decode_hello(frame);
     if (!hello.ok()) {
-        ++counts.bad_frames;
+        ++counts_.bad_frames;
         refuse(context, worker, hello.error(), close_code_for(hello.error().code));
         return;
     }
 
-    if (!worker.authorized && !(options.token_ok && options.token_ok(hello->token))) {
+    if (!worker.authorized && !(options_.token_ok && options_.token_ok(hello->token))) {
         refuse(context, worker,
                {ErrorCode::unauthorized, "the join token is not right; open the join link again"},
                CloseCode::policy);
@@ -105,12 +107,12 @@ void SwarmState::on_hello(EventContext& context, Worker& worker, ByteView frame)
 
     worker.dtypes = dtype_bits_of(hello->dtypes);
     // tests: every worker of ours has it
-    if (options.rounding.wire_dtype == Dtype::f32) worker.dtypes |= dtype_bits_of({Dtype::f32});
+    if (options_.rounding.wire_dtype == Dtype::f32) worker.dtypes |= dtype_bits_of({Dtype::f32});
 
-    if (!names(hello->caps, "group") || !worker.accepts(options.rounding.wire_dtype)) {
+    if (!names(hello->caps, "group") || !worker.accepts(options_.rounding.wire_dtype)) {
         refuse(context, worker,
                {ErrorCode::unsupported, text("want the capability group and the dtype ",
-                                             dtype_name(options.rounding.wire_dtype))},
+                                             dtype_name(options_.rounding.wire_dtype))},
                CloseCode::protocol_error);
         return;
     }
@@ -121,52 +123,51 @@ void SwarmState::on_hello(EventContext& context, Worker& worker, ByteView frame)
     }
 
     take_hello(worker, *hello);
-    const auto asked = arithmetic_asked(options);
+    const auto asked = arithmetic_asked(options_);
 
     context.send(
         worker,
         encode_welcome({.version = protocol_version,
                         .worker_id = worker.id,
-                        .model_name = options.model_name,
-                        .package_sha256 = options.package_sha256,
-                        .limits = options.limits,
-                        .expert_shape = options.expert_shape,
-                        .top_k = options.top_k,
-                        .expert_blob_bytes = options.expert_blob_bytes,
-                        .dtype = options.rounding.wire_dtype,
+                        .model_name = options_.model_name,
+                        .package_sha256 = options_.package_sha256,
+                        .limits = options_.limits,
+                        .expert_shape = options_.expert_shape,
+                        .top_k = options_.top_k,
+                        .expert_blob_bytes = options_.expert_blob_bytes,
+                        .dtype = options_.rounding.wire_dtype,
                         .lz4 = worker.lz4,
-                        .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
+                        .heartbeat_ms = static_cast<std::uint32_t>(options_.heartbeat_every / 1ms),
                         .queue_depth = worker.queue_depth,
                         .caps = {"budget", "held", times_cap, power_cap, slots_cap, tiers_cap},
                         .arithmetic = asked,
-                        .nonce = options.nonce_of ? options.nonce_of(worker.id) : ""}));
+                        .nonce = options_.nonce_of ? options_.nonce_of(worker.id) : ""}));
 
     welcome(context, worker);
 }
 
 // What it says of itself, once it is let in.
-void SwarmState::take_hello(Worker& worker, const Hello& hello) {
+void SwarmSessions::take_hello(Worker& worker, const Hello& hello) {
     worker.device = hello.device;
     worker.nickname = hello.nickname;
     worker.client = hello.client;
     worker.worker_key = hello.worker_key;
-    worker.arithmetic = arithmetic_asked(options).value_or(hello.arithmetic);
+    worker.arithmetic = arithmetic_asked(options_).value_or(hello.arithmetic);
     worker.speed = hello.speed;
-    worker.x_int8 = sends_x_int8(options) && names(hello.caps, x_int8_cap);
-    worker.lz4 = options.lz4 && hello.lz4;
-    worker.queue_depth = std::max(1u, options.queue_depth);
+    worker.x_int8 = sends_x_int8(options_) && names(hello.caps, x_int8_cap);
+    worker.lz4 = options_.lz4 && hello.lz4;
+    worker.queue_depth = std::max(1u, options_.queue_depth);
     worker.reports_held = names(hello.caps, "held");
-    worker.on_demand = names(hello.caps, on_demand_cap);
-    if (worker.on_demand) ++num_on_demand;
+    pool_.set_on_demand(worker, names(hello.caps, on_demand_cap));
     if (hello.device.slot_bytes > 0)
         worker.slot_guess.set_slots(static_cast<std::uint32_t>(
-            std::clamp<std::uint64_t>(hello.device.slot_bytes / options.expert_blob_bytes, 1,
-                                      std::max(1u, directory.num_units()))));
+            std::clamp<std::uint64_t>(hello.device.slot_bytes / options_.expert_blob_bytes, 1,
+                                      std::max(1u, swarm_.placement.directory().num_units()))));
 }
 
 // A peer with the five published messages: its token came with
 // the upgrade, its capabilities come in its first HEARTBEAT.
-void SwarmState::on_published_peer(EventContext& context, Worker& worker, ByteView frame) {
+void SwarmSessions::on_published_peer(EventContext& context, Worker& worker, ByteView frame) {
     if (!worker.authorized) {
         refuse(context, worker,
                {ErrorCode::unauthorized,
@@ -181,7 +182,7 @@ void SwarmState::on_published_peer(EventContext& context, Worker& worker, ByteVi
                                            ? Hello{.dtypes = {Dtype::f16}}
                                            : decode_capabilities(frame);
     if (!capabilities.ok()) {
-        ++counts.bad_frames;
+        ++counts_.bad_frames;
         refuse(context, worker, capabilities.error(), close_code_for(capabilities.error().code));
         return;
     }
@@ -199,17 +200,17 @@ void SwarmState::on_published_peer(EventContext& context, Worker& worker, ByteVi
     worker.dtypes = dtype_bits_of(capabilities->dtypes) &
                     static_cast<std::uint8_t>(~(1u << static_cast<unsigned>(Dtype::f32)));
 
-    if (!worker.accepts(options.rounding.wire_dtype)) {
+    if (!worker.accepts(options_.rounding.wire_dtype)) {
         refuse(context, worker,
                {ErrorCode::unsupported,
-                text("this hub sends ", dtype_name(options.rounding.wire_dtype),
+                text("this hub sends ", dtype_name(options_.rounding.wire_dtype),
                      ", which is not among the peer's dtypes")},
                CloseCode::protocol_error);
         return;
     }
 
     // no message tells it to compute otherwise
-    if (options.rounding.deterministic && worker.arithmetic != WorkerArithmetic::exact) {
+    if (options_.rounding.deterministic && worker.arithmetic != WorkerArithmetic::exact) {
         refuse(context, worker,
                {ErrorCode::unsupported, "this hub is deterministic and takes exact answers only"},
                CloseCode::protocol_error);
@@ -223,28 +224,26 @@ void SwarmState::on_published_peer(EventContext& context, Worker& worker, ByteVi
     // One frame per expert, so rounds, not frames, are bounded: by two, since it may work through
     // those that were cancelled as well, and say nothing meanwhile.
     constexpr std::uint32_t rounds_max = 2;
-    worker.queue_depth = std::clamp(options.queue_depth, 1u, rounds_max) *
-                         options.limits.num_experts;
+    worker.queue_depth = std::clamp(options_.queue_depth, 1u, rounds_max) *
+                         options_.limits.num_experts;
 
     welcome(context, worker);
 }
 
-void SwarmState::welcome(EventContext& context, Worker& worker) {
+void SwarmSessions::welcome(EventContext& context, Worker& worker) {
     worker.health.on(HealthEvent::welcome, context.now);
-    worker.trust_key = worker.worker_key.empty() ? text('#', worker.id) : worker.worker_key;
-    worker.is_proven = trust.trust(worker.trust_key, context.now) == Trust::proven;
-    worker.pairs_credited_before = trust.pairs_credited(worker.trust_key);
+    swarm_.checks.on_welcome(worker, context.now);
     worker.joined_at = worker.heard_at = context.now;
 
-    tell_frame_limit(context, worker);
+    set_frame_limit(context, worker);
     context.event(worker, WorkerEvent::Kind::joined,
-                  text("room for ", capacity_of(worker), " experts"));
-    context.set_timer(context.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
+                  text("room for ", swarm_.placement.capacity_of(worker), " experts"));
+    context.set_timer(context.now + options_.heartbeat_every, TimerKind::heartbeat, worker.id);
 
     // A worker that comes back before the hub has noticed that it was
     // gone: its old connection is a ghost, and leaves its place.
     Worker* ghost = worker.worker_key.empty() ? nullptr
-                                              : pool.find_key(worker.worker_key, worker.id);
+                                              : pool_.find_key(worker.worker_key, worker.id);
     if (ghost != nullptr) {
         const Error replaced{ErrorCode::unavailable, "a newer connection has the same worker_key"};
         if (!ghost->published_peer)
@@ -255,10 +254,10 @@ void SwarmState::welcome(EventContext& context, Worker& worker) {
                       CloseCode::policy);
     }
 
-    if (worker.reports_held && options.held_wait > Duration::zero())
-        context.set_timer(context.now + options.held_wait, TimerKind::place, worker.id);
+    if (worker.reports_held && options_.held_wait > Duration::zero())
+        context.set_timer(context.now + options_.held_wait, TimerKind::place, worker.id);
     else
-        place(context, worker, {});
+        swarm_.placement.place(context, worker, {});
 }
 
 }  // namespace moex

@@ -1,0 +1,72 @@
+// One event as the core handles it, the core's timers, and what its parts share.
+//
+// Each event of SwarmCore makes one EventContext. A part that acts during the event appends its
+// actions there. Private to this room.
+#pragma once
+
+#include <functional>
+#include <queue>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "hub/dispatch/core/worker_pool.h"
+#include "hub/dispatch/round/rounds_in_flight.h"
+#include "hub/dispatch/swarm_types.h"
+
+namespace moex {
+
+struct SwarmState;
+
+enum class TimerKind : std::uint8_t {
+    hello,
+    heartbeat,
+    attempt,
+    hedge,
+    round,
+    busy,
+    health,
+    place,
+    units,
+    hot_experts,
+    drain
+};
+
+// Timers are never cancelled: the part that a timer is for finds out that it is not needed.
+struct SwarmTimer {
+    TimePoint at;
+    TimerKind kind;
+    std::uint64_t id;  // of a worker, round or attempt; 0 for the whole swarm
+    bool operator>(const SwarmTimer& other) const {
+        return std::tie(at, id, kind) > std::tie(other.at, other.id, other.kind);
+    }
+};
+using SwarmTimers = std::priority_queue<SwarmTimer, std::vector<SwarmTimer>, std::greater<>>;
+
+struct EventContext {
+    SwarmState& state;
+    TimePoint now;
+    std::vector<SwarmAction>& out;  // the actions that follow from the event, in order
+
+    void send(Worker& worker, WireFrame frame);
+    void event(const Worker& worker, WorkerEvent::Kind kind, std::string detail);
+    void set_timer(TimePoint at, TimerKind kind, std::uint64_t id);
+};
+
+// The base of the core's parts: the references that each of them needs. A part owns its own fields
+// and reaches another part through `swarm_`.
+class SwarmPart {
+  public:
+    explicit SwarmPart(SwarmState& swarm);
+    SwarmPart(const SwarmPart&) = delete;
+    SwarmPart& operator=(const SwarmPart&) = delete;
+
+  protected:
+    SwarmState& swarm_;
+    const SwarmOptions& options_;
+    SwarmCounters& counts_;
+    WorkerPool& pool_;
+    RoundsInFlight& in_flight_;
+};
+
+}  // namespace moex

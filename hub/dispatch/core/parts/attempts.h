@@ -1,0 +1,65 @@
+// Attempts: groups in flight to one worker, or to the local backend, and how they end.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "hub/dispatch/core/event_context.h"
+#include "hub/dispatch/round/attempt_policy.h"
+
+namespace moex {
+
+// Why an attempt ended without an answer.
+enum class AttemptFailure { error, bad_answer, busy, disconnect };
+
+class SwarmAttempts : public SwarmPart {
+  public:
+    explicit SwarmAttempts(SwarmState& swarm);
+
+    // ---- swarm_attempts.cpp: the start
+    void send_attempt(EventContext& context, Round& round, Worker& worker,
+                      std::span<const std::uint32_t> slices, bool hedge);
+    void compute_locally(EventContext& context, Round& round, std::vector<std::uint32_t> slices);
+    // A storm of errors is not answered with a storm of questions.
+    void pay_for_retries(EventContext& context, Round& round);
+    // A second attempt beside one that takes longer than most, where the budget has room for it.
+    void on_hedge_time(EventContext& context, Attempt& attempt);
+    std::uint32_t attempts_at_once() const { return policy_.attempts_at_once(); }
+    void set_hedge(const HedgePolicy& policy) { policy_.set(policy); }
+
+    // ---- swarm_attempt_ends.cpp
+    void on_attempt_late(EventContext& context, Attempt& attempt);
+    // Ends one attempt without an answer; the caller dispatches the round again.
+    void drop_attempt(EventContext& context, Attempt& attempt, AttemptFailure failure);
+    void cancel_attempt(EventContext& context, Attempt& attempt);
+    void accept_answer(EventContext& context, Attempt& attempt, std::vector<float> y, bool unsummed,
+                       Evidence evidence);
+    // The local backend has computed the attempt: y [num_pairs, hidden_size], or an error.
+    void on_local(EventContext& context, AttemptId id, Result<std::vector<float>> y);
+
+    // ---- latencies
+    void learn_latency(TimePoint now, const Attempt& attempt, Worker& worker);
+    // How long computing so much here takes, from asking to answer; nullopt until it was done.
+    std::optional<Duration> local_time(std::uint32_t num_pairs) const;
+    const LatencyEstimates& latency() const { return latency_; }  // of all workers
+
+  private:
+    // How long its slices are predicted to wait for experts; from here on they lie in its memory.
+    Duration begin_load(const Round& round, const Attempt& attempt, Worker& worker);
+    bool is_loaded_elsewhere(const Round& round, const Attempt& attempt,
+                             const Worker& worker) const;
+    void plan_second(EventContext& context, const Round& round, const Attempt& attempt,
+                     const Worker& worker);
+    bool is_queued_behind_others(EventContext& context, Attempt& attempt);
+    bool compute_beside(EventContext& context, Round& round, const Attempt& attempt,
+                        std::span<const std::uint32_t> slices);
+    void learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker);
+
+    AttemptPolicy policy_;
+    LatencyEstimates latency_;
+    LatencyEstimates local_latency_;
+    GroupDispatch group_;  // scratch
+};
+
+}  // namespace moex

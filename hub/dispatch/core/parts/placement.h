@@ -1,0 +1,81 @@
+// Which worker holds which unit, as frames: the directory's orders become ASSIGN, WEIGHT_SYNC and
+// RELEASE. Hot experts and hints are here as well.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "hub/dispatch/core/event_context.h"
+#include "hub/dispatch/placement/hot_experts.h"
+#include "hub/dispatch/placement/unit_directory.h"
+
+namespace moex {
+
+class SwarmPlacement : public SwarmPart {
+  public:
+    explicit SwarmPlacement(SwarmState& swarm);
+
+    // ---- units and their numbers
+    std::uint32_t unit_of(std::uint32_t layer, std::uint32_t expert) const;  // layer is MoE
+    Unit wire_unit(std::uint32_t unit) const;
+    bool is_unit(const Unit& unit) const;
+    std::vector<std::uint32_t> units_of(const std::vector<Unit>& named) const;  // of the model's
+    // The layer's number among MoE layers; -1 for a dense layer, or for none of the model's.
+    std::int32_t moe_index_of(std::uint32_t layer) const {
+        return layer < moe_index_.size() ? moe_index_[layer] : -1;
+    }
+    std::span<const std::uint32_t> moe_layers() const { return moe_layers_; }
+    const UnitDirectory& directory() const { return directory_; }
+    void needs_layer(std::uint32_t layer) { directory_.needs_layer_of(unit_of(layer, 0)); }
+
+    // ---- events of workers
+    // Its share, once it is known what it `held` already; at most once.
+    void place(EventContext& context, Worker& worker, std::span<const std::uint32_t> held);
+    void mark_ready(EventContext& context, Worker& worker, std::span<const std::uint32_t> units);
+    void on_missing_units(EventContext& context, Worker& worker, const Attempt& attempt,
+                          const Round& round);
+    void on_capacity(EventContext& context, Worker& worker, std::span<const std::uint32_t> dropped);
+    void on_no_space(EventContext& context, Worker& worker);
+    void check_loading(EventContext& context, Worker& worker);
+    void leave(Worker& worker, bool may_return, TimePoint now);
+    // `settles`: what followed is ordered now.
+    void settle(EventContext& context, bool settles);
+    void on_units_time(EventContext& context);
+    std::uint32_t capacity_of(const Worker& worker) const;
+    Duration holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const;
+
+    // ---- the operator's orders
+    void set_drained(EventContext& context, Worker& worker, bool on);
+    bool is_drained(const Worker& worker) const { return drained_.contains(ring_key_of(worker)); }
+    void pin(const Worker& worker, bool on) { directory_.pin(ring_key_of(worker), on); }
+    bool is_pinned(const Worker& worker) const { return directory_.is_pinned(ring_key_of(worker)); }
+
+    // ---- swarm_hot_experts.cpp: what is worth one more copy
+    void count_requested(EventContext& context, const ExpertBatch& batch);
+    void count_predicted(EventContext& context, std::span<const ExpertHint> hints);
+    void update_hot_experts(EventContext& context);
+
+    // ---- swarm_hints.cpp
+    void send_hints(EventContext& context, std::span<const ExpertHint> hints);
+
+  private:
+    // What the directory has ordered becomes frames. Follows every event that it was told.
+    void carry_out_orders(EventContext& context);
+    void send_assign(EventContext& context, Worker& worker, std::span<const std::uint32_t> units);
+    void send_release(EventContext& context, Worker& worker, std::span<const std::uint32_t> units);
+    std::uint16_t deadline_of(const ExpertHint& hint) const;
+    // Where it stands on the placement's ring: the worker's own key brings it back there.
+    static std::uint64_t ring_key_of(const Worker& worker);
+
+    // [num_layers] -> 0.. among MoE layers, -1 for dense ones
+    std::vector<std::int32_t> moe_index_;
+    std::vector<std::uint32_t> moe_layers_;
+    UnitDirectory directory_;
+    HotExperts hot_experts_;
+    std::optional<TimePoint> units_timer_at_;
+    std::set<std::uint64_t> drained_;  // ring keys, by their host's order
+};
+
+}  // namespace moex

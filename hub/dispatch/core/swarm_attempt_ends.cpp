@@ -1,0 +1,182 @@
+// The ends of attempts: late, cancelled, dropped or answered, and what each teaches.
+#include <algorithm>
+
+#include "hub/dispatch/core/swarm_state.h"
+
+namespace moex {
+
+void SwarmAttempts::drop_attempt(EventContext& context, Attempt& attempt, AttemptFailure failure) {
+    Round& round = *in_flight_.find_round(attempt.round);
+    Worker* worker = pool_.find(attempt.worker);
+
+    for (const std::uint32_t i : attempt.slices) {
+        CallSlice& slice = round.slices[i];
+        const bool is_answer = failure == AttemptFailure::error ||
+                               failure == AttemptFailure::bad_answer;
+        if (is_answer && !attempt.hedge) ++slice.answered;
+        if (failure == AttemptFailure::busy) {
+            std::erase(slice.tried, attempt.worker);  // it may be asked again
+            if (!attempt.hedge && slice.dispatches > 0)
+                --slice.dispatches;  // and that was no attempt
+        }
+    }
+
+    swarm_.rounds.free_capacity();
+
+    if (worker != nullptr) {
+        switch (failure) {
+            case AttemptFailure::error: swarm_.health.add_failure(context, *worker, "error"); break;
+            case AttemptFailure::bad_answer:
+                swarm_.health.add_failure(context, *worker, "bad answer");
+                break;
+            case AttemptFailure::busy:
+            case AttemptFailure::disconnect: break;
+        }
+    }
+
+    if (failure == AttemptFailure::error || failure == AttemptFailure::bad_answer)
+        ++round.num_unpaid;
+    swarm_.checks.lose_witness(attempt);
+    round.end(attempt);
+    in_flight_.erase_attempt(attempt.id);
+}
+
+// Many work on one frame after the other. While what was sent before this one is being answered its
+// time has not begun; who answers nothing is late with all of it at once.
+bool SwarmAttempts::is_queued_behind_others(EventContext& context, Attempt& attempt) {
+    const Worker& worker = *pool_.find(attempt.worker);
+    if (worker.answered_at <= attempt.sent_at || worker.answered_sent_at > attempt.sent_at)
+        return false;
+
+    const TimePoint deadline = worker.answered_at + attempt.timeout;
+    if (deadline <= context.now) return false;
+
+    attempt.deadline = deadline;
+    context.set_timer(deadline, TimerKind::attempt, attempt.id);
+    return true;
+}
+
+// Its time is over. What it was asked goes to somebody else as well, and whoever answers first
+// is believed: a slow worker is no dead one.
+void SwarmAttempts::on_attempt_late(EventContext& context, Attempt& attempt) {
+    if (attempt.check_id != 0) return;  // it is not the worker that takes its time
+    if (is_queued_behind_others(context, attempt)) return;
+    Round& round = *in_flight_.find_round(attempt.round);
+    round.set_late(attempt);
+
+    Worker& worker = *pool_.find(attempt.worker);
+    ++worker.timeouts;
+    ++counts_.timeouts;
+    swarm_.checks.lose_witness(attempt);
+    const RoundId round_id = round.id;
+    swarm_.health.add_failure(context, worker, "timeout");
+    swarm_.health.watch_for_silence(context, attempt);
+    if (Round* open = in_flight_.find_round(round_id)) swarm_.rounds.dispatch(context, *open);
+}
+
+// It ends without an answer, which would have taken longer. A late one was a failure already: what
+// hangs is not slow.
+void SwarmAttempts::learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker) {
+    if (2 * (now - attempt.sent_at) <= 3 * attempt.predicted + 2 * worker.load_slack()) return;
+    // most likely it is busy with that one still, cancelled or not
+    constexpr Duration stall_min = 50ms, stall_max = 2s;
+    worker.stalls_for = std::clamp(2 * worker.stalls_for, stall_min, stall_max);
+    worker.stalls_until = now + worker.stalls_for;
+
+    if (!attempt.late) learn_latency(now, attempt, worker);
+    if (attempt.late && !attempt.hedge) policy_.on_end(now - attempt.sent_at, attempt.predicted);
+}
+
+void SwarmAttempts::learn_latency(TimePoint now, const Attempt& attempt, Worker& worker) {
+    const Duration took = now - attempt.sent_at;
+    // Without its load, which is predicted on its own: the rest is how fast it is.
+    const Duration worked = attempt.load == Duration{} ? took
+                                                       : std::max(took - attempt.load, took / 4);
+    worker.record_latency(worked, attempt.num_pairs, now);
+    latency_[size_class_of(attempt.num_pairs)].record(worked, now);
+    if (!attempt.hedge) policy_.on_end(took, attempt.predicted);
+}
+
+// The attempt is not needed any more.
+void SwarmAttempts::cancel_attempt(EventContext& context, Attempt& attempt) {
+    Round& round = *in_flight_.find_round(attempt.round);
+    if (attempt.check_id != 0) {
+        // The worker has done its part: the verdict on it comes all the same.
+        swarm_.checks.on_cancelled(attempt);
+        round.end(attempt);
+        in_flight_.erase_attempt(attempt.id);
+        return;
+    }
+
+    if (Worker* worker = pool_.find(attempt.worker)) {
+        worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, context.now);
+        swarm_.rounds.free_capacity();
+    }
+
+    swarm_.checks.lose_witness(attempt);
+
+    // What a probe is for is the worker's answer, needed or not.
+    if (Worker* worker = pool_.find(attempt.worker); worker != nullptr && !attempt.probe) {
+        ++counts_.cancels;
+        learn_unanswered(context.now, attempt, *worker);
+        context.send(*worker, encode_cancel(attempt.sequence_id));
+
+        // It drops cancelled work without a word. One that has not been heard
+        // of for a while is asked whether it is there, and gets no more.
+        if (++worker->cancels_since_heard == worker->cancels_since_heard_max() &&
+            worker->heartbeats.size() < options_.heartbeats_missed_max)
+            swarm_.sessions.send_heartbeat(context, *worker, {});
+    }
+
+    round.end(attempt);
+    in_flight_.erase_attempt(attempt.id);
+}
+
+void SwarmAttempts::accept_answer(EventContext& context, Attempt& attempt, std::vector<float> y,
+                                  bool unsummed, Evidence evidence) {
+    Round& round = *in_flight_.find_round(attempt.round);
+    const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed, evidence);
+    if (attempt.hedge && num_new > 0) ++counts_.hedges_won;
+    round.end(attempt);
+    in_flight_.erase_attempt(attempt.id);
+
+    if (round.slices_left == 0 || round.ends_without_rest(context.now)) {
+        swarm_.rounds.finish_round(context, round);
+        return;
+    }
+
+    const std::vector<AttemptId> others = round.attempts;
+    for (const AttemptId id : others)
+        if (Attempt& other = *in_flight_.find_attempt(id); round.covered(other))
+            cancel_attempt(context, other);
+}
+
+void SwarmAttempts::on_local(EventContext& context, AttemptId id, Result<std::vector<float>> y) {
+    Attempt* attempt = in_flight_.find_attempt(id);
+    if (attempt == nullptr || attempt->worker != 0) return;  // its round has ended
+
+    Round& round = *in_flight_.find_round(attempt->round);
+    if (!y.ok()) {
+        swarm_.rounds.fail_round(context, round, y.error());
+        return;
+    }
+
+    MOEX_CHECK(y->size() == std::size_t{attempt->num_pairs} * round.hidden_size,
+               text("local answer has ", y->size(), " values for ", attempt->num_pairs,
+                    " pairs of ", round.hidden_size));
+    if (!within_norm_bound(round, *attempt, square_sums_of(*y, round.hidden_size), true,
+                           std::numeric_limits<double>::max())) {
+        swarm_.rounds.fail_round(
+            context, round,
+            {ErrorCode::non_finite,
+             text("layer ", round.layer, ": the local backend's answer is not finite")});
+        return;
+    }
+
+    local_latency_[size_class_of(attempt->num_pairs)].record(context.now - attempt->sent_at,
+                                                             context.now);
+    accept_answer(context, *attempt, std::move(y).value(), true, Evidence::verified);
+    swarm_.end_event(context);
+}
+
+}  // namespace moex

@@ -1,0 +1,155 @@
+// Which workers may take which slices, and the groups of one cover.
+#include <algorithm>
+
+#include "hub/dispatch/core/swarm_state.h"
+
+namespace moex {
+
+bool SwarmCover::eligible(const Worker& worker, TimePoint now) const {
+    return worker.num_ready > 0 && worker.health.serves_in_need() &&
+           worker.ids.num_live() < worker.queue_depth && worker.busy_until <= now &&
+           worker.cancels_since_heard < worker.cancels_since_heard_max() &&
+           !worker.loading_in_order();
+}
+
+bool SwarmCover::in_need(std::uint32_t unit) const {
+    return !options_.local_fallback &&
+           std::ranges::none_of(
+               swarm_.placement.directory().ready(unit),
+               [](const UnitHolder* holder) { return worker_of(holder).health.serves(); });
+}
+
+bool SwarmCover::can_take(const Worker& worker, const CallSlice& slice) const {
+    return slice.num_pairs() <= worker.pairs_max && worker.accepts(slice.dtype) &&
+           !slice.was_tried(worker.id) && (worker.health.serves() || in_need(slice.unit));
+}
+
+// The most pairs of each of a layer's experts that a worker who holds it takes in one group. A
+// weak one gets slices that are small enough, and cuts nobody else's. Empty without weak ones.
+std::span<const std::uint32_t> SwarmCover::slice_pairs_max(std::uint32_t layer) {
+    if (pool_.num_weak() == 0) return {};
+
+    const UnitDirectory& directory = swarm_.placement.directory();
+    const std::uint32_t first_unit = swarm_.placement.unit_of(layer, 0);
+    pairs_max_of_.assign(options_.limits.num_experts, WorkerPool::slice_pairs_min);
+    for (std::uint32_t expert = 0; expert < options_.limits.num_experts; ++expert)
+        for (const UnitHolder* holder : directory.ready(first_unit + expert))
+            pairs_max_of_[expert] = std::max(pairs_max_of_[expert], worker_of(holder).pairs_max);
+    return pairs_max_of_;
+}
+
+// Its number in the router; nullopt: it may not be asked now.
+std::optional<std::uint32_t> SwarmCover::route_of(Worker& worker, Dtype dtype, bool idle_only,
+                                                  TimePoint now) {
+    if (worker.mark == mark_) return worker.route;
+    if (!eligible(worker, now) || !worker.accepts(dtype)) return std::nullopt;
+    if (idle_only && worker.ids.num_live() > 0) return std::nullopt;
+
+    worker.mark = mark_;
+    worker.decay_work(now);
+    worker.route = router_.add_worker(
+        {.id = worker.id,
+         .num_live = static_cast<std::uint32_t>(worker.ids.num_live()),
+         .work = worker.work,
+         .stalls = worker.stalls_until > now || !worker.is_preferred_in(mark_)});
+    routed_.push_back(&worker);
+    loads_.emplace_back();
+    return worker.route;
+}
+
+// Leaves out takers without a record where one with a record could do it.
+void SwarmCover::prefer_proven() {
+    const auto is_proven = [&](std::uint32_t number) { return routed_[number]->is_proven; };
+    if (std::any_of(takers_.begin(), takers_.end(), is_proven))
+        std::erase_if(takers_, [&](std::uint32_t number) { return !is_proven(number); });
+}
+
+// Leaves out takers that would have to load it first where one has it in memory. Where none has,
+// its load is part of what they are predicted to need.
+void SwarmCover::prefer_resident(std::uint32_t unit, TimePoint now) {
+    const auto load_of = [&](std::uint32_t number) { return routed_[number]->load_of(unit); };
+    const bool lies_ready = std::ranges::any_of(takers_, [&](std::uint32_t number) {
+        return load_of(number) == Duration{} && routed_[number]->stalls_until <= now;
+    });
+    if (lies_ready)
+        std::erase_if(takers_, [&](std::uint32_t number) { return load_of(number) > Duration{}; });
+    for (const std::uint32_t number : takers_)
+        loads_[number] = std::max(loads_[number], load_of(number));
+}
+
+void SwarmCover::plan_cover(EventContext& context, Round& round, std::vector<std::uint32_t>& open,
+                            bool hedge) {
+    ++mark_;
+    router_.begin();
+    routed_.clear();
+    loads_.clear();
+    const UnitDirectory& directory = swarm_.placement.directory();
+    const bool idle_only = hedge && round.copies == 1,
+               room_for_new = swarm_.checks.has_room_for_new();
+    for (const std::uint32_t i : open) {
+        const CallSlice& slice = round.slices[i];
+        takers_.clear();
+        for (UnitHolder* holder : directory.ready(slice.unit)) {
+            Worker& worker = worker_of(holder);
+            const auto route = route_of(worker, slice.dtype, idle_only, context.now);
+            if (route && can_take(worker, slice)) takers_.push_back(*route);
+        }
+        if (!room_for_new) prefer_proven();
+        if (pool_.num_on_demand() > 0) prefer_resident(slice.unit, context.now);
+        router_.add_slice(i, slice.num_pairs(), takers_);
+    }
+    if (routed_.empty()) return;
+
+    const std::uint32_t pairs_each = router_.pairs_each();
+    for (std::uint32_t number = 0; number < routed_.size(); ++number) {
+        const Duration pace = routed_[number]->predicted(pairs_each, swarm_.attempts.latency(),
+                                                         context.now) +
+                              loads_[number];
+        router_.set_pace(number, std::max(1e-3, to_ms(pace)));
+    }
+
+    const std::span<const RouteGroup> groups = router_.cover();
+    open.clear();
+    router_.append_left(open);
+    for (const RouteGroup& group : groups)
+        send_group(context, round, *routed_[group.worker], group.slices, hedge, open);
+    std::sort(open.begin(), open.end());
+}
+
+// Cuts a group by the wire's limits into frames; what the
+// worker's queue has no room for goes back to `unsent`.
+void SwarmCover::send_group(EventContext& context, Round& round, Worker& worker,
+                            std::vector<std::uint32_t> slices, bool hedge,
+                            std::vector<std::uint32_t>& unsent) {
+    std::sort(slices.begin(), slices.end());  // by block, then expert
+    const std::uint32_t pairs_max = std::min(options_.limits.num_pairs_max, worker.pairs_max);
+
+    const auto belong_together = [&](const CallSlice& a, const CallSlice& b) {
+        return a.block == b.block && a.dtype == b.dtype &&
+               (round.unsummed || a.latest_attempt() == b.latest_attempt());
+    };
+
+    std::size_t begin = 0;
+    while (begin < slices.size() && worker.ids.num_live() < worker.queue_depth) {
+        std::size_t end = begin;
+        std::uint32_t num_pairs = 0;
+        const CallSlice& first = round.slices[slices[begin]];
+
+        while (end < slices.size()) {
+            const CallSlice& slice = round.slices[slices[end]];
+            if (end > begin && (worker.published_peer || !belong_together(first, slice) ||
+                                num_pairs + slice.num_pairs() > pairs_max))
+                break;
+            num_pairs += slice.num_pairs();
+            ++end;
+        }
+
+        swarm_.attempts.send_attempt(context, round, worker,
+                                     std::span(slices).subspan(begin, end - begin), hedge);
+        begin = end;
+    }
+
+    unsent.insert(unsent.end(), slices.begin() + static_cast<std::ptrdiff_t>(begin), slices.end());
+}
+
+}  // namespace moex

@@ -1,0 +1,236 @@
+// Connections after their first frame: limits, heartbeats, drain and the end.
+#include <algorithm>
+
+#include "hub/dispatch/core/swarm_state.h"
+
+namespace moex {
+namespace {
+// times heartbeats_missed_max: nobody is there any more
+constexpr std::uint32_t heartbeats_missed_close = 5;
+// of a published peer, which says nothing between two batches of weights
+constexpr Duration loading_silence_max = 10min;
+
+// A proxy speaks from there, for anybody.
+bool is_loopback(std::string_view address) {
+    return address.starts_with("127.") || address == "::1" || address == "[::1]" ||
+           address.starts_with("::ffff:127.");
+}
+}  // namespace
+
+SwarmSessions::SwarmSessions(SwarmState& swarm)
+    : SwarmPart(swarm),
+      control_bytes_max_(unauthenticated_frame_bytes_max +
+                         std::min<std::uint64_t>(swarm.placement.directory().num_units(), 65535) *
+                             (sizeof(Unit) + sizeof(UnitTier))) {}
+
+WorkerId SwarmSessions::connect(EventContext& context, std::string address, bool authorized) {
+    const WorkerId id = ++last_worker_;
+    Worker& worker = pool_.add(id, options_.first_sequence_id);
+
+    worker.prefix = address_prefix(address);
+    worker.owner = address_owner(address);
+    worker.trust_address = is_loopback(address) ? 0 : worker.prefix;
+    worker.address = std::move(address);
+    worker.authorized = authorized;
+    worker.connected_at = context.now;
+
+    if (draining_)
+        refuse(context, worker, {ErrorCode::unavailable, "the hub is stopping; try again later"},
+               CloseCode::going_away);
+    // ghosts among them: judged when it says who it is
+    else if (pool_.all().size() > 2 * std::size_t{options_.workers_max})
+        refuse(context, worker,
+               {ErrorCode::overloaded,
+                text("the hub has its ", options_.workers_max, " workers; try again later")},
+               CloseCode::going_away);
+    else
+        context.set_timer(context.now + options_.hello_within, TimerKind::hello, id);
+
+    return id;
+}
+
+void SwarmSessions::on_hello_time(EventContext& context, WorkerId id) {
+    Worker* worker = pool_.find(id);
+    if (worker == nullptr || worker->welcomed()) return;
+    refuse(context, *worker,
+           {ErrorCode::timeout, text("no HELLO within ", options_.hello_within / 1ms, " ms")},
+           CloseCode::policy);
+}
+
+void SwarmSessions::set_frame_limit(EventContext& context, Worker& worker) {
+    const std::uint64_t bytes = std::max(control_bytes_max_, worker.ids.answer_bytes_max());
+    if (!worker.welcomed() || std::exchange(worker.frame_limit, bytes) == bytes) return;
+    context.out.push_back(SetFrameLimit{.worker = worker.id, .bytes = bytes});
+}
+
+void SwarmSessions::refuse(EventContext& context, Worker& worker, const Error& error,
+                           CloseCode code) {
+    if (!worker.published_peer)
+        context.send(worker, encode_error({.code = error_code_name(error.code),
+                                           .found = error.message,
+                                           .fatal = true}));
+    remove_worker(context, worker.id, WorkerEvent::Kind::removed, error.message, code);
+}
+
+void SwarmSessions::remove_worker(EventContext& context, WorkerId id, WorkerEvent::Kind kind,
+                                  std::string reason, std::optional<CloseCode> code) {
+    const std::unique_ptr<Worker> worker = pool_.take(id);
+    if (!worker) return;
+    if (code) context.out.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
+
+    if (worker->welcomed()) {
+        context.event(*worker, kind, std::move(reason));
+        std::get<WorkerEvent>(context.out.back()).code = code;
+    }
+    if (worker->welcomed() && kind == WorkerEvent::Kind::removed) ++counts_.removed;
+
+    // one that was thrown out, or said that it leaves, is not waited for
+    const bool may_return = kind == WorkerEvent::Kind::left && !worker->worker_key.empty() &&
+                            !worker->leaving() && !draining_ &&
+                            options_.return_within > Duration::zero();
+    if (!worker->units.empty()) swarm_.placement.leave(*worker, may_return, context.now);
+
+    std::vector<RoundId> touched;
+    const auto live = worker->ids.live();
+    for (const SequenceIds::Live& one : live) {
+        Attempt& attempt = *in_flight_.find_attempt(one.attempt);
+        touched.push_back(attempt.round);
+        swarm_.attempts.drop_attempt(context, attempt, AttemptFailure::disconnect);
+    }
+
+    if (kind == WorkerEvent::Kind::removed) {
+        // What it said in rounds still open is not believed either.
+        swarm_.checks.drop_held(context, id, touched);
+        for (const auto& [round_id, round] : in_flight_.rounds())
+            if (round->reject_answers_of(id) > 0) touched.push_back(round_id);
+    }
+
+    // at the end nobody takes over
+    swarm_.placement.settle(context, !draining_ || drain_at_ > context.now);
+
+    std::sort(touched.begin(), touched.end());
+    touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+    for (const RoundId round_id : touched)
+        if (Round* round = in_flight_.find_round(round_id)) swarm_.rounds.dispatch(context, *round);
+    swarm_.rounds.free_capacity();
+}
+
+void SwarmSessions::send_heartbeat(EventContext& context, Worker& worker,
+                                   std::vector<std::uint32_t> units) {
+    const std::uint32_t id = worker.next_heartbeat_id++;
+    worker.heartbeats.push_back({.id = id, .sent_at = context.now, .units = std::move(units)});
+    context.send(worker, encode_heartbeat(id));
+}
+
+void SwarmSessions::on_heartbeat_time(EventContext& context, Worker& worker) {
+    worker.ids.expire(context.now);
+
+    set_frame_limit(context, worker);
+    swarm_.placement.check_loading(context, worker);
+
+    if (worker.loading_in_order() && context.now - worker.heard_at < loading_silence_max) {
+        // lest the one echo that it is waited for be lost: seven in ten minutes
+        const TimePoint first = worker.heartbeats.front().sent_at,
+                        last = worker.heartbeats.back().sent_at;
+        if (context.now - last >= 2 * (last - first)) send_heartbeat(context, worker, {});
+        context.set_timer(context.now + options_.heartbeat_every, TimerKind::heartbeat, worker.id);
+        return;
+    }
+
+    worker.heartbeats_missed = static_cast<std::uint32_t>(worker.heartbeats.size());
+    if (worker.heartbeats_missed >= heartbeats_missed_close * options_.heartbeats_missed_max) {
+        remove_worker(context, worker.id, WorkerEvent::Kind::left,
+                      text("no heartbeat for ", worker.heartbeats_missed, " periods"),
+                      CloseCode::going_away);
+        return;
+    }
+
+    if (worker.heartbeats_missed >= options_.heartbeats_missed_max)
+        swarm_.health.on_silence(context, worker);
+
+    send_heartbeat(context, worker, {});
+    context.set_timer(context.now + options_.heartbeat_every, TimerKind::heartbeat, worker.id);
+}
+
+void SwarmSessions::on_heartbeat(EventContext& context, Worker& worker, const FrameHeader& header) {
+    const auto echoed = std::find_if(
+        worker.heartbeats.begin(), worker.heartbeats.end(),
+        [&](const auto& beat) { return beat.id == header.sequence_id; });
+    if (echoed == worker.heartbeats.end()) return;  // not an echo
+
+    const TimePoint sent_at = echoed->sent_at;
+    std::vector<std::uint32_t> loaded;
+    for (auto beat = worker.heartbeats.begin(); beat <= echoed; ++beat)
+        loaded.insert(loaded.end(), beat->units.begin(), beat->units.end());
+    // it works in order: an echo answers for the earlier ones
+
+    worker.heartbeats.erase(worker.heartbeats.begin(), echoed + 1);
+    worker.heartbeats_missed = 0;
+
+    if (worker.health.state() == Health::silent && sent_at >= worker.health.since()) {
+        worker.health.on(HealthEvent::echo, context.now);
+        context.event(worker, WorkerEvent::Kind::healthy, "its heartbeat is back");
+    }
+
+    swarm_.placement.mark_ready(context, worker, loaded);
+    swarm_.rounds.free_capacity();  // its silence is over
+}
+
+// It leaves: what it holds goes to others now; what it was asked
+// it may answer. close_drained() closes the connection after that.
+void SwarmSessions::on_worker_drain(EventContext& context, Worker& worker, ByteView frame) {
+    const Result<std::uint32_t> deadline_ms = decode_drain(frame);
+    if (!deadline_ms.ok()) {
+        ++counts_.bad_frames;
+        refuse(context, worker, deadline_ms.error(), close_code_for(deadline_ms.error().code));
+        return;
+    }
+    if (!worker.health.on(HealthEvent::drain, context.now)) return;
+
+    leavers_.push_back(worker.id);
+    context.set_timer(context.now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain,
+                      worker.id);
+    swarm_.placement.leave(worker, false, context.now);
+    swarm_.placement.settle(context, !draining_);
+}
+
+void SwarmSessions::close_leavers(EventContext& context) {
+    std::erase_if(leavers_, [&](WorkerId id) {
+        const Worker* worker = pool_.find(id);
+        if (worker != nullptr && worker->ids.num_live() > 0) return false;
+        remove_worker(context, id, WorkerEvent::Kind::left, "it drained", CloseCode::going_away);
+        return true;
+    });
+}
+
+void SwarmSessions::drain(EventContext& context, Duration deadline) {
+    draining_ = true;
+    drain_at_ = context.now + deadline;
+
+    const auto deadline_ms = static_cast<std::uint32_t>(
+        std::clamp<std::int64_t>(deadline / 1ms, 0, 0xffffffff));
+    for (const auto& [id, worker] : pool_.all())
+        if (worker->welcomed() && !worker->published_peer)
+            context.send(*worker, encode_drain(deadline_ms));
+
+    if (deadline > Duration::zero()) {
+        context.set_timer(drain_at_, TimerKind::drain, 0);
+    } else {
+        on_drain_time(context, 0);
+    }
+}
+
+void SwarmSessions::on_drain_time(EventContext& context, WorkerId id) {
+    if (id != 0) {
+        remove_worker(context, id, WorkerEvent::Kind::left, "it drained, its time is over",
+                      CloseCode::going_away);
+        return;
+    }
+
+    if (!draining_ || drain_at_ > context.now) return;
+    while (!pool_.all().empty())
+        remove_worker(context, pool_.all().begin()->first, WorkerEvent::Kind::left, "the hub stops",
+                      CloseCode::going_away);
+}
+
+}  // namespace moex
