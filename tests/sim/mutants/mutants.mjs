@@ -4,261 +4,262 @@
 export const mutants = [
   // ---- unit_directory: who is told to hold what
   {
-    file: 'unit_directory.cpp', what: 'what nobody holds is ordered like a second copy',
+    file: 'placement/unit_directory.cpp', what: 'what nobody holds is ordered like a second copy',
     from: 'const bool is_held = !holders_[unit].empty();', to: 'const bool is_held = true;',
   },
   {
-    file: 'unit_directory.cpp', what: 'units are not ordered as they are needed',
+    file: 'placement/unit_directory.cpp', what: 'units are not ordered as they are needed',
     from: 'is_held ? mix_hash(holder.id, unit) : needed_after(unit)', to: 'mix_hash(holder.id, unit)',
   },
   {
-    file: 'unit_directory.cpp', what: 'in the middle of a mass leave orders do not wait',
+    file: 'placement/unit_directory.cpp', what: 'in the middle of a mass leave orders do not wait',
     from: 'if (wish.is_download && (loads_at_ ||', to: 'if (wish.is_download && (false ||',
   },
   {
-    file: 'unit_directory.cpp', what: 'everything is ordered at once',
+    file: 'placement/unit_directory.cpp', what: 'everything is ordered at once',
     from: 'holder.num_loading() >= holder.loads_ahead)', to: 'false)',
   },
   {
-    file: 'unit_directory.cpp', what: 'the rest is never ordered',
+    file: 'placement/unit_directory.cpp', what: 'the rest is never ordered',
     from: 'if (holder.num_later > 0 && 2 * holder.num_loading() <= holder.loads_ahead)', to: 'if (holder.id == 0)',
   },
   {
-    file: 'unit_directory.cpp', what: 'who need not load any more is not told the rest',
+    file: 'placement/unit_directory.cpp', what: 'who need not load any more is not told the rest',
     from: 'held_until_[unit] = now;\n    tell_more(holder);', to: 'held_until_[unit] = now;',
     survives: 'settle(), on_budget() and assign_wanted() look at that holder again by themselves',
   },
   {
-    file: 'unit_directory.cpp', what: 'a copy is let go before others have it',
+    file: 'placement/unit_directory.cpp', what: 'a copy is let go before others have it',
     from: 'const bool copies_elsewhere = !owners.empty() && num_ready_owners >= enough;',
     to: 'const bool copies_elsewhere = enough > 0;',
   },
   {
-    file: 'unit_directory.cpp', what: 'a copy at somebody who is not asked counts',
+    file: 'placement/unit_directory.cpp', what: 'a copy at somebody who is not asked counts',
     from: 'return holder->has(unit, UnitHolder::wanted) && options_.serves(*holder);',
     to: 'return holder->has(unit, UnitHolder::wanted);',
   },
   {
-    file: 'unit_directory.cpp', what: 'who loads nothing keeps what it was told to load',
+    file: 'placement/unit_directory.cpp', what: 'who loads nothing keeps what it was told to load',
     from: 'if (holder.num_loading() > 0 && now', to: 'if (holder.num_loading() > 1u << 30 && now',
   },
   {
-    file: 'unit_directory.cpp', what: 'a mass leave is waited for like one who leaves alone',
+    file: 'placement/unit_directory.cpp', what: 'a mass leave is waited for like one who leaves alone',
     from: '(members_.size() + away_.size()) / 4)) return;', to: '(members_.size() + away_.size()))) return;',
   },
   {
-    file: 'unit_directory.cpp', what: 'what nobody else has waits for who is away',
+    file: 'placement/unit_directory.cpp', what: 'what nobody else has waits for who is away',
     from: 'if (is_covered(unit))', to: 'if (unit < num_units())',
   },
   {
-    file: 'unit_directory.cpp', what: 'a worker is not told that less is to come than it thinks',
+    file: 'placement/unit_directory.cpp', what: 'a worker is not told that less is to come than it thinks',
     from: 'orders_.push_back({.worker = id, .release = false, .units = {}});', to: ';',
   },
   {
-    file: 'unit_directory.cpp', what: 'a fast line has no more ahead than a slow one',
+    file: 'placement/unit_directory.cpp', what: 'a fast line has no more ahead than a slow one',
     from: 'holder.loads_ahead = std::min(2 * holder.loads_ahead, num_units());', to: ';',
   },
   // ---- placement
   {
-    file: 'placement.cpp', what: 'copies of a unit go to one address prefix',
+    file: 'placement/placement.cpp', what: 'copies of a unit go to one address prefix',
     from: 'const bool is_new = collisions(unit, 0, member->given.address_prefix) == 0;',
     to: 'const bool is_new = true;',
   },
   {
-    file: 'placement.cpp', what: 'the bound on load is forgotten',
+    file: 'placement/placement.cpp', what: 'the bound on load is forgotten',
     from: 'return member.load < bound(member) && member.to_load <= to_load_max && !owns(member, unit);',
     to: 'return member.load < member.capacity && member.to_load <= to_load_max && !owns(member, unit);',
   },
   {
-    file: 'placement.cpp', what: 'a second copy does not give way to a unit that has none',
+    file: 'placement/placement.cpp', what: 'a second copy does not give way to a unit that has none',
     from: 'owner = make_way(unit, copy, to_load_max, donor, gave_way, changes);', to: ';',
   },
   {
-    file: 'placement.cpp', what: 'neighbours load what a mass leave lost',
+    file: 'placement/placement.cpp', what: 'neighbours load what a mass leave lost',
     from: 'return least + options_.layer_units / 32;', to: 'return least + options_.num_units;',
   },
   // ---- attempt_policy
   {
-    file: 'attempt_policy.cpp', what: 'a first attempt pays for a second one',
+    file: 'round/attempt_policy.cpp', what: 'a first attempt pays for a second one',
     from: 'saved_ = std::min(saved_ + budget_.per_first, budget_.saved_max);',
     to: 'saved_ = std::min(saved_ + 1, budget_.saved_max);',
   },
   {
-    file: 'attempt_policy.cpp', what: 'second attempts know no budget',
+    file: 'round/attempt_policy.cpp', what: 'second attempts know no budget',
     from: 'return saved_ >= 1;', to: 'return true;',
   },
   {
-    file: 'attempt_policy.cpp', what: 'a second attempt goes out at the median',
+    file: 'round/attempt_policy.cpp', what: 'a second attempt goes out at the median',
     from: 'constexpr double wait_quantile = 0.96;', to: 'constexpr double wait_quantile = 0.5;',
   },
   {
-    file: 'attempt_policy.cpp', what: 'adaptive asks twice while the swarm is fast',
+    file: 'round/attempt_policy.cpp', what: 'adaptive asks twice while the swarm is fast',
     from: 'latency_.p50() > policy_.slow_p50', to: 'latency_.p50() < policy_.slow_p50',
   },
   // ---- worker_health
   {
-    file: 'worker_health.cpp', what: 'an answer does not end a row of failures',
+    file: 'trust/worker_health.cpp', what: 'an answer does not end a row of failures',
     from: 'if (event == HealthEvent::answer || event == HealthEvent::echo) failures_in_row_ = 0;',
     to: 'if (event == HealthEvent::echo) failures_in_row_ = 0;',
   },
   {
-    file: 'worker_health.cpp', what: 'each ejection is as short as the first',
+    file: 'trust/worker_health.cpp', what: 'each ejection is as short as the first',
     from: 'now + std::min<Duration>(options.eject_for * ejections_, options.eject_max);',
     to: 'now + std::min<Duration>(options.eject_for, options.eject_max);',
   },
   {
-    file: 'worker_health.cpp', what: 'a failed probe is forgiven',
+    file: 'trust/worker_health.cpp', what: 'a failed probe is forgiven',
     from: 'failures_in_row_ >= options.failures_max || state_ == Health::probing;',
     to: 'failures_in_row_ >= options.failures_max;',
   },
   {
-    file: 'swarm_health.cpp', what: 'without a local backend everybody may be ejected',
+    file: 'core/swarm_health.cpp', what: 'without a local backend everybody may be ejected',
     from: 'return 2 * num_out <= num_loaded;', to: 'return true;',
   },
   {
-    file: 'swarm_health.cpp', what: 'three silent workers are no darkness',
+    file: 'core/swarm_health.cpp', what: 'three silent workers are no darkness',
     from: 'if (unanswered_.size() < std::min(enough, num_asked)) return;', to: 'if (unanswered_.size() < 99) return;',
   },
   {
-    file: 'swarm_sessions.cpp', what: 'answers of somebody who was removed are believed',
+    file: 'core/swarm_sessions.cpp', what: 'answers of somebody who was removed are believed',
     from: 'if (round->reject_answers_of(id) > 0) touched.push_back(round_id);', to: 'touched.push_back(round_id);',
   },
   {
-    file: 'swarm_protocol.cpp', what: 'BUSY in a row is no failure',
+    file: 'core/swarm_protocol.cpp', what: 'BUSY in a row is no failure',
     from: 'if (++worker.busy_in_row > options_.busy_in_row_max)', to: 'if (++worker.busy_in_row > 1u << 30)',
   },
   {
-    file: 'swarm_protocol.cpp', what: 'late answers teach nothing',
+    file: 'core/swarm_protocol.cpp', what: 'late answers teach nothing',
     from: 'worker.record_latency(context.now - cancelled->sent_at, cancelled->num_pairs,\n'
       + '                                  context.now);',
     to: '',
   },
   {
-    file: 'swarm_protocol.cpp', what: 'an answer is taken for any question of its worker',
+    file: 'core/swarm_protocol.cpp', what: 'an answer is taken for any question of its worker',
     from: 'else if (!(answer.shape == asked))', to: 'else if (answer.y.empty())',
   },
   // ---- swarm_attempts
   {
-    file: 'swarm_attempts.cpp', what: 'who was asked may be asked for the same again',
+    file: 'core/swarm_attempts.cpp', what: 'who was asked may be asked for the same again',
     from: 'slice.tried.push_back(worker.id);', to: '',
   },
   {
-    file: 'swarm_attempt_ends.cpp', what: 'losers go on computing',
+    file: 'core/swarm_attempt_ends.cpp', what: 'losers go on computing',
     from: 'context.send(*worker, encode_cancel(attempt.sequence_id));', to: '',
   },
   {
-    file: 'swarm_attempt_ends.cpp', what: 'what is answered elsewhere is not cancelled before the round ends',
-    from: 'round.covered(other))\n            cancel_attempt(context, other);', to: 'false) cancel_attempt(context, other);',
+    file: 'core/swarm_attempt_ends.cpp', what: 'what is answered elsewhere is not cancelled before the round ends',
+    from: 'round.covered(other))\n            cancel_attempt(context, other);',
+    to: 'false) cancel_attempt(context, other);',
   },
   {
-    file: 'swarm_attempt_ends.cpp', what: 'who says BUSY is not asked again',
+    file: 'core/swarm_attempt_ends.cpp', what: 'who says BUSY is not asked again',
     from: 'std::erase(slice.tried, attempt.worker);  // it may be asked again', to: '',
   },
   {
-    file: 'swarm_attempt_ends.cpp', what: 'BUSY counts as a try',
+    file: 'core/swarm_attempt_ends.cpp', what: 'BUSY counts as a try',
     from: '--slice.dispatches;  // and that was no attempt', to: 'slice.hedged = false;',
   },
   {
-    file: 'swarm_attempt_ends.cpp', what: 'a timeout is no failure',
+    file: 'core/swarm_attempt_ends.cpp', what: 'a timeout is no failure',
     from: 'swarm_.health.add_failure(context, worker, "timeout");', to: '',
   },
   {
-    file: 'swarm_attempt_ends.cpp', what: 'what waits its turn is late',
+    file: 'core/swarm_attempt_ends.cpp', what: 'what waits its turn is late',
     from: 'if (is_queued_behind_others(context, attempt)) return;', to: '',
   },
   {
-    file: 'swarm_attempt_ends.cpp', what: 'who hangs is asked first, as ever',
+    file: 'core/swarm_attempt_ends.cpp', what: 'who hangs is asked first, as ever',
     from: 'worker.stalls_until = now + worker.stalls_for;', to: '',
   },
   {
-    file: 'swarm_attempts.cpp', what: 'second attempts cost nothing',
+    file: 'core/swarm_attempts.cpp', what: 'second attempts cost nothing',
     from: 'policy_.pay(static_cast<std::uint32_t>(round.attempts.size() - num_before));', to: '(void)num_before;',
   },
   // ---- swarm_dispatch
   {
-    file: 'swarm_cover.cpp', what: 'who said BUSY is asked before its time',
+    file: 'core/swarm_cover.cpp', what: 'who said BUSY is asked before its time',
     from: 'worker.ids.num_live() < worker.queue_depth && worker.busy_until <= now &&',
     to: 'worker.ids.num_live() < worker.queue_depth &&',
   },
   {
-    file: 'swarm_cover.cpp', what: 'the ejected are asked like others',
+    file: 'core/swarm_cover.cpp', what: 'the ejected are asked like others',
     from: 'slice.was_tried(worker.id) && (worker.health.serves() || in_need(slice.unit));',
     to: 'slice.was_tried(worker.id);',
   },
   {
-    file: 'swarm_cover.cpp', what: 'second attempts take the place of first ones',
+    file: 'core/swarm_cover.cpp', what: 'second attempts take the place of first ones',
     from: 'const bool idle_only = hedge && round.copies == 1,', to: 'const bool idle_only = false && hedge,',
   },
   {
-    file: 'swarm_dispatch.cpp', what: 'after three tries the local backend is not asked',
+    file: 'core/swarm_dispatch.cpp', what: 'after three tries the local backend is not asked',
     from: 'if (!swarm_.health.all_silent() && round.slices[i].dispatches < options_.attempts_max)',
     to: 'if (!swarm_.health.all_silent())',
   },
   {
-    file: 'swarm_dispatch.cpp', what: 'a unit that nobody holds is waited for as long as any',
+    file: 'core/swarm_dispatch.cpp', what: 'a unit that nobody holds is waited for as long as any',
     from: 'if (until <= context.now) {', to: 'if (until + 1h <= context.now) {',
   },
   {
-    file: 'swarm_health.cpp', what: 'a probe ends with what it copies',
+    file: 'core/swarm_health.cpp', what: 'a probe ends with what it copies',
     from: 'in_flight_.find_attempt(round.attempts.back())->probe = true;', to: '',
   },
   {
-    file: 'swarm_cover.cpp', what: 'groups are larger than who is weak takes',
+    file: 'core/swarm_cover.cpp', what: 'groups are larger than who is weak takes',
     from: 'num_pairs + slice.num_pairs() > pairs_max))', to: 'num_pairs + slice.num_pairs() > 1u << 30))',
   },
   {
-    file: 'swarm_cover.cpp', what: 'newcomers get as much as the proven',
+    file: 'core/swarm_cover.cpp', what: 'newcomers get as much as the proven',
     from: 'if (!room_for_new) prefer_proven();', to: '',
   },
   // ---- router
   {
-    file: 'router.cpp', what: 'ten times slower is not slow',
+    file: 'round/router.cpp', what: 'ten times slower is not slow',
     from: 'candidate.given.pace_ms > slow_factor * *middle;', to: 'candidate.given.pace_ms > 1e9 * *middle;',
   },
   {
-    file: 'router.cpp', what: 'who hangs is no worse than others',
+    file: 'round/router.cpp', what: 'who hangs is no worse than others',
     from: 'candidate.is_slow = candidate.given.stalls ||', to: 'candidate.is_slow =',
   },
   {
-    file: 'router.cpp', what: 'large rounds are not shared out',
+    file: 'round/router.cpp', what: 'large rounds are not shared out',
     from: 'group.num_pairs + item.num_pairs <= best.share_pairs;', to: 'best.share_pairs > 0;',
   },
   {
-    file: 'router.cpp', what: 'who is loaded is asked like the idle',
+    file: 'round/router.cpp', what: 'who is loaded is asked like the idle',
     from: 'return {~std::min(candidate.gain_pairs, candidate.share_pairs), candidate.given.num_live,',
     to: 'return {~std::min(candidate.gain_pairs, candidate.share_pairs), 0u,',
   },
   // ---- worker_pool
   {
-    file: 'worker_pool.cpp', what: 'ids of cancelled questions are used again',
+    file: 'core/worker_pool.cpp', what: 'ids of cancelled questions are used again',
     from: 'find_live(id) != nullptr || cancelled_.contains(id)) ++id;', to: 'find_live(id) != nullptr) ++id;',
     survives: 'ids come round after four billion questions, and a cancelled one is kept for a minute',
   },
   {
-    file: 'worker_pool.cpp', what: 'old news count for ever',
+    file: 'core/worker_pool.cpp', what: 'old news count for ever',
     from: 'const double trust = left_after(now - own.at, estimate_half_life);', to: 'const double trust = 1;',
   },
   {
-    file: 'worker_pool.cpp', what: 'timeouts are as tight as the mean',
+    file: 'core/worker_pool.cpp', what: 'timeouts are as tight as the mean',
     from: 'const double ms = std::max(4 * own.mean_ms, own.mean_ms + 6 * own.deviation_ms);',
     to: 'const double ms = own.mean_ms;',
   },
   {
-    file: 'swarm_placement.cpp', what: 'a newcomer is flooded',
+    file: 'core/swarm_placement.cpp', what: 'a newcomer is flooded',
     from: 'worker.work = std::max(worker.work, pool_.least_work(worker, context.now));', to: '',
   },
   // ---- round
   {
-    file: 'round.cpp', what: 'sums are added as they arrive',
+    file: 'round/round.cpp', what: 'sums are added as they arrive',
     from: 'return a->first_slice < b->first_slice;', to: 'return a < b;',
   },
   {
-    file: 'round.cpp', what: 'gates are not rounded where the round is deterministic',
+    file: 'round/round.cpp', what: 'gates are not rounded where the round is deterministic',
     from: 'pair_gate[pair] = options.rounding.deterministic ? half_to_float(wire_gate[pair])',
     to: 'pair_gate[pair] = options.rounding.deterministic && gate < 0 ? half_to_float(wire_gate[pair])',
   },
   {
-    file: 'round.cpp', what: 'a removed liar takes only its last answer with it',
+    file: 'round/round.cpp', what: 'a removed liar takes only its last answer with it',
     from: 'slices_left += num_open;', to: 'slices_left += num_open > 0;',
   },
 ];

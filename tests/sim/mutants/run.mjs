@@ -56,7 +56,7 @@ process.on('exit', () => rmSync(at, { recursive: true, force: true }));
 
 // The first test that fails, hangs or crashes with that text in place of the file; null: none does.
 function finder(file, text) {
-  const source = join(at, file), object = `${source}.o`;
+  const source = join(at, basename(file)), object = `${source}.o`;
   writeFileSync(source, text);
   const made = commandOf(`hub/dispatch/CMakeFiles/moex_dispatch.dir/${file}.o`);
   if (!runs(made.replace(/ -MD -MT \S+ -MF \S+ -o \S+ -c \S+$/, ` -o ${object} -c ${source}`))) return undefined;
