@@ -1,5 +1,5 @@
-// What dispatch is told and what it answers: ids, options, actions, views and counters.
-// Plain data: swarm_core.h has the core that takes and gives them.
+// The data that dispatch receives and returns: options, actions, views and counters. Plain data;
+// swarm_core.h has the core that uses them.
 #pragma once
 
 #include <array>
@@ -37,74 +37,78 @@ struct SwarmOptions {
     std::uint64_t expert_blob_bytes = 0;
     std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
     std::function<Sha256(std::uint32_t layer, std::uint32_t expert)> blob_hash;
-    std::function<bool(std::string_view token)> token_ok;  // join token check, constant time
-    // What a worker is given to sign (PROTOCOL.md, IDENTITY). Empty: nothing.
+    std::function<bool(std::string_view token)> token_ok;  // checks a join token in constant time
+    // Returns the nonce that a worker signs (PROTOCOL.md, IDENTITY). Empty function: no nonce.
     std::function<std::string(WorkerId)> nonce_of;
-    // x travels as int8 to who takes it so, where answers travel as f16 and need not be the same
-    // whoever computes them.
+    // Sends x as int8 to workers that accept it. It applies where answers are f16 and need not be
+    // identical from worker to worker.
     bool x_int8 = false;
     ExpertRounding rounding;  // deterministic: unsummed answers, summed here in expert order
     HedgePolicy hedge;
     std::uint32_t replicas = 2;
-    HotExpertsOptions hot;  // which experts have one more copy than that
+    HotExpertsOptions hot;  // experts that have one copy more than `replicas`
     PlacementChoice placement;
     bool local_fallback = true;
     bool lz4 = false;
     std::uint32_t queue_depth = 2;  // groups in flight per worker
-    // A frame with so many bytes of rows, or more, shares them with the round's other frames.
+    // A frame with at least this many bytes of rows shares them with the other frames of the round.
     std::uint64_t gathered_bytes_min = WireRowsPool::gathered_bytes_min_default;
-    Duration timeout_min = 100ms;  // per attempt: 4 x the worker's p99 for this size, within these
+    // per attempt: 4 times the worker's mean for this size, within these bounds
+    Duration timeout_min = 100ms;
     Duration timeout_max = 500ms;
-    // for workers that say they compute on a software adapter
+    // upper bound for workers that report a software adapter
     Duration software_timeout_max = 5s;
-    // per call, hedges not counted; then the local backend, where there is one
+    // per call, hedges not counted; then the local backend computes it, where there is one
     std::uint32_t attempts_max = 3;
-    // With local fallback: how long a call waits for a busy worker until it is known how long
-    // computing it here takes. Then it waits for as long as that.
+    // With local fallback: how long a call waits for a busy worker, until the time of a local
+    // computation is known. From then on it waits for that time.
     Duration queue_wait = 50ms;
-    // So long the engine's thread looks for a round's end before it sleeps (protocol/spin_wait.h).
+    // How long the engine's thread polls for the end of a round before it sleeps
+    // (protocol/spin_wait.h).
     Duration spin_max{};
-    std::uint32_t rounds_waiting_max = 64;  // rounds that wait for a worker at a time
-    Duration round_deadline = 10s;  // then the rest goes to the local backend, or the round fails
-    // Without local fallback: how long a round waits for a unit that no worker holds or loads.
-    // Longer where one did a moment ago (a tab whose GPU was reset is back in seconds) than where
-    // nobody ever did. Both end before `round_deadline`, and so does the request.
+    std::uint32_t rounds_waiting_max = 64;  // rounds that wait for a worker at one time
+    Duration round_deadline = 10s;  // then the local backend computes the rest, or the round fails
+    // Without local fallback: how long a round waits for a unit that no worker holds or loads. It
+    // waits longer where a worker held it a moment ago (a tab whose GPU was reset is back in
+    // seconds) than where no worker ever did. Both waits end before `round_deadline`, and then the
+    // request fails.
     Duration holder_wait = 8s;
     Duration holder_wait_unseen = 2s;
     Duration holder_seen_within = 60s;
-    // A worker that has units to load and says READY of none for so long, and for as long as four
-    // blobs take at 1 Mbit/s, is told to let go of them: they go to others. It may try again after
-    // `load_again_after`, then after twice that, and so on.
+    // A worker that has units to load and reports no READY for this time, plus the time that four
+    // blobs take at 1 Mbit/s, is ordered to release them, and other workers load them. It may try
+    // again after `load_again_after`, then after twice that, and so on.
     Duration load_within = 30s;
     Duration load_again_after = 60s;
-    // A worker whose line broke has its place back when it returns within this time. What nobody
-    // else has ready goes to others sooner; 0: everything does at once.
+    // A worker whose connection broke keeps its place if it returns within this time. Units that no
+    // other worker has ready are reassigned sooner. 0: everything is reassigned at once.
     Duration return_within = 20s;
-    // How long a newcomer is waited for that says it will tell what it has already.
+    // How long the hub waits for the first READY of a newcomer that announced a list of held units.
     Duration held_wait = 250ms;
     Duration heartbeat_every = 2s;
     std::uint32_t heartbeats_missed_max = 3;
     Duration hello_within = 5s;
     // failures in a row end in ejection: 5 s, 10 s, ... up to 5 min
     HealthOptions health;
-    // of a worker without an answer between them: from here on BUSY counts as a failure
+    // BUSY replies in a row, without an answer between them, from which on BUSY counts as a failure
     std::uint32_t busy_in_row_max = 3;
-    // malformed, non-finite or beyond the norm bound: removed
+    // malformed, non-finite or beyond the norm bound; then the worker is removed
     std::uint32_t bad_answers_max = 3;
-    // |y| of one pair, root mean square, relative to max(1, rms of x): beyond it nothing is asked
-    // of the judge any more
+    // Bound on the root mean square of one pair's y, relative to max(1, rms of x). An answer beyond
+    // the bound is rejected without asking the judge.
     double norm_bound = 1e4;
     CheckOptions checks;
-    // How long a worker's key stays closed, zero when it is not. Empty: the core's own memory.
+    // Returns how long a worker's key stays closed; zero when it is open. Empty function: the
+    // core's own records decide.
     std::function<Duration(std::string_view worker_key)> closed_for;
     std::uint32_t workers_max = 1024;
-    // Of them from one IPv4 address or IPv6 /64; 0: as many as there are.
+    // Most workers from one IPv4 address or IPv6 /64; 0: no such limit.
     std::uint32_t workers_per_address_max = 0;
-    std::uint64_t seed = 1;               // of placement
-    std::uint32_t first_sequence_id = 1;  // of every connection
+    std::uint64_t seed = 1;               // seed of the placement
+    std::uint32_t first_sequence_id = 1;  // first id of every connection
 };
 
-// What the core asks of its driver, in order.
+// The actions that the core requests from its driver, in order.
 struct SendFrame {
     WorkerId worker;
     WireFrame frame;
@@ -114,13 +118,14 @@ struct CloseWorker {
     CloseCode code;
     std::string reason;
 };
-// The largest frame that this worker may send from now on; its reader enforces it.
+// The largest frame that this worker may send from now on. The reader of its connection enforces
+// it.
 struct SetFrameLimit {
     WorkerId worker;
     std::uint64_t bytes;
 };
-// Compute these pairs with the local backend and answer with on_local().
-// x and gates are rounded for the wire already when deterministic.
+// The local backend shall compute these pairs; on_local() takes the result. With deterministic
+// rounding, x and gates are already rounded for the wire.
 struct ComputeLocally {
     RoundId round;
     std::uint64_t attempt;
@@ -130,14 +135,14 @@ struct ComputeLocally {
     std::vector<float> gates;                     // [num_pairs]
     std::shared_ptr<const std::vector<float>> x;  // [num_tokens, hidden_size]
 };
-// Compute these rows again and answer with on_judgement(); see judge_answer().
+// The judge shall compute these rows again; on_judgement() takes the verdict. See judge_answer().
 struct CheckAnswer {
     AnswerSample sample;
 };
 struct RoundDone {
     RoundId round;
     Result<ExpertAnswer> answer;
-    RoundSum sum;  // of [num_tokens, hidden_size] when the answer is ok
+    RoundSum sum;  // [num_tokens, hidden_size] when the answer is ok
 };
 enum class WorkerState { connecting, loading, active, unhealthy, draining };
 const char* worker_state_name(WorkerState state);  // "connecting", ...
@@ -148,8 +153,8 @@ struct WorkerView {                                // for status, metrics and th
     std::string nickname, client, worker_key, address;
     bool published_peer = false;  // speaks the five published messages
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;
-    double power = 1;  // the share of what it could do that it wants to be asked for
-    bool drained = false, pinned = false;  // by its host's order
+    double power = 1;                      // the share of its capacity that it wants to be used
+    bool drained = false, pinned = false;  // ordered by the operator
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
     Health health = Health::connecting;  // finer than `state`
     std::uint32_t ejections = 0;
@@ -158,65 +163,69 @@ struct WorkerView {                                // for status, metrics and th
     std::uint64_t bytes_sent = 0, bytes_received = 0;
     double latency_p50_ms = 0, latency_p99_ms = 0;
     RoundSplit split;
-    SpeedProfile speed;  // as its HELLO told
-    SlotFigures slots;   // of experts on demand, as it says itself
-    // units by UnitTier, as it said when they became ready
+    SpeedProfile speed;  // reported in its HELLO
+    SlotFigures slots;   // experts on demand, reported by the worker
+    // number of units at each UnitTier, as reported when they became ready
     std::array<std::uint32_t, num_unit_tiers> tiers{};
     TimePoint joined_at{};
-    // Whether its answers are believed, and the share of its rows that are computed again.
+    // Trust in its answers, and the share of its rows that are computed again.
     Trust trust = Trust::unproven;
     double check_rate = 1;
-    // of its key, over all of its connections: found right; of all its answers, wrong
+    // Totals of its key over all of its connections: rows found right, pairs credited, lies.
     std::uint64_t rows_verified = 0, pairs_credited = 0;
     std::uint32_t lies = 0;
 };
-// What a host orders of one worker; see SwarmCore::on_order().
+// Orders of the operator for one worker; see SwarmCore::on_order().
 enum class WorkerOrder { drain, use, pin, unpin, ban };
 
-// Something worth a line in a log, a row in the registry or a count.
+// An event for the log, the registry and the counters.
 struct WorkerEvent {
-    // lied: an answer was computed again and was not that. banned: removed for it, `closed_for`.
+    // lied: an answer was computed again and differed. banned: the worker was removed for that, for
+    // the time `closed_for`.
     enum class Kind { joined, ready, left, unhealthy, healthy, removed, lied, banned } kind;
     WorkerId worker;
     std::string detail;
-    std::shared_ptr<const WorkerView> view;  // the worker as it was then; never null
-    std::optional<CloseCode> code{};         // of removed and left: how we closed it
+    std::shared_ptr<const WorkerView> view;  // state of the worker at that time; never null
+    std::optional<CloseCode> code{};  // for removed and left: the code with which the hub closed
 };
 using SwarmAction = std::variant<SendFrame, CloseWorker, SetFrameLimit, ComputeLocally, CheckAnswer,
                                  RoundDone, WorkerEvent>;
 
 struct SwarmCounters {
-    // a call: one (layer, expert) of a round
+    // One call is one (layer, expert) of a round.
     std::uint64_t rounds = 0, rounds_failed = 0, calls = 0;
     std::uint64_t calls_remote = 0, calls_local = 0;
-    std::uint64_t groups_sent = 0, groups_again = 0,  // calls that failed or were late elsewhere
-        groups_answered = 0, hedges_sent = 0, hedges_won = 0, redispatched = 0, timeouts = 0,
-                  cancels = 0, late = 0;
+    // groups sent again after a failure or a timeout elsewhere
+    std::uint64_t groups_sent = 0, groups_again = 0, groups_answered = 0, hedges_sent = 0,
+                  hedges_won = 0, redispatched = 0, timeouts = 0, cancels = 0, late = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0,
                   bad_frames = 0, bad_answers = 0, removed = 0;
-    std::uint64_t hints_sent = 0;  // experts that coming layers may be asked for, by worker
-    SlotFigures slots;             // of all connections, as workers say; without `slots`
-    std::uint64_t extras_given = 0, extras_taken = 0;  // copies beyond `replicas`, by what is asked
-    // Rows of answers that were computed again, and what came of it; pairs of ended rounds by what
-    // was known of them when they counted.
+    std::uint64_t hints_sent = 0;  // predicted experts sent to workers, one count per worker
+    SlotFigures slots;  // sums over all connections, reported by workers; without `slots`
+    // copies beyond `replicas`, given and taken by popularity
+    std::uint64_t extras_given = 0, extras_taken = 0;
+    // rows_*: rows of answers that were computed again, by verdict. pairs_*: pairs of ended rounds,
+    // by the evidence for them when they counted.
     std::uint64_t rows_right = 0, rows_wrong = 0, rows_undecided = 0, answers_held = 0, lies = 0,
                   bans = 0;
     std::uint64_t pairs_verified = 0, pairs_proven = 0, pairs_unchecked = 0;
-    std::uint64_t pairs_late = 0;  // not waited for, since their row need not
-    double residual_max = 0;       // of answers that were right, as a share of what is tolerated
+    std::uint64_t pairs_late = 0;  // left out, since their rows have a latency budget
+    double residual_max = 0;       // error of honest answers, as a share of the tolerance
     std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges
     // From frame queued to answer checked, over recent groups of all workers.
     double group_p50_ms = 0, group_p99_ms = 0, group_p999_ms = 0;
     RoundSplit split;
     LoadWindow load_window;
 };
-struct Coverage {  // of (layer, expert) units
+struct Coverage {  // over (layer, expert) units
     std::uint32_t units = 0;
-    std::uint32_t covered = 0;       // an active worker is ready, or the local backend may answer
-    std::uint32_t replicas_min = 0;  // by workers alone
+    // an active worker has it ready, or the local backend may compute it
+    std::uint32_t covered = 0;
+    std::uint32_t replicas_min = 0;  // workers only
     double replicas_mean = 0;
-    std::uint32_t away = 0;   // of PlacementRule::groups: nobody of their group is to hold them
-    std::uint32_t extra = 0;  // that are to have one copy more than `replicas`
+    // PlacementRule::groups: units that no worker of their group shall hold
+    std::uint32_t away = 0;
+    std::uint32_t extra = 0;  // units that shall have one copy more than `replicas`
 };
 
 }  // namespace moex

@@ -1,7 +1,7 @@
-// One event as the core handles it, the core's timers, and what its parts share.
+// The context of one event, the timers of the core, and the base class of the core's parts.
 //
-// Each event of SwarmCore makes one EventContext. A part that acts during the event appends its
-// actions there. Private to this room.
+// Each call of SwarmCore that reports an event makes one EventContext. A part that acts during the
+// event appends its actions to the context. This header is private to the room.
 #pragma once
 
 #include <functional>
@@ -32,11 +32,12 @@ enum class TimerKind : std::uint8_t {
     drain
 };
 
-// Timers are never cancelled: the part that a timer is for finds out that it is not needed.
+// A timer is never cancelled. When it fires, the part that set it checks whether it is still
+// needed.
 struct SwarmTimer {
     TimePoint at;
     TimerKind kind;
-    std::uint64_t id;  // of a worker, round or attempt; 0 for the whole swarm
+    std::uint64_t id;  // id of a worker, round or attempt; 0: the whole swarm
     bool operator>(const SwarmTimer& other) const {
         return std::tie(at, id, kind) > std::tie(other.at, other.id, other.kind);
     }
@@ -53,8 +54,8 @@ struct EventContext {
     void set_timer(TimePoint at, TimerKind kind, std::uint64_t id);
 };
 
-// The base of the core's parts: the references that each of them needs. A part owns its own fields
-// and reaches another part through `swarm_`.
+// The base class of the core's parts holds the references that each part needs. A part owns its own
+// fields and reaches another part through `swarm_`.
 class SwarmPart {
   public:
     explicit SwarmPart(SwarmState& swarm);

@@ -1,7 +1,9 @@
-// Which of a worker's experts lie in its memory now, as far as the hub can tell: those that it was
-// asked for or told of last, as many as it has slots. A guess: what its memory keeps is the
-// worker's own choice. Nothing depends on it but how long an answer is expected to take, and who is
-// asked.
+// An estimate of the experts that a worker has in its GPU memory now (its slots).
+//
+// The hub assumes a least-recently-used cache: the units that the worker was asked for, or was sent
+// in a hint, most recently, as many as it has slots. The estimate may be wrong, because the worker
+// itself decides what its memory keeps. The hub uses the estimate only to predict how long an
+// answer takes, and to choose between holders.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,8 @@ namespace moex {
 
 class SlotGuess {
   public:
-    // 0: it told of none, and all that it holds is taken to lie there.
+    // `slots` 0: the worker reports no slots, and the estimate is that all units it holds are in
+    // memory.
     void set_slots(std::uint32_t slots) {
         slots_ = slots;
         shrink();
@@ -38,7 +41,7 @@ class SlotGuess {
     std::uint32_t slots_ = 0;
     std::uint64_t clock_ = 0;
     std::unordered_map<std::uint32_t, std::uint64_t> used_at_;
-    std::map<std::uint64_t, std::uint32_t> by_use_;  // the same, the oldest first
+    std::map<std::uint64_t, std::uint32_t> by_use_;  // the same entries, least recently used first
 };
 
 }  // namespace moex

@@ -1,6 +1,6 @@
-// Runs a SwarmCore on one strand: the ExpertBackend whose experts
-// are workers. The strand, the timer and the sockets are given by
-// hub/net through SwarmHost; local calls run on a thread of its own, and so does the judge.
+// Runs a SwarmCore on one strand: this is the ExpertBackend whose experts are computed by workers.
+// hub/net provides the strand, the timer and the sockets through SwarmHost. Local calls run on a
+// thread of their own, and so does the judge.
 #pragma once
 
 #include <functional>
@@ -11,51 +11,52 @@
 
 namespace moex {
 
-// What the swarm needs of the world. post() may be called
-// from any thread; the rest only from posted functions.
+// The services that the swarm needs from hub/net. Any thread may call post(). The other functions
+// may be called from posted functions only.
 class SwarmHost {
   public:
     virtual ~SwarmHost() = default;
-    // runs on the swarm's strand, in order
+    // Runs `function` on the swarm's strand, in the order of the calls.
     virtual void post(std::function<void()> function) = 0;
-    // replaces the one set before
+    // Replaces the timer that was set before.
     virtual void set_timer(TimePoint at, std::function<void()> function) = 0;
 };
 
-// One worker's socket, seen from the swarm's strand. Neither call blocks.
+// The socket of one worker, seen from the swarm's strand. No call blocks.
 class WorkerLink {
   public:
     virtual ~WorkerLink() = default;
-    // an outbox beyond its byte cap closes the connection
+    // Closes the connection when its outbox exceeds the cap in bytes.
     virtual void send(WireFrame frame) = 0;
     virtual void close(CloseCode code, const std::string& reason) = 0;
-    // A longer frame ends the connection with 1009, from the next frame header on: a read that
-    // waits for one already is bound by it as well.
+    // A longer frame ends the connection with code 1009. The limit holds from the next frame header
+    // on; a read that is already waiting for a header is bound by it as well.
     virtual void set_frame_limit(std::uint64_t bytes) = 0;
 };
 
 class SwarmBackend : public ExpertBackend {
   public:
-    // `local` may be null when the hub holds no expert weights: then nobody judges answers.
+    // `local` may be null when the hub has no expert weights: then no judge checks answers.
     // `on_event` runs on the strand.
     SwarmBackend(SwarmOptions options, SwarmHost& host, const ExpertCompute* local,
                  std::function<void(const WorkerEvent&)> on_event);
     ~SwarmBackend() override;
 
-    // from the engine's thread
+    // The engine's thread calls these.
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "swarm"; }
     bool works_elsewhere() const override { return true; }
     bool wants_hints() const override;
     void hint(std::span<const ExpertHint> hints) override;
 
-    // Whether it was caught with a false answer. Any thread; the last 10,000 are remembered.
+    // Returns true if the worker was caught with a false answer. Any thread may call it. The last
+    // 10,000 such workers are remembered.
     bool has_lied(WorkerId worker) const;
 
-    // From the strand.
+    // The strand calls these.
     WorkerId on_connect(std::shared_ptr<WorkerLink> link, std::string address, bool authorized);
     void on_frame(WorkerId worker, ByteView frame);
-    // An answer that its connection's thread has read already, by its core().answer_reader().
+    // Passes an answer that the connection's thread has already read with core().answer_reader().
     void on_answer(WorkerId worker, WorkerAnswer answer);
     void on_disconnect(WorkerId worker);
     void drain(Duration deadline);
@@ -64,7 +65,7 @@ class SwarmBackend : public ExpertBackend {
 
   private:
     struct State;
-    std::shared_ptr<State> state_;  // outlives functions still posted
+    std::shared_ptr<State> state_;  // posted functions share it, since they may outlive the backend
 };
 
 }  // namespace moex

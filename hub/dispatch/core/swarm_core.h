@@ -1,11 +1,11 @@
-// The dispatch core: who computes which pairs of a round, and when again. Sans-IO: frames
-// and `now` go in, actions come out; no socket, no clock, no thread.
-// hub/dispatch/swarm_backend runs it for real, tests/sim under a seeded clock and network.
-// Owner: one thread or strand at a time.
+// The dispatch core decides which worker computes which pairs of a round, and when a pair is sent
+// again. It is sans-IO: frames and `now` go in, actions come out. It has no socket, no clock and no
+// thread. hub/dispatch/core/swarm_backend runs it in the hub; tests/sim runs it under a seeded
+// clock and network. Owner: one thread or strand at a time.
 //
-// It speaks the protocol itself (bytes in, bytes out): HELLO to WELCOME,
-// ASSIGN, READY, groups, heartbeats, CANCEL, BUSY, ERROR, DRAIN, and the
-// five published messages for peers that open with a HEARTBEAT.
+// The core speaks the protocol itself, bytes in and bytes out: HELLO to WELCOME, ASSIGN, READY,
+// groups, heartbeats, CANCEL, BUSY, ERROR, DRAIN, and the five published messages for peers whose
+// first frame is a HEARTBEAT.
 //
 // Hedging after Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013.
 #pragma once
@@ -21,80 +21,88 @@
 
 namespace moex {
 
-struct SwarmState;  // in swarm_state.h, for this room alone
+struct SwarmState;  // in swarm_state.h, private to this room
 
 class SwarmCore {
   public:
     explicit SwarmCore(SwarmOptions options);
     ~SwarmCore();
 
-    // Events. Each appends what follows from it to `actions`.
-    // `authorized`: the upgrade carried a good token (Bearer):
-    // HELLO's token, or a first HEARTBEAT, is then enough.
+    // Events. Each call appends the actions that follow to `actions`. `authorized`: the HTTP
+    // upgrade carried a valid token (Bearer). Then the connection needs no token in its HELLO, and
+    // may begin with a HEARTBEAT.
     WorkerId on_connect(TimePoint now, std::string address, bool authorized,
                         std::vector<SwarmAction>& actions);
     void on_frame(TimePoint now, WorkerId worker, ByteView frame,
                   std::vector<SwarmAction>& actions);
-    // The same for an answer that was read elsewhere, by the core's reader of this worker.
+    // The same as on_frame() for an answer that another thread has read with answer_reader(worker).
     void on_answer(TimePoint now, WorkerId worker, WorkerAnswer answer,
                    std::vector<SwarmAction>& actions);
     void on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions);
-    // Opens a round. Copies what it needs of `batch`.
-    // RoundDone follows, at once or later, exactly once.
+    // Opens a round and copies what it needs from `batch`. RoundDone follows exactly once, in this
+    // call or in a later event.
     RoundId on_round(TimePoint now, const ExpertBatch& batch, std::vector<SwarmAction>& actions);
-    // The same where the core's own reader has read the batch's rows already: x may be gone.
+    // The same where row_reader() has already read the rows of the batch. The batch's x may be
+    // gone.
     RoundId on_round(TimePoint now, const ExpertBatch& batch, RoundRows rows,
                      std::vector<SwarmAction>& actions);
-    // What coming layers may be asked for, the surest first. Advice: no answer depends on it.
+    // Experts that coming layers are predicted to need, the most confident first. Hints are advice:
+    // no answer depends on them.
     void on_hints(TimePoint now, std::span<const ExpertHint> hints,
                   std::vector<SwarmAction>& actions);
-    // no RoundDone follows
+    // Ends the round. No RoundDone follows.
     void on_cancel_round(TimePoint now, RoundId round, std::vector<SwarmAction>& actions);
-    // The answer to ComputeLocally: y [num_pairs, hidden_size], gates applied.
+    // The reply to ComputeLocally: y [num_pairs, hidden_size], with gates applied.
     void on_local(TimePoint now, RoundId round, std::uint64_t attempt, Result<std::vector<float>> y,
                   std::vector<SwarmAction>& actions);
-    // The answer to CheckAnswer.
+    // The reply to CheckAnswer.
     void on_judgement(TimePoint now, std::uint64_t sample, const Judgement& judgement,
                       std::vector<SwarmAction>& actions);
     void on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions);
-    // drain: it is given nothing more and lets go of what it holds, each unit once another has it
-    // ready; it stays connected, and `use` ends it. pin: what it holds moves to no newcomer. Both
-    // hold for its key over reconnects, until this ends. ban: out, with what it said in rounds that
-    // are open; its key is closed for as long as the trust's first ban where `closed_for` keeps no
-    // book of its own.
-    // not_found: no such worker was welcomed. invalid_argument: it has no key that could be banned.
+    // Carries out an operator's order for one worker.
+    // - drain: the worker gets no more units and releases the units that it holds, each one once
+    //   another worker has it ready. The connection stays open, and `use` ends the state.
+    // - pin: no unit moves from this worker to a newcomer. drain and pin hold for the worker's key
+    //   over reconnects, until they are ended.
+    // - ban: the connection ends, and the worker's answers in open rounds are dropped. Its key is
+    //   closed for as long as a first ban lasts, where `closed_for` keeps no record of its own.
+    // Returns not_found if no such worker was welcomed, invalid_argument if the worker has no key
+    // to ban.
     Status on_order(TimePoint now, WorkerId worker, WorkerOrder order,
                     std::vector<SwarmAction>& actions);
-    // Call when `now` has reached next_deadline(); early calls are harmless.
+    // The driver calls this when `now` has reached next_deadline(). An early call is harmless.
     void on_tick(TimePoint now, std::vector<SwarmAction>& actions);
     std::optional<TimePoint> next_deadline() const;
 
-    // Whether the worker was sent a WELCOME, or let in without one (published peers).
+    // Returns true if the worker was sent a WELCOME, or was admitted without one (published peers).
     bool welcomed(WorkerId worker) const;
 
     SwarmCounters counters() const;
     std::vector<WorkerView> workers() const;
     std::optional<WorkerView> worker(WorkerId id) const;
     Coverage coverage() const;
-    // [num_layers * num_experts], active and ready workers; 0 for dense layers
+    // [num_layers * num_experts]: the number of active workers that have the unit ready; 0 in dense
+    // layers.
     std::vector<std::uint16_t> replicas() const;
-    // As many: of these workers' places for it the nearest to where it is computed, as each said
-    // when it became ready; nothing where nobody has it. Who says nothing has all of it there.
+    // [num_layers * num_experts]: the nearest place (slot, memory, store) at which any of these
+    // workers has the unit, as each reported it in READY. nullopt where no worker has the unit. A
+    // worker that reports no places counts as having all its units in slots.
     std::vector<std::optional<UnitTier>> tiers() const;
 
-    // Whether a worker is there that has a use for hints.
+    // Returns true if a connected worker can make use of hints.
     bool wants_hints() const;
     std::size_t num_rounds_open() const;
-    std::size_t in_flight(WorkerId worker) const;  // groups
-    // What the core holds to be true of its own state and is not; empty unless the core is wrong.
-    // `whole`: of every worker and unit, else of what is under way. Costs time: for tests.
+    std::size_t in_flight(WorkerId worker) const;  // number of groups
+    // Returns the invariants of the core's state that are violated; empty unless the core has a
+    // bug. With `whole` it checks every worker and unit, otherwise only rounds and attempts in
+    // flight. It is slow and meant for tests.
     std::vector<std::string> check_invariants(bool whole) const;
 
-    // Test and operator switches, at run time.
-    void set_hedge(const HedgePolicy& policy);  // for rounds that open later
-    const SwarmOptions& options() const;        // as they stand now
-    // For answers of this worker, and for rows, that another thread reads. Both may outlive the
-    // core.
+    // Switches for tests and the operator, at run time.
+    void set_hedge(const HedgePolicy& policy);  // holds for rounds that open later
+    const SwarmOptions& options() const;        // the options now in force
+    // Readers with which another thread reads the answers of this worker, or the rows of a batch.
+    // Both may outlive the core.
     AnswerReader answer_reader(WorkerId worker) const;
     const RowReader& row_reader() const;
     void set_local_fallback(bool on);

@@ -1,16 +1,19 @@
-// The inside of SwarmCore: its parts, each of which owns its fields, and what they share. Private
-// to this room.
+// The inside of SwarmCore: its parts, each of which owns its fields, and the objects that they
+// share. This header is private to the room.
 //
 //   part        owns                                        functions in
-//   sessions    connections that leave, drain               swarm_hello, swarm_sessions
-//   health      probes, silence of the swarm                swarm_health
+//   sessions    leaving connections, drain of the hub       swarm_hello, swarm_sessions
+//   health      probes, silence of the whole swarm          swarm_health
 //   placement   unit directory, hot experts, drained keys   swarm_placement, swarm_hot_experts,
 //                                                           swarm_hints
 //   checks      records of trust, pending checks            swarm_checks, swarm_witness
 //   attempts    hedge policy, latencies                     swarm_attempts, swarm_attempt_ends
-//   cover       the router's scratch                        swarm_cover
-//   rounds      whether a waiting round may go on           swarm_rounds, swarm_dispatch
+//   cover       scratch vectors of the router               swarm_cover
+//   rounds      whether a waiting round may proceed         swarm_rounds, swarm_dispatch
 //   frames      nothing                                     swarm_protocol
+//
+// swarm_core dispatches events and timers to the parts, swarm_orders carries out the operator's
+// orders, swarm_views answers queries, swarm_invariants checks the state in tests.
 #pragma once
 
 #include <memory>
@@ -30,19 +33,19 @@
 
 namespace moex {
 
-// Times of the whole swarm, for hints and for views.
+// Times measured over the whole swarm, for hint deadlines and for views.
 struct SwarmTimes {
     LatencyHistogram group_latency;
     LoadWindowMeter load_window;
-    std::int32_t last_moe_index = 0;  // of the newest round's layer
+    std::int32_t last_moe_index = 0;  // index among MoE layers of the newest round's layer
 };
 
 struct SwarmState {
     explicit SwarmState(SwarmOptions given);
 
     void on_timer(EventContext& context, const SwarmTimer& timer);
-    // The last step of each event: settles checks, closes
-    // what has drained, then serves the rounds that wait.
+    // The last step of each event: settles checks, closes drained connections, then dispatches the
+    // rounds that wait.
     void end_event(EventContext& context);
     WorkerView view_of(const Worker& worker) const;
 

@@ -1,30 +1,30 @@
-// Which workers shall hold which units, a unit being one (layer, expert).
-// Owns the wish alone: what a worker has loaded is worker_pool's to know,
-// and moving a unit without losing its last ready copy is the core's work.
+// Decides which workers shall hold which units; a unit is one (layer, expert). It owns only the
+// wish. unit_directory knows which units a worker has loaded, and moves a unit without losing its
+// last ready copy.
 //
-// What it is after, in this order, each held against the ones after it by check():
-//   1. every unit once: a second copy gives way to a unit that has none;
+// The goals, in this order; check() tests each one against those after it:
+//   1. every unit once: a second copy gives way to a unit without a copy;
 //   2. every unit `replicas` times, on different workers, and on different address prefixes where
 //      load allows;
-//   3. few workers a layer, so that a row's experts are few frames;
+//   3. few workers per layer, so that the experts of a row need few frames;
 //   4. loads near the fair share;
 //   5. few moves.
-// What many leave with nobody is spread evenly over those who stay, at the cost of 3: the sooner it
-// is loaded.
-// A unit that many ask for may have one copy more (an extra), where nothing lacks one. It gives way
-// to whatever lacks one.
+// Units that a mass leave left without a holder are spread evenly over the remaining workers, at
+// the cost of goal 3, because they are loaded sooner that way. A popular unit may have one more
+// copy (an extra) while no unit lacks a copy. The extra gives way to any unit that lacks one.
 //
-// Consistent hashing with virtual nodes decides preference: a layer is one point on the ring, its
-// units go to those who have others of it and then clockwise. Bounded load (110 % of a worker's
-// fair share by capacity) decides balance. The assignment is sticky: a leave moves only what the
-// leaver held. A join fills what lacks copies; the newcomer's share comes by rebalance(), as fast
-// as the caller lets it: layer by layer from the fullest, so that no layer is cut without need.
-// Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018.
+// Consistent hashing with virtual nodes decides preference: a layer is one point on the ring, and
+// its units go to workers that have other units of the layer, then clockwise. Bounded load (110 %
+// of a worker's fair share by capacity) decides balance. The assignment is sticky: a leave moves
+// only the units of the worker that left. A join fills units that lack copies. The newcomer's share
+// arrives through rebalance(), as fast as the caller permits: layer by layer from the fullest
+// workers, so that no layer is split without need. Source: Mirrokni, Thorup, Zadimoghaddam,
+// "Consistent Hashing with Bounded Loads", SODA 2018.
 //
-// So it is with PlacementRule::fan_out. Of the others `hash` has 1, 2, 4 and 5, each unit for
-// itself; `groups` has 1 and 2, and for 3 and 4 that a layer lies with its group alone as far as
-// there is room, evenly among its workers. A group is as large as any other, or by one; what its
-// workers have no room for lies elsewhere until they have.
+// This describes PlacementRule::fan_out. `hash` has goals 1, 2, 4 and 5, each unit on its own.
+// `groups` has goals 1 and 2; in place of 3 and 4 a layer is held by its group alone as far as
+// there is room, evenly among the group's workers. Group sizes differ by at most one. Units for
+// which a group has no room are held elsewhere until it has.
 #pragma once
 
 #include <cstdint>
@@ -44,39 +44,39 @@ namespace moex {
 
 struct PlacementOptions {
     std::uint32_t num_units = 0;
-    std::uint32_t layer_units = 1;  // so many in a row are one layer's
+    std::uint32_t layer_units = 1;  // this many consecutive units form a layer
     std::uint32_t replicas = 2;
-    double load_bound = 1.10;  // of the fair share
+    double load_bound = 1.10;  // times the fair share
     std::uint64_t seed = 1;
     PlacementChoice choice = {};
-    // Whether somebody who shall hold a unit has it; without it nobody has any.
+    // Returns true if `owner` has loaded the unit. Empty function: no worker has any unit.
     std::function<bool(WorkerId owner, std::uint32_t unit)> is_loaded = {};
-    // Whether anybody ever had it; without it nobody had.
+    // Returns true if any worker ever had the unit. Empty function: none had.
     std::function<bool(std::uint32_t unit)> was_held = {};
 };
 
 struct PlacementMember {
     WorkerId worker = 0;
-    // stable over reconnects: the same tab gets much the same units again
+    // Stable over reconnects, so that a returning tab gets nearly the same units again.
     std::uint64_t ring_key = 0;
-    std::uint32_t capacity_units = 0;  // what its budget holds
+    std::uint32_t capacity_units = 0;  // units that fit its memory budget
     std::uint64_t address_prefix = 0;
-    std::vector<bool> cached = {};  // [num_units] it needs no download of these; empty: of none
+    std::vector<bool> cached = {};  // [num_units]: units that it need not download; empty: none
 };
 
 struct PlacementChange {
     WorkerId worker = 0;
     std::uint32_t unit = 0;
-    bool added = false;  // or taken away
+    bool added = false;  // false: removed
     bool operator==(const PlacementChange&) const = default;
 };
 
-// /24 of an IPv4 address, /64 of an IPv6 one, as an
-// opaque number; the hash of the text for anything else.
+// The /24 of an IPv4 address or the /64 of an IPv6 address, as an opaque number; the hash of the
+// text for anything else.
 std::uint64_t address_prefix(std::string_view address);
-// What one person usually holds: an IPv4 address, or an IPv6 /64.
+// The range that one person usually owns: an IPv4 address, or an IPv6 /64.
 std::uint64_t address_owner(std::string_view address);
-// splitmix64's finaliser over both: a cheap, well mixed hash, the same on every machine.
+// splitmix64's finaliser over both arguments: a cheap, well mixed hash, the same on every machine.
 std::uint64_t mix_hash(std::uint64_t a, std::uint64_t b);
 std::uint64_t text_hash(std::string_view text);
 
@@ -84,66 +84,68 @@ class Placement {
   public:
     explicit Placement(PlacementOptions options);
 
-    // Appends what changed: copies for units that lack them, of which the newcomer gets those that
-    // it has cached. With `fill` everybody gets what still lacks copies, else fill() does.
-    // O(units).
+    // Adds a member and appends the changes: copies for units that lack them, of which the newcomer
+    // gets those that it has cached. With `fill` the other missing copies are assigned at once,
+    // otherwise by fill(). O(units).
     void join(const PlacementMember& member, std::vector<PlacementChange>& changes,
               bool fill = true);
     void fill(std::vector<PlacementChange>& changes) { fill_missing(changes); }
     void leave(WorkerId worker, std::vector<PlacementChange>& changes);
-    // Moves units towards the fair shares of those who joined or were resized: at most `moves_max`
-    // of those for which is_loaded() says that the owner has them and that the newcomer has not
-    // cached; the others cost nothing. How many such it moved; O(units) a member.
-    // Nothing is left to do once unbalanced() says false.
+    // Moves units towards the fair shares of members that joined or were resized. At most
+    // `moves_max` moves count; a move counts if is_loaded() says that the owner has the unit and
+    // the newcomer has not cached it. Other moves are free. Returns the number of counted moves.
+    // O(units) per member. Nothing is left to do once unbalanced() returns false.
     std::uint32_t rebalance(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
     bool unbalanced() const { return unbalanced_; }
-    // `to` comes in the place of `from`, whom nobody hears of any more: it is given the same units,
-    // as far as its capacity goes.
+    // Replaces member `from`, whose connection is lost, by `to`, which gets the same units as far
+    // as its capacity allows.
     void rename(WorkerId from, const PlacementMember& to, std::vector<PlacementChange>& changes);
-    // Another capacity for a member. It keeps what still fits: what must go is taken
-    // from `spare` first, in that order. O(units).
+    // Changes a member's capacity. The member keeps the units that still fit; units in `spare` are
+    // removed first, in that order. O(units).
     void resize(WorkerId worker, std::uint32_t capacity_units, std::span<const std::uint32_t> spare,
                 std::vector<PlacementChange>& changes);
 
-    // One copy more than `replicas` for a unit that has these, at somebody who has room and for
-    // whom `may_take` holds; a stranger's address prefix before others, who holds others of its
-    // layer before who holds none. False: nobody, or a unit lacks a copy, or shares are not even
-    // yet.
+    // Gives a unit with `replicas` copies one more copy, at a member that has room and for which
+    // `may_take` is true. Members with another address prefix come first, then members that hold
+    // other units of the layer. Returns false if there is no such member, if a unit lacks a copy,
+    // or if shares are not even yet.
     bool add_extra(std::uint32_t unit, const std::function<bool(WorkerId)>& may_take,
                    std::vector<PlacementChange>& changes);
-    // Takes it back, from whoever has not loaded it first, then from who came last to it.
+    // Removes the extra copy: first from a member that has not loaded it, otherwise from the newest
+    // owner.
     void take_extra(std::uint32_t unit, std::vector<PlacementChange>& changes);
     const std::set<std::uint32_t>& extras() const { return extras_; }
-    // What is not as extras must be: for a core's invariants, at any time. O(units).
+    // Returns the violated invariants of extras, for the core's check at any time. O(units).
     std::vector<std::string> check_extras() const;
 
-    // rebalance() takes nothing from who has this ring key, now or when it joins again. A second
-    // copy of its still gives way to a unit that has none.
+    // rebalance() takes no unit from the member with this ring key, now or after it joins again. A
+    // second copy at that member still gives way to a unit without a copy.
     void pin(std::uint64_t ring_key, bool on);
     bool is_pinned(std::uint64_t ring_key) const { return pinned_.contains(ring_key); }
 
     std::span<const WorkerId> owners(std::uint32_t unit) const { return owners_[unit]; }
     std::uint32_t load(WorkerId worker) const;
-    // What the worker should hold by its share of all capacity.
+    // The number of units that the worker should hold by its share of all capacity.
     double fair_share(WorkerId worker) const;
     std::size_t num_members() const { return members_.size(); }
-    // Holders of something of it, mean over the layers.
+    // The number of workers that hold units of a layer; mean over the layers.
     double workers_per_layer() const;
-    // Of `groups`: whether the unit is the worker's group's. By other rules each is at home.
+    // `groups`: returns true if the unit belongs to the worker's group. By other rules every unit
+    // does.
     bool is_home(WorkerId worker, std::uint32_t unit) const;
-    // Of `groups`: units that nobody of their group is to hold.
+    // `groups`: the number of units that no worker of their group shall hold.
     std::uint32_t num_away() const;
-    // What is not as the objective wants it, or not as the counts say; empty unless this is wrong.
+    // Returns the violated goals and the counts that are wrong; empty unless this class has a bug.
     std::vector<std::string> check() const;
 
   private:
     struct Member;
-    struct Fragment {  // of a layer: what a newcomer may take over from one who has it
+    struct Fragment {  // units of one layer that a newcomer may take from one donor
         Member* donor = nullptr;
         std::uint32_t layer = 0;
         std::uint64_t distance = 0;        // from the layer to the newcomer on the ring
         std::vector<std::uint32_t> units;  // taken from the end
-        std::uint32_t num_spread = 0;      // of them, so many would lie on fewer address prefixes
+        std::uint32_t num_spread = 0;  // units of it that would then be on fewer address prefixes
         std::uint32_t num_cached = 0;
     };
     struct Member {
@@ -154,9 +156,11 @@ class Placement {
         std::vector<std::uint64_t> points;
         bool wants_share = false;  // it joined or was resized
         bool is_pinned = false;
-        std::uint32_t group = 0;    // of `groups`
-        std::uint32_t to_load = 0;  // of fill_lost(): units that nobody has loaded, it first
-        // Scratch of one take_share: its fragments, and how full it is beside its fair share.
+        std::uint32_t group = 0;  // `groups`: the number of its group
+        // fill_lost(): units assigned to it first that no worker has loaded
+        std::uint32_t to_load = 0;
+        // Scratch of one take_share(): its fragments, its fair share, and its load relative to
+        // that.
         std::vector<std::uint32_t> fragments;
         double fair = 0, fill = 0;
     };
@@ -202,10 +206,10 @@ class Placement {
     }
     std::uint32_t shed_above_bound(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
 
-    // placement_extras.cpp
+    // ---- placement_extras.cpp
     void take_unloaded_extras(std::vector<PlacementChange>& changes);
 
-    // placement_rules.cpp
+    // ---- placement_rules.cpp
     std::uint64_t hash_rank(const Member& member, std::uint32_t unit) const;
     Member* choose_by_hash(std::uint32_t unit, std::uint32_t to_load_max);
     std::uint32_t take_hashed(Member& newcomer, std::uint32_t moves_max,
@@ -225,16 +229,17 @@ class Placement {
     std::vector<std::pair<std::uint64_t, WorkerId>> ring_;  // sorted
     std::vector<std::uint64_t> unit_points_;                // [num_units]
     std::vector<std::vector<WorkerId>> owners_;             // [num_units]
-    // [num_units], beside owners_: a join asks for each of them.
+    // [num_units], parallel to owners_: a join reads each of them.
     std::vector<std::vector<Member*>> owner_members_;
-    std::vector<std::vector<Member*>> layer_members_;  // [num_layers] who holds something of it
-    std::vector<std::uint32_t> missing_;               // units that may lack a copy
-    std::set<std::uint32_t> extras_;                   // units with more than `replicas` owners
+    // [num_layers]: members that hold units of the layer
+    std::vector<std::vector<Member*>> layer_members_;
+    std::vector<std::uint32_t> missing_;  // units that may lack a copy
+    std::set<std::uint32_t> extras_;      // units with more than `replicas` owners
     bool unbalanced_ = false;
     bool spreads_lost_ = false;
-    // Scratch of one take_share: by layer, kept for their memory.
+    // Scratch of one take_share(), by layer, kept for its memory.
     std::vector<Fragment> fragments_;
-    std::vector<std::uint32_t> layer_begin_;  // [num_layers + 1] into fragments_
+    std::vector<std::uint32_t> layer_begin_;  // [num_layers + 1], indices into fragments_
     std::uint64_t capacity_total_ = 0, load_total_ = 0;
 };
 

@@ -1,7 +1,7 @@
-// What a host may choose: how experts find the workers that shall hold them. Its words;
-// placement.h acts on them.
-// Source of groups: OD-MoE, on-demand experts without a cache, where a group of workers loads the
-// experts of a coming layer while the other groups compute.
+// The operator's choice of a placement rule: how experts are assigned to workers. This header has
+// the options and their text form; placement.h implements them. Source of `groups`: OD-MoE,
+// on-demand experts without a cache, in which a group of workers loads the experts of a coming
+// layer while the other groups compute.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ namespace moex {
 inline constexpr std::uint32_t worker_groups_max = 64;
 
 enum class PlacementRule : std::uint8_t {
-    fan_out,  // few workers a layer: few frames a round
-    hash,     // each expert by itself: a layer lies on as many workers as there are
-    groups,   // MoE layer l at the workers of group l mod `num_groups`, evenly among these
+    fan_out,  // few workers per layer, so few frames per round
+    hash,     // each expert on its own: a layer is spread over all workers
+    groups,   // MoE layer l at the workers of group l mod `num_groups`, evenly among them
 };
 
 struct PlacementChoice {
     PlacementRule rule = PlacementRule::fan_out;
-    std::uint32_t num_groups = 1;  // of `groups`: 1 to worker_groups_max
+    std::uint32_t num_groups = 1;  // `groups`: 1 to worker_groups_max
 };
 
-// "fan-out", "hash" or "groups N"; a colon does instead of the space.
+// "fan-out", "hash" or "groups N"; a colon may replace the space.
 Result<PlacementChoice> parse_placement(std::string_view choice);
 std::string placement_text(const PlacementChoice& choice);
 

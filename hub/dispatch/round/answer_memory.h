@@ -1,5 +1,5 @@
-// The memory of answers, kept for those to come: some megabytes a layer, and to ask the system for
-// their pages each time costs more than what is done with them. Any thread.
+// A free list of buffers for answers. Answers take some megabytes per layer, and getting new pages
+// from the system each time costs more than the work on them. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@ namespace moex {
 
 class AnswerMemory {
   public:
-    // Of any size, with anything in it; the last that was given, which a cache still has.
+    // Returns a buffer of any size with undefined contents: the one that was returned last, which
+    // is still in the cache.
     std::vector<float> take() {
         const std::lock_guard lock(mutex_);
         if (kept_.empty()) return {};

@@ -1,5 +1,5 @@
-// What one worker was asked for and has not answered, for whoever reads its frames: he looks here
-// before he decodes an answer. The strand writes, any thread looks.
+// The requests that one worker has not answered, for the thread that reads its frames: it looks up
+// an id here before it decodes the answer. The strand writes, any thread reads.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,8 @@ class AskedGroups {
         std::erase_if(groups_, [&](const auto& one) { return one.first == sequence_id; });
     }
 
-    // nullopt: never asked, answered already or cancelled. Of a DISPATCH its layer, dtype and rows.
+    // Returns nullopt if the id was never issued, is answered, or was cancelled. For a DISPATCH the
+    // shape has only layer, dtype and number of rows.
     std::optional<GroupShape> find(std::uint32_t sequence_id) const {
         const std::lock_guard lock(mutex_);
         const auto found = std::ranges::find(groups_, sequence_id,
@@ -38,7 +39,8 @@ class AskedGroups {
 
   private:
     mutable std::mutex mutex_;
-    std::vector<std::pair<std::uint32_t, GroupShape>> groups_;  // few: the worker's queue depth
+    // few: at most the worker's queue depth
+    std::vector<std::pair<std::uint32_t, GroupShape>> groups_;
 };
 
 }  // namespace moex

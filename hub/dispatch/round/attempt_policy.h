@@ -1,9 +1,10 @@
-// When something is asked of a second worker as well, and how much of that the swarm can bear.
-// Events in, "after so long" and "yes, now" out: no worker, no frame, no clock.
+// Decides when a slow attempt earns a second one at another worker, and how many second attempts
+// the swarm can bear. Events go in; durations and yes-or-no answers come out. It knows no worker,
+// no frame and no clock.
 //
-// `delayed` waits as long as 96 of 100 attempts need, measured against what each was predicted to
-// need, so that slow workers and large groups have a longer wait of their own.
-// Source: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, hedged and tied requests.
+// `delayed` waits for the time within which 96 of 100 attempts end. That time is measured relative
+// to each attempt's prediction, so that slow workers and large groups have a longer wait of their
+// own. Source: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, hedged and tied requests.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace moex {
 
-// What second attempts may cost: tokens that come with first attempts and with time.
+// The budget for second attempts: a token bucket, filled by first attempts and by time.
 struct ExtraBudget {
     double per_first = 0.05, per_second = 5, saved_max = 10;
 };
@@ -28,18 +29,19 @@ class AttemptPolicy {
           saved_(budget.saved_max) {}
     void set(const HedgePolicy& policy) { policy_ = policy; }
 
-    // `fixed` and `adaptive`: how many workers get each call at once; 1 otherwise.
+    // `fixed` and `adaptive`: the number of workers that each call is sent to at once; 1 otherwise.
     std::uint32_t attempts_at_once() const;
 
-    // A group was sent that nobody else has.
+    // Reports a first attempt: no other worker has this group.
     void on_first(TimePoint now);
-    // A first attempt took `latency`, or at least that long when it was not needed any more.
+    // Reports that a first attempt took `latency`, or at least that long if it was cancelled.
     void on_end(Duration latency, Duration predicted);
 
-    // `delayed`: how long after it was sent an attempt that is predicted to take `predicted` earns
-    // a second; nullopt with other policies, and until enough is known.
+    // `delayed`: how long after it is sent an attempt with the prediction `predicted` earns a
+    // second one. nullopt with other policies, and while there are too few samples.
     std::optional<Duration> second_after(Duration predicted) const;
-    // Whether the budget has room for one more, and pays for `num_groups` of it.
+    // affords(): returns true if the budget has room for one more attempt. pay(): charges
+    // `num_groups` attempts.
     bool affords(TimePoint now);
     void pay(std::uint32_t num_groups) { saved_ -= num_groups; }
 
@@ -50,8 +52,8 @@ class AttemptPolicy {
     ExtraBudget budget_;
     double saved_;
     TimePoint refilled_at_{};
-    LatencyHistogram ratio_;    // of latency to prediction; 1 ms stands for 1
-    LatencyHistogram latency_;  // as they are
+    LatencyHistogram ratio_;    // latency / prediction; 1 ms stands for the ratio 1
+    LatencyHistogram latency_;  // in absolute time
 };
 
 }  // namespace moex

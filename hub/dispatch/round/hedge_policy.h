@@ -1,6 +1,6 @@
-// What a host may choose: what is asked of several workers, at once or after a while. Its words;
-// attempt_policy.h acts on them.
-// Source: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, hedged requests.
+// The operator's choice of hedging: which calls are sent to several workers, at once or after a
+// delay. This header has the options and their text form; attempt_policy.h implements them. Source:
+// Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, hedged requests.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ enum class HedgeMode {
     off,
     fixed,     // `copies` at once, always
     adaptive,  // `copies` at once while the swarm's median is above `slow_p50`
-    delayed    // a second one when the first takes longer than most do, within a budget
+    delayed    // a second attempt when the first takes longer than most, within a budget
 };
 struct HedgePolicy {
     HedgeMode mode = HedgeMode::off;
-    // attempts at once, on different workers
+    // attempts at once, at different workers
     std::uint32_t copies = 1;
     Duration slow_p50 = 50ms;
 };

@@ -1,6 +1,6 @@
-// How long attempts took, in log-linear buckets: 8 per power
-// of two from 1 us to 67 s, so a quantile is within 12.5 %.
-// Old samples fade: the counts are halved whenever they reach `samples_max`.
+// Latencies of attempts in log-linear buckets: 8 per power of two from 1 us to 67 s, so that a
+// quantile is exact within 12.5 %. Old samples fade: all counts are halved when the total reaches
+// `samples_max`.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@ class LatencyHistogram {
         stale_ = true;
     }
     std::uint32_t total() const { return total_; }
-    // Upper edge of the bucket that holds the share `q` of
-    // samples; zero without samples. O(number of buckets).
+    // Returns the upper edge of the bucket that contains the share `q` of samples; zero without
+    // samples. O(number of buckets).
     Duration quantile(double q) const {
         if (total_ == 0) return Duration{};
         const double wanted = q * total_;
@@ -37,7 +37,7 @@ class LatencyHistogram {
         }
         return upper_edge(counts_.size() - 1);
     }
-    // The same for the two that dispatch asks for at every attempt, kept until the next record().
+    // The two quantiles that dispatch needs at every attempt, cached until the next record().
     Duration p50() const {
         refresh();
         return p50_;
@@ -54,7 +54,7 @@ class LatencyHistogram {
     static std::size_t bucket(std::uint64_t us) {
         us = std::min<std::uint64_t>(us, (std::uint64_t{1} << octaves) - 1);
         const int width = std::bit_width(us);                 // at least 1
-        if (width <= 4) return static_cast<std::size_t>(us);  // 1..15 us one by one
+        if (width <= 4) return static_cast<std::size_t>(us);  // 1..15 us have a bucket each
         return static_cast<std::size_t>(16 + (width - 5) * 8 + ((us >> (width - 4)) & 7));
     }
     static Duration upper_edge(std::size_t index) {

@@ -1,9 +1,11 @@
-// How long the experts of a layer may take to reach a worker's memory without anybody waiting: with
-// n groups of workers that take layers in turn, n times the hub's own time between two layers,
-// (n - 1) times a worker's for one, and a round trip, which a worker waits through as well.
-// Measured here, for people: nothing is decided by it. It holds where hints lead by n layers. Pure;
-// owner: the dispatch strand. Source: OD-MoE's bound on loading in time, by n rather than for four
-// groups, and with the network.
+// How long the experts of a layer may take to load into a worker's memory without delaying a token.
+// With n groups of workers that take layers round-robin, the bound is n times the hub's own time
+// between two layers, plus (n - 1) times a worker's time for one layer, plus one round trip, since
+// a worker waits for the network as well.
+//
+// The bound is measured for people to read; no decision depends on it. It holds where hints lead by
+// n layers. Pure; owner: the dispatch strand. Source: OD-MoE's bound on loading in time,
+// generalised from four groups to n, with the network added.
 #pragma once
 
 #include <algorithm>
@@ -14,21 +16,22 @@
 
 namespace moex {
 
-// Means over everything since the hub's start; 0 where nothing is known.
+// Means since the hub's start; 0 without samples.
 struct LoadWindow {
     std::uint32_t groups = 1;
-    double hub_ms = 0;     // from a layer's sum to the next one's round: steps of few rows
-    double worker_ms = 0;  // inside a worker, beside waiting for experts
-    double trip_ms = 0;    // of a group's time what is the worker's is left out
+    double hub_ms = 0;     // from a layer's sum to the next layer's round, in steps with few rows
+    double worker_ms = 0;  // inside a worker, without waits for experts
+    double trip_ms = 0;    // group time minus the worker's time
 
     double most_ms() const { return groups * hub_ms + (groups - 1) * worker_ms + trip_ms; }
 };
 
 class LoadWindowMeter {
   public:
-    static constexpr std::uint32_t rows_max = 16;  // of a round that counts: hints are of such
+    // larger rounds are not measured, since hints cover only small ones
+    static constexpr std::uint32_t rows_max = 16;
 
-    // `moe_layer` counts MoE layers.
+    // `moe_layer` is the index among MoE layers.
     void on_round_begin(std::uint32_t moe_layer, std::uint32_t num_rows, TimePoint now) {
         if (num_rows <= rows_max && last_ && last_->moe_layer + 1 == moe_layer) {
             hub_ms_ += to_ms(now - last_->ended);
@@ -39,7 +42,7 @@ class LoadWindowMeter {
     void on_round_end(std::uint32_t moe_layer, TimePoint now) {
         last_ = {.moe_layer = moe_layer, .ended = now};
     }
-    // What a worker tells may be wrong: it took no longer than the hub waited.
+    // The reported time may be wrong, so it is capped at the time that the hub waited.
     void on_group(Duration took, std::uint32_t worker_us) {
         const double took_ms = to_ms(took), worker_ms = std::min(took_ms, 1e-3 * worker_us);
         worker_ms_ += worker_ms;
@@ -47,7 +50,7 @@ class LoadWindowMeter {
         ++num_groups_;
     }
 
-    // `waited_us`: for experts, of all groups of workers, as they say.
+    // `waited_us`: total wait for experts over all groups of workers, as they report it.
     LoadWindow window(std::uint32_t groups, std::uint64_t waited_us) const {
         const auto mean = [](double sum, std::uint64_t count) {
             return count == 0 ? 0.0 : std::max(0.0, sum) / static_cast<double>(count);

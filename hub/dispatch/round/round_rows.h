@@ -1,5 +1,6 @@
-// A batch's rows as a round needs them: copied, measured and in the form in which they will most
-// likely travel. Read by who has the batch, the engine's thread, so that the strand need not.
+// The rows of a batch in the state that a round needs: copied, measured, and encoded in the dtype
+// in which they will most likely be sent. The engine's thread, which has the batch, does this work,
+// so that the strand need not.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +16,15 @@
 namespace moex {
 
 struct RoundRows {
-    Status status;  // invalid_argument where a value of x is not finite; then the rest is in part
-    // [num_tokens, hidden_size], as it will be computed with
+    // invalid_argument where a value of x is not finite; then the other fields are incomplete
+    Status status;
+    // [num_tokens, hidden_size], as experts will receive it
     std::shared_ptr<const std::vector<float>> x;
     std::vector<double> x_rms;             // [num_tokens]
     std::vector<std::uint32_t> row_order;  // [num_tokens], rows of the wire's dtype first
-    std::uint32_t num_narrow_rows = 0;     // of these
-    std::vector<std::shared_ptr<const WireRows>> encodings;  // of all rows, each dtype once at most
+    std::uint32_t num_narrow_rows = 0;     // number of rows of the wire's dtype
+    // all rows, at most one encoding per dtype
+    std::vector<std::shared_ptr<const WireRows>> encodings;
 
     bool has_encoding(Dtype dtype) const {
         return std::ranges::any_of(encodings,
@@ -37,27 +40,27 @@ class RowReader {
           memory_(std::move(memory)),
           shared_(std::make_shared<Shared>(gathered_bytes_min)) {}
 
-    // Any thread. The batch's x is not looked at any more afterwards.
+    // Any thread. The result does not refer to the batch's x.
     RoundRows read(const ExpertBatch& batch) const;
 
-    // A group with such answers goes out, its x as int8 or in the same form: rows that come are
-    // made in the encodings of late before anybody asks. Any thread.
+    // Notes that a group with this dtype was sent, with x as int8 or in the same dtype. read()
+    // encodes new rows in recently used dtypes before a group needs them. Any thread.
     void travels(Dtype dtype, bool x_int8) const;
     const std::shared_ptr<WireRowsPool>& pool() const { return shared_->pool; }
 
   private:
-    // In which encodings rows of the wire's dtype travelled. A swarm may want several of them, all
-    // in one round or in turns: each is made for a while after it was needed.
+    // Remembers the dtypes in which rows were sent recently. A swarm may need several, in one round
+    // or in alternating rounds; each one is produced for a while after its last use.
     class Encodings {
       public:
         void use(Dtype dtype);
-        // Those to be made now.
+        // Returns the dtypes to encode now.
         std::vector<Dtype> next();
 
       private:
         static constexpr std::size_t num_encodings = static_cast<std::size_t>(Dtype::f32) + 1;
         std::mutex mutex_;
-        std::array<bool, num_encodings> used_{};  // by Dtype, since next()
+        std::array<bool, num_encodings> used_{};  // by Dtype: used since the last next()
         std::array<std::uint8_t, num_encodings> credit_{};
     };
     struct Shared {

@@ -1,5 +1,6 @@
-// Where the time of a round goes, as far as workers tell (PROTOCOL.md, GROUP_RESULT): for people,
-// nothing is decided by it. Pure; owner: the dispatch strand.
+// How the time of a round divides into hub, wire and worker, by the times that workers report
+// (PROTOCOL.md, GROUP_RESULT). For people to read; no decision depends on it. Pure; owner: the
+// dispatch strand.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +12,15 @@
 
 namespace moex {
 
-// Means over recent groups. What group_ms has beyond worker_ms is the hub's queue, the wire and
-// whatever wakes up between them.
+// Means over recent groups. The difference between group_ms and worker_ms is spent in the hub's
+// queue, on the wire, and in wake-ups between them.
 struct RoundSplit {
-    std::uint64_t groups = 0, gpu_groups = 0;  // that told their times; of them with the GPU's
+    std::uint64_t groups = 0, gpu_groups = 0;  // groups that reported times; those with GPU times
     double group_ms = 0;                       // from frame queued to answer checked
     double worker_ms = 0;                      // inside the worker
     double gpu_ms = 0;                         // on its GPU
 
-    // What a worker tells may be wrong: it took no longer than the hub waited.
+    // The reported times may be wrong, so each is capped at the time that the hub waited.
     void record(Duration group, const RoundTimes& times) {
         const double took_ms = to_ms(group);
         follow(group_ms, took_ms, ++groups);

@@ -1,5 +1,6 @@
-// What a round's answers add up to. The strand says what is added and in which order; whoever
-// waits for the sum adds: the engine's thread, which has nothing else to do.
+// The sum of a round's answers, not yet computed. The strand records which rows are added and in
+// which order. The thread that waits for the round adds them: the engine's thread, which is idle
+// until then.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +21,21 @@ class RoundSum {
     RoundSum(RoundSum&&) = default;
     RoundSum& operator=(RoundSum&&) = default;
 
-    // `y` [any, hidden_size], and its number for add().
+    // Stores `y` [any, hidden_size] and returns its number for add().
     std::uint32_t keep(std::vector<float> y);
-    // Its rows from `first_row` on belong to these rows of the round. In the order of the calls.
+    // Adds the rows of answer `answer` from `first_row` on to these rows of the round. The sum
+    // follows the order of the calls.
     template <class Row>
     void add(std::uint32_t answer, std::uint32_t first_row, std::span<const Row> rows) {
         const auto begin = static_cast<std::uint32_t>(rows_.size());
         rows_.insert(rows_.end(), rows.begin(), rows.end());
         parts_.push_back({answer, first_row, begin, static_cast<std::uint32_t>(rows_.size())});
     }
-    // Where the memory of what it keeps goes when this ends.
+    // The object to which the memory of the stored answers is returned in the end.
     void give_back_to(std::shared_ptr<AnswerMemory> memory) { kept_.memory = std::move(memory); }
 
     std::size_t num_values() const { return std::size_t{num_tokens_} * hidden_size_; }
-    // y [num_tokens, hidden_size], overwritten, in f32 and in the order of add().
+    // Overwrites y [num_tokens, hidden_size] with the sum, in f32 and in the order of add().
     void write(std::span<float> y) const;
     std::vector<float> values() const;
 

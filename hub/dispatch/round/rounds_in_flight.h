@@ -15,7 +15,7 @@ namespace moex {
 
 class RoundsInFlight {
   public:
-    // Opens a round with a new id. All else in it is left from its last use.
+    // Opens a round with a new id. All its other fields still have the values of its last use.
     Round& new_round();
     // Null when no open round has this id.
     Round* find_round(RoundId id);

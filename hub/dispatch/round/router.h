@@ -1,11 +1,13 @@
-// Which workers compute the slices of a round that nobody works on: a cover by few groups.
+// Chooses the workers that compute the open slices of a round: a cover by few groups.
 //
-// Greedy set cover: again and again the worker that can take most of what is left, up to its share,
-// ties to the less loaded, then to the one that has worked less. Shares go by predicted time, so
-// that large rounds end at all workers at about the same time. Who needs three times as long as the
-// middle one has no share: it computes what nobody else can take.
-// Pure: what may be asked of whom goes in, groups come out. Its vectors are kept from round to
-// round.
+// The algorithm is a greedy set cover. It repeatedly picks the worker that can take the most of the
+// remaining slices, up to its share; ties go to the worker with fewer groups in flight, then to the
+// one with less recent work. Shares follow predicted latency, so that all workers finish a large
+// round at about the same time. A worker that needs three times as long as the median one has no
+// share: it computes only slices that no other worker can take.
+// Example: slices 0 to 3, worker 1 holds all four and worker 2 holds two of them: worker 1 gets one
+// group {0,1,2,3}.
+// Pure: the workers and slices go in, groups come out. The vectors are kept from round to round.
 // Source: Chvatal, "A Greedy Heuristic for the Set-Covering Problem", 1979.
 #pragma once
 
@@ -18,48 +20,49 @@
 
 namespace moex {
 
-// A worker that may be asked now.
+// A worker that may be sent a group now.
 struct RouteWorker {
     WorkerId id = 0;
-    std::uint32_t num_live = 0;  // groups that it has
-    double work = 0;             // that it was given of late
-    // it was overdue and has answered nothing since, or lets this turn pass
+    std::uint32_t num_live = 0;  // groups in flight to it
+    double work = 0;             // recent work, see Worker::work
+    // It was overdue and has answered nothing since, or it is not preferred in this pass (POWER).
     bool stalls = false;
-    double pace_ms = 0;  // predicted for a group of Router::pairs_each()
+    double pace_ms = 0;  // predicted latency of a group of Router::pairs_each()
 };
 struct RouteGroup {
-    std::uint32_t worker = 0;           // as add_worker() numbered it
-    std::vector<std::uint32_t> slices;  // as add_slice() was told, in no order
+    std::uint32_t worker = 0;           // number from add_worker()
+    std::vector<std::uint32_t> slices;  // numbers from add_slice(), in no order
     std::uint32_t num_pairs = 0;
 };
 
 class Router {
   public:
-    // Below this a round is not split for the sake of balance.
+    // A round with fewer pairs is not split for the sake of balance.
     static constexpr std::uint32_t share_pairs_min = 64;
 
     void begin();
-    // Its number: 0, 1, ...
+    // Returns the worker's number: 0, 1, ...
     std::uint32_t add_worker(const RouteWorker& worker);
-    // `takers`: the numbers of those who can take it. The order of adding is that of giving out.
+    // `takers`: the numbers of the workers that can take the slice. Slices are assigned in the
+    // order of these calls.
     void add_slice(std::uint32_t slice, std::uint32_t num_pairs,
                    std::span<const std::uint32_t> takers);
 
-    // What each would get of an even split: what paces are predicted for.
+    // Pairs per worker if the round were split evenly; paces are predicted for this size.
     std::uint32_t pairs_each() const;
     void set_pace(std::uint32_t number, double pace_ms) {
         workers_[number].given.pace_ms = pace_ms;
     }
 
-    // O(p log p) for p pairs of (slice, taker). One group a worker at most, valid until begin().
+    // O(p log p) for p pairs of (slice, taker). At most one group per worker. Valid until begin().
     std::span<const RouteGroup> cover();
-    // Pieces that found nobody, in the order of adding.
+    // Appends the slices that no worker took, in the order of add_slice().
     void append_left(std::vector<std::uint32_t>& slices) const;
 
   private:
     struct Candidate {
         RouteWorker given;
-        std::uint32_t gain_pairs = 0;  // of what is left it can take so many
+        std::uint32_t gain_pairs = 0;  // pairs of the remaining slices that it can take
         std::uint32_t share_pairs = 0;
         std::int32_t group = -1;
         bool is_slow = false;
@@ -84,7 +87,7 @@ class Router {
 
     std::vector<Candidate> workers_;
     std::vector<Item> items_;
-    std::vector<std::uint32_t> takers_;     // of all items
+    std::vector<std::uint32_t> takers_;     // for all items
     std::vector<std::uint32_t> slices_of_;  // items of each worker
     std::vector<double> paces_;
     std::vector<std::pair<Key, std::uint32_t>> heap_;

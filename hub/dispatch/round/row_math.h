@@ -5,7 +5,7 @@
 
 namespace moex {
 
-// In double.
+// The sum is accumulated in double.
 double square_sum(const float* values, std::size_t count);
 void add_row(float* sum, const float* row, std::size_t count);
 

@@ -1,7 +1,10 @@
-// Memory for rows in wire form, and how much of it is out: frames that wait for a slow connection
-// keep a whole round's rows alive for the few that they carry. So each connection may keep a little
-// alive, and all together not much more; beyond that a frame is a copy, which its connection's
-// outbox counts. Any thread; what is out may outlive the pool's other owners.
+// Memory for encoded rows, and accounting of how much of it unsent frames hold.
+//
+// A frame that shares rows keeps all rows of its round alive, even if it carries only a few. A slow
+// connection would thus hold the memory of many rounds. Therefore each connection may hold a
+// limited number of bytes, and all connections together may hold a larger limit. Beyond a limit, a
+// frame copies its rows, and the outbox of its connection counts them. Any thread may use the pool;
+// lent rows may outlive the pool's other owners.
 #pragma once
 
 #include <atomic>
@@ -13,31 +16,33 @@
 
 namespace moex {
 
-// Bytes of rows that the frames of one connection keep alive until they are written.
+// Bytes of rows that the unsent frames of one connection keep alive.
 using RowsHeld = std::atomic<std::uint64_t>;
 
 class WireRowsPool : public std::enable_shared_from_this<WireRowsPool> {
   public:
-    // Of one frame's rows: less than that is copied sooner than counted.
+    // Minimum size of one frame's rows for sharing: a smaller frame is cheaper to copy than to
+    // count.
     static constexpr std::uint64_t gathered_bytes_min_default = 32 << 10;
     explicit WireRowsPool(std::uint64_t gathered_bytes_min = gathered_bytes_min_default)
         : gathered_bytes_min_(gathered_bytes_min) {}
 
-    // x [num_rows, row_size] in wire form; its memory is given back with the last of its owners.
+    // Encodes x [num_rows, row_size]. The memory returns to the pool when its last owner ends.
     std::shared_ptr<const WireRows> encode(Dtype dtype, std::span<const float> x,
                                            std::uint32_t row_size);
-    // `rows` for a frame that gathers `num_rows` of them: until that ends, all of `rows` count in
-    // its connection's `held`. Null: it is to copy them.
+    // Lends `rows` to a frame that uses `num_rows` of them. Until the frame ends, all bytes of
+    // `rows` count in its connection's `held`. Returns null if the frame must copy its rows.
     std::shared_ptr<const WireRows> lend(const std::shared_ptr<const WireRows>& rows,
                                          std::size_t num_rows,
                                          const std::shared_ptr<RowsHeld>& held);
-    // Of all rows that somebody has.
+    // Total bytes of encoded rows that unsent frames still hold, over all connections.
     std::uint64_t bytes_out() const { return bytes_out_; }
     // How often x was encoded.
     std::uint64_t num_encoded() const { return num_encoded_; }
 
-    // A connection that holds nothing, as one that is not slow does, is lent a round of usual size
-    // however much the others hold; one that holds something, as long as all hold less than that.
+    // A connection that holds nothing, which is the case for one that is not slow, may always
+    // borrow a round of usual size. A connection that holds something may borrow only while all
+    // connections together hold less than bytes_out_max.
     static constexpr std::uint64_t held_bytes_max = 8 << 20, bytes_out_max = 64 << 20;
 
   private:

@@ -1,7 +1,7 @@
-// A worker's answer as it is read before the strand sees it: decoded, and its rows measured, so
-// that the strand compares and decides. A read answer takes twice the memory of its frame, or four
-// times where that is int8. What nobody asked for is not decoded, and neither are rows of another
-// shape than was asked for: a few bytes of a liar may stand for many.
+// A worker's answer, decoded and measured before the strand receives it, so that the strand only
+// compares and decides. A decoded answer takes twice the memory of its frame, or four times for
+// int8. An answer that was not requested is not decoded, and neither are rows of another shape than
+// requested: a few bytes from a malicious worker could expand to many.
 #pragma once
 
 #include <memory>
@@ -19,18 +19,18 @@ struct WorkerAnswer {
     FrameType type = FrameType::group_result;  // or result
     std::uint32_t sequence_id = 0;
     std::uint64_t frame_bytes = 0;
-    // Its id was, when it was read; else nothing below says anything.
+    // True if the id was live when the frame was read; otherwise the fields below are not set.
     bool asked_for = false;
-    // Its bytes are no answer, or not finite; then nothing below says anything.
+    // Set if the bytes are no valid answer, or not finite; then the fields below are not set.
     std::optional<Error> broken;
-    GroupShape shape;                 // of RESULT: layer, num_tokens and dtype
-    std::uint16_t expert = 0;         // of RESULT
-    std::vector<float> y;             // [num_rows, hidden_size]; empty if `shape` was not asked for
-    std::vector<double> square_sums;  // [num_rows] of y
+    GroupShape shape;          // RESULT: only layer, num_tokens and dtype
+    std::uint16_t expert = 0;  // RESULT only
+    std::vector<float> y;      // [num_rows, hidden_size]; empty if `shape` is not the requested one
+    std::vector<double> square_sums;  // [num_rows]: sums of squares of y
     std::optional<RoundTimes> times;
 };
 
-// Reads one worker's answers on whatever thread has them.
+// Reads the answers of one worker, on the thread of its connection.
 class AnswerReader {
   public:
     AnswerReader(const WireLimits& limits, std::shared_ptr<AnswerMemory> memory,
@@ -39,7 +39,7 @@ class AnswerReader {
           memory_(std::move(memory)),
           asked_(std::move(asked)) {}
 
-    // nullopt: the frame is no RESULT or GROUP_RESULT by its header.
+    // Returns nullopt if the frame's header is not RESULT or GROUP_RESULT.
     std::optional<WorkerAnswer> read(ByteView frame) const;
 
   private:
@@ -51,7 +51,7 @@ class AnswerReader {
     std::shared_ptr<const AskedGroups> asked_;
 };
 
-// Of each row; in double.
+// Returns the sum of squares of each row, in double.
 std::vector<double> square_sums_of(std::span<const float> rows, std::size_t row_size);
 
 }  // namespace moex

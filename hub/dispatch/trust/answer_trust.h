@@ -1,31 +1,34 @@
-// Whose answers are believed, and which of them are computed again: a record for each worker key.
-// Events in, "check these rows" and "this key is out" out: no worker, no frame, no clock.
+// Decides whose answers are believed and which of them are computed again: one record per worker
+// key. Events go in; "check these rows" and "this key is banned" come out. It knows no worker, no
+// frame and no clock.
 //
-// A worker without a record is unproven: no answer of it counts before it was checked, all of its
-// rows at first. After `to_prove` rows that were right a row is checked with the probability
+// A worker without a record is unproven: none of its answers counts before it was checked, at first
+// all of its rows. After `to_prove` right rows, a row is checked with the probability
 //     q(n) = max(rate_min, to_prove / n),  n = rows that it has answered so far,
-// one row of an answer at the least; and after as many answers it is proven: then answers count at
-// once, rows are checked after that, at the same rate. What this leaves through:
-// - A worker that gives false answers, p of all, whatever it was asked: nothing before it is
-//   proven, which it is with probability (1 - p)^to_prove, 3e-5 for p = 0.01. Were rows alone to
-//   prove it, it would be 0.28 where answers have eight, which is usual with several users, and
-//   with --deterministic also for one token, as a row is a pair then.
-// - One that spoils one row of such answers: q(n) of that is seen, as of one with answers of one
-//   row that lies in p / r of them. Of 100 answers of eight rows, one row of one spoilt, a tenth of
-//   all workers so: 5e-5 of the rows that count are false (7e-5 where rows alone prove, 1e-8 were
-//   all rows of 1,024 answers checked, for two and a half times the judge's work on each new key,
-//   eight times where answers have forty).
-// - One that starts to lie after n rows, when it is proven: 1 / q(n) - 1 rows in the mean before
-//   the first is seen, and all of its later ones are checked again. So at most n / to_prove, 0.1 %
-//   of what it had answered rightly, and at most 1 / rate_min - 1 = 255 rows in all:
+// and at least one row per answer. After as many right answers the worker is proven: its answers
+// count at once, and rows are checked afterwards, at the same rate. The remaining risks:
+// - A worker lies in a share p of its answers, whatever the request. Nothing false counts before it
+//   is proven, and it becomes proven with probability (1 - p)^to_prove, which is 3e-5 for p = 0.01.
+//   If right rows alone proved it, that would be 0.28 for answers of eight rows. Such answers are
+//   usual with several users, and with --deterministic also for one token, since a row is a pair
+//   then.
+// - A worker spoils one row of an answer with many rows. A share q(n) of these lies is seen, as for
+//   a worker with answers of one row that lies in p / r of them. Example: a tenth of all workers
+//   spoil one row in one of 100 answers of eight rows. Then 5e-5 of the rows that count are false.
+//   (7e-5 if right rows alone proved a worker. 1e-8 if all rows of 1,024 answers were checked, at
+//   two and a half times the judge's work for each new key, or eight times for answers of forty
+//   rows.)
+// - A proven worker starts to lie after n rows. On average 1 / q(n) - 1 false rows count before the
+//   first is seen; from then on all of its rows are checked. That is at most n / to_prove, 0.1 % of
+//   its right rows, and at most 1 / rate_min - 1 = 255 rows in all:
 //     n = 1,024   q = 1       0 rows         n = 65,536    q = 1/64     63 rows
 //     n = 8,192   q = 1/8     7 rows         n >= 262,144  q = 1/256   255 rows
-//   A reply that it had a part in says so if it is still going on by then (`doubted`).
+//   A reply to which the worker contributed reports it if it is still running (`doubted`).
 //
-// A lie makes a worker suspected: its record starts anew, all of its rows are checked. The
-// `lies_max`th lie ends it: the key is closed for `ban_for`, and for twice as long each further
-// time. An address counts less than a key, since many may stand behind one: lies from it raise the
-// rate for new keys, and ban nobody. Loopback raises nothing; a proxy speaks from there.
+// A lie makes a worker suspected: its record starts anew, and all of its rows are checked. The lie
+// number `lies_max` closes the key for `ban_for`, and for twice as long each further time. An
+// address counts less than a key, since many people may share one: a lie from it raises the rate
+// for new keys and bans no worker. Loopback raises nothing, because a proxy connects from there.
 #pragma once
 
 #include <cstdint>
@@ -43,24 +46,24 @@ namespace moex {
 
 struct CheckOptions {
     bool on = false;                // serve turns it on
-    bool judge = false;             // the hub has the weights: the driver answers CheckAnswer
+    bool judge = false;             // the hub has the weights, and the driver handles CheckAnswer
     std::uint32_t to_prove = 1024;  // rows, and answers
     double rate_min = 1.0 / 256;
     std::uint32_t lies_max = 3;
-    Duration lie_forgotten_after = 24h;  // one lie less
+    Duration lie_forgotten_after = 24h;  // then one lie is forgotten
     Duration ban_for = 10min, ban_max = 720h;
-    Duration address_suspect_for = 1h;  // after a lie from it
-    std::uint64_t seed = 1;             // of what is drawn; a secret in a hub that strangers join
+    Duration address_suspect_for = 1h;  // after a lie from this address
+    std::uint64_t seed = 1;  // seed of the sampling; secret in a hub that strangers can join
 };
 
 enum class Trust : std::uint8_t { unproven, suspected, proven, banned };
 const char* trust_name(Trust trust);  // "unproven", ...
 
-// What is done about one answer.
+// The decision about one answer.
 struct CheckPlan {
-    bool hold = false;                // it does not count before these rows were found right
-    std::vector<std::uint32_t> rows;  // of the answer, ascending; at least one when held
-    std::uint64_t mark = 0;           // pairs that the key had answered by then: given back below
+    bool hold = false;                // it does not count before the verdict on these rows
+    std::vector<std::uint32_t> rows;  // rows of the answer, ascending; at least one when held
+    std::uint64_t mark = 0;  // pairs that the key had answered by then; on_verdict() needs it
 };
 
 class AnswerTrust {
@@ -71,24 +74,26 @@ class AnswerTrust {
     // The share of rows that are checked: q(n) above.
     double rate(std::string_view key, TimePoint now) const;
 
-    // An answer of `num_rows` came. `odd`: something about it is unlike an honest one, so that it
-    // is held whoever sent it. Counts the rows. `address`: 0 for loopback.
+    // Plans the check of an answer with `num_rows` rows, and counts the rows. `odd`: the answer
+    // looks unlike an honest one, so that it is held whatever the worker's record is. `address`: 0
+    // for loopback.
     CheckPlan plan(std::string_view key, std::uint64_t address, std::uint32_t num_rows,
                    std::uint32_t num_pairs, bool odd, TimePoint now);
-    // What came of its rows. True: the key is banned by this one.
+    // Records the verdict on the planned rows. Returns true if it bans the key.
     bool on_verdict(std::string_view key, std::uint64_t address, Verdict verdict,
                     const CheckPlan& plan, TimePoint now);
 
-    // Its word stood against another's, and nobody could tell: its record starts anew.
+    // The worker's answer contradicted another's, and no third worker could decide: its record
+    // starts anew.
     void suspect(std::string_view key);
 
-    // How long the key stays closed; zero when it is not.
+    // How long the key stays closed; zero if it is open.
     Duration banned_for(std::string_view key, TimePoint now) const;
     void ban(std::string_view key, TimePoint now);
     void lift(std::string_view key);
 
-    // Pairs whose row, or a later row of the same worker, was found right: what is credited. What
-    // came after the last checked row waits for the next one, and a lie strikes it out.
+    // Credited pairs: those for which the same row, or a later row of the same worker, was found
+    // right. Pairs after the last checked row wait for the next check, and a lie removes them.
     std::uint64_t pairs_credited(std::string_view key) const;
     std::uint64_t rows_verified(std::string_view key) const;
     std::uint32_t lies(std::string_view key) const;
@@ -97,10 +102,10 @@ class AnswerTrust {
   private:
     struct Record {
         std::string key;
-        // since it was last suspected; answers_verified: those that were held
+        // counts since it was last suspected; answers_verified: answers that were held
         std::uint64_t rows_answered = 0, rows_verified = 0, answers_verified = 0;
         std::uint64_t rows_verified_ever = 0;
-        // pairs_settled: of those answered, how many are credited or struck out
+        // pairs_settled: answered pairs that are credited or struck out
         std::uint64_t pairs_answered = 0, pairs_settled = 0, pairs_credited = 0;
         std::uint32_t lies = 0, bans = 0;
         bool suspected = false;
@@ -120,14 +125,16 @@ class AnswerTrust {
 
     CheckOptions options_;
     std::mt19937_64 random_;
-    Records recent_;  // most recently used first; the last are forgotten beyond a bound
-    std::unordered_map<std::string_view, Records::iterator> records_;  // keys live in `recent_`
+    // most recently used first; the least recent ones are forgotten beyond a bound
+    Records recent_;
+    // the keys point into `recent_`
+    std::unordered_map<std::string_view, Records::iterator> records_;
     std::unordered_map<std::uint64_t, Address> addresses_;
 };
 
-// How much of the work workers without a record are given where others could do it: a fifth of the
-// pairs of late. Otherwise who comes with a thousand keys takes most of the calls, and the hub
-// computes them all again.
+// The share of work for workers without a record where proven workers could do it: a fifth of the
+// recent pairs. Otherwise an attacker with a thousand keys would get most of the calls, and the hub
+// would compute them all again.
 class NewcomerShare {
   public:
     void add(std::uint32_t num_pairs, bool is_new) {
@@ -147,13 +154,14 @@ class NewcomerShare {
     double all_ = 0, new_ = 0;
 };
 
-// How large an expert's answers are: rms(y) over gate * rms(x), learned from pairs that were
-// computed again. An answer beyond four times the largest, or of nothing but zeros, is odd.
+// The usual size of an expert's output: rms(y) over gate * rms(x), learned from pairs that were
+// computed again. An answer beyond four times the largest, or of zeros only, is odd.
 class ExpertGains {
   public:
     explicit ExpertGains(std::size_t num_units) : largest_(num_units) {}
     void learn(std::uint32_t unit, float gain);
-    // The most that gate * rms(x) = 1 may become; infinity until enough was learned.
+    // The largest plausible rms(y) for gate * rms(x) = 1; infinity until enough samples were
+    // learned.
     double bound(std::uint32_t unit) const;
 
   private:

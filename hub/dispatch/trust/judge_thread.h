@@ -1,5 +1,6 @@
-// The thread on which answers are judged, so that no strand computes experts. What an answer waits
-// for goes first; samples of what has left already are dropped when too many wait.
+// The thread on which answers are judged, so that no strand computes experts. Samples that hold
+// back an answer are judged first. Samples of answers that already count are dropped when too many
+// are pending.
 #pragma once
 
 #include <condition_variable>
@@ -15,15 +16,17 @@ namespace moex {
 
 class JudgeThread {
   public:
-    // `done` runs on the judge's thread, once for each sample that was not dropped by the end.
+    // `done` runs on the judge's thread, once for each sample that was not dropped at the end.
     using Done = std::function<void(std::uint64_t id, Judgement judgement)>;
     JudgeThread(const ExpertCompute& compute, Done done);
-    // Samples that wait still are dropped.
+    // Drops the pending samples.
     ~JudgeThread();
 
-    // From any thread. One that finds no place is judged undecided at once, on this thread.
+    // Any thread. A sample for which there is no room is judged undecided at once, on the caller's
+    // thread.
     void submit(AnswerSample sample);
-    static constexpr std::size_t samples_waiting_max = 256;  // not awaited
+    // limit for samples that hold back no answer
+    static constexpr std::size_t samples_waiting_max = 256;
 
   private:
     void run();

@@ -1,4 +1,5 @@
-// Attempts: groups in flight to one worker, or to the local backend, and how they end.
+// Attempts: groups in flight to one worker, or to the local backend, and how they end. This part
+// owns the hedge policy with its budget, and the latencies of the swarm and of the local backend.
 #pragma once
 
 #include <optional>
@@ -10,42 +11,45 @@
 
 namespace moex {
 
-// Why an attempt ended without an answer.
+// The reason why an attempt ended without an answer.
 enum class AttemptFailure { error, bad_answer, busy, disconnect };
 
 class SwarmAttempts : public SwarmPart {
   public:
     explicit SwarmAttempts(SwarmState& swarm);
 
-    // ---- swarm_attempts.cpp: the start
+    // ---- swarm_attempts.cpp: the start of attempts
     void send_attempt(EventContext& context, Round& round, Worker& worker,
                       std::span<const std::uint32_t> slices, bool hedge);
     void compute_locally(EventContext& context, Round& round, std::vector<std::uint32_t> slices);
-    // A storm of errors is not answered with a storm of questions.
+    // Retries cost budget: many errors must not cause as many retries. A round without budget
+    // waits.
     void pay_for_retries(EventContext& context, Round& round);
-    // A second attempt beside one that takes longer than most, where the budget has room for it.
+    // Sends a second attempt beside one that takes longer than most, if the budget allows it.
     void on_hedge_time(EventContext& context, Attempt& attempt);
     std::uint32_t attempts_at_once() const { return policy_.attempts_at_once(); }
     void set_hedge(const HedgePolicy& policy) { policy_.set(policy); }
 
-    // ---- swarm_attempt_ends.cpp
+    // ---- swarm_attempt_ends.cpp: the ends of attempts
     void on_attempt_late(EventContext& context, Attempt& attempt);
-    // Ends one attempt without an answer; the caller dispatches the round again.
+    // Ends one attempt without an answer. The caller dispatches the round again.
     void drop_attempt(EventContext& context, Attempt& attempt, AttemptFailure failure);
     void cancel_attempt(EventContext& context, Attempt& attempt);
     void accept_answer(EventContext& context, Attempt& attempt, std::vector<float> y, bool unsummed,
                        Evidence evidence);
-    // The local backend has computed the attempt: y [num_pairs, hidden_size], or an error.
+    // The local backend's result for the attempt: y [num_pairs, hidden_size], or an error.
     void on_local(EventContext& context, AttemptId id, Result<std::vector<float>> y);
 
     // ---- latencies
     void learn_latency(TimePoint now, const Attempt& attempt, Worker& worker);
-    // How long computing so much here takes, from asking to answer; nullopt until it was done.
+    // How long the local backend takes for `num_pairs` pairs, from request to answer. nullopt until
+    // it has computed some.
     std::optional<Duration> local_time(std::uint32_t num_pairs) const;
-    const LatencyEstimates& latency() const { return latency_; }  // of all workers
+    const LatencyEstimates& latency() const { return latency_; }  // over all workers
 
   private:
-    // How long its slices are predicted to wait for experts; from here on they lie in its memory.
+    // Returns how long the slices are predicted to wait for experts to load. From then on the
+    // experts count as loaded in the worker's memory.
     Duration begin_load(const Round& round, const Attempt& attempt, Worker& worker);
     bool is_loaded_elsewhere(const Round& round, const Attempt& attempt,
                              const Worker& worker) const;

@@ -1,5 +1,5 @@
-// What is computed again: answers that wait for the judge or for a second worker, and the records
-// that follow from it.
+// Checks of answers: answers that wait for the judge or for a second worker, and the trust records
+// that follow from the verdicts.
 #pragma once
 
 #include <optional>
@@ -18,21 +18,22 @@ class SwarmChecks : public SwarmPart {
     explicit SwarmChecks(SwarmState& swarm);
 
     // ---- swarm_checks.cpp: the judge
-    // An answer of the right shape: it counts now, or once it was judged.
+    // Receives an answer of the right shape. The answer counts at once, or after the verdict on it.
     void receive_answer(EventContext& context, Worker& worker, Attempt& attempt,
                         WorkerAnswer answer, bool unsummed);
     void on_judgement(EventContext& context, std::uint64_t id, const Judgement& judgement);
-    // A lie that need not be computed again to be seen as one.
+    // Handles an answer that is wrong on its face (shape, infinity, norm), without computing it
+    // again.
     void on_wrong_answer(EventContext& context, Worker& worker, Attempt& attempt,
                          const std::string& wrong);
-    // The round needs the attempt no more, whose answer waits for a verdict: that comes all the
-    // same.
+    // The round no longer needs this attempt, whose answer waits for a verdict. The verdict on the
+    // worker follows all the same.
     void on_cancelled(const Attempt& attempt);
     void drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched);
 
-    // ---- records
+    // ---- trust records
     void on_welcome(Worker& worker, TimePoint now);
-    // Why this worker may not join now, if its key is closed.
+    // Returns the reason why this key may not join now; nullopt if it may.
     std::optional<Error> closed(TimePoint now, std::string_view worker_key) const;
     void ban(const Worker& worker, TimePoint now) { trust_.ban(worker.worker_key, now); }
     void describe(const Worker& worker, WorkerView& view) const;
@@ -42,8 +43,8 @@ class SwarmChecks : public SwarmPart {
     }
 
     // ---- swarm_witness.cpp: a second worker
-    // The attempt will not answer in time; where it was a witness, settle_without_witness()
-    // follows.
+    // The attempt will not answer in time. If it was a witness, settle_without_witness() settles
+    // its check.
     void lose_witness(const Attempt& attempt) {
         if (attempt.witness_of_check != 0) witnesses_lost_.push_back(attempt.witness_of_check);
     }
@@ -52,18 +53,19 @@ class SwarmChecks : public SwarmPart {
     void check_invariants(std::vector<std::string>& broken);
 
   private:
-    // Rows that the judge has, and what waits for it.
+    // A check that the judge or a witness has not finished, with the answer that it is about.
     struct PendingCheck {
         WorkerId worker = 0;
-        std::string key;  // of its record
+        std::string key;  // key of the worker's trust record
         std::uint64_t address = 0;
         WorkerArithmetic arithmetic = WorkerArithmetic::exact;
         CheckPlan plan;
-        std::vector<std::uint32_t> units;  // of the sample's pairs
-        AttemptId attempt = 0;             // held until the verdict; 0: it has counted already
-        std::vector<float> y;              // of the held answer
+        std::vector<std::uint32_t> units;  // units of the sample's pairs
+        AttemptId attempt = 0;  // attempt held until the verdict; 0: its answer already counts
+        std::vector<float> y;   // the held answer
         bool unsummed = true;
-        // Where a second worker judges: who said something else, and what.
+        // Where a second worker judges: the key of the worker that gave a different answer, and
+        // that answer.
         std::string dissenter;
         std::vector<float> dissent;
     };
@@ -74,9 +76,10 @@ class SwarmChecks : public SwarmPart {
                            bool unsummed, std::span<const std::uint32_t> rows,
                            std::vector<std::uint32_t>& units) const;
     static std::string wrong_rows(const CheckPlan& plan);
-    // Its record says so already; `what` was wrong.
+    // Counts and reports a lie; the trust record is already updated. `what` describes the fault.
     void on_wrong_rows(EventContext& context, WorkerId liar, const std::string& what, bool banned);
-    // Without weights: another worker is asked the same, and a third one where those two differ.
+    // Without weights: another worker is sent the same request, and a third one if the two answers
+    // differ.
     void hold_for_witness(EventContext& context, Worker& worker, Attempt& attempt, CheckPlan plan,
                           std::vector<float> y, bool unsummed);
     Worker* find_witness(TimePoint now, const Round& round, const Attempt& attempt,
@@ -94,7 +97,7 @@ class SwarmChecks : public SwarmPart {
     std::unordered_map<std::uint64_t, PendingCheck> pending_;
     std::uint64_t last_check_ = 0;
     NewcomerShare newcomers_;
-    std::vector<std::uint64_t> witnesses_lost_;  // checks whose witness will say nothing
+    std::vector<std::uint64_t> witnesses_lost_;  // checks whose witness will not answer
 };
 
 }  // namespace moex

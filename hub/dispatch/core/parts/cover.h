@@ -1,4 +1,5 @@
-// Which workers compute the open slices of a round: asks the router for a cover, sends the groups.
+// A cover of a round's open slices by few workers: this part asks the router for one and sends the
+// groups.
 #pragma once
 
 #include <optional>
@@ -15,14 +16,14 @@ class SwarmCover : public SwarmPart {
     using SwarmPart::SwarmPart;
 
     bool eligible(const Worker& worker, TimePoint now) const;
-    // Gives `open` slices to workers, few frames first; what found nobody stays in `open`. A hedge
-    // goes to idle ones.
+    // Sends `open` slices to workers in few frames. Slices that no worker takes remain in `open`.
+    // With `hedge` only idle workers are used.
     void plan_cover(EventContext& context, Round& round, std::vector<std::uint32_t>& open,
                     bool hedge);
     std::span<const std::uint32_t> slice_pairs_max(std::uint32_t layer);
 
   private:
-    // Nobody who holds the unit serves: those are asked who are ejected.
+    // Returns true if no holder of the unit is in service, so that ejected holders are used too.
     bool in_need(std::uint32_t unit) const;
     bool can_take(const Worker& worker, const CallSlice& slice) const;
     std::optional<std::uint32_t> route_of(Worker& worker, Dtype dtype, bool idle_only,
@@ -33,10 +34,11 @@ class SwarmCover : public SwarmPart {
                     std::vector<std::uint32_t> slices, bool hedge,
                     std::vector<std::uint32_t>& unsent);
 
-    // Scratch, reused.
+    // Scratch vectors, reused by every cover.
     Router router_;
-    std::vector<Worker*> routed_;  // as the router numbers them
-    std::vector<Duration> loads_;  // of each, for what only it and others that load it can take
+    std::vector<Worker*> routed_;  // by their number in the router
+    // load time of each, for the slices that no worker without a load takes
+    std::vector<Duration> loads_;
     std::vector<std::uint32_t> takers_;
     std::vector<std::uint32_t> pairs_max_of_;  // [num_experts]
     std::uint64_t mark_ = 0;

@@ -1,4 +1,5 @@
-// Frames in: what each means in the state that its connection is in. Keeps no state of its own.
+// Frames that arrive from workers: this part decodes each one and calls the part that it concerns.
+// It keeps no state of its own.
 #pragma once
 
 #include <string>
@@ -20,7 +21,7 @@ class SwarmFrames : public SwarmPart {
   private:
     void on_unawaited_result(EventContext& context, Worker& worker, std::uint32_t sequence_id);
     void on_unasked_answer(EventContext& context, Worker& worker, std::uint32_t sequence_id);
-    // What is wrong with an answer that was asked for; empty: nothing.
+    // Returns the fault of an answer that was requested; empty if there is none.
     std::string fault_of(const Worker& worker, const Attempt& attempt, const Round& round,
                          const WorkerAnswer& answer) const;
     void on_ready(EventContext& context, Worker& worker, ByteView frame);
@@ -30,7 +31,7 @@ class SwarmFrames : public SwarmPart {
     void on_power(EventContext& context, Worker& worker, ByteView frame);
     void on_slots(EventContext& context, Worker& worker, ByteView frame);
     void take_tiers(Worker& worker, const Ready& ready);
-    // Counts a frame that breaks the protocol and ends the connection.
+    // Counts a frame that breaks the protocol, and ends the connection.
     void refuse_bad(EventContext& context, Worker& worker, const Error& error);
 };
 

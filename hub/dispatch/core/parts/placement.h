@@ -1,5 +1,5 @@
-// Which worker holds which unit, as frames: the directory's orders become ASSIGN, WEIGHT_SYNC and
-// RELEASE. Hot experts and hints are here as well.
+// The unit directory as frames: its orders become ASSIGN, WEIGHT_SYNC and RELEASE, and READY
+// updates it. This part also owns hot experts, hints and drained keys.
 #pragma once
 
 #include <optional>
@@ -18,11 +18,14 @@ class SwarmPlacement : public SwarmPart {
     explicit SwarmPlacement(SwarmState& swarm);
 
     // ---- units and their numbers
-    std::uint32_t unit_of(std::uint32_t layer, std::uint32_t expert) const;  // layer is MoE
+    // the layer must be MoE
+    std::uint32_t unit_of(std::uint32_t layer, std::uint32_t expert) const;
     Unit wire_unit(std::uint32_t unit) const;
     bool is_unit(const Unit& unit) const;
-    std::vector<std::uint32_t> units_of(const std::vector<Unit>& named) const;  // of the model's
-    // The layer's number among MoE layers; -1 for a dense layer, or for none of the model's.
+    // skips units that the model does not have
+    std::vector<std::uint32_t> units_of(const std::vector<Unit>& named) const;
+    // The index of the layer among MoE layers; -1 for a dense layer, or if the model has no such
+    // layer.
     std::int32_t moe_index_of(std::uint32_t layer) const {
         return layer < moe_index_.size() ? moe_index_[layer] : -1;
     }
@@ -31,7 +34,8 @@ class SwarmPlacement : public SwarmPart {
     void needs_layer(std::uint32_t layer) { directory_.needs_layer_of(unit_of(layer, 0)); }
 
     // ---- events of workers
-    // Its share, once it is known what it `held` already; at most once.
+    // Gives the worker its share of units once its list of `held` units is known. Acts at most once
+    // per worker.
     void place(EventContext& context, Worker& worker, std::span<const std::uint32_t> held);
     void mark_ready(EventContext& context, Worker& worker, std::span<const std::uint32_t> units);
     void on_missing_units(EventContext& context, Worker& worker, const Attempt& attempt,
@@ -40,7 +44,8 @@ class SwarmPlacement : public SwarmPart {
     void on_no_space(EventContext& context, Worker& worker);
     void check_loading(EventContext& context, Worker& worker);
     void leave(Worker& worker, bool may_return, TimePoint now);
-    // `settles`: what followed is ordered now.
+    // Sends the pending orders. With `settles` the directory first orders what follows from the
+    // events.
     void settle(EventContext& context, bool settles);
     void on_units_time(EventContext& context);
     std::uint32_t capacity_of(const Worker& worker) const;
@@ -52,30 +57,31 @@ class SwarmPlacement : public SwarmPart {
     void pin(const Worker& worker, bool on) { directory_.pin(ring_key_of(worker), on); }
     bool is_pinned(const Worker& worker) const { return directory_.is_pinned(ring_key_of(worker)); }
 
-    // ---- swarm_hot_experts.cpp: what is worth one more copy
+    // ---- swarm_hot_experts.cpp: units that deserve one more copy
     void count_requested(EventContext& context, const ExpertBatch& batch);
     void count_predicted(EventContext& context, std::span<const ExpertHint> hints);
     void update_hot_experts(EventContext& context);
 
-    // ---- swarm_hints.cpp
+    // ---- swarm_hints.cpp: predicted experts
     void send_hints(EventContext& context, std::span<const ExpertHint> hints);
 
   private:
-    // What the directory has ordered becomes frames. Follows every event that it was told.
+    // Turns the directory's orders into frames. It follows every event that the directory receives.
     void carry_out_orders(EventContext& context);
     void send_assign(EventContext& context, Worker& worker, std::span<const std::uint32_t> units);
     void send_release(EventContext& context, Worker& worker, std::span<const std::uint32_t> units);
     std::uint16_t deadline_of(const ExpertHint& hint) const;
-    // Where it stands on the placement's ring: the worker's own key brings it back there.
+    // The worker's place on the placement's ring. It derives from the worker's own key, so a worker
+    // that returns has the same place.
     static std::uint64_t ring_key_of(const Worker& worker);
 
-    // [num_layers] -> 0.. among MoE layers, -1 for dense ones
+    // [num_layers]: index among MoE layers, -1 for dense ones
     std::vector<std::int32_t> moe_index_;
     std::vector<std::uint32_t> moe_layers_;
     UnitDirectory directory_;
     HotExperts hot_experts_;
     std::optional<TimePoint> units_timer_at_;
-    std::set<std::uint64_t> drained_;  // ring keys, by their host's order
+    std::set<std::uint64_t> drained_;  // ring keys of workers that the operator drains
 };
 
 }  // namespace moex

@@ -1,4 +1,4 @@
-// The connections of workers: first frames, heartbeats, drain, and the end of each.
+// The connections of workers: first frames, heartbeats, drain, and the end of each connection.
 #pragma once
 
 #include <optional>
@@ -13,22 +13,24 @@ class SwarmSessions : public SwarmPart {
   public:
     explicit SwarmSessions(SwarmState& swarm);
 
-    // ---- swarm_hello.cpp: the first frame, and what follows from it
+    // ---- swarm_hello.cpp: the first frame, and admission
     void on_first_frame(EventContext& context, Worker& worker, const FrameHeader& header,
                         ByteView frame);
 
-    // ---- swarm_sessions.cpp
-    // Adds the connection to the pool; refuses it while the hub stops or has too many.
+    // ---- swarm_sessions.cpp: after the first frame
+    // Adds the connection to the pool. Refuses it while the hub stops, or when there are too many
+    // connections.
     WorkerId connect(EventContext& context, std::string address, bool authorized);
     // Closes a connection that has not sent HELLO in time.
     void on_hello_time(EventContext& context, WorkerId id);
-    // A frame may be as large as the answers that are outstanding. Told before the question goes
-    // out, so that an honest answer, late or not, is never above the limit.
+    // Sets the largest frame that the worker may send, which follows from its outstanding answers.
+    // The limit is set before the request is sent, so that no honest answer, late or not, exceeds
+    // it.
     void set_frame_limit(EventContext& context, Worker& worker);
-    // Tells the peer what was wrong, then closes.
+    // Reports the error to the peer, then closes the connection.
     void refuse(EventContext& context, Worker& worker, const Error& error, CloseCode code);
-    // The end of a connection, by us (`code` given) or by
-    // the other side. Its attempts are given to others.
+    // Ends a connection. With `code` the hub closes it, otherwise the other side has. Its attempts
+    // are sent to other workers.
     void remove_worker(EventContext& context, WorkerId id, WorkerEvent::Kind kind,
                        std::string reason, std::optional<CloseCode> code);
 
@@ -37,11 +39,12 @@ class SwarmSessions : public SwarmPart {
     void send_heartbeat(EventContext& context, Worker& worker, std::vector<std::uint32_t> units);
 
     void on_worker_drain(EventContext& context, Worker& worker, ByteView frame);
-    // Ends the connections of workers that sent DRAIN and have answered.
+    // Ends the connections of workers that sent DRAIN and have answered everything.
     void close_leavers(EventContext& context);
-    // Sends DRAIN to all workers; at `deadline` from now their connections end.
+    // Sends DRAIN to all workers. Their connections end `deadline` from now.
     void drain(EventContext& context, Duration deadline);
-    // `id` 0: the hub's own deadline; else that of a worker that sent DRAIN.
+    // `id` 0: the deadline of the hub's own drain. Otherwise the deadline of a worker that sent
+    // DRAIN.
     void on_drain_time(EventContext& context, WorkerId id);
     bool draining() const { return draining_; }
 
@@ -56,7 +59,7 @@ class SwarmSessions : public SwarmPart {
     std::vector<WorkerId> leavers_;  // sent DRAIN, still connected
     bool draining_ = false;
     TimePoint drain_at_{};
-    // READY of every unit, with room to spare: what a worker may send unasked
+    // the size of a READY of every unit, plus a margin: the largest unrequested frame of a worker
     std::uint64_t control_bytes_max_ = 0;
 };
 
