@@ -42,7 +42,7 @@ struct UnitHolder {
     std::uint32_t num_later = 0;      // units to be ordered after it has loaded the current ones
     std::uint32_t told_later = 0;     // value of num_later in its last order
     std::uint32_t loads_ahead = 0;    // most units ordered and not yet loaded
-    TimePoint told_at{};              // time of the last order that left units for later
+    TimePoint told_at{};              // time of its last order with units
     TimePoint loading_since{};        // time of its last READY, or of the order if that is later
     std::uint32_t times_stuck = 0;    // times that it loaded nothing for too long
     std::optional<TimePoint> room_again_at;  // until then it gets no unit that it does not hold
