@@ -1,15 +1,17 @@
 #!/usr/bin/env node
-// A round as the hub and the worker see it, during a decode with its own gaps: one user, one worker that holds all
-// experts, on this machine; any package, also one without a tokenizer.
+// Measures a round on the hub's and on the worker's side, during a decode with its natural gaps: one user and one
+// worker that holds all experts, on this machine. Any package works, also one without a tokenizer.
 //   node bench/round_bench.mjs --model DIR [--backend tab|gpu|cpu] [--device NAME] [--tokens N] [--warm N]
 //                              [--hub-args "FLAGS OF SERVE"] [--header]
-//   frame_*   from a question's arrival in the worker to its answer's leaving (frame to frame), in us, of the rounds of
-//             one row of N tokens [200] behind those of --warm [200]
-//   hub_*     from the frame queued to the answer checked, by the hub; gpu_us: of it on the worker's GPU, as it says
+//   frame_*   time in the worker from a frame's arrival to its answer's departure, in us, over the rounds of one row of
+//             N tokens [200] after those of --warm [200]
+//   hub_*     time in the hub from the queued frame to the checked answer; gpu_us: the part on the worker's GPU, as the
+//             worker reports it
 //   keep_alive_writes, keep_alive_dispatches  per round, only for a tab; keep_alive_us: the period of the writes at the
 //             end (web-worker/browser/gpu.js)
-// By `serve --trace`, and what GROUP_RESULT carries.
-// tab: of a Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]). MOEX_BUILD: build folder [build].
+// The times are those of `serve --trace` and of GROUP_RESULT.
+// tab: the worker is a tab of Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]). MOEX_BUILD: build
+// folder [build].
 // example: node bench/round_bench.mjs --model bench-moe --hub-args "--gpu off" --header
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -34,7 +36,7 @@ async function decode(hub, model, max_tokens) {
   return answer.usage.completion_tokens;
 }
 
-// The worker, and what it counts of its GPU process.
+// Starts the worker, and reads its counters of the GPU process.
 async function startWorker(hub) {
   if (options.backend !== "tab") {
     const device = options.device ? ["--device", options.device] : [];
@@ -53,7 +55,7 @@ async function startWorker(hub) {
   }
 }
 
-// Rounds of one row, as they began: {frame_us, gpu_us, hub_us}.
+// Rounds of one row in the order of their beginning: {frame_us, gpu_us, hub_us}.
 function roundsOf(file) {
   const text = readFileSync(file, "utf8").trim();
   const events = JSON.parse(text.endsWith("]") ? text : `${text.replace(/,\s*$/, "")}]`);

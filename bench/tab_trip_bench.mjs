@@ -1,9 +1,9 @@
 #!/usr/bin/env node
-// What a trip from a page's worker to the browser's GPU process and back costs, by what is asked there and by what
-// makes that process look for finished work meanwhile: the floor of a round in a tab, with no code of ours in it.
+// Measures a round trip from a page's worker to the browser's GPU process, by the request and by the keep-alive work
+// that makes that process look for finished work: the floor of a round in a tab, without any code of MoEx.
 //   node bench/tab_trip_bench.mjs [--turns 2] [--cell-ms 1000] [--trips scope,map,copy,write,round,work,later]
 //                                 [--keep-alive none,write:20+20,write:50+50,empty:50+50] [--header]
-//   trip    scope: an error scope pushed and popped, which asks the GPU nothing; map: 4 KB that nobody wrote to are
+//   trip    scope: an error scope pushed and popped, which needs no GPU work; map: 4 KB without a pending write are
 //           mapped; copy: 4 KB are copied, then mapped; write: 4 KB are written, copied and mapped; round: written,
 //           counted up by a dispatch, copied and mapped, as an expert round does; work: the same with more for the GPU;
 //           later, later_work: mapped FIRST us behind the submission
@@ -11,7 +11,7 @@
 //           the fourth on twice as far each time. WHAT is none; write: 4 bytes to a buffer; commands: a command buffer
 //           without commands; empty: a submission without command buffers; done: a request for the end of the submitted
 //           work; scope: an error scope pushed and popped
-//   trips   one behind the other within --cell-ms, of each the last four fifths: p10_us, p50_us, p90_us, p99_us
+//   trips   round trips back to back within --cell-ms; p10_us, p50_us, p90_us and p99_us are over the last four fifths
 // MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find the GPU.
 // example: node bench/tab_trip_bench.mjs --header
 import { readFlags } from "./flags.mjs";
@@ -21,7 +21,7 @@ const options = { turns: "2", "cell-ms": "1000", trips: "scope,map,copy,write,ro
 const with_header = readFlags("tab_trip_bench", options);
 const { launch } = await import("../tests/browser/support/tab.mjs");
 
-// In the worker: asks for what one message says, answers with rows.
+// Runs in the worker: measures the trips that a message names, and answers with rows.
 async function measure({ turns, cell_ms, trips: asked, keep_alive }) {
   const size = 4096;
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// WeInfer's tables in a real Chromium on this machine's GPU: whole models of random weights through /bench.html.
+// Measures WeInfer's tables in a real Chromium on this machine's GPU: whole models of random weights in /bench.html.
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/weinfer_bench.mjs [--tokens 300] [--turns 3] [--only NAME]
 //   [--models SHAPE:WEIGHTS:KV,... [--fetch 1,8] [--keep-alive on|off] [--ablation on|off] [--kernels on|off]]
 //   [--patience-s 60] [--header]
@@ -9,8 +9,8 @@
 //             and values. Sums are kept in f32 in all of them.
 //   sweep     SmolLM-135M and Qwen2-1.5B q4f16 at I = 1 to 32, with or without keep-alive writes to the GPU process
 //   whole     the demo at I = 16, and Qwen3-30B-A3B: INT4 experts, the rest bf16
-// The conditions of a model take turns, I is fixed before, each cell has --tokens tokens. Prints CSV as the page's
-// "Copy as CSV"; the columns are those of decoder_bench (web-worker/decoder/decoder_timing.h), and keep_alive.
+// The conditions of a model alternate, I is fixed beforehand, and each cell has --tokens tokens. Prints CSV as the
+// page's "Copy as CSV"; the columns are those of decoder_bench (web-worker/decoder/decoder_timing.h), and keep_alive.
 import { readFlags } from "./flags.mjs";
 import { Hub } from "../tests/browser/support/hub.mjs";
 import { launch } from "../tests/browser/support/tab.mjs";
@@ -38,7 +38,7 @@ const tables = [
 const asked = options.models ? [{ ...options, name: "models" }]
   : tables.filter(({ name }) => !options.only || name === options.only);
 
-// All that a page has to say, as it comes; one that says nothing for --patience-s is left.
+// Yields the page's rows as they arrive. A page without output for --patience-s is abandoned.
 async function measure(browser, url, table) {
   const page = await browser.newPage();
   page.setDefaultTimeout(0);
