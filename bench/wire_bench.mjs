@@ -1,8 +1,9 @@
 // Measures the dtype of rows on the wire: the perplexity of the demo's text, scored through a hub and one worker on the
 // processor, and the bytes per token in each direction.
 //   node bench/wire_bench.mjs [--model DIR] [--text FILE] [--windows N] [--arithmetic exact|int8] [--header]
-// MOEX_BUILD: build folder [build]. Measures each dtype of x with answers in f16. CSV: see `columns`; `of_f16` is the
-// perplexity over the perplexity with x in f16.
+// MOEX_BUILD: build folder [build]. Measures each dtype of x with answers in f16, without and with LZ4 (`serve --lz4`).
+// CSV: see `columns`; `of_f16` is the perplexity over the perplexity with x in f16; `us_per_token` is the time of scoring
+// a token, hub and worker together on this machine.
 // example: node bench/wire_bench.mjs --arithmetic exact --header
 import { readFileSync } from "node:fs";
 import { readFlags } from "./flags.mjs";
@@ -10,7 +11,7 @@ import { readFlags } from "./flags.mjs";
 process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker } = await import("../tests/browser/support/hub.mjs");
 
-const columns = "worker,x,y,windows,perplexity,of_f16,bytes_out_per_token,bytes_in_per_token";
+const columns = "worker,x,y,lz4,windows,perplexity,of_f16,bytes_out_per_token,bytes_in_per_token,us_per_token";
 const window_tokens = 512;
 const options = {
   model: "static/models/demo", text: "tests/golden/demo/val_excerpt.txt", windows: "24", arithmetic: "int8",
@@ -26,9 +27,10 @@ async function ask(hub, path, body) {
   return answer;
 }
 
-async function measure(x) {
+async function measure(x, lz4) {
   const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--replicas", "1",
-    "--timeout-ms", "60000", "--round-deadline-s", "300", "--prefix-cache", "off", "--wire-x", x]);
+    "--timeout-ms", "60000", "--round-deadline-s", "300", "--prefix-cache", "off", "--wire-x", x,
+    ...(lz4 ? ["--lz4"] : [])]);
   let worker = null;
   try {
     worker = await NativeWorker.start(hub, ["--backend", "cpu", "--arithmetic", options.arithmetic]);
@@ -37,6 +39,7 @@ async function measure(x) {
     const { tokens } = await ask(hub, "/tokenize", { content: readFileSync(options.text, "utf8") });
 
     let nll = 0;
+    const started = performance.now();
     let count = 0;
     const num_windows = Math.min(Number(options.windows), Math.floor(tokens.length / window_tokens));
     for (let i = 0; i < num_windows; i += 1) {
@@ -46,11 +49,12 @@ async function measure(x) {
       nll -= scores.reduce((sum, score) => sum + score, 0);
       count += scores.length;
     }
+    const ended = performance.now();
     const { bytes_sent, bytes_received } = (await hub.status()).workers[0];
     const rows = num_windows * window_tokens;
     return {
       num_windows, perplexity: Math.exp(nll / count), out: (bytes_sent - begun.bytes_sent) / rows,
-      in: (bytes_received - begun.bytes_received) / rows,
+      in: (bytes_received - begun.bytes_received) / rows, us: 1000 * (ended - started) / rows,
     };
   } finally {
     await worker?.stop();
@@ -61,8 +65,11 @@ async function measure(x) {
 if (with_header) console.log(columns);
 let of = 0;
 for (const x of ["wire", "int8"]) {
-  const found = await measure(x);
-  of ||= found.perplexity;
-  console.log([options.arithmetic, x === "wire" ? "f16" : x, "f16", found.num_windows, found.perplexity.toFixed(4),
-    (found.perplexity / of).toFixed(5), found.out.toFixed(0), found.in.toFixed(0)].join(","));
+  for (const lz4 of [false, true]) {
+    const found = await measure(x, lz4);
+    of ||= found.perplexity;
+    console.log([options.arithmetic, x === "wire" ? "f16" : x, "f16", lz4 ? "on" : "off", found.num_windows,
+      found.perplexity.toFixed(4), (found.perplexity / of).toFixed(5), found.out.toFixed(0), found.in.toFixed(0),
+      found.us.toFixed(0)].join(","));
+  }
 }
