@@ -33,12 +33,12 @@ struct ApiOptions {
     std::string no_ways = "this hub has no lossy modes.";
     std::vector<std::string> ways;             // lossy modes that /v1/models lists
     std::map<std::string, double> perplexity;  // by mode, with "exact"; empty: not measured
-    // The most expert calls of one answer that a request may replace (moex.late_ms); 0: the hub
+    // The most expert calls of an answer that a request may replace (moex.late_ms); 0: the hub
     // waits for every call.
     std::uint32_t late_calls_max = 0;
 };
 
-// Callbacks that receive totals for /metrics and latency samples. Any of them may be empty.
+// Callbacks that receive totals for /metrics and latency samples. Each may be empty.
 struct ApiObserver {
     std::function<void(const char* finish_reason)> on_finished;
     std::function<void(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s)>

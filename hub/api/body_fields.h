@@ -19,7 +19,7 @@ struct BodyWording {
     }
 };
 
-// Reads the members of one body.
+// Reads the members of a body.
 class BodyFields : public JsonFields<OrderedJson, BodyWording> {
   public:
     using JsonFields::JsonFields;

@@ -78,7 +78,7 @@ struct StreamEvent {
     std::string id = {};
 };
 
-// Sends the answer of one request. Any thread may call it; the connection posts the calls to its
+// Sends the answer to a request. Any thread may call it; the connection posts the calls to its
 // strand. Dropping the last reference without an answer sends a 500.
 class HttpResponder {
   public:

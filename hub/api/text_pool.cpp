@@ -137,7 +137,7 @@ Checked<void> TextPool::submit(const std::string& client, std::uint64_t bytes,
         Lane& lane = bytes <= options.short_bytes_max ? state.short_lane : state.long_lane;
         lane.push(client, {bytes, std::move(job)});
     }
-    // Wake all threads, since any of them may serve the lane of this job.
+    // Wake all threads, since any thread may serve the lane of this job.
     state.wake.notify_all();
     return {};
 }

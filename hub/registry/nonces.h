@@ -1,4 +1,4 @@
-// The challenges that a worker or a contributor signs, and the check of such a signature with the
+// The challenges that a worker or a contributor signs, and the check of a signature with the
 // key that the signer keeps (protocol/identity.h).
 #pragma once
 

@@ -1,5 +1,5 @@
 // Tests with a lying worker, a separate program: eleven kinds of false answers, and rare ones, against a hub that
-// computes experts only to check answers. No text changes. A liar is banned after three false answers, and its key stays
+// computes experts only to check answers. No text changes. A liar is banned after three false answers; its key stays
 // closed over a restart, until the ban is lifted.
 //   MOEX_LIES_TOKENS=10000 node --test tests/api/lying_workers.test.mjs     # by hand: at least this many tokens
 import assert from 'node:assert/strict';

@@ -253,7 +253,7 @@ class GrammarState::Walker {
     }
 
     // Declared members keep their order, and a required member is not skipped. Further members and
-    // the closing brace follow all of them.
+    // the closing brace follow the declared ones.
     void add_object_words(const StackFramePointer& frame, const Words& list) {
         const GrammarNode& node = *frame->node;
         const std::uint32_t from = frame->position;

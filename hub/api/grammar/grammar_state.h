@@ -2,7 +2,7 @@
 //
 // The problem: while a text grows, its grammar is ambiguous. A parser that chose one alternative
 // at once would have to go back when the next bytes fit only another one. So this state keeps every
-// possible derivation of the text, a Parse, and advances all of them by each byte.
+// possible derivation of the text, a Parse, and advances all parses by each byte.
 //
 // A parse is a leaf with a stack. The leaf is the node that takes the next bytes. The stack frames
 // below it are the nodes that were entered and not left; they say what follows when the leaf is

@@ -19,7 +19,7 @@ using Kind = GrammarNode::Kind;
 
 constexpr std::uint32_t merges_max = 2000, nodes_max = 50'000, schema_depth_max = 96;
 
-// Keywords that restrict values and are not supported; a schema with one of them is refused.
+// Keywords that restrict values and are not supported; a schema that has one is refused.
 constexpr std::array refused_keywords{"not",
                                       "oneOf",
                                       "if",
@@ -42,7 +42,7 @@ constexpr std::array refused_keywords{"not",
                                       "disallow",
                                       "extends"};
 
-// Keywords that restrict values and are supported. If a schema has one of them beside a `$ref` or
+// Keywords that restrict values and are supported. If a schema has one beside a `$ref` or
 // an `allOf`, both are merged into one schema.
 constexpr std::array meaning_keywords{"type",
                                       "enum",

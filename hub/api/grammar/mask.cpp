@@ -260,7 +260,7 @@ class MaskFiller {
         return out;
     }
 
-    // Returns the trie node of these bytes, or the root if there is none.
+    // Returns the trie node of `bytes`, or the root if there is none.
     std::uint32_t find_node(std::string_view bytes) const {
         std::uint32_t at = 0;
         for (const char byte : bytes) {

@@ -26,8 +26,8 @@ const std::vector<CodePoints> blanks{
     {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 const std::vector<CodePoints> line_ends{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
-// Returns the code points of \p{L}, \p{Lu}, ...: a general category or a group of them, by its
-// short name.
+// Returns the code points of \p{L}, \p{Lu}, ...: a general category or a group, by its short
+// name.
 std::optional<std::vector<CodePoints>> of_category(const std::string& name) {
     if (name.empty() || name.size() > 2) return std::nullopt;
     std::vector<CodePoints> out;

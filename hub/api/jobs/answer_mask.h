@@ -37,7 +37,7 @@ class MaskMaker {
     std::shared_ptr<State> state_;  // shared with the thread
 };
 
-// The masks of one answer: follows its tokens through the grammar.
+// The masks of an answer: follows its tokens through the grammar.
 class AnswerMask : public TokenMask, public std::enable_shared_from_this<AnswerMask> {
   public:
     AnswerMask(std::shared_ptr<MaskMaker> maker, GrammarState begin);

@@ -18,7 +18,7 @@ namespace moex {
 
 // A token of the answer with its log-probability. The texts of all entries, joined, are the
 // answer's text. A token that ends inside a UTF-8 sequence has an empty text, and the token that
-// completes the sequence has all of it. The tokenizer gives the raw bytes of `id`.
+// completes the sequence has its text. The tokenizer gives the raw bytes of `id`.
 struct TokenText {
     TokenId id = 0;
     std::string text;

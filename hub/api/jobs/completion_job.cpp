@@ -261,7 +261,7 @@ void ApiJob::fail(const Refusal& refusal) {
     if (inputs_.observer->on_finished) inputs_.observer->on_finished("error");
 }
 
-// Adds the statistics of one sequence. Times of parallel sequences overlap, so their maximum
+// Adds the statistics of a sequence. Times of parallel sequences overlap, so their maximum
 // counts; the computed work is summed.
 void ApiJob::add_totals(const GenerationStats& stats) {
     totals_.queued = std::max(totals_.queued, stats.queued);

@@ -22,7 +22,7 @@
 
 namespace moex {
 
-// The members that every JSON object of one answer has.
+// The members that every JSON object of an answer has.
 struct AnswerHeader {
     std::string id;              // chatcmpl-..., msg_..., with the prefix of the dialect
     std::int64_t created_s = 0;  // Unix time
@@ -38,7 +38,7 @@ struct Usage {
     std::optional<std::uint64_t> reasoning_tokens;
 };
 
-// Sums of all sequences of one request.
+// Sums over all sequences of a request.
 struct AnswerTotals {
     Usage usage;
     GenerationStats stats;
@@ -65,7 +65,7 @@ struct AnswerChoice {
     std::string stop;           // the stop string that ended the answer; else empty
 };
 
-// Writes the parts of one answer in a dialect.
+// Writes the parts of an answer in a dialect.
 class ReplyWriter {
   public:
     using Events = std::vector<StreamEvent>;

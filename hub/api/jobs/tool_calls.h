@@ -2,7 +2,7 @@
 // from words.
 // The syntax is derived from the text of the chat template: Qwen's and Hermes' <tool_call> blocks,
 // Mistral's [TOOL_CALLS] list, Llama 3's single object, or GPT-OSS' channels (channels.h). A
-// template that names none of these gets <tool_call> blocks, too.
+// template that names no such syntax gets <tool_call> blocks, too.
 #pragma once
 
 #include <optional>

@@ -22,7 +22,7 @@ namespace moex {
 OrderedJson answer_object(const AnswerHeader& header, bool is_chat, bool is_chunk);
 
 OrderedJson usage_json(const Usage& usage);
-// Timings over all sequences of one request, as llama.cpp names them.
+// Timings over all sequences of a request, as llama.cpp names them.
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage);
 // The `moex` object of a reply: the workers and the hub's shares of the answer, and its expert
 // mode.

@@ -63,7 +63,7 @@ const HostileBody hostile_bodies[] = {
     {repeated("{\"a\":", 1000) + "1" + repeated("}", 1000), 400, ""},
     {repeated("[", 100000), 400, ""},
     {with("\"metadata\":" + object_with_keys(4097)), 400, ""},
-    // Took a minute while members were searched in lists.
+    // This body took a minute while members were searched in lists.
     {with("\"temperature\":-1,\"metadata\":[" + repeated("{},", 300'000) + "{}]"), 400,
      "temperature"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":\"" + repeated("x", 10 << 20) + "\"}]}", 413,

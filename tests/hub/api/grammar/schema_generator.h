@@ -1,4 +1,4 @@
-// Generates schemas, and instances of them, from a seed. Every keyword of the subset is used. Each
+// Generates schemas and their instances from a seed. Every keyword of the subset is used. Each
 // schema has instances, because it is built around a possible instance.
 #pragma once
 

@@ -40,7 +40,7 @@ std::string read_file(const std::string& name) {
     return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// Makes a vocabulary of the demo's tokens and of pairs of them, up to `size`; the last token ends
+// Makes a vocabulary of the demo's tokens and of token pairs, up to `size`; the last token ends
 // an answer.
 std::vector<std::string> joined_tokens(const Tokenizer& tokenizer, std::size_t size) {
     std::vector<std::string> tokens;
