@@ -29,7 +29,7 @@ Bytes encode_identity(const Identity& message);
 Result<Identity> decode_identity(ByteView frame);
 
 // Returns the text that the worker signs. `origin` is the origin under which the worker reached the
-// hub (RFC 6454, "https://hub:8443"). Because of it a hub cannot pass on the nonce of another hub
+// hub (RFC 6454, "https://hub:8443"). A hub therefore cannot pass on the nonce of another hub
 // and use the signature there.
 std::string identity_text(std::string_view nonce, std::string_view origin, std::uint64_t worker_id);
 // Returns the text that a contributor signs to make a hub delete all data of this key. `challenge`

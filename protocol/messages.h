@@ -1,5 +1,5 @@
 // One struct per message, with an encoder (to a whole frame) and a decoder (from a whole frame
-// whose header was read). Sockets and sessions are left to hub and web-worker.
+// with a header that was already read). Sockets and sessions are left to hub and web-worker.
 // Decoders check every size before they allocate, and refuse everything that PROTOCOL.md calls an
 // error. The decoded message borrows nothing from the frame unless a comment says so.
 #pragma once
@@ -132,7 +132,8 @@ struct GroupResult {
     std::optional<RoundTimes> times;
 };
 Bytes encode_group_result(const GroupResult& message, bool lz4);
-// Encodes a result whose y is already in wire form (`y_bytes`), without a conversion through f32.
+// Encodes a result with a y that is already in wire form (`y_bytes`), without a conversion through
+// f32.
 Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& shape,
                                 ByteView y_bytes, const std::optional<RoundTimes>& times = {});
 // Does the same for a y that is already in its place inside the frame. `frame` has

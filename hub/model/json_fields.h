@@ -1,4 +1,4 @@
-// JsonFields reads the members of one JSON object and checks their types and ranges. The first
+// JsonFields reads the members of a JSON object and checks their types and ranges. The first
 // problem is kept, so that a caller reads all members and checks for a problem once. A member that
 // is absent or null leaves its target unchanged, unless it is required.
 //

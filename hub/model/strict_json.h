@@ -16,7 +16,7 @@ namespace moex {
 struct JsonLimits {
     std::uint32_t depth_max = 32;
     std::uint64_t values_max = 2'000'000;  // names of members do not count
-    // members of one object; keep it low for ordered_json, where each lookup is a linear search
+    // members per object; keep it low for ordered_json, where each lookup is a linear search
     std::uint32_t keys_max = 2'000'000;
 };
 

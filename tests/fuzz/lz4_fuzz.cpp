@@ -1,5 +1,5 @@
 // Compares our LZ4 block decoder with liblz4. liblz4 must accept every block that ours accepts,
-// with the same bytes. liblz4 also accepts a match at offset 0, whose output is unspecified; our
+// with the same bytes. liblz4 also accepts a match at offset 0 with unspecified output; our
 // decoder refuses it. In all other cases the verdicts must be equal. The first two bytes are the
 // raw size.
 #include <cstdlib>

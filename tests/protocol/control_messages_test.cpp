@@ -333,7 +333,7 @@ TEST(ReadyTest, ComesBackWithItsTiersOrWithoutAndBadOnesAreRefused) {
     const Bytes told = encode_ready(units, tiers);
     EXPECT_EQ(decode(told)->units, units);
     EXPECT_EQ(decode(told)->tiers, tiers);
-    EXPECT_EQ(decode(encode_ready(units))->units, units) << "as older workers say it";
+    EXPECT_EQ(decode(encode_ready(units))->units, units) << "as older workers send it";
     EXPECT_TRUE(decode(encode_ready(units))->tiers.empty());
     EXPECT_TRUE(decode(encode_ready({}))->units.empty());
     EXPECT_EQ(verdict(decode_units(told, small_limits())), "payload_size");
@@ -397,7 +397,7 @@ TEST(SlotFiguresTest, ComeBackAndWhatCannotBeIsRefused) {
     expect_truncations_refused(at_first, decode_slots);
     SlotFigures without = told;
     without.expired = 0;
-    EXPECT_EQ(decode_slots(at_first).value(), without) << "as older workers say it";
+    EXPECT_EQ(decode_slots(at_first).value(), without) << "as older workers send it";
 
     const auto with = [&](std::uint64_t SlotFigures::*counter, std::uint64_t as) {
         SlotFigures one = told;

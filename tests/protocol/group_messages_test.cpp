@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-// Returns a group in which each expert of `experts` has the rows whose bit is set in its mask.
+// Returns a group in which each expert of `experts` has the rows that its mask selects.
 GroupDispatch group_of(Dtype dtype, std::uint32_t num_tokens,
                        const std::vector<std::pair<std::uint16_t, unsigned>>& experts) {
     GroupDispatch message;
@@ -315,7 +315,7 @@ TEST(GroupLimitsTest, FrameMaximumCoversTheLargestGroup) {
     EXPECT_LE(frame.size(), tensor_frame_bytes_max(limits));
     EXPECT_TRUE(decode_group_result(frame, limits).ok());
 
-    // 64 rows for 64 experts each give a request of 2 MiB whose answer would have 128 MiB.
+    // 64 rows for 64 experts each give a request of 2 MiB. The answer would have 128 MiB.
     const WireLimits wide{8192, 1, 64, 64, 4096};
     GroupDispatch question{.sequence_id = 3, .shape = {0, 64, 8192, Dtype::f32, true, 4096, 64}};
     for (std::uint16_t expert = 0; expert < 64; ++expert) question.experts.push_back({expert, 64});

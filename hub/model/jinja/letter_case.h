@@ -1,4 +1,4 @@
-// Upper, lower and title case of one character, with the mappings of Python's strings. One
+// Upper, lower and title case of a character, with the mappings of Python's strings. One
 // character may become up to three ('ß' gives "SS"), and a sigma at the end of a word has a special
 // form. Source: Unicode, SpecialCasing.txt (its unconditional rows) and section 3.13 (Final_Sigma);
 // everything else through hub/model/tokenizer/unicode.h.

@@ -102,7 +102,7 @@ class Lexer {
 
     bool at_line_start() const { return at_ == 0 || source_[at_ - 1] == '\n'; }
 
-    // Skips white space behind a closing tag: all of it after '-', otherwise one newline
+    // Skips white space behind a closing tag: all white space after '-', otherwise one newline
     // (trim_blocks).
     void after_close(bool strip, bool trim_newline) {
         if (strip)
@@ -132,7 +132,7 @@ class Lexer {
         lex_inside("}}", TokenKind::print_end, false);
     }
 
-    // Reads {% raw %} ... {% endraw %}, whose text is not parsed.
+    // Reads {% raw %} ... {% endraw %} without parsing the text inside.
     bool lex_raw(char control) {
         std::size_t at = at_ + (control == '-' || control == '+' ? 3 : 2);
         const auto skip = [&] {

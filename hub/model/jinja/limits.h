@@ -1,4 +1,4 @@
-// TemplateLimits: the cost limits of one rendering, and the time that it sees.
+// TemplateLimits: the cost limits of a rendering, and the time that it sees.
 #pragma once
 
 #include <cstdint>

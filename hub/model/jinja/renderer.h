@@ -16,7 +16,7 @@
 
 namespace moex::jinja {
 
-// The variables of one block. A lookup that fails here continues in `parent`.
+// The variables of a block. A lookup that fails here continues in `parent`.
 struct Scope {
     explicit Scope(Scope* parent) : parent(parent) {}
     Scope* parent;

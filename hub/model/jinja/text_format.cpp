@@ -234,7 +234,7 @@ class PercentFormatter {
     MarkedText out_;
 };
 
-// Returns the value of one {field}. `next` counts the fields without a name.
+// Returns the value of a {field}. `next` counts the fields without a name.
 const Value& field_value(const std::string& field, const CallArguments& arguments,
                          std::size_t& next) {
     if (field.find_first_of(":!.[") != std::string::npos)

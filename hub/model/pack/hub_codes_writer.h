@@ -26,7 +26,7 @@ struct HubEntries {
 HubEntries hub_entries(std::span<const HubTensorSpec> specs, HubDtype hub_dtype,
                        const std::function<TensorDtype(std::size_t spec_index)>& plain);
 
-// Converts the rows of one matrix to codes, in pieces of any size. scales() has all scales at the
+// Converts the rows of a matrix to codes, in pieces of any size. scales() has all scales at the
 // end.
 class RowCoder {
   public:

@@ -1,4 +1,4 @@
-// Writes the experts of one layer on the compute threads, with a bound on the memory of their
+// Writes the experts of a layer on the compute threads, with a bound on the memory of their
 // blobs. Packer and synth share it.
 #pragma once
 

@@ -291,7 +291,7 @@ Status encode_weights(std::span<const float> values, bool as_f32, std::span<std:
     return {};
 }
 
-struct Buffers {  // scratch buffers of one compute thread
+struct Buffers {  // scratch buffers of a compute thread
     std::vector<float> floats;
     Bytes raw;
 };

@@ -79,7 +79,7 @@ class ModelPackage {
         std::uint64_t size_bytes = 0;
     };
     std::vector<File> files() const;
-    // Returns one of these files by its hash, borrowed from the package; not_found for another
+    // Returns a file of the list by its hash, borrowed from the package; not_found for another
     // hash.
     Result<ByteView> file(const Sha256& hash) const;
 

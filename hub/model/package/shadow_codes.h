@@ -23,7 +23,7 @@ enum class ShadowDtype : std::uint8_t { int2, int3, nf4, int8 };
 const char* shadow_dtype_name(ShadowDtype dtype);  // "int2", ...
 Result<ShadowDtype> parse_shadow_dtype(std::string_view name);
 
-// The shape of one row.
+// The shape of a row.
 struct ShadowRow {
     ShadowDtype dtype = ShadowDtype::int3;
     std::uint32_t row_size = 0;    // a multiple of group_size

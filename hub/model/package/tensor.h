@@ -34,7 +34,7 @@ struct TensorView {
 // Copies elements [first, first + out.size()) as f32. For codes the range must be whole rows.
 void tensor_to_float(const TensorView& tensor, std::uint64_t first, std::span<float> out);
 
-// Returns the size of one element in a file. For int4 it is the size of a byte with two codes.
+// Returns the size of an element in a file. For int4 it is the size of a byte with two codes.
 std::uint32_t tensor_dtype_bytes(TensorDtype dtype);
 const char* tensor_dtype_name(TensorDtype dtype);              // "BF16", as in the header
 std::string shape_text(std::span<const std::uint64_t> shape);  // "[64, 2048]"

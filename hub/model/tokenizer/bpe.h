@@ -1,4 +1,4 @@
-// BpeModel: byte-pair merges over the raw bytes of one pre-token, and the vocabulary of the result.
+// BpeModel: byte-pair merges over the raw bytes of a pre-token, and the vocabulary of the result.
 // It is immutable except for a bounded cache behind its own locks. encode_piece() is thread-safe
 // and costs O(n log n).
 // Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016;
@@ -31,7 +31,7 @@ class BpeModel {
     BpeModel& operator=(BpeModel&&) noexcept;
     ~BpeModel();
 
-    // Appends the ids of one pre-token. `bytes` are its raw bytes.
+    // Appends the ids of a pre-token. `bytes` are its raw bytes.
     void encode_piece(std::string_view bytes, std::vector<TokenId>& out) const;
 
     // Returns the raw bytes of an id; nullptr for an id that is not in the vocabulary.

@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-// steps of one match; the patterns of real models need a few per byte
+// steps of a match; the patterns of real models need a few per byte
 constexpr std::uint32_t match_limit = 10'000'000;
 constexpr std::uint32_t depth_limit = 100'000;
 constexpr std::uint32_t heap_limit_kib = 64 * 1024;

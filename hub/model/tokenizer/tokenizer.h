@@ -47,7 +47,7 @@ class Tokenizer {
     // Returns the text of `ids`, without special added tokens if `skip_special` is true. The result
     // is valid UTF-8; broken sequences become U+FFFD.
     std::string decode(std::span<const TokenId> ids, bool skip_special) const;
-    // Returns the raw bytes of one token, which may be part of a UTF-8 sequence. For a special
+    // Returns the raw bytes of a token, which may be part of a UTF-8 sequence. For a special
     // token these are the bytes of its text. For an unknown id the result is empty.
     std::string token_bytes(TokenId id) const;
     bool is_special(TokenId id) const;

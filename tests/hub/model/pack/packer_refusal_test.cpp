@@ -261,7 +261,7 @@ TEST_F(PackerRefusalTest, GenerationConfigOutsideTheVocabulary) {
 }
 
 TEST_F(PackerRefusalTest, DiskTooSmallIsSaidBeforeAnythingIsMade) {
-    // Write a sparse checkpoint whose embeddings alone are larger than the free space of the disk.
+    // Write a sparse checkpoint with embeddings that are larger than the free space of the disk.
     struct statvfs disk {};
     ASSERT_EQ(::statvfs(folder_.path().c_str(), &disk), 0);
     const std::uint64_t free_bytes = std::uint64_t{disk.f_bavail} * disk.f_frsize;

@@ -1,4 +1,4 @@
-// Tests untrusted packages, whose manifest may have any contents.
+// Tests untrusted packages. Their manifest may have any contents.
 #include "hub/model/package/manifest.h"
 
 #include <random>
