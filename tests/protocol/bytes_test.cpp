@@ -38,7 +38,7 @@ TEST(BytesTest, IntegersComeBack) {
                           }));
 }
 
-TEST(BytesTest, ReadingPastTheEndGivesZerosAndSaysSo) {
+TEST(BytesTest, ReadingPastTheEndGivesZerosAndSetsOverrun) {
     const Bytes bytes(3, std::byte{0xff});
     ByteReader in(bytes);
     EXPECT_EQ(in.u32(), 0u);

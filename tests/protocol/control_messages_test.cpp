@@ -315,7 +315,7 @@ TEST(UnitsTest, ComeBackAndBadOnesAreRefused) {
     EXPECT_EQ(verdict(decode(encode_cancel(0))), "unknown_type");
 }
 
-TEST(HelloTest, SlotsAndStoreAreToldApartByWhoHasAStore) {
+TEST(HelloTest, SlotBytesAreSentOnlyWithAStore) {
     Hello sent;
     EXPECT_EQ(decode_hello(encode_hello(sent))->device.slot_bytes, 0u);
     sent.device.budget_bytes = 900;
@@ -371,7 +371,7 @@ TEST(IdentityTest, ComesBackAndBadOnesAreRefused) {
     EXPECT_EQ(verdict(decode_identity(encode_cancel(0))), "unknown_type");
 }
 
-TEST(IdentityTest, WhatIsSignedNamesItsPurposeAndEndsNoFieldEarly) {
+TEST(IdentityTest, SignedTextNamesItsPurposeAndSeparatesFields) {
     EXPECT_EQ(identity_text("ab", "https://hub:8443", 17),
               "MoEx identity 1\nab\nhttps://hub:8443\n17");
     EXPECT_EQ(forget_text("ab", "https://hub:8443"), "MoEx forget 1\nab\nhttps://hub:8443");
@@ -386,7 +386,7 @@ TEST(IdentityTest, WhatIsSignedNamesItsPurposeAndEndsNoFieldEarly) {
     EXPECT_EQ(verdict(parse_signature(hex)), "bad_field");
 }
 
-TEST(SlotFiguresTest, ComeBackAndWhatCannotBeIsRefused) {
+TEST(SlotFiguresTest, ComeBackAndImpossibleCountersAreRefused) {
     SlotFigures told{.slots = 12};
     std::uint64_t value = 900;
     for (const auto counter : slot_counters) told.*counter = value--;

@@ -74,7 +74,7 @@ TEST(GroupDispatchTest, ComesBackInEveryDtypeWithAndWithoutLz4) {
     }));
 }
 
-TEST(GroupDispatchTest, XAsInt8TakesHalfTheBytesAndLeavesTheAnswersDtype) {
+TEST(GroupDispatchTest, Int8RowsHalveTheBytesAndKeepTheAnswersDtype) {
     GroupDispatch sent = sample_group();
     const std::size_t whole_bytes = encode_group_dispatch(sent, false).size();
     sent.x_int8 = true;
@@ -229,7 +229,7 @@ TEST(GroupResultTest, BadResultsAreRefused) {
     EXPECT_EQ(verdict(decode(resized(frame, 2))), "payload_size");
 }
 
-TEST(GroupResultTest, WhatItsMemoryHeldIsOfNoMatter) {
+TEST(GroupResultTest, ReusedMemoryDoesNotChangeTheRows) {
     const GroupResult sent{5, sample_group().shape, exact_rows(3 * 32), {}};
     const Bytes frame = encode_group_result(sent, false);
     for (const std::size_t held : {0, 1, 3 * 32, 1000}) {
@@ -239,7 +239,7 @@ TEST(GroupResultTest, WhatItsMemoryHeldIsOfNoMatter) {
     }
 }
 
-TEST(GroupResultTest, TimesRideAtItsEndWhetherItIsCompressedOrNot) {
+TEST(GroupResultTest, TimesFollowPlainAndCompressedRows) {
     GroupResult sent{5, sample_group().shape, exact_rows(3 * 32), RoundTimes{1234, 56}};
     for (const bool lz4 : {false, true}) {
         const Bytes frame = encode_group_result(sent, lz4);
@@ -257,7 +257,7 @@ TEST(GroupResultTest, TimesRideAtItsEndWhetherItIsCompressedOrNot) {
 
 // Rows that frames share are gathered when a frame is written. The gathered frame must equal a
 // frame that is encoded from the rows.
-TEST(GroupDispatchTest, AGatheredFrameIsTheOneThatIsMadeAnew) {
+TEST(GroupDispatchTest, GatheredFrameEqualsTheEncodedFrame) {
     for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::f32, Dtype::int8})
         for (const std::vector<std::uint32_t>& numbers :
              {std::vector<std::uint32_t>{1, 2, 4}, {0, 3, 5}, {3, 4, 5}}) {
@@ -290,7 +290,7 @@ TEST(GroupDispatchTest, AGatheredFrameIsTheOneThatIsMadeAnew) {
 }
 
 // A worker writes the headers around the answer in the buffer into which the GPU wrote it.
-TEST(GroupResultTest, AFrameMadeInPlaceIsTheOneThatIsMadeAnew) {
+TEST(GroupResultTest, FrameMadeInPlaceEqualsTheEncodedFrame) {
     const GroupShape shape = sample_group().shape;
     const std::vector<float> y = exact_rows(3 * 32);
     const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, 3, 32);

@@ -30,7 +30,7 @@ int wait_for(SpinWait<LookClock>& spin, int come_at, std::chrono::microseconds s
     return looks;
 }
 
-TEST(SpinWait, LooksOnceWhereItMayNot) {
+TEST(SpinWait, PollsOnceWithoutATimeToPoll) {
     SpinWait<LookClock> spin(0us);
     EXPECT_EQ(wait_for(spin, 100), 1);
     EXPECT_EQ(wait_for(spin, 1), 1);
@@ -38,7 +38,7 @@ TEST(SpinWait, LooksOnceWhereItMayNot) {
     EXPECT_FALSE(spin.pays());
 }
 
-TEST(SpinWait, LooksOnWhileWaitsAreShort) {
+TEST(SpinWait, KeepsPollingWhileWaitsAreShort) {
     SpinWait<LookClock> spin(50us);
     EXPECT_EQ(wait_for(spin, 30), 1);  // no wait has been measured yet
     EXPECT_TRUE(spin.pays());
@@ -60,7 +60,7 @@ TEST(SpinWait, SleepsAtOnceAfterTwoLongWaitsUntilOneIsShort) {
 }
 
 // Regression: SpinWait slept in the short waits and polled without success in the long ones.
-TEST(SpinWait, LooksInShortWaitsThatFollowLongOnes) {
+TEST(SpinWait, PollsInShortWaitsThatFollowLongOnes) {
     SpinWait<LookClock> spin(50us);
     wait_for(spin, 1000, 200us);
     wait_for(spin, 30);

@@ -41,7 +41,7 @@ TEST(DtypeTest, NamesComeBack) {
 
 // Tests every half, and every float that equals a half, is next to one or is in the middle of two,
 // at every position of a vector register.
-TEST(RowsTest, HalvesAreThoseOfThePlainTwin) {
+TEST(RowsTest, HalvesEqualThoseOfThePlainVersion) {
     std::vector<float> values;
     for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
         const float value = half_to_float(static_cast<half>(bits));
@@ -116,7 +116,7 @@ TEST(RowsTest, EachDtypeKeepsItsPrecision) {
     EXPECT_LE(worst(Dtype::int8), 3.0f / 254 * 1.001f);
 }
 
-TEST(RowsTest, ScalesStandBehindAllCodes) {
+TEST(RowsTest, ScalesFollowAllCodes) {
     const std::vector<float> rows{1.27f, -0.01f, 0, 0.5f, -254, 2, 127, 1};
     Bytes wire(wire_rows_bytes(Dtype::int8, 2, 4));
     encode_rows(Dtype::int8, rows, 4, wire);

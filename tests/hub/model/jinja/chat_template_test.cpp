@@ -199,7 +199,7 @@ TEST(ChatTemplateTest, DeepInputIsRefused) {
     EXPECT_EQ(render("{{ x }}", {{"x", deep}}).substr(0, 8), "render: ");
 }
 
-TEST(ChatTemplateTest, ErrorsSayWhereAndWhat) {
+TEST(ChatTemplateTest, ErrorsNameThePlaceAndTheCause) {
     EXPECT_EQ(render("a\n{{ raise_exception('no ' + 'way') }}"),
               "render: chat template: line 2: the template refuses: no way");
     EXPECT_NE(render("\n\n{{ missing.x }}").find("line 3: 'missing' is undefined"),
@@ -252,7 +252,7 @@ class RenderIdsTest : public ::testing::Test {
     TokenId start_ = 0, end_ = 0;
 };
 
-TEST_F(RenderIdsTest, DemoChatIsWhatItsTextSays) {
+TEST_F(RenderIdsTest, DemoChatHasTheIdsOfItsText) {
     const auto parsed = ChatTemplate::from_tokenizer_config(
         read_file(demo + "tokenizer_config.json"));
     ASSERT_TRUE(parsed.ok()) << parsed.error().message;
@@ -281,7 +281,7 @@ TEST_F(RenderIdsTest, ContentCannotWriteControlTokens) {
     }
 }
 
-TEST_F(RenderIdsTest, NeitherCuttingNorJoiningLaundersContent) {
+TEST_F(RenderIdsTest, ContentStaysPlainAfterCuttingAndJoining) {
     const ordered_json messages = {{{"role", "<|im_end|>"},
                                     {"content", " <|im_end|> "},
                                     {"name", "<|im_"},

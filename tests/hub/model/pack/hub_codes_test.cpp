@@ -93,7 +93,7 @@ TEST_F(HubCodesPackTest, MatricesAreTheCodesOfTheirBf16Weights) {
     EXPECT_NE(int8->manifest_sha256(), plain->manifest_sha256());
 }
 
-TEST_F(HubCodesPackTest, FileIsAboutHalf) {
+TEST_F(HubCodesPackTest, FileIsAboutHalfAsLarge) {
     const test::CheckpointOptions options{
         .hidden_size = 256, .vocab_size = 512, .mlp_only_layers = {}};
     const auto plain = pack(options, HubDtype::bf16, "bf16"),
@@ -103,7 +103,7 @@ TEST_F(HubCodesPackTest, FileIsAboutHalf) {
               0.56 * static_cast<double>(plain->files()[1].size_bytes));
 }
 
-TEST_F(HubCodesPackTest, ManifestSaysSoInAVersionThatOlderHubsRefuse) {
+TEST_F(HubCodesPackTest, ManifestHasAVersionThatOlderHubsRefuse) {
     ASSERT_TRUE(pack({.mlp_only_layers = {}}, HubDtype::int8, "int8"));
     ASSERT_TRUE(pack({.mlp_only_layers = {}}, HubDtype::bf16, "bf16"));
     const json codes = json::parse(test::read_file(folder_ / "int8/manifest.json")),
@@ -135,7 +135,7 @@ TEST_F(HubCodesPackTest, ManifestSaysSoInAVersionThatOlderHubsRefuse) {
     EXPECT_EQ(open_error(codes, "int8"), "");
 }
 
-TEST_F(HubCodesPackTest, WhatHasNoWholeGroupsIsRefusedByName) {
+TEST_F(HubCodesPackTest, MatricesWithoutWholeGroupsAreRefusedByName) {
     CheckpointBuilder().write(folder_ / "in");  // a dense layer of 48
     const auto report = pack_checkpoint(folder_ / "in", folder_ / "out",
                                         {.hub_dtype = HubDtype::int8}, threads_, {});

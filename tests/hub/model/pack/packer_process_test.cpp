@@ -62,7 +62,7 @@ std::map<std::string, ino_t> inodes(const fs::path& folder) {
     return found;
 }
 
-TEST(PackerProcessTest, KilledPackerGoesOnAndGivesTheSamePackage) {
+TEST(PackerProcessTest, KilledPackerResumesAndGivesTheSamePackage) {
     TempFolder folder("resume");
     CheckpointBuilder({.num_layers = 5, .mlp_only_layers = {2}}).write(folder / "in");
     {
@@ -169,7 +169,7 @@ Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint6
 
 // Kills the packer before each step, including the last ones. The folder then has a complete
 // package, or an unfinished one that the same command finishes and that no other checkpoint reuses.
-TEST(PackerProcessTest, KilledBeforeAnyStepItIsWholeOrGoesOn) {
+TEST(PackerProcessTest, PackageIsCompleteOrResumesAfterAKillBeforeAnyStep) {
     TempFolder folder("steps");
     CheckpointBuilder({.num_layers = 2, .mlp_only_layers = {}}).write(folder / "in");
     CheckpointBuilder({.seed = 2, .num_layers = 2, .mlp_only_layers = {}}).write(folder / "other");
@@ -223,7 +223,7 @@ TEST(PackerProcessTest, KilledBeforeAnyStepItIsWholeOrGoesOn) {
 }
 
 // Tests the state after a kill on a file system that lists .pack-state/input before the records.
-TEST(PackerProcessTest, RecordsWithoutTheirInputAreNobodys) {
+TEST(PackerProcessTest, RecordsWithoutAnInputAreNotReused) {
     TempFolder folder("orphans");
     CheckpointBuilder{test::CheckpointOptions{}}.write(folder / "in");
     CheckpointBuilder({.seed = 2}).write(folder / "other");

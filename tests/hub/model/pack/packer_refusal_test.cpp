@@ -42,7 +42,7 @@ class PackerRefusalTest : public testing::Test {
     ThreadPool threads_{2};
 };
 
-TEST_F(PackerRefusalTest, MissingTensors) {
+TEST_F(PackerRefusalTest, MissingTensorsAreRefused) {
     for (const char* name :
          {"model.embed_tokens.weight", "lm_head.weight", "model.layers.2.self_attn.q_norm.weight",
           "model.layers.1.mlp.down_proj.weight", "model.layers.2.mlp.gate.weight",
@@ -54,14 +54,14 @@ TEST_F(PackerRefusalTest, MissingTensors) {
     }
 }
 
-TEST_F(PackerRefusalTest, MissingHalfOfAFusedPair) {
+TEST_F(PackerRefusalTest, MissingHalfOfAFusedPairIsRefused) {
     CheckpointBuilder builder({.fused = true});
     builder.remove("model.layers.0.mlp.experts.down_proj");
     builder.write(folder_ / "in");
     refused({"model.layers.0.mlp.experts.down_proj", "missing"});
 }
 
-TEST_F(PackerRefusalTest, WrongShapes) {
+TEST_F(PackerRefusalTest, WrongShapesAreRefused) {
     CheckpointBuilder router{CheckpointOptions{}};
     router.tensor("model.layers.0.mlp.gate.weight").shape = {2, 128};
     router.write(folder_ / "in");
@@ -110,7 +110,7 @@ TEST_F(PackerRefusalTest, NotFiniteWeightsNameTensorAndIndex) {
     refused({"gate_up_proj", "[3, 40, 9]"});
 }
 
-TEST_F(PackerRefusalTest, WeightsThatTheFormatCannotHold) {
+TEST_F(PackerRefusalTest, WeightsTooLargeForTheFormatAreRefused) {
     CheckpointBuilder builder({.dtype = "F32"});
     builder.tensor("model.layers.0.mlp.experts.0.gate_proj.weight").values[64 * 3] = 1e30f;
     builder.write(folder_ / "in");
@@ -121,7 +121,7 @@ TEST_F(PackerRefusalTest, WeightsThatTheFormatCannotHold) {
     refused({"lm_head.weight", "bf16"});
 }
 
-TEST_F(PackerRefusalTest, TruncatedShards) {
+TEST_F(PackerRefusalTest, TruncatedShardsAreRefused) {
     for (const std::uint32_t num_shards : {1u, 3u}) {
         CheckpointBuilder({.num_shards = num_shards}).write(folder_ / "in");
         const fs::path shard = folder_ / "in" /
@@ -138,7 +138,7 @@ TEST_F(PackerRefusalTest, TruncatedShards) {
     }
 }
 
-TEST_F(PackerRefusalTest, IndexThatLies) {
+TEST_F(PackerRefusalTest, WrongIndexIsRefused) {
     CheckpointBuilder builder({.num_shards = 2});
     builder.write(folder_ / "in");
 
@@ -172,7 +172,7 @@ TEST_F(PackerRefusalTest, IndexThatLies) {
     refused({"is also in"});
 }
 
-TEST_F(PackerRefusalTest, UnsupportedElementType) {
+TEST_F(PackerRefusalTest, UnsupportedElementTypeIsRefused) {
     CheckpointBuilder builder{CheckpointOptions{}};
     builder.write(folder_ / "in");
     std::string file = test::read_file(folder_ / "in/model.safetensors");
@@ -182,7 +182,7 @@ TEST_F(PackerRefusalTest, UnsupportedElementType) {
     refused({"model.embed_tokens.weight", "I16", "wanted BF16, F16 or F32"});
 }
 
-TEST_F(PackerRefusalTest, Configurations) {
+TEST_F(PackerRefusalTest, UnsupportedConfigurationsAreRefused) {
     CheckpointBuilder builder{CheckpointOptions{}};
     builder.config["model_type"] = "mistral";
     builder.write(folder_ / "in");
@@ -199,7 +199,7 @@ TEST_F(PackerRefusalTest, Configurations) {
 }
 
 // A model with this bias is a different model. Without the bias every answer would be wrong.
-TEST_F(PackerRefusalTest, ABiasThatTheConfigurationDoesNotKnow) {
+TEST_F(PackerRefusalTest, BiasUnknownToTheConfigurationIsRefused) {
     CheckpointBuilder builder({.attention_bias = true});
     builder.config["attention_bias"] = false;
     builder.write(folder_ / "in");
@@ -216,7 +216,7 @@ TEST_F(PackerRefusalTest, NamedPipesAreNotWaitedFor) {
     }
 }
 
-TEST_F(PackerRefusalTest, ChatTemplatesWithWhatWeLackAreNamedWithTheirFile) {
+TEST_F(PackerRefusalTest, UnsupportedChatTemplatesAreNamedWithTheirFile) {
     CheckpointBuilder({.vocab_size = 8192}).write(folder_ / "in");
     fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "static/models/demo/tokenizer.json",
                   folder_ / "in/tokenizer.json");
@@ -235,24 +235,24 @@ TEST_F(PackerRefusalTest, ZeroSizeTensorsAreNoWeights) {
     refused({"model.norm.weight", "is [0]", "wants [64]"});
 }
 
-TEST_F(PackerRefusalTest, FolderWithoutTensors) {
+TEST_F(PackerRefusalTest, FolderWithoutTensorsIsRefused) {
     CheckpointBuilder{CheckpointOptions{}}.write(folder_ / "in");
     fs::remove(folder_ / "in/model.safetensors");
     refused({"model.safetensors.index.json", "model.safetensors"});
 }
 
-TEST_F(PackerRefusalTest, GroupSizesThatDoNotDivide) {
+TEST_F(PackerRefusalTest, GroupSizesThatDoNotDivideAreRefused) {
     CheckpointBuilder{CheckpointOptions{}}.write(folder_ / "in");
     refused({"64", "32", "16"}, {.group_size_max = 16});
 }
 
-TEST_F(PackerRefusalTest, NamesThatNoApiCouldShow) {
+TEST_F(PackerRefusalTest, UnprintableNamesAreRefused) {
     CheckpointBuilder{CheckpointOptions{}}.write(folder_ / "in");
     for (const char* name : {"two words", "a\nb", "<b>", "\"q\"", "\xff"})
         refused({"name"}, {.name = name});
 }
 
-TEST_F(PackerRefusalTest, GenerationConfigOutsideTheVocabulary) {
+TEST_F(PackerRefusalTest, GenerationConfigOutsideTheVocabularyIsRefused) {
     CheckpointBuilder{CheckpointOptions{}}.write(folder_ / "in");
     test::write_file(folder_ / "in/generation_config.json", R"({"eos_token_id": [7, 96]})");
     refused({"generation_config.json", "eos_token_id", "vocab_size (96)"});
@@ -260,7 +260,7 @@ TEST_F(PackerRefusalTest, GenerationConfigOutsideTheVocabulary) {
     refused({"generation_config.json", "temperature", "hot"});
 }
 
-TEST_F(PackerRefusalTest, DiskTooSmallIsSaidBeforeAnythingIsMade) {
+TEST_F(PackerRefusalTest, SmallDiskIsReportedBeforeAnyFileIsCreated) {
     // Write a sparse checkpoint with embeddings that are larger than the free space of the disk.
     struct statvfs disk {};
     ASSERT_EQ(::statvfs(folder_.path().c_str(), &disk), 0);
@@ -304,7 +304,7 @@ TEST_F(PackerRefusalTest, DiskTooSmallIsSaidBeforeAnythingIsMade) {
     EXPECT_EQ(refused({"free"}, {.group_size_max = 32}).code, ErrorCode::no_space);
 }
 
-TEST_F(PackerRefusalTest, OutputsThatAreNotOurs) {
+TEST_F(PackerRefusalTest, ForeignOutputFoldersAreRefused) {
     CheckpointBuilder{CheckpointOptions{}}.write(folder_ / "in");
     const auto message = [&](const char* out) {
         const auto report = pack_checkpoint(folder_ / "in", folder_ / out, {}, threads_, {});

@@ -283,7 +283,7 @@ TEST_F(PackerTest, BlobsOfAllThreadsAreOneMap) {
     }
 }
 
-TEST_F(PackerTest, TextsAreCopiedWordForWord) {
+TEST_F(PackerTest, TextFilesAreCopiedUnchanged) {
     const fs::path in = checkpoint("in", {});
     const std::string generation =
         R"({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, )"

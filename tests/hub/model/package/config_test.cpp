@@ -249,7 +249,7 @@ TEST(ConfigTest, ErrorsNameTheKeyOfTheUsersFile) {
     }
 }
 
-TEST(ConfigTest, OurOwnFileIsRefusedInItsOwnWords) {
+TEST(ConfigTest, ManifestErrorsNameTheKeyOfTheManifest) {
     json object = to_json(*parse_hf_config(qwen3_30b()));
     object["top_k"] = 129;
     EXPECT_EQ(parse_model_config(object).error().message,

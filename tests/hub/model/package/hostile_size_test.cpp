@@ -65,7 +65,7 @@ class HostileSizeTest : public testing::Test {
 
 #define EXPECT_SAYS(message, words) EXPECT_NE((message).find(words), std::string::npos) << (message)
 
-TEST_F(HostileSizeTest, SafetensorsHeaders) {
+TEST_F(HostileSizeTest, SafetensorsHeadersAreReadInTime) {
     const auto with_header = [&](const char* what, const std::string& header) {
         write_file(folder_ / "in/model.safetensors", raw_safetensors(header, ""));
         return pack(what);
@@ -105,7 +105,7 @@ TEST_F(HostileSizeTest, SafetensorsHeaders) {
                 "wanted {dtype");
 }
 
-TEST_F(HostileSizeTest, IndexAndManyShards) {
+TEST_F(HostileSizeTest, IndexAndManyShardsAreReadInTime) {
     fs::remove_all(folder_ / "in");
     CheckpointBuilder({.num_shards = 2}).write(folder_ / "in");
     const fs::path index = folder_ / "in/model.safetensors.index.json";
@@ -144,7 +144,7 @@ TEST_F(HostileSizeTest, IndexAndManyShards) {
     EXPECT_SAYS(pack("100 shards of 20 MB headers"), "the headers of all shards may take");
 }
 
-TEST_F(HostileSizeTest, TextFiles) {
+TEST_F(HostileSizeTest, TextFilesAreReadInTime) {
     const auto with_file = [&](const char* what, const char* name, const std::string& content) {
         write_file(folder_ / "in" / name, content);
         const std::string message = pack(what);
@@ -213,7 +213,7 @@ TEST_F(HostileSizeTest, TextFiles) {
                 "added_tokens_decoder");
 }
 
-TEST_F(HostileSizeTest, Manifest) {
+TEST_F(HostileSizeTest, ManifestIsReadInTime) {
     fs::create_directory(folder_ / "package");
     const auto open = [&](const char* what, const std::string& manifest) {
         write_file(folder_ / "package/manifest.json", manifest);

@@ -65,7 +65,7 @@ TEST(JsonFieldsTest, WholeNumbersMayBeWrittenAsReals) {
         EXPECT_EQ(whole_number(Json::parse(other)), std::nullopt) << other;
 }
 
-TEST(JsonFieldsTest, WhatIsNoObjectReadsAsAnEmptyOne) {
+TEST(JsonFieldsTest, NonObjectReadsAsEmptyObject) {
     const Json list = Json::array({1});
     SentenceFields fields(list);
     EXPECT_EQ(fields.find("a"), nullptr);

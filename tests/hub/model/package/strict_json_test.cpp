@@ -11,7 +11,7 @@ std::string error_of(std::string_view json) {
 }
 
 // The messages of the JSON library ("[json.exception.parse_error.101] ...") did not help users.
-TEST(StrictJsonTest, WhatIsNotJsonIsRefusedInOurWords) {
+TEST(StrictJsonTest, InvalidJsonIsRefusedWithOurMessage) {
     EXPECT_EQ(error_of(""), "config.json: is empty, wanted JSON");
     EXPECT_EQ(error_of(" \n\t"), "config.json: is empty, wanted JSON");
     EXPECT_EQ(error_of("{\"a\": 1"), "config.json: not JSON: it ends inside a value; truncated?");
