@@ -24,7 +24,7 @@ void expert_gate_up(std::span<double> intermediate, const ExpertWeights& weights
 // y [num_tokens, H] = down · intermediate
 void expert_down(std::span<double> y, const ExpertWeights& weights,
                  std::span<const double> intermediate);
-// Computes both steps. The scalar type is the type of the sums.
+// Computes y [num_tokens, H] from x by both steps. The scalar type is the type of the sums.
 void expert_reference(std::span<double> y, const ExpertWeights& weights, std::span<const double> x);
 void expert_reference(std::span<float> y, const ExpertWeights& weights, std::span<const float> x);
 

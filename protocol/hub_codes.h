@@ -26,8 +26,8 @@ inline constexpr std::uint32_t hub_int4_group_size = 32;  // most accurate
 // Quantises a group of at most 128 weights: scale = max|w| / 127; code = round(w · (127 /
 // max|w|)), ties to even. w ≈ scale · code. Returns the scale.
 float quantize_int8_group(std::span<const float> weights, std::int8_t* codes);
-// Does the same for 6 bits: scale = −w / 32 for the w with the largest magnitude, rounded to f16;
-// code = round(w / scale), from −32 to 31. w ≈ scale · code. Returns the scale.
+// Quantises a group to 6 bits: scale = −w / 32 for the w with the largest magnitude, rounded to
+// f16; code = round(w / scale), from −32 to 31. w ≈ scale · code. Returns the scale.
 half quantize_int6_group(std::span<const float> weights, std::int8_t* codes);
 // Quantises a group of hub_int4_group_size weights: scale = (max − min) / 15, zero = −min / scale,
 // code = round(w / scale + zero), with scale and zero rounded to f16. w ≈ scale · (code − zero).

@@ -30,7 +30,7 @@ Bytes lz4_encode(ByteView raw);
 // Returns true when `block` decodes to exactly raw.size() bytes. Writes only inside `raw` for any
 // contents of `block`. Requires that `raw` is not empty.
 bool lz4_decode(ByteView block, std::span<std::byte> raw);
-// Does the same with our own decoder.
+// The same function with our own decoder, which every build contains.
 bool lz4_decode_portable(ByteView block, std::span<std::byte> raw);
 
 }  // namespace moex

@@ -69,11 +69,13 @@ Result<WeightSync> decode_weight_sync(ByteView frame, const WireLimits& limits);
 
 // ---- groups: all experts that one worker computes in one round
 
+// One entry of the expert table of a group: `expert` computes `num_rows` rows.
 struct GroupExpert {
     std::uint16_t expert = 0;
     std::uint16_t num_rows = 0;
     bool operator==(const GroupExpert&) const = default;
 };
+// The group header: everything that determines the sizes of the tables and of the rows.
 struct GroupShape {
     std::uint16_t layer = 0;
     std::uint32_t num_tokens = 0;
@@ -84,6 +86,9 @@ struct GroupShape {
     std::uint16_t num_experts = 0;
     bool operator==(const GroupShape&) const = default;
 };
+// GROUP_DISPATCH: x and, for each expert, the indices of its rows in x and their gates. Example:
+// expert 3 computes rows 0 and 1, expert 9 computes row 1. Then experts = {{3, 2}, {9, 1}}, rows =
+// {0, 1, 1}, gates = {0.5, 0.25, 0.75}.
 struct GroupDispatch {
     std::uint32_t sequence_id = 0;
     GroupShape shape;
@@ -125,6 +130,7 @@ struct RoundTimes {
     bool operator==(const RoundTimes&) const = default;
 };
 inline constexpr const char* times_cap = "times";  // in WELCOME: the hub reads RoundTimes
+// GROUP_RESULT: the gated answers of a group, per row or per pair.
 struct GroupResult {
     std::uint32_t sequence_id = 0;
     GroupShape shape;      // echoes the request (num_experts and num_pairs too)
@@ -136,7 +142,7 @@ Bytes encode_group_result(const GroupResult& message, bool lz4);
 // f32.
 Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& shape,
                                 ByteView y_bytes, const std::optional<RoundTimes>& times = {});
-// Does the same for a y that is already in its place inside the frame. `frame` has
+// Writes the headers of a GROUP_RESULT around a y that is already in its place. `frame` has
 // group_result_y_offset bytes, then y, then group_result_times_bytes. Returns the finished frame,
 // which is shorter when it has no times.
 inline constexpr std::size_t group_result_y_offset = 32, group_result_times_bytes = 8;
@@ -175,6 +181,7 @@ struct SpeedProfile {
     std::array<std::uint64_t, 3> expert_ns{};
     std::uint64_t read_mb_s = 0;  // throughput of a kernel that only reads
 };
+// HELLO: the first frame of a worker, with its device and its capabilities.
 struct Hello {
     std::uint16_t version_min = 1, version_max = 1;
     std::string token;
@@ -198,6 +205,7 @@ Result<Hello> decode_hello(ByteView frame);
 // are not read.
 Result<Hello> decode_capabilities(ByteView frame);
 
+// WELCOME: the answer of the hub, with the model and the agreed limits.
 struct Welcome {
     std::uint16_t version = 1;
     std::uint64_t worker_id = 0;
@@ -309,8 +317,10 @@ inline constexpr std::uint64_t slot_counter_max = 1ull << 53;
 Bytes encode_slots(const SlotFigures& message, bool with_expired = true);
 Result<SlotFigures> decode_slots(ByteView frame);
 
+// BUSY (worker→hub): the worker rejects an attempt and is busy for the next `retry_ms`.
 Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms);
 Result<std::uint32_t> decode_busy(ByteView frame);
+// DRAIN (both directions): the sender leaves within `deadline_ms`.
 Bytes encode_drain(std::uint32_t deadline_ms);
 Result<std::uint32_t> decode_drain(ByteView frame);
 

@@ -1,6 +1,6 @@
 // The byte formats of activations and expert weights: dtypes on the wire, the expert blob and its
 // INT4 groups.
-// Source: MoEx protocol, section "Tensors"; tables in PROTOCOL.md.
+// Source: PROTOCOL.md, sections "Headers" (dtypes) and "Expert blob".
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,8 @@
 // WireFrame: an outgoing frame. It has only bytes of its own, or its own bytes around rows that the
 // frames of a round share.
-// The rows are encoded once and never copied: the connection that writes the frame gathers them.
+// A round sends the same rows to several workers. One buffer per frame would copy these rows for
+// each worker. The rows are therefore encoded once (WireRows) and never copied: the connection that
+// writes the frame gathers them.
 #pragma once
 
 #include <memory>

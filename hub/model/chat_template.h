@@ -43,9 +43,9 @@ class ChatTemplate {
                                             const Tokenizer& tokenizer,
                                             const TemplateLimits& limits = {}) const;
 
-    // Does the same, but cuts the text right behind the last occurrence of `last_words` in the text
-    // of the messages. The generation then continues that last message. Returns not_found when the
-    // rendered text does not contain `last_words`.
+    // Returns the ids of a chat like render_ids(), but cuts the text right behind the last
+    // occurrence of `last_words` in the text of the messages. The generation then continues that
+    // last message. Returns not_found when the rendered text does not contain `last_words`.
     // Source: transformers' apply_chat_template(continue_final_message=True).
     Result<std::vector<TokenId>> render_open_ids(const nlohmann::ordered_json& messages,
                                                  const nlohmann::ordered_json& extra,

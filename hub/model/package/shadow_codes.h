@@ -6,6 +6,8 @@
 //   int8         scale · code, code −127 … 127, scale f16
 // A row is stored as its codes, then the f16 values of each group. Code i has bits [i · bits, (i +
 // 1) · bits) of the little-endian bytes.
+// Example: an int3 row of 64 weights in groups of 32 has 24 bytes of codes, then scale and zero of
+// group 0, then scale and zero of group 1.
 // Source of nf4: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023, appendix
 // E.
 #pragma once
