@@ -1,4 +1,4 @@
-// The ends of attempts: late, cancelled, dropped or answered, and what each teaches.
+// The ends of attempts: late, cancelled, dropped or answered, and what the hub learns from each.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -15,9 +15,8 @@ void SwarmAttempts::drop_attempt(EventContext& context, Attempt& attempt, Attemp
                                failure == AttemptFailure::bad_answer;
         if (is_answer && !attempt.hedge) ++slice.answered;
         if (failure == AttemptFailure::busy) {
-            std::erase(slice.tried, attempt.worker);  // it may be asked again
-            if (!attempt.hedge && slice.dispatches > 0)
-                --slice.dispatches;  // and that was no attempt
+            std::erase(slice.tried, attempt.worker);  // the worker may be asked again
+            if (!attempt.hedge && slice.dispatches > 0) --slice.dispatches;  // BUSY was no attempt
         }
     }
 
@@ -41,8 +40,9 @@ void SwarmAttempts::drop_attempt(EventContext& context, Attempt& attempt, Attemp
     in_flight_.erase_attempt(attempt.id);
 }
 
-// Many work on one frame after the other. While what was sent before this one is being answered its
-// time has not begun; who answers nothing is late with all of it at once.
+// Many workers compute one frame after the other. The time of this attempt has not begun while the
+// worker answers requests that were sent before it. A worker that answers nothing is late with all
+// of its attempts at once.
 bool SwarmAttempts::is_queued_behind_others(EventContext& context, Attempt& attempt) {
     const Worker& worker = *pool_.find(attempt.worker);
     if (worker.answered_at <= attempt.sent_at || worker.answered_sent_at > attempt.sent_at)
@@ -56,10 +56,10 @@ bool SwarmAttempts::is_queued_behind_others(EventContext& context, Attempt& atte
     return true;
 }
 
-// Its time is over. What it was asked goes to somebody else as well, and whoever answers first
-// is believed: a slow worker is no dead one.
+// The deadline has passed. The slices are sent to another worker as well, and the first answer
+// counts: a slow worker is not a dead one.
 void SwarmAttempts::on_attempt_late(EventContext& context, Attempt& attempt) {
-    if (attempt.check_id != 0) return;  // it is not the worker that takes its time
+    if (attempt.check_id != 0) return;  // the judge is late, not the worker
     if (is_queued_behind_others(context, attempt)) return;
     Round& round = *in_flight_.find_round(attempt.round);
     round.set_late(attempt);
@@ -74,11 +74,11 @@ void SwarmAttempts::on_attempt_late(EventContext& context, Attempt& attempt) {
     if (Round* open = in_flight_.find_round(round_id)) swarm_.rounds.dispatch(context, *open);
 }
 
-// It ends without an answer, which would have taken longer. A late one was a failure already: what
-// hangs is not slow.
+// The attempt ends without an answer, which would have taken longer. Only an attempt before its
+// deadline counts as slow here: a late one was counted as a failure already.
 void SwarmAttempts::learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker) {
     if (2 * (now - attempt.sent_at) <= 3 * attempt.predicted + 2 * worker.load_slack()) return;
-    // most likely it is busy with that one still, cancelled or not
+    // The worker is most likely still busy with this attempt, even if it was cancelled.
     constexpr Duration stall_min = 50ms, stall_max = 2s;
     worker.stalls_for = std::clamp(2 * worker.stalls_for, stall_min, stall_max);
     worker.stalls_until = now + worker.stalls_for;
@@ -89,7 +89,7 @@ void SwarmAttempts::learn_unanswered(TimePoint now, const Attempt& attempt, Work
 
 void SwarmAttempts::learn_latency(TimePoint now, const Attempt& attempt, Worker& worker) {
     const Duration took = now - attempt.sent_at;
-    // Without its load, which is predicted on its own: the rest is how fast it is.
+    // The load is predicted separately, so it is not part of the worker's speed.
     const Duration worked = attempt.load == Duration{} ? took
                                                        : std::max(took - attempt.load, took / 4);
     worker.record_latency(worked, attempt.num_pairs, now);
@@ -97,11 +97,11 @@ void SwarmAttempts::learn_latency(TimePoint now, const Attempt& attempt, Worker&
     if (!attempt.hedge) policy_.on_end(took, attempt.predicted);
 }
 
-// The attempt is not needed any more.
+// Ends an attempt that is no longer needed.
 void SwarmAttempts::cancel_attempt(EventContext& context, Attempt& attempt) {
     Round& round = *in_flight_.find_round(attempt.round);
     if (attempt.check_id != 0) {
-        // The worker has done its part: the verdict on it comes all the same.
+        // The worker has answered already. The verdict on it follows all the same.
         swarm_.checks.on_cancelled(attempt);
         round.end(attempt);
         in_flight_.erase_attempt(attempt.id);
@@ -115,14 +115,14 @@ void SwarmAttempts::cancel_attempt(EventContext& context, Attempt& attempt) {
 
     swarm_.checks.lose_witness(attempt);
 
-    // What a probe is for is the worker's answer, needed or not.
+    // A probe is not cancelled: its purpose is the worker's answer, needed or not.
     if (Worker* worker = pool_.find(attempt.worker); worker != nullptr && !attempt.probe) {
         ++counts_.cancels;
         learn_unanswered(context.now, attempt, *worker);
         context.send(*worker, encode_cancel(attempt.sequence_id));
 
-        // It drops cancelled work without a word. One that has not been heard
-        // of for a while is asked whether it is there, and gets no more.
+        // The worker drops cancelled work without a reply. After many cancels without a sign of
+        // life it is sent a heartbeat, and no more work until a frame arrives.
         if (++worker->cancels_since_heard == worker->cancels_since_heard_max() &&
             worker->heartbeats.size() < options_.heartbeats_missed_max)
             swarm_.sessions.send_heartbeat(context, *worker, {});

@@ -1,4 +1,4 @@
-// The start of attempts: groups to one worker, or to the local backend.
+// The start of attempts: groups sent to one worker, or passed to the local backend.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -6,8 +6,8 @@
 
 namespace moex {
 namespace {
-// No answer to a group of this shape is a longer frame, compressed or not, and no RESULT of the
-// five messages either, whose question has one row per pair.
+// Returns an upper bound on the answer to a group of this shape, compressed or not. It also bounds
+// a RESULT of the five published messages, whose request has one row per pair.
 std::uint64_t answer_frame_bytes(const GroupShape& shape) {
     constexpr std::uint64_t headers_bytes_max = 64;  // RESULT has 28, GROUP_RESULT 32
     const std::uint32_t rows = shape.unsummed ? shape.num_pairs : shape.num_tokens;
@@ -50,7 +50,7 @@ void SwarmAttempts::send_attempt(EventContext& context, Round& round, Worker& wo
 
     attempt.sent_at = context.now;
     attempt.load = begin_load(round, attempt, worker);
-    // A load is no stall.
+    // Allow time for the load: waiting for a load is no stall.
     attempt.timeout = worker.attempt_timeout(attempt.num_pairs, options_) + worker.load_slack();
     attempt.deadline = context.now + attempt.timeout;
     context.set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
@@ -91,7 +91,7 @@ Duration SwarmAttempts::begin_load(const Round& round, const Attempt& attempt, W
     return load;
 }
 
-// Each of its slices has another holder that need not load it.
+// Returns true if each slice of the attempt has another holder that has it in memory.
 bool SwarmAttempts::is_loaded_elsewhere(const Round& round, const Attempt& attempt,
                                         const Worker& worker) const {
     return std::ranges::all_of(attempt.slices, [&](std::uint32_t i) {
@@ -104,8 +104,8 @@ bool SwarmAttempts::is_loaded_elsewhere(const Round& round, const Attempt& attem
     });
 }
 
-// What waits for a load, and lies in somebody else's memory, has its second as early as one without
-// a load.
+// Schedules the second attempt. An attempt that waits for a load, while another worker has the
+// units in memory, earns it as early as an attempt without a load.
 void SwarmAttempts::plan_second(EventContext& context, const Round& round, const Attempt& attempt,
                                 const Worker& worker) {
     const bool may_skip_load = attempt.load > Duration{} &&
@@ -115,8 +115,8 @@ void SwarmAttempts::plan_second(EventContext& context, const Round& round, const
         context.set_timer(context.now + *wait, TimerKind::hedge, attempt.id);
 }
 
-// A storm of errors is not answered with a storm of questions: what failed is asked again at once
-// while the budget has room, and later where it has not.
+// Charges failed groups to the budget. They are retried at once while the budget has room, and
+// later otherwise, so that many errors do not cause as many retries.
 void SwarmAttempts::pay_for_retries(EventContext& context, Round& round) {
     constexpr Duration later = 100ms;
     if (round.num_unpaid == 0 || (round.retry_at && *round.retry_at > context.now)) return;
@@ -182,13 +182,15 @@ void SwarmAttempts::on_hedge_time(EventContext& context, Attempt& attempt) {
     policy_.pay(static_cast<std::uint32_t>(round.attempts.size() - num_before));
     if (!slow.empty() && compute_beside(context, round, attempt, slow)) return;
 
-    // Those who hold it have work of their own, most likely of this very round: soon they will not.
+    // The holders have work of their own, most likely in this very round. Try again when they are
+    // idle.
     if (!slow.empty())
         context.set_timer(context.now + std::max<Duration>(2ms, attempt.predicted / 4),
                           TimerKind::hedge, attempt.id);
 }
 
-// Nobody is idle who holds it: the local backend, once the attempt has taken as long as that will.
+// No holder is idle: the local backend computes the slices too, once the attempt has taken as long
+// as a local computation would.
 bool SwarmAttempts::compute_beside(EventContext& context, Round& round, const Attempt& attempt,
                                    std::span<const std::uint32_t> slices) {
     std::uint32_t num_pairs = 0;

@@ -16,15 +16,15 @@
 namespace moex {
 namespace {
 
-// One round as both sides see it: the engine's thread waits here, the strand fills it.
+// The shared state of one round: the engine's thread waits for it, the strand fills it.
 struct PendingRound {
     std::mutex mutex;
     std::condition_variable done_signal;
     std::atomic<bool> done = false;  // written under the mutex
-    bool abandoned = false;          // its spans are gone
+    bool abandoned = false;          // the spans of the batch are no longer valid
     ExpertBatch batch;
-    RoundRows rows;  // the batch's, until the strand has them
-    RoundId id = 0;  // the strand's; 0 until it was opened
+    RoundRows rows;  // rows of the batch, until the strand takes them
+    RoundId id = 0;  // set by the strand; 0 until the round is open
     std::optional<Result<ExpertAnswer>> answer;
     RoundSum sum;
 
@@ -42,32 +42,32 @@ struct PendingRound {
 
 }  // namespace
 
-// Shared with every function in flight on the strand,
-// so that a late one finds it closed instead of gone.
+// Posted functions share this state, so that one which runs late finds it closed instead of
+// destroyed.
 struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
-    // Serialises what the strand does with the destructor. Recursive,
-    // because a link may report its own end from inside send().
+    // Serialises the strand's work with the destructor. It is recursive, because a link may report
+    // its own end from inside send().
     std::recursive_mutex mutex;
     bool closed = false;
 
     SwarmCore core;
-    const RowReader row_reader;  // the core's, for the engine's thread
+    const RowReader row_reader;  // the core's reader, for the engine's thread
     SwarmHost& host;
     const ExpertCompute* local;
     std::function<void(const WorkerEvent&)> on_event;
     std::unordered_map<WorkerId, std::shared_ptr<WorkerLink>> links;
     std::unordered_map<RoundId, std::shared_ptr<PendingRound>> rounds;
     std::optional<TimePoint> timer_at;
-    SpinWait<std::chrono::steady_clock> spin;  // the engine's thread's
-    std::atomic<bool> wants_hints = false;     // of the core, for the engine's thread
+    SpinWait<std::chrono::steady_clock> spin;  // for the engine's thread
+    std::atomic<bool> wants_hints = false;     // copy of the core's answer, for the engine's thread
 
-    // The local backend's thread and its queue: of rounds that are still open.
+    // The thread of the local backend and its queue, with jobs of open rounds.
     std::mutex jobs_mutex;
     std::condition_variable jobs_signal;
     std::deque<ComputeLocally> jobs;
     bool jobs_stop = false;
     std::thread local_thread;
-    std::unique_ptr<JudgeThread> judge;  // null: nobody can check
+    std::unique_ptr<JudgeThread> judge;  // null: no answer can be checked
 
     std::mutex liars_mutex;
     std::set<WorkerId> liars;
@@ -83,7 +83,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         if (local == nullptr) core.set_local_fallback(false);
     }
 
-    // Posts a function that runs while this is open.
+    // Posts a function that runs only while this state is open.
     void post(std::function<void(State&)> function) {
         host.post([weak = weak_from_this(), function = std::move(function)] {
             const auto self = weak.lock();
@@ -102,7 +102,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     void act(SendFrame& action) {
         const auto link = links.find(action.worker);
         if (link == links.end()) return;
-        // send() may end in on_disconnect()
+        // send() may call on_disconnect()
         const std::shared_ptr<WorkerLink> kept = link->second;
         kept->send(std::move(action.frame));
     }
@@ -142,7 +142,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         drop_jobs(action.round);
         if (node) node.mapped()->complete(std::move(action.answer), std::move(action.sum));
     }
-    // What nobody waits for any more would keep the next round waiting.
+    // Drops the jobs of a round that has ended, since they would delay the next round.
     void drop_jobs(RoundId round) {
         const std::lock_guard lock(jobs_mutex);
         std::erase_if(jobs, [&](const ComputeLocally& job) { return job.round == round; });
@@ -188,7 +188,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
             const RoundId round = job.round;
             const std::uint64_t attempt = job.attempt;
             auto y = std::make_shared<Result<std::vector<float>>>(compute(job));
-            job.x.reset();  // the core reuses it when nobody else holds it
+            job.x.reset();  // the core reuses it once it is the only owner
             post([round, attempt, y](State& state) {
                 std::vector<SwarmAction> actions;
                 state.core.on_local(now_steady(), round, attempt, std::move(*y), actions);
@@ -220,7 +220,7 @@ namespace {
 class SwarmRound : public ExpertRound {
   public:
     using Cancel = std::function<void(std::shared_ptr<PendingRound>)>;
-    // `spin`: of the thread that waits; outlives this.
+    // `spin` belongs to the thread that waits, and outlives this object.
     SwarmRound(std::shared_ptr<PendingRound> pending, SpinWait<std::chrono::steady_clock>& spin,
                Cancel cancel)
         : pending_(std::move(pending)),
@@ -235,7 +235,8 @@ class SwarmRound : public ExpertRound {
         cancel_(pending_);
     }
     Result<ExpertAnswer> wait(std::stop_token stop) override {
-        // Outlives the lock below: its destructor waits for a callback that may want it.
+        // This callback must outlive the lock below: its destructor waits for a running callback,
+        // which may need the mutex.
         const std::stop_callback wake(stop, [this] {
             const std::lock_guard lock(pending_->mutex);
             pending_->done_signal.notify_all();
@@ -281,7 +282,7 @@ SwarmBackend::~SwarmBackend() {
     state_->jobs_signal.notify_all();
     if (state_->local_thread.joinable()) state_->local_thread.join();
     {
-        // The judge's last word is posted, and finds this closed.
+        // The judge may still post a verdict; it then finds this state closed.
         std::unique_ptr<JudgeThread> judge;
         {
             const std::lock_guard lock(state_->mutex);
@@ -315,7 +316,7 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
         const TraceSpan span(Trace::Row::strand, "round", {"layer", pending->batch.layer});
         std::vector<SwarmAction> actions;
         {
-            // while its experts are read the batch may not go away
+            // The lock keeps the batch alive while its experts are read.
             const std::lock_guard spans(pending->mutex);
             if (pending->abandoned) return;
             pending->id = state->core.on_round(now_steady(), pending->batch,

@@ -1,5 +1,5 @@
-// What is computed again: which answers wait for the judge, what a verdict does to the round, to
-// the worker and to its record.
+// Checks of answers by the judge: which answers wait for it, and what a verdict does to the round,
+// to the worker and to its record.
 #include <algorithm>
 #include <cmath>
 
@@ -8,8 +8,8 @@
 namespace moex {
 namespace {
 
-// Calls `visit(pair, expert, unit, y_row)` for each pair of the attempt: `pair` of the round's,
-// `y_row` of the answer.
+// Calls `visit(pair, expert, unit, y_row)` for each pair of the attempt. `pair` is an index into
+// the round's pairs, `y_row` a row of the answer.
 template <class Visit>
 void each_pair(const Round& round, const Attempt& attempt, bool unsummed, const Visit& visit) {
     std::uint32_t number = 0;
@@ -34,7 +34,7 @@ SwarmChecks::SwarmChecks(SwarmState& swarm)
       trust_(options_.checks),
       gains_(swarm.placement.directory().num_units()) {}
 
-// Larger than what was ever right for these experts, or nothing at all.
+// Returns true if a row is larger than any right answer of these experts so far, or all zeros.
 bool SwarmChecks::is_odd(const Round& round, const Attempt& attempt,
                          std::span<const double> square_sums, bool unsummed) const {
     std::vector<double> bounds(square_sums.size());
@@ -51,7 +51,7 @@ bool SwarmChecks::is_odd(const Round& round, const Attempt& attempt,
     return false;
 }
 
-// The rows of the answer named by `rows`, with what they must be computed from.
+// Collects the rows `rows` of the answer, with the inputs that are needed to compute them again.
 AnswerSample SwarmChecks::sample_of(const Round& round, const Attempt& attempt,
                                     std::span<const float> y, bool unsummed,
                                     std::span<const std::uint32_t> rows,
@@ -190,7 +190,7 @@ void SwarmChecks::on_judgement(EventContext& context, std::uint64_t id,
     }
 }
 
-// A lie that need not be computed again to be seen as one.
+// Handles an answer that is wrong without computing it again.
 void SwarmChecks::on_wrong_answer(EventContext& context, Worker& worker, Attempt& attempt,
                                   const std::string& wrong) {
     const RoundId round_id = attempt.round;
@@ -214,7 +214,7 @@ std::string SwarmChecks::wrong_rows(const CheckPlan& plan) {
     return text(plan.rows.size(), " rows of an answer, computed again, are not that");
 }
 
-// The record is written; what remains is to tell, and to put out whom it bans.
+// Reports the lie and removes a banned worker. The record is already updated.
 void SwarmChecks::on_wrong_rows(EventContext& context, WorkerId liar, const std::string& what,
                                 bool banned) {
     ++counts_.bad_answers;
@@ -235,7 +235,8 @@ void SwarmChecks::on_wrong_rows(EventContext& context, WorkerId liar, const std:
         CloseCode::policy);
 }
 
-// Drops the answers of a worker that wait for the judge; the rounds that have to ask others.
+// Cancels the attempts of a worker whose answers wait for the judge. Appends their rounds, which
+// must be dispatched again, to `touched`.
 void SwarmChecks::drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched) {
     std::vector<AttemptId> held;
     for (const auto& [id, check] : pending_)
@@ -271,7 +272,7 @@ void SwarmChecks::on_welcome(Worker& worker, TimePoint now) {
 
 void SwarmChecks::describe(const Worker& worker, WorkerView& view) const {
     if (!options_.checks.on) return;
-    const TimePoint any = TimePoint::max();  // one that is here is not banned
+    const TimePoint any = TimePoint::max();  // a connected worker is not banned
     view.trust = trust_.trust(worker.trust_key, any);
     view.check_rate = trust_.rate(worker.trust_key, any);
     view.rows_verified = trust_.rows_verified(worker.trust_key);

@@ -1,4 +1,4 @@
-// Events and time: each event of the core goes to the part that it is for.
+// The entry points of the core: each event is passed to the part that it concerns.
 #include "hub/dispatch/core/swarm_core.h"
 
 #include <algorithm>
@@ -75,7 +75,8 @@ void SwarmState::end_event(EventContext& context) {
 
 namespace {
 
-// An answer of f32 rows, one per pair, has to fit into one frame; so has the question.
+// Lowers the limits so that an answer of f32 rows, one per pair, fits into one frame, and the
+// request too.
 SwarmOptions with_frames_that_fit(SwarmOptions options) {
     WireLimits& limits = options.limits;
     const std::uint64_t tables = 64 + std::uint64_t{4} * limits.num_experts,
@@ -183,8 +184,8 @@ void SwarmCore::on_tick(TimePoint now, std::vector<SwarmAction>& actions) {
 }
 
 std::optional<TimePoint> SwarmCore::next_deadline() const {
-    // Timers of attempts that were answered are dropped here,
-    // so that a swarm at rest does not wake its driver.
+    // Drop timers of attempts and rounds that have ended, so that an idle swarm does not wake its
+    // driver.
     auto& timers = state_->timers;
     while (!timers.empty()) {
         const SwarmTimer& timer = timers.top();
@@ -210,7 +211,7 @@ void SwarmCore::set_hedge(const HedgePolicy& policy) {
 }
 void SwarmCore::set_local_fallback(bool on) {
     state_->options.local_fallback = on;
-    if (!on) state_->health.forget_silence();  // then the workers are all there is
+    if (!on) state_->health.forget_silence();  // then only the workers can compute
 }
 const RowReader& SwarmCore::row_reader() const { return state_->row_reader; }
 AnswerReader SwarmCore::answer_reader(WorkerId id) const {

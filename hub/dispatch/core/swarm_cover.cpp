@@ -1,4 +1,4 @@
-// Which workers may take which slices, and the groups of one cover.
+// The cover of one dispatch: which workers may take which slices, and the groups that are sent.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -24,8 +24,9 @@ bool SwarmCover::can_take(const Worker& worker, const CallSlice& slice) const {
            !slice.was_tried(worker.id) && (worker.health.serves() || in_need(slice.unit));
 }
 
-// The most pairs of each of a layer's experts that a worker who holds it takes in one group. A
-// weak one gets slices that are small enough, and cuts nobody else's. Empty without weak ones.
+// For each expert of the layer: the most pairs that a ready holder takes in one group. A weak
+// worker gets slices that are small enough, and does not reduce the slices of other experts. Empty
+// when there are no weak workers.
 std::span<const std::uint32_t> SwarmCover::slice_pairs_max(std::uint32_t layer) {
     if (pool_.num_weak() == 0) return {};
 
@@ -38,7 +39,7 @@ std::span<const std::uint32_t> SwarmCover::slice_pairs_max(std::uint32_t layer) 
     return pairs_max_of_;
 }
 
-// Its number in the router; nullopt: it may not be asked now.
+// Returns the worker's number in the router; nullopt if it may not be sent anything now.
 std::optional<std::uint32_t> SwarmCover::route_of(Worker& worker, Dtype dtype, bool idle_only,
                                                   TimePoint now) {
     if (worker.mark == mark_) return worker.route;
@@ -57,15 +58,15 @@ std::optional<std::uint32_t> SwarmCover::route_of(Worker& worker, Dtype dtype, b
     return worker.route;
 }
 
-// Leaves out takers without a record where one with a record could do it.
+// Removes takers without a trust record if a taker with one is left.
 void SwarmCover::prefer_proven() {
     const auto is_proven = [&](std::uint32_t number) { return routed_[number]->is_proven; };
     if (std::any_of(takers_.begin(), takers_.end(), is_proven))
         std::erase_if(takers_, [&](std::uint32_t number) { return !is_proven(number); });
 }
 
-// Leaves out takers that would have to load it first where one has it in memory. Where none has,
-// its load is part of what they are predicted to need.
+// Removes takers that would have to load the unit, if a taker has it in memory. If none has, the
+// load time becomes part of their prediction.
 void SwarmCover::prefer_resident(std::uint32_t unit, TimePoint now) {
     const auto load_of = [&](std::uint32_t number) { return routed_[number]->load_of(unit); };
     const bool lies_ready = std::ranges::any_of(takers_, [&](std::uint32_t number) {
@@ -116,8 +117,8 @@ void SwarmCover::plan_cover(EventContext& context, Round& round, std::vector<std
     std::sort(open.begin(), open.end());
 }
 
-// Cuts a group by the wire's limits into frames; what the
-// worker's queue has no room for goes back to `unsent`.
+// Splits a group into frames by the wire's limits. Slices for which the worker's queue has no room
+// are appended to `unsent`.
 void SwarmCover::send_group(EventContext& context, Round& round, Worker& worker,
                             std::vector<std::uint32_t> slices, bool hedge,
                             std::vector<std::uint32_t>& unsent) {

@@ -1,5 +1,4 @@
-// Who computes what: covers of a round's open slices
-// by few workers, waiting, and the ends of rounds.
+// Dispatch of a round: its open slices go to workers or to the local backend, or they wait.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,12 +7,12 @@
 
 namespace moex {
 namespace {
-// when every replica has failed and there is no local backend
+// first pause after every replica failed, without a local backend
 constexpr Duration retry_after = 20ms;
 }  // namespace
 
-// Gives out every slice that nobody works on. Called when a round
-// opens, when an attempt failed, and when a worker became free.
+// Sends every open slice of the round. It is called when a round opens, when an attempt failed, and
+// when a worker has become free.
 void SwarmRounds::dispatch(EventContext& context, Round& round) {
     if (round.ends_without_rest(context.now)) return finish_round(context, round);
     std::vector<std::uint32_t> open;
@@ -52,14 +51,14 @@ void SwarmRounds::dispatch(EventContext& context, Round& round) {
         }
     }
 
-    // Without a free worker: is there one to wait for?
+    // No worker is free for the rest: decide which slices wait for one.
     if (options_.local_fallback) keep_what_may_wait(context, round, open, local);
     if (!local.empty()) swarm_.attempts.compute_locally(context, round, std::move(local));
     swarm_.health.send_probes(context, round);
     wait_for_workers(context, round, open);
 }
 
-// When it can be asked again, as far as is known. Never before now.
+// Returns the predicted time at which the worker can be sent another group, never before `now`.
 TimePoint SwarmRounds::free_at(const Worker& worker, TimePoint now) {
     TimePoint at = worker.busy_until;
     if (worker.ids.num_live() >= worker.queue_depth) {
@@ -73,9 +72,9 @@ TimePoint SwarmRounds::free_at(const Worker& worker, TimePoint now) {
     return std::max(at, now);
 }
 
-// With a local backend at hand a slice waits for a worker only where one that could take it will
-// be free before the round's patience ends, and where not too many rounds wait already. `here`:
-// how long the local backend would take; an answer that is expected later is not waited for.
+// With a local backend a slice waits only for a worker that can take it and is free before the
+// round's wait ends, and only while few rounds wait already. `here`: the time of a local
+// computation; an answer that is predicted later than that is not waited for.
 bool SwarmRounds::has_worker_worth_waiting_for(const Round& round, const CallSlice& slice,
                                                TimePoint now, std::optional<Duration> here) {
     if (round.wait_until && now >= *round.wait_until) return false;
@@ -95,8 +94,8 @@ bool SwarmRounds::has_worker_worth_waiting_for(const Round& round, const CallSli
     });
 }
 
-// What nobody is worth waiting for goes to `local`; for the rest a round waits as long as computing
-// it here takes, so that it never takes more than twice that.
+// Moves the slices that no worker is worth waiting for to `local`. For the rest the round waits as
+// long as a local computation takes, so that it never takes more than twice that time.
 void SwarmRounds::keep_what_may_wait(EventContext& context, Round& round,
                                      std::vector<std::uint32_t>& open,
                                      std::vector<std::uint32_t>& local) {
@@ -116,7 +115,7 @@ void SwarmRounds::keep_what_may_wait(EventContext& context, Round& round,
     context.set_timer(*round.wait_until, TimerKind::round, round.id);
 }
 
-// Whether somebody who holds its unit, or loads it or will soon, takes slices of this size.
+// Returns true if a worker that holds the unit, loads it, or will soon, takes slices of this size.
 bool SwarmRounds::has_taker(const CallSlice& slice) const {
     const UnitDirectory& directory = swarm_.placement.directory();
     if (directory.holders(slice.unit).empty()) return directory.is_awaited(slice.unit);
@@ -152,7 +151,7 @@ void SwarmRounds::wait_for_workers(EventContext& context, Round& round,
     forgive(context, round, open);
 }
 
-// A slice that became too large for all who hold it is cut finer by a new round.
+// Fails the round if a slice became too large for all of its holders. A new round cuts it finer.
 bool SwarmRounds::fail_what_nobody_takes(EventContext& context, Round& round,
                                          std::span<const std::uint32_t> open) {
     for (const std::uint32_t i : open) {
@@ -171,7 +170,8 @@ bool SwarmRounds::fail_what_nobody_takes(EventContext& context, Round& round,
     return false;
 }
 
-// Those who load a unit are worth the round's deadline; one that nobody even loads is not.
+// Fails the round if a slice has waited too long for a unit that no worker holds or loads. A unit
+// that is being loaded is worth the wait until the round's deadline.
 bool SwarmRounds::fail_what_nobody_holds(EventContext& context, Round& round,
                                          std::span<const std::uint32_t> open) {
     std::optional<TimePoint> give_up_at;
@@ -201,8 +201,8 @@ bool SwarmRounds::fail_what_nobody_holds(EventContext& context, Round& round,
     return false;
 }
 
-// Those that failed get another chance, after a breath that is longer each time. So do those who
-// may answer still, later: a question or an answer may have been lost.
+// Makes failed workers eligible for a slice again, after a pause that grows each time. So it does
+// with overdue workers, after a longer time: a request or an answer may have been lost.
 void SwarmRounds::forgive(EventContext& context, Round& round,
                           std::span<const std::uint32_t> open) {
     if (round.retry_at && *round.retry_at > context.now) return;
@@ -235,9 +235,10 @@ void SwarmRounds::forgive(EventContext& context, Round& round,
     }
 }
 
-// Three times what it had, at most two seconds more, and twice as long with every try that nobody
-// answered: what takes its time is not to be asked for again and again. A few quick bad answers are
-// no reason to leave what was lost until the round's deadline.
+// The retry time of an overdue worker: three times its timeout, at most two seconds more than the
+// timeout, and doubled for each try that got no answer. A slow worker must not be asked again and
+// again. Quick bad answers do not count, so that a lost request is retried before the round's
+// deadline.
 TimePoint SwarmRounds::overdue_retry_at(const CallSlice& slice, WorkerId worker) {
     constexpr Duration more_max = 2s;
     constexpr std::uint32_t doublings_max = 3;
@@ -255,7 +256,8 @@ TimePoint SwarmRounds::overdue_retry_at(const CallSlice& slice, WorkerId worker)
     return at;
 }
 
-// Whose every place is taken by something overdue is asked again in place of the oldest.
+// Cancels the oldest attempt of a worker whose whole queue is overdue, so that it can be sent a new
+// one.
 void SwarmRounds::make_room(EventContext& context, Worker& worker) {
     if (worker.ids.num_live() < worker.queue_depth) return;
     const auto& live = worker.ids.live();

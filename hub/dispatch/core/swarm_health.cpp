@@ -1,4 +1,4 @@
-// Failures, probes and silence: what they do to a worker and to the swarm.
+// Failures, probes and silence: their effects on a worker and on the swarm.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -30,8 +30,8 @@ void SwarmHealth::on_silence(EventContext& context, Worker& worker) {
                   text(worker.heartbeats_missed, " heartbeats missed"));
 }
 
-// Where there is no local backend half of the swarm goes on being asked whatever it does: that all
-// are broken is less likely than that what they were asked is.
+// Without a local backend half of the swarm stays in service whatever it does. If most workers
+// fail, their requests are more likely at fault than all of the workers.
 bool SwarmHealth::may_eject_one_more() const {
     if (options_.local_fallback) return true;
     std::size_t num_out = 1, num_loaded = 0;
@@ -55,8 +55,9 @@ void SwarmHealth::add_failure(EventContext& context, Worker& worker, const char*
              "; not asked for ", (worker.health.ejected_until() - context.now) / 1s, " s"));
 }
 
-// One worker that is silent is slow or gone. Three at once, or all that there are, of which
-// nothing was heard since they were asked, and nothing of anybody else: the network is gone.
+// One silent worker is slow or gone. The network is considered down if three workers (or all, if
+// there are fewer) have timed out, and no frame from any worker has arrived since their requests
+// were sent.
 void SwarmHealth::watch_for_silence(EventContext& context, const Attempt& late) {
     constexpr std::size_t enough = 3;
     if (!options_.local_fallback || all_silent_ || late.sent_at < heard_at_) return;
@@ -83,8 +84,8 @@ void SwarmHealth::on_ejection_over(EventContext& context, Worker& worker) {
         probing_.push_back(worker.id);
 }
 
-// Half-open: each worker whose ejection is over gets a copy of something that others compute. It
-// serves again when it has answered, and is ejected for longer when it has not in time.
+// Half-open state: a worker whose ejection is over is sent a copy of a request that others compute.
+// It serves again when it has answered, and is ejected for longer if it does not answer in time.
 void SwarmHealth::send_probes(EventContext& context, Round& round) {
     if (probing_.empty() || all_silent_) return;
     constexpr Duration probe_within = 5s;

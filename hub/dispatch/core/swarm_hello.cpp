@@ -1,5 +1,5 @@
-// The start of a session: who a connection's first frame says it is, whether it may join, what
-// WELCOME tells it, and the peers that speak the five published messages.
+// The start of a session: the first frame, admission, WELCOME, and the peers that speak the five
+// published messages.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -18,19 +18,20 @@ std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
     return bits;
 }
 
-// Of who may not join now: it may try again, or not for long.
+// The close code for a refused worker: `policy` if the reason is permanent, `going_away` if it may
+// try again.
 CloseCode refusal_code(const Error& error) {
     const bool lasts = error.code == ErrorCode::unauthorized ||
                        error.code == ErrorCode::unsupported;
     return lasts ? CloseCode::policy : CloseCode::going_away;
 }
 
-// Deterministic: all compute with the same x.
+// Deterministic rounding: all workers compute with the same x.
 bool sends_x_int8(const SwarmOptions& options) {
     return options.x_int8 && !options.rounding.deterministic;
 }
 
-// Deterministic: answers differ by the order of f32 sums at most.
+// Deterministic rounding: answers differ at most by the order of f32 sums.
 std::optional<WorkerArithmetic> arithmetic_asked(const SwarmOptions& options) {
     if (!options.rounding.deterministic) return std::nullopt;
     return WorkerArithmetic::exact;
@@ -59,8 +60,9 @@ void SwarmSessions::on_first_frame(EventContext& context, Worker& worker, const 
     }
 }
 
-// Why one more worker may not join: told before its WELCOME, so that no placement moves
-// for it. One that comes back while its old connection still stands takes that one's place.
+// Returns the reason why one more worker may not join. It is checked before WELCOME, so that the
+// placement does not change for a worker without a place. A worker that returns while its old
+// connection is still open replaces that connection.
 std::optional<Error> SwarmSessions::no_place_for(const Worker& worker,
                                                  const std::string& worker_key) {
     if (auto shut = swarm_.checks.closed(worker.connected_at, worker_key)) return shut;
@@ -106,7 +108,7 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
     }
 
     worker.dtypes = dtype_bits_of(hello->dtypes);
-    // tests: every worker of ours has it
+    // for tests: all workers of this project accept f32
     if (options_.rounding.wire_dtype == Dtype::f32) worker.dtypes |= dtype_bits_of({Dtype::f32});
 
     if (!names(hello->caps, "group") || !worker.accepts(options_.rounding.wire_dtype)) {
@@ -146,7 +148,7 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
     welcome(context, worker);
 }
 
-// What it says of itself, once it is let in.
+// Copies the fields of HELLO once the worker is admitted.
 void SwarmSessions::take_hello(Worker& worker, const Hello& hello) {
     worker.device = hello.device;
     worker.nickname = hello.nickname;
@@ -165,8 +167,8 @@ void SwarmSessions::take_hello(Worker& worker, const Hello& hello) {
                                       std::max(1u, swarm_.placement.directory().num_units()))));
 }
 
-// A peer with the five published messages: its token came with
-// the upgrade, its capabilities come in its first HEARTBEAT.
+// Admits a peer with the five published messages: its token was in the upgrade, and its
+// capabilities are in its first HEARTBEAT.
 void SwarmSessions::on_published_peer(EventContext& context, Worker& worker, ByteView frame) {
     if (!worker.authorized) {
         refuse(context, worker,
@@ -209,7 +211,7 @@ void SwarmSessions::on_published_peer(EventContext& context, Worker& worker, Byt
         return;
     }
 
-    // no message tells it to compute otherwise
+    // no message can ask such a peer to compute otherwise
     if (options_.rounding.deterministic && worker.arithmetic != WorkerArithmetic::exact) {
         refuse(context, worker,
                {ErrorCode::unsupported, "this hub is deterministic and takes exact answers only"},
@@ -217,12 +219,12 @@ void SwarmSessions::on_published_peer(EventContext& context, Worker& worker, Byt
         return;
     }
 
-    // it never said that it can
+    // such a peer has not announced LZ4
     worker.lz4 = false;
-    // the field is optional for it
+    // the field is optional for such a peer
     if (worker.device.budget_bytes == 0) worker.device.budget_bytes = 1ull << 30;
-    // One frame per expert, so rounds, not frames, are bounded: by two, since it may work through
-    // those that were cancelled as well, and say nothing meanwhile.
+    // A published peer is sent one frame per expert, so the queue bounds rounds instead of frames.
+    // The bound is two, because the peer may silently work through cancelled requests as well.
     constexpr std::uint32_t rounds_max = 2;
     worker.queue_depth = std::clamp(options_.queue_depth, 1u, rounds_max) *
                          options_.limits.num_experts;
@@ -240,8 +242,8 @@ void SwarmSessions::welcome(EventContext& context, Worker& worker) {
                   text("room for ", swarm_.placement.capacity_of(worker), " experts"));
     context.set_timer(context.now + options_.heartbeat_every, TimerKind::heartbeat, worker.id);
 
-    // A worker that comes back before the hub has noticed that it was
-    // gone: its old connection is a ghost, and leaves its place.
+    // A worker may return before the hub has noticed that its old connection is lost. Remove the
+    // old connection, which is a ghost.
     Worker* ghost = worker.worker_key.empty() ? nullptr
                                               : pool_.find_key(worker.worker_key, worker.id);
     if (ghost != nullptr) {

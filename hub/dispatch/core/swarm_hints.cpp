@@ -1,5 +1,6 @@
-// What coming layers may be asked for, told to those who hold it without having all of it in
-// memory (PREFETCH). Advice: nothing waits for it, and no answer depends on it.
+// Hints (PREFETCH): experts that coming layers are predicted to need, sent to holders that do not
+// have all of their units in memory. Hints are advice: no round waits for them, and no answer
+// depends on them.
 #include <algorithm>
 #include <map>
 
@@ -17,7 +18,8 @@ void SwarmCore::on_hints(TimePoint now, std::span<const ExpertHint> hints,
     state_->placement.send_hints(context, hints);
 }
 
-// Who has not brought it by then need not begin: its round is over, or somebody else's by now.
+// The time after which the worker need not begin the load, because the round is over, or another
+// worker computes it.
 std::uint16_t SwarmPlacement::deadline_of(const ExpertHint& hint) const {
     const double group_ms = to_ms(swarm_.times.group_latency.p50());
     if (hint.deadline_ms > 0 || group_ms == 0) return hint.deadline_ms;
@@ -26,15 +28,16 @@ std::uint16_t SwarmPlacement::deadline_of(const ExpertHint& hint) const {
     const double layer_ms = group_ms + swarm_.times.load_window.window(1, 0).hub_ms;
     const int num_layers = static_cast<int>(moe_layers_.size());
     int lead = moe_index_[hint.layer] - swarm_.times.last_moe_index;
-    // Half of the layers or more behind it is the next token's, nearer it has come too late.
+    // A layer that is half of the layers or more behind belongs to the next token; a nearer one is
+    // already late.
     if (lead <= -num_layers / 2) lead += num_layers;
     lead = std::max(lead, 1);
     return static_cast<std::uint16_t>(std::clamp(patience * lead * layer_ms, least_ms, 65535.0));
 }
 
-// To everybody who might be asked: which of them it will be is decided when the layer is reached.
-// Also where an expert may lie in memory already, which only its holder knows: a hint keeps it
-// there.
+// Sends the hints to all holders that might be asked. The router chooses among them only when the
+// layer is reached. Holders whose memory may contain the expert are included, because only they
+// know, and a hint keeps the expert there.
 void SwarmPlacement::send_hints(EventContext& context, std::span<const ExpertHint> hints) {
     if (pool_.num_on_demand() == 0) return;
 

@@ -1,5 +1,5 @@
-// What the hub asks for and foresees gives experts one more copy, and takes it back. Of what
-// workers say nothing counts here: a worker's figures move no expert.
+// Popularity of units: the hub's own requests and predictions give a unit one more copy, and take
+// it back. Counters that workers report are not used, so that no worker can move a unit.
 #include "hub/dispatch/core/swarm_state.h"
 
 namespace moex {
@@ -14,7 +14,8 @@ void SwarmPlacement::count_requested(EventContext& context, const ExpertBatch& b
         context.set_timer(*at, TimerKind::hot_experts, 0);
 }
 
-// As much as it is sure: what is named is asked for a moment later, most likely, and counts again.
+// Counts predictions with their confidence as weight. A predicted expert is most likely requested a
+// moment later, and is counted again then.
 void SwarmPlacement::count_predicted(EventContext& context, std::span<const ExpertHint> hints) {
     if (!hot_experts_.is_on()) return;
     for (const ExpertHint& hint : hints)
@@ -34,7 +35,7 @@ void SwarmPlacement::update_hot_experts(EventContext& context) {
     for (const std::uint32_t unit : verdict.cold) directory_.take_extra(unit);
     counts_.extras_taken += verdict.cold.size();
     for (const std::uint32_t unit : verdict.hot) {
-        // who has begun to load one is not given another in the same breath
+        // a worker that has begun to load one copy is not given another at once
         if (!directory_.add_extra(unit)) continue;
         hot_experts_.given(unit, context.now);
         ++counts_.extras_given;

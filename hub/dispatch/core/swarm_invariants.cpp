@@ -1,5 +1,5 @@
-// What is true of the core's state between two events, whoever did what: the simulator asks after
-// each of them. Every rule is one that several functions in several files keep together.
+// Invariants of the core's state between two events. The simulator checks them after each event.
+// Each invariant is maintained by several functions in several files.
 #include <algorithm>
 #include <limits>
 
@@ -11,7 +11,7 @@ namespace {
 
 using Broken = std::vector<std::string>;
 
-// `b` was sent later: within `a`, or apart from it.
+// `b` was sent later. Returns true if `b` is contained in `a` or disjoint from it.
 bool apart_or_within(const Attempt& a, const Attempt& b) {
     const auto shared = static_cast<std::size_t>(
         std::count_if(b.slices.begin(), b.slices.end(), [&](std::uint32_t slice) {

@@ -1,4 +1,4 @@
-// What a host orders of one worker: to go without a gap, to keep what it has, to stay out.
+// Orders of the operator for one worker: drain without a gap, keep its units (pin), ban.
 #include "hub/dispatch/core/swarm_core.h"
 #include "hub/dispatch/core/swarm_state.h"
 

@@ -1,5 +1,5 @@
-// Who holds what: the directory's orders become ASSIGN, WEIGHT_SYNC and RELEASE, and what workers
-// say of their units goes to the directory.
+// Units and their holders: the directory's orders become ASSIGN, WEIGHT_SYNC and RELEASE, and the
+// workers' reports about units go to the directory.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -12,7 +12,8 @@ std::uint32_t num_moe_layers(const SwarmOptions& options) {
                                                     [](auto is_moe) { return is_moe != 0; }));
 }
 
-// Four blobs at once over a slow line are no reason to give up on who loads them.
+// Options of the directory. The deadline of loading allows for four blobs at once over a slow
+// connection, which is no reason to give up on a worker.
 UnitDirectoryOptions directory_options(const SwarmOptions& options) {
     constexpr std::uint64_t slow_line_bytes_per_s = 125'000, blobs_at_once = 4;
     const std::chrono::milliseconds slow_load(1000 * blobs_at_once * options.expert_blob_bytes /
@@ -23,12 +24,13 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
         .replicas = std::max(1u, options.replicas),
         .seed = options.seed,
         .choice = options.placement};
-    // A second or two of a good line: more would keep waiting what loses its last holder.
+    // A worker is ordered one or two seconds of a good connection ahead. With more, units that lost
+    // their last holder would wait.
     constexpr std::uint64_t ahead_bytes = 16 << 20, ahead_min = 4;
     const std::uint64_t ahead = std::max(
         ahead_min, ahead_bytes / std::max<std::uint64_t>(1, options.expert_blob_bytes));
-    // All copies could move within some eight minutes, or seconds: what lies outside of its group
-    // keeps hints from leading by as many layers as there are groups.
+    // All copies can move within about eight minutes, or within seconds with groups: a unit held
+    // outside of its group prevents hints from leading by as many layers as there are groups.
     const double num_copies = static_cast<double>(placement.replicas) * placement.num_units;
     const bool grouped = placement.choice.rule == PlacementRule::groups;
     return {.placement = placement,
@@ -42,8 +44,8 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
             .serves = [](const UnitHolder& holder) { return worker_of(&holder).health.serves(); }};
 }
 
-constexpr std::size_t assign_units_max = 512;  // a frame
-// WEIGHT_SYNCs before the HEARTBEAT that asks whether they are loaded
+constexpr std::size_t assign_units_max = 512;  // per frame
+// WEIGHT_SYNCs before the HEARTBEAT whose echo confirms that they are loaded
 constexpr std::size_t sync_units_max = 16;
 constexpr std::size_t release_units_max = 4096;
 }  // namespace
@@ -141,7 +143,8 @@ void SwarmPlacement::send_assign(EventContext& context, Worker& worker,
     if (!synced.empty()) swarm_.sessions.send_heartbeat(context, worker, std::move(synced));
 }
 
-// No message of the five takes a unit back: a published peer is not asked for it any more.
+// None of the five messages takes a unit back. A published peer is simply not sent requests for it
+// any more.
 void SwarmPlacement::send_release(EventContext& context, Worker& worker,
                                   std::span<const std::uint32_t> units) {
     if (worker.published_peer) return;
@@ -193,9 +196,9 @@ void SwarmPlacement::mark_ready(EventContext& context, Worker& worker,
     carry_out_orders(context);
 }
 
-// The worker does not hold something of this attempt: nothing of it is asked
-// there until READY names it again. It is assigned anew, so that a worker that
-// lost its weights fetches them; one that goes on saying so is left alone.
+// The worker does not hold a unit of this attempt. It is sent no request for these units until its
+// READY lists them again. The units are assigned anew, so that a worker that lost its weights
+// downloads them. A worker that reports this error many times is left alone.
 void SwarmPlacement::on_missing_units(EventContext& context, Worker& worker, const Attempt& attempt,
                                       const Round& round) {
     constexpr std::uint64_t errors_max = 16;
@@ -206,7 +209,7 @@ void SwarmPlacement::on_missing_units(EventContext& context, Worker& worker, con
     carry_out_orders(context);
 }
 
-// A published peer loads in order and in silence; loading_silence_max bounds that.
+// A published peer loads in order and without reports; loading_silence_max bounds its time.
 void SwarmPlacement::check_loading(EventContext& context, Worker& worker) {
     if (worker.leaving() || worker.published_peer) return;
     directory_.check_loading(worker, capacity_of(worker), context.now);
@@ -220,8 +223,8 @@ Duration SwarmPlacement::holder_wait_of(std::uint32_t unit, TimePoint unheld_sin
     return seen ? options_.holder_wait : options_.holder_wait_unseen;
 }
 
-// Another memory limit: what the worker let go of is asked of it no
-// more from here on; the placement keeps the rest where it is.
+// The worker has another memory limit. Units that it dropped are not requested from it any more;
+// the placement keeps its other units where they are.
 void SwarmPlacement::on_capacity(EventContext& context, Worker& worker,
                                  std::span<const std::uint32_t> dropped) {
     directory_.on_budget(worker, capacity_of(worker), dropped, context.now);
@@ -253,7 +256,7 @@ void SwarmPlacement::set_drained(EventContext& context, Worker& worker, bool on)
         drained_.insert(ring_key_of(worker));
     else
         drained_.erase(ring_key_of(worker));
-    // as if it had moved its memory limit to nothing, or back
+    // the same as a memory limit of zero, or the old limit
     if (!worker.leaving()) on_capacity(context, worker, {});
 }
 

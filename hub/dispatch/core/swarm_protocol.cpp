@@ -1,5 +1,5 @@
-// Frames in: what each means in the state its connection
-// is in, and how a connection ends that breaks the rules.
+// Frames that arrive: the meaning of each in the state of its connection, and the end of a
+// connection that breaks the rules.
 #include <algorithm>
 #include <charconv>
 
@@ -9,7 +9,8 @@ namespace moex {
 namespace {
 constexpr Duration busy_max = 5s;  // a worker that wants more should leave
 
-// How many pairs a worker takes that refused `num_pairs`: what it says, else half.
+// Returns how many pairs a worker takes after it refused `num_pairs`: the number that it reports,
+// otherwise half.
 std::uint32_t pairs_taken(const ErrorMessage& error, std::uint32_t num_pairs) {
     std::uint32_t wanted = 0;
     const char* const end = error.wanted.data() + error.wanted.size();
@@ -90,16 +91,16 @@ void SwarmFrames::on_ready(EventContext& context, Worker& worker, ByteView frame
     }
 
     const std::vector<std::uint32_t> units = swarm_.placement.units_of(ready->units);
-    // The first one of a worker that promised it says what it need not download, and is
-    // no promise to answer, should it come late.
+    // The first READY of a worker with the capability "held" lists the units that it need not
+    // download. It is no promise to answer, even if it arrives late.
     if (std::exchange(worker.reports_held, false))
         return swarm_.placement.place(context, worker, units);
     take_tiers(worker, *ready);
     swarm_.placement.mark_ready(context, worker, units);
 }
 
-// Another memory limit on a connection that serves. What the worker let go of is asked of it no
-// more from here on; the placement keeps the rest where it is.
+// A worker in service has another memory limit. Units that it dropped are not requested from it any
+// more; the placement keeps its other units where they are.
 void SwarmFrames::on_budget(EventContext& context, Worker& worker, ByteView frame) {
     const Result<Budget> budget = decode_budget(frame, options_.limits);
     if (!budget.ok()) {
@@ -108,7 +109,7 @@ void SwarmFrames::on_budget(EventContext& context, Worker& worker, ByteView fram
     }
     if (worker.leaving()) return;
     worker.device.budget_bytes = budget->budget_bytes;
-    // its buffers for calls have another size as well: it says so again if a group is too large
+    // Its buffers for calls have another size as well. It reports again if a group is too large.
     pool_.set_pairs_max(worker, std::numeric_limits<std::uint32_t>::max());
 
     swarm_.placement.on_capacity(context, worker, swarm_.placement.units_of(budget->dropped));
@@ -123,7 +124,8 @@ void SwarmFrames::on_power(EventContext& context, Worker& worker, ByteView frame
     worker.power = *percent / 100.0;
 }
 
-// Where it lies as it comes: what else the hub knows of a worker's memory is a guess.
+// Records the places of units as they are reported. All else that the hub knows about a worker's
+// memory is an estimate.
 void SwarmFrames::take_tiers(Worker& worker, const Ready& ready) {
     for (std::size_t i = 0; i < ready.tiers.size(); ++i) {
         if (!swarm_.placement.is_unit(ready.units[i])) continue;
@@ -171,8 +173,8 @@ void SwarmFrames::on_answer(EventContext& context, Worker& worker, WorkerAnswer 
                is_broken = of_its_type && answer.broken;
 
     if (is_broken && answer.broken->code != ErrorCode::non_finite) {
-        // Bytes that are no answer at all: the connection
-        // is of no use. Its attempts are given to others.
+        // The bytes are no answer at all, so the connection is useless. Its attempts are sent to
+        // other workers.
         ++counts_.bad_frames;
         swarm_.sessions.refuse(context, worker, *answer.broken,
                                close_code_for(answer.broken->code));
@@ -180,8 +182,8 @@ void SwarmFrames::on_answer(EventContext& context, Worker& worker, WorkerAnswer 
     }
 
     if (is_broken && worker.published_peer) {
-        // It has no ERROR to say so with: an infinity is how
-        // f16 overflows there. No lie, but no answer either.
+        // A published peer has no ERROR for this: an infinity means that f16 overflowed. That is no
+        // lie, but no answer either.
         ++worker.errors;
         worker.ids.release(attempt.sequence_id);
         const bool again = swarm_.rounds.retry_in_bf16(round, attempt);
@@ -212,12 +214,12 @@ void SwarmFrames::on_answer(EventContext& context, Worker& worker, WorkerAnswer 
                                  worker.published_peer || round.unsummed);
 }
 
-// Of an attempt that was cancelled, or of none at all.
+// Handles an answer whose attempt was cancelled, or which was never requested.
 void SwarmFrames::on_unawaited_result(EventContext& context, Worker& worker,
                                       std::uint32_t sequence_id) {
     if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(sequence_id)) {
-        // late, but it tells how long such work takes
-        if (worker.load == Duration{})  // else nobody knows what of it was a load
+        // The answer is late, but it still measures the time of such work.
+        if (worker.load == Duration{})  // otherwise part of the time may be a load
             worker.record_latency(context.now - cancelled->sent_at, cancelled->num_pairs,
                                   context.now);
         swarm_.health.on_sign_of_work(context, worker, cancelled->sent_at);
@@ -231,7 +233,8 @@ void SwarmFrames::on_unawaited_result(EventContext& context, Worker& worker,
     swarm_.rounds.free_capacity();
 }
 
-// Its id was not given yet when it was read: who guesses what will be asked has not computed it.
+// Handles an answer whose id was not issued when it was read. A worker that guesses a future
+// request cannot have computed it.
 void SwarmFrames::on_unasked_answer(EventContext& context, Worker& worker,
                                     std::uint32_t sequence_id) {
     ++counts_.bad_frames;
@@ -324,8 +327,8 @@ void SwarmFrames::on_error(EventContext& context, Worker& worker, ByteView frame
         error->code == error_code_name(ErrorCode::not_found)) {
         swarm_.placement.on_missing_units(context, worker, attempt, round);
     } else if (error->code == error_code_name(ErrorCode::num_tokens_range)) {
-        // Its memory is less than the limits allow. Smaller groups
-        // may go there; what cannot be split goes elsewhere.
+        // The worker has less memory than the limits allow. It may be sent smaller groups; slices
+        // that cannot be split go to other workers.
         const std::uint32_t taken = pairs_taken(*error, attempt.num_pairs);
         if (taken > 0) {
             pool_.set_pairs_max(worker, std::min(worker.pairs_max, taken));

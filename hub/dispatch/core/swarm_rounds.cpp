@@ -44,7 +44,7 @@ RoundId SwarmRounds::open_round(EventContext& context, const ExpertBatch& batch,
     }
 
     context.set_timer(round.deadline, TimerKind::round, id);
-    // Each time is one at which it may end; what comes later looks again.
+    // The round may end at each of these times. on_round_time() checks it again then.
     for (TimePoint last{}; const RowPatience& one : round.patience)
         if (const TimePoint at = context.now + one.wait;
             at != std::exchange(last, at) && at < round.deadline)
@@ -66,8 +66,8 @@ void SwarmRounds::finish_round(EventContext& context, Round& round) {
         counts_.pairs_late += row.pairs_late;
     }
 
-    // A call counts_ as local when any part of it was; only rounds
-    // beyond the wire's row limit have calls in several parts.
+    // A call counts as local if any part of it was local. Only rounds beyond the wire's row limit
+    // have calls with several parts.
     std::vector<std::uint8_t> from(options_.limits.num_experts);
     for (const CallSlice& slice : round.slices)
         if (slice.done)
@@ -117,7 +117,7 @@ void SwarmRounds::on_round_time(EventContext& context, Round& round) {
         if (in_flight_.find_attempt(id)->worker != 0) remote.push_back(id);
 
     if (!options_.local_fallback) {
-        // What the local backend has begun before it was switched off may still end well.
+        // The local backend may still finish work that it began before it was switched off.
         const bool open = std::any_of(round.slices.begin(), round.slices.end(),
                                       [](const CallSlice& slice) { return slice.is_open(); });
         if (open || !remote.empty())
@@ -142,7 +142,7 @@ void SwarmRounds::on_round_time(EventContext& context, Round& round) {
 }
 
 bool SwarmRounds::retry_in_bf16(Round& round, const Attempt& attempt) const {
-    // deterministic: rounded to the wire's dtype, whoever answers
+    // deterministic: always rounded to the wire's dtype
     if (attempt.shape.dtype != Dtype::f16 || options_.rounding.deterministic) return false;
 
     const bool carried =

@@ -5,12 +5,12 @@
 
 namespace moex {
 namespace {
-// times heartbeats_missed_max: nobody is there any more
+// Times heartbeats_missed_max: then the connection counts as lost.
 constexpr std::uint32_t heartbeats_missed_close = 5;
-// of a published peer, which says nothing between two batches of weights
+// A published peer is silent between two batches of weights, at most for this time.
 constexpr Duration loading_silence_max = 10min;
 
-// A proxy speaks from there, for anybody.
+// A proxy connects from loopback on behalf of any client.
 bool is_loopback(std::string_view address) {
     return address.starts_with("127.") || address == "::1" || address == "[::1]" ||
            address.starts_with("::ffff:127.");
@@ -37,7 +37,7 @@ WorkerId SwarmSessions::connect(EventContext& context, std::string address, bool
     if (draining_)
         refuse(context, worker, {ErrorCode::unavailable, "the hub is stopping; try again later"},
                CloseCode::going_away);
-    // ghosts among them: judged when it says who it is
+    // The count includes ghosts, which are removed when their worker sends HELLO.
     else if (pool_.all().size() > 2 * std::size_t{options_.workers_max})
         refuse(context, worker,
                {ErrorCode::overloaded,
@@ -84,7 +84,7 @@ void SwarmSessions::remove_worker(EventContext& context, WorkerId id, WorkerEven
     }
     if (worker->welcomed() && kind == WorkerEvent::Kind::removed) ++counts_.removed;
 
-    // one that was thrown out, or said that it leaves, is not waited for
+    // A worker that was removed, or that announced its departure, does not keep its place.
     const bool may_return = kind == WorkerEvent::Kind::left && !worker->worker_key.empty() &&
                             !worker->leaving() && !draining_ &&
                             options_.return_within > Duration::zero();
@@ -99,13 +99,13 @@ void SwarmSessions::remove_worker(EventContext& context, WorkerId id, WorkerEven
     }
 
     if (kind == WorkerEvent::Kind::removed) {
-        // What it said in rounds still open is not believed either.
+        // Drop its answers in open rounds too, since they are not trusted any more.
         swarm_.checks.drop_held(context, id, touched);
         for (const auto& [round_id, round] : in_flight_.rounds())
             if (round->reject_answers_of(id) > 0) touched.push_back(round_id);
     }
 
-    // at the end nobody takes over
+    // at the end no other worker takes over
     swarm_.placement.settle(context, !draining_ || drain_at_ > context.now);
 
     std::sort(touched.begin(), touched.end());
@@ -129,7 +129,8 @@ void SwarmSessions::on_heartbeat_time(EventContext& context, Worker& worker) {
     swarm_.placement.check_loading(context, worker);
 
     if (worker.loading_in_order() && context.now - worker.heard_at < loading_silence_max) {
-        // lest the one echo that it is waited for be lost: seven in ten minutes
+        // Repeat the heartbeat whose echo is awaited, in case one is lost: seven times in ten
+        // minutes.
         const TimePoint first = worker.heartbeats.front().sent_at,
                         last = worker.heartbeats.back().sent_at;
         if (context.now - last >= 2 * (last - first)) send_heartbeat(context, worker, {});
@@ -162,7 +163,7 @@ void SwarmSessions::on_heartbeat(EventContext& context, Worker& worker, const Fr
     std::vector<std::uint32_t> loaded;
     for (auto beat = worker.heartbeats.begin(); beat <= echoed; ++beat)
         loaded.insert(loaded.end(), beat->units.begin(), beat->units.end());
-    // it works in order: an echo answers for the earlier ones
+    // A worker handles frames in order, so an echo also answers the earlier heartbeats.
 
     worker.heartbeats.erase(worker.heartbeats.begin(), echoed + 1);
     worker.heartbeats_missed = 0;
@@ -176,8 +177,8 @@ void SwarmSessions::on_heartbeat(EventContext& context, Worker& worker, const Fr
     swarm_.rounds.free_capacity();  // its silence is over
 }
 
-// It leaves: what it holds goes to others now; what it was asked
-// it may answer. close_drained() closes the connection after that.
+// The worker leaves. Its units are reassigned now, and it may still answer what it was sent.
+// close_leavers() closes the connection after that.
 void SwarmSessions::on_worker_drain(EventContext& context, Worker& worker, ByteView frame) {
     const Result<std::uint32_t> deadline_ms = decode_drain(frame);
     if (!deadline_ms.ok()) {

@@ -1,4 +1,4 @@
-// What others are told of the core's state: counters, workers, who holds what.
+// Views of the core's state for callers: counters, workers, and the holders of units.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_core.h"
@@ -76,7 +76,7 @@ std::vector<std::optional<UnitTier>> SwarmCore::tiers() const {
             const Worker& worker = worker_of(holder);
             if (!worker.health.serves_in_need()) continue;
             const auto told = worker.tiers.find(unit);
-            // nothing is below any place
+            // nullopt compares below every place
             tier = std::max(
                 tier, std::optional(told == worker.tiers.end() ? UnitTier::slot : told->second));
         }

@@ -1,7 +1,7 @@
-// A hub without the experts' weights: a second worker judges. It is asked the same question; two
-// answers that agree prove each other, as far as those two do not work together. Where they differ
-// a third is asked, and who stands alone has lied. Where nobody else holds these experts the answer
-// counts unchecked, and the reply says so.
+// Checks in a hub without the experts' weights: a second worker (the witness) judges. It is sent
+// the same request. Two answers that agree prove each other, unless both workers collude. If they
+// differ, a third worker is asked, and the worker that disagrees with both others has lied. Where
+// no other worker holds these experts, the answer counts as unchecked, and the reply reports it.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -32,7 +32,8 @@ void SwarmChecks::hold_for_witness(EventContext& context, Worker& worker, Attemp
                                   Evidence::unchecked);
 }
 
-// Somebody else, elsewhere, who holds all of it: with a record before one without.
+// Finds a worker at another address that holds all units of the attempt; workers with a trust
+// record come first.
 Worker* SwarmChecks::find_witness(TimePoint now, const Round& round, const Attempt& attempt,
                                   const PendingCheck& check) {
     const auto may = [&](const Worker& worker) {
@@ -66,14 +67,15 @@ bool SwarmChecks::ask_witness(EventContext& context, std::uint64_t id) {
     const PendingCheck& check = pending_.at(id);
     const Attempt& held = *in_flight_.find_attempt(check.attempt);
     Round& round = *in_flight_.find_round(held.round);
-    // a published peer's answer to one expert in a round of sums is of another shape
+    // a published peer's answer for one expert in a summed round has another shape
     if (check.unsummed != round.unsummed) return false;
 
     Worker* witness = find_witness(context.now, round, held, check);
     if (witness == nullptr) return false;
     const std::vector<std::uint32_t> slices = held.slices;
-    // A sum of these slices is under way already in parts: nobody needs them, now that it is here,
-    // and a whole one beside them could not be told from them.
+    // Parts of this sum may be in flight already. They are not needed any more, since the whole
+    // answer is here. A whole attempt beside them would break the invariant that attempts are
+    // nested.
     const std::vector<AttemptId> others = round.attempts;
     for (const AttemptId other_id : others) {
         Attempt& other = *in_flight_.find_attempt(other_id);
@@ -94,7 +96,7 @@ void SwarmChecks::on_witness(EventContext& context, Worker& witness, Attempt& at
     const std::uint64_t id = attempt.witness_of_check;
     const auto found = pending_.find(id);
     if (found == pending_.end() || found->second.attempt == 0) {
-        // it came too late to judge, and is as good as any other
+        // too late to judge, but as good as any other answer
         swarm_.attempts.accept_answer(context, attempt, std::move(y), unsummed,
                                       Evidence::unchecked);
         return;
@@ -102,7 +104,8 @@ void SwarmChecks::on_witness(EventContext& context, Worker& witness, Attempt& at
 
     PendingCheck& check = found->second;
     Round& round = *in_flight_.find_round(attempt.round);
-    // of exact ones the arithmetic is known; beside integers there is room for a small lie
+    // Both are exact: their arithmetic is known. Beside integer arithmetic the tolerance leaves
+    // room for a small lie.
     const double tolerance = check.arithmetic == witness.arithmetic ? arithmetic_tolerance
                                                                     : int8_tolerance;
     const auto agrees = [&](const std::vector<float>& other) {
@@ -155,13 +158,14 @@ void SwarmChecks::on_witness(EventContext& context, Worker& witness, Attempt& at
     settle_dissent(context, id);
 }
 
-// It has said what it was asked for.
+// Ends the attempt of a witness that has answered.
 void SwarmChecks::end_witness(Round& round, Attempt& attempt) {
     round.end(attempt);
     in_flight_.erase_attempt(attempt.id);
 }
 
-// Two answers that differ and nobody to ask: who has a record is believed against who has none.
+// Two answers differ and no further worker can be asked: the worker with a trust record is believed
+// against one without.
 void SwarmChecks::settle_dissent(EventContext& context, std::uint64_t id) {
     PendingCheck settled = std::move(pending_.extract(id).mapped());
     Attempt& held = *in_flight_.find_attempt(settled.attempt);
@@ -182,7 +186,7 @@ void SwarmChecks::settle_dissent(EventContext& context, std::uint64_t id) {
         punish(context, believes_other ? settled.key : settled.dissenter, settled.plan);
 }
 
-// The witness will say nothing in time: what is held counts as it is.
+// Settles checks whose witness will not answer in time: the held answer counts unchecked.
 void SwarmChecks::settle_without_witness(EventContext& context) {
     while (!witnesses_lost_.empty()) {
         const std::uint64_t id = witnesses_lost_.back();
@@ -208,7 +212,7 @@ void SwarmChecks::renew_trust(TimePoint now) {
         worker->is_proven = trust_.trust(worker->trust_key, now) == Trust::proven;
 }
 
-// It stood alone against two.
+// Records the lie of a worker that disagreed with two others.
 void SwarmChecks::punish(EventContext& context, const std::string& key, const CheckPlan& plan) {
     WorkerId liar = 0;
     std::uint64_t address = 0;

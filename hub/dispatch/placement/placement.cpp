@@ -27,7 +27,7 @@ std::uint64_t text_hash(std::string_view text) {
 
 namespace {
 
-// The first `ipv4_bytes` of an IPv4 address, or the first 8 of an IPv6 one.
+// Hashes the first `ipv4_bytes` of an IPv4 address, or the first 8 bytes of an IPv6 address.
 std::uint64_t network_hash(std::string_view address, int ipv4_bytes) {
     const std::string text(address.substr(0, 64));
     unsigned char raw[16];
@@ -152,7 +152,7 @@ void Placement::join(const PlacementMember& given, std::vector<PlacementChange>&
     member.wants_share = unbalanced_ = true;
 }
 
-// Of what lacks copies first that which it needs not download.
+// Gives the member the units that lack copies and that it need not download, first of all.
 void Placement::give_cached(Member& member, std::vector<PlacementChange>& changes) {
     if (member.given.cached.empty()) return;
     const bool grouped = options_.choice.rule == PlacementRule::groups;
@@ -200,8 +200,8 @@ void Placement::add_points(Member& member) {
                        ring_.end());
 }
 
-// The member's points on the ring stay those of its first capacity: a limit that is moved up and
-// down again leaves every unit where it was preferred.
+// Changes the capacity. The member's points on the ring remain those of its first capacity, so that
+// a limit that is moved up and down again leaves every unit where it was preferred.
 void Placement::resize(WorkerId worker, std::uint32_t capacity_units,
                        std::span<const std::uint32_t> spare,
                        std::vector<PlacementChange>& changes) {
@@ -250,9 +250,9 @@ void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
     fill_lost(changes);
 }
 
-// What the leavers alone had is downloaded by those who have least of such to download: by its
-// neighbours alone it could be a layer at one of them. That includes second copies which such a
-// neighbour has not loaded when the first one goes.
+// Assigns the units that only the leavers held to the members with the fewest such units to
+// download. With the ring alone, a neighbour could have to download a whole layer. This includes
+// second copies that such a neighbour has not loaded when the first copy is lost.
 void Placement::fill_lost(std::vector<PlacementChange>& changes) {
     const auto has_nobody = [this](std::uint32_t unit) {
         return std::ranges::none_of(owner_members_[unit],
@@ -287,8 +287,8 @@ bool Placement::is_loaded(const Member& owner, std::uint32_t unit) const {
     return options_.is_loaded && options_.is_loaded(owner.given.worker, unit);
 }
 
-// Gives copies to the units that lack them: every unit its first, then
-// every unit its second, so that scarce capacity covers all first.
+// Assigns copies of the units that lack them: first one copy of every unit, then a second one, so
+// that scarce capacity covers all units first.
 void Placement::fill_missing(std::vector<PlacementChange>& changes) {
     std::sort(missing_.begin(), missing_.end());
     missing_.erase(std::unique(missing_.begin(), missing_.end()), missing_.end());
@@ -306,10 +306,10 @@ void Placement::fill_missing(std::vector<PlacementChange>& changes) {
             if (owners_[unit].size() >= copy) continue;
 
             const auto owner_within = [&](std::uint32_t to_load_max) {
-                // else each missing unit would walk the whole ring in vain
+                // otherwise each missing unit would walk the whole ring in vain
                 const bool is_room = load_total_ < capacity_total_;
                 Member* owner = is_room ? choose_owner(unit, to_load_max) : nullptr;
-                // those with room hold it already
+                // members with room hold it already
                 if (owner == nullptr)
                     owner = make_way(unit, copy, to_load_max, donor, gave_way, changes);
                 return owner;
@@ -329,10 +329,10 @@ void Placement::fill_missing(std::vector<PlacementChange>& changes) {
     std::erase_if(missing_, has_enough);
 }
 
-// Room for a `copy`-th copy of `unit` where nobody has any left: at a worker that holds a copy
-// beyond the `copy`-th of another unit, which goes. Of those that hold it the relatively fullest.
-// `donor`: the units before it have nothing to give; kept from call to call, so that a pass over
-// all missing units visits each donor once.
+// Makes room for copy number `copy` of `unit` when no member has any: a member that holds a surplus
+// copy (beyond number `copy`) of another unit drops it. Among such members the relatively fullest
+// is chosen. `donor`: units before it have nothing to give; it is kept from call to call, so that a
+// pass over all missing units visits each donor once.
 Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy,
                                        std::uint32_t to_load_max, std::uint32_t& donor,
                                        std::vector<std::uint32_t>& gave_way,
@@ -362,8 +362,8 @@ Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy,
     return nullptr;
 }
 
-// Beyond that somebody has more to load than others: a few units more than the least are no reason
-// to cut a layer. What one has more is what all wait for in the end.
+// The bound on units to load per member: a few units more than the least are no reason to cut a
+// layer. All workers wait in the end for the member that has the most to load.
 std::uint32_t Placement::to_load_most() const {
     std::uint32_t least = options_.num_units;
     for (const auto& [worker, member] : members_)
@@ -375,8 +375,8 @@ bool Placement::may_own(const Member& member, std::uint32_t unit, std::uint32_t 
     return member.load < bound(member) && member.to_load <= to_load_max && !owns(member, unit);
 }
 
-// Somebody who holds others of its layer, the least filled first; else the next on the ring. A new
-// address prefix comes before both.
+// Chooses a member that holds other units of the layer, the least filled first; otherwise the next
+// one on the ring. A new address prefix takes precedence over both.
 Placement::Member* Placement::choose_owner(std::uint32_t unit, std::uint32_t to_load_max) {
     const auto less_filled = [](const Member& a, const Member& b) {
         return std::uint64_t{a.load} * b.capacity < std::uint64_t{b.load} * a.capacity;
@@ -398,8 +398,8 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit, std::uint32_t to_
     if (Member* const next = choose_on_ring(unit, to_load_max, same_prefix)) return next;
     if (same_prefix != nullptr) return same_prefix;
 
-    // Everyone near its bound holds a copy already:
-    // whoever has room at all, the least filled first.
+    // All members near their bound hold a copy already. Take any member with room, the least filled
+    // first.
     Member* best = nullptr;
     for (auto& [worker, member] : members_)
         if (member.load < member.capacity && member.to_load <= to_load_max && !owns(member, unit) &&
@@ -408,11 +408,12 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit, std::uint32_t to_
     return best;
 }
 
-// The next worker clockwise that is below its bound, holds no copy and is on a new address prefix,
-// if one is near. `same_prefix`: the first of the others, unless there is one already.
+// Finds the next member clockwise that is below its bound, holds no copy and has a new address
+// prefix, if one is near. `same_prefix` is set to the first of the other members, unless it is set
+// already.
 Placement::Member* Placement::choose_on_ring(std::uint32_t unit, std::uint32_t to_load_max,
                                              Member*& same_prefix) {
-    constexpr std::size_t prefix_steps_max = 256;  // how far to look for another prefix
+    constexpr std::size_t prefix_steps_max = 256;  // how far to search for another prefix
     const std::size_t start = static_cast<std::size_t>(
         std::lower_bound(ring_.begin(), ring_.end(),
                          std::pair<std::uint64_t, WorkerId>(unit_points_[unit], 0)) -

@@ -1,4 +1,4 @@
-// Shares of those who joined or were resized: which units come to them, and from whom.
+// Shares of members that joined or were resized: which units move to them, and from which donors.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -23,13 +23,13 @@ std::uint32_t Placement::rebalance(std::uint32_t moves_max, std::vector<Placemen
         unbalanced_ = num_moved == moves_max;
     }
 
-    // who gave may have room for what lacks a copy
+    // donors may have room now for units that lack a copy
     if (!missing_.empty()) fill_missing(changes);
     return num_moved;
 }
 
-// What each member has of each layer and the newcomer has not: of it what would then be on no more
-// copies of one address prefix.
+// Lists, for each member and layer, the units that the newcomer lacks. Units that would then have
+// more copies on one address prefix are left out.
 void Placement::list_fragments(Member& newcomer) {
     const std::uint64_t prefix = newcomer.given.address_prefix;
     for (auto& [worker, member] : members_) {
@@ -83,7 +83,7 @@ std::span<Placement::Fragment> Placement::fragments_of_layer(std::uint32_t layer
         .subspan(layer_begin_[layer], layer_begin_[layer + 1] - layer_begin_[layer]);
 }
 
-// Not more than leaves the donor as full as the newcomer is then.
+// Limits a donation so that the donor stays as full as the newcomer will be.
 Placement::Donation Placement::donation_of(const Member& newcomer, Fragment& fragment) const {
     const Member& donor = *fragment.donor;
     if (fragment.units.empty() || donor.fill <= newcomer.fill) return {};
@@ -96,7 +96,7 @@ Placement::Donation Placement::donation_of(const Member& newcomer, Fragment& fra
                                    std::max(1u, static_cast<std::uint32_t>(even))})};
 }
 
-// What it has cached comes first, from the fullest.
+// Chooses units that the newcomer has cached, from the fullest donor.
 Placement::Donation Placement::next_cached(const Member& newcomer) {
     Donation best;
     for (Fragment& fragment : std::span(fragments_).first(layer_begin_.back())) {
@@ -109,7 +109,8 @@ Placement::Donation Placement::next_cached(const Member& newcomer) {
     return best;
 }
 
-// What takes all that somebody has of the layer first, then from the fullest.
+// Chooses a donation that takes all units of the layer from a donor, otherwise one from the fullest
+// donor.
 Placement::Donation Placement::next_of_layer(const Member& newcomer, std::uint32_t layer) {
     Donation best;
     for (Fragment& fragment : fragments_of_layer(layer)) {
@@ -122,7 +123,8 @@ Placement::Donation Placement::next_of_layer(const Member& newcomer, std::uint32
     return best;
 }
 
-// The fullest gives what spreads prefixes, then a whole fragment, then the one nearest on the ring.
+// Takes from the fullest donor: first units that spread over prefixes, then a whole fragment, then
+// the fragment nearest on the ring.
 Placement::Donation Placement::next_of_fullest(const Member& newcomer) {
     Member* fullest = nullptr;
     for (auto& [worker, donor] : members_) {
@@ -156,7 +158,7 @@ std::uint32_t Placement::take_share(Member& newcomer, std::uint32_t moves_max,
         Donation donation;
         if (!newcomer.given.cached.empty()) donation = next_cached(newcomer);
         const bool is_cached = donation.fragment != nullptr;
-        // Layers of which it has a part are gone on with.
+        // Continue with layers of which the newcomer has a part.
         for (std::uint32_t layer = 0; layer < layer_members_.size(); ++layer) {
             if (donation.fragment != nullptr) break;
             const std::uint32_t has = newcomer.layer_load[layer];
@@ -165,7 +167,7 @@ std::uint32_t Placement::take_share(Member& newcomer, std::uint32_t moves_max,
         const bool is_begun = donation.fragment != nullptr;
         if (!is_begun) donation = next_of_fullest(newcomer);
         if (donation.fragment == nullptr) break;
-        // For the last quarter of its share no layer is cut, and nobody downloads who need not.
+        // For the last quarter of its share, cut no layer and cause no needless download.
         if (4 * newcomer.load >= 3 * share(newcomer) && !is_cached &&
             (!newcomer.given.cached.empty() || (!is_begun && !donation.is_whole())))
             break;
@@ -193,9 +195,9 @@ std::uint32_t Placement::take_share(Member& newcomer, std::uint32_t moves_max,
     return num_moved;
 }
 
-// Where capacity was scarce, a worker may be full of units whose second copy the newcomer just
-// took: it has none to give to the newcomer, but others, who gave, have room for some of its own.
-// A layer's worth above the bound is no reason to cut one.
+// Moves units from members above their bound. Where capacity was scarce, a worker may be full of
+// units whose second copy the newcomer just took. It has none to give to the newcomer, but the
+// donors have room for some of its units. A layer's worth above the bound is no reason to cut one.
 std::uint32_t Placement::shed_above_bound(std::uint32_t moves_max,
                                           std::vector<PlacementChange>& changes) {
     std::uint32_t num_moved = 0;

@@ -1,4 +1,5 @@
-// Copies beyond `replicas`, of units that many ask for: where they go, and when they go again.
+// Extra copies of popular units, beyond `replicas`: where they are placed, and when they are
+// removed.
 #include <algorithm>
 #include <tuple>
 
@@ -19,7 +20,7 @@ bool Placement::add_extra(std::uint32_t unit, const std::function<bool(WorkerId)
     };
     Member* best = nullptr;
     for (auto& [worker, member] : members_) {
-        // Beyond that it would shed others of its units for this one.
+        // With more, the member would shed other units for this one.
         if (member.load >= std::min(member.capacity, shed_above_bound_most(member)) ||
             owns(member, unit) || (grouped && !is_home(member, unit)) || !may_take(worker))
             continue;
@@ -42,7 +43,7 @@ void Placement::take_extra(std::uint32_t unit, std::vector<PlacementChange>& cha
     disown(*last, unit, changes);
 }
 
-// Something lacks a copy: nobody loads one that is beyond what was promised.
+// A unit lacks a copy: drop the extras that are not loaded yet.
 void Placement::take_unloaded_extras(std::vector<PlacementChange>& changes) {
     for (const std::uint32_t unit : std::vector(extras_.begin(), extras_.end()))
         if (std::ranges::any_of(owner_members_[unit],

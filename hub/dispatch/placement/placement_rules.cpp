@@ -1,5 +1,5 @@
-// The rules beside few workers a layer: each unit by its hash, and groups of workers that take
-// layers in turn.
+// The rules besides fan-out: each unit by its hash, and groups of workers that take layers
+// round-robin.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -8,12 +8,14 @@
 
 namespace moex {
 
-// How much a unit is this member's: the same whenever it joins, another one for each unit.
+// Returns the rank of a member for a unit: the same whenever the member joins, and independent for
+// each unit.
 std::uint64_t Placement::hash_rank(const Member& member, std::uint32_t unit) const {
     return mix_hash(mix_hash(options_.seed, member.given.ring_key), unit);
 }
 
-// Of those below their bound the one that hashes highest; a new address prefix comes first.
+// Chooses, among the members below their bound, the one with the highest rank; a new address prefix
+// comes first.
 Placement::Member* Placement::choose_by_hash(std::uint32_t unit, std::uint32_t to_load_max) {
     const auto key = [&](const Member& member) {
         return std::tuple(collisions(unit, 0, member.given.address_prefix) == 0,
@@ -26,8 +28,8 @@ Placement::Member* Placement::choose_by_hash(std::uint32_t unit, std::uint32_t t
     return best;
 }
 
-// What a newcomer has cached first, then what hashes highest with it; from who has more than its
-// own share.
+// Moves units to a newcomer: first those that it has cached, then those with the highest rank; only
+// from members above their own share.
 std::uint32_t Placement::take_hashed(Member& newcomer, std::uint32_t moves_max,
                                      std::vector<PlacementChange>& changes) {
     if (newcomer.load >= share(newcomer)) return 0;
@@ -78,10 +80,11 @@ std::vector<std::uint32_t> Placement::group_sizes() const {
     return sizes;
 }
 
-// The smallest group has a newcomer; of equals the one of whose layers it has most cached.
+// Puts the newcomer into the smallest group. Among equal groups it takes the one whose layers the
+// newcomer has cached most of.
 void Placement::enter_group(Member& newcomer) {
     if (options_.choice.rule != PlacementRule::groups) return;
-    newcomer.group = options_.choice.num_groups;  // none: it counts nowhere yet
+    newcomer.group = options_.choice.num_groups;  // no group yet: it is not counted
     std::vector<std::uint32_t> sizes(options_.choice.num_groups);
     for (const auto& [worker, member] : members_)
         if (member.capacity > 0 && &member != &newcomer) ++sizes[member.group];
@@ -96,7 +99,8 @@ void Placement::enter_group(Member& newcomer) {
             newcomer.group = group;
 }
 
-// After somebody left or has no room any more: who came last to a group of two more goes over.
+// Evens the groups after a leave or a resize: the newest member of a group with two members more
+// moves to the smaller group.
 void Placement::even_groups() {
     if (options_.choice.rule != PlacementRule::groups) return;
     for (auto sizes = group_sizes();; sizes = group_sizes()) {
@@ -114,7 +118,8 @@ void Placement::even_groups() {
     }
 }
 
-// At home first, on a new address prefix, then where least of the layer is.
+// Compares places for a unit: its own group first, then a new address prefix, then the member with
+// the fewest units of the layer.
 bool Placement::is_better_place(const Member& a, const Member& b, std::uint32_t unit) const {
     const std::uint32_t layer = layer_of(unit);
     const auto key = [&](const Member& member) {
@@ -135,9 +140,9 @@ Placement::Member* Placement::choose_in_group(std::uint32_t unit) {
     return best;
 }
 
-// Home, and evenly there: each move is one of these, and none undoes another. What costs nothing
-// moves at once, however little may be paid for: else a first worker would load meanwhile what is
-// others', and all of that would have to be loaded twice.
+// Moves units to their own group, and evenly within it. Each move is one of these two kinds, and
+// none undoes another. Free moves happen at once, however small the budget is: otherwise a first
+// worker would meanwhile load units of others, and these would be downloaded twice.
 std::uint32_t Placement::rebalance_groups(std::uint32_t moves_max,
                                           std::vector<PlacementChange>& changes) {
     const auto is_better = [&](const Member& to, const Member& from, std::uint32_t unit) {
@@ -171,7 +176,7 @@ std::uint32_t Placement::rebalance_groups(std::uint32_t moves_max,
 
                 const bool is_paid = !has_cached(*to, unit) && is_loaded(*from, unit);
                 if (is_paid && num_moved == moves_max) {
-                    unbalanced_ = true;  // another time
+                    unbalanced_ = true;  // later
                     continue;
                 }
                 num_moved += is_paid;
@@ -193,7 +198,7 @@ std::uint32_t Placement::num_away() const {
     return count;
 }
 
-// That a unit lies elsewhere while somebody of its group has room for it.
+// Reports units that are held elsewhere while a member of their group has room for them.
 void Placement::check_groups(std::vector<std::string>& broken) const {
     if (options_.choice.rule != PlacementRule::groups || unbalanced_) return;
     for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {

@@ -9,13 +9,13 @@
 namespace moex {
 namespace {
 constexpr Duration load_again_max = 10min;
-constexpr Duration look_every = 1s;        // after those whose place is kept
+constexpr Duration look_every = 1s;        // to check lost workers whose place is kept
 constexpr Duration balance_every = 250ms;  // while moves are left to do
 constexpr Duration more_come_within = 500ms, more_come_max = 3s;
-constexpr Duration many_left_for = 2s;  // once a quarter is away
+constexpr Duration many_left_for = 2s;  // after a quarter of the workers is lost
 constexpr Duration more_leave_within = 250ms;
-// Half of what a worker may have ahead is loaded so soon, or so late, that it may have more, or
-// less.
+// A worker that loads half of its orders within the first time may have more ahead; one that takes
+// longer than the second, less.
 constexpr Duration half_loaded_soon = 250ms, half_loaded_late = 1s;
 constexpr std::uint32_t ahead_least = 2;
 }  // namespace
@@ -72,8 +72,8 @@ void UnitDirectory::join(UnitHolder& holder, const PlacementMember& member, Time
     }
 }
 
-// A group that nobody has come to yet is no reason to give its layers to others: workers that are
-// started together come together, and would load them once more.
+// Returns true while groups without workers may still get some: workers that are started together
+// join together. Giving their layers to other groups at once would cause double downloads.
 bool UnitDirectory::awaits_groups() const {
     return options_.placement.choice.rule == PlacementRule::groups &&
            std::ranges::all_of(members_,
@@ -96,12 +96,13 @@ void UnitDirectory::leave(UnitHolder& holder, bool may_return, TimePoint now) {
         keep_place(holder, now);
     else
         placement_.leave(holder.id, changes_);
-    // Those who leave with it come one by one: what is left with nobody, and needed first, is not
-    // to wait for what the first of them had.
+    // The workers of a mass leave are lost one by one. Delay the orders, so that the units that are
+    // lost last and needed first do not wait behind those of the first loss.
     if (now < many_left_until_) loads_at_ = now + more_leave_within;
 }
 
-// One who left alone is back in a moment, most likely; a quarter of all is a line that broke.
+// Keeps the place of a worker that left alone, which is most likely back in a moment. If a quarter
+// of all workers is lost, a network link broke, and no place is kept.
 void UnitDirectory::keep_place(const UnitHolder& holder, TimePoint now) {
     away_.push_back({.id = holder.id,
                      .ring_key = holder.ring_key,
@@ -118,7 +119,8 @@ bool UnitDirectory::is_covered(std::uint32_t unit) const {
                        [this](const UnitHolder* holder) { return options_.serves(*holder); });
 }
 
-// What nobody else has ready does not wait for who is away. False: nothing of its place is left.
+// Reassigns the units of a lost worker that no other worker has ready. Returns false if nothing of
+// its place is left.
 bool UnitDirectory::give_uncovered(const Away& away) {
     std::vector<std::uint32_t> uncovered;
     std::uint32_t num_kept = 0;
@@ -165,7 +167,8 @@ std::optional<TimePoint> UnitDirectory::wake_at() const {
     return at;
 }
 
-// Moves of what was loaded are paid for by time; a newcomer's first ones come at once.
+// Moves units. Moves of loaded units are paid for by time; the first moves to a newcomer happen at
+// once.
 void UnitDirectory::rebalance(TimePoint now) {
     if (moves_at_ != TimePoint{})
         moves_saved_ = std::min(
@@ -192,7 +195,7 @@ void UnitDirectory::settle(TimePoint now) {
         } else {
             holder.units[change.unit] &= static_cast<std::uint8_t>(~UnitHolder::wanted);
             touched_.push_back(change.unit);
-            // it may be one of those to come
+            // the unit may be one of those to be ordered later
             holder.assign_pending |= holder.num_later > 0;
         }
     }
@@ -204,7 +207,7 @@ void UnitDirectory::settle(TimePoint now) {
     tell_what_is_to_come();
 }
 
-// With the units that it is told now, or alone.
+// Sends each worker its new number of units to come, with the units of this order or alone.
 void UnitDirectory::tell_what_is_to_come() {
     for (const auto& [id, holder] : members_) {
         if (holder->num_later == holder->told_later) continue;
@@ -218,7 +221,8 @@ void UnitDirectory::tell_what_is_to_come() {
     }
 }
 
-// What goes on in the same sense joins the worker's last order: one frame, not one a unit.
+// Appends an order. Units with the same direction join the worker's last order: one frame instead
+// of one per unit.
 void UnitDirectory::order(const UnitHolder& holder, bool release, Units units) {
     if (units.empty()) return;
     const auto last = std::find_if(orders_.rbegin(), orders_.rend(), [&](const UnitOrder& order) {
@@ -231,7 +235,8 @@ void UnitDirectory::order(const UnitHolder& holder, bool release, Units units) {
             {.worker = holder.id, .release = release, .units = {units.begin(), units.end()}});
 }
 
-// Those who waited for room are told what they may hold once all that can go has gone.
+// Releases surplus copies. Then the workers that waited for room are ordered the units that they
+// may hold now.
 void UnitDirectory::release_surplus_of_touched(TimePoint now) {
     while (!touched_.empty()) {
         std::vector<UnitHolder*> freed;
@@ -245,14 +250,16 @@ void UnitDirectory::release_surplus_of_touched(TimePoint now) {
     }
 }
 
-// Layers after the one that is computed now, the next one first.
+// Returns the distance of the unit's layer from the layer that is computed now; the next layer
+// comes first.
 std::uint32_t UnitDirectory::needed_after(std::uint32_t unit) const {
     return (unit + num_units() - needed_first_) % num_units();
 }
 
-// Tells it what the placement wants of it, as much as its room allows and it may have ahead. What
-// nobody holds or loads comes first, as it is needed, its own group's layers before those that it
-// has until another group has workers; then what nobody has ready.
+// Orders the worker to load the units that the placement wants, as far as its room and its limit of
+// units ahead allow. Units that no worker holds or loads come first, in the order of need, and
+// those of its own group before those that it keeps for a group without workers. Then come units
+// that no worker has ready.
 void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
     holder.assign_pending = false;
     holder.num_later = 0;
@@ -315,7 +322,7 @@ bool UnitDirectory::on_ready(UnitHolder& holder, Units units, TimePoint now) {
     if (holder.units.empty()) return false;  // it has no place yet
     const std::uint32_t before = holder.num_ready;
     for (const std::uint32_t unit : units) {
-        // released meanwhile, or said twice
+        // released meanwhile, or reported twice
         if (!holder.has(unit, UnitHolder::assigned) || holder.has(unit, UnitHolder::ready))
             continue;
         holder.units[unit] |= UnitHolder::ready;
@@ -348,14 +355,14 @@ void UnitDirectory::on_budget(UnitHolder& holder, std::uint32_t capacity_units, 
     if (holder.units.empty()) return;
     for (const std::uint32_t unit : dropped) unassign(holder, unit, now);
 
-    // then what it has not loaded yet: nobody misses that
+    // After `dropped`, give up the units that it has not loaded: no request needs them.
     std::vector<std::uint32_t> spare(dropped.begin(), dropped.end());
     for (std::uint32_t unit = 0; unit < num_units(); ++unit)
         if (holder.has(unit, UnitHolder::wanted) && !holder.has(unit, UnitHolder::ready))
             spare.push_back(unit);
 
     holder.room_again_at.reset();
-    holder.assign_pending = true;  // a unit may be wanted here that was just let go
+    holder.assign_pending = true;  // it may still be wanted to hold a unit that it just dropped
     set_capacity(holder, capacity_units, spare, now);
 }
 
@@ -368,7 +375,8 @@ void UnitDirectory::check_loading(UnitHolder& holder, std::uint32_t capacity_uni
     }
 }
 
-// What it does not get loaded goes to others, and for a while it is given no more than it holds.
+// Assigns the units that it has not loaded to other workers. For a while it gets no units beyond
+// those that it holds.
 void UnitDirectory::take_back_unloaded(UnitHolder& holder, TimePoint now) {
     if (holder.units.empty()) return;
     std::vector<std::uint32_t> spare, released;
@@ -434,14 +442,14 @@ void UnitDirectory::unassign(UnitHolder& holder, std::uint32_t unit, TimePoint n
     tell_more(holder);
 }
 
-// Half of what it may have ahead is loaded, or needs not be loaded any more.
+// Half of the units ahead is loaded, or need not be loaded any more: order more.
 void UnitDirectory::tell_more(UnitHolder& holder) const {
     if (holder.num_later > 0 && 2 * holder.num_loading() <= holder.loads_ahead)
         holder.assign_pending = true;
 }
 
-// On a fast line half of it would be there before the next order is. On a slow one what it was told
-// a while ago would come before what is needed now.
+// On a fast connection half of the units would be loaded before the next order arrives. On a slow
+// one, old orders would delay units that are needed now.
 void UnitDirectory::adapt_ahead(UnitHolder& holder, TimePoint now) const {
     const Duration took = now - holder.told_at;
     if (took < half_loaded_soon)
@@ -450,7 +458,7 @@ void UnitDirectory::adapt_ahead(UnitHolder& holder, TimePoint now) const {
         holder.loads_ahead = std::max(holder.loads_ahead / 2, ahead_least);
 }
 
-// Lets go of what a worker holds beyond its share once enough others are ready.
+// Releases copies beyond a worker's share once enough others are ready.
 void UnitDirectory::release_surplus(std::uint32_t unit, TimePoint now,
                                     std::vector<UnitHolder*>& freed) {
     const auto owners = placement_.owners(unit);
@@ -463,8 +471,8 @@ void UnitDirectory::release_surplus(std::uint32_t unit, TimePoint now,
         UnitHolder& holder = *holders_[unit][i];
         if (holder.has(unit, UnitHolder::wanted)) continue;
 
-        // A worker that has no room for what it should
-        // hold may go as soon as one other copy is ready.
+        // A worker without room for a unit that it should hold may release this one as soon as one
+        // other copy is ready.
         const bool lacks_room = holder.assign_pending &&
                                 holder.num_assigned >= holder.capacity_units;
         const std::size_t enough = lacks_room ? std::min<std::size_t>(1, owners.size())

@@ -5,8 +5,8 @@
 namespace moex {
 namespace {
 constexpr std::uint32_t samples_min = 64;
-constexpr double wait_quantile = 0.96;  // so that retries have room within the twentieth, too
-constexpr Duration wait_min = 2ms;      // an answer that is due sooner is on its way already
+constexpr double wait_quantile = 0.96;  // so that retries have room within the 5 % too
+constexpr Duration wait_min = 2ms;  // an answer that is due sooner is probably in flight already
 }  // namespace
 
 std::uint32_t AttemptPolicy::attempts_at_once() const {

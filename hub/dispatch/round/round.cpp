@@ -9,7 +9,7 @@
 
 namespace moex {
 void CallSlice::reset() {
-    // vectors are kept for their memory
+    // keep the vectors for their memory
     CallSlice fresh;
     std::swap(fresh.live, live);
     std::swap(fresh.tried, tried);
@@ -68,7 +68,7 @@ Status Round::open(const ExpertBatch& batch, RoundRows rows, const RoundOptions&
     return {};
 }
 
-// The slices of one block of rows, and its pairs sorted by (expert, row).
+// Cuts one block of rows into slices, and sorts its pairs by (expert, row).
 void Round::cut_block(const ExpertBatch& batch, const RoundOptions& options, const Block& block,
                       std::span<const std::uint32_t> slice_pairs_max) {
     const std::uint32_t num_experts = options.limits.num_experts;
@@ -90,7 +90,7 @@ void Round::cut_block(const ExpertBatch& batch, const RoundOptions& options, con
         pair_begin_of[expert + 1] += pair_begin_of[expert];
         if (count == 0) continue;
 
-        // in stretches that somebody takes
+        // Cut the expert's pairs into slices that some holder takes.
         const std::uint32_t stretch = slice_pairs_max.empty()
                                           ? count
                                           : std::max(1u, slice_pairs_max[expert]);
@@ -120,7 +120,7 @@ void Round::cut_block(const ExpertBatch& batch, const RoundOptions& options, con
 }
 
 void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
-    // The rows that its slices touch, ascending.
+    // Mark the rows that the slices use, then list them in ascending order.
     row_bits.assign((num_tokens + 63) / 64, 0);
     attempt.num_pairs = 0;
     for (const std::uint32_t index : attempt.slices) {
@@ -232,7 +232,7 @@ std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool a
 
     for (const std::int32_t old : replaced) {
         RoundAnswer& answer = answers[static_cast<std::size_t>(old)];
-        if (answer.unsummed) continue;  // its other slices stay of use
+        if (answer.unsummed) continue;  // its other slices remain usable
         for (const std::uint32_t index : answer.slices)
             MOEX_CHECK(slices[index].answer == number, "a summed answer may not be used in part");
         answer.slices.clear();
@@ -325,7 +325,8 @@ RoundSum Round::finish(ExpertAnswer& provenance) {
     }
 
     if (!unsummed) {
-        // By first slice, not by arrival: a sum that does not depend on who was faster.
+        // Add the sums by their first slice, not by arrival, so that the result does not depend on
+        // which worker was faster.
         std::vector<const RoundAnswer*> summed;
         for (const RoundAnswer& answer : answers)
             if (!answer.unsummed && !answer.slices.empty()) summed.push_back(&answer);
@@ -343,19 +344,20 @@ RoundSum Round::finish(ExpertAnswer& provenance) {
     return sum;
 }
 
-// Whose answers counted, for the round and for each of its rows.
+// Lists the workers whose answers counted, for the round and for each of its rows.
 void Round::name_workers(ExpertAnswer& provenance) const {
     std::size_t num_names = 0;
     for (const RoundAnswer& answer : answers) num_names += answer.tokens.size();
     provenance.row_workers.reserve(num_names);
-    std::vector<std::size_t> named(num_tokens);  // the last answer that was counted for a row, + 1
+    // per row: number of the last answer that was counted, + 1
+    std::vector<std::size_t> named(num_tokens);
     for (std::size_t a = 0; a < answers.size(); ++a) {
         const RoundAnswer& answer = answers[a];
         if (answer.worker == 0) continue;
 
         for (const std::uint32_t index : answer.slices) {
             const CallSlice& slice = slices[index];
-            if (slice.answer != static_cast<std::int32_t>(a)) continue;  // another was first
+            if (slice.answer != static_cast<std::int32_t>(a)) continue;  // another answer was first
             if (provenance.workers.empty() || provenance.workers.back() != answer.worker)
                 provenance.workers.push_back(answer.worker);
 

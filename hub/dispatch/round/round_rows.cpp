@@ -25,7 +25,8 @@ RoundRows RowReader::read(const ExpertBatch& batch) const {
     RoundRows rows{.x = x};
     rows.x_rms.resize(num_tokens);
     rows.row_order.reserve(num_tokens);
-    std::vector<std::uint32_t> wide_rows;  // beyond the wire's dtype: bf16, in their own blocks
+    // beyond the range of the wire's dtype: sent as bf16, in blocks of their own
+    std::vector<std::uint32_t> wide_rows;
     for (std::uint32_t row = 0; row < num_tokens; ++row) {
         const std::span<float> values(x->data() + std::size_t{row} * hidden_size, hidden_size);
         const double sum = square_sum(values.data(), hidden_size);
@@ -48,13 +49,13 @@ RoundRows RowReader::read(const ExpertBatch& batch) const {
         rows.encodings.push_back(shared_->pool->encode(dtype, *x, hidden_size));
     };
     if (rows.num_narrow_rows > 0) std::ranges::for_each(usual, make);
-    // where somebody is there to ask
+    // only if a worker is there that uses an encoding
     if (!wide_rows.empty() && !usual.empty() && !rows.has_encoding(Dtype::bf16)) make(Dtype::bf16);
     return rows;
 }
 
 void RowReader::travels(Dtype dtype, bool x_int8) const {
-    // what is wider than usual is known of each batch by itself
+    // wide rows are recognised in each batch by themselves
     if (dtype == rounding_.wire_dtype) shared_->encodings.use(x_int8 ? Dtype::int8 : dtype);
 }
 
@@ -64,8 +65,8 @@ void RowReader::Encodings::use(Dtype dtype) {
 }
 
 std::vector<Dtype> RowReader::Encodings::next() {
-    // So a form that every second round needs is always there, and one that nobody needs any more
-    // is made a few times in vain.
+    // A dtype that every second round needs is always encoded in advance. One that is no longer
+    // needed is encoded in vain a few times.
     constexpr int gain = 2, credit_max = 8;
     const std::lock_guard lock(mutex_);
     const bool any_used = std::ranges::find(used_, true) != used_.end();

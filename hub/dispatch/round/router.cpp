@@ -61,7 +61,7 @@ void Router::share_out() {
     }
 }
 
-// Each worker's slices, in the order of adding.
+// Lists each worker's slices, in the order of add_slice().
 void Router::list_slices() {
     std::uint32_t at = 0;
     for (Candidate& candidate : workers_) {
@@ -88,8 +88,8 @@ void Router::give(Item& item, RouteGroup& group) {
     for (const std::uint32_t taker : takers_of(item)) workers_[taker].gain_pairs -= item.num_pairs;
 }
 
-// What a worker can take only shrinks, so a key from before is never too bad: the best of the heap
-// is the best of all once its key is the one that it has now.
+// The gain of a worker only shrinks, so an old key in the heap is never worse than the true one.
+// The top of the heap is the best worker once its key is up to date.
 void Router::cover_with(bool slow) {
     heap_.clear();
     for (std::uint32_t i = 0; i < workers_.size(); ++i)
@@ -128,7 +128,8 @@ void Router::cover_with(bool slow) {
     }
 }
 
-// What the shares left over goes to those who have a group already and least in it.
+// Gives the slices that exceed the shares to workers that have a group already, the smallest group
+// first.
 void Router::give_rest() {
     for (Item& item : items_) {
         if (item.given) continue;

@@ -4,7 +4,8 @@
 
 namespace moex {
 namespace {
-// Two micro-batches in two forms each; what is larger than a prefill's is not kept.
+// Keep the buffers of two micro-batches in two encodings each. Buffers larger than those of a
+// prefill are not kept.
 constexpr std::size_t kept_max = 4, kept_bytes_max = 4 << 20;
 }  // namespace
 

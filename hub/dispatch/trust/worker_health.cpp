@@ -12,7 +12,7 @@ struct Transition {
     Health to;
 };
 
-// What is not listed changes nothing; DRAIN ends every state (see next_health).
+// Pairs that are not listed change nothing. DRAIN ends every state (see next_health).
 constexpr std::array transitions{
     Transition{Health::connecting, HealthEvent::welcome, Health::loading},
     Transition{Health::loading, HealthEvent::loaded, Health::healthy},
@@ -26,7 +26,7 @@ constexpr std::array transitions{
     Transition{Health::suspect, HealthEvent::ejection, Health::ejected},
     Transition{Health::suspect, HealthEvent::silence, Health::silent},
 
-    // its line is back; what it computes has to show itself
+    // the connection is back; an answer must still show that it computes
     Transition{Health::silent, HealthEvent::echo, Health::suspect},
 
     Transition{Health::ejected, HealthEvent::time_over, Health::probing},

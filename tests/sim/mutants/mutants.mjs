@@ -153,11 +153,11 @@ export const mutants = [
   },
   {
     file: 'core/swarm_attempt_ends.cpp', what: 'who says BUSY is not asked again',
-    from: 'std::erase(slice.tried, attempt.worker);  // it may be asked again', to: '',
+    from: 'std::erase(slice.tried, attempt.worker);  // the worker may be asked again', to: '',
   },
   {
     file: 'core/swarm_attempt_ends.cpp', what: 'BUSY counts as a try',
-    from: '--slice.dispatches;  // and that was no attempt', to: 'slice.hedged = false;',
+    from: '--slice.dispatches;  // BUSY was no attempt', to: 'slice.hedged = false;',
   },
   {
     file: 'core/swarm_attempt_ends.cpp', what: 'a timeout is no failure',
