@@ -80,8 +80,8 @@ struct SwarmOptions {
     // again after `load_again_after`, then after twice that, and so on.
     Duration load_within = 30s;
     Duration load_again_after = 60s;
-    // A worker whose connection broke keeps its place if it returns within this time. Units that no
-    // other worker has ready are reassigned sooner. 0: everything is reassigned at once.
+    // A worker with a broken connection keeps its place if it returns within this time. Units that
+    // no other worker has ready are reassigned sooner. 0: everything is reassigned at once.
     Duration return_within = 20s;
     // How long the hub waits for the first READY of a newcomer that announced a list of held units.
     Duration held_wait = 250ms;
@@ -171,7 +171,7 @@ struct WorkerView {                                // for status, metrics and th
     // Trust in its answers, and the share of its rows that are computed again.
     Trust trust = Trust::unproven;
     double check_rate = 1;
-    // Totals of its key over all of its connections: rows found right, pairs credited, lies.
+    // Totals of its key over all connections: rows found right, pairs credited, lies.
     std::uint64_t rows_verified = 0, pairs_credited = 0;
     std::uint32_t lies = 0;
 };
@@ -192,7 +192,7 @@ using SwarmAction = std::variant<SendFrame, CloseWorker, SetFrameLimit, ComputeL
                                  RoundDone, WorkerEvent>;
 
 struct SwarmCounters {
-    // One call is one (layer, expert) of a round.
+    // A call is one (layer, expert) in a round.
     std::uint64_t rounds = 0, rounds_failed = 0, calls = 0;
     std::uint64_t calls_remote = 0, calls_local = 0;
     // groups sent again after a failure or a timeout elsewhere

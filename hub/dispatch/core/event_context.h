@@ -1,7 +1,7 @@
-// The context of one event, the timers of the core, and the base class of the core's parts.
+// An event's context, the timers of the core, and the base class of the core's parts.
 //
-// Each call of SwarmCore that reports an event makes one EventContext. A part that acts during the
-// event appends its actions to the context. This header is private to the room.
+// Each event of SwarmCore makes one EventContext. A part that acts during the event appends its
+// actions to the context. This header is private to the room.
 #pragma once
 
 #include <functional>

@@ -7,7 +7,7 @@
 namespace moex {
 namespace {
 // Returns an upper bound on the answer to a group of this shape, compressed or not. It also bounds
-// a RESULT of the five published messages, whose request has one row per pair.
+// a RESULT, the answer to a DISPATCH with one row per pair.
 std::uint64_t answer_frame_bytes(const GroupShape& shape) {
     constexpr std::uint64_t headers_bytes_max = 64;  // RESULT has 28, GROUP_RESULT 32
     const std::uint32_t rows = shape.unsummed ? shape.num_pairs : shape.num_tokens;
@@ -72,7 +72,7 @@ void SwarmAttempts::send_attempt(EventContext& context, Round& round, Worker& wo
                         .layer = attempt.shape.layer,
                         .expert = slice.expert,
                         .dtype = attempt.shape.dtype};
-        round.copy_rows(attempt, single.x);  // the rows of one expert are its pairs, in order
+        round.copy_rows(attempt, single.x);  // an expert's rows are its pairs, in order
         std::swap(single.gates, group_.gates);
         context.send(worker, encode_dispatch(single, round.hidden_size, worker.lz4));
         std::swap(single.gates, group_.gates);

@@ -16,7 +16,7 @@
 namespace moex {
 namespace {
 
-// The shared state of one round: the engine's thread waits for it, the strand fills it.
+// The shared state of a round: the engine's thread waits for it, the strand fills it.
 struct PendingRound {
     std::mutex mutex;
     std::condition_variable done_signal;

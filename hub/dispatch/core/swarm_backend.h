@@ -1,6 +1,6 @@
-// Runs a SwarmCore on one strand: this is the ExpertBackend whose experts are computed by workers.
-// hub/net provides the strand, the timer and the sockets through SwarmHost. Local calls run on a
-// thread of their own, and so does the judge.
+// Runs a SwarmCore on one strand: an ExpertBackend in which workers compute the experts. hub/net
+// provides the strand, the timer and the sockets through SwarmHost. Local calls run on a thread of
+// their own, and so does the judge.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ class SwarmHost {
     virtual void set_timer(TimePoint at, std::function<void()> function) = 0;
 };
 
-// The socket of one worker, seen from the swarm's strand. No call blocks.
+// A worker's socket, seen from the swarm's strand. No call blocks.
 class WorkerLink {
   public:
     virtual ~WorkerLink() = default;

@@ -34,7 +34,7 @@ SwarmChecks::SwarmChecks(SwarmState& swarm)
       trust_(options_.checks),
       gains_(swarm.placement.directory().num_units()) {}
 
-// Returns true if a row is larger than any right answer of these experts so far, or all zeros.
+// Returns true if a row is larger than all right answers so far of its experts, or all zeros.
 bool SwarmChecks::is_odd(const Round& round, const Attempt& attempt,
                          std::span<const double> square_sums, bool unsummed) const {
     std::vector<double> bounds(square_sums.size());
@@ -214,7 +214,7 @@ std::string SwarmChecks::wrong_rows(const CheckPlan& plan) {
     return text(plan.rows.size(), " rows of an answer, computed again, are not that");
 }
 
-// Reports the lie and removes a banned worker. The record is already updated.
+// Reports the false answer and removes a banned worker. The record is already updated.
 void SwarmChecks::on_wrong_rows(EventContext& context, WorkerId liar, const std::string& what,
                                 bool banned) {
     ++counts_.bad_answers;
@@ -235,8 +235,8 @@ void SwarmChecks::on_wrong_rows(EventContext& context, WorkerId liar, const std:
         CloseCode::policy);
 }
 
-// Cancels the attempts of a worker whose answers wait for the judge. Appends their rounds, which
-// must be dispatched again, to `touched`.
+// Cancels a worker's attempts with answers that wait for the judge. Appends the rounds, which must
+// be dispatched again, to `touched`.
 void SwarmChecks::drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched) {
     std::vector<AttemptId> held;
     for (const auto& [id, check] : pending_)

@@ -84,9 +84,9 @@ class SwarmCore {
     // [num_layers * num_experts]: the number of active workers that have the unit ready; 0 in dense
     // layers.
     std::vector<std::uint16_t> replicas() const;
-    // [num_layers * num_experts]: the nearest place (slot, memory, store) at which any of these
-    // workers has the unit, as each reported it in READY. nullopt where no worker has the unit. A
-    // worker that reports no places counts as having all its units in slots.
+    // [num_layers * num_experts]: the nearest place (slot, memory, store) at which any active
+    // worker has the unit, as reported in READY. nullopt where no worker has the unit. A worker
+    // that reports no places counts as having all its units in slots.
     std::vector<std::optional<UnitTier>> tiers() const;
 
     // Returns true if a connected worker can make use of hints.

@@ -1,4 +1,4 @@
-// The cover of one dispatch: which workers may take which slices, and the groups that are sent.
+// The cover for a dispatch: which workers may take which slices, and the groups that are sent.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"

@@ -256,8 +256,8 @@ TimePoint SwarmRounds::overdue_retry_at(const CallSlice& slice, WorkerId worker)
     return at;
 }
 
-// Cancels the oldest attempt of a worker whose whole queue is overdue, so that it can be sent a new
-// one.
+// Cancels the oldest attempt at a worker if all attempts in its queue are overdue, so that a new
+// one can be sent.
 void SwarmRounds::make_room(EventContext& context, Worker& worker) {
     if (worker.ids.num_live() < worker.queue_depth) return;
     const auto& live = worker.ids.live();

@@ -84,8 +84,8 @@ void SwarmHealth::on_ejection_over(EventContext& context, Worker& worker) {
         probing_.push_back(worker.id);
 }
 
-// Half-open state: a worker whose ejection is over is sent a copy of a request that others compute.
-// It serves again when it has answered, and is ejected for longer if it does not answer in time.
+// Half-open state: after its ejection a worker is sent a copy of a request that others compute. It
+// serves again when it has answered, and is ejected for longer if it does not answer in time.
 void SwarmHealth::send_probes(EventContext& context, Round& round) {
     if (probing_.empty() || all_silent_) return;
     constexpr Duration probe_within = 5s;

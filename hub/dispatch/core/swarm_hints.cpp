@@ -36,8 +36,8 @@ std::uint16_t SwarmPlacement::deadline_of(const ExpertHint& hint) const {
 }
 
 // Sends the hints to all holders that might be asked. The router chooses among them only when the
-// layer is reached. Holders whose memory may contain the expert are included, because only they
-// know, and a hint keeps the expert there.
+// layer is reached. Holders that may have the expert in memory already are included: only the
+// holder knows, and a hint keeps the expert there.
 void SwarmPlacement::send_hints(EventContext& context, std::span<const ExpertHint> hints) {
     if (pool_.num_on_demand() == 0) return;
 

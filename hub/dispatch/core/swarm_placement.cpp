@@ -45,7 +45,7 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
 }
 
 constexpr std::size_t assign_units_max = 512;  // per frame
-// WEIGHT_SYNCs before the HEARTBEAT whose echo confirms that they are loaded
+// WEIGHT_SYNCs before a HEARTBEAT; its echo confirms that they are loaded
 constexpr std::size_t sync_units_max = 16;
 constexpr std::size_t release_units_max = 4096;
 }  // namespace

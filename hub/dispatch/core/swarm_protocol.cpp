@@ -9,7 +9,7 @@ namespace moex {
 namespace {
 constexpr Duration busy_max = 5s;  // a worker that wants more should leave
 
-// Returns how many pairs a worker takes after it refused `num_pairs`: the number that it reports,
+// Returns how many pairs the worker takes after it refused `num_pairs`: the number that it reports,
 // otherwise half.
 std::uint32_t pairs_taken(const ErrorMessage& error, std::uint32_t num_pairs) {
     std::uint32_t wanted = 0;
@@ -182,8 +182,8 @@ void SwarmFrames::on_answer(EventContext& context, Worker& worker, WorkerAnswer 
     }
 
     if (is_broken && worker.published_peer) {
-        // A published peer has no ERROR for this: an infinity means that f16 overflowed. That is no
-        // lie, but no answer either.
+        // A published peer has no ERROR for this: an infinity means that f16 overflowed. The worker
+        // is honest, but this is no answer.
         ++worker.errors;
         worker.ids.release(attempt.sequence_id);
         const bool again = swarm_.rounds.retry_in_bf16(round, attempt);
@@ -214,11 +214,11 @@ void SwarmFrames::on_answer(EventContext& context, Worker& worker, WorkerAnswer 
                                  worker.published_peer || round.unsummed);
 }
 
-// Handles an answer whose attempt was cancelled, or which was never requested.
+// Handles an answer to a cancelled attempt, or to no attempt at all.
 void SwarmFrames::on_unawaited_result(EventContext& context, Worker& worker,
                                       std::uint32_t sequence_id) {
     if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(sequence_id)) {
-        // The answer is late, but it still measures the time of such work.
+        // The answer is late, but it still measures the time of a group of this size.
         if (worker.load == Duration{})  // otherwise part of the time may be a load
             worker.record_latency(context.now - cancelled->sent_at, cancelled->num_pairs,
                                   context.now);
@@ -233,7 +233,7 @@ void SwarmFrames::on_unawaited_result(EventContext& context, Worker& worker,
     swarm_.rounds.free_capacity();
 }
 
-// Handles an answer whose id was not issued when it was read. A worker that guesses a future
+// Handles an answer with an id that was not issued when it was read. A worker that guesses a future
 // request cannot have computed it.
 void SwarmFrames::on_unasked_answer(EventContext& context, Worker& worker,
                                     std::uint32_t sequence_id) {

@@ -44,7 +44,7 @@ RoundId SwarmRounds::open_round(EventContext& context, const ExpertBatch& batch,
     }
 
     context.set_timer(round.deadline, TimerKind::round, id);
-    // The round may end at each of these times. on_round_time() checks it again then.
+    // The round may end at each of the times. on_round_time() checks it again then.
     for (TimePoint last{}; const RowPatience& one : round.patience)
         if (const TimePoint at = context.now + one.wait;
             at != std::exchange(last, at) && at < round.deadline)
@@ -66,8 +66,8 @@ void SwarmRounds::finish_round(EventContext& context, Round& round) {
         counts_.pairs_late += row.pairs_late;
     }
 
-    // A call counts as local if any part of it was local. Only rounds beyond the wire's row limit
-    // have calls with several parts.
+    // A call counts as local if any part was local. Only rounds beyond the wire's row limit have
+    // calls with several parts.
     std::vector<std::uint8_t> from(options_.limits.num_experts);
     for (const CallSlice& slice : round.slices)
         if (slice.done)

@@ -129,8 +129,8 @@ void SwarmSessions::on_heartbeat_time(EventContext& context, Worker& worker) {
     swarm_.placement.check_loading(context, worker);
 
     if (worker.loading_in_order() && context.now - worker.heard_at < loading_silence_max) {
-        // Repeat the heartbeat whose echo is awaited, in case one is lost: seven times in ten
-        // minutes.
+        // Repeat the heartbeat while its echo is awaited, in case an echo is lost: seven times in
+        // ten minutes.
         const TimePoint first = worker.heartbeats.front().sent_at,
                         last = worker.heartbeats.back().sent_at;
         if (context.now - last >= 2 * (last - first)) send_heartbeat(context, worker, {});

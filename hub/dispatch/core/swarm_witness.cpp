@@ -105,7 +105,7 @@ void SwarmChecks::on_witness(EventContext& context, Worker& witness, Attempt& at
     PendingCheck& check = found->second;
     Round& round = *in_flight_.find_round(attempt.round);
     // Both are exact: their arithmetic is known. Beside integer arithmetic the tolerance leaves
-    // room for a small lie.
+    // room for a small false term.
     const double tolerance = check.arithmetic == witness.arithmetic ? arithmetic_tolerance
                                                                     : int8_tolerance;
     const auto agrees = [&](const std::vector<float>& other) {
@@ -186,7 +186,7 @@ void SwarmChecks::settle_dissent(EventContext& context, std::uint64_t id) {
         punish(context, believes_other ? settled.key : settled.dissenter, settled.plan);
 }
 
-// Settles checks whose witness will not answer in time: the held answer counts unchecked.
+// Settles checks without an answer of their witness in time: the held answer counts unchecked.
 void SwarmChecks::settle_without_witness(EventContext& context) {
     while (!witnesses_lost_.empty()) {
         const std::uint64_t id = witnesses_lost_.back();
@@ -212,7 +212,7 @@ void SwarmChecks::renew_trust(TimePoint now) {
         worker->is_proven = trust_.trust(worker->trust_key, now) == Trust::proven;
 }
 
-// Records the lie of a worker that disagreed with two others.
+// Records the false answer of a worker that disagreed with two others.
 void SwarmChecks::punish(EventContext& context, const std::string& key, const CheckPlan& plan) {
     WorkerId liar = 0;
     std::uint64_t address = 0;

@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 constexpr Duration cancelled_kept = 60s;  // how long an id stays live after its CANCEL
-// most of these ids; beyond, the oldest is forgotten
+// most ids that stay live so; beyond, the oldest is forgotten
 constexpr std::size_t cancelled_kept_max = 65536;
 constexpr std::uint32_t latency_samples_min = 8;  // fewer are too few for a timeout
 constexpr Duration estimate_half_life = 30s, work_half_life = 10s;

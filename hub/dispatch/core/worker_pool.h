@@ -28,7 +28,7 @@ namespace moex {
 inline constexpr std::size_t num_size_classes = 4;
 std::size_t size_class_of(std::uint32_t num_pairs);  // classes: up to 8, 64, 512, more
 
-// Latency of groups of one size class: the mean and the mean deviation of recent samples. A group
+// Latency of the groups in a size class: the mean and the mean deviation of recent samples. A group
 // that stalls moves the mean no further than a group of four times the usual latency. Source:
 // Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988.
 struct LatencyEstimate {
@@ -187,8 +187,8 @@ struct Worker : UnitHolder {
 
     WorkerState state() const;
     bool welcomed() const { return health.state() != Health::connecting; }
-    // It sent DRAIN: it holds no unit any more, and the connection ends when its attempts are
-    // answered.
+    // The worker sent DRAIN. It holds no unit any more, and the connection ends when its attempts
+    // are answered.
     bool leaving() const { return health.state() == Health::draining; }
     // Returns true if rows that would be sent as `dtype` are sent to this worker as int8.
     bool takes_x_int8(Dtype dtype) const { return x_int8 && dtype == Dtype::f16; }
@@ -218,7 +218,7 @@ struct Worker : UnitHolder {
     void decay_work(TimePoint now);
     // Timeout of an attempt: four times the recent mean for groups of this size, or the mean plus
     // six deviations if that is more, at least timeout_min. It is timeout_max while there are few
-    // samples, and longer for a worker whose own answers take longer.
+    // samples, and longer where the worker's own answers take longer.
     Duration attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& options) const;
     // p50 per pair; a fixed guess without samples
     double pair_cost_ms(std::uint32_t num_pairs) const;

@@ -23,7 +23,8 @@ struct HotExpertsOptions {
     // Multiples of the mean count of all units: a unit above hot_above is hot, and one below
     // cold_below is cold again.
     double hot_above = 3, cold_below = 1.5;
-    // A smaller count is never hot. Below half of it the copy is taken back, whatever the mean is.
+    // A smaller count is never hot. Below half of count_min the copy is taken back, whatever the
+    // mean is.
     double count_min = 32;
     std::uint32_t at_once = 4;  // most units that become hot in one look()
     Duration look_every = 2s;

@@ -97,7 +97,7 @@ class Placement {
     // O(units) per member. Nothing is left to do once unbalanced() returns false.
     std::uint32_t rebalance(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
     bool unbalanced() const { return unbalanced_; }
-    // Replaces member `from`, whose connection is lost, by `to`, which gets the same units as far
+    // Replaces member `from`, which lost its connection, by `to`, which gets the same units as far
     // as its capacity allows.
     void rename(WorkerId from, const PlacementMember& to, std::vector<PlacementChange>& changes);
     // Changes a member's capacity. The member keeps the units that still fit; units in `spare` are
@@ -140,12 +140,12 @@ class Placement {
 
   private:
     struct Member;
-    struct Fragment {  // units of one layer that a newcomer may take from one donor
+    struct Fragment {  // a layer's units that a newcomer may take from a donor
         Member* donor = nullptr;
         std::uint32_t layer = 0;
         std::uint64_t distance = 0;        // from the layer to the newcomer on the ring
         std::vector<std::uint32_t> units;  // taken from the end
-        std::uint32_t num_spread = 0;  // units of it that would then be on fewer address prefixes
+        std::uint32_t num_spread = 0;      // units that would then be on fewer address prefixes
         std::uint32_t num_cached = 0;
     };
     struct Member {
@@ -159,8 +159,7 @@ class Placement {
         std::uint32_t group = 0;  // `groups`: the number of its group
         // fill_lost(): units assigned to it first that no worker has loaded
         std::uint32_t to_load = 0;
-        // Scratch of one take_share(): its fragments, its fair share, and its load relative to
-        // that.
+        // Scratch of take_share(): its fragments, its fair share, and its load relative to that.
         std::vector<std::uint32_t> fragments;
         double fair = 0, fill = 0;
     };
@@ -229,7 +228,7 @@ class Placement {
     std::vector<std::pair<std::uint64_t, WorkerId>> ring_;  // sorted
     std::vector<std::uint64_t> unit_points_;                // [num_units]
     std::vector<std::vector<WorkerId>> owners_;             // [num_units]
-    // [num_units], parallel to owners_: a join reads each of them.
+    // [num_units], parallel to owners_: a join reads every entry.
     std::vector<std::vector<Member*>> owner_members_;
     // [num_layers]: members that hold units of the layer
     std::vector<std::vector<Member*>> layer_members_;
@@ -237,7 +236,7 @@ class Placement {
     std::set<std::uint32_t> extras_;      // units with more than `replicas` owners
     bool unbalanced_ = false;
     bool spreads_lost_ = false;
-    // Scratch of one take_share(), by layer, kept for its memory.
+    // Scratch of take_share(), by layer, kept for its memory.
     std::vector<Fragment> fragments_;
     std::vector<std::uint32_t> layer_begin_;  // [num_layers + 1], indices into fragments_
     std::uint64_t capacity_total_ = 0, load_total_ = 0;

@@ -80,8 +80,8 @@ std::vector<std::uint32_t> Placement::group_sizes() const {
     return sizes;
 }
 
-// Puts the newcomer into the smallest group. Among equal groups it takes the one whose layers the
-// newcomer has cached most of.
+// Puts the newcomer into the smallest group. Among equal groups it takes the one of which the
+// newcomer has cached the most layers.
 void Placement::enter_group(Member& newcomer) {
     if (options_.choice.rule != PlacementRule::groups) return;
     newcomer.group = options_.choice.num_groups;  // no group yet: it is not counted
@@ -140,9 +140,9 @@ Placement::Member* Placement::choose_in_group(std::uint32_t unit) {
     return best;
 }
 
-// Moves units to their own group, and evenly within it. Each move is one of these two kinds, and
-// none undoes another. Free moves happen at once, however small the budget is: otherwise a first
-// worker would meanwhile load units of others, and these would be downloaded twice.
+// Moves units to their own group, and evenly within it. Each move is of either kind, and none
+// undoes another. Free moves happen at once, however small the budget is: otherwise a first worker
+// would meanwhile load units of others, and these would be downloaded twice.
 std::uint32_t Placement::rebalance_groups(std::uint32_t moves_max,
                                           std::vector<PlacementChange>& changes) {
     const auto is_better = [&](const Member& to, const Member& from, std::uint32_t unit) {

@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 constexpr Duration load_again_max = 10min;
-constexpr Duration look_every = 1s;        // to check lost workers whose place is kept
+constexpr Duration look_every = 1s;        // to check lost workers that keep their place
 constexpr Duration balance_every = 250ms;  // while moves are left to do
 constexpr Duration more_come_within = 500ms, more_come_max = 3s;
 constexpr Duration many_left_for = 2s;  // after a quarter of the workers is lost
@@ -195,7 +195,7 @@ void UnitDirectory::settle(TimePoint now) {
         } else {
             holder.units[change.unit] &= static_cast<std::uint8_t>(~UnitHolder::wanted);
             touched_.push_back(change.unit);
-            // the unit may be one of those to be ordered later
+            // the unit may be among those to be ordered later
             holder.assign_pending |= holder.num_later > 0;
         }
     }
@@ -221,8 +221,8 @@ void UnitDirectory::tell_what_is_to_come() {
     }
 }
 
-// Appends an order. Units with the same direction join the worker's last order: one frame instead
-// of one per unit.
+// Appends an order. Units with the same direction join the worker's last order: a single frame
+// instead of a frame per unit.
 void UnitDirectory::order(const UnitHolder& holder, bool release, Units units) {
     if (units.empty()) return;
     const auto last = std::find_if(orders_.rbegin(), orders_.rend(), [&](const UnitOrder& order) {

@@ -9,9 +9,9 @@
 //
 // Make before break. A copy is released only when the workers that shall hold the unit have it. A
 // worker that loads nothing of its orders gives them back, and gets another chance later. A worker
-// whose connection broke keeps its place for a while, so that nothing has moved when it returns.
+// with a broken connection keeps its place for a while, so that nothing has moved when it returns.
 // Units that no other worker has ready are reassigned after a moment; where many workers leave at
-// once, the directory waits for none of them. Loaded units move at a bounded rate.
+// once, the directory does not wait. Loaded units move at a bounded rate.
 //
 // Pure: events and `now` go in, orders come out; no frame, no clock. Owner: the dispatch strand.
 #pragma once
@@ -30,7 +30,7 @@
 
 namespace moex {
 
-// The directory's record of one worker. The directory sets all fields except `id`.
+// The directory's record of a worker. The directory sets all fields except `id`.
 struct UnitHolder {
     enum UnitFlag : std::uint8_t { wanted = 1, assigned = 2, ready = 4, cached = 8 };
 
@@ -152,7 +152,7 @@ class UnitDirectory {
     void unassign(UnitHolder& holder, std::uint32_t unit, TimePoint now);
     void take_back_unloaded(UnitHolder& holder, TimePoint now);
     void set_capacity(UnitHolder& holder, std::uint32_t capacity_units, Units spare, TimePoint now);
-    struct Away {  // a lost worker whose place is kept
+    struct Away {  // a lost worker that keeps its place
         WorkerId id = 0;
         std::uint64_t ring_key = 0;
         TimePoint until{}, look_at{};  // look_at: for units that no other worker has ready
@@ -170,7 +170,7 @@ class UnitDirectory {
     std::vector<std::vector<UnitHolder*>> holders_, ready_;
     std::vector<TimePoint> held_until_;     // [num_units]
     std::vector<PlacementChange> changes_;  // not settled yet
-    std::vector<std::uint32_t> touched_;    // units whose surplus holders may release them now
+    std::vector<std::uint32_t> touched_;    // units that surplus holders may release now
     std::vector<UnitOrder> orders_;
     std::vector<Away> away_;
     TimePoint many_left_until_{};        // until then no lost worker is waited for
@@ -179,8 +179,7 @@ class UnitDirectory {
     double moves_saved_ = 0;
     TimePoint moves_at_{}, balance_at_{};
     // Workers that report cached units arrive together, and so do the first workers of groups.
-    // Units that none of them has cached are assigned once no more workers have joined for a
-    // moment.
+    // Units that no newcomer has cached are assigned once no more workers have joined for a moment.
     std::optional<TimePoint> fill_at_;
     TimePoint fill_at_most_{};
 };

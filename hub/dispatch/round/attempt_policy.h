@@ -52,7 +52,7 @@ class AttemptPolicy {
     ExtraBudget budget_;
     double saved_;
     TimePoint refilled_at_{};
-    LatencyHistogram ratio_;    // latency / prediction; 1 ms stands for the ratio 1
+    LatencyHistogram ratio_;    // latency / prediction; 1 ms means the ratio 1
     LatencyHistogram latency_;  // in absolute time
 };
 

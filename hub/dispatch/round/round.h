@@ -7,11 +7,10 @@
 // The first answer to a slice wins. A round that sends every slice to several workers at once
 // requests unsummed answers, so that parts of different covers may be mixed. In a summed round an
 // answer is a sum over all slices of its attempt, so it can be used only as a whole. The invariant
-// that allows this: an attempt that joins others is contained in the newest of them, so of two
-// attempts that share a slice one contains the other. A larger sum that arrives later replaces the
-// answers within it.
-// Example: attempt 1 has slices {0,1,2}; it is slow, so attempt 2 repeats {1,2}. If 2 answers first
-// and 1 later, the sum of 1 replaces that of 2.
+// that allows this: an attempt that joins others is contained in the newest one, so of two attempts
+// that share a slice one contains the other. A larger sum that arrives later replaces the answers
+// within it. Example: attempt 1 has slices {0,1,2}; it is slow, so attempt 2 repeats {1,2}. If 2
+// answers first and 1 later, the sum of 1 replaces that of 2.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +32,8 @@ struct CallSlice {
     std::uint32_t block = 0;   // block of rows that contains its rows
     Dtype dtype = Dtype::f16;  // dtype of its block of rows; retry_in_bf16() may widen it
     std::uint32_t pair_begin = 0, pair_end = 0;
-    // live: attempts that may still answer this slice, in the order sent. num_late: how many of
-    // them are past their deadline.
+    // live: attempts that may still answer this slice, in the order sent. num_late: the number in
+    // `live` that are past their deadline.
     std::vector<AttemptId> live;
     std::uint32_t num_late = 0;
     std::uint32_t dispatches = 0;  // how often it was sent, hedges not counted
@@ -110,7 +109,7 @@ struct Round {
     std::optional<TimePoint> give_up_at;
     std::optional<TimePoint> again_at;  // when an overdue worker may be asked once more
     std::uint32_t num_retries = 0;      // retries after every replica failed
-    // groups that ended in an error and whose retry is not paid from the budget yet
+    // groups that ended in an error, with a retry not yet paid from the budget
     std::uint32_t num_unpaid = 0;
     std::uint32_t layer = 0, num_tokens = 0, hidden_size = 0, top_k = 0;
     bool unsummed = true, waiting = false;
@@ -167,11 +166,11 @@ struct Round {
     // the answers to slices within it.
     std::uint32_t accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed,
                          Evidence evidence = Evidence::verified);
-    // Drops the answers of a worker that was caught in a lie, and returns how many slices are open
+    // Drops the answers of a worker that was caught lying, and returns how many slices are open
     // again.
     std::uint32_t reject_answers_of(WorkerId worker);
-    // Returns true if all open slices may be left out: each of their pairs belongs to a row whose
-    // latency budget is spent, and no row lacks more pairs than it allows. O(open pairs).
+    // Returns true if all open slices may be left out: each of their pairs belongs to a row that
+    // has spent its latency budget, and no row lacks more pairs than it allows. O(open pairs).
     bool ends_without_rest(TimePoint now);
     // Returns the weighted sum over experts in f32, ascending by expert; the caller adds it up with
     // RoundSum. Writes the source of each row to `provenance`. Requires that all slices are done,

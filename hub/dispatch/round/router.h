@@ -4,11 +4,10 @@
 // remaining slices, up to its share; ties go to the worker with fewer groups in flight, then to the
 // one with less recent work. Shares follow predicted latency, so that all workers finish a large
 // round at about the same time. A worker that needs three times as long as the median one has no
-// share: it computes only slices that no other worker can take.
-// Example: slices 0 to 3, worker 1 holds all four and worker 2 holds two of them: worker 1 gets one
-// group {0,1,2,3}.
-// Pure: the workers and slices go in, groups come out. The vectors are kept from round to round.
-// Source: Chvatal, "A Greedy Heuristic for the Set-Covering Problem", 1979.
+// share: it computes only slices that no other worker can take. Example: slices 0 to 3, worker 1
+// holds all four, worker 2 only two: worker 1 gets one group {0,1,2,3}. Pure: the workers and
+// slices go in, groups come out. The vectors are kept from round to round. Source: Chvatal, "A
+// Greedy Heuristic for the Set-Covering Problem", 1979.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,8 @@ struct RouteWorker {
     WorkerId id = 0;
     std::uint32_t num_live = 0;  // groups in flight to it
     double work = 0;             // recent work, see Worker::work
-    // It was overdue and has answered nothing since, or it is not preferred in this pass (POWER).
+    // The worker was overdue and has answered nothing since, or it is not preferred in this pass
+    // (POWER).
     bool stalls = false;
     double pace_ms = 0;  // predicted latency of a group of Router::pairs_each()
 };

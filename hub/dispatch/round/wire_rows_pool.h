@@ -1,4 +1,4 @@
-// Memory for encoded rows, and accounting of how much of it unsent frames hold.
+// Memory for encoded rows, and accounting of the bytes that unsent frames hold.
 //
 // A frame that shares rows keeps all rows of its round alive, even if it carries only a few. A slow
 // connection would thus hold the memory of many rounds. Therefore each connection may hold a
@@ -16,13 +16,12 @@
 
 namespace moex {
 
-// Bytes of rows that the unsent frames of one connection keep alive.
+// Bytes of rows that a connection's unsent frames keep alive.
 using RowsHeld = std::atomic<std::uint64_t>;
 
 class WireRowsPool : public std::enable_shared_from_this<WireRowsPool> {
   public:
-    // Minimum size of one frame's rows for sharing: a smaller frame is cheaper to copy than to
-    // count.
+    // Minimum size of a frame's rows for sharing: a smaller frame is cheaper to copy than to count.
     static constexpr std::uint64_t gathered_bytes_min_default = 32 << 10;
     explicit WireRowsPool(std::uint64_t gathered_bytes_min = gathered_bytes_min_default)
         : gathered_bytes_min_(gathered_bytes_min) {}
@@ -30,7 +29,7 @@ class WireRowsPool : public std::enable_shared_from_this<WireRowsPool> {
     // Encodes x [num_rows, row_size]. The memory returns to the pool when its last owner ends.
     std::shared_ptr<const WireRows> encode(Dtype dtype, std::span<const float> x,
                                            std::uint32_t row_size);
-    // Lends `rows` to a frame that uses `num_rows` of them. Until the frame ends, all bytes of
+    // Lends `rows` to a frame that uses only `num_rows` rows. Until the frame ends, all bytes of
     // `rows` count in its connection's `held`. Returns null if the frame must copy its rows.
     std::shared_ptr<const WireRows> lend(const std::shared_ptr<const WireRows>& rows,
                                          std::size_t num_rows,

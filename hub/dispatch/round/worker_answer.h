@@ -30,7 +30,7 @@ struct WorkerAnswer {
     std::optional<RoundTimes> times;
 };
 
-// Reads the answers of one worker, on the thread of its connection.
+// Reads the answers of a worker, on the thread of its connection.
 class AnswerReader {
   public:
     AnswerReader(const WireLimits& limits, std::shared_ptr<AnswerMemory> memory,

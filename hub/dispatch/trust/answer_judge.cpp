@@ -32,7 +32,7 @@ struct Recomputed {
     double tolerance = arithmetic_tolerance;
 };
 
-// Computes all pairs of one expert at a time, so that its weights are read once.
+// Computes all pairs of an expert at a time, so that its weights are read once.
 Status recompute(const AnswerSample& sample, const ExpertCompute& compute, Recomputed& out,
                  std::vector<float>& gains) {
     const std::size_t hidden = sample.hidden_size;

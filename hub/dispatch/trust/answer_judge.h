@@ -54,7 +54,7 @@ struct Judgement {
 // implementations of the same arithmetic.
 inline constexpr double arithmetic_tolerance = 1.5e-3;
 // Tolerance between INT8 activations and exact ones, for an int8 answer where the judge has no
-// integer weights. A small lie stays within it.
+// integer weights. A small false term stays within this tolerance.
 inline constexpr double int8_tolerance = 0.1;
 
 // An upper bound on the error of rounding a row to `dtype`, with a factor of more than three: root

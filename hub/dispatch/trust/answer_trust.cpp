@@ -136,7 +136,7 @@ void AnswerTrust::ban(std::string_view key, TimePoint now) {
     Record& record = record_of(key);
     const std::uint32_t doublings = std::min(record.bans++, doublings_max);
     record.banned_until = now + std::min(options_.ban_max, options_.ban_for * (1 << doublings));
-    // one more lie after that bans it again
+    // the next false answer bans it again
     record.lies = options_.lies_max - 1;
 }
 

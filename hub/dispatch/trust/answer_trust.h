@@ -50,7 +50,7 @@ struct CheckOptions {
     std::uint32_t to_prove = 1024;  // rows, and answers
     double rate_min = 1.0 / 256;
     std::uint32_t lies_max = 3;
-    Duration lie_forgotten_after = 24h;  // then one lie is forgotten
+    Duration lie_forgotten_after = 24h;  // after it one lie is forgotten
     Duration ban_for = 10min, ban_max = 720h;
     Duration address_suspect_for = 1h;  // after a lie from this address
     std::uint64_t seed = 1;  // seed of the sampling; secret in a hub that strangers can join
@@ -92,8 +92,8 @@ class AnswerTrust {
     void ban(std::string_view key, TimePoint now);
     void lift(std::string_view key);
 
-    // Credited pairs: those for which the same row, or a later row of the same worker, was found
-    // right. Pairs after the last checked row wait for the next check, and a lie removes them.
+    // Credited pairs: their own row, or a later row of the same worker, was found right. Pairs
+    // after the last checked row wait for the next check; a false answer removes them.
     std::uint64_t pairs_credited(std::string_view key) const;
     std::uint64_t rows_verified(std::string_view key) const;
     std::uint32_t lies(std::string_view key) const;

@@ -26,8 +26,8 @@ class SwarmChecks : public SwarmPart {
     // again.
     void on_wrong_answer(EventContext& context, Worker& worker, Attempt& attempt,
                          const std::string& wrong);
-    // The round no longer needs this attempt, whose answer waits for a verdict. The verdict on the
-    // worker follows all the same.
+    // The round no longer needs this attempt, but its answer waits for a verdict. The verdict on
+    // the worker follows all the same.
     void on_cancelled(const Attempt& attempt);
     void drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched);
 
@@ -76,7 +76,8 @@ class SwarmChecks : public SwarmPart {
                            bool unsummed, std::span<const std::uint32_t> rows,
                            std::vector<std::uint32_t>& units) const;
     static std::string wrong_rows(const CheckPlan& plan);
-    // Counts and reports a lie; the trust record is already updated. `what` describes the fault.
+    // Counts and reports a false answer; the trust record is already updated. `what` describes the
+    // fault.
     void on_wrong_rows(EventContext& context, WorkerId liar, const std::string& what, bool banned);
     // Without weights: another worker is sent the same request, and a third one if the two answers
     // differ.
@@ -97,7 +98,7 @@ class SwarmChecks : public SwarmPart {
     std::unordered_map<std::uint64_t, PendingCheck> pending_;
     std::uint64_t last_check_ = 0;
     NewcomerShare newcomers_;
-    std::vector<std::uint64_t> witnesses_lost_;  // checks whose witness will not answer
+    std::vector<std::uint64_t> witnesses_lost_;  // checks without an answer of their witness
 };
 
 }  // namespace moex

@@ -34,9 +34,9 @@ class SwarmHealth : public SwarmPart {
     bool send_probe(EventContext& context, Round& round, Worker& worker);
 
     std::vector<WorkerId> probing_;  // half-open workers
-    // Workers that timed out since the last frame from any worker. `all_silent_`: there are enough
-    // of them to conclude that the network is down. The local backend computes everything until a
-    // frame arrives.
+    // Workers that timed out since the last frame from any worker. `all_silent_`: they are enough
+    // to conclude that the network is down. The local backend computes everything until a frame
+    // arrives.
     std::vector<WorkerId> unanswered_;
     TimePoint heard_at_{};
     bool all_silent_ = false;
