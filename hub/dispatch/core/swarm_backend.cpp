@@ -122,7 +122,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         jobs_signal.notify_one();
     }
     void act(CheckAnswer& action) {
-        MOEX_CHECK(judge != nullptr, "a sample for nobody");
+        MOEX_CHECK(judge != nullptr, "a sample without a judge");
         judge->submit(std::move(action.sample));
     }
     void start_judge() {

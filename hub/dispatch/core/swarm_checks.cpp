@@ -211,7 +211,7 @@ void SwarmChecks::on_wrong_answer(EventContext& context, Worker& worker, Attempt
 }
 
 std::string SwarmChecks::wrong_rows(const CheckPlan& plan) {
-    return text(plan.rows.size(), " rows of an answer, computed again, are not that");
+    return text(plan.rows.size(), " rows of an answer differ from the rows computed again");
 }
 
 // Reports the false answer and removes a banned worker. The record is already updated.
@@ -231,7 +231,7 @@ void SwarmChecks::on_wrong_rows(EventContext& context, WorkerId liar, const std:
     swarm_.sessions.refuse(
         context, *worker,
         {ErrorCode::unauthorized,
-         "its answers are not what computing them again gives; the hub takes none of it for now"},
+         "its answers differ from the values computed again; the hub does not accept it for now"},
         CloseCode::policy);
 }
 
@@ -254,9 +254,9 @@ std::optional<Error> SwarmChecks::closed(TimePoint now, std::string_view worker_
                                               : trust_.banned_for(worker_key, now);
     if (left <= Duration::zero()) return std::nullopt;
     return Error{ErrorCode::unauthorized,
-                 text("the hub takes nothing of this worker for ", left / 1min + 1,
-                      " min: its answers were not what computing them again gives, or its host "
-                      "said so")};
+                 text("the hub does not accept this worker for ", left / 1min + 1,
+                      " min: its answers differed from the values computed again, or the "
+                      "operator banned it")};
 }
 
 void SwarmChecks::on_cancelled(const Attempt& attempt) {

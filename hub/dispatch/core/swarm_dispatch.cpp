@@ -135,8 +135,8 @@ void SwarmRounds::wait_for_workers(EventContext& context, Round& round,
     if (!round.waiting) {
         if (in_flight_.waiting().size() >= options_.rounds_waiting_max) {
             fail_round(context, round,
-                       {ErrorCode::overloaded,
-                        text(in_flight_.waiting().size(), " rounds wait for a worker already")});
+                       {ErrorCode::overloaded, text(in_flight_.waiting().size(),
+                                                    " rounds are already waiting for a worker")});
             return;
         }
         in_flight_.wait(round);
@@ -163,7 +163,7 @@ bool SwarmRounds::fail_what_nobody_takes(EventContext& context, Round& round,
 
         fail_round(context, round,
                    {ErrorCode::num_tokens_range,
-                    text("nobody takes ", slice.num_pairs(), " pairs of expert ", slice.expert,
+                    text("no worker takes ", slice.num_pairs(), " pairs of expert ", slice.expert,
                          " of layer ", round.layer, " at a time")});
         return true;
     }

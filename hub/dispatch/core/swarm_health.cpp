@@ -52,7 +52,7 @@ void SwarmHealth::add_failure(EventContext& context, Worker& worker, const char*
     context.event(
         worker, WorkerEvent::Kind::unhealthy,
         text(worker.health.failures_in_row(), " failures in a row, the last: ", why,
-             "; not asked for ", (worker.health.ejected_until() - context.now) / 1s, " s"));
+             "; no requests for ", (worker.health.ejected_until() - context.now) / 1s, " s"));
 }
 
 // One silent worker is slow or gone. The network is considered down if three workers (or all, if

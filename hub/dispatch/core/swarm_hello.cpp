@@ -68,7 +68,7 @@ std::optional<Error> SwarmSessions::no_place_for(const Worker& worker,
     if (auto shut = swarm_.checks.closed(worker.connected_at, worker_key)) return shut;
     if (options_.limits.num_experts == 0)
         return Error{ErrorCode::unsupported,
-                     "the hub computes a dense model by itself: it has no experts to hold"};
+                     "the model is dense and has no experts to hold: the hub computes it alone"};
 
     const Worker* ghost = worker_key.empty() ? nullptr : pool_.find_key(worker_key, worker.id);
     if (ghost == nullptr && pool_.num_welcomed() >= options_.workers_max)
@@ -80,7 +80,7 @@ std::optional<Error> SwarmSessions::no_place_for(const Worker& worker,
         pool_.num_welcomed_of(worker.owner) >= options_.workers_per_address_max)
         return Error{ErrorCode::overloaded,
                      text("this address lends ", options_.workers_per_address_max,
-                          " workers already; the hub takes no more of it")};
+                          " workers already; the hub accepts no more from it")};
     return std::nullopt;
 }
 

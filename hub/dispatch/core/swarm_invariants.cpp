@@ -46,7 +46,7 @@ void check_round(SwarmState& state, const Round& round, Broken& broken) {
         }
         const Worker* worker = state.pool.find(attempt->worker);
         if (attempt->worker != 0 && worker == nullptr && attempt->check_id == 0)
-            wrong("attempt ", id, " is at worker ", attempt->worker, ", who is gone");
+            wrong("attempt ", id, " is at worker ", attempt->worker, ", which is gone");
         if (worker != nullptr && !worker->published_peer && !round.unsummed)
             sums.push_back(attempt);
     }
@@ -68,7 +68,7 @@ void check_round(SwarmState& state, const Round& round, Broken& broken) {
             wrong("slice ", i, " has answer ", slice.answer, " of ", round.answers.size());
     }
     if (num_open != round.slices_left) wrong(round.slices_left, " slices left, not ", num_open);
-    if (num_open == 0) wrong("it is done and still open");
+    if (num_open == 0) wrong("all slices are done, and it is still open");
 
     const std::vector<RoundId>& waiting = state.in_flight.waiting();
     if (round.waiting != (std::find(waiting.begin(), waiting.end(), round.id) != waiting.end()))
@@ -107,7 +107,8 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
         }
         num_live += worker->ids.num_live();
         if (!asks_what_is_live(worker->ids))
-            broken.push_back(text("worker ", id, ": other answers are read than are awaited"));
+            broken.push_back(
+                text("worker ", id, ": the ids that are read are not the ids that are live"));
         if (worker->ids.num_live() > worker->queue_depth)
             broken.push_back(text("worker ", id, " has ", worker->ids.num_live(),
                                   " groups, at most ", worker->queue_depth));
@@ -123,7 +124,7 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
                           return entry.second->worker != 0 && entry.second->check_id == 0;
                       }));
     if (num_live != num_remote)
-        broken.push_back(text(num_live, " ids are live, ", num_remote, " attempts under way"));
+        broken.push_back(text(num_live, " ids are live, ", num_remote, " attempts in flight"));
     if (whole)
         for (std::string& what : state.placement.directory().placement().check_extras())
             broken.push_back(std::move(what));

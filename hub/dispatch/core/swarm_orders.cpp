@@ -26,11 +26,11 @@ Status SwarmCore::on_order(TimePoint now, WorkerId id, WorkerOrder order,
                 return Error{ErrorCode::invalid_argument,
                              text("worker ", id,
                                   " has no key that could be banned; a new join "
-                                  "link keeps out who does not have it")};
+                                  "link keeps out all who do not have it")};
             if (!state.options.closed_for) state.checks.ban(*worker, now);
             state.sessions.refuse(context, *worker,
                                   {ErrorCode::unauthorized,
-                                   "the host of this hub takes nothing of this "
+                                   "the operator of this hub does not accept this "
                                    "worker for now"},
                                   CloseCode::policy);
             break;

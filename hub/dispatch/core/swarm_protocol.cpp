@@ -79,7 +79,7 @@ void SwarmFrames::on_frame(EventContext& context, Worker& worker, ByteView frame
     ++counts_.bad_frames;
     swarm_.sessions.refuse(context, worker,
                            {ErrorCode::unknown_type,
-                            text(frame_type_name(header->type), " is not a worker's to send")},
+                            text(frame_type_name(header->type), " may not be sent by a worker")},
                            CloseCode::protocol_error);
 }
 
@@ -240,15 +240,15 @@ void SwarmFrames::on_unasked_answer(EventContext& context, Worker& worker,
     ++counts_.bad_frames;
     swarm_.sessions.refuse(
         context, worker,
-        {ErrorCode::bad_field, text("an answer to ", sequence_id, ", which was never asked")},
+        {ErrorCode::bad_field, text("an answer to ", sequence_id, ", which was never requested")},
         CloseCode::protocol_error);
 }
 
 std::string SwarmFrames::fault_of(const Worker& worker, const Attempt& attempt, const Round& round,
                                   const WorkerAnswer& answer) const {
-    constexpr const char* another_shape = "the answer's shape is not the question's";
+    constexpr const char* another_shape = "the answer's shape is not the requested one";
     if (worker.published_peer != (answer.type == FrameType::result))
-        return "the answer is of another type than the question";
+        return "the answer has another type than the request";
     if (answer.broken) return answer.broken->message;
 
     const GroupShape& asked = attempt.shape;

@@ -170,7 +170,7 @@ void SwarmSessions::on_heartbeat(EventContext& context, Worker& worker, const Fr
 
     if (worker.health.state() == Health::silent && sent_at >= worker.health.since()) {
         worker.health.on(HealthEvent::echo, context.now);
-        context.event(worker, WorkerEvent::Kind::healthy, "its heartbeat is back");
+        context.event(worker, WorkerEvent::Kind::healthy, "it answers heartbeats again");
     }
 
     swarm_.placement.mark_ready(context, worker, loaded);
@@ -223,7 +223,7 @@ void SwarmSessions::drain(EventContext& context, Duration deadline) {
 
 void SwarmSessions::on_drain_time(EventContext& context, WorkerId id) {
     if (id != 0) {
-        remove_worker(context, id, WorkerEvent::Kind::left, "it drained, its time is over",
+        remove_worker(context, id, WorkerEvent::Kind::left, "it drained; its deadline has passed",
                       CloseCode::going_away);
         return;
     }
