@@ -69,10 +69,10 @@ void SwarmCover::prefer_proven() {
 // load time becomes part of their prediction.
 void SwarmCover::prefer_resident(std::uint32_t unit, TimePoint now) {
     const auto load_of = [&](std::uint32_t number) { return routed_[number]->load_of(unit); };
-    const bool lies_ready = std::ranges::any_of(takers_, [&](std::uint32_t number) {
+    const bool any_resident = std::ranges::any_of(takers_, [&](std::uint32_t number) {
         return load_of(number) == Duration{} && routed_[number]->stalls_until <= now;
     });
-    if (lies_ready)
+    if (any_resident)
         std::erase_if(takers_, [&](std::uint32_t number) { return load_of(number) > Duration{}; });
     for (const std::uint32_t number : takers_)
         loads_[number] = std::max(loads_[number], load_of(number));

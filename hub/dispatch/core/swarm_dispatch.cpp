@@ -52,7 +52,7 @@ void SwarmRounds::dispatch(EventContext& context, Round& round) {
     }
 
     // No worker is free for the rest: decide which slices wait for one.
-    if (options_.local_fallback) keep_what_may_wait(context, round, open, local);
+    if (options_.local_fallback) split_waiting(context, round, open, local);
     if (!local.empty()) swarm_.attempts.compute_locally(context, round, std::move(local));
     swarm_.health.send_probes(context, round);
     wait_for_workers(context, round, open);
@@ -96,9 +96,9 @@ bool SwarmRounds::has_worker_worth_waiting_for(const Round& round, const CallSli
 
 // Moves the slices that no worker is worth waiting for to `local`. For the rest the round waits as
 // long as a local computation takes, so that it never takes more than twice that time.
-void SwarmRounds::keep_what_may_wait(EventContext& context, Round& round,
-                                     std::vector<std::uint32_t>& open,
-                                     std::vector<std::uint32_t>& local) {
+void SwarmRounds::split_waiting(EventContext& context, Round& round,
+                                std::vector<std::uint32_t>& open,
+                                std::vector<std::uint32_t>& local) {
     if (open.empty()) return;
     std::uint32_t num_pairs = 0;
     for (const std::uint32_t i : open) num_pairs += round.slices[i].num_pairs();
@@ -144,16 +144,15 @@ void SwarmRounds::wait_for_workers(EventContext& context, Round& round,
 
     if (options_.local_fallback) return;
 
-    if (fail_what_nobody_takes(context, round, open) ||
-        fail_what_nobody_holds(context, round, open))
+    if (fail_without_taker(context, round, open) || fail_without_holder(context, round, open))
         return;
 
     forgive(context, round, open);
 }
 
 // Fails the round if a slice became too large for all of its holders. A new round cuts it finer.
-bool SwarmRounds::fail_what_nobody_takes(EventContext& context, Round& round,
-                                         std::span<const std::uint32_t> open) {
+bool SwarmRounds::fail_without_taker(EventContext& context, Round& round,
+                                     std::span<const std::uint32_t> open) {
     for (const std::uint32_t i : open) {
         const CallSlice& slice = round.slices[i];
         if (slice.num_pairs() <= WorkerPool::slice_pairs_min ||
@@ -172,8 +171,8 @@ bool SwarmRounds::fail_what_nobody_takes(EventContext& context, Round& round,
 
 // Fails the round if a slice has waited too long for a unit that no worker holds or loads. A unit
 // that is being loaded is worth the wait until the round's deadline.
-bool SwarmRounds::fail_what_nobody_holds(EventContext& context, Round& round,
-                                         std::span<const std::uint32_t> open) {
+bool SwarmRounds::fail_without_holder(EventContext& context, Round& round,
+                                      std::span<const std::uint32_t> open) {
     std::optional<TimePoint> give_up_at;
     for (const std::uint32_t i : open) {
         CallSlice& slice = round.slices[i];
@@ -248,10 +247,10 @@ TimePoint SwarmRounds::overdue_retry_at(const CallSlice& slice, WorkerId worker)
         if (attempt.worker != worker) continue;
         if (attempt.check_id != 0) return TimePoint::max();  // it has answered
 
-        const Duration patience = attempt.timeout + std::min(2 * attempt.timeout, more_max);
+        const Duration allowed = attempt.timeout + std::min(2 * attempt.timeout, more_max);
         const std::uint32_t silent = std::max(slice.dispatches - slice.answered, 1u),
                             doublings = std::min(silent - 1, doublings_max);
-        at = std::max(at, attempt.sent_at + patience * (1 << doublings));
+        at = std::max(at, attempt.sent_at + allowed * (1 << doublings));
     }
     return at;
 }

@@ -24,7 +24,7 @@ std::uint16_t SwarmPlacement::deadline_of(const ExpertHint& hint) const {
     const double group_ms = to_ms(swarm_.times.group_latency.p50());
     if (hint.deadline_ms > 0 || group_ms == 0) return hint.deadline_ms;
 
-    constexpr double least_ms = 100, patience = 4;
+    constexpr double least_ms = 100, time_factor = 4;
     const double layer_ms = group_ms + swarm_.times.load_window.window(1, 0).hub_ms;
     const int num_layers = static_cast<int>(moe_layers_.size());
     int lead = moe_index_[hint.layer] - swarm_.times.last_moe_index;
@@ -32,7 +32,7 @@ std::uint16_t SwarmPlacement::deadline_of(const ExpertHint& hint) const {
     // already late.
     if (lead <= -num_layers / 2) lead += num_layers;
     lead = std::max(lead, 1);
-    return static_cast<std::uint16_t>(std::clamp(patience * lead * layer_ms, least_ms, 65535.0));
+    return static_cast<std::uint16_t>(std::clamp(time_factor * lead * layer_ms, least_ms, 65535.0));
 }
 
 // Sends the hints to all holders that might be asked. The router chooses among them only when the
@@ -41,15 +41,15 @@ std::uint16_t SwarmPlacement::deadline_of(const ExpertHint& hint) const {
 void SwarmPlacement::send_hints(EventContext& context, std::span<const ExpertHint> hints) {
     if (pool_.num_on_demand() == 0) return;
 
-    std::map<WorkerId, std::vector<PrefetchHint>> told;
+    std::map<WorkerId, std::vector<PrefetchHint>> hints_of;
     for (const ExpertHint& hint : hints)
         for (UnitHolder* holder : directory_.ready(unit_of(hint.layer, hint.expert)))
-            if (worker_of(holder).on_demand && told[holder->id].size() < prefetch_hints_max)
-                told[holder->id].push_back({.unit = {hint.layer, hint.expert},
-                                            .deadline_ms = deadline_of(hint),
-                                            .confidence = hint.confidence});
+            if (worker_of(holder).on_demand && hints_of[holder->id].size() < prefetch_hints_max)
+                hints_of[holder->id].push_back({.unit = {hint.layer, hint.expert},
+                                                .deadline_ms = deadline_of(hint),
+                                                .confidence = hint.confidence});
 
-    for (const auto& [id, units] : told) {
+    for (const auto& [id, units] : hints_of) {
         Worker& worker = *pool_.find(id);
         for (const PrefetchHint& hint : units)
             worker.slot_guess.use(unit_of(hint.unit.layer, hint.unit.expert));

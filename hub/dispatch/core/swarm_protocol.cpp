@@ -137,22 +137,23 @@ void SwarmFrames::take_tiers(Worker& worker, const Ready& ready) {
 }
 
 void SwarmFrames::on_slots(EventContext& context, Worker& worker, ByteView frame) {
-    const Result<SlotFigures> told = decode_slots(frame);
+    const Result<SlotFigures> reported = decode_slots(frame);
     const auto shrank = [&] {
-        return std::ranges::any_of(
-            slot_counters, [&](auto counter) { return (*told).*counter < worker.slots.*counter; });
+        return std::ranges::any_of(slot_counters, [&](auto counter) {
+            return (*reported).*counter < worker.slots.*counter;
+        });
     };
-    if (!told.ok() || shrank()) {
+    if (!reported.ok() || shrank()) {
         ++counts_.bad_frames;
-        const Error error = told.ok() ? Error{ErrorCode::bad_field, "SLOTS: a counter shrank"}
-                                      : told.error();
+        const Error error = reported.ok() ? Error{ErrorCode::bad_field, "SLOTS: a counter shrank"}
+                                          : reported.error();
         swarm_.sessions.refuse(context, worker, error, close_code_for(error.code));
         return;
     }
 
     for (const auto counter : slot_counters)
-        counts_.slots.*counter += (*told).*counter - worker.slots.*counter;
-    worker.take_slots(*told);
+        counts_.slots.*counter += (*reported).*counter - worker.slots.*counter;
+    worker.take_slots(*reported);
 }
 
 AnswerReader SwarmFrames::reader_of(const Worker& worker) const {

@@ -75,10 +75,10 @@ std::vector<std::optional<UnitTier>> SwarmCore::tiers() const {
         for (const UnitHolder* holder : state.placement.directory().ready(unit)) {
             const Worker& worker = worker_of(holder);
             if (!worker.health.serves_in_need()) continue;
-            const auto told = worker.tiers.find(unit);
+            const auto place = worker.tiers.find(unit);
             // nullopt compares below every place
             tier = std::max(
-                tier, std::optional(told == worker.tiers.end() ? UnitTier::slot : told->second));
+                tier, std::optional(place == worker.tiers.end() ? UnitTier::slot : place->second));
         }
     }
     return nearest;

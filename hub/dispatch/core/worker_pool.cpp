@@ -202,15 +202,15 @@ Duration Worker::predicted(std::uint32_t num_pairs, const LatencyEstimates& swar
     return Duration(static_cast<std::int64_t>(1e6 * ms));
 }
 
-void Worker::take_slots(const SlotFigures& told) {
-    if (const std::uint64_t loads = told.loads - slots.loads; loads > 0) {
-        const std::uint64_t us = (told.load_us - slots.load_us) / loads;
+void Worker::take_slots(const SlotFigures& reported) {
+    if (const std::uint64_t loads = reported.loads - slots.loads; loads > 0) {
+        const std::uint64_t us = (reported.load_us - slots.load_us) / loads;
         const auto longest = static_cast<std::uint64_t>(load_max / 1us);
         const Duration each = std::chrono::microseconds(std::min(us, longest));
         load = load == Duration{} ? each : (load + each) / 2;
     }
-    slots = told;
-    slot_guess.set_slots(told.slots);
+    slots = reported;
+    slot_guess.set_slots(reported.slots);
 }
 
 double Worker::work_left(TimePoint now) const {

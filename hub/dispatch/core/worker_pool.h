@@ -201,7 +201,7 @@ struct Worker : UnitHolder {
     bool loading_in_order() const;
     void record_latency(Duration latency, std::uint32_t num_pairs, TimePoint now = {});
     // Takes newer counters of its experts on demand; no counter may be less than before.
-    void take_slots(const SlotFigures& told);
+    void take_slots(const SlotFigures& reported);
     // Extra time that a group with this unit waits for the unit to load.
     Duration load_of(std::uint32_t unit) const {
         return slot_guess.holds(unit) ? Duration{} : load;

@@ -33,15 +33,15 @@ class SwarmRounds : public SwarmPart {
     TimePoint free_at(const Worker& worker, TimePoint now);
     bool has_worker_worth_waiting_for(const Round& round, const CallSlice& slice, TimePoint now,
                                       std::optional<Duration> here);
-    void keep_what_may_wait(EventContext& context, Round& round, std::vector<std::uint32_t>& open,
-                            std::vector<std::uint32_t>& local);
+    void split_waiting(EventContext& context, Round& round, std::vector<std::uint32_t>& open,
+                       std::vector<std::uint32_t>& local);
     bool has_taker(const CallSlice& slice) const;
     void wait_for_workers(EventContext& context, Round& round, std::vector<std::uint32_t>& open);
     // Both functions end the round and return true when waiting is useless.
-    bool fail_what_nobody_takes(EventContext& context, Round& round,
-                                std::span<const std::uint32_t> open);
-    bool fail_what_nobody_holds(EventContext& context, Round& round,
-                                std::span<const std::uint32_t> open);
+    bool fail_without_taker(EventContext& context, Round& round,
+                            std::span<const std::uint32_t> open);
+    bool fail_without_holder(EventContext& context, Round& round,
+                             std::span<const std::uint32_t> open);
     void forgive(EventContext& context, Round& round, std::span<const std::uint32_t> open);
     // The time at which a worker that has not answered this slice in time may be asked for it once
     // more.
