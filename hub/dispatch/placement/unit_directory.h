@@ -43,8 +43,8 @@ struct UnitHolder {
     std::uint32_t told_later = 0;     // value of num_later in its last order
     std::uint32_t loads_ahead = 0;    // most units ordered and not yet loaded
     TimePoint told_at{};              // time of its last order with units
-    TimePoint loading_since{};        // time of its last READY, or of the order if that is later
-    std::uint32_t times_stuck = 0;    // times that it loaded nothing for too long
+    TimePoint loading_since{};  // time of its last READY, or of the first order that is not loaded
+    std::uint32_t times_stuck = 0;  // number of times that it missed the deadline of loading
     std::optional<TimePoint> room_again_at;  // until then it gets no unit that it does not hold
 
     std::uint32_t num_loading() const { return num_assigned - num_ready; }

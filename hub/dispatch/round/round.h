@@ -176,7 +176,7 @@ struct Round {
     // RoundSum. Writes the source of each row to `provenance`. Requires that all slices are done,
     // or that ends_without_rest() returned true. Moves the rows out of the answers.
     RoundSum finish(ExpertAnswer& provenance);
-    bool covered(const Attempt& attempt) const;  // no slice of the attempt is open any more
+    bool covered(const Attempt& attempt) const;  // every slice of the attempt is done
 
   private:
     struct Block {

@@ -29,7 +29,8 @@ class RoundsInFlight {
     // Moves the attempt to the free list. round.end() must have been called for it.
     void erase_attempt(AttemptId id);
 
-    // Puts the round at the end of the queue, or removes it; harmless where it is in that state.
+    // wait() puts the round at the end of the queue, stop_waiting() removes it. Both are harmless
+    // if the round is in that state already.
     void wait(Round& round);
     void stop_waiting(Round& round);
 

@@ -17,7 +17,7 @@ class SwarmCover : public SwarmPart {
 
     bool eligible(const Worker& worker, TimePoint now) const;
     // Sends `open` slices to workers in few frames. Slices that no worker takes remain in `open`.
-    // With `hedge` only idle workers are used.
+    // With `hedge` only idle workers are used, unless the round sends several copies at once.
     void plan_cover(EventContext& context, Round& round, std::vector<std::uint32_t>& open,
                     bool hedge);
     std::span<const std::uint32_t> slice_pairs_max(std::uint32_t layer);

@@ -22,8 +22,8 @@ class SwarmHealth : public SwarmPart {
     void on_ejection_over(EventContext& context, Worker& worker);
     void send_probes(EventContext& context, Round& round);
 
-    // Checks, after an attempt timed out, whether the whole swarm is silent: every worker with a
-    // pending request has timed out, and no frame has arrived since.
+    // Checks, after an attempt timed out, whether the whole swarm is silent: three workers, or all
+    // if there are fewer, have timed out, and no frame from any worker has arrived since.
     void watch_for_silence(EventContext& context, const Attempt& late);
     // While this is true, the local backend computes everything.
     bool all_silent() const { return all_silent_; }
