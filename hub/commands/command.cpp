@@ -21,11 +21,11 @@ std::vector<Command> commands_on_models() {
          {{"HF_DIR", "", "folder with config.json, *.safetensors and the tokenizer's files", true},
           {"OUT", "", "folder to write", true},
           {"--shadow", "DTYPE",
-           "HF_DIR, a package too, gives OUT its experts alone, in int2, int3, nf4 or int8: what "
-           "`predict --shadow` reads",
+           "HF_DIR, a package too, gives OUT its experts alone, in int2, int3, nf4 or int8: a "
+           "shadow for `serve --prefetch shadow:DIR`",
            false, "int2|int3|nf4|int8"},
           {"--calibrate", "FILE",
-           "a text to read with the package: it then holds its experts' default vectors"}},
+           "a text to read with the package, which then stores its experts' default vectors"}},
          run_pack},
         {"verify",
          command_verify,
@@ -83,7 +83,7 @@ std::vector<Command> commands_on_texts() {
          run_predict},
         {"train-estimator",
          command_predict,
-         "Train a small network that foresees routes, and put it into the package.",
+         "Train a small network that predicts routes, and put it into the package.",
          "moex-hub train-estimator --model packages/qwen3-30b --text books.txt --windows 512",
          {{"--text", "FILE", "UTF-8 text, tokenised once as a whole", true}},
          run_train_estimator},
@@ -94,7 +94,7 @@ std::vector<Command> commands_on_packages() {
     return {
         {"inspect",
          command_inspect,
-         "Say what a package holds.",
+         "Print what a package holds.",
          "moex-hub inspect packages/qwen3-30b",
          {{"DIR", "", "the package; default: --model"}, {"--json", "", "one JSON object"}},
          run_inspect},
@@ -108,34 +108,34 @@ std::vector<Command> commands_on_packages() {
     };
 }
 
-// What a swarm will do, from arithmetic alone.
+// Commands that calculate what a swarm will do, without a swarm.
 std::vector<Command> commands_on_swarms() {
     return {
         {"model",
          0,
-         "Say what a round, a token and a prompt take and a worker holds: by the paper's "
-         "equations, integrated.",
+         "Calculate times of rounds, tokens and prompts, and what a worker holds.",
          "moex-hub model --shape qwen3-30b-a3b --rtt-ms 10 --workers 32 --copies 2",
          {{"--shape", "NAME",
            "bench-moe, qwen3-30b-a3b, paper, demo, tiny or a package's folder [qwen3-30b-a3b]"},
-          {"--workers", "N", "that hold experts [16]"},
+          {"--workers", "N", "workers that hold experts [16]"},
           {"--replicas", "N", "workers that hold the same expert [2]"},
-          {"--bits", "B", "of an expert's weight, scales included [the package's, or 4.25]"},
-          {"--copies", "H", "workers that are asked the same at once: 1 to H, a row each [3]"},
-          {"--rtt-ms", "MS", "to a worker and back [2]"},
+          {"--bits", "B", "bits of an expert's weight, scales included [the package's, or 4.25]"},
+          {"--copies", "H", "workers that get the same call at once: 1 to H, a row each [3]"},
+          {"--rtt-ms", "MS", "round trip to a worker [2]"},
           {"--expert-ms", "MS", "a worker's own time for one row [0.7]"},
           {"--sigma", "S", "spread of round trip and expert, log-normal; 0: none [0.5]"},
-          {"--readback-ms", "MS", "from a worker's GPU to its memory [0.2]"},
+          {"--readback-ms", "MS", "copy from a worker's GPU to its memory [0.2]"},
           {"--hub-ms", "MS", "attention, router and sums of a layer [1.5]"},
-          {"--rows", "N", "of a prompt's chunk [256]"},
+          {"--rows", "N", "rows of a prompt's chunk [256]"},
           {"--hub-row-ms", "MS", "what each further row adds to --hub-ms [0]"},
           {"--expert-row-ms", "MS", "what each further row adds to --expert-ms [0]"},
-          {"--mbit-s", "N", "the hub's line, one way; 0: bytes take no time [0]"},
+          {"--mbit-s", "N", "bandwidth of the hub's link, one way; 0: bytes take no time [0]"},
           {"--paper", "", "the paper's tables beside what its equations give, and nothing else"},
           {"--from-metrics", "URL",
-           "a running hub, http://HOST:PORT (- reads its /api/status from stdin): what its "
-           "workers' times foretell of a pass, beside what it measured"},
-          {"--over", "SECONDS", "of --from-metrics: for so long from now; 0: since it began [0]"},
+           "a running hub, http://HOST:PORT (- reads its /api/status from stdin): the time of a "
+           "pass calculated from its workers' times, beside the measured time"},
+          {"--over", "SECONDS",
+           "of --from-metrics: measure for this time; 0: since the hub began [0]"},
           {"--key-file", "FILE", "of --from-metrics: a key of the hub's API"},
           {"--csv", "", "rows as CSV"},
           {"--json", "", "rows as one JSON array"}},
@@ -143,22 +143,23 @@ std::vector<Command> commands_on_swarms() {
     };
 }
 
-// What a host does around `serve`.
+// Commands that an operator needs around `serve`.
 std::vector<Command> commands_around_them() {
     return {
         {"ban",
          command_ban,
-         "List workers that were banned (for false answers, or by you), or let one join again.",
+         "List banned workers (for false answers, or by you), or lift the ban of one.",
          "moex-hub ban lift 3f9a",
          {{"ACTION", "", "list or lift", true, "list|lift"},
-          {"KEY", "", "lift: the worker's key as list shows it, or its beginning"}},
+          {"KEY", "",
+           "lift: the worker's key as list shows it, or the first characters of the key"}},
          run_ban},
         {"key",
          command_key,
-         "Make, list and revoke keys, beside a hub that runs or without one; what was used.",
+         "Make, list and revoke keys, while a hub runs or not; print the usage of keys.",
          "moex-hub key add \"Ada's notebook\" --limit 20000 --expires 90d",
          {{"ACTION", "", "add, list, revoke or usage", true, "add|list|revoke|usage"},
-          {"NAME", "", "add: whom the key is for; revoke: the key's id or name"},
+          {"NAME", "", "add: the person that gets the key; revoke: the key's id or name"},
           {"--role", "ROLE", "add: api, join (workers) or admin [api]", false, "api|join|admin"},
           {"--limit", "TOKENS", "add: most tokens per minute, prompts and answers together"},
           {"--expires", "WHEN", "add: 30d, 12h or a day like 2027-01-31 [never]"},
@@ -169,18 +170,18 @@ std::vector<Command> commands_around_them() {
          "Make a self-signed certificate for serve --tls-cert/--tls-key.",
          "moex-hub cert --host hub.local",
          {{"--days", "N", "validity [365]"},
-          {"--out", "DIR", "where cert.pem and key.pem go; default: the state folder"},
+          {"--out", "DIR", "folder for cert.pem and key.pem; default: the state folder"},
           {"--force", "", "replace existing files"}},
          run_cert},
         {"doctor",
          command_serve,
-         "Look for what would keep `serve` with these options from working, and how to mend it.",
+         "Check that `serve` would work with these options, and print how to fix problems.",
          "moex-hub doctor --listen 0.0.0.0:8443 --tls-cert certs/cert.pem --tls-key certs/key.pem",
          {},
          run_doctor},
         {"completion",
          0,
-         "Print what a shell needs to complete commands and options.",
+         "Print a script with which a shell completes commands and options.",
          "moex-hub completion bash > ~/.local/share/bash-completion/completions/moex-hub",
          {{"SHELL", "", "bash", true, "bash"}},
          run_completion},

@@ -1,4 +1,4 @@
-// The subcommands of moex-hub: one entry each, so that parsing, help and dispatch share one list.
+// The subcommands of moex-hub. Each has one entry, so that parsing, help and dispatch share a list.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@
 
 namespace moex {
 
-// A command that a signal cut short ends with exit_signal + the signal's number.
+// A command that a signal ends returns exit_signal plus the signal's number.
 enum ExitCode { exit_stopped = 0, exit_failed = 1, exit_wrong_arguments = 2, exit_signal = 128 };
 
-// What a command takes beside settings: a positional ("HF_DIR") or an option of this one run
+// An argument of a command that is no setting: a positional ("HF_DIR"), or an option of one run
 // ("--prompt").
 struct Argument {
     std::string_view name;
@@ -29,11 +29,11 @@ struct Argument {
 struct Invocation {
     Settings settings;
     std::map<std::string, std::string, std::less<>> arguments;  // switches hold "on"
-    bool check_only = false;  // --check: say whether it would start, and stop
-    // The settings as they are now: the file may have been edited since.
+    bool check_only = false;  // --check: check whether the command would start, and stop
+    // Reads the settings again: the file may have been edited since the start.
     std::function<Result<Settings>()> settings_again = {};
 
-    // nullptr when it was not given
+    // Returns nullptr if the argument was not given.
     const std::string* argument(std::string_view name) const {
         const auto found = arguments.find(name);
         return found == arguments.end() ? nullptr : &found->second;
@@ -50,7 +50,7 @@ struct Command {
 };
 std::span<const Command> command_table();
 
-// Control characters, which a file's names may hold, as '?'.
+// Returns `sentence` with '?' for control characters, which file names may contain.
 std::string one_line(std::string_view sentence);
 
 // Prints "moex-hub: SENTENCE" on one line of stderr and returns exit_failed.

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "hub/commands/help_text.h"
 #include "hub/commands/version.h"
 
 namespace moex {
@@ -11,59 +12,12 @@ namespace {
 
 using Environment = std::function<std::optional<std::string>(const std::string&)>;
 
-std::string overview() {
-    std::string out = "usage: moex-hub COMMAND [options]\n\n";
-    for (const Command& command : command_table()) {
-        std::string line = text("  ", command.name);
-        line.resize(19, ' ');
-        out += text(line, command.summary, "\n");
-    }
-    out +=
-        "\nSettings: flag > MOEX_* environment > TOML file (--config) > default. moex-hub COMMAND "
-        "--help lists them.\n"
-        "example: moex-hub serve      exit: 0 stopped, 1 failed, 2 wrong arguments\n";
-    return out;
-}
-
-void add_help_line(std::string& out, std::string left, std::string_view help,
-                   std::string_view default_value) {
-    if (left.size() < 27)
-        left.resize(27, ' ');
-    else
-        left += "  ";
-    out += text("  ", left, help);
-    if (!default_value.empty()) out += text("  [", default_value, "]");
-    out += '\n';
-}
-
-void add_setting_help(std::string& out, const Setting& setting) {
-    if (setting.kind == SettingKind::secret)
-        return add_help_line(out, environment_name(setting), setting.help, "");
-
-    std::string left = flag_name(setting);
-    if (!setting.value_name.empty()) left += text(' ', setting.value_name);
-    std::string help(setting.help);
-    if (!setting.choices.empty() && setting.kind == SettingKind::text)
-        help += text(" (", setting.choices, ")");
-    add_help_line(out, left, help, setting.kind == SettingKind::flag ? "" : setting.default_value);
-}
-
-std::string usage_line(const Command& command) {
-    std::string usage = text("usage: moex-hub ", command.name);
-    for (const Argument& argument : command.arguments) {
-        std::string part(argument.name);
-        if (!argument.value_name.empty()) part += text(' ', argument.value_name);
-        usage += argument.required ? text(' ', part) : text(" [", part, "]");
-    }
-    return text(usage, command.mask ? " [options]" : "", "\n");
-}
-
 ParsedExit wrong(std::string_view sentence, std::string_view command) {
     return {exit_wrong_arguments, text("moex-hub: ", sentence, "\nmoex-hub ", command,
                                        command.empty() ? "" : " ", "--help says more\n")};
 }
 
-// One subcommand: its options as CLI11 knows them, and what it read into them.
+// One subcommand: its options as CLI11 has them, and the values that CLI11 read.
 class CommandParser {
   public:
     CommandParser(const Command& command, CLI::App& app)
@@ -71,6 +25,7 @@ class CommandParser {
           sub_(app.add_subcommand(std::string(command.name))) {
         sub_->set_help_flag();
         sub_->add_flag("-h,--help", help_);
+        sub_->add_flag("--help-all", help_all_);
         if (command.mask) {
             sub_->add_option("--config", config_);
             sub_->add_flag("--print-config", print_config_);
@@ -81,13 +36,14 @@ class CommandParser {
             if ((setting.commands & command.mask) && setting.kind != SettingKind::secret)
                 add(setting);
     }
-    // CLI11 keeps the members' addresses.
+    // The parser cannot be copied, because CLI11 keeps the addresses of its members.
     CommandParser(const CommandParser&) = delete;
 
     const Command& command() const { return command_; }
     bool was_named() const { return sub_->parsed(); }
 
     std::variant<ParsedCommand, ParsedExit> finish(bool help, const Environment& environment) {
+        if (help_all_) return ParsedExit{exit_stopped, command_help(command_, HelpLength::full)};
         if (help || help_) return ParsedExit{exit_stopped, command_help(command_)};
 
         const auto resolve = [mask = command_.mask, flags = flags(), environment,
@@ -123,14 +79,14 @@ class CommandParser {
         CLI::Option* option = setting.kind == SettingKind::flag
                                   ? sub_->add_flag(flag_name(setting), values)
                                   : sub_->add_option(flag_name(setting), values)->expected(1);
-        option->allow_extra_args(false);  // what follows a value is the command's own
+        option->allow_extra_args(false);  // the next word may be a positional
         option->multi_option_policy(setting.kind == SettingKind::list
                                         ? CLI::MultiOptionPolicy::TakeAll
                                         : CLI::MultiOptionPolicy::TakeLast);
         setting_options_.emplace_back(&setting, option);
     }
 
-    // The settings that the command line gave.
+    // Returns the settings that the command line set.
     std::map<std::string, std::vector<std::string>> flags() const {
         std::map<std::string, std::vector<std::string>> given;
         for (const auto& [setting, option] : setting_options_) {
@@ -157,7 +113,7 @@ class CommandParser {
 
     const Command& command_;
     CLI::App* sub_;
-    bool help_ = false, print_config_ = false, check_ = false;
+    bool help_ = false, help_all_ = false, print_config_ = false, check_ = false;
     std::string config_;
     std::map<std::string, std::vector<std::string>> settings_;
     std::map<std::string, std::string> arguments_;
@@ -166,33 +122,6 @@ class CommandParser {
 };
 
 }  // namespace
-
-std::string command_help(const Command& command) {
-    std::string out = text(usage_line(command), command.summary, "\n\n");
-    for (const Argument& argument : command.arguments) {
-        std::string left(argument.name);
-        if (!argument.value_name.empty()) left += text(' ', argument.value_name);
-        add_help_line(out, left, argument.help, "");
-    }
-    for (const Setting& setting : setting_table())
-        if ((setting.commands & command.mask) && !setting.hidden) add_setting_help(out, setting);
-
-    if (command.mask) {
-        add_help_line(out, "--config FILE",
-                      "settings as TOML; default: $XDG_CONFIG_HOME/moex/config.toml if it exists",
-                      "");
-        add_help_line(out, "--print-config",
-                      "print every setting, its value and where it came from", "");
-        add_help_line(out, "--check", "check settings and files, start nothing", "");
-        out +=
-            "\nEvery option is also a MOEX_* variable (--queue-max: MOEX_QUEUE_MAX) and a key of "
-            "the file (queue_max).\n";
-    }
-
-    out += text("\nexample: ", command.example, "\nexit: 0 stopped, 1 failed, 2 wrong arguments",
-                command.mask == command_generate ? ", 130 interrupted (Ctrl-C)\n" : "\n");
-    return out;
-}
 
 std::variant<ParsedCommand, ParsedExit> parse_command_line(
     const std::vector<std::string>& arguments, const Environment& environment) {
@@ -205,7 +134,7 @@ std::variant<ParsedCommand, ParsedExit> parse_command_line(
     for (const Command& command : command_table())
         commands.push_back(std::make_unique<CommandParser>(command, app));
 
-    // CLI11 takes them from the back
+    // CLI11 takes the arguments from the back.
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     try {
         app.parse(reversed);
@@ -219,7 +148,7 @@ std::variant<ParsedCommand, ParsedExit> parse_command_line(
     if (version) return ParsedExit{exit_stopped, text("moex-hub ", moex_version(), "\n")};
     for (const auto& command : commands)
         if (command->was_named()) return command->finish(help, environment);
-    return ParsedExit{help ? exit_stopped : exit_wrong_arguments, overview()};
+    return ParsedExit{help ? exit_stopped : exit_wrong_arguments, overview_help()};
 }
 
 }  // namespace moex

@@ -1,5 +1,5 @@
-// From argv to a command and its settings. Reads the environment and the configuration file; runs
-// nothing.
+// Parses argv into a command and its settings. Reads the environment and the configuration file,
+// and runs nothing.
 #pragma once
 
 #include <functional>
@@ -17,18 +17,15 @@ struct ParsedCommand {
     Invocation invocation;
 };
 
-// Help, version, --print-config or an error: print the text and exit.
+// Help, version, --print-config or an error: the caller prints the text and exits.
 struct ParsedExit {
     int code = exit_stopped;
     std::string text;  // to stdout when code is 0, otherwise to stderr
 };
 
-// `arguments` without the program's name.
+// Parses `arguments`, which do not include the program's name.
 std::variant<ParsedCommand, ParsedExit> parse_command_line(
     const std::vector<std::string>& arguments,
     const std::function<std::optional<std::string>(const std::string&)>& environment);
-
-// What `moex-hub COMMAND --help` prints.
-std::string command_help(const Command& command);
 
 }  // namespace moex

@@ -1,11 +1,12 @@
-// moex-hub completion bash: what a shell wants to know of commands and options, from their tables.
+// moex-hub completion bash: a shell script that completes commands and options, made from their
+// tables.
 #include "hub/commands/command.h"
 #include "hub/commands/output.h"
 
 namespace moex {
 namespace {
 
-// "a|b|c" as words.
+// Returns the words of "a|b|c" with spaces between them.
 std::string words_of(std::string_view choices) {
     std::string words(choices);
     for (char& c : words)
@@ -13,19 +14,19 @@ std::string words_of(std::string_view choices) {
     return words;
 }
 
-// The words that may follow an option; empty: a file, or whatever comes.
+// Returns the words that may follow the option of `setting`. Empty: a file name or any text.
 std::string values_of(const Setting& setting) {
     if (setting.kind == SettingKind::on_off) return "on off";
     return words_of(setting.choices);
 }
 
 std::string options_of(const Command& command) {
-    std::string words = "--help";
+    std::string words = "--help --help-all";
     if (command.mask) words += " --config --print-config --check";
     for (const Argument& argument : command.arguments)
         if (!argument.is_positional()) words += text(' ', argument.name);
     for (const Setting& setting : setting_table())
-        if ((setting.commands & command.mask) && !setting.hidden &&
+        if ((setting.commands & command.mask) && !setting.is_hidden() &&
             setting.kind != SettingKind::secret)
             words += text(' ', flag_name(setting));
     return words;
@@ -67,7 +68,7 @@ std::string bash_script() {
                                words_of(argument.choices), "\" ;;\n");
     }
     for (const Setting& setting : setting_table())
-        if (const std::string words = values_of(setting); !words.empty() && !setting.hidden)
+        if (const std::string words = values_of(setting); !words.empty() && !setting.is_hidden())
             values += text("        *:", flag_name(setting), ") words=\"", words, "\" ;;\n");
 
     std::string script = script_head;

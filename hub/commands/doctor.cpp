@@ -22,7 +22,7 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
-#include "hub/commands/serve/serve_options.h"
+#include "hub/commands/serve/serve_settings.h"
 #include "hub/net/access/access.h"
 #include "hub/registry/registry.h"
 
@@ -39,9 +39,9 @@ struct Finding {
 using Grade = Finding::Grade;
 
 Finding look_at_settings(const Settings& settings) {
-    const Status right = check_serve_settings(settings);
-    if (right.ok()) return {Grade::ok, "contradict each other nowhere"};
-    return {Grade::wrong, right.error().message, "change the options that it names"};
+    const auto read = read_serve_settings(settings);
+    if (read.ok()) return {Grade::ok, "no setting contradicts another"};
+    return {Grade::wrong, read.error().message, "change the options that it names"};
 }
 
 Finding look_at_model(const Settings& settings) {

@@ -1,18 +1,19 @@
 // moex-hub serve: opens the model, builds the rooms, prints the links, runs until a signal.
 #include "hub/commands/command.h"
 #include "hub/commands/serve/hub_program.h"
-#include "hub/commands/serve/serve_options.h"
+#include "hub/commands/serve/serve_settings.h"
 
 namespace moex {
 
 int run_serve(const Invocation& invocation) {
     set_log_of(invocation.settings);
-    if (const Status right = check_serve_settings(invocation.settings); !right.ok()) {
-        fail(right.error().message);
+    const auto settings = read_serve_settings(invocation.settings);
+    if (!settings.ok()) {
+        fail(settings.error().message);
         return exit_wrong_arguments;
     }
 
-    HubProgram hub(invocation);
+    HubProgram hub(invocation, *settings);
     const Status opened = invocation.check_only ? hub.check() : hub.open();
     if (!opened.ok()) return fail(opened.error().message);
 

@@ -46,7 +46,7 @@ std::vector<std::string> split_list(std::string_view value) {
     return parts;
 }
 
-// Whether `value` is one of the words between bars, as in "swarm|local".
+// Returns true if `value` is one of the words of `choices`, such as "swarm|local".
 bool is_choice(std::string_view choices, std::string_view value) {
     while (!choices.empty()) {
         const std::size_t bar = std::min(choices.find('|'), choices.size());
@@ -84,17 +84,16 @@ Status check_value(const Setting& setting, std::string_view value) {
                              text("wanted on or off, found \"", value, "\"")};
             break;
         case SettingKind::text:
-            // not set, said aloud: as --print-config writes it
+            // An empty text means "not set"; --print-config writes it so.
             if (value.empty() && setting.default_value.empty()) return {};
+            if (setting.check) MOEX_TRY(setting.check(value));
             if (!setting.choices.empty() && !is_choice(setting.choices, value))
                 return Error{ErrorCode::invalid_argument,
                              text("wanted one of ", setting.choices, ", found \"", value, "\"")};
             break;
-        case SettingKind::list:
+        case SettingKind::list: return setting.check ? setting.check(value) : Status();
         case SettingKind::secret: break;
     }
-
-    if (setting.check) return setting.check(value);
     return {};
 }
 
@@ -106,8 +105,8 @@ Result<std::string> file_scalar(const toml::node& node) {
     return Error{ErrorCode::bad_field, "wanted a string, a number or true/false"};
 }
 
-// All settings of one file. Unknown keys are errors, because a misspelt one would silently do
-// nothing.
+// Reads all settings of one file. An unknown key is an error, because a misspelt key would silently
+// have no effect.
 Result<std::map<std::string, std::vector<std::string>>> read_file(
     const std::filesystem::path& path) {
     std::map<std::string, std::vector<std::string>> values;
@@ -184,6 +183,16 @@ std::string file_key(const Setting& setting) {
     return key;
 }
 
+const char* setting_group_title(SettingGroup group) {
+    switch (group) {
+        case SettingGroup::address: return "Address and keys";
+        case SettingGroup::model: return "Model and memory";
+        case SettingGroup::contributors: return "Contributors";
+        case SettingGroup::logs: return "Logs";
+    }
+    return "?";
+}
+
 const char* setting_source_name(SettingSource source) {
     switch (source) {
         case SettingSource::default_value: return "default";
@@ -241,7 +250,7 @@ std::string Settings::shown(const Setting& setting) const {
 std::string Settings::print(unsigned command) const {
     std::string out;
     for (const Setting& setting : setting_table()) {
-        if (!(setting.commands & command) || setting.hidden) continue;
+        if (!(setting.commands & command) || setting.is_hidden()) continue;
 
         const Value& held = value(setting.name);
         std::string shown;
@@ -250,12 +259,12 @@ std::string Settings::print(unsigned command) const {
                 shown.append(shown.empty() ? "" : ", ").append(toml_text(one));
             shown = "[" + shown + "]";
         } else if (setting.kind == SettingKind::secret) {
-            // Keys are not printed.
+            // Do not print keys.
             out += moex::text("# ", environment_name(setting),
                               held.values.front().empty() ? " is not set\n" : " is set\n");
             continue;
         } else if (setting.kind == SettingKind::number) {
-            // Written anew, without the leading zeros that TOML refuses.
+            // Format the number again: TOML refuses leading zeros.
             shown = moex::text(number(setting.name));
         } else if (setting.kind == SettingKind::real) {
             shown = held.values.front();

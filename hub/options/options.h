@@ -1,7 +1,7 @@
-// Every setting of moex-hub in one table. A setting is taken from, in this order:
+// Every setting of moex-hub in one table. The value of a setting is read from, in this order:
 //   flag (--queue-max 8), environment (MOEX_QUEUE_MAX=8), TOML file (queue_max = 8), default.
-// Keys are the exception: they never come by argv, where every process of the machine reads them.
-// Owns names, help, validation and precedence; leaves the meaning to the commands.
+// Keys are the exception: they have no flag, because every process of the machine can read argv.
+// This room owns names, help, validation and precedence; the commands own the meaning.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ enum class SettingKind {
     secret,  // environment and file only
 };
 
-// Which commands take a setting, as bits.
+// The commands that take a setting, as bits.
 enum CommandMask : unsigned {
     command_serve = 1,
     command_generate = 2,
@@ -43,18 +43,39 @@ enum CommandMask : unsigned {
     command_predict = 1024,
 };
 
+// The part of the help, and of --print-config, that lists a setting.
+enum class SettingGroup { address, model, contributors, logs };
+inline constexpr SettingGroup setting_groups[] = {SettingGroup::address, SettingGroup::model,
+                                                  SettingGroup::contributors, SettingGroup::logs};
+const char* setting_group_title(SettingGroup group);  // "Address and keys"
+
+// The help texts of serve that list a setting. Every setting has a flag, a variable and a key,
+// whichever texts list it.
+enum class SettingShown {
+    always,    // --help: a decision that a person takes and that the program cannot measure
+    help_all,  // --help-all alone
+    never,     // switches of tests and benches
+};
+
 struct Setting {
     // "queue-max": the flag is --queue-max, the environment MOEX_QUEUE_MAX, the key queue_max
     std::string_view name;
     SettingKind kind = SettingKind::text;
-    unsigned commands = 0;           // CommandMask
+    unsigned commands = 0;  // CommandMask
+    SettingShown shown = SettingShown::help_all;
     std::string_view value_name;     // "N" in the help
     std::string_view default_value;  // as text; lists and unset texts are empty
+    // The first line is the short help. The lines behind it are for --help-all and the operator
+    // page: "what computes experts\nswarm: tabs and workers\nlocal: this machine alone".
     std::string_view help;
-    double min = 0, max = 0;   // of number and real
-    std::string_view choices;  // of text: "swarm|local"; empty allows any
+    double min = 0, max = 0;        // of number and real
+    std::string_view choices = {};  // of text: "swarm|local"; empty allows any
+    // An extra check of the value, before `choices`. nullptr: none.
     Status (*check)(std::string_view) = nullptr;
-    bool hidden = false;  // left out of the help
+    SettingGroup group = SettingGroup::model;  // setting_table() writes it
+
+    bool is_hidden() const { return shown == SettingShown::never; }
+    std::string_view help_line() const { return help.substr(0, help.find('\n')); }
 };
 
 std::span<const Setting> setting_table();
@@ -66,7 +87,7 @@ std::string file_key(const Setting& setting);          // queue_max
 enum class SettingSource { default_value, file, environment, flag };
 const char* setting_source_name(SettingSource source);
 
-// The values that one command runs with. Getters demand a name and kind of the table.
+// The values that one command runs with. Getters require a name and kind of the table.
 class Settings {
   public:
     const std::string& text(std::string_view name) const;
@@ -74,19 +95,19 @@ class Settings {
     double real(std::string_view name) const;
     bool on(std::string_view name) const;
     const std::vector<std::string>& list(std::string_view name) const;
-    // Something other than the default gave the value.
+    // Returns true if a flag, a variable or the file set the value.
     bool given(std::string_view name) const { return source(name) != SettingSource::default_value; }
     SettingSource source(std::string_view name) const;
 
-    // The effective settings as TOML with each one's source; secrets are masked.
+    // Returns the effective settings as TOML, each with its source. Secrets are masked.
     std::string print(unsigned command) const;
-    // One setting as people read it: values of a list between commas; of a secret only whether it
-    // is set.
+    // Returns the value of `setting` for people: the items of a list are joined by ", ", and a
+    // secret is "set" or "not set".
     std::string shown(const Setting& setting) const;
 
-    // The value and source that `from` has.
+    // Copies the value and source of setting `name` from `from`.
     void take(std::string_view name, const Settings& from);
-    // Whether both hold the same value, whatever it came from.
+    // Returns true if both have the same value of `name`, whatever the sources are.
     bool equal(std::string_view name, const Settings& other) const;
 
   private:
@@ -103,16 +124,15 @@ class Settings {
     std::map<std::string, Value, std::less<>> values_;
 };
 
-// `flags`: what the command line gave, by setting name. `environment`: getenv or a test's map.
-// `file`: a TOML file, or none.
-// An error is a sentence that names the setting, where it came from, what was found and what is
-// wanted.
+// Resolves and checks every setting of `command`. `flags`: the values of the command line, by
+// setting name. `environment`: getenv or a test's map. `file`: a TOML file, or none.
+// An error is a sentence that names the setting, its source, the value found and what is wanted.
 Result<Settings> resolve_settings(
     unsigned command, const std::map<std::string, std::vector<std::string>>& flags,
     const std::function<std::optional<std::string>(const std::string&)>& environment,
     const std::optional<std::filesystem::path>& file);
 
-// $XDG_CONFIG_HOME/moex/config.toml or ~/.config/moex/config.toml, when it exists.
+// Returns $XDG_CONFIG_HOME/moex/config.toml, or ~/.config/moex/config.toml, if the file exists.
 std::optional<std::filesystem::path> default_config_file();
 
 // "127.0.0.1:8080", "[::1]:0", ":8080" (all addresses), "localhost:80".

@@ -1,4 +1,10 @@
-// What `serve --prefetch shadow:...` asks for.
+// The value of `serve --prefetch shadow:DIR`, and the constants of a served shadow.
+//
+// A shadow was once described by a string such as shadow:DIR:3,token=4,kv=16,fetch=8,ahead=0. Its
+// knobs changed throughput by less than the noise of a tenth, so the best measured row is fixed
+// (bench/results/on_demand_shadow.*, row "shadow:int3+kv=16": 1.08 and 1.11 of no hints): the token
+// is aligned at every step, keys and values at every 16th, the shadow names as many experts as the
+// model asks for, and it draws the next token itself. The old spellings are refused by name.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +15,18 @@
 
 namespace moex {
 
-// shadow:NAME[,KEY=NUMBER]...
-struct ShadowWish {
-    std::string name;                // as hub/commands/open_shadow.h reads it
-    std::uint32_t token_period = 1;  // token=: the model's token every so many tokens; 0: never
-    std::uint32_t kv_period = 1;     // kv=: its keys and values every so many; 0: never
-    std::uint32_t fetch = 0;         // fetch=: experts named a row and layer; 0: as the model asks
-    bool draws_ahead = true;         // ahead=: 1, or 0 to begin each token with the model's
-};
-Result<ShadowWish> parse_shadow_wish(std::string_view prefetch);
-bool wishes_shadow(std::string_view prefetch);  // whether it begins like one
+// Tokens between two copies of the model's own token into the shadow.
+inline constexpr std::uint32_t shadow_token_period = 1;
+// Tokens between two copies of the model's keys and values into the shadow.
+inline constexpr std::uint32_t shadow_kv_period = 16;
+// The shadow draws the next token and goes on with it before the model has drawn its own.
+inline constexpr bool shadow_draws_ahead = true;
+
+// Returns true if `prefetch` begins with "shadow:".
+bool names_shadow(std::string_view prefetch);
+// Returns DIR of "shadow:DIR". Errors: invalid_argument without a folder, and for the old spellings
+// shadow:DIR:N, shadow:served:N and shadow:DIR,KEY=NUMBER. A folder's name therefore has no comma
+// and does not end in a colon and a number.
+Result<std::string> parse_shadow_folder(std::string_view prefetch);
 
 }  // namespace moex

@@ -1,4 +1,4 @@
-// Makes man pages from the programs' help: moex-hub(1), one page for each of its commands, moex-worker(1).
+// Writes man pages from the help texts of the programs: moex-hub(1), one page for each command, and moex-worker(1).
 //   usage: node scripts/host/man_pages.mjs BIN_DIR OUT_DIR [YYYY-MM-DD]      BIN_DIR holds moex-hub and moex-worker
 //   example: node scripts/host/man_pages.mjs build /tmp/man && man /tmp/man/moex-hub-serve.1
 import { execFileSync } from 'node:child_process';
@@ -12,24 +12,30 @@ if (!out) {
 }
 const said = (program, ...args) => execFileSync(join(binaries, program), args, { encoding: 'utf8' });
 
-// Escapes text for roff: backslashes, requests at the beginning of a line, hyphens that can be searched and copied.
+// Returns text for roff: no escapes, no requests at the beginning of a line, and hyphens that can be searched and
+// copied.
 const roff = (text) => text.replaceAll('\\', '\\e').replaceAll('-', '\\-').replace(/^(?=[.'])/gm, '\\&');
 const bold = (text) => `\\fB${roff(text)}\\fR`;
 
-// Splits a help text into the entries of its list, [{ name, words }], and the paragraphs around them.
+// Returns the parts of a help text: the items of its list, and the paragraphs around the list. An item is
+// { name, words }, or { heading } for a line such as "Logs" that begins a group.
 function parts(help) {
-  const items = [], paragraphs = [];
-  for (const line of help.split('\n')) {
+  const items = [], paragraphs = [], lines = help.split('\n');
+  for (const [i, line] of lines.entries()) {
     const [, left, right] = /^ {2}(\S.*?)(?: {2,}(.*))?$/.exec(line) ?? [];
-    const goesOn = /^ {20,}(\S.*)$/.exec(line);
-    if (goesOn && items.length) items.at(-1).words = `${items.at(-1).words} ${goesOn[1]}`.trim();
+    const [, continued] = /^ {15,}(\S.*)$/.exec(line) ?? [];
+    if (continued && items.length) items.at(-1).words = `${items.at(-1).words} ${continued}`.trim();
+    else if (continued) paragraphs.push(`${paragraphs.pop() ?? ''} ${continued}`.trim());
     else if (left) items.push({ name: left, words: right ?? '' });
+    else if (/^[A-Z]/.test(line) && /^ {2}-/.test(lines[i + 1] ?? '') && !/^options:$/i.test(line))
+      items.push({ heading: line });
     else if (line && !/^options:$/i.test(line)) paragraphs.push(line.trim());
   }
   return { items, paragraphs };
 }
 
-const list = (items) => items.flatMap(({ name, words }) => ['.TP', bold(name), roff(words)]);
+const list = (items) => items.flatMap(({ heading, name, words }) => (
+  heading ? [`.SS ${roff(heading)}`] : ['.TP', bold(name), roff(words)]));
 const take = (paragraphs, start) => {
   const found = paragraphs.findIndex((line) => line.toLowerCase().startsWith(start));
   return found < 0 ? '' : paragraphs.splice(found, 1)[0].slice(start.length).trim();
@@ -72,7 +78,7 @@ write('moex-hub', page('moex-hub', 'serve Mixture-of-Experts models whose expert
   seeAlso: [...commands.map((name) => `moex-hub-${name}`), 'moex-worker'],
 }));
 for (const name of commands)
-  write(`moex-hub-${name}`, page(`moex-hub-${name}`, null, said('moex-hub', name, '--help'),
+  write(`moex-hub-${name}`, page(`moex-hub-${name}`, null, said('moex-hub', name, '--help-all'),
     { version, seeAlso: ['moex-hub'] }));
 if (existsSync(join(binaries, 'moex-worker')))
   write('moex-worker', page('moex-worker', "compute experts of a hub on this machine's GPU or processor",

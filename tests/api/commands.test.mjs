@@ -363,7 +363,7 @@ test('--user without root is refused in a sentence', () => inFolder(async (folde
   const nobody = process.getuid() === 0 ? { uid: 65534, gid: 65534 } : {};
   const run = await runProgram(program, ['serve', '--user', 'daemon', '--listen', '127.0.0.1:0'], nobody);
   assert.equal(run.code, 1, run.stderr);
-  assert.match(run.stderr, /^moex-hub: --user daemon: only root can become somebody else; .*\n$/);
+  assert.match(run.stderr, /^moex-hub: --user daemon: only root can become another user; .*\n$/);
 }));
 
 // Requests an upgrade of /worker. Resolves with the status of a refusal, or with the result of `talk(socket, resolve)`.
@@ -472,7 +472,7 @@ test('a second SIGTERM does not wait for streams', async () => {
   const hub = await startHub(['--backend', 'local', '--drain-s', '3600']);
   await (await longAnswer(hub, 2000, true)).body.getReader().read();
   hub.signal('SIGTERM');
-  await hub.logged('once more stops at once');
+  await hub.logged('a second signal stops at once');
   hub.signal('SIGTERM');
   assert.equal(await hub.ended, 0, hub.stderr());
 });

@@ -5,15 +5,15 @@
 namespace moex {
 namespace {
 
-// The first line of a key file, or the environment's value; empty when neither is given.
-Result<std::string> read_key(const Settings& settings, const char* secret,
+// Returns `key`, or the first line of the file `path` if `key` is empty. The result is empty when
+// neither is given. `file_setting` names the setting in errors.
+Result<std::string> read_key(std::string key, const std::filesystem::path& path,
                              const char* file_setting) {
-    std::string key = settings.text(secret);
-    if (const std::string& path = settings.text(file_setting); key.empty() && !path.empty()) {
+    if (key.empty() && !path.empty()) {
         std::ifstream file(path);
         if (!std::getline(file, key))
             return Error{ErrorCode::io_error,
-                         text(path, ": cannot be read, or its first line is empty")};
+                         text(path.string(), ": cannot be read, or its first line is empty")};
         while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
     }
 
@@ -24,7 +24,7 @@ Result<std::string> read_key(const Settings& settings, const char* secret,
     return key;
 }
 
-// The new key, or nothing when the registry has one of that role.
+// Returns a new key, or an empty text when the registry has a key of that role.
 Result<std::string> make_missing(Registry& registry, Role role) {
     if (registry.has_key(role)) return std::string();
     return registry.create_key(role, "first start");
@@ -32,16 +32,16 @@ Result<std::string> make_missing(Registry& registry, Role role) {
 
 }  // namespace
 
-Status keep_host_keys(const Settings& settings, Registry& registry) {
-    MOEX_ASSIGN(api, read_key(settings, "api-key", "api-key-file"));
-    MOEX_ASSIGN(admin, read_key(settings, "admin-key", "admin-key-file"));
+Status keep_host_keys(const KeySettings& keys, Registry& registry) {
+    MOEX_ASSIGN(api, read_key(keys.api_key, keys.api_key_file, "api-key-file"));
+    MOEX_ASSIGN(admin, read_key(keys.admin_key, keys.admin_key_file, "admin-key-file"));
     for (const auto& [role, key] : {std::pair{Role::api, api}, std::pair{Role::admin, admin}})
         if (!key.empty()) MOEX_TRY(registry.set_key(role, host_key_name, key));
     return {};
 }
 
-Result<MadeKeys> prepare_keys(const Settings& settings, Registry& registry, bool required) {
-    MOEX_TRY(keep_host_keys(settings, registry));
+Result<MadeKeys> prepare_keys(const KeySettings& keys, Registry& registry, bool required) {
+    MOEX_TRY(keep_host_keys(keys, registry));
 
     MadeKeys made;
     if (required) {
@@ -50,8 +50,8 @@ Result<MadeKeys> prepare_keys(const Settings& settings, Registry& registry, bool
         made = {.api = std::move(api), .admin = std::move(admin)};
     }
 
-    // As a key the token has a role, so that a client that sends it by mistake is told what it
-    // sent. A new token ends the old one.
+    // The token becomes a key with a role. A client that sends it by mistake then gets an error
+    // that names the role. A new token replaces the old one.
     MOEX_ASSIGN(join_token, registry.join_token());
     MOEX_TRY(registry.set_key(Role::join, join_link_name, join_token));
     return made;

@@ -1,23 +1,23 @@
-// The keys that open a hub to its clients: the host's own, from a file or the environment, and
-// those that the hub makes at its first start.
+// The keys of a hub's clients: the operator's own keys, from a file or the environment, and the
+// keys that the hub makes at its first start.
 #pragma once
 
 #include <string>
 
-#include "hub/options/options.h"
+#include "hub/commands/serve/serve_settings.h"
 #include "hub/registry/registry.h"
 
 namespace moex {
 
-// Stores the host's own keys; one that was there before opens nothing any more. Reads all of them
-// first: what cannot be read changes nothing.
-Status keep_host_keys(const Settings& settings, Registry& registry);
+// Stores the operator's own keys. A key that they replace is no longer valid. All keys are read
+// first: if one cannot be read, nothing changes.
+Status keep_host_keys(const KeySettings& keys, Registry& registry);
 
 struct MadeKeys {
-    std::string api, admin;  // made just now, to be shown once; empty when there was one
+    std::string api, admin;  // new keys, to be shown once; empty if the registry had one
 };
-// keep_host_keys(). Where keys are `required` and the registry has none, makes them.
-// The join token of the link becomes a key of role join.
-Result<MadeKeys> prepare_keys(const Settings& settings, Registry& registry, bool required);
+// Calls keep_host_keys(). If keys are `required` and the registry has none, this function makes
+// them. The join token of the link becomes a key of role join.
+Result<MadeKeys> prepare_keys(const KeySettings& keys, Registry& registry, bool required);
 
 }  // namespace moex

@@ -19,6 +19,7 @@
 #include "hub/foresight/lossy/lost_calls.h"
 #include "hub/foresight/predict/replayed_routes.h"
 #include "hub/foresight/predictor_choice.h"
+#include "hub/options/options_shadow.h"
 
 namespace moex {
 namespace {
@@ -42,7 +43,7 @@ void log_worker_event(const WorkerEvent& event) {
     }
 }
 
-// What experts on demand cost, beside how long they might have taken.
+// Logs how workers loaded experts on demand, and the times in which those loads could be hidden.
 void log_loads(const SwarmCounters& counts) {
     const SlotFigures& slots = counts.slots;
     const LoadWindow& window = counts.load_window;
@@ -56,7 +57,8 @@ void log_loads(const SwarmCounters& counts) {
              kv("worker_ms", window.worker_ms), kv("trip_ms", window.trip_ms));
 }
 
-// Each connection is a file; the usual soft limit of 1,024 is for programs that use select().
+// Raises the limit of open files, because each connection is a file. The usual soft limit of 1,024
+// is meant for programs that use select().
 void raise_open_files() {
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
@@ -82,7 +84,7 @@ void StopSwitch::on_signal(int count) {
     manager_.tell("STOPPING=1");
     if (!server_) std::_Exit(exit_stopped);
 
-    log_info(count == 1 ? "hub: stopping, once more stops at once" : "hub: stopping at once");
+    log_info(count == 1 ? "hub: stopping; a second signal stops at once" : "hub: stopping at once");
     server_->stop();
 }
 
@@ -97,10 +99,10 @@ void StopSwitch::detach() {
     server_ = nullptr;
 }
 
-HubProgram::HubProgram(const Invocation& invocation)
+HubProgram::HubProgram(const Invocation& invocation, ServeSettings settings)
     : invocation_(invocation),
-      settings_(invocation.settings),
-      in_force_(settings_),
+      settings_(std::move(settings)),
+      in_force_(invocation.settings),
       server_options_(server_options_of(settings_)),
       started_at_(now_steady()),
       manager_(environment_value),
@@ -111,7 +113,7 @@ Status HubProgram::check() {
     std::optional<ActingAs> acting;
     if (user_) acting.emplace(*user_);
     MOEX_ASSIGN(model, load_model(
-                           settings_, [](std::string_view) {}, LoadParts::texts));
+                           invocation_.settings, [](std::string_view) {}, LoadParts::texts));
 
     std::printf("settings and %s are right\n", model.package->name().c_str());
     return {};
@@ -122,14 +124,14 @@ Status HubProgram::open() {
     MOEX_TRY(choose_state_directory());
     raise_open_files();
     {
-        // What the user may not read must fail now, not at the first request.
+        // A file that the user may not read must fail now, not at the first request.
         std::optional<ActingAs> acting;
         if (user_) acting.emplace(*user_);
         MOEX_TRY(load());
         MOEX_TRY(require_computers());
         MOEX_TRY(open_registry());
-        if (const std::string& path = settings_.text("trace"); !path.empty()) {
-            MOEX_ASSIGN(trace, Trace::open(path));
+        if (!settings_.logs.trace.empty()) {
+            MOEX_ASSIGN(trace, Trace::open(settings_.logs.trace));
             trace_ = std::move(trace);
         }
     }
@@ -155,7 +157,8 @@ void HubProgram::run() {
     log_ready();
     print_links();
 
-    // Told by the strand of the swarm, which runs once connections are taken.
+    // The strand of the swarm notifies the service manager, because it runs only once connections
+    // are accepted.
     const auto post = [this](std::function<void()> function) {
         server_->swarm_host().post(std::move(function));
     };
@@ -166,7 +169,7 @@ void HubProgram::run() {
     const LifeSigns life_signs(manager_, post);
 
     stop_.attach(*server_);
-    server_->run(settings_.number("net-threads"), spin_max());
+    server_->run(settings_.address.limits.num_threads, spin_max());
     stop_.detach();
     if (swarm_) log_loads(swarm_->core().counters());
     if (shadow_) log_shadow(shadow_->counters());
@@ -174,13 +177,12 @@ void HubProgram::run() {
 }
 
 Status HubProgram::choose_user() {
-    const std::string& name = settings_.text("user");
+    const std::string& name = settings_.address.user;
     const bool is_root = geteuid() == 0;
     if (name.empty()) {
         if (is_root)
             log_warn(
-                "hub: runs as root; --user NAME lets it become somebody else once the port is "
-                "bound");
+                "hub: runs as root; with --user NAME it becomes that user once the port is bound");
         return {};
     }
 
@@ -189,15 +191,13 @@ Status HubProgram::choose_user() {
         user_ = std::move(user);
     else if (user.user_id != geteuid())
         return Error{ErrorCode::invalid_argument,
-                     text("--user ", name,
-                          ": only root can become somebody else; this hub was "
-                          "started by the user with id ",
-                          geteuid())};
+                     text("--user ", name, ": only root can become another user; the user with id ",
+                          geteuid(), " started this hub")};
     return {};
 }
 
 Status HubProgram::choose_state_directory() {
-    state_directory_ = settings_.text("state");
+    state_directory_ = settings_.address.state_directory;
     if (state_directory_.empty())
         state_directory_ = user_ ? user_->home / ".local/state/moex" : default_state_directory();
 
@@ -208,51 +208,50 @@ Status HubProgram::choose_state_directory() {
 Status HubProgram::load() {
     StageBar stages;
     const auto show = [&](std::string_view stage) { stages.show(stage); };
-    const bool wants_gpu = settings_.text("gpu") != "off";
-    // Connections' threads would interrupt those that compute, and one that is late makes all wait:
-    // with 12 and 14 of 16 cores a token takes 0.78 and 0.87 of its time with all.
+    const bool wants_gpu = settings_.model.gpu.is_wanted();
+    // The threads of connections would interrupt compute threads, and one late compute thread
+    // delays all: with 12 and 14 of 16 cores a token takes 0.78 and 0.87 of its time with all 16.
     constexpr double connections_share = 1.0 / 8;
-    MOEX_ASSIGN(model, load_model(settings_, show,
+    MOEX_ASSIGN(model, load_model(invocation_.settings, show,
                                   wants_gpu ? LoadParts::all_but_decoder : LoadParts::everything,
                                   connections_share));
     model_ = std::move(model);
     if (wants_gpu) MOEX_TRY(open_gpu());
-    if (!gpu_ && !model_.decoder) MOEX_TRY(load_decoder(model_, settings_, show));
+    if (!gpu_ && !model_.decoder) MOEX_TRY(load_decoder(model_, invocation_.settings, show));
     MOEX_TRY(open_lossy_ways());
     MOEX_TRY(open_late_calls());
     return open_hints();
 }
 
-// A model of one MoE layer has no next.
+// Opens no predictor for a model with one MoE layer, because no layer follows that layer.
 Status HubProgram::open_hints() {
-    const std::optional<ShadowWish> shadow = shadow_wish(settings_);
-    if (shadow) MOEX_TRY(open_shadow_of(*shadow));
-    const std::uint32_t per_row = prefetch_per_row(settings_, model_.package->config());
+    const PrefetchSettings& prefetch = settings_.contributors.prefetch;
+    const bool has_shadow = !prefetch.shadow_folder.empty();
+    if (has_shadow) MOEX_TRY(open_served_shadow(prefetch.shadow_folder));
+    const std::uint32_t per_row = prefetch_per_row(prefetch, model_.package->config());
     if (per_row == 0 || !swarm_computes()) return {};
     MOEX_ASSIGN(sources, load_speculation_sources(model_.package, *model_.threads));
     if (sources.gates->moe_layers().size() < 2) return {};
 
-    const std::string& wanted = settings_.text("prefetch-by");
-    const std::string& recall = settings_.text("prefetch-replay");
+    const std::string& recall = prefetch.replayed_recall;
     auto predictor = recall.empty()
-                         ? make_predictor(wanted, sources, !gpu_)
+                         ? make_predictor(prefetch.predictor, sources, !gpu_)
                          : make_replay_predictor(std::stod(recall), 1, recall.ends_with("+1"));
     if (!predictor.ok())
         return Error{ErrorCode::invalid_argument,
-                     text("--prefetch-by ", wanted, ": ", predictor.error().message)};
+                     text("--prefetch-by ", prefetch.predictor, ": ", predictor.error().message)};
     hints_by_ = std::string((*predictor)->name());
-    if (shadow) hints_by_ = text("shadow:", shadow->name, ", ", hints_by_);
-    const PlacementChoice placement = parse_placement(settings_.text("placement")).value();
+    if (has_shadow) hints_by_ = text("shadow:", prefetch.shadow_folder, ", ", hints_by_);
     hints_ = std::make_unique<Hints>(sources.gates, *std::move(predictor), per_row,
-                                     placement.num_groups);
+                                     settings_.contributors.placement.num_groups);
     if (gpu_) gpu_->foresee_with(hints_.get());
     if (model_.decoder) model_.decoder->foresee_with(hints_.get());
-    log_info("hub: workers that load experts on demand are told what comes next",
-             kv("by", hints_by_), kv("per_token", per_row));
+    log_info("hub: predicts experts for workers that load them on demand", kv("by", hints_by_),
+             kv("per_token", per_row));
     return {};
 }
 
-Status HubProgram::open_shadow_of(const ShadowWish& wish) {
+Status HubProgram::open_served_shadow(const std::string& folder) {
     const auto refuse = [](const auto&... why) {
         return Error{ErrorCode::invalid_argument, text("--prefetch shadow:DIR: ", why...)};
     };
@@ -261,26 +260,20 @@ Status HubProgram::open_shadow_of(const ShadowWish& wish) {
             "the shadow runs on this machine's cores beside the model's steps, which run on a GPU "
             "(--gpu off)");
     if (!swarm_computes()) return refuse("the model has no experts");
-    const ModelConfig& model = model_.package->config();
-    if (wish.fetch > 0 && (wish.fetch < model.top_k || wish.fetch > model.num_experts))
-        return refuse("fetch=", wish.fetch, ", a token asks for ", model.top_k, " experts of ",
-                      model.num_experts, ": wanted a number from the one to the other");
-    auto opened = open_shadow(wish.name, model_);
+    auto opened = open_shadow(folder, model_);
     if (!opened.ok()) return refuse(opened.error().message);
     shadow_parts_ = *std::move(opened);
-    log_info("hub: a shadow runs ahead of the model", kv("shadow", wish.name),
-             kv("token", wish.token_period), kv("kv", wish.kv_period),
-             kv("ahead", wish.draws_ahead ? 1 : 0),
+    log_info("hub: a shadow runs ahead of the model", kv("shadow", folder),
              kv("threads", shadow_parts_->threads->num_threads()));
     return {};
 }
 
-// Between the swarm, which it tells, and the engine, which asks it.
+// Starts the shadow after the swarm, which gets its hints, and before the engine, which calls it.
 void HubProgram::start_shadow() {
     if (!shadow_parts_ || !hints_) return;
-    constexpr std::uint32_t lead_min = 2;  // a layer's experts load while another's are awaited
-    const ShadowWish wish = *shadow_wish(settings_);
-    const PlacementChoice placement = parse_placement(settings_.text("placement")).value();
+    // One layer's experts load while the answers of another layer are pending.
+    constexpr std::uint32_t lead_min = 2;
+    const ContributorSettings& contributors = settings_.contributors;
     KvCacheOptions kv{.page_tokens = engine_options_.page_tokens,
                       .dtype = engine_options_.kv_dtype};
     const KvCache probe(model_.package->config(), kv);
@@ -288,12 +281,13 @@ void HubProgram::start_shadow() {
         std::min<std::uint64_t>(engine_options_.kv_bytes_max / probe.page_bytes(), 1u << 20));
     shadow_ = std::make_unique<ServedShadow>(
         std::move(shadow_parts_->decoder), *shadow_parts_->experts, hints_.get(),
-        ServedShadowOptions{.per_row = prefetch_per_row(settings_, model_.package->config()),
-                            .lead = std::max(lead_min, placement.num_groups),
-                            .draws_ahead = wish.draws_ahead,
-                            .token_period = wish.token_period,
-                            .kv_period = wish.kv_period,
-                            .kv = kv},
+        ServedShadowOptions{
+            .per_row = prefetch_per_row(contributors.prefetch, model_.package->config()),
+            .lead = std::max(lead_min, contributors.placement.num_groups),
+            .draws_ahead = shadow_draws_ahead,
+            .token_period = shadow_token_period,
+            .kv_period = shadow_kv_period,
+            .kv = kv},
         [this](std::span<const ExpertHint> hints) {
             if (swarm_->wants_hints()) swarm_->hint(hints);
         });
@@ -302,31 +296,35 @@ void HubProgram::start_shadow() {
 
 nlohmann::json HubProgram::shadow_json() const {
     if (!shadow_) return nullptr;
-    const std::uint32_t per_row = prefetch_per_row(settings_, model_.package->config());
-    return shadow_report(*shadow_wish(settings_), per_row, shadow_->counters());
+    const PrefetchSettings& prefetch = settings_.contributors.prefetch;
+    return shadow_report(prefetch.shadow_folder,
+                         prefetch_per_row(prefetch, model_.package->config()), shadow_->counters());
 }
 
-// Who cannot have one is told so when they ask for it: here, or in a request.
+// Opens the lossy modes. A hub that cannot have them says why to the operator here, and to a client
+// in the answer to its request.
 Status HubProgram::open_lossy_ways() {
-    if (settings_.on("deterministic"))
+    if (settings_.model.is_deterministic)
         no_lossy_ways_ = "--deterministic promises the model's own answers.";
     else if (gpu_)
         no_lossy_ways_ = "the hub's steps run on a GPU (--gpu).";
     else if (!model_.package->config().has_experts())
         no_lossy_ways_ = "the model has no experts.";
-    const std::string& wanted = settings_.text("experts");
+    const bool is_exact = settings_.contributors.experts == AnswerMode::exact;
+    const char* const wanted = answer_mode_name(settings_.contributors.experts);
     if (!no_lossy_ways_.empty()) {
-        if (wanted == "exact") return {};
+        if (is_exact) return {};
         return Error{ErrorCode::invalid_argument, text("--experts ", wanted, ": ", no_lossy_ways_)};
     }
 
     MOEX_ASSIGN(sources, load_speculation_sources(model_.package, *model_.threads));
     auto losses = load_measured_losses(*model_.package);
     if (!losses.ok() && losses.error().code != ErrorCode::not_found)
-        log_warn("hub: what lossy ways cost is not known", kv("because", losses.error().message));
+        log_warn("hub: the perplexity of the lossy modes is not known",
+                 kv("because", losses.error().message));
     lossy_ways_ = std::make_unique<LossyWays>(std::move(sources),
                                               losses.ok() ? *std::move(losses) : MeasuredLosses());
-    if (wanted == "exact") return {};
+    if (is_exact) return {};
     const auto way = lossy_ways_->find(wanted);
     if (!way.ok())
         return Error{ErrorCode::invalid_argument,
@@ -334,22 +332,22 @@ Status HubProgram::open_lossy_ways() {
     return {};
 }
 
-// Leaves the steps to this machine's cores where "auto" finds no GPU to take.
+// Opens the GPU. With "auto" this machine's cores compute the steps if no GPU is found.
 Status HubProgram::open_gpu() {
-    const std::string& wanted = settings_.text("gpu");
+    const GpuSettings& wanted = settings_.model.gpu;
     GpuStepsOptions options;
-    options.device = wanted;
+    options.device = wanted.device;
     options.holds_experts = gpu_computes_experts();
-    options.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));
+    options.sequences_max = settings_.model.sequences_max;
     options.micro_batches_max = micro_batches_max(settings_);
-    options.memory_bytes_max = settings_.number("gpu-mb") << 20;
-    options.kv_bytes_max = settings_.number("kv-mb") << 20;
+    options.memory_bytes_max = wanted.memory_bytes_max;
+    options.kv_bytes_max = settings_.model.kv_bytes_max;
     options.kv_dtype = model_.kv_dtype;
-    options.stay_awake = settings_.text("gpu-awake") == "auto" && !options.holds_experts;
+    options.stay_awake = wanted.stays_awake && !options.holds_experts;
     ProgressBar bar("to the GPU", false);
     options.progress = [&](std::uint64_t done, std::uint64_t all) { bar.show(done, all, ""); };
     options.cores = [this]() -> Result<StepDevice*> {
-        MOEX_TRY(load_decoder(model_, settings_, [](std::string_view) {}));
+        MOEX_TRY(load_decoder(model_, invocation_.settings, [](std::string_view) {}));
         gpu_is_lost_ = true;
         model_.decoder->foresee_with(hints_.get());
         return static_cast<StepDevice*>(model_.decoder.get());
@@ -357,41 +355,45 @@ Status HubProgram::open_gpu() {
     auto gpu = open_gpu_steps(model_.package, *model_.threads, options);
     if (gpu.ok()) {
         gpu_ = std::move(*gpu);
-        log_info("hub: attention, routers and LM head on a GPU", kv("adapter", gpu_->adapter()),
-                 kv("weights_mb", gpu_->weight_bytes() >> 20), kv("kv_mb", gpu_->kv_bytes() >> 20),
-                 kv("experts", options.holds_experts ? "gpu" : settings_.text("backend")));
+        log_info(
+            "hub: attention, routers and LM head on a GPU", kv("adapter", gpu_->adapter()),
+            kv("weights_mb", gpu_->weight_bytes() >> 20), kv("kv_mb", gpu_->kv_bytes() >> 20),
+            kv("experts",
+               options.holds_experts ? "gpu" : serve_backend_name(settings_.contributors.backend)));
         return {};
     }
-    if (wanted != "auto" || gpu.error().code != ErrorCode::unavailable)
-        return Error{gpu.error().code, text("--gpu ", wanted, ": ", gpu.error().message)};
+    if (wanted.device != "auto" || gpu.error().code != ErrorCode::unavailable)
+        return Error{gpu.error().code, text("--gpu ", wanted.device, ": ", gpu.error().message)};
     log_info("hub: this machine's cores compute the steps", kv("because", gpu.error().message));
     return {};
 }
 
-// What was asked for, and what came of it.
+// Returns the device that the operator chose, and the device that computes now.
 std::string HubProgram::gpu_words() const {
-    const std::string& wanted = settings_.text("gpu");
+    const std::string& wanted = settings_.model.gpu.device;
     if (wanted == "off") return wanted;
     if (!gpu_) return wanted + " (this machine's cores)";
     if (gpu_is_lost_) return wanted + " (this machine's cores, since the GPU was lost)";
-    return text(wanted, " (", gpu_->adapter(),
-                "; experts: ", gpu_computes_experts() ? "there" : settings_.text("backend"), ")");
+    return text(
+        wanted, " (", gpu_->adapter(), "; experts: ",
+        gpu_computes_experts() ? "there" : serve_backend_name(settings_.contributors.backend), ")");
 }
 
-// What --deterministic rounds, the ExpertBackend rounds.
+// With --deterministic the ExpertBackend rounds the rows, so the GPU does not compute experts.
 bool HubProgram::gpu_computes_experts() const {
-    return settings_.text("gpu") != "off" && !swarm_computes() && !settings_.on("deterministic");
+    return settings_.model.gpu.is_wanted() && !swarm_computes() &&
+           !settings_.model.is_deterministic;
 }
 
 EngineOptions HubProgram::engine_options() const {
-    EngineOptions options = engine_options_of(settings_, model_);
-    options.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));
-    options.queue_max = static_cast<std::uint32_t>(settings_.number("queue-max"));
-    options.prefix_cache = settings_.on("prefix-cache");
-    options.step_stretch_max = settings_.real("step-stretch");
-    options.micro_batches = micro_batches_of(settings_);
+    EngineOptions options = engine_options_of(invocation_.settings, model_);
+    options.sequences_max = settings_.model.sequences_max;
+    options.queue_max = settings_.model.queue_max;
+    options.prefix_cache = settings_.model.caches_prefixes;
+    options.step_stretch_max = settings_.model.step_stretch_max;
+    options.micro_batches = settings_.model.micro_batches;
     options.micro_batches_max = micro_batches_max(settings_);
-    options.noise_prompts = settings_.on("noise-prompts") && !gpu_;
+    options.noise_prompts = settings_.model.has_noise_prompts && !gpu_;
     if (!gpu_) return options;
     const KvCacheOptions pages = gpu_->kv_pages();
     options.page_tokens = pages.page_tokens;
@@ -401,8 +403,8 @@ EngineOptions HubProgram::engine_options() const {
     return options;
 }
 
-// Somebody must be able to compute: this machine needs all blobs, the swarm may find them
-// elsewhere.
+// Checks that some machine can compute the experts. This machine needs all expert blobs; the swarm
+// may fetch them elsewhere.
 Status HubProgram::require_computers() const {
     const ModelPackage& package = *model_.package;
     const Status whole = package.require_all_blobs();
@@ -412,9 +414,9 @@ Status HubProgram::require_computers() const {
         return Error{whole.error().code,
                      text(whole.error().message, "; --backend local computes on this machine")};
 
-    // A host without any blob and without local fallback meant it so.
+    // An operator without any blob and without local fallback chose this, and gets no warning.
     const bool holds_some = package.num_missing_blobs() < package.num_blobs();
-    if (settings_.on("local-fallback") || holds_some)
+    if (settings_.contributors.has_local_fallback || holds_some)
         log_warn(
             "hub: expert blobs are missing, so only workers compute, and this address has to "
             "serve /weights from elsewhere",
@@ -425,7 +427,8 @@ Status HubProgram::require_computers() const {
 Status HubProgram::open_registry() {
     MOEX_ASSIGN(registry, Registry::open(state_directory_));
     registry_ = std::move(registry);
-    MOEX_ASSIGN(made, prepare_keys(settings_, *registry_, keys_required(server_options_)));
+    MOEX_ASSIGN(made,
+                prepare_keys(settings_.address.keys, *registry_, keys_required(server_options_)));
     made_keys_ = std::move(made);
     return {};
 }
@@ -436,9 +439,9 @@ void HubProgram::reload() {
     };
     const auto fresh = invocation_.settings_again();
     if (!fresh.ok()) return refuse(fresh.error());
-    if (const Status right = check_serve_settings(*fresh); !right.ok())
-        return refuse(right.error());
-    if (const Status kept = keep_host_keys(*fresh, *registry_); !kept.ok())
+    const auto read = read_serve_settings(*fresh);
+    if (!read.ok()) return refuse(read.error());
+    if (const Status kept = keep_host_keys(read->address.keys, *registry_); !kept.ok())
         return refuse(kept.error());
 
     std::string changed, waiting;
@@ -451,7 +454,8 @@ void HubProgram::reload() {
         if (is_live) in_force_.take(setting.name, *fresh);
     }
     set_log_of(in_force_);
-    server_->change(server_options_of(in_force_));
+    // The settings that SIGHUP may change contradict no other setting.
+    server_->change(server_options_of(read_serve_settings(in_force_).value()));
     log_info("hub: keys and settings read again", kv("changed", changed.empty() ? "-" : changed));
     if (!waiting.empty())
         log_warn("hub: these settings wait for a restart", kv("settings", waiting));
@@ -460,7 +464,7 @@ void HubProgram::reload() {
 void HubProgram::on_worker_event(const WorkerEvent& event) {
     server_->on_worker_event(event);
     log_worker_event(event);
-    // For what it answered: nobody's next prompt rests on that.
+    // The worker gave false answers. No later prompt may reuse KV pages made with them.
     if (event.kind == WorkerEvent::Kind::lied ||
         (event.kind == WorkerEvent::Kind::removed && event.code == CloseCode::policy))
         engine_->forget_worker(event.worker);
@@ -472,13 +476,15 @@ void HubProgram::on_worker_event(const WorkerEvent& event) {
         log_error("hub: a ban is lost at the next start", kv("error", ban.error().message));
 }
 
-// A hub that computes on its cores has none to spare for looking.
+// Returns how long threads spin before they sleep. A hub that computes on its cores does not spin,
+// because it has no core to spare.
 Duration HubProgram::spin_max() const {
     constexpr unsigned cores_min = 8;
     constexpr Duration most = std::chrono::milliseconds(1);
-    const std::string& wanted = settings_.text("spin");
-    const bool spins = wanted == "on" || (wanted == "auto" && gpu_ && swarm_computes() &&
-                                          std::thread::hardware_concurrency() >= cores_min);
+    const SpinMode mode = settings_.contributors.waits.spin;
+    const bool pays_off = gpu_ && swarm_computes() &&
+                          std::thread::hardware_concurrency() >= cores_min;
+    const bool spins = mode == SpinMode::on || (mode == SpinMode::automatic && pays_off);
     return spins ? most : Duration{};
 }
 
@@ -488,16 +494,17 @@ ExpertBackend& HubProgram::experts() {
     return *model_.local;
 }
 
-// What stands in for answers that a request need not wait for; nothing where none may ask so.
+// Loads the default vectors, which replace the answers that a request does not wait for. Loads
+// nothing where no request may leave answers out.
 Status HubProgram::open_late_calls() {
-    if (settings_.number("late-calls-max") == 0) return {};
+    if (settings_.contributors.late_calls_max == 0) return {};
     const auto refuse = [](std::string_view why) {
         return Error{ErrorCode::invalid_argument, text("--late-calls-max: ", why)};
     };
-    if (settings_.on("deterministic"))
+    if (settings_.model.is_deterministic)
         return refuse("--deterministic promises the model's own answers.");
     if (gpu_) return refuse("the hub's steps run on a GPU (--gpu).");
-    if (!swarm_computes()) return refuse("nobody else computes experts, so none is late.");
+    if (!swarm_computes()) return refuse("no worker computes experts, so no answer is late.");
     auto profile = load_expert_profile(*model_.package);
     if (!profile.ok() && profile.error().code == ErrorCode::not_found)
         return refuse(
@@ -523,18 +530,17 @@ void HubProgram::join_rooms() {
     engine_.emplace(device, experts(), engine_options_);
 
     ApiOptions api_options;
-    api_options.default_max_tokens = static_cast<std::uint32_t>(
-        settings_.number("max-tokens-default"));
-    api_options.context_tokens = static_cast<std::uint32_t>(settings_.number("context"));
+    api_options.default_max_tokens = settings_.model.default_max_tokens;
+    api_options.context_tokens = settings_.model.context_tokens;
     offer_lossy_ways(api_options);
-    api_options.late_calls_max = static_cast<std::uint32_t>(settings_.number("late-calls-max"));
-    api_options.any_model_name = settings_.on("any-model-name");
+    api_options.late_calls_max = settings_.contributors.late_calls_max;
+    api_options.any_model_name = settings_.model.answers_any_model_name;
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());
     server_->attach(*swarm_, *engine_, *api_);
 
-    // Where this machine stands in for others, experts are packed as they are asked for: few may
-    // be.
+    // Pack experts in the background where this machine computes all of them. A hub that is only
+    // the fallback for workers packs an expert at its first request, since few may be requested.
     if (!swarm_computes() && !(gpu_ && gpu_computes_experts()))
         model_.local->pack_in_background([this] {
             log_info("hub: experts packed",
@@ -543,13 +549,14 @@ void HubProgram::join_rooms() {
 }
 
 void HubProgram::offer_lossy_ways(ApiOptions& options) {
-    options.experts = settings_.text("experts");
+    const AnswerMode mode = settings_.contributors.experts;
+    options.experts = answer_mode_name(mode);
     options.no_ways = no_lossy_ways_;
     if (!lossy_ways_) return;
 
     options.find_way = [this](std::string_view name) { return lossy_ways_->find(name); };
     options.ways = lossy_ways_->offered();
-    if (options.experts != "exact" && options.experts != "speculative") {
+    if (mode == AnswerMode::estimator) {
         options.experts = lossy_ways_->find(options.experts).value().name;
         if (std::find(options.ways.begin(), options.ways.end(), options.experts) ==
             options.ways.end())
@@ -588,7 +595,7 @@ void HubProgram::print_links() const {
     if (!made_keys_.admin.empty())
         out += text("  admin key, shown this once: ", made_keys_.admin, "\n");
 
-    if (settings_.on("qr") || isatty(STDOUT_FILENO) == 1)
+    if (settings_.address.always_prints_qr || isatty(STDOUT_FILENO) == 1)
         if (const std::string code = qr_half_blocks(join); !code.empty())
             out += text("\n  join by phone or another machine:\n", code);
 

@@ -1,42 +1,37 @@
-// The settings of `moex-hub serve` as the options of the rooms that serve.
+// The settings of `moex-hub serve` as the options of the rooms that serve: server, swarm, and what
+// the operator page shows. serve_settings.h reads the settings.
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include <nlohmann/json.hpp>
 
+#include "hub/commands/serve/serve_settings.h"
 #include "hub/dispatch/swarm_types.h"
 #include "hub/model/package/package.h"
 #include "hub/net/server_options.h"
 #include "hub/options/options.h"
-#include "hub/options/options_shadow.h"
 #include "hub/registry/registry.h"
 
 namespace moex {
 
-// invalid_argument where two settings contradict each other: nothing was started yet.
-Status check_serve_settings(const Settings& settings);
+net::ServerOptions server_options_of(const ServeSettings& settings);
 
-net::ServerOptions server_options_of(const Settings& settings);
-
-// Every setting of serve as the admin page shows it: [{name, value, source, help}].
+// Returns every setting of serve for the operator page: [{name, value, source, help}].
 nlohmann::json describe_settings(const Settings& settings);
 
-// What SIGHUP may change.
+// Returns true if SIGHUP may change the setting.
 bool changes_while_serving(std::string_view setting);
 
-// Of --prefetch shadow:NAME; nullopt where none is wanted.
-std::optional<ShadowWish> shadow_wish(const Settings& settings);
-// Experts that are hinted for a row and layer (--prefetch): 0 for none.
-std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& model);
+// Returns the number of experts that are predicted for a row and layer (--prefetch). 0: none.
+std::uint32_t prefetch_per_row(const PrefetchSettings& prefetch, const ModelConfig& model);
 
-// --micro-batches: 0 for auto; and the most that may be chosen.
-std::uint32_t micro_batches_of(const Settings& settings);
-std::uint32_t micro_batches_max(const Settings& settings);
+// Returns the most micro-batches that a step may have: the fixed number, or what --queue-depth
+// leaves to the measurement.
+std::uint32_t micro_batches_max(const ServeSettings& settings);
 
-// `registry` outlives the swarm: it knows the tokens of workers.
-SwarmOptions swarm_options_of(const Settings& settings,
+// `registry` checks the tokens of workers and outlives the swarm.
+SwarmOptions swarm_options_of(const ServeSettings& settings,
                               const std::shared_ptr<const ModelPackage>& package,
                               const Registry& registry);
 

@@ -1,15 +1,16 @@
 #include "hub/commands/serve/shadow_report.h"
 
 #include "hub/base/log.h"
+#include "hub/options/options_shadow.h"
 
 namespace moex {
 
-nlohmann::json shadow_report(const ShadowWish& wish, std::uint32_t per_row,
+nlohmann::json shadow_report(const std::string& folder, std::uint32_t per_row,
                              const ServedShadowCounters& counts) {
-    return {{"name", wish.name},
-            {"token_period", wish.token_period},
-            {"kv_period", wish.kv_period},
-            {"ahead", wish.draws_ahead},
+    return {{"name", folder},
+            {"token_period", shadow_token_period},
+            {"kv_period", shadow_kv_period},
+            {"ahead", shadow_draws_ahead},
             {"fetch", per_row},
             {"steps", counts.steps},
             {"steps_ahead", counts.steps_ahead},

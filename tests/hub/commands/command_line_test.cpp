@@ -1,4 +1,4 @@
-// argv to a command: what runs, what is printed, which exit code.
+// Parses argv: which command runs, which text is printed, and which exit code is returned.
 #include "hub/commands/command_line.h"
 
 #include <unistd.h>
@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include <gtest/gtest.h>
 
+#include "hub/commands/help_text.h"
 #include "hub/commands/self_signed.h"
 #include "hub/commands/serve/qr.h"
 #include "hub/commands/serve/serve_options.h"
@@ -18,7 +20,7 @@ namespace moex {
 namespace {
 
 std::optional<std::string> no_environment(const std::string& name) {
-    // Not the configuration of whoever runs the tests.
+    // The tests do not read the configuration of the person that runs them.
     if (name == "MOEX_CONFIG") return "/dev/null";
     return std::nullopt;
 }
@@ -93,9 +95,9 @@ TEST(CommandLineTest, KeysHaveNoFlag) {
         std::holds_alternative<ParsedExit>(parse({"serve", "--admin-key", "0123456789abcdef"})));
 }
 
-TEST(CommandLineTest, HelpNamesEveryOptionWithItsDefaultAndAnExample) {
+TEST(CommandLineTest, FullHelpNamesEveryOptionAndAnExample) {
     for (const Command& command : command_table()) {
-        const auto parsed = parse({std::string(command.name), "--help"});
+        const auto parsed = parse({std::string(command.name), "--help-all"});
         ASSERT_TRUE(std::holds_alternative<ParsedExit>(parsed));
         const auto& help = std::get<ParsedExit>(parsed);
         EXPECT_EQ(help.code, exit_stopped);
@@ -106,16 +108,64 @@ TEST(CommandLineTest, HelpNamesEveryOptionWithItsDefaultAndAnExample) {
             const bool shown = help.text.find(setting.kind == SettingKind::secret
                                                   ? environment_name(setting)
                                                   : flag_name(setting)) != std::string::npos;
-            EXPECT_EQ(shown, !setting.hidden) << command.name << " " << setting.name;
+            EXPECT_EQ(shown, !setting.is_hidden()) << command.name << " " << setting.name;
         }
 
         for (const Argument& argument : command.arguments)
             EXPECT_NE(help.text.find(argument.name), std::string::npos) << argument.name;
     }
-    const auto serve_help = command_help(
-        *std::find_if(command_table().begin(), command_table().end(),
-                      [](const Command& one) { return one.name == "serve"; }));
-    EXPECT_NE(serve_help.find("[127.0.0.1:8080]"), std::string::npos);
+}
+
+std::vector<std::string> lines_of(const std::string& content) {
+    std::vector<std::string> lines;
+    std::istringstream in(content);
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+}
+
+std::string help_text(std::vector<std::string> arguments) {
+    return std::get<ParsedExit>(parse(std::move(arguments))).text;
+}
+
+TEST(CommandLineTest, EveryHelpLineFitsHundredColumns) {
+    std::vector<std::string> texts{help_text({"--help"})};
+    for (const Command& command : command_table())
+        for (const char* length : {"--help", "--help-all"})
+            texts.push_back(help_text({std::string(command.name), length}));
+    for (const std::string& content : texts)
+        for (const std::string& line : lines_of(content)) {
+            EXPECT_LE(line.size(), 100u) << line;
+            EXPECT_FALSE(line.ends_with(' ')) << line;
+        }
+}
+
+TEST(CommandLineTest, ServeHelpFitsOneScreenInFourGroups) {
+    const std::string help = help_text({"serve", "--help"});
+    EXPECT_LE(lines_of(help).size(), 45u);
+    EXPECT_NE(help.find("[127.0.0.1:8080]"), std::string::npos);
+
+    std::size_t at = 0;
+    for (const char* part :
+         {"\nAddress and keys\n", "\nModel and memory\n", "\nContributors\n", "\nLogs\n",
+          "--help-all", "--config FILE", "example: moex-hub serve"}) {
+        at = help.find(part, at);
+        ASSERT_NE(at, std::string::npos) << part;
+    }
+    for (const char* flag : {"--net-threads", "--lz4", "--queue-depth", "--prefetch-by", "--spin"})
+        EXPECT_EQ(help.find(flag), std::string::npos) << flag;
+}
+
+TEST(CommandLineTest, SettingsOutsideTheShortHelpAreStillFlags) {
+    const auto parsed = parse({"serve", "--net-threads", "3", "--lz4", "--micro-batches", "2",
+                               "--prefetch-by", "estimator", "--experts", "estimator"});
+    ASSERT_TRUE(std::holds_alternative<ParsedCommand>(parsed)) << std::get<ParsedExit>(parsed).text;
+    const auto read = read_serve_settings(std::get<ParsedCommand>(parsed).invocation.settings);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_EQ(read->address.limits.num_threads, 3u);
+    EXPECT_TRUE(read->contributors.wire.lz4);
+    EXPECT_EQ(read->model.micro_batches, 2u);
+    EXPECT_EQ(read->contributors.prefetch.predictor, "estimator");
+    EXPECT_EQ(read->contributors.experts, AnswerMode::estimator);
 }
 
 TEST(CommandLineTest, PrintConfigNeedsNoPositionals) {
@@ -125,7 +175,13 @@ TEST(CommandLineTest, PrintConfigNeedsNoPositionals) {
     EXPECT_NE(std::get<ParsedExit>(parsed).text.find("expert_dtype = \"int4\""), std::string::npos);
 }
 
-// The swarm's options as `moex-hub serve FLAGS` gives them.
+ServeSettings serve_settings(std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "serve");
+    const auto parsed = parse(flags);
+    return read_serve_settings(std::get<ParsedCommand>(parsed).invocation.settings).value();
+}
+
+// Returns the swarm's options that `moex-hub serve FLAGS` sets.
 SwarmOptions swarm_options(std::vector<std::string> flags) {
     const auto folder = std::filesystem::temp_directory_path() /
                         text("moex-serve-options-", ::getpid());
@@ -133,17 +189,52 @@ SwarmOptions swarm_options(std::vector<std::string> flags) {
     auto registry = Registry::open(folder);
     MOEX_CHECK(package.ok() && registry.ok(), "the demo and a fresh state folder open");
 
-    flags.insert(flags.begin(), "serve");
-    const auto parsed = parse(flags);
-    SwarmOptions options = swarm_options_of(std::get<ParsedCommand>(parsed).invocation.settings,
-                                            *package, **registry);
-    options.token_ok = nullptr;  // it asks the registry, which goes now
+    SwarmOptions options = swarm_options_of(serve_settings(std::move(flags)), *package, **registry);
+    options.token_ok = nullptr;  // it would read the registry, which is destroyed here
     (*registry).reset();
     std::filesystem::remove_all(folder);
     return options;
 }
 
-TEST(ServeOptionsTest, HowLongARoundWaitsForAHolderIsASetting) {
+TEST(ServeOptionsTest, PrefetchModesAreRead) {
+    const ModelConfig model{.top_k = 4};
+    const auto prefetch = [](const char* mode) {
+        return serve_settings({"--prefetch", mode}).contributors.prefetch;
+    };
+    EXPECT_EQ(prefetch_per_row(prefetch("off"), model), 0u);
+    EXPECT_EQ(prefetch_per_row(prefetch("on"), model), 4u);
+    EXPECT_EQ(prefetch_per_row(prefetch("7"), model), 7u);
+    EXPECT_EQ(prefetch("7").shadow_folder, "");
+    EXPECT_EQ(prefetch_per_row(prefetch("shadow:models/int3"), model), 4u);
+    EXPECT_EQ(prefetch("shadow:models/int3").shadow_folder, "models/int3");
+}
+
+TEST(ServeOptionsTest, MicroBatchesStayWithinTheQueueDepth) {
+    EXPECT_EQ(micro_batches_max(serve_settings({"--queue-depth", "2"})), 2u);
+    EXPECT_EQ(micro_batches_max(serve_settings({"--queue-depth", "2", "--micro-batches", "3"})),
+              3u);
+}
+
+TEST(ServeOptionsTest, ContradictingSettingsAreRefusedByName) {
+    const struct {
+        std::vector<std::string> flags;
+        const char* named;
+    } cases[] = {
+        {{"serve", "--tls-cert", "x"}, "--tls-key"},
+        {{"serve", "--tls-key", "x"}, "--tls-cert"},
+        {{"serve", "--listen", "0.0.0.0:1"}, "--listen 0.0.0.0:1"},
+        {{"serve", "--backend", "local", "--local-fallback", "off"}, "--local-fallback off"},
+        {{"serve", "--backend", "local", "--prefetch", "shadow:x"}, "--prefetch shadow:DIR"}};
+    for (const auto& one : cases) {
+        const auto parsed = parse(one.flags);
+        ASSERT_TRUE(std::holds_alternative<ParsedCommand>(parsed));
+        const auto read = read_serve_settings(std::get<ParsedCommand>(parsed).invocation.settings);
+        ASSERT_FALSE(read.ok()) << one.named;
+        EXPECT_NE(read.error().message.find(one.named), std::string::npos) << read.error().message;
+    }
+}
+
+TEST(ServeOptionsTest, RoundWaitsForAHolderForTheSetTime) {
     EXPECT_EQ(swarm_options({}).holder_wait, 8s);
     EXPECT_EQ(swarm_options({}).holder_wait_unseen, 2s);
 
@@ -153,7 +244,7 @@ TEST(ServeOptionsTest, HowLongARoundWaitsForAHolderIsASetting) {
     EXPECT_EQ(given.holder_wait_unseen, 1s);
 }
 
-TEST(VersionTest, ItStandsInCMakeAndInNoSource) {
+TEST(VersionTest, VersionIsInCMakeAndInNoSource) {
     namespace fs = std::filesystem;
     for (const char* folder : {"hub", "web-worker", "static/js"})
         for (const auto& entry :

@@ -1,5 +1,5 @@
-// The table of settings: each one obeys flag, environment, file, default in this order and refuses
-// nonsense by name.
+// The table of settings: every setting is taken from flag, environment, file and default in this
+// order, and a wrong value is refused by name.
 #include "hub/options/options.h"
 #include "hub/options/options_shadow.h"
 
@@ -18,7 +18,8 @@ using Flags = std::map<std::string, std::vector<std::string>>;
 
 std::optional<std::string> no_environment(const std::string&) { return std::nullopt; }
 
-// Three values that the setting accepts, each unlike the default: for flag, environment and file.
+// Returns three values that the setting accepts, for flag, environment and file. Each differs from
+// the default where the setting has enough values.
 std::vector<std::string> three_values(const Setting& setting) {
     const std::string name(setting.name);
     switch (setting.kind) {
@@ -60,7 +61,7 @@ std::vector<std::string> three_values(const Setting& setting) {
     if (name == "listen") return {"127.0.0.1:1", "[::1]:2", "0.0.0.0:3"};
     if (name == "prefetch-replay") return {"1.0", "0.96+1", "0"};
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
-    if (name == "prefetch") return {"4", "on", "off", "shadow:models/int2", "shadow:served:2"};
+    if (name == "prefetch") return {"4", "on", "shadow:models/int2"};
     if (name == "placement") return {"groups 4", "hash", "fan-out"};
     if (name == "group") return {"32", "64", "32"};
     if (name == "seed" || name == "temperature" || name == "top-p") return {"1", "2", "3"};
@@ -99,7 +100,7 @@ TEST_F(OptionsTest, EverySettingTakesFlagThenEnvironmentThenFileThenDefault) {
     for (const Setting& setting : setting_table()) {
         SCOPED_TRACE(setting.name);
         const std::string name(setting.name);
-        const unsigned command = setting.commands & -setting.commands;  // one that takes it
+        const unsigned command = setting.commands & -setting.commands;  // one of its commands
         const auto values = three_values(setting);
         const auto file = write_file(toml_of(setting, values[2]));
         const Flags flags{{name, {values[0]}}};
@@ -165,15 +166,10 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
                  {"hedge", "fixed 0"},
                  {"prefetch", "some"},
                  {"prefetch", "shadow:"},
-                 {"prefetch", "shadow:,kv=2"},
-                 {"prefetch", "shadow:models/int2,"},
-                 {"prefetch", "shadow:models/int2,kv"},
-                 {"prefetch", "shadow:models/int2,kv=-1"},
-                 {"prefetch", "shadow:models/int2,keys=2"},
-                 {"prefetch", "shadow:models/int2,token=two"},
-                 {"prefetch", "shadow:models/int2,fetch=0"},
-                 {"prefetch", "shadow:models/int2,ahead=2"},
-                 {"prefetch", "shadow:models/int2,ahead=0,token=2"},
+                 {"prefetch-by", "oracle"},
+                 {"prefetch-by", ""},
+                 {"experts", "guess"},
+                 {"experts", ""},
                  {"prefetch", "0"},
                  {"prefetch", "-4"},
                  {"local-fallback", "maybe"},
@@ -205,7 +201,7 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
     EXPECT_NE(by_environment.error().message.find("MOEX_QUEUE_MAX"), std::string::npos);
 }
 
-TEST_F(OptionsTest, AMisspeltKeyOfTheFileIsRefusedWithItsLine) {
+TEST_F(OptionsTest, MisspeltKeyOfTheFileIsRefusedWithItsLine) {
     const auto settings = resolve_settings(command_serve, {}, no_environment,
                                            write_file("replicas = 2\nreplica = 3\n"));
     ASSERT_FALSE(settings.ok());
@@ -240,7 +236,7 @@ TEST_F(OptionsTest, PrintedSettingsReadBackAndHideSecrets) {
     EXPECT_EQ(again->source("replicas"), SettingSource::file);
 }
 
-// With defaults, and with everything set: what is printed says the same when it is read.
+// The printed settings are equal when they are read back, with defaults and with every value set.
 TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
     Flags odd;
     for (const Setting& setting : setting_table())
@@ -261,7 +257,7 @@ TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
             ASSERT_TRUE(again.ok()) << again.error().message << "\n" << printed;
 
             for (const Setting& setting : setting_table()) {
-                if (!(setting.commands & command) || setting.hidden ||
+                if (!(setting.commands & command) || setting.is_hidden() ||
                     setting.kind == SettingKind::secret)
                     continue;
 
@@ -276,22 +272,119 @@ TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
         }
 }
 
-TEST_F(OptionsTest, WhatAShadowIsAskedForIsUnderstood) {
-    const auto plain = parse_shadow_wish("shadow:served:2");
-    ASSERT_TRUE(plain.ok());
-    EXPECT_EQ(plain->name, "served:2");
-    EXPECT_EQ(plain->token_period, 1u);
-    EXPECT_EQ(plain->kv_period, 1u);
-    EXPECT_EQ(plain->fetch, 0u);
-    EXPECT_TRUE(plain->draws_ahead);
+// Resolves `value` of setting `name` and returns the error, or an empty text.
+std::string refusal_of(const char* name, const std::string& value) {
+    const auto settings = resolve_settings(command_serve, {{name, {value}}}, no_environment,
+                                           std::nullopt);
+    return settings.ok() ? std::string() : settings.error().message;
+}
 
-    const auto all = parse_shadow_wish("shadow:models/int2:3,fetch=8,kv=0,token=4,ahead=1");
-    ASSERT_TRUE(all.ok()) << all.error().message;
-    EXPECT_EQ(all->name, "models/int2:3");
-    EXPECT_EQ(all->token_period, 4u);
-    EXPECT_EQ(all->kv_period, 0u);
-    EXPECT_EQ(all->fetch, 8u);
-    EXPECT_FALSE(parse_shadow_wish("shadow:models/int2,ahead=0")->draws_ahead);
+TEST_F(OptionsTest, ShadowFolderIsUnderstood) {
+    EXPECT_TRUE(names_shadow("shadow:models/int2"));
+    EXPECT_FALSE(names_shadow("on"));
+    for (const char* folder : {"models/int2", "./served", "C:models", "a:b/c:d", "7"}) {
+        const auto parsed = parse_shadow_folder(std::string("shadow:") + folder);
+        ASSERT_TRUE(parsed.ok()) << parsed.error().message;
+        EXPECT_EQ(*parsed, folder);
+    }
+}
+
+// Every old spelling of a shadow is refused with a sentence that says what to write.
+TEST_F(OptionsTest, OldShadowSpellingsAreRefusedWithTheNewOne) {
+    const struct {
+        const char* value;
+        const char* instead;
+    } cases[] = {{"shadow:models/int2:3", "write --prefetch shadow:models/int2"},
+                 {"shadow:models/int2,kv=16", "write --prefetch shadow:models/int2"},
+                 {"shadow:models/int2,token=4,kv=0", "write --prefetch shadow:models/int2"},
+                 {"shadow:models/int2:3,fetch=8", "write --prefetch shadow:models/int2"},
+                 {"shadow:models/int2,ahead=0", "write --prefetch shadow:models/int2"},
+                 {"shadow:models/int2,", "write --prefetch shadow:models/int2"},
+                 {"shadow:served:2", "write --prefetch shadow:DIR"},
+                 {"shadow:served", "write --prefetch shadow:DIR"},
+                 {"shadow:,kv=2", "write --prefetch shadow:DIR"},
+                 {"shadow::2", "write --prefetch shadow:DIR"},
+                 {"shadow:", "write --prefetch shadow:DIR"}};
+    for (const auto& one : cases) {
+        const std::string refusal = refusal_of("prefetch", one.value);
+        EXPECT_NE(refusal.find(std::string("\"") + one.value + '"'), std::string::npos) << refusal;
+        EXPECT_NE(refusal.find(one.instead), std::string::npos) << refusal;
+    }
+}
+
+TEST_F(OptionsTest, OldExpertModesAreRefusedWithTheTwoServedModes) {
+    for (const char* mode :
+         {"early", "early:1", "early:2", "next-gate", "next-gate+weights", "quasi-hidden",
+          "quasi-hidden:6", "estimator+weights", "estimator:8", "estimator+early:1", "hybrid",
+          "hybrid+weights", "linear", "router-free", "router-free+early:2", "speculative:2"}) {
+        const std::string refusal = refusal_of("experts", mode);
+        EXPECT_NE(refusal.find(std::string("--experts: \"") + mode + '"'), std::string::npos)
+            << refusal;
+        EXPECT_NE(refusal.find("write speculative or estimator"), std::string::npos) << refusal;
+    }
+    for (const char* mode : {"exact", "speculative", "estimator"})
+        EXPECT_EQ(refusal_of("experts", mode), "");
+}
+
+TEST_F(OptionsTest, OldPredictorsAreRefusedWithTheServedOnes) {
+    for (const char* predictor : {"quasi-hidden", "previous-token", "lru", "lfu", "popularity",
+                                  "request-popularity", "random", "linear"}) {
+        const std::string refusal = refusal_of("prefetch-by", predictor);
+        EXPECT_NE(refusal.find(std::string("--prefetch-by: \"") + predictor + '"'),
+                  std::string::npos)
+            << refusal;
+        EXPECT_NE(refusal.find("write next-gate or estimator"), std::string::npos) << refusal;
+        EXPECT_NE(refusal.find("foresight_bench measures"), std::string::npos) << refusal;
+    }
+    for (const char* predictor : {"auto", "next-gate", "estimator"})
+        EXPECT_EQ(refusal_of("prefetch-by", predictor), "");
+}
+
+// A setting that left the short help is still a flag, a variable and a key.
+TEST_F(OptionsTest, SettingsOutsideTheShortHelpStillWork) {
+    std::size_t num_checked = 0;
+    for (const char* name : {"any-model-name",
+                             "hot-copies",
+                             "wire-dtype",
+                             "wire-x",
+                             "queue-depth",
+                             "micro-batches",
+                             "lz4",
+                             "holder-wait-s",
+                             "holder-wait-unseen-s",
+                             "late-calls-max",
+                             "prefetch-by",
+                             "spin",
+                             "gpu-awake",
+                             "step-stretch",
+                             "request-memory-mb",
+                             "text-mb-per-minute",
+                             "connections-per-address",
+                             "workers-per-address",
+                             "net-threads",
+                             "qr",
+                             "prefix-cache",
+                             "max-tokens-default"})
+        for (const Setting& setting : setting_table()) {
+            if (setting.name != name) continue;
+            EXPECT_EQ(setting.shown, SettingShown::help_all) << name;
+            const std::string value = three_values(setting)[0];
+            EXPECT_EQ(refusal_of(name, value), "");
+            const auto by_file = resolve_settings(command_serve, {}, no_environment,
+                                                  write_file(toml_of(setting, value)));
+            ASSERT_TRUE(by_file.ok()) << by_file.error().message;
+            EXPECT_EQ(by_file->source(name), SettingSource::file);
+            const auto by_variable = resolve_settings(
+                command_serve, {},
+                [&](const std::string& asked) {
+                    return asked == environment_name(setting) ? std::optional(value) : std::nullopt;
+                },
+                std::nullopt);
+            ASSERT_TRUE(by_variable.ok()) << by_variable.error().message;
+            EXPECT_EQ(by_variable->source(name), SettingSource::environment);
+            ++num_checked;
+        }
+    EXPECT_EQ(num_checked, 22u);
 }
 
 TEST_F(OptionsTest, ListenAddressesAreUnderstood) {

@@ -1,0 +1,136 @@
+// The settings of `moex-hub serve` as typed values, in the groups of its help. They are read once
+// from the table of settings (hub/options/options.h), which has checked each value; here values
+// that contradict each other are refused.
+// Owns types and contradictions; serve_options.h turns them into the options of the rooms.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hub/dispatch/placement/placement_rule.h"
+#include "hub/dispatch/round/hedge_policy.h"
+#include "hub/engine/expert_backend.h"
+#include "hub/options/options.h"
+
+namespace moex {
+
+struct KeySettings {
+    bool required_on_loopback = false;
+    std::string api_key, admin_key;  // the key itself, from the environment or the file
+    std::filesystem::path api_key_file, admin_key_file;
+};
+
+struct ConnectionLimits {
+    std::uint32_t connections_max = 0, connections_per_address_max = 0;
+    std::uint64_t request_memory_bytes_max = 0, text_bytes_per_minute = 0;
+    std::uint32_t num_threads = 0;
+    std::chrono::seconds drain_within{};
+};
+
+// "Address and keys"
+struct AddressSettings {
+    ListenAddress listen;
+    std::filesystem::path tls_cert, tls_key;  // both or none
+    bool allows_insecure_http = false;
+    KeySettings keys;
+    std::vector<std::string> hosts, cors_origins, trusted_proxies;
+    std::string user;                        // empty: the user does not change
+    std::filesystem::path state_directory;   // empty: the default one
+    std::filesystem::path static_directory;  // empty: the pages in the binary
+    ConnectionLimits limits;
+    bool always_prints_qr = false;
+    bool has_test_routes = false;
+};
+
+struct GpuSettings {
+    std::string device = "off";          // "off", "auto", an index or part of a device's name
+    std::uint64_t memory_bytes_max = 0;  // 0: what is free
+    bool stays_awake = true;
+    bool is_wanted() const { return device != "off"; }
+};
+
+// "Model and memory". hub/commands/load_model.h reads the settings that other commands have too.
+struct ModelSettings {
+    GpuSettings gpu;
+    std::uint64_t kv_bytes_max = 0;  // 0: a share of the memory that is free
+    bool is_deterministic = false;
+    std::uint32_t sequences_max = 0, queue_max = 0;
+    std::uint32_t context_tokens = 0;      // 0: the model's own
+    std::uint32_t default_max_tokens = 0;  // 0: as far as the context reaches
+    double step_stretch_max = 0;
+    std::uint32_t micro_batches = 0;  // parts of a step; 0: measured while steps run
+    bool caches_prefixes = true;
+    bool has_noise_prompts = false;
+    bool answers_any_model_name = false;
+    bool gives_model = true;  // browsers may load the whole package
+};
+
+enum class ServeBackend { swarm, local };
+const char* serve_backend_name(ServeBackend backend);
+
+// How the answers of a layer's experts are made, where a request does not choose.
+enum class AnswerMode { exact, speculative, estimator };
+const char* answer_mode_name(AnswerMode mode);
+
+enum class SpinMode { automatic, on, off };
+
+// Predictions for workers that load experts on demand.
+struct PrefetchSettings {
+    bool is_on = false;
+    std::uint32_t experts_per_row = 0;  // 0: as many as a token uses
+    std::string predictor = "auto";     // "auto", "next-gate" or "estimator"
+    std::string shadow_folder;          // empty: no shadow runs ahead
+    std::string replayed_recall;        // empty, or as --prefetch-replay has it: "0.96+1" (benches)
+};
+
+struct WireSettings {
+    ExpertRounding rounding;
+    bool x_is_int8 = true;  // rows of x, where a worker accepts it
+    std::uint32_t queue_depth = 0;
+    bool lz4 = false;
+};
+
+struct WaitSettings {
+    std::chrono::milliseconds attempt_max{};
+    std::chrono::seconds round_deadline{}, holder{}, unseen_holder{};
+    SpinMode spin = SpinMode::automatic;
+};
+
+// "Contributors"
+struct ContributorSettings {
+    ServeBackend backend = ServeBackend::swarm;
+    bool has_local_fallback = true, checks_answers = true;
+    std::uint32_t replicas = 0;
+    std::uint32_t hot_percent = 0;  // of the experts, that have one copy more
+    PlacementChoice placement;
+    HedgePolicy hedge;
+    AnswerMode experts = AnswerMode::exact;
+    std::uint32_t late_calls_max = 0;
+    PrefetchSettings prefetch;
+    WireSettings wire;
+    WaitSettings waits;
+    std::uint32_t workers_per_address_max = 0;
+};
+
+// "Logs". set_log_of() (hub/commands/load_model.h) sets the level.
+struct LogSettings {
+    bool is_json = false;
+    std::filesystem::path access_log;  // empty: none; "-": stdout
+    std::filesystem::path trace;       // empty: none
+};
+
+struct ServeSettings {
+    AddressSettings address;
+    ModelSettings model;
+    ContributorSettings contributors;
+    LogSettings logs;
+};
+
+// invalid_argument names the settings that contradict each other and says which one to leave out.
+Result<ServeSettings> read_serve_settings(const Settings& settings);
+
+}  // namespace moex
