@@ -1,7 +1,7 @@
-// The pages and scripts: a fixed table of names, embedded in the binary
-// at build time, or the files that a folder held at start (--static DIR).
-// A request names an entry or gets 404: no path is ever built from what a client sent.
-// What is embedded was compressed by the build; a folder's files go as they are.
+// The pages and scripts of the hub: a fixed table of names. The build embeds them in the binary, or
+// the table lists the files that a folder held at start (--static DIR).
+// A request names an entry or gets 404: no file path is ever built from bytes that a client sent.
+// The build compresses embedded files; the files of a folder are sent uncompressed.
 #pragma once
 
 #include <filesystem>
@@ -18,21 +18,21 @@ namespace moex::net {
 
 struct Asset {
     ByteView bytes;
-    std::shared_ptr<const void> keep;  // owner of `bytes` when they are not in the binary
+    std::shared_ptr<const void> keep;  // owner of `bytes` if they are not in the binary
     std::string etag;                  // "sha256" or "sha256-br", quoted
     std::string content_type;
-    std::string_view coding;   // Content-Encoding: "br" or "gzip"; empty: as it is
-    bool has_codings = false;  // whether another request might get another form of it
+    std::string_view coding;   // Content-Encoding: "br" or "gzip"; empty: uncompressed
+    bool has_codings = false;  // true: the asset exists in several content codings
 };
 
 class Assets {
   public:
-    // An empty folder name means the embedded table. Throws
-    // std::runtime_error when the folder has no index.html.
+    // An empty folder name selects the embedded table. The constructor throws std::runtime_error if
+    // the folder has no index.html.
     explicit Assets(const std::filesystem::path& directory);
-    // By URL path, e.g. "/js/chat.js"; "/" is index.html.
+    // Returns true if the table has the URL path, e.g. "/js/chat.js"; "/" is index.html.
     bool contains(std::string_view path) const;
-    // In the form that suits an Accept-Encoding field.
+    // Returns the asset in the best content coding that the Accept-Encoding field accepts.
     std::optional<Asset> find(std::string_view path, std::string_view accept_encoding = "") const;
     std::size_t size() const { return embedded_.size() + files_.size(); }
 
@@ -40,9 +40,9 @@ class Assets {
     void add_file(const std::filesystem::path& directory,
                   const std::filesystem::directory_entry& entry);
 
-    // one form of content each, as it is first
+    // by URL path: the content codings of an asset, the uncompressed form first
     std::map<std::string, std::vector<Asset>, std::less<>> embedded_;
-    // read anew for each request: for those who edit pages
+    // by URL path: files that are read for each request, so that an edited page is served at once
     std::map<std::string, std::filesystem::path, std::less<>> files_;
 };
 

@@ -1,5 +1,6 @@
-// Whose workers are connected, as far as they have signed it, and what each did since it was
-// counted last: the registry adds it up.
+// Attributes the work of connected workers to contributors. A worker belongs to a contributor once
+// it has signed with the contributor's key. This class counts what each worker did since the last
+// count, and the registry adds the counts up.
 // Owner: the swarm's strand.
 #pragma once
 
@@ -18,18 +19,19 @@ class Contributors {
     explicit Contributors(Registry& registry) : registry_(registry) {}
 
     void joined(WorkerId worker);
-    // From here on what it does is `identity`'s, whose signature was found right.
+    // Attributes the later work of `worker` to `identity`. The caller has verified the signature.
     void identified(WorkerId worker, const Identity& identity);
-    // `verifies`: the hub computes answers again; else nothing of it counts as verified.
+    // Adds the work since the last count to the registry. `verifies`: the hub computes answers
+    // again; if false, no work counts as verified.
     void count(const WorkerView& worker, bool verifies);
     void left(const WorkerView& worker, bool verifies);
-    // What its workers do from here on is nobody's.
+    // Work that the workers of `key` do after this call is not attributed to any contributor.
     void forget(const PublicKey& key);
 
   private:
     struct Live {
         std::optional<Identity> identity;
-        bool is_new = false;  // the registry has not heard of it
+        bool is_new = false;  // the registry does not know the worker
         LentWork counted;
     };
     Registry& registry_;

@@ -1,5 +1,5 @@
-// Looks at the swarm four times a second, on its strand, and
-// posts what it finds to the hub's HealthBoard: a probe costs the swarm nothing.
+// Samples the swarm four times a second, on the swarm's strand, and posts the judgement to the
+// hub's HealthBoard. A health probe reads the board and costs the swarm nothing.
 #pragma once
 
 #include "hub/net/hub_context.h"
@@ -11,7 +11,7 @@ class HealthWatch {
     explicit HealthWatch(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand) {}
     void start();  // any thread
     void stop();   // any thread
-    // One look now. Swarm strand, or before it is served.
+    // Takes one sample now. Called on the swarm strand, or before the server runs.
     void look();
 
   private:
@@ -23,7 +23,8 @@ class HealthWatch {
     bool stopped_ = false;
 };
 
-// The board's last word, unless the hub is loading or stops. Any thread.
+// Returns the last judgement of the board, or `loading` or `draining` if the hub is loading or
+// stopping. Any thread.
 Health current_health(const HubContext& hub);
 
 }  // namespace moex::net

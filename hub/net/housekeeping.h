@@ -1,5 +1,5 @@
-// Once a second, on the swarm's strand: the speed shown on the status
-// page, and what the registry should remember of calls, workers and minutes.
+// Runs once a second on the swarm's strand. Updates the speed that the status page shows, and
+// writes the counts of calls, workers and minutes to the registry.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@ class Housekeeping {
     explicit Housekeeping(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand) {}
     void start();  // any thread
     void stop();   // any thread
-    // Adds what happened until now to the registry, for the last time. Swarm strand.
+    // Adds the counts until now to the registry, for the last time. Swarm strand.
     void finish();
 
   private:
@@ -31,12 +31,12 @@ class Housekeeping {
     asio::steady_timer timer_;
     bool stopped_ = false;
     std::uint32_t ticks_ = 0;
-    // (when, generated_tokens), the last few seconds
+    // (time, generated_tokens) of the last few seconds
     std::deque<std::pair<TimePoint, std::uint64_t>> tokens_;
-    std::map<std::string, std::uint64_t> counters_;  // as recorded last
+    std::map<std::string, std::uint64_t> counters_;  // values of the last record
     std::map<WorkerId, Seen> workers_;
 
-    // The minute that runs, and the counts at its beginning.
+    // The current minute, and the counts at its beginning.
     HistoryMinute minute_;
     std::uint64_t tokens_before_ = 0, calls_before_ = 0, answers_before_ = 0, first_us_before_ = 0;
 };

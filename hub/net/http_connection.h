@@ -1,18 +1,17 @@
-// One HTTP connection: reads requests through the gate, one at a time, and writes
-// their answers; hands /worker over to a WebSocket.
+// One HTTP connection: reads requests through the request gate, one at a time, and writes their
+// answers. Hands the socket of /worker over to a WebSocket.
 //
 //   handshaking → reading_head → reading_body → answering → [streaming →] finishing
 //                      ↑                                                   │
 //                      └──────────────────── kept alive ───────────────────┤
 //                                            lingering → closed ←──────────┘
 //
-// Every state may end in `closed`; a refusal goes to `answering` from wherever the
-// request was; an upgrade leaves `answering` for `handed_over`.
-// A read is always pending, also while a request runs: a client that hangs up is
-// noticed at once and its generation ends. What the head decides is decided before
-// the body is read. Bounds: bytes of all bodies together; time for head, body,
-// idling and each write; bytes waiting in a stream; bytes sent ahead of an answer.
-// Owner: the connection's strand.
+// Every state may end in `closed`. A refusal enters `answering` from whichever state the request is
+// in. An upgrade leaves `answering` for `handed_over`. A read is always pending, also while a
+// request runs, so that the hub notices at once when a client disconnects, and ends its generation.
+// Every decision that depends on the head alone is made before the body is read. Bounds: bytes of
+// all bodies together; time for head, body, idling and each write; bytes that wait in a stream;
+// bytes that a client sends ahead of an answer. Owner: the connection's strand.
 #pragma once
 
 #include <array>
@@ -34,44 +33,44 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
                    std::string peer_address);
     ~HttpConnection();
     void start();
-    // Any thread: the hub ends. What still waits for an answer
-    // is told so; a second call closes at once.
+    // Called from any thread when the hub stops. A request that still waits gets an answer that
+    // says so. A second call closes the connection at once.
     void shut();
 
   private:
     friend class ConnectionResponder;
 
     enum class State {
-        handshaking,   // TLS, where there is any
+        handshaking,   // the TLS handshake, with TLS
         reading_head,  // between requests, or inside a head
-        reading_body,  // the head was judged
-        answering,     // a handler has the request; nothing of the answer is out
-        streaming,     // the head of a stream is out, events follow
-        finishing,     // the answer is complete, its last bytes are on their way
-        lingering,     // all is said; what the client still sends is read and dropped
-        handed_over,   // the socket is a WebSocket's
+        reading_body,  // the head was admitted or refused
+        answering,     // a handler has the request; no byte of the answer was sent
+        streaming,     // the head of a stream was sent, and events follow
+        finishing,     // the answer is complete, and its last bytes are in flight
+        lingering,     // the answer was sent; bytes that still arrive are read and dropped
+        handed_over,   // a WebSocket owns the socket
         closed,
     };
     static const char* state_name(State state);
     static bool may_follow(State from, State to);
 
-    // One request and its answer, from the moment its head is known, or refused.
+    // One request and its answer, from the moment at which the head is complete or refused.
     struct Exchange {
         std::string id, method, raw_target, client_address, cors_origin;
         TimePoint began{};
         Dialect dialect = Dialect::openai;
-        unsigned status = 0;  // 0: no head of an answer is out
+        unsigned status = 0;  // 0: no head of an answer was sent
         std::uint64_t body_bytes = 0;
-        bool secure = false;  // it came over TLS, here or at a trusted proxy
+        bool secure = false;  // the client used TLS, to the hub or to a trusted proxy
         bool keep_alive = false, chunked = false, head_only = false;
         bool expects_stream = false;  // see HttpResponder::expect_stream()
         bool is_counted = false;      // among the hub's active requests
         bool is_logged = false;
-        // What its head was let in to; a refusal goes out
-        // once the body, which nobody keeps, has passed.
+        // The route that admitted the request, or a refusal. A refusal is sent once the body was
+        // read and dropped.
         Checked<Admission> admission = Admission{};
     };
-    // A stretch of the answer: bytes of its own, or borrowed ones with their owner.
+    // A part of the answer: bytes that it owns, or borrowed bytes and their owner.
     struct Chunk {
         std::string owned;
         ByteView borrowed;
@@ -84,12 +83,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         return state_ == State::reading_head || state_ == State::reading_body;
     }
     bool is_over() const { return state_ == State::handed_over || state_ == State::closed; }
-    // Whether the request `serial` still waits for its answer, or for the end of it.
+    // Returns true if request `serial` still waits for its answer or for the end of its answer.
     bool is_open(std::uint64_t serial) const {
         return serial == serial_ && (state_ == State::answering || state_ == State::streaming);
     }
 
-    // The way in.
+    // Reading.
     void read();
     void on_read(NetError error, std::size_t size);
     void process();
@@ -103,7 +102,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void upgrade(GatedRequest request);
     void on_peer_closed(bool clean);
 
-    // The way back (http_answer.cpp), on the strand; `serial` names the request that is meant.
+    // Answering (http_answer.cpp), on the strand. `serial` identifies the request.
     std::shared_ptr<WireResponder> make_responder();
     void respond(std::uint64_t serial, HttpResponse response, ByteView bytes = {},
                  std::shared_ptr<const void> keep = nullptr);
@@ -141,7 +140,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const Routes& routes_;
     const std::shared_ptr<LiveConnections> live_;
     std::uint64_t live_id_ = 0;
-    std::unique_ptr<Transport> transport_;  // null once it was handed over
+    std::unique_ptr<Transport> transport_;  // null once the socket was handed over
     asio::any_io_executor executor_;
     const std::string peer_address_;
 
@@ -150,11 +149,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::string in_;
     std::array<char, 16384> read_buffer_;
     bool read_pending_ = false, write_pending_ = false;
-    bool peer_done_ = false;  // it will send no more
-    bool shutting_ = false;   // the hub ends
+    bool peer_done_ = false;  // the peer sends no more bytes
+    bool shutting_ = false;   // the hub stops
     std::uint64_t lingered_bytes_ = 0;
 
-    std::uint64_t serial_ = 0;  // of exchange_
+    std::uint64_t serial_ = 0;  // serial of exchange_
     Exchange exchange_;
     std::uint64_t body_bytes_held_ = 0;
     std::vector<std::function<void()>> disconnect_handlers_;
@@ -164,8 +163,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::uint64_t outbox_bytes_ = 0;
 
     asio::steady_timer timer_;
-    // When the present state has lasted long enough: a reading one for a
-    // client to go on, a stream for its next ping. Each state sets its own.
+    // The end of the time for the current state: a reading state closes the connection then, and a
+    // stream sends a ping. Each state sets its own deadline.
     std::optional<TimePoint> deadline_;
     std::optional<TimePoint> write_deadline_, timer_at_;
 };

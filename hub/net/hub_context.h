@@ -1,5 +1,5 @@
-// What the parts of this room share: options, what stands behind the
-// door, and counts. One per Server; outlives its connections' handlers.
+// The state that the parts of this room share: options, the rooms that answer requests (swarm,
+// engine, API), and counters. One per Server; it outlives the handlers of its connections.
 #pragma once
 
 #include <atomic>
@@ -27,11 +27,11 @@
 
 namespace moex::net {
 
-// The connections that live now, so that the end of the server can end
-// them. Thread-safe; shared with each connection, whatever dies first.
+// Lists the open connections, so that the server can close them when it stops. Thread-safe. Each
+// connection shares ownership, so the order of destruction does not matter.
 class LiveConnections {
   public:
-    // `shut` may be called from any thread; `peer` is the rate_key of the other end.
+    // `shut` may be called from any thread. `peer` is the rate_key of the remote address.
     std::uint64_t add(std::string peer, std::function<void()> shut) {
         const std::lock_guard lock(mutex_);
         ++by_peer_[peer];
@@ -76,11 +76,11 @@ class LiveConnections {
     std::uint64_t last_id_ = 0;
 };
 
-// Bytes that all connections together may hold of one thing. Thread-safe.
+// Limits the bytes that all connections together may hold of one resource. Thread-safe.
 class ByteBudget {
   public:
     explicit ByteBudget(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
-    // False, and nothing taken, when too many are out.
+    // Returns false, and takes nothing, if `bytes` would exceed the limit.
     bool take(std::uint64_t bytes) {
         if (held_.fetch_add(bytes) + bytes <= bytes_max_) return true;
         held_ -= bytes;
@@ -94,8 +94,8 @@ class ByteBudget {
     std::atomic<std::uint64_t> held_{0};
 };
 
-// What the owner may change while the hub runs. Replaced as a whole: a request that began keeps
-// what it took.
+// The options that the operator may change while the hub runs. The struct is replaced as a whole: a
+// request keeps the options that were in force when the request began.
 struct LiveOptions {
     AccessPolicy access;
     bool has_cors_origins = false;
@@ -104,7 +104,7 @@ struct LiveOptions {
 };
 
 struct HubContext {
-    // `hosts`: every name that Host may carry, those of the certificate included.
+    // `hosts`: every name that the Host header may carry, with the names of the certificate.
     HubContext(ServerOptions options_in, std::shared_ptr<const ModelPackage> package_in,
                Registry& registry_in, std::vector<std::string> hosts)
         : options(std::move(options_in)),
@@ -118,12 +118,13 @@ struct HubContext {
         change(options, std::move(hosts));
     }
 
-    // Any thread.
+    // Returns the options in force. Any thread.
     std::shared_ptr<const LiveOptions> live() const {
         const std::lock_guard lock(live_mutex_);
         return live_;
     }
-    // From `fresh` what may change while the hub runs; the rest stays as it was at the start.
+    // Takes from `fresh` the options that may change while the hub runs. The other options keep the
+    // values of the start.
     void change(const ServerOptions& fresh, std::vector<std::string> hosts) {
         auto next = std::make_shared<const LiveOptions>(LiveOptions{
             .access = AccessPolicy({options.listen_address, std::move(hosts), fresh.cors_origins}),
@@ -142,14 +143,14 @@ struct HubContext {
     const TrustedProxies proxies;
     RateLimits rates;
     KeyAccounts accounts;
-    ByteBudget body_bytes{options.body_bytes_in_flight_max};  // of requests that are being read
+    ByteBudget body_bytes{options.body_bytes_in_flight_max};  // bodies that are being read
     const Assets assets;
     AccessLog access_log;
     Metrics metrics;
     const TimePoint started = now_steady();
     bool keys_required = false;
     std::string base_url;
-    // With the token of now, which the host may rotate. Any thread.
+    // Returns the join link with the current token, which the operator may rotate. Any thread.
     Result<std::string> join_url() const {
         MOEX_ASSIGN(token, registry.join_token());
         return text(base_url, "/join.html#token=", token);
@@ -158,9 +159,9 @@ struct HubContext {
     asio::io_context io;
     asio::strand<asio::io_context::executor_type> swarm_strand{io.get_executor()};
 
-    // What stands behind the door; null before attach() and after the end. Swarm
-    // and engine are used on the swarm strand, which also takes them away; the Api,
-    // and what it handed to connections, on any strand with `attached_mutex` shared.
+    // The rooms that answer requests; null before attach() and after the stop. Swarm and engine are
+    // used on the swarm strand, which also resets them to null. The Api, and the objects that it
+    // gave to connections, are used on any strand that holds `attached_mutex` shared.
     std::shared_mutex attached_mutex;
     std::atomic<SwarmBackend*> swarm{nullptr};
     std::atomic<Engine*> engine{nullptr};
@@ -169,10 +170,10 @@ struct HubContext {
     std::atomic<std::uint32_t> active_requests{0};
     std::atomic<std::uint64_t> requests_refused{0};
     std::atomic<double> decode_tokens_per_s{0};
-    // Answers that began, and how long their first tokens took together; for the history.
+    // Answers that began, and the sum of the times to their first tokens; for the history.
     std::atomic<std::uint64_t> answers_begun{0}, first_token_us{0};
     Contributors contributors{registry};  // swarm strand
-    HealthBoard health;                   // of the swarm; see current_health()
+    HealthBoard health;                   // health of the swarm; see current_health()
     const std::shared_ptr<LiveConnections> http_connections = std::make_shared<LiveConnections>();
     const std::shared_ptr<LiveConnections> worker_connections = std::make_shared<LiveConnections>();
 
@@ -181,7 +182,8 @@ struct HubContext {
     std::shared_ptr<const LiveOptions> live_;
 
   public:
-    // For answers that wait for the disk. Last: it ends before what it uses.
+    // Runs answers that wait for the disk. The last member: the thread ends before the members that
+    // it uses are destroyed.
     asio::thread_pool disk_thread{1};
 };
 

@@ -1,5 +1,5 @@
-// Accepts connections on one address and starts an HttpConnection for
-// each; holds the TLS context, which can be replaced while running.
+// Accepts connections on one address and starts an HttpConnection for each. Holds the TLS context,
+// which can be replaced while the hub runs.
 #pragma once
 
 #include <memory>
@@ -12,12 +12,12 @@ namespace moex::net {
 
 class Listener {
   public:
-    // Binds at once; throws std::runtime_error with a sentence. `tls` may be null: plain HTTP.
+    // Binds at once. Throws std::runtime_error with a sentence. `tls` is null for plain HTTP.
     Listener(HubContext& hub, const Routes& routes, std::shared_ptr<ssl::context> tls);
     std::uint16_t port() const { return port_; }
     void start();
     void stop();                                          // any thread
-    void replace_tls(std::shared_ptr<ssl::context> tls);  // for connections from now on
+    void replace_tls(std::shared_ptr<ssl::context> tls);  // for new connections
 
   private:
     void accept();

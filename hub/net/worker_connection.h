@@ -1,8 +1,9 @@
-// One worker's WebSocket: frames in, frames out, and the rules about
-// text, size and silence. What frames mean is the swarm's business.
-// One frame at a time goes to the swarm; the next is read when it was taken.
-// How long a frame may be is told by the swarm, and rises while a read is pending.
-// Owner: the socket's strand. WorkerLink's calls come from the swarm's strand and are posted here.
+// The WebSocket of one worker: reads and writes frames, and enforces the rules about text messages,
+// sizes and silence. The swarm owns the meaning of frames. Back-pressure: one frame at a time is
+// posted to the swarm, and the connection reads the next frame once the swarm has taken that one.
+// The swarm sets the longest frame that the connection accepts, and may raise it while a read is
+// pending. Owner: the socket's strand. The swarm's strand calls WorkerLink, and the calls are
+// posted here.
 #pragma once
 
 #include <atomic>
@@ -45,18 +46,18 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     asio::any_io_executor executor_;
     const std::string address_;
     const bool loopback_, authorized_;
-    std::string origin_;  // ours, as its upgrade named it
+    std::string origin_;  // the hub's origin, as the upgrade request names it
 
     // Socket strand.
     struct Outgoing {
         WireFrame frame;
-        TimePoint queued_at{};  // told while a trace is written
+        TimePoint queued_at{};  // set while a trace is written
     };
     std::deque<Outgoing> outbox_;
-    std::vector<ByteView> writing_parts_;  // of the first in the outbox
+    std::vector<ByteView> writing_parts_;  // parts of the first frame in the outbox
     RoundTrace rounds_;
-    std::optional<AnswerReader> answers_;  // its own, from the first read on
-    std::uint32_t identities_ = 0;         // frames of that type
+    std::optional<AnswerReader> answers_;  // set from the first read on
+    std::uint32_t identities_ = 0;         // IDENTITY frames that were read
     bool accepted_ = false;                // the upgrade was answered
     bool writing_ = false, closing_ = false, close_sent_ = false, ended_ = false;
     CloseCode close_code_ = CloseCode::going_away;
@@ -69,7 +70,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     OnDemandTrace on_demand_;
 
     std::atomic<std::uint64_t> outbox_bytes_{0};
-    std::atomic<bool> welcomed_{false};  // the swarm says so, once it has read the first frame
+    std::atomic<bool> welcomed_{false};  // set by the swarm once it has accepted HELLO
 };
 
 }  // namespace moex::net

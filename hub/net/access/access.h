@@ -1,5 +1,5 @@
-// Who may ask: Host against DNS rebinding, Origin against
-// foreign pages, content types, and what a bearer may do. Pure.
+// Rules that admit a request: Host against DNS rebinding, Origin against foreign pages, content
+// types, and the key of a bearer. Pure.
 // Source: RFC 6454 (origins), the Fetch standard; DNS rebinding as in Jackson et al., CCS 2007.
 #pragma once
 
@@ -15,13 +15,13 @@ namespace moex::net {
 
 struct AccessOptions {
     std::string listen_address;  // "127.0.0.1", "0.0.0.0", "::1", ...
-    std::vector<std::string>
-        hosts;  // further names that Host may carry; "*.example.org" stands for one label in front
+    // Further names that the Host header may carry; "*.example.org" matches one label in front.
+    std::vector<std::string> hosts;
     std::vector<std::string> cors_origins;  // exact origins, e.g. "https://app.example"
 };
 
 // "example.org:8080" -> {"example.org", "8080"}, "[::1]:80" ->
-// {"::1", "80"}; lower case; nullopt when it is no authority.
+// {"::1", "80"}; lower case. Returns nullopt if `text` is no authority.
 struct Authority {
     std::string host, port;
     bool is_address = false;  // an IP literal: no name to rebind
@@ -43,35 +43,36 @@ class AccessPolicy {
     AccessOptions options_;
 };
 
-// Our origin as the client names it: the scheme that it came by, and its Host.
+// Returns the hub's origin as the client names it: the scheme of the request, and its Host.
 std::string own_origin(const HttpRequest& request);
 
-// Who asks, and how the request reached the outermost of our machines.
+// The client of a request, and how the request reached the outermost machine that the operator
+// runs.
 struct Client {
     std::string address;  // without port
     bool loopback = false, secure = false;
 };
 
-// Reverse proxies of the owner's: what they forward
-// counts, what anybody else says about itself never does.
+// The operator's reverse proxies. The X-Forwarded headers of a trusted proxy count; those of any
+// other client are ignored.
 class TrustedProxies {
   public:
     explicit TrustedProxies(const std::vector<std::string>& addresses);
     bool trusts(std::string_view address) const;
-    // `peer` itself, unless it is trusted: then the last address of
-    // X-Forwarded-For that is not, and the last word of X-Forwarded-Proto.
+    // Returns `peer` itself, unless `peer` is trusted. For a trusted peer the result has the last
+    // address of X-Forwarded-For that is not trusted, and the last word of X-Forwarded-Proto.
     Client client_of(std::string_view peer, bool secure,
                      const std::vector<std::pair<std::string, std::string>>& headers) const;
 
   private:
     std::vector<std::string> addresses_;
 };
-// An IP address in its one spelling: lower case, no port, no
-// brackets, IPv4 not mapped into IPv6; nullopt when it is none.
+// Returns an IP address in its canonical spelling: lower case, no port, no brackets, IPv4 not
+// mapped into IPv6. Returns nullopt if `text` is no IP address.
 std::optional<std::string> plain_address(std::string_view text);
 
 bool is_json_content_type(std::string_view value);
-// The key of `Authorization: Bearer KEY` or `x-api-key: KEY`.
+// Returns the key of `Authorization: Bearer KEY` or of `x-api-key: KEY`.
 std::optional<std::string> bearer_key(const HttpRequest& request);
 
 }  // namespace moex::net

@@ -1,8 +1,8 @@
 // The access log: one line for each answer, off unless a file is named.
 //   time=2026-11-21T18:44:12.123Z method=POST target=/v1/completions status=200 bytes=5123
 //   ms=834.2 end=whole id=req-4f… peer=198.51.100.0/24 key=1a2b3c4d
-// No bodies, no queries, no headers, no keys but their public ids; of the peer only its network.
-// Thread-safe: one mutex around one write.
+// A line has no bodies, queries or headers. It has the public id of a key, and the network of a
+// peer. Thread-safe: one mutex around one write.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,23 @@
 namespace moex::net {
 
 struct AccessLine {
-    std::string_view method, raw_target;  // the query is cut off here; empty: nobody knows
-    unsigned status = 0;                  // 0: the client left before there was one
-    std::uint64_t body_bytes = 0;         // of the answer
+    std::string_view method, raw_target;  // the log omits the query; empty: not known
+    unsigned status = 0;                  // 0: the client left before the answer
+    std::uint64_t body_bytes = 0;         // bytes of the answer's body
     Duration took{};
     bool whole = true;  // false: the answer was cut short
     std::string_view id, peer_address;
-    std::string_view key_id = {};  // of the key that its tokens count for
+    std::string_view key_id = {};  // id of the key that the tokens count for
 };
 
 class AccessLog {
   public:
-    // An empty name keeps none, "-" is stdout. Throws std::runtime_error with a sentence.
+    // An empty name keeps no log, and "-" is stdout. Throws std::runtime_error with a sentence.
     // `json`: one object per line, with the same names.
     explicit AccessLog(std::filesystem::path file, bool json = false);
     void write(const AccessLine& line);
-    // After another program has moved the file away. Throws as the constructor
-    // does; the old file stays in use then.
+    // Opens the file again, after another program has moved it. Throws as the constructor does; the
+    // old file then stays in use.
     void reopen();
     bool is_on() const { return !path_.empty(); }
 
@@ -54,7 +54,7 @@ class AccessLog {
 // 203.0.113.9 becomes 203.0.113.0/24, 2001:db8:1:2::3 becomes 2001:db8:1::/48.
 std::string peer_network(std::string_view address);
 
-// The line as it is written, without the time in front; as JSON with it.
+// Return the line in the text format, without the time, and in the JSON format, with the time.
 std::string access_text(const AccessLine& line);
 std::string access_json(const AccessLine& line, std::string_view time);
 

@@ -1,5 +1,6 @@
-// The accounts of keys: what requests took goes to the registry, limits hold them back, and those
-// that run end when their key does. Thread-safe; outlives the requests that it opened accounts for.
+// The accounts of keys: reports the tokens that requests used to the registry, enforces the limits
+// of keys, and ends running requests when their key ends. Thread-safe; outlives the requests that
+// have an account.
 #pragma once
 
 #include <map>
@@ -17,9 +18,9 @@ namespace moex::net {
 class KeyAccounts {
   public:
     explicit KeyAccounts(Registry& registry) : registry_(registry) {}
-    // For one request with `key`, or without one: then it counts as `local_key_id`.
+    // Opens the account of one request. A request without a key counts for `local_key_id`.
     std::shared_ptr<RequestAccount> open(const std::optional<KeyInfo>& key);
-    // Ends the requests whose keys open nothing any more.
+    // Ends the requests whose keys are no longer valid.
     void end_dead_keys();
 
   private:
@@ -29,7 +30,7 @@ class KeyAccounts {
     Registry& registry_;
     TokenLimits limits_;
     std::mutex mutex_;
-    std::map<const Account*, std::weak_ptr<Account>> open_;  // of keys
+    std::map<const Account*, std::weak_ptr<Account>> open_;  // of requests with a key
 };
 
 }  // namespace moex::net

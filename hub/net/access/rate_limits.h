@@ -1,6 +1,6 @@
-// Token buckets per address and per key, and bans per address. An address
-// is an IPv4 address or an IPv6 /64: what one person usually holds.
-// Thread-safe: one mutex around a bounded table; `now` is given, so tests need no clock.
+// Token buckets per address and per key, and bans per address. An address is an IPv4 address or an
+// IPv6 /64, the network that one person usually has.
+// Thread-safe: one mutex guards a bounded table. The caller passes `now`, so tests need no clock.
 #pragma once
 
 #include <cstdint>
@@ -17,32 +17,33 @@ struct RateOptions {
     double hello_failures_per_minute = 5;  // beyond it the address is banned from /worker
     Duration ban = std::chrono::minutes(10);
     double api_requests_per_minute = 600, api_requests_burst = 200;
-    // of one API key, wherever it is used
+    // of one API key, over all addresses
     double key_requests_per_minute = 1200, key_requests_burst = 400;
-    // of request bodies that are read as text: what JSON, templates and tokenising cost
+    // Request bodies that are read as text. The limit bounds the cost of JSON, templates and
+    // tokenising.
     double text_bytes_per_minute = 64 << 20, text_bytes_burst = 16 << 20;
-    double key_text_bytes_factor = 2;    // of one API key, times as many
-    double loopback_factor = 100;        // one's own machine: generous, still bounded
-    std::size_t addresses_max = 16'384;  // remembered; the longest unseen is forgotten
+    double key_text_bytes_factor = 2;    // bytes of one API key, relative to an address
+    double loopback_factor = 100;        // limits of this machine: generous, still bounded
+    std::size_t addresses_max = 16'384;  // entries of the table; the LRU address is evicted
 };
 
 // "2001:db8:1:2:3:4:5:6" becomes "2001:db8:1:2::/64";
-// ::ffff:a.b.c.d becomes a.b.c.d; the rest stays.
+// "::ffff:a.b.c.d" becomes "a.b.c.d". Other addresses do not change.
 std::string rate_key(std::string_view address);
 
 class RateLimits {
   public:
     explicit RateLimits(RateOptions options);
     ~RateLimits();
-    // From now on; what was used stays used.
+    // Sets new limits. The buckets keep their levels.
     void change(const RateOptions& options);
-    // Zero: go on. Otherwise how long to wait: the Retry-After.
+    // Return zero if the request is admitted, and otherwise the time to wait (Retry-After).
     Duration worker_connect(TimePoint now, const std::string& address, bool loopback);
     Duration api_request(TimePoint now, const std::string& address, bool loopback);
-    // The cost of a text of `bytes`: of its address, and of its key where it has one.
+    // Takes `bytes` of text from the bucket of the address, and of the key if the request has one.
     Duration text_bytes(TimePoint now, const std::string& address, const std::string& key,
                         bool loopback, std::uint64_t bytes);
-    // `key` is one that the registry knows, or its hash: so there are never many.
+    // `key` is a key of the registry or its hash, so the number of buckets is bounded.
     Duration key_request(TimePoint now, const std::string& key, bool loopback);
     void hello_failed(TimePoint now, const std::string& address, bool loopback);
 

@@ -1,8 +1,10 @@
-// How many tokens a key may use in a minute, prompts and answers together. A request reserves
-// the most that it may take and gives back what it did not. Thread-safe; `now` is given.
+// Limits the tokens that a key may use in a minute, prompts and answers together. A request
+// reserves the most tokens that it may use, and returns the unused ones. Thread-safe; the caller
+// passes `now`.
 //
-// A bucket that refills evenly and holds a minute's worth. A request that may take more than that
-// waits for a full bucket, and what it takes beyond is owed: the next one waits for it.
+// Each key has a bucket that refills evenly and holds the tokens of one minute. A request that may
+// use more tokens waits for a full bucket. Its further tokens are a debt, and the next request
+// waits until the debt is refilled.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +19,13 @@ namespace moex::net {
 class TokenLimits {
   public:
     struct Reservation {
-        Duration wait{};           // zero: reserved
-        std::uint64_t tokens = 0;  // that were taken
+        Duration wait{};           // zero: the tokens are reserved
+        std::uint64_t tokens = 0;  // tokens that were taken
     };
-    // `per_minute` above zero: it may differ from the last time.
+    // `per_minute` is above zero, and may differ from the last call.
     Reservation reserve(TimePoint now, const std::string& key_id, std::uint64_t per_minute,
                         std::uint64_t tokens_max);
-    // The request that had `reserved` took `used`.
+    // Ends a reservation: the request reserved `reserved` tokens and used `used`.
     void settle(TimePoint now, const std::string& key_id, std::uint64_t reserved,
                 std::uint64_t used);
 
@@ -34,7 +36,7 @@ class TokenLimits {
         void refill(TimePoint now);
     };
     std::mutex mutex_;
-    std::unordered_map<std::string, Bucket> buckets_;  // of keys that the registry knows
+    std::unordered_map<std::string, Bucket> buckets_;  // by id of a key in the registry
 };
 
 }  // namespace moex::net

@@ -1,10 +1,10 @@
-// What /health says, and when: from samples of the swarm's counters. The judge is pure;
-// the board holds its last word for any thread.
-//   ok         200: every expert has an answerer, and whoever is asked answers
-//   degraded   503: no local fallback, and nobody answers what is asked: a round has been open
-//              for two seconds without any answer, or the last round failed within 30 s
-//   uncovered  503: an expert has no answerer
-//   loading    503: the model is not there yet
+// The state that /health reports, judged from samples of the swarm's counters. The judge is pure,
+// and the board holds the last judgement for any thread.
+//   ok         200: a worker or this machine can compute every expert, and calls are answered
+//   degraded   503: no local fallback, and calls are not answered: a round has been open for two
+//              seconds without any answer, or the last round failed within 30 s
+//   uncovered  503: no worker and no fallback can compute some expert
+//   loading    503: the model is not loaded yet
 //   draining   503: the hub stops
 #pragma once
 
@@ -29,21 +29,21 @@ struct Health {
 struct HealthSample {
     bool local_fallback = false;
     std::uint32_t units = 0, covered = 0, active_workers = 0;
-    // of SwarmCounters; answers: groups by workers, calls by this machine
+    // Counts of SwarmCounters; `answers` has the groups of workers and the calls of this machine.
     std::uint64_t rounds = 0, rounds_failed = 0, rounds_open = 0, answers = 0;
 };
 
 class HealthJudge {
   public:
-    // Call it with every sample, in order.
+    // Judges one sample. The caller passes every sample, in order.
     Health judge(TimePoint now, const HealthSample& sample);
 
   private:
     void follow(TimePoint now, const HealthSample& sample);
 
     HealthSample last_;
-    std::optional<TimePoint> silent_since_;  // rounds are open and no answer has come since
-    std::optional<TimePoint> failed_at_;     // of the last round that ended, when it failed
+    std::optional<TimePoint> silent_since_;  // rounds are open, without an answer since then
+    std::optional<TimePoint> failed_at_;     // set if the last round that ended has failed
 };
 
 class HealthBoard {

@@ -1,7 +1,6 @@
-// /metrics in the Prometheus text format: histograms observed here,
-// the rest read from the counters of engine and swarm when asked.
-// Names follow vLLM's suffixes under `moex_`, so that dashboards
-// carry over. Thread-safe.
+// The text of /metrics in the Prometheus format. This class observes histograms; the other values
+// are read from the counters of engine and swarm when a client requests /metrics. Names follow
+// vLLM's suffixes under `moex_`, so that dashboards can be reused. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -17,7 +16,7 @@ struct MetricsSnapshot {
     SwarmCounters swarm;
     Coverage coverage;
     std::vector<WorkerView> workers;
-    std::vector<std::uint16_t> replicas;  // of MoE units
+    std::vector<std::uint16_t> replicas;  // by MoE unit
     std::uint64_t requests_refused = 0;
     double uptime_s = 0;
 };
@@ -30,7 +29,7 @@ class Metrics {
     void on_latency(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s);
     void on_http(unsigned status);
     void on_worker_event(WorkerEvent::Kind kind);
-    void on_ejection(CloseCode code);  // of a worker that had been welcomed
+    void on_ejection(CloseCode code);  // for a worker that the swarm had admitted
     std::string text(const MetricsSnapshot& snapshot) const;
 
   private:

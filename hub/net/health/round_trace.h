@@ -1,8 +1,8 @@
-// The rounds of one worker as its connection sees them: from the question's place in the outbox to
-// the answer's last byte, for `serve --trace`. What the worker told of its own times is drawn into
-// the middle of the round: its clock is not ours. Of a layer that was hinted (PREFETCH) the lead is
-// drawn, from the first hint to the question.
-// Owner: the socket's strand.
+// Records the rounds of one worker for `serve --trace`, as the worker's connection sees them: from
+// the time at which a request frame enters the outbox to the last byte of the answer. The times
+// that the worker reports are drawn into the middle of the round, because its clock is not the
+// hub's. For a layer that was hinted (PREFETCH) the lead is drawn too, from the first hint to the
+// request. Owner: the socket's strand.
 #pragma once
 
 #include <unordered_map>
@@ -15,10 +15,10 @@ namespace moex::net {
 
 class RoundTrace {
   public:
-    // A frame is about to be written that begins with `head`, all of it but a group's rows;
-    // `queued_at` is when the swarm gave it.
+    // Records a frame that is about to be written. `head` is the frame without the rows of a group;
+    // the swarm sent the frame at `queued_at`.
     void sent(ByteView head, std::uint64_t frame_bytes, TimePoint queued_at);
-    // `frame` came in `worker`'s name; of an answer the span is told.
+    // Records a frame from `worker`. An answer ends a span, which is written to the trace.
     void received(std::uint64_t worker, ByteView frame);
 
   private:
@@ -29,29 +29,29 @@ class RoundTrace {
     struct Asked {
         TimePoint queued_at, written_at;
         std::uint64_t bytes = 0;
-        Hinted hinted;  // what it asks for
+        Hinted hinted;  // hints of the requested layer
     };
     void note_hints(ByteView frame, TimePoint queued_at);
     Hinted take_hints(std::uint16_t layer, TimePoint queued_at);
 
     std::unordered_map<std::uint32_t, Asked> asked_;    // by sequence id
-    std::unordered_map<std::uint16_t, Hinted> hinted_;  // by layer, since it was asked last
+    std::unordered_map<std::uint16_t, Hinted> hinted_;  // by layer, since its last request
     std::uint16_t last_layer_ = 0;
     TimePoint last_asked_{};
 };
 
-// What one worker says of its experts on demand, for the same trace: what calls found, and where
-// experts lay when they became ready.
+// Records the figures that one worker reports about experts on demand, for the same trace: hits and
+// misses of calls, and the place of experts when they became ready.
 // Owner: the swarm's strand.
 class OnDemandTrace {
   public:
-    // Behind the swarm's own look at `frame`. `worker`: what it says since then; `tokens`: computed
-    // by the hub so far.
+    // Called after the swarm has read `frame`. `worker` has the figures of that frame; `tokens` is
+    // the number of tokens that the hub has computed.
     void received(ByteView frame, const WorkerView& worker, std::uint64_t blob_bytes,
                   std::uint64_t tokens);
 
   private:
-    std::uint64_t misses_ = 0, tokens_ = 0;  // when it was told last
+    std::uint64_t misses_ = 0, tokens_ = 0;  // values of the last report
 };
 
 }  // namespace moex::net

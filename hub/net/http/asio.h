@@ -1,5 +1,5 @@
-// The one door to Boost: every other file of this room includes
-// this, none names a Boost header itself. Precompiled for the room.
+// The only file of this room that includes Boost headers. All other files include this one, which
+// is precompiled for the room.
 #pragma once
 
 #include <boost/asio/bind_executor.hpp>

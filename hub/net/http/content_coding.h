@@ -1,4 +1,4 @@
-// Which content coding of a page its client wants. Pure. Source: RFC 9110 section 12.5.3.
+// Chooses the content coding of a page from the request. Pure. Source: RFC 9110 section 12.5.3.
 #pragma once
 
 #include <span>
@@ -6,9 +6,9 @@
 
 namespace moex::net {
 
-// The first of `codings` (best first, e.g. "br", "gzip") with the greatest weight above 0 in an
-// Accept-Encoding field. Empty: none of them, the content goes as it is; so it does where the field
-// is absent or has no meaning.
+// Returns the first of `codings` (best first, e.g. "br", "gzip") with the greatest weight above 0
+// in an Accept-Encoding field. An empty result means that the content is sent uncompressed: the
+// field accepts none of `codings`, is absent or is not valid.
 std::string_view choose_coding(std::string_view accept_encoding,
                                std::span<const std::string_view> codings);
 

@@ -1,15 +1,12 @@
-// The request gate: a strict reader of HTTP/1.1 requests that takes no shape on trust.
-// Sans-IO: bytes go in as they come, a whole request or a refusal comes out, and the head
-// alone as soon as it is there, so that whoever may not ask is refused before a body is
-// read. What two readers could understand differently (request smuggling) is refused:
-// transfer codings other than exactly `chunked`, a length beside them, folded lines, bare
-// LF, a second Host, length or other field that is no list, chunk extensions.
-// Trailers are read and dropped.
-// One reader, not a check in front of another: Beast's parser (1.81)
-// accepts seven of the shapes refused here and waits for ever on an eighth.
-// Owner: one connection. After a refusal the connection
-// must close: where the next request begins is unknown.
-// Source: RFC 9112.
+// The request gate: a strict parser of HTTP/1.1 requests. Sans-IO: the caller feeds bytes as they
+// arrive and gets a whole request or a refusal. The gate returns the head as soon as it is
+// complete, so that a client without access is refused before its body is read. The gate refuses
+// requests that two parsers could read differently (request smuggling): transfer codings other than
+// exactly `chunked`, a length beside them, folded lines, bare LF, a second Host, length or other
+// field that is no list, and chunk extensions. Trailers are read and dropped. The gate is the only
+// parser and not a check in front of another one: Beast's parser (1.81) accepts seven of the forms
+// refused here, and waits forever on an eighth. Owner: one connection. The connection must close
+// after a refusal, because the beginning of the next request is unknown. Source: RFC 9112.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +25,10 @@ struct GateLimits {
     std::uint64_t body_bytes_max = 1u << 20;
 };
 
-// A request as the routes see it, and what only its connection needs.
-// Who sent it is for the connection to fill in; the gate sees bytes alone.
+// A request for the routes, and the fields that only its connection needs. The connection fills in
+// the client, because the gate has only the bytes.
 struct GatedRequest : HttpRequest {
-    std::string raw_target;  // as it came, with the query
+    std::string raw_target;  // as the client sent it, with the query
     bool keep_alive = true;
 };
 
@@ -42,28 +39,29 @@ struct GateRefusal {
 
 class RequestGate {
   public:
-    enum class State { idle, head, body, done, refused };  // idle: no byte of a request yet
+    enum class State { idle, head, body, done, refused };  // idle: no byte of a request was read
     explicit RequestGate(GateLimits limits);
 
-    // Takes bytes from the front of `in` until a head ends, a
-    // request is whole or refused; returns how many were taken.
+    // Reads bytes from the front of `in` until a head ends, or a request is complete or refused.
+    // Returns the number of bytes that were read.
     std::size_t feed(std::string_view in);
     State state() const { return state_; }
     const GateRefusal& refusal() const { return refusal_; }
-    // The request as far as it has come: its head, and
-    // the body's bytes so far. Requires body or done.
+    // Returns the part of the request that was read: the head, and the body's bytes so far.
+    // Requires state body or done.
     GatedRequest& request() { return request_; }
-    // Bytes of the body still to come; nullopt when it
-    // comes in chunks and nobody knows. Requires body.
+    // Returns the bytes of the body that are still missing, or nullopt if the body is chunked and
+    // its length is unknown. Requires state body.
     std::optional<std::uint64_t> body_bytes_left() const {
         return part_ == BodyPart::length ? std::optional(remaining_) : std::nullopt;
     }
-    // The body is read to its end, under the same rules,
-    // but not kept. What is there already is let go.
+    // Drops the body: the rest is read under the same rules and not stored, and the bytes that were
+    // read are freed.
     void drop_body();
-    // True once per request: the client waits for "100 Continue" before it sends the body.
+    // Returns true once per request, if the client waits for "100 Continue" before it sends the
+    // body.
     bool take_expects_continue();
-    // The whole request; the gate is idle again. Requires done.
+    // Returns the whole request, and makes the gate idle. Requires state done.
     GatedRequest take();
 
   private:
@@ -84,14 +82,14 @@ class RequestGate {
     BodyPart part_ = BodyPart::none;
     GatedRequest request_;
     GateRefusal refusal_;
-    std::string line_;             // the head, later a chunk line, as it comes
-    std::uint64_t remaining_ = 0;  // of the body, or of a chunk
+    std::string line_;             // the bytes of the head, later of a chunk line
+    std::uint64_t remaining_ = 0;  // bytes missing of the body, or of a chunk
     std::uint32_t trailer_bytes_ = 0;
-    std::uint64_t body_bytes_ = 0;  // read so far, kept or not
+    std::uint64_t body_bytes_ = 0;  // read so far, stored or not
     bool expects_continue_ = false, keeps_body_ = true;
 };
 
-// Percent-decodes a path; false on a bad escape or a control character.
+// Percent-decodes a path. Returns false on a bad escape or a control character.
 bool decode_path(std::string_view raw, std::string& out);
 
 }  // namespace moex::net

@@ -1,5 +1,5 @@
-// The name of one request: it stands in the answer's X-Request-Id and in
-// the access log, so that a user's report can be matched with a line there.
+// The id of one request. The answer's X-Request-Id and the access log have it, so that an operator
+// can match a user's report with a line of the log.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@ namespace moex::net {
 
 inline constexpr std::size_t request_id_chars_max = 128;
 
-// "req-" and 24 random hex digits.
+// Returns "req-" and 24 random hex digits.
 std::string make_request_id();
 
-// What the client calls it in its one X-Request-Id, where that is 1 to 128
-// visible ASCII characters; otherwise a new one. A proxy's id lives on so.
+// Returns the client's X-Request-Id if the request has exactly one, of 1 to 128 visible ASCII
+// characters, and otherwise a new id. The id of a proxy is kept in this way.
 std::string request_id_of(const HttpRequest& request);
 
 }  // namespace moex::net

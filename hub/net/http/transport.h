@@ -1,6 +1,5 @@
-// One accepted connection as a stream of bytes: TCP or TLS behind one
-// interface. Every call, and every handler, on the socket's strand;
-// at most one read and one write in flight.
+// One accepted connection as a stream of bytes, over TCP or TLS. Every call is made, and every
+// handler runs, on the socket's strand. At most one read and one write are in flight.
 #pragma once
 
 #include <functional>
@@ -22,11 +21,11 @@ class Transport {
                            std::function<void(NetError, std::size_t)> handler) = 0;
     virtual void write(std::vector<asio::const_buffer> buffers,
                        std::function<void(NetError)> handler) = 0;
-    // Says that no more bytes follow; what the peer still sends can be read.
+    // Ends the outgoing direction. Bytes from the peer can still be read.
     virtual void finish_writing(std::function<void()> handler) = 0;
     virtual void close() = 0;
-    // Turns the connection into a WebSocket; this object is
-    // empty then. Requires that no read or write is in flight.
+    // Turns the connection into a WebSocket; this object is then empty. Requires that no read or
+    // write is in flight.
     virtual std::unique_ptr<WebSocket> upgrade(WebSocketLimits limits) = 0;
 };
 
@@ -34,12 +33,12 @@ std::unique_ptr<Transport> make_plain_transport(tcp::socket socket);
 std::unique_ptr<Transport> make_tls_transport(tcp::socket socket,
                                               std::shared_ptr<ssl::context> context);
 
-// TLS 1.2 and 1.3, ECDHE with AEAD only, no renegotiation,
-// no compression. Throws std::runtime_error with a sentence.
+// Makes a context for TLS 1.2 and 1.3, ECDHE with AEAD only, without renegotiation and compression.
+// Throws std::runtime_error with a sentence.
 std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_file,
                                                const std::string& key_file);
-// The names and addresses its certificate is for, as a
-// Host header writes them, without brackets and port.
+// Returns the names and addresses of the certificate, as a Host header writes them, without
+// brackets and port.
 std::vector<std::string> certificate_names(const ssl::context& context);
 
 }  // namespace moex::net

@@ -1,6 +1,6 @@
-// One WebSocket of the server side behind a plain interface: the same
-// for TCP and TLS, so that the rest of the room is compiled once.
-// Every call, and every handler, on the socket's strand. At most one read and one write in flight.
+// One WebSocket of the server. The interface is the same for TCP and TLS, so that the rest of the
+// room is compiled once. Every call is made, and every handler runs, on the socket's strand. At
+// most one read and one write are in flight.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace moex::net {
 
 struct WebSocketLimits {
-    // Half of `idle` in silence sends a ping.
+    // The hub sends a ping after half of `idle` without a message.
     std::chrono::milliseconds handshake{10'000}, idle{30'000};
 };
 
@@ -25,13 +25,13 @@ class WebSocket {
     virtual ~WebSocket() = default;
     virtual asio::any_io_executor executor() = 0;
     virtual void accept(const GatedRequest& request, std::function<void(NetError)> handler) = 0;
-    // A longer message ends the connection with 1009. Holds from the next frame header on,
-    // for a read that is pending as well.
+    // Sets the longest message; a longer one ends the connection with 1009. The limit applies from
+    // the next frame header on, also to a read that is pending.
     virtual void set_read_limit(std::uint64_t bytes) = 0;
-    // `frame` is handed over whole; `binary` is false for a text message.
+    // The handler gets a whole message as `frame`; `binary` is false for a text message.
     virtual void read(std::function<void(NetError, Bytes frame, bool binary)> handler) = 0;
-    // One message of all `parts` in order, gathered as it is written; what they show must live
-    // until the handler runs.
+    // Writes one message of all `parts` in order, without copying them. The bytes of `parts` must
+    // stay valid until the handler runs.
     virtual void write(std::span<const ByteView> parts, std::function<void(NetError)> handler) = 0;
     virtual void close(std::uint16_t code, const std::string& reason,
                        std::function<void(NetError)> handler) = 0;
@@ -39,7 +39,7 @@ class WebSocket {
 };
 
 std::unique_ptr<WebSocket> make_websocket(tcp::socket socket, WebSocketLimits limits);
-// The stream's context must live as long as it does.
+// `context` is the context of `stream`, and outlives it.
 std::unique_ptr<WebSocket> make_websocket(ssl::stream<tcp::socket> stream,
                                           std::shared_ptr<ssl::context> context,
                                           WebSocketLimits limits);

@@ -1,5 +1,5 @@
-// Byte ranges of an immutable blob: which part a request asks for,
-// and how to answer. Pure. Source: RFC 9110 sections 13 and 14.
+// Byte ranges of an immutable blob: the part that a request selects, and the head of the answer.
+// Pure. Source: RFC 9110 sections 13 and 14.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ struct BlobAnswer {
     HttpResponse head;  // status 200, 206, 304 or 416 and its headers; no body
     std::uint64_t offset = 0, size = 0;
 };
-// One range at most; several, or a unit other than bytes, are
-// answered with the whole. `etag` is strong, with its quotes.
+// Answers one range. A request for several ranges, or with a unit other than bytes, gets the whole
+// blob. `etag` is strong, with its quotes.
 BlobAnswer answer_blob(const HttpRequest& request, std::uint64_t blob_bytes,
                        const std::string& etag);
 
-// True when If-None-Match names `etag` (weak comparison, lists, *).
+// Returns true if If-None-Match matches `etag` (weak comparison, lists, *).
 bool etag_matches(std::string_view if_none_match, std::string_view etag);
 
 }  // namespace moex::net

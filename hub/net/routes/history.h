@@ -1,5 +1,5 @@
-// What the status page shows of the last hour, day and week: minutes of the registry, joined to
-// steps. Pure.
+// The history that the status page shows for the last hour, day and week: minutes of the registry,
+// combined into steps. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,9 @@ struct HistorySpan {
 // "1h", "24h" or "7d".
 std::optional<HistorySpan> parse_history_span(std::string_view name);
 
-// One point for each step up to `now_s` in which the hub ran: speed by the minutes in which it did,
-// first token as the mean, quantiles of calls as the worst minute's, coverage as the worst.
+// Returns one point for each step up to `now_s` in which the hub ran. The speed is over the minutes
+// in which it ran, the time to the first token is the mean, the quantiles of calls are those of the
+// worst minute, and the coverage is the worst.
 nlohmann::json history_json(std::span<const HistoryMinute> minutes, const HistorySpan& span,
                             std::int64_t now_s);
 

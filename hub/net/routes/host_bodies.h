@@ -1,4 +1,4 @@
-// What the host's routes read of a request's body, and how they say no.
+// Reads the JSON bodies of requests to the operator's routes, and makes their refusals.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace moex::net {
 Refusal refusal_to_host(const Error& error);
 Checked<nlohmann::json> object_of(const HttpRequest& request);
 Checked<std::string> string_field(const nlohmann::json& body, const char* name);
-// A whole number that may be left out: then `absent`.
+// Returns a whole number up to `max`, or `absent` if the body has no such field.
 Checked<std::uint64_t> number_field(const nlohmann::json& body, const char* name, std::uint64_t max,
                                     std::uint64_t absent = 0);
 

@@ -1,6 +1,7 @@
-// A row of the table of routes: what is served, to whom, and what /openapi.json says of it; and how
-// a row is found. The rows are in route_table.cpp, which alone knows the handlers that they name.
-// Deny by default: what is not in the table, or among the embedded pages, is 404.
+// A row of the table of routes: the path, the clients that may use it, its handler, and its entry
+// in /openapi.json. Also finds the row of a path. The rows are in route_table.cpp, the only file
+// that knows the handlers. Deny by default: a path that is neither in the table nor an embedded
+// page gets 404.
 #pragma once
 
 #include <memory>
@@ -18,25 +19,25 @@ class WireResponder;
 
 using Handler = void (Routes::*)(HttpRequest, std::shared_ptr<WireResponder>) const;
 
-enum class Work { none, text };  // text: wants the model, and counts against the rates
+enum class Work { none, text };  // text: uses the model, and is rate limited
 
-// Who opens a route. keyed: `role`, where keys are asked for. host: the admin key as Bearer,
-// everywhere, from our own pages or from none. claim: the same with the token of a one-time link.
-// join: the same with the join token.
+// The credential of a route. keyed: a key of role `role`, where keys are required. host: the admin
+// key as Bearer, on loopback too, and only from the hub's own pages or from no page. claim: the
+// same with the token of a one-time link. join: the same with the join token.
 enum class Door { keyed, host, claim, join };
 
-// A row of the table: what it takes, who answers, and what /openapi.json says of it.
+// A row of the table, with its handler and its description for /openapi.json.
 struct Route {
     const char* method;
-    const char* path;  // one ending in '*' is a prefix, with something behind it
+    const char* path;  // a path that ends in '*' is a prefix of longer paths
     Handler handler;
-    std::optional<Role> role;  // of the key that it takes off loopback; none: open
+    std::optional<Role> role;  // role of the key, beyond loopback; none: no key
     Work work = Work::none;
-    // For /openapi.json; a route without a summary is left out there.
+    // for /openapi.json, which omits a route without a summary
     const char* summary = nullptr;
     const char* answer = nullptr;  // schemas of hub/api/openapi.cpp
     const char* request = nullptr;
-    const char* rest = nullptr;  // the name of what '*' stands for
+    const char* rest = nullptr;  // the name of the part that '*' matches
     Door door = Door::keyed;
     Dialect dialect = Dialect::openai;
 
@@ -63,15 +64,15 @@ struct Route {
 inline constexpr const char* worker_path = "/worker";
 inline constexpr const char* test_path = "/api/test";  // only with test_routes
 
-// The row of a path, the pages aside: an exact one before a prefix, one of that method before
-// others.
+// Returns the row of a path; pages have no row. An exact path is preferred to a prefix, and a row
+// of `method` to other rows.
 const Route* find_route(std::string_view path, std::string_view method = {});
 const Route* page_route();
-// What the '*' of `pattern` stands for in `path`; nothing where it has none.
+// Returns the part of `path` that the '*' of `pattern` matches; empty if `pattern` has no '*'.
 std::string_view rest_of(std::string_view path, std::string_view pattern);
 Refusal no_such_route(std::string_view path);
 std::string allowed_methods(const Route& route);
-// The table as /openapi.json shows it; the same for every hub of this version.
+// Returns the table for /openapi.json, which is the same for every hub of this version.
 std::string describe_routes();
 
 }  // namespace moex::net

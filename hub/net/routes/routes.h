@@ -1,6 +1,6 @@
-// Who may ask for what, and who answers: the rules in front of the route table (route.h),
-// and the handlers that are not the API's. A request's route is decided once, from its head.
-// Deny by default: what is not in the table, or among the embedded pages, is 404.
+// The access rules of the route table (route.h), and the handlers that do not belong to the API.
+// The route of a request is decided once, from its head. Deny by default: a path that is neither in
+// the table nor an embedded page gets 404.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace moex::net {
 
-// A responder that can also send bytes it borrows, with their owner.
+// A responder that can also send borrowed bytes. It keeps their owner alive.
 class WireResponder : public HttpResponder {
   public:
     using HttpResponder::HttpResponder;
@@ -24,41 +24,41 @@ class WireResponder : public HttpResponder {
                                std::shared_ptr<const void> keep) = 0;
 };
 
-// 200 with `body`; bytes in it that are no UTF-8 are replaced.
+// Returns 200 with `body`. Bytes that are not UTF-8 are replaced.
 HttpResponse json_answer(const nlohmann::json& body);
 
 struct Route;  // a row of the table; route.h
 
-// What a request's head was let in to.
+// The result of a request's head: the route that it may use.
 struct Admission {
     const Route* route = nullptr;
-    bool is_preflight = false;  // OPTIONS: answered from the row alone
-    bool is_upgrade = false;    // a WebSocket is asked for; admit_worker() decides
-    std::string key_hash;       // of the API key that work counts against; empty: none is asked for
-    std::optional<KeyInfo> key;  // that came with work and is known; none: it counts as local
+    bool is_preflight = false;   // OPTIONS: answered from the row alone
+    bool is_upgrade = false;     // the client requests a WebSocket; admit_worker() decides
+    std::string key_hash;        // hash of the key whose rate limit applies; empty: no key required
+    std::optional<KeyInfo> key;  // a known key of a request with work; none: counts as local
 };
 
-// What a worker's upgrade request was let in with.
+// The result of a worker's upgrade request.
 struct WorkerAdmission {
-    bool authorized = false;  // a good token came as Bearer
+    bool authorized = false;  // the Bearer has a valid join token
 };
 
 class Routes {
   public:
     explicit Routes(HubContext& hub) : hub_(hub) {}
-    // Everything that a request's head decides: Host, Origin, route,
-    // method, key, content type, whether there is work to give, rate.
-    // Counted and rated: ask once per request, before its body is read.
+    // Checks the head of a request: Host, Origin, route, method, key, content type, whether the hub
+    // accepts work, and rate limits. The call counts against the limits, so it is made once per
+    // request, before the body is read.
     Checked<Admission> admit(const HttpRequest& head) const;
-    // Answers what admit() let in, unless it is an upgrade.
+    // Answers a request that admit() has admitted, unless the request is an upgrade.
     void handle(const Admission& admission, HttpRequest request,
                 std::shared_ptr<WireResponder> responder) const;
-    // The further rules of an upgrade. Counted and rated, too.
+    // Checks the further rules of an upgrade. This call counts against the limits too.
     Checked<WorkerAdmission> admit_worker(const HttpRequest& request) const;
-    // The origin to name in Access-Control-Allow-Origin; empty when none.
+    // Returns the origin for Access-Control-Allow-Origin; empty: no such header.
     std::string cors_origin(const HttpRequest& request) const;
 
-    // The handlers that the table names.
+    // The handlers of the table.
     using Responder = std::shared_ptr<WireResponder>;
     void serve_asset(HttpRequest request, Responder responder) const;
     void serve_blob(HttpRequest request, Responder responder) const;
@@ -74,7 +74,7 @@ class Routes {
     void serve_version(HttpRequest request, Responder responder) const;
     void serve_openapi(HttpRequest request, Responder responder) const;
     void serve_test(HttpRequest request, Responder responder) const;
-    // What waits for the disk, and the host's; registry_routes.cpp.
+    // Handlers that wait for the disk, and those of the operator; registry_routes.cpp.
     void serve_history(HttpRequest request, Responder responder) const;
     void list_keys(HttpRequest request, Responder responder) const;
     void make_key(HttpRequest request, Responder responder) const;
@@ -83,7 +83,7 @@ class Routes {
     void rotate_join_link(HttpRequest request, Responder responder) const;
     void show_settings(HttpRequest request, Responder responder) const;
     void claim_admin(HttpRequest request, Responder responder) const;
-    // What the host orders of workers; worker_routes.cpp.
+    // Orders of the operator to workers; worker_routes.cpp.
     void drain_worker(HttpRequest request, Responder responder) const;
     void pin_worker(HttpRequest request, Responder responder) const;
     void ban_worker(HttpRequest request, Responder responder) const;
@@ -107,7 +107,7 @@ class Routes {
     Checked<void> check_own_page(const HttpRequest& request) const;
     Checked<void> check_gives_model() const;
     Checked<void> slow_down(const HttpRequest& request, Refusal refusal) const;
-    enum class Keeps { anybody, reader };  // a cache between may keep the answer, or may not
+    enum class Keeps { anybody, reader };  // anybody: a shared cache may store the answer
     void answer_range(const HttpRequest& request, const Result<ByteView>& bytes, Keeps keeps,
                       WireResponder& responder) const;
     bool may_see_join_link(const HttpRequest& request) const;
@@ -131,15 +131,15 @@ void Routes::ask_api(HttpRequest request, Responder responder) const {
     responder->refuse(refuse_for_now(503, "Loading model", "unavailable", 2s));
 }
 
-// The route table as others may read it.
+// A row of the route table for other rooms and for tests.
 struct RouteInfo {
     std::string method, path;
-    bool is_public = false;  // open without a key off loopback
-    bool is_hosts = false;   // wants the admin key on loopback too, from our own pages or from none
+    bool is_public = false;  // needs no key beyond loopback
+    bool is_hosts = false;   // needs the admin key, on loopback too; own pages or no page
     bool is_join = false;    // the same with the join token
 };
 std::vector<RouteInfo> server_routes();
-// What is said about a request for `path`, whoever says it.
+// Returns the dialect of errors about a request for `path`.
 Dialect dialect_of(std::string_view path);
 
 }  // namespace moex::net

@@ -1,5 +1,5 @@
-// The JSON of /health and /api/status; tests/hub/net/routes/status_test.cpp holds the shape
-// of the latter. Swarm strand, but where it says otherwise.
+// Makes the JSON of /health and /api/status; tests/hub/net/routes/status_test.cpp fixes the fields
+// of /api/status. Called on the swarm strand, unless a function says otherwise.
 #pragma once
 
 #include <nlohmann/json.hpp>
