@@ -10,11 +10,12 @@
 namespace moex {
 namespace {
 
-constexpr double spreads = 10;  // sigmas to either side of the medians; beyond are less than 1e-22
+constexpr double spreads = 10;  // sigmas around the medians; the tails hold less than 1e-22
 constexpr double p99_z = 2.3263478740408408;
 
-// The mean of a time of which `open(ms)` is the share that is longer: the integral of that share
-// over time, by Simpson's rule over the logarithm of time. Before `from_ms` nothing ends.
+// Returns the mean of a time, given the share `open(ms)` of times that are longer than `ms`. The
+// mean is the integral of this share, by Simpson's rule over the logarithm of time. No time is
+// shorter than `from_ms`.
 double integral_ms(double from_ms, double to_ms, const std::function<double(double)>& open) {
     constexpr int steps = 8000;
     const double from = std::log(from_ms), width = (std::log(to_ms) - from) / steps;
@@ -27,8 +28,8 @@ double integral_ms(double from_ms, double to_ms, const std::function<double(doub
     return sum;
 }
 
-// Those that are asked at all. A time without spread is a step, which the integral's own would
-// miss: a thousandth has it seen.
+// Returns the workers that have a share above 0. A time without spread is a step function, which
+// the sampling points of the integral would miss; a spread of a thousandth makes it visible.
 std::vector<AskedWorker> asked_of(std::span<const AskedWorker> workers) {
     std::vector<AskedWorker> out;
     for (const AskedWorker& worker : workers)
@@ -38,16 +39,17 @@ std::vector<AskedWorker> asked_of(std::span<const AskedWorker> workers) {
     return out;
 }
 
-// Draws of each worker by itself may ask nobody; what is left of them asks each as often as its
-// share says where the draws' chances are the shares times c = 1 - (nobody's chance). Where always
-// one is asked c goes to 0, where somebody is always asked it is 1.
-double chance_of_somebody(std::span<const AskedWorker> workers) {
+// Independent draws of the workers may request none, and such a draw is no round. Returns the
+// factor c for which the remaining draws request each worker as often as its share: the chance of a
+// worker is c times its share, and c = 1 - (the chance that no worker is requested). If every round
+// requests exactly one worker, c approaches 0; if a worker has a share of 1, c is 1.
+double chance_of_a_round(std::span<const AskedWorker> workers) {
     double low = 1e-6, high = 1;
     for (int i = 0; i < 60; ++i) {
         const double c = (low + high) / 2;
-        double nobody = 1;
-        for (const AskedWorker& worker : workers) nobody *= 1 - c * worker.share;
-        (1 - nobody > c ? low : high) = c;
+        double none = 1;
+        for (const AskedWorker& worker : workers) none *= 1 - c * worker.share;
+        (1 - none > c ? low : high) = c;
     }
     return high;
 }
@@ -92,7 +94,7 @@ double round_ms(std::span<const AskedWorker> given, double copies) {
         asked += share;
     }
 
-    const double somebody = chance_of_somebody(workers);
+    const double somebody = chance_of_a_round(workers);
     return integral_ms(from_ms, to_ms, [&](double ms) {
         double all = 1, one = 0;
         for (const auto& [time, share] : workers) {

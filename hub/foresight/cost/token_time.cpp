@@ -8,7 +8,7 @@
 namespace moex {
 namespace {
 
-// Of one row to or from one worker: f16, and the header of its frame.
+// Returns the bytes of a row to or from a worker: its values in f16 and the header of the frame.
 double row_bytes(const RoundShape& shape) { return 2.0 * shape.hidden_size + 28; }
 
 }  // namespace
@@ -35,7 +35,7 @@ double dispatch_ms(const RoundShape& shape, const LayerTimes& times, double rows
     const AnswerTime answer{
         .median_ms = times.rtt_ms + times.expert_ms + (rows - 1) * times.expert_row_ms,
         .sigma = times.sigma};
-    // One line carries all copies out, and as many answers in, one way behind the other.
+    // The hub's connection carries all copies out and then as many answers in.
     const double bytes = 2 * rows * shape.top_k * copies * row_bytes(shape);
     const double line_ms = times.mbit_s > 0 ? bytes * 8 / (1e3 * times.mbit_s) : 0;
     return slowest_ms(answer, independent, copies) + line_ms;

@@ -1,7 +1,8 @@
-// What a token takes, what a worker holds and how fast a prompt is read, from the parts that a
-// layer is made of; and the same from what a running hub has measured of its parts.
-// Source: "MoEx", eq. 3 and 10 to 13. Other than there a round trip counts once a layer (two ways
-// are one), bytes pass one line, and a round ends with the slowest worker, not with the first.
+// The time of a token, the bytes that a worker holds and the speed of a prompt, computed from the
+// parts of a layer; and a forecast from the parts that a running hub has measured.
+// Source: "MoEx", eq. 3 and 10 to 13. Three things differ from the paper: a layer has one round
+// trip (there and back together), all bytes share the hub's connection, and a round ends with the
+// slowest worker, not with the first.
 #pragma once
 
 #include <cstdint>
@@ -11,55 +12,58 @@
 
 namespace moex {
 
-// What a layer is made of; times of one row, and what each further row of a chunk adds.
+// The parts of a layer's time: for one row, and what each further row of a chunk adds.
 struct LayerTimes {
     double hub_ms = 1.5;     // attention, router, sums
-    double readback_ms = 0;  // a worker's GPU to its memory
+    double readback_ms = 0;  // copy from a worker's GPU to its memory
     double rtt_ms = 0;       // there and back
-    double expert_ms = 0;    // a worker's own
-    double sigma = 0;        // of a round trip with its expert, log-normal
+    double expert_ms = 0;    // computation in the worker
+    double sigma = 0;        // spread of round trip and expert together, log-normal
     double hub_row_ms = 0, expert_row_ms = 0;
-    double mbit_s = 0;  // of the hub's line, one way; 0: bytes take no time
+    double mbit_s = 0;  // throughput of the hub's connection, one way; 0: bytes take no time
 };
 struct RoundShape {
     std::uint32_t num_moe_layers = 48, num_experts = 128, top_k = 8;
     std::uint32_t hidden_size = 2048, moe_intermediate_size = 768;
 };
 
-// Bytes of experts that a worker holds (eq. 3).
+// Returns the bytes of experts that one worker holds (eq. 3).
 double worker_bytes(const RoundShape& shape, double bits, double replicas, double workers);
-// Distinct experts of a layer that so many rows ask for, were all alike.
+// Returns the number of distinct experts that `rows` rows request in a layer, if all experts are
+// equally likely.
 double experts_asked(const RoundShape& shape, double rows);
-// Distinct workers that `calls` experts lie at, where each lies anywhere alike.
+// Returns the number of distinct workers that hold `calls` experts, if each expert is held by a
+// random worker.
 double workers_asked(double calls, double workers);
 
-// How the calls of a layer and row depend on each other.
+// The dependence between the times of the calls of a single layer and row.
 enum class Stalls : std::uint8_t {
-    calls,   // each for itself: as many as experts (the paper's)
-    workers  // a worker's all at once: as many as workers that are asked
+    calls,   // every call is independent: as many times as experts (the paper's assumption)
+    workers  // all calls of a worker take the same time: as many times as requested workers
 };
-// One round of `rows` rows, each call at `copies` workers (eq. 11, 18).
+// Returns the time of a round of `rows` rows, with each call sent to `copies` workers (eq. 11,
+// 18).
 double dispatch_ms(const RoundShape& shape, const LayerTimes& times, double rows, double copies,
                    double workers, Stalls stalls);
-// A pass over all layers of so many rows (eq. 10, 12); the rows a second are eq. 13's.
+// Returns the time of a pass of `rows` rows over all layers (eq. 10, 12); rows a second are eq. 13.
 double pass_ms(const RoundShape& shape, const LayerTimes& times, double rows, double copies,
                double workers, Stalls stalls);
 
-// What a hub counted and measured over some time.
+// The counts and times that a hub measured over some period.
 struct HubFigures {
     double steps = 0, rows = 0, rounds = 0;  // passes, their rows, layers exchanged
-    double step_s = 0, waited_s = 0;         // in passes; of that for experts
-    double copies = 1;                       // of a call that are asked at once
+    double step_s = 0, waited_s = 0;         // seconds in passes, and seconds of waiting in them
+    double copies = 1;                       // copies of a call that are sent at once
     double calls_local = 0, calls = 0;
     std::vector<AskedWorker> workers;
 };
 struct StepForecast {
-    double hub_ms = 0;    // of a pass, measured: all but waiting
-    double round_ms = 0;  // of one layer's exchange
+    double hub_ms = 0;    // measured time of a pass without waiting
+    double round_ms = 0;  // forecast of a layer's exchange
     double step_ms = 0, measured_ms = 0;
     double deviation() const { return step_ms / measured_ms - 1; }
 };
-// Requires steps and rounds.
+// Computes a forecast. Requires that `figures` has steps and rounds.
 StepForecast forecast(const HubFigures& figures);
 
 }  // namespace moex

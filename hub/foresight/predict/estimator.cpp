@@ -25,7 +25,7 @@ std::uint64_t product_of(std::span<const std::uint64_t> shape) {
     return product;
 }
 
-// out [rows, num_out] = x [rows, num_in] · weightsᵀ
+// Computes out [rows, num_out] = x [rows, num_in] · weightsᵀ.
 void multiply(std::span<float> out, std::span<const float> weights, std::span<const float> x,
               std::size_t num_in, ThreadPool& threads) {
     const auto num_out = static_cast<std::uint32_t>(weights.size() / num_in);
@@ -36,7 +36,7 @@ void multiply(std::span<float> out, std::span<const float> weights, std::span<co
     matmul(job, threads);
 }
 
-// [rows, columns] to [columns, rows]
+// Transposes [rows, columns] to [columns, rows].
 std::vector<float> transposed(std::span<const float> x, std::size_t columns) {
     const std::size_t rows = x.size() / columns;
     std::vector<float> out(x.size());
@@ -49,13 +49,13 @@ std::vector<float> transposed(std::span<const float> x, std::size_t columns) {
     return out;
 }
 
-// dx [rows, num_in] = dy [rows, num_out] · weights [num_out, num_in]
+// Computes dx [rows, num_in] = dy [rows, num_out] · weights [num_out, num_in]
 void multiply_back(std::span<float> dx, std::span<const float> weights, std::span<const float> dy,
                    std::size_t num_in, ThreadPool& threads) {
     multiply(dx, transposed(weights, num_in), dy, weights.size() / num_in, threads);
 }
 
-// dw [num_out, num_in] = dyᵀ · x
+// Computes dw [num_out, num_in] = dyᵀ · x
 void weight_gradient(std::span<float> dw, std::span<const float> dy, std::span<const float> x,
                      std::size_t num_in, ThreadPool& threads) {
     const std::size_t rows = x.size() / num_in;
@@ -71,7 +71,7 @@ void sum_rows(std::span<float> sum, std::span<const float> rows) {
 }
 float sigmoid(float value) { return 1 / (1 + std::exp(-value)); }
 
-// unit = (u − mean) · scale, scale = 1 / sqrt(variance + eps), row by row
+// Normalises each row: unit = (u − mean) · scale, with scale = 1 / sqrt(variance + eps).
 void normalise(std::span<float> unit, std::span<float> scale, std::span<const float> u,
                std::size_t width) {
     for (std::size_t row = 0; row < scale.size(); ++row) {
@@ -88,7 +88,7 @@ void normalise(std::span<float> unit, std::span<float> scale, std::span<const fl
     }
 }
 
-// The gradient through normalise(), in place.
+// Propagates a gradient back through normalise(), in place.
 void normalise_back(std::span<float> gradient, std::span<const float> unit,
                     std::span<const float> scale, std::size_t width) {
     for (std::size_t row = 0; row < scale.size(); ++row) {

@@ -1,10 +1,12 @@
-// A small network that corrects the next gate: from the quasi-hidden state of a layer to the router
-// logits of the MoE layer behind it. All layers share it, told apart by an embedding and a head.
+// The estimator: a small network that predicts the router logits of the next MoE layer from the
+// quasi-hidden state of a layer. All layers share it; each target layer has its own embedding and
+// head (index t).
 //   z = projection · q + embedding_t        u = z + outer · silu(inner · z + b) + b'
 //   logits = router_t · q + head_t · LayerNorm(u) + b_t
-// The head begins at zero, so that an untrained estimator is the gate on the quasi-hidden state.
+// The head starts at zero, so that an untrained estimator equals the next gate on the quasi-hidden
+// state.
 // Source: "Speculating Experts Accelerates Inference for Mixture-of-Experts", section 6.1 and
-// appendix A; the router's own term and a head for each layer are ours.
+// appendix A; the router's own term and one head per layer are ours.
 #pragma once
 
 #include <array>
@@ -22,10 +24,11 @@ namespace moex {
 
 struct EstimatorShape {
     std::uint32_t hidden_size = 0, num_experts = 0;
-    std::uint32_t num_targets = 0;  // MoE layers but the first
+    std::uint32_t num_targets = 0;  // the MoE layers except the first
     std::uint32_t width = 160, inner = 160;
 };
 
+// The parameters of the network, its forward pass and its gradients.
 class Estimator {
   public:
     enum Part {
@@ -42,34 +45,36 @@ class Estimator {
         num_parts
     };
 
+    // Initialises the parameters at random from `seed`.
     Estimator(EstimatorShape shape, std::uint64_t seed);
-    // not_found where the package has none. An error names the tensor.
+    // not_found: the package has no estimator. Other errors name the tensor that is wrong.
     static Result<Estimator> load(const ModelPackage& package);
     std::vector<SideTensor> to_side_tensors() const;
 
     const EstimatorShape& shape() const { return shape_; }
     std::span<float> parameters() { return parameters_; }
     std::span<const float> parameters() const { return parameters_; }
-    // A part of `values`, which are laid out like the parameters (gradients are).
+    // Returns a part of `values`, which have the layout of the parameters (as gradients do).
     template <typename T>
     std::span<T> part(std::span<T> values, Part part) const {
         return values.subspan(offsets_[part], offsets_[part + 1] - offsets_[part]);
     }
     std::span<const float> part(Part part) const { return this->part(parameters(), part); }
 
-    // Rows [first_row, first_row + num_rows) that ask about one target layer.
+    // Rows [first_row, first_row + num_rows) are predictions of a single target layer.
     struct Block {
         std::uint32_t target = 0, first_row = 0, num_rows = 0;
     };
-    // What backward() needs of a forward().
+    // The intermediate results of forward() that backward() reads.
     struct Pass {
         std::vector<float> z, a, s, u, normed, unit, scale;
         std::vector<float> logits;  // [num_rows, num_experts], without the router's term
     };
-    // x [num_rows, hidden_size]: quasi-hidden states. Blocks cover its rows, targets differ.
+    // x [num_rows, hidden_size]: quasi-hidden states. The blocks cover all rows of x, and each
+    // block has another target.
     void forward(Pass& pass, std::span<const float> x, std::span<const Block> blocks,
                  ThreadPool& threads) const;
-    // Gradients of all parameters, written over `gradient`, from those of the logits.
+    // Overwrites `gradient` with the gradients of all parameters, given those of the logits.
     void backward(std::span<float> gradient, const Pass& pass, std::span<const float> x,
                   std::span<const float> logit_gradient, std::span<const Block> blocks,
                   ThreadPool& threads) const;
@@ -82,7 +87,7 @@ class Estimator {
     std::vector<float> parameters_;
 };
 
-// Leads by one MoE layer; knows nothing of others.
+// Makes a predictor of the next MoE layer; predict() returns false for all other layers.
 std::unique_ptr<ExpertPredictor> make_estimator_predictor(
     std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile,
     std::shared_ptr<const Estimator> estimator);

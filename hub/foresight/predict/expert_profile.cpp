@@ -21,7 +21,7 @@ class Calibration {
         sums_.resize(units * config.hidden_size);
     }
 
-    // Each expert's rows in the order of the text; experts side by side.
+    // Adds the rows of each expert in the order of the text; experts run in parallel.
     void watch(const RouteView& route) {
         threads_.parallel_for(route.num_experts, 1, [&](std::size_t begin, std::size_t end) {
             for (std::size_t expert = begin; expert < end; ++expert) add(route, expert);

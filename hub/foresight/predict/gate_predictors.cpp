@@ -7,7 +7,7 @@
 namespace moex {
 namespace {
 
-constexpr std::size_t rows_grain = 8;  // a row is some walks over hidden_size
+constexpr std::size_t rows_grain = 8;  // rows per task: a row is a few loops over hidden_size
 
 class NextGate : public ExpertPredictor {
   public:

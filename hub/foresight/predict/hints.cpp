@@ -20,7 +20,7 @@ std::span<const ExpertHint> Hints::foresee(const RouteView& seen) {
     const auto layers = gates_->moe_layers();
     const auto next = static_cast<std::size_t>(
         std::upper_bound(layers.begin(), layers.end(), seen.layer) - layers.begin());
-    // Nothing may have named the first ones yet.
+    // At a token's first MoE layer, no earlier layer has predicted the layers within the lead.
     const bool is_first = seen.layer <= layers.front();
     const std::size_t lead = std::min<std::size_t>(lead_, layers.size());
     add_layer(seen, next);

@@ -1,5 +1,22 @@
-// From a predictor's confidence to hints: which experts the next MoE layers may be asked for,
-// guessed while a layer's round is on its way. For who holds experts without having them in memory.
+// Hints: the experts that the next MoE layers will probably request, sent to workers that hold more
+// experts than they have memory for. Such a worker copies hinted experts into slots before the call
+// arrives. A wrong or late hint costs time and never changes an answer.
+//
+// The path of a hint, while the answers of a layer are in flight:
+//
+//   predictor    confidence per row and expert     predict/{estimator,gate_predictors}.h
+//      |           or a shadow's routers           shadow/served_shadow.h
+//   Hints        surest experts of all rows        this file
+//      |  std::span<const ExpertHint>
+//   engine       calls foresee(), then hint()      hub/engine/decoder.cpp, expert_backend.h
+//      |
+//   hub's strand workers that hold the expert      hub/dispatch/core/swarm_hints.cpp
+//      |  PREFETCH frame                           protocol/messages.h
+//   worker's judge  drops ranks that are wrong     web-worker/slots/hint_judge.h
+//      |
+//   worker's trial  drops all, if faster so        web-worker/slots/hint_trial.h
+//      |
+//   copy         slot cache loads the expert       web-worker/slots/slot_cache.h
 #pragma once
 
 #include <memory>
@@ -10,36 +27,39 @@
 
 namespace moex {
 
-// Appends the `per_row` surest experts of each row, each once, by its rank in the row that wants it
-// most. `confidence` is [num_rows, num_experts], larger is surer; `order` is scratch.
+// Appends hints for the `per_row` surest experts of each row. Each expert is appended once, with
+// its best rank over all rows. `confidence` is [num_rows, num_experts], larger is surer; `order` is
+// a scratch buffer.
 void append_hints(std::vector<ExpertHint>& hints, std::uint32_t layer,
                   std::span<const float> confidence, std::size_t num_experts, std::uint32_t per_row,
                   std::vector<std::uint16_t>& order);
 
+// Turns the confidence of a predictor into hints.
 class Hints : public ExpertForesight {
   public:
-    // `per_row` experts are named for a row and layer, at most all of the layer's: more than top_k
-    // are spares for what was guessed second best. `lead` is how many MoE layers before a layer it
-    // is guessed first: above 1 once more, better, one layer before it. Behind a token's last layer
-    // stand the next token's, where the predictor knows of them.
+    // `per_row` is the number of predicted experts per row and layer, at most all of the layer's.
+    // Numbers above top_k add spares. `lead` is the number of MoE layers between the layer that is
+    // seen and the first prediction of a layer; if it is above 1, the layer is predicted once more,
+    // and better, one layer before it. After a token's last layer follow the layers of the next
+    // token, if the predictor knows them.
     Hints(std::shared_ptr<const RouterGates> gates, std::unique_ptr<ExpertPredictor> predictor,
           std::uint32_t per_row, std::uint32_t lead = 1);
 
-    // Of the rows' guesses together, each expert once. Nothing for steps of many rows: a prompt
-    // asks for most of a layer anyway.
+    // Returns hints for all rows together, each expert once. Returns none for a step of more than
+    // rows_max rows: a prompt requests most experts of a layer anyway.
     std::span<const ExpertHint> foresee(const RouteView& seen) override;
 
     static constexpr std::uint32_t rows_max = 16;
 
   private:
-    // `index`: among the MoE layers, those of the next token behind this one's.
+    // `index` counts MoE layers; indices from num_moe_layers on are layers of the next token.
     void add_layer(const RouteView& seen, std::size_t index);
 
     std::shared_ptr<const RouterGates> gates_;
     std::unique_ptr<ExpertPredictor> predictor_;
     std::uint32_t per_row_, lead_;
     std::vector<float> confidence_;     // [rows, num_experts]
-    std::vector<std::uint16_t> order_;  // of one row
+    std::vector<std::uint16_t> order_;  // scratch buffer of append_hints()
     std::vector<ExpertHint> hints_;
 };
 

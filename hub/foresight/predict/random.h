@@ -1,4 +1,4 @@
-// SplitMix64: the same numbers for the same seed on every machine.
+// SplitMix64, a random generator that gives the same numbers for a seed on every machine.
 // Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
 #pragma once
 

@@ -52,7 +52,7 @@ class ReplayedRoutes : public ExpertPredictor {
     }
 
   private:
-    // Of the token so many behind the row's, which ends this text.
+    // Predicts the token that is `behind` positions after the row's token and ends `text`.
     bool predict_row(const RouteView& seen, std::size_t row, std::uint64_t text,
                      std::uint32_t behind, std::uint32_t layer, std::span<float> confidence) const {
         const auto known = routes_.find({layer, text});
@@ -66,8 +66,9 @@ class ReplayedRoutes : public ExpertPredictor {
         return true;
     }
 
-    // A number for a sequence's tokens up to this row's, which come in their order. Those before
-    // the first one that was seen (a shared prefix) count as none.
+    // Returns a hash of the sequence's tokens up to this row. Rows arrive in the order of
+    // positions. Tokens before the first row that was seen (a shared prefix) are not part of the
+    // hash.
     std::uint64_t text_of(const SequenceRow& row) {
         std::vector<std::uint64_t>& texts = texts_[row.kv];
         texts.resize(std::size_t{row.position} + 1);
@@ -76,7 +77,7 @@ class ReplayedRoutes : public ExpertPredictor {
                    SplitMix64(before ^ (std::uint64_t{row.token} << 32 | row.position)).next();
     }
 
-    // As many as were chosen, each once.
+    // Returns as many distinct experts as were chosen.
     Experts guess(const Experts& chosen, std::uint32_t layer, std::uint32_t position,
                   std::uint32_t num_experts) const {
         SplitMix64 random(seed_ ^ (std::uint64_t{layer} << 32 | position));
@@ -100,8 +101,8 @@ class ReplayedRoutes : public ExpertPredictor {
     const std::uint64_t seed_;
     const bool is_token_ahead_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, Experts> routes_;  // by descending weight
-    std::map<std::uint64_t, std::uint64_t> next_;  // of a text: itself and the token that followed
-    // By sequence and position. One that begins writes over what its address meant before.
+    std::map<std::uint64_t, std::uint64_t> next_;  // the text with the token that followed last
+    // The hashes of a sequence by position. A new sequence at a used address overwrites them.
     std::map<const KvCache::Sequence*, std::vector<std::uint64_t>> texts_;
 };
 

@@ -1,6 +1,7 @@
-// A predictor for benches: texts that were decoded before are decoded again, and this one knows
-// their routes. Random weights predict nothing, so what hints of a stated quality are worth is
-// measured with guesses that are right by design.
+// A predictor for benches (`serve --prefetch-replay`). A bench decodes the same texts twice; this
+// predictor records the routes of the first time and predicts them the second time, with a chosen
+// recall. Models with random weights have routes that no predictor knows, so that the value of
+// hints of a given quality is measured in this way.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,12 @@
 
 namespace moex {
 
-// Of the experts that a token chose when it last came behind the same tokens, each is guessed with
-// probability `recall`; another of the layer's stands in where it is not. The same guesses for the
-// same seed, whatever was asked between. Knows nothing of a token that never came behind them.
-// With `is_token_ahead` also of the token that last followed, as a shadow that is a token ahead
-// (served_shadow.h). Keeps all that it saw.
+// Predicts the experts that a token chose when it last followed the same tokens. Each of them is
+// kept with probability `recall`, and replaced by another expert of the layer otherwise. Equal
+// seeds give equal guesses, whatever was predicted in between. predict() returns false for a token
+// that never followed these tokens. With `is_token_ahead` the predictor also knows the next token,
+// the one that followed last, as a shadow that is one token ahead does (served_shadow.h). Memory
+// grows with each observed token.
 std::unique_ptr<ExpertPredictor> make_replay_predictor(double recall, std::uint64_t seed,
                                                        bool is_token_ahead = false);
 

@@ -1,4 +1,5 @@
-// The model's routers and the norms before them, for who asks a router about another layer's rows.
+// The model's routers and the norms before them, for predictors that apply a router to the rows of
+// another layer.
 #pragma once
 
 #include <memory>
@@ -12,29 +13,32 @@
 
 namespace moex {
 
+// Reads the routers of a package.
 class RouterGates {
   public:
-    // Routers stay mapped where the kernels read their dtype. An error names the tensor.
+    // Routers in f32 and bf16 stay mapped from the file; f16 is converted. An error names the
+    // tensor that is wrong; unsupported: a dense model.
     static Result<RouterGates> load(std::shared_ptr<const ModelPackage> package,
                                     ThreadPool& threads);
 
     const ModelConfig& config() const { return package_->config(); }
     std::span<const std::uint32_t> moe_layers() const { return moe_layers_; }
-    // What stands before a MoE layer's router, [hidden_size].
+    // Returns the weights of the norm before a MoE layer's router, [hidden_size].
     std::span<const float> norm(std::uint32_t layer) const { return layers_[layer].norm; }
-    // out [num_rows, num_experts] = x [num_rows, hidden_size] · routerᵀ, the engine's own bits.
+    // Computes out [num_rows, num_experts] = x [num_rows, hidden_size] · routerᵀ, with the same
+    // bits as the engine.
     void logits(std::span<float> out, std::uint32_t layer, std::span<const float> x) const;
     ThreadPool& threads() const { return *threads_; }
 
   private:
     struct Layer {
         WeightMatrix router;
-        std::vector<float> norm, converted;  // `converted`: of a router in f16
+        std::vector<float> norm, converted;  // `converted`: a router in f16, as f32
     };
     Status load_layer(std::uint32_t layer);
     std::shared_ptr<const ModelPackage> package_;
     ThreadPool* threads_ = nullptr;
-    std::vector<Layer> layers_;  // [num_layers], empty for dense ones
+    std::vector<Layer> layers_;  // [num_layers], empty for dense layers
     std::vector<std::uint32_t> moe_layers_;
 };
 
