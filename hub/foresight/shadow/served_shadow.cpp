@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t departures_max = 512;
 
-// The likeliest of each row, the lower id of two.
+// Returns the likeliest token of each row; the lower id of two equals.
 std::vector<TokenId> draw(std::span<const float> logits, std::size_t vocab_size) {
     std::vector<TokenId> drawn;
     for (; !logits.empty(); logits = logits.subspan(vocab_size))
@@ -24,22 +24,22 @@ std::vector<TokenId> draw(std::span<const float> logits, std::size_t vocab_size)
 }  // namespace
 
 ServedShadow::ServedShadow(std::unique_ptr<Decoder> decoder, ExpertBackend& experts,
-                           ExpertForesight* otherwise, ServedShadowOptions options, Tell tell)
+                           ExpertForesight* fallback, ServedShadowOptions options, SendHints send)
     : decoder_(std::move(decoder)),
       experts_(experts),
-      otherwise_(otherwise),
+      fallback_(fallback),
       options_(std::move(options)),
-      tell_(std::move(tell)),
+      send_(std::move(send)),
       keys_(decoder_->config(), options_.kv, options_.kv_period, sequences_max) {
     MOEX_CHECK(options_.draws_ahead || options_.token_period == 1,
-               "who draws no token is given each");
+               "a shadow that draws no token reads each of the model's");
     const ModelConfig& config = decoder_->config();
     std::uint32_t num_moe_layers = 0;
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         index_of_layer_.push_back(num_moe_layers);
         num_moe_layers += config.is_moe(layer);
     }
-    names_.resize(2 * std::size_t{num_moe_layers});
+    predictions_.resize(2 * std::size_t{num_moe_layers});
     thread_ = std::thread([this] { run(); });
 }
 
@@ -75,20 +75,21 @@ void ServedShadow::note_departure(Duration late) {
     ++num_departures_;
 }
 
-// All that is named of the layers that are near enough, the nearest first, where something of it is
-// new: to a worker the newest word counts, and what it has not begun of an older one is forgotten.
+// Appends the hints of all layers within the lead, the nearest first, if one of these layers has
+// new hints. A worker keeps only its newest frame and forgets the units of an older one that it has
+// not begun to load, so that each frame repeats what is still valid.
 void ServedShadow::take_window(std::vector<ExpertHint>& hints) {
-    const auto end = std::min<std::size_t>(names_.size(), layer_ + options_.lead + 1);
-    const auto window = std::span(names_).subspan(layer_ + 1, end - layer_ - 1);
-    if (std::ranges::none_of(window, &Layer::is_new)) return;
-    for (Layer& layer : window) {
+    const auto end = std::min<std::size_t>(predictions_.size(), layer_ + options_.lead + 1);
+    const auto window = std::span(predictions_).subspan(layer_ + 1, end - layer_ - 1);
+    if (std::ranges::none_of(window, &PredictedLayer::is_new)) return;
+    for (PredictedLayer& layer : window) {
         hints.insert(hints.end(), layer.hints.begin(), layer.hints.end());
         layer.is_new = false;
     }
 }
 
-// The model's first MoE layer of a step. A pass that goes on with what the model now has not, or
-// that the model has overtaken, is told to end.
+// Runs at the model's first MoE layer of a step. Asks a pass to stop if its tokens are not the
+// model's, or if the model overtook it.
 void ServedShadow::enter_step(const RouteView& seen) {
     ++step_;
     entered_at_ = now_steady();
@@ -99,18 +100,18 @@ void ServedShadow::enter_step(const RouteView& seen) {
         if (is_followed_)
             rows_.push_back({{row.kv, row.position, row.kv->pages().front()}, row.token});
         else if (std::exchange(last, row.kv) != row.kv) {
-            const auto [at, is_new] = lost_.try_emplace(row.kv, row.position);
+            const auto [at, is_new] = unfollowed_.try_emplace(row.kv, row.position);
             at->second = std::min(at->second, row.position);
         }
     }
 
     const bool was_ahead = pass_.step == step_ && !pass_.is_dropped && (busy_ || pass_.is_whole);
-    const auto next = names_.begin() + static_cast<std::ptrdiff_t>(num_layers());
-    std::move(next, names_.end(), names_.begin());
-    std::fill(next, names_.end(), Layer{});
+    const auto next = predictions_.begin() + static_cast<std::ptrdiff_t>(num_layers());
+    std::move(next, predictions_.end(), predictions_.begin());
+    std::fill(next, predictions_.end(), PredictedLayer{});
     if (!was_ahead || !is_followed_) {
-        std::ranges::fill(names_, Layer{});
-    } else if (stays_ahead()) {
+        std::ranges::fill(predictions_, PredictedLayer{});
+    } else if (can_keep_pass()) {
         ++counters_.steps;
         ++counters_.steps_ahead;
         return note_departure({});
@@ -119,36 +120,37 @@ void ServedShadow::enter_step(const RouteView& seen) {
     if (busy_) stop_.request_stop();
 }
 
-// Whether the pass that belongs to the model's new step is one that may go on. What it has named
-// stays until it is named anew where it has drawn some of the tokens right.
-bool ServedShadow::stays_ahead() {
-    std::size_t num_there = 0, num_right = 0;
+// Returns true if the pass for the model's new step has the model's tokens, or need not have them
+// yet. If only some tokens are right, the hints stay valid until new ones replace them.
+bool ServedShadow::can_keep_pass() {
+    std::size_t num_drawn = 0, num_right = 0;
     for (const Row& row : rows_) {
         const auto own = std::ranges::find_if(pass_.rows, [&](const Row& one) {
             return one.text.kv == row.text.kv && one.text.position == row.text.position &&
                    one.text.first_page == row.text.first_page;
         });
         if (own == pass_.rows.end()) continue;
-        ++num_there;
+        ++num_drawn;
         num_right += own->token == row.token;
     }
-    counters_.tokens_drawn += num_there;
+    counters_.tokens_drawn += num_drawn;
     counters_.tokens_right += num_right;
 
-    const bool is_due = options_.token_period > 0 && pass_.own_for >= options_.token_period;
+    const bool is_due = options_.token_period > 0 &&
+                        pass_.tokens_unaligned >= options_.token_period;
     const bool all_right = num_right == rows_.size();
-    if (num_there == rows_.size() && (all_right || !is_due)) {
-        if (all_right && is_due) pass_.own_for = 0;
+    if (num_drawn == rows_.size() && (all_right || !is_due)) {
+        if (all_right && is_due) pass_.tokens_unaligned = 0;
         return true;
     }
-    if (num_right == 0) std::ranges::fill(names_, Layer{});
+    if (num_right == 0) std::ranges::fill(predictions_, PredictedLayer{});
     return false;
 }
 
 std::span<const ExpertHint> ServedShadow::foresee(const RouteView& seen) {
     hints_.clear();
-    if (seen.first_row != 0)  // of a micro-batch that is not the first
-        return otherwise_ != nullptr ? otherwise_->foresee(seen) : hints_;
+    if (seen.first_row != 0)  // a micro-batch other than the first
+        return fallback_ != nullptr ? fallback_->foresee(seen) : hints_;
 
     const std::uint32_t index = index_of_layer_[seen.layer];
     bool is_idle = false;
@@ -160,8 +162,8 @@ std::span<const ExpertHint> ServedShadow::foresee(const RouteView& seen) {
         is_idle = !busy_;
     }
     if (seen.num_tokens > rows_max) return hints_;
-    if (!is_of_the_step(seen))  // nobody wanted hints where it began
-        return otherwise_ != nullptr ? otherwise_->foresee(seen) : hints_;
+    if (!is_followed_step(seen))  // the step began without a call of foresee()
+        return fallback_ != nullptr ? fallback_->foresee(seen) : hints_;
 
     std::uint32_t may_copy = options_.copied_max;
     if (is_idle && plan(&may_copy)) {
@@ -169,22 +171,22 @@ std::span<const ExpertHint> ServedShadow::foresee(const RouteView& seen) {
         begin_pass();
         wake_.notify_one();
     }
-    if (otherwise_ != nullptr && leaves_it_to_another(index)) return otherwise_->foresee(seen);
+    if (fallback_ != nullptr && needs_fallback(index)) return fallback_->foresee(seen);
     return hints_;
 }
 
-bool ServedShadow::is_of_the_step(const RouteView& seen) const {
+bool ServedShadow::is_followed_step(const RouteView& seen) const {
     if (!is_followed_ || rows_.size() != seen.num_tokens || rows_.empty()) return false;
     const ShadowKeys::Text& first = rows_.front().text;
     return first.kv == seen.rows[0].kv && first.position == seen.rows[0].position;
 }
 
-// Whether nothing goes through this step, or the next layer has no name yet, though it had time for
-// it.
-bool ServedShadow::leaves_it_to_another(std::uint32_t index) const {
+// Returns true if no pass follows this step, or if the next layer has no prediction although the
+// shadow had time for it.
+bool ServedShadow::needs_fallback(std::uint32_t index) const {
     const std::lock_guard lock(mutex_);
     if (pass_.step < step_ || pass_.is_dropped) return true;
-    return index > 0 && index + 1 < num_layers() && names_[index + 1].hints.empty();
+    return index > 0 && index + 1 < num_layers() && predictions_[index + 1].hints.empty();
 }
 
 void ServedShadow::begin_pass() {
@@ -196,11 +198,11 @@ void ServedShadow::begin_pass() {
     note_departure(now_steady() - entered_at_);
 }
 
-// What the idle shadow does next, into pass_ and batch_. False: nothing, or not without the keys
-// that only the engine's thread can copy (`may_copy`).
+// Plans the next pass of an idle shadow into pass_ and batch_. Returns false if there is no work,
+// or if keys are missing that only the engine's thread can copy (`may_copy` is null then).
 bool ServedShadow::plan(std::uint32_t* may_copy) {
-    for (const auto& [text, position] : lost_) keys_.lose(text, position);
-    lost_.clear();
+    for (const auto& [text, position] : unfollowed_) keys_.invalidate(text, position);
+    unfollowed_.clear();
     if (!is_followed_) return false;
 
     const bool is_there = pass_.step >= step_ && !pass_.is_dropped;
@@ -208,7 +210,7 @@ bool ServedShadow::plan(std::uint32_t* may_copy) {
     return pass_.step == step_ && pass_.is_whole && plan_ahead(may_copy);
 }
 
-// The rows of a text stand one behind the other.
+// Plans the pass of the model's own step. Rows of the same text are neighbours.
 bool ServedShadow::plan_with_the_model(std::uint32_t* may_copy) {
     tokens_.clear();
     for (const Row& row : rows_) tokens_.push_back(row.token);
@@ -230,7 +232,7 @@ bool ServedShadow::plan_with_the_model(std::uint32_t* may_copy) {
     return true;
 }
 
-// Behind the pass of the model's step: its texts as they are in the model, one token on.
+// Plans the pass of the next step: the same texts, one token further, with the drawn tokens.
 bool ServedShadow::plan_ahead(std::uint32_t* may_copy) {
     if (pass_.drawn.empty()) return false;
     tokens_.clear();
@@ -241,7 +243,10 @@ bool ServedShadow::plan_ahead(std::uint32_t* may_copy) {
     }
     batch_.clear();
 
-    Pass next{.step = step_ + 1, .is_ahead = true, .own_for = pass_.own_for + 1, .rows = rows_};
+    Pass next{.step = step_ + 1,
+              .is_ahead = true,
+              .tokens_unaligned = pass_.tokens_unaligned + 1,
+              .rows = rows_};
     for (std::size_t i = 0; i < rows_.size(); ++i) {
         const std::uint32_t position = rows_[i].text.position + 1;
         if (position >= decoder_->config().context_tokens) return false;
@@ -292,14 +297,14 @@ void ServedShadow::wait_until_idle() const {
 }
 
 void ServedShadow::on_route(const RouteView& seen) {
-    named_.clear();
-    append_hints(named_, seen.layer, seen.router_logits, seen.num_experts, options_.per_row,
+    layer_hints_.clear();
+    append_hints(layer_hints_, seen.layer, seen.router_logits, seen.num_experts, options_.per_row,
                  order_);
-    told_.clear();
+    outgoing_.clear();
     {
         const std::lock_guard lock(mutex_);
         if (pass_.is_dropped) return;
-        // The model was at the first layer before a pass that began with its token.
+        // The model reached the first layer before a pass that began with its token.
         const std::uint32_t index = index_of_layer_[seen.layer];
         if (index == 0 && !pass_.is_ahead) return;
         ++counters_.layers;
@@ -308,10 +313,10 @@ void ServedShadow::on_route(const RouteView& seen) {
             ++counters_.layers_late;
             return;
         }
-        names_[index + (is_of_next ? num_layers() : 0)] = {named_, true};
-        take_window(told_);
+        predictions_[index + (is_of_next ? num_layers() : 0)] = {layer_hints_, true};
+        take_window(outgoing_);
     }
-    if (!told_.empty()) tell_(told_);
+    if (!outgoing_.empty()) send_(outgoing_);
 }
 
 }  // namespace moex

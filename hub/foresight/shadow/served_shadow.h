@@ -1,23 +1,40 @@
-// A shadow that is served: the same model with other experts goes through each token on threads of
-// its own while the model waits for its workers, and what its routers say of the layers to come are
-// hints. Through with a token, it takes its own likeliest for the next and goes on with that, so
-// that the next token's first layer has its name before the model is there. It is one token ahead
-// at most. It changes no bit of an answer.
+// A shadow that is served: a copy of the model with cheaper experts, which runs ahead of the model
+// and predicts its routes. The shadow has its own threads. It steps through each token while the
+// model waits for its workers, and the choices of the shadow's routers become hints for the layers
+// that the model has not reached. The shadow changes no bit of an answer.
 //
-// Aligned in tokens: when the model's token comes, the shadow stays where it is if it has drawn the
-// same; if not, what it did since is dropped, and it begins with the model's. Aligned in keys: the
-// model's rows of the positions before take the place of its own. Either has a period.
+//   time ->        step n                                  step n+1
+//   model          | layer 0 | layer 1 | ... | layer L |   | layer 0 | layer 1 | ...
+//                  waits for workers in each layer         token t(n+1) is known here
+//   shadow pass n     | 0 1 2 3 ... L |
+//     known         token t(n), keys before it             (aligned with the model)
+//   shadow pass n+1                   | 0 1 2 3 ... L |
+//     known                           the shadow's own guess of t(n+1)
+//   hints          layers 1 ... L of step n, each `lead` layers before the model is there;
+//                  layers 0 ... L of step n+1, the first ones before the model begins it
 //
-// A hint goes out when its layer is `lead` MoE layers ahead, not before: what is loaded too early
-// takes the room of what is asked sooner. Steps of many rows are not followed, and of a text whose
-// keys are still on their way none: hints are then another's, as they are where the shadow is late.
-// Of steps with several rows of one text (drafts) nobody knows which will stay: it goes through
-// these with the model and draws nothing.
+//   The model enters step n+1 with       the shadow
+//     the token that the shadow drew     keeps pass n+1, and its hints stay valid
+//     another token                      drops pass n+1 and its hints, and begins anew with it
+//   The model reaches a layer before the shadow does: that hint is late and is dropped.
+//   The model ends step n before pass n ends: pass n is cut.
 //
-// foresee() is the engine's thread's and waits for nothing: a pass that has lost its use is told to
-// end, and whoever finds the shadow idle begins the next one. `tell` is called from the shadow's
-// own thread and must not block. Source: "OD-MoE: On-Demand Expert Loading for Cacheless
-// Edge-Distributed MoE Inference", 3.
+// The shadow is at most one token ahead: at the end of pass n it draws its likeliest token, and
+// continues with that token. It aligns with the model in two ways, each with a period. Aligned in
+// tokens: if the model's token is not the one that the shadow drew, the shadow begins again with
+// the model's token. Aligned in keys: the model's rows of keys and values replace the shadow's own.
+//
+// A hint is sent when its layer is `lead` MoE layers ahead of the model and not before: an expert
+// that is loaded too early takes the slot of one that is needed sooner. Limits: a step of many rows
+// is not followed, and neither is a text whose keys are not copied yet. The fallback predictor
+// gives the hints then, as it does when the shadow is late. If a step has several rows of a single
+// text (drafts), it is unknown which of them the model will keep; the shadow follows these rows and
+// draws no token after them.
+//
+// Threads: foresee() runs on the engine's thread and never waits. A pass that has lost its use is
+// asked to stop, and the thread that finds the shadow idle begins the next pass. `send` is called
+// on the shadow's own thread and must not block.
+// Source: "OD-MoE: On-Demand Expert Loading for Cacheless Edge-Distributed MoE Inference", 3.
 #pragma once
 
 #include <condition_variable>
@@ -39,42 +56,46 @@
 namespace moex {
 
 struct ServedShadowOptions {
-    std::uint32_t per_row = 1;       // experts that are named for a row and layer
-    std::uint32_t lead = 2;          // MoE layers, at least 1
-    bool draws_ahead = true;         // false: each token begins with the model's
-    std::uint32_t token_period = 1;  // tokens; 0: never. Without draws_ahead every one
-    std::uint32_t kv_period = 1;     // tokens; 0: never but for what the shadow has not read
-    KvCacheOptions kv;               // as the engine's, but for the number of pages
-    std::uint32_t copied_max = 512;  // positions of texts, while one layer is awaited
+    std::uint32_t per_row = 1;       // predicted experts per row and layer
+    std::uint32_t lead = 2;          // MoE layers between model and hint, at least 1
+    bool draws_ahead = true;         // false: each pass begins with the model's token
+    std::uint32_t token_period = 1;  // tokens; 0: never aligned. Without draws_ahead it is 1
+    std::uint32_t kv_period = 1;     // tokens; 0: only rows that the shadow has not read are copied
+    KvCacheOptions kv;               // the engine's options, with another number of pages
+    std::uint32_t copied_max = 512;  // positions that are copied at one layer of the model
 };
 
 struct ServedShadowCounters {
-    std::uint64_t steps = 0;                    // of the model, that the shadow went through
-    std::uint64_t steps_ahead = 0;              // of these: it was there before, and stayed
-    std::uint64_t passes_cut = 0;               // the model was through before, or went elsewhere
-    std::uint64_t layers = 0, layers_late = 0;  // named; of them: the model had been there already
-    std::uint64_t tokens_drawn = 0, tokens_right = 0;  // ahead of the model; of them: as it then
-    std::uint64_t positions_copied = 0;                // keys and values
-    // From a token's first MoE layer in the model to the shadow's beginning with that token, 0
-    // where it was there before: the median of the last steps.
+    std::uint64_t steps = 0;             // steps of the model that the shadow followed
+    std::uint64_t steps_ahead = 0;       // steps for which a pass ahead was kept
+    std::uint64_t passes_cut = 0;        // passes that were stopped before their last layer
+    std::uint64_t layers = 0;            // layers that were predicted
+    std::uint64_t layers_late = 0;       // predicted layers that the model had already reached
+    std::uint64_t tokens_drawn = 0;      // tokens that were drawn ahead of the model
+    std::uint64_t tokens_right = 0;      // drawn tokens that the model then had
+    std::uint64_t positions_copied = 0;  // rows of keys and values
+    // Microseconds from the model's first MoE layer of a token to the shadow's start with that
+    // token: the median of the last steps; 0 for a step whose pass ahead was kept.
     double departure_us = 0;
 };
 
+// Follows the steps of a decoder and sends hints for its next layers.
 class ServedShadow : public ExpertForesight {
   public:
-    using Tell = std::function<void(std::span<const ExpertHint>)>;
-    static constexpr std::uint32_t rows_max = 16;       // of a step that is followed
-    static constexpr std::uint32_t sequences_max = 16;  // whose keys are kept
+    using SendHints = std::function<void(std::span<const ExpertHint>)>;
+    static constexpr std::uint32_t rows_max = 16;       // rows of a step that is followed
+    static constexpr std::uint32_t sequences_max = 16;  // texts whose keys are kept
 
-    // `decoder` is a twin of the one that asks, on threads of its own; `experts` are the shadow's,
-    // `otherwise` names what the shadow does not, null: nobody. Both outlive it.
+    // `decoder` is a twin of the decoder that calls foresee(), and runs on threads of its own;
+    // `experts` are the shadow's. `fallback` gives the hints that the shadow does not; null: none.
+    // `experts` and `fallback` outlive the shadow.
     ServedShadow(std::unique_ptr<Decoder> decoder, ExpertBackend& experts,
-                 ExpertForesight* otherwise, ServedShadowOptions options, Tell tell);
-    ~ServedShadow() override;  // its thread has ended
+                 ExpertForesight* fallback, ServedShadowOptions options, SendHints send);
+    ~ServedShadow() override;  // joins the shadow's thread
 
     std::span<const ExpertHint> foresee(const RouteView& seen) override;
     ServedShadowCounters counters() const;  // any thread
-    // Until what it began has ended, by itself or cut. Any thread.
+    // Waits until no pass runs: the last one ended or was cut. Any thread.
     void wait_until_idle() const;
 
   private:
@@ -82,72 +103,77 @@ class ServedShadow : public ExpertForesight {
         ShadowKeys::Text text;
         TokenId token = 0;
     };
-    // A walk through all layers with these rows.
+    // A walk of the shadow through all layers.
     struct Pass {
-        std::uint64_t step = 0;      // of the model, that it belongs to
-        bool is_ahead = false;       // it began before that step did
-        bool is_dropped = false;     // its tokens are not the model's, or the model is further
-        bool is_whole = false;       // it went through
-        std::uint32_t own_for = 0;   // tokens since the model's was taken
-        std::vector<Row> rows;       // each of another text, where it can go on
-        std::vector<TokenId> drawn;  // behind each row; empty: it cannot
+        std::uint64_t step = 0;              // the model's step that the pass predicts
+        bool is_ahead = false;               // the pass began before that step did
+        bool is_dropped = false;             // the model has other tokens, or overtook the pass
+        bool is_whole = false;               // the pass reached the last layer
+        std::uint32_t tokens_unaligned = 0;  // drawn tokens since the model's token was taken
+        std::vector<Row> rows;               // one row per text, if tokens can be drawn after them
+        std::vector<TokenId> drawn;          // the token after each row; empty: none can be drawn
     };
-    struct Layer {  // that the shadow has named
+    // The prediction of a layer.
+    struct PredictedLayer {
         std::vector<ExpertHint> hints;
-        bool is_new = false;  // not told yet
+        bool is_new = false;  // not sent yet
     };
 
-    // Under the mutex.
+    // These five require mutex_.
     void enter_step(const RouteView& seen);
-    bool stays_ahead();
+    bool can_keep_pass();
     void take_window(std::vector<ExpertHint>& hints);
     void begin_pass();
     void note_departure(Duration late);
-    // Of who has the shadow.
+    // These three require the shadow: mutex_ is held by its thread, or no pass runs.
     bool plan(std::uint32_t* may_copy);
     bool plan_with_the_model(std::uint32_t* may_copy);
     bool plan_ahead(std::uint32_t* may_copy);
 
-    bool is_of_the_step(const RouteView& seen) const;
-    bool leaves_it_to_another(std::uint32_t index) const;
-    std::size_t num_layers() const { return names_.size() / 2; }
+    bool is_followed_step(const RouteView& seen) const;
+    bool needs_fallback(std::uint32_t index) const;
+    std::size_t num_layers() const { return predictions_.size() / 2; }
     void run();
     void on_route(const RouteView& seen);
 
     std::unique_ptr<Decoder> decoder_;
     ExpertBackend& experts_;
-    ExpertForesight* otherwise_;
+    ExpertForesight* fallback_;
     const ServedShadowOptions options_;
-    const Tell tell_;
-    std::vector<std::uint32_t> index_of_layer_;  // among the MoE layers
+    const SendHints send_;
+    std::vector<std::uint32_t> index_of_layer_;  // index among the MoE layers
 
-    // Of who has the shadow: its own thread while busy_, else the engine's, which hands it over
-    // with busy_ under the mutex and gets it back so.
+    // Owned by the shadow's thread while busy_, else by the engine's thread. busy_ changes under
+    // mutex_, and ownership changes with it.
     ShadowKeys keys_;
     std::vector<TokenId> tokens_;
     std::vector<StepRows> batch_;
-    std::vector<ExpertHint> hints_;  // the engine's thread's
-    // The shadow's thread's.
-    std::vector<ExpertHint> named_, told_;
-    std::vector<std::uint16_t> order_;
+    // Owned by the engine's thread.
+    std::vector<ExpertHint> hints_;
+    // Owned by the shadow's thread.
+    std::vector<ExpertHint> layer_hints_, outgoing_;
+    std::vector<std::uint16_t> order_;  // scratch buffer of append_hints()
 
-    mutable std::mutex mutex_;  // of what follows; who has an idle shadow writes pass_ without it
+    // Guards the members below. Exception: the owner of an idle shadow writes pass_ without it.
+    mutable std::mutex mutex_;
     mutable std::condition_variable wake_, idle_;
     bool stopping_ = false, busy_ = false;
-    // Where the model is: written by the engine's thread alone, which reads it without the mutex.
-    std::uint64_t step_ = 0;  // counted
-    std::uint32_t layer_ = 0;
+    // The model's place. Only the engine's thread writes these, and reads them without the mutex.
+    std::uint64_t step_ = 0;   // number of the step, counted from 1
+    std::uint32_t layer_ = 0;  // index among the MoE layers
     bool is_followed_ = false;
     std::vector<Row> rows_;
     TimePoint entered_at_{};
-    std::map<const KvCache::Sequence*, std::uint32_t> lost_;  // texts that went on unfollowed
-    Pass pass_;                                               // the last one
-    std::stop_source stop_;                                   // of the pass
-    std::vector<Layer> names_;  // [2, moe layers] of the model's step and the next
+    // Texts that advanced in a step that was not followed, and the first row that is invalid.
+    std::map<const KvCache::Sequence*, std::uint32_t> unfollowed_;
+    Pass pass_;              // the running pass, or the last one
+    std::stop_source stop_;  // stops pass_
+    std::vector<PredictedLayer>
+        predictions_;  // [2, num_moe_layers]: the model's step, the next step
     ServedShadowCounters counters_;
-    std::vector<float> departures_us_;  // of the last steps, a ring
+    std::vector<float> departures_us_;  // a ring buffer of the last steps
     std::size_t num_departures_ = 0;
-    std::thread thread_;  // last
+    std::thread thread_;  // last, so that it starts after all other members
 };
 
 }  // namespace moex

@@ -18,7 +18,7 @@ class DoneRound : public ExpertRound {
     ExpertAnswer answer_;
 };
 
-// Rows of 2 or 3 bits as INT4 holds them: the same codes, scales and zeros.
+// Packs rows of 2 or 3 bits as INT4 rows with the same codes, scales and zeros.
 void pack_narrow(std::byte* to, const PackedMatrix& shape, const ShadowRow& row, ByteView rows) {
     const std::uint32_t words = shape.num_in / 8, groups = row.num_groups();
     std::vector<std::uint32_t> codes(std::size_t{shape.num_out} * words),

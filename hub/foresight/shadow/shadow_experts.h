@@ -1,8 +1,9 @@
-// The experts of a shadow as a backend: a decoder that runs with them shares attention, routers and
-// head with the model that is served, and differs in what experts answer. Integer arithmetic, as
-// the hub's own (hub/engine/kernels/integer.h): codes of 2 and 3 bits run as INT4 ones, which they
-// are in memory; nf4 and int8 as INT8. Source: "OD-MoE: On-Demand Expert Loading for Cacheless
-// Edge-Distributed MoE Inference", 3.1: a quantised model that runs ahead of the full one.
+// The experts of a shadow as a backend of a decoder. A decoder that runs with this backend shares
+// attention, routers and head with the served model, and differs only in what its experts compute.
+// Arithmetic is in integers, as in the hub's own backend (hub/engine/kernels/integer.h): codes of 2
+// and 3 bits are stored in memory and computed as INT4 codes; nf4 and int8 as INT8.
+// Source: "OD-MoE: On-Demand Expert Loading for Cacheless Edge-Distributed MoE Inference", 3.1: a
+// quantised model that runs ahead of the full one.
 #pragma once
 
 #include <memory>
@@ -15,12 +16,13 @@
 
 namespace moex {
 
+// Computes the experts of a shadow package on this machine.
 class ShadowExperts : public ExpertBackend {
   public:
-    // Reads all of it; the shadow may be closed after that.
+    // Reads the whole shadow package, which may be closed afterwards.
     ShadowExperts(const ShadowPackage& shadow, ThreadPool& threads);
 
-    // A row's bits do not depend on its neighbours.
+    // The bits of a row do not depend on the other rows of the batch.
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "shadow"; }
 
@@ -31,8 +33,8 @@ class ShadowExperts : public ExpertBackend {
         return layers_[layer].data() + expert * (up_.size_bytes() + down_.size_bytes());
     }
     ThreadPool& threads_;
-    PackedMatrix up_, down_;  // shapes, without data; an expert is up and then down
-    std::vector<AlignedBuffer> layers_;
+    PackedMatrix up_, down_;  // shapes without data; an expert is stored as up, then down
+    std::vector<AlignedBuffer> layers_;  // [num_layers], empty for dense ones
 };
 
 }  // namespace moex

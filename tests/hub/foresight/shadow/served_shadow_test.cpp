@@ -1,4 +1,4 @@
-// A shadow beside a model whose experts answer when the shadow has gone as far as it goes.
+// A served shadow beside a model whose experts answer only after the shadow has become idle.
 #include "hub/foresight/shadow/served_shadow.h"
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 #include <set>
 #include <utility>
 
-#include "hub/foresight/shadow/fewer_experts.h"
 #include "tests/hub/engine/engine_fixture.h"
 
 namespace moex {
@@ -17,7 +16,7 @@ namespace {
 
 using Named = std::set<std::uint16_t>;
 
-// The model's experts, asked for hints as a swarm would be.
+// The model's experts as a backend that wants hints, as a swarm does.
 class AskedExperts : public ExpertBackend {
   public:
     AskedExperts(LocalExperts& experts, std::function<void(const ExpertBatch&)> on_asked,
@@ -52,7 +51,7 @@ class AskedExperts : public ExpertBackend {
     std::function<void()> before_answer_;
 };
 
-// A shadow's experts that answer nobody until they are let go, or told to stop.
+// A shadow's experts that do not answer until let_go() or a stop request.
 class HeldExperts : public ExpertBackend {
   public:
     explicit HeldExperts(ExpertBackend& experts) : experts_(experts) {}
@@ -87,12 +86,37 @@ class HeldExperts : public ExpertBackend {
     bool is_free_ = false;
 };
 
+// A backend with answers that are far too large, so that its routes differ from the model's.
+class LoudExperts : public ExpertBackend {
+  public:
+    explicit LoudExperts(ExpertBackend& experts) : experts_(experts) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        return std::make_unique<Round>(experts_.submit(batch), batch.y);
+    }
+    const char* name() const override { return "loud"; }
+
+  private:
+    struct Round : ExpertRound {
+        Round(std::unique_ptr<ExpertRound> of, std::span<float> out)
+            : round(std::move(of)),
+              y(out) {}
+        Result<ExpertAnswer> wait(std::stop_token stop) override {
+            auto answer = round->wait(stop);
+            for (float& value : y) value *= 64;
+            return answer;
+        }
+        std::unique_ptr<ExpertRound> round;
+        std::span<float> y;
+    };
+    ExpertBackend& experts_;
+};
+
 TokenId likeliest(std::span<const float> logits) {
     return static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin());
 }
 
-// The tiny model's MoE layers are 0, 2 and 3. Where it waits, no round is answered before the
-// shadow has gone as far as it goes.
+// The tiny model's MoE layers are 0, 2 and 3. If waits_ is set, no round is answered before the
+// shadow is idle.
 class ServedShadowTest : public testing::Test {
   protected:
     ServedShadowTest()
@@ -110,26 +134,26 @@ class ServedShadowTest : public testing::Test {
     }
     ~ServedShadowTest() override { shadow_.reset(); }
     static KvCacheOptions kv() { return {.page_tokens = 16, .num_pages = 64}; }
-    // Each token begins with the model's.
-    void serve(ExpertBackend& shadow, std::uint32_t lead, ExpertForesight* otherwise = nullptr,
+    // Serves a shadow that begins each pass with the model's token.
+    void serve(ExpertBackend& shadow, std::uint32_t lead, ExpertForesight* fallback = nullptr,
                std::uint32_t copied_max = 512) {
         serve_with(shadow, {.lead = lead, .draws_ahead = false, .copied_max = copied_max},
-                   otherwise);
+                   fallback);
     }
     void serve_with(ExpertBackend& shadow, ServedShadowOptions options,
-                    ExpertForesight* otherwise = nullptr) {
+                    ExpertForesight* fallback = nullptr) {
         decoder_->foresee_with(nullptr);
         shadow_.reset();
         options.per_row = package_->config().top_k;
         options.kv = kv();
         shadow_ = std::make_unique<ServedShadow>(
-            decoder_->twin(threads_), shadow, otherwise, options,
+            decoder_->twin(threads_), shadow, fallback, options,
             [this](std::span<const ExpertHint> hints) { note_named(hints); });
         decoder_->foresee_with(shadow_.get());
         const std::lock_guard lock(mutex_);
         named_.clear();
     }
-    // By the shadow's thread, or the model's.
+    // Runs on the shadow's thread or on the model's.
     void note_named(std::span<const ExpertHint> hints) {
         const std::lock_guard lock(mutex_);
         for (const ExpertHint& hint : hints) named_[hint.layer].insert(hint.expert);
@@ -139,7 +163,7 @@ class ServedShadowTest : public testing::Test {
         asked_of_[batch.layer] = Named(batch.expert_ids.begin(), batch.expert_ids.end());
         foreseen_[batch.layer] = std::exchange(named_[batch.layer], {});
     }
-    // Logits of the last row of each text.
+    // Returns the logits of the last row of each text.
     std::vector<float> step(std::span<const StepRows> batch) {
         if (shadow_) shadow_->wait_until_idle();
         asked_of_.clear();
@@ -152,7 +176,7 @@ class ServedShadowTest : public testing::Test {
         const StepRows rows{.kv = &kv, .tokens = tokens};
         return step({&rows, 1});
     }
-    // What each token of a text gives where the model waits for no shadow.
+    // Returns the logits of each token of a text, without waiting for a shadow.
     std::vector<std::vector<float>> unawaited(std::span<const TokenId> text) {
         waits_ = false;
         KvCache::Sequence kv(cache_);
@@ -160,10 +184,10 @@ class ServedShadowTest : public testing::Test {
         for (const TokenId& token : text) logits.push_back(step(kv, {&token, 1}));
         return logits;
     }
-    // Of a layer, before the last step asked it, whoever said it.
+    // Returns the hints for a layer before the last step requested it, from shadow or fallback.
     Named named(std::uint32_t layer) { return foreseen_[layer]; }
     Named asked(std::uint32_t layer) { return asked_of_[layer]; }
-    // Whether all that layer was asked for had a name.
+    // Returns true if hints had named all experts that the layer requested.
     bool is_foreseen(std::uint32_t layer) {
         return std::ranges::includes(named(layer), asked(layer));
     }
@@ -174,16 +198,16 @@ class ServedShadowTest : public testing::Test {
     std::unique_ptr<Decoder> decoder_;
     KvCache cache_;
     ThreadPool threads_;
-    std::mutex mutex_;                                    // of named_
-    std::map<std::uint32_t, Named> named_;                // since the layer was asked last
-    std::map<std::uint32_t, Named> asked_of_, foreseen_;  // of the last step
+    std::mutex mutex_;                      // guards named_
+    std::map<std::uint32_t, Named> named_;  // hints since the last request of the layer
+    std::map<std::uint32_t, Named> asked_of_, foreseen_;  // in the last step
     bool waits_ = true;
     std::unique_ptr<ServedShadow> shadow_;
 };
 
-// With the model's own experts it is the model: keys that were copied wrong, or a token of another
-// text, would show.
-TEST_F(ServedShadowTest, WithTheModelsOwnExpertsItNamesWhatTheModelAsks) {
+// A shadow with the model's own experts is the model: wrongly copied keys, or a token of another
+// text, would change its hints.
+TEST_F(ServedShadowTest, ModelsOwnExpertsGiveExactHints) {
     serve(local_, 2);
     const auto text = test::random_tokens(90, package_->config().vocab_size, 3);
     KvCache::Sequence kv(cache_);
@@ -200,7 +224,7 @@ TEST_F(ServedShadowTest, WithTheModelsOwnExpertsItNamesWhatTheModelAsks) {
     EXPECT_EQ(shadow_->counters().steps, 40u);
 }
 
-TEST_F(ServedShadowTest, ATextThatTakesThePlaceOfAnotherIsFollowedByItsOwnKeys) {
+TEST_F(ServedShadowTest, TextAtAReusedAddressIsFollowedByItsOwnKeys) {
     serve(local_, 2);
     for (std::uint32_t text = 0; text < 3; ++text) {
         const auto tokens = test::random_tokens(40, package_->config().vocab_size, text);
@@ -215,7 +239,7 @@ TEST_F(ServedShadowTest, ATextThatTakesThePlaceOfAnotherIsFollowedByItsOwnKeys) 
     }
 }
 
-TEST_F(ServedShadowTest, WithALeadOfOneALayerIsNamedWhileTheOneBeforeIsAwaited) {
+TEST_F(ServedShadowTest, LeadOfOnePredictsALayerDuringTheOneBefore) {
     serve(local_, 1);
     KvCache::Sequence kv(cache_);
     const auto text = test::random_tokens(8, package_->config().vocab_size, 5);
@@ -226,12 +250,12 @@ TEST_F(ServedShadowTest, WithALeadOfOneALayerIsNamedWhileTheOneBeforeIsAwaited) 
     }
 }
 
-TEST_F(ServedShadowTest, AnswersAreTheSameToTheBitWhateverTheShadowSays) {
+TEST_F(ServedShadowTest, AnswersKeepTheirBitsWithAWrongShadow) {
     const auto text = test::random_tokens(24, package_->config().vocab_size, 9);
     const auto wanted = unawaited(text);
 
-    const auto fewer = make_fewer_experts(local_, 1);
-    serve(*fewer, 2);
+    LoudExperts loud(local_);
+    serve(loud, 2);
     EXPECT_EQ(unawaited(text), wanted);
     waits_ = true;
     KvCache::Sequence awaited(cache_);
@@ -240,8 +264,8 @@ TEST_F(ServedShadowTest, AnswersAreTheSameToTheBitWhateverTheShadowSays) {
     shadow_.reset();  // before its experts
 }
 
-// Of more texts than it keeps keys of, each is followed in its turn.
-TEST_F(ServedShadowTest, ManyTextsAreFollowedEachByItsOwnKeys) {
+// There are more texts than the shadow keeps keys for; each is followed when it is stepped.
+TEST_F(ServedShadowTest, ManyTextsAreFollowedByTheirOwnKeys) {
     serve(local_, 2);
     const std::size_t num_texts = ServedShadow::sequences_max + 3;
     std::vector<KvCache::Sequence> texts;
@@ -255,8 +279,8 @@ TEST_F(ServedShadowTest, ManyTextsAreFollowedEachByItsOwnKeys) {
         }
 }
 
-TEST_F(ServedShadowTest, WhoNamesOtherwiseIsAskedUntilTheKeysAreThere) {
-    struct Otherwise : ExpertForesight {
+TEST_F(ServedShadowTest, FallbackGivesHintsUntilKeysAreCopied) {
+    struct Fallback : ExpertForesight {
         std::span<const ExpertHint> foresee(const RouteView& seen) override {
             hint.layer = static_cast<std::uint16_t>(seen.layer == 0 ? 2 : 3);
             ++times;
@@ -264,27 +288,27 @@ TEST_F(ServedShadowTest, WhoNamesOtherwiseIsAskedUntilTheKeysAreThere) {
         }
         ExpertHint hint;
         int times = 0;
-    } otherwise;
+    } fallback;
     const std::uint32_t prompt = 180, copied_max = 64;
-    serve(local_, 2, &otherwise, copied_max);
+    serve(local_, 2, &fallback, copied_max);
     const auto text = test::random_tokens(prompt + 2, package_->config().vocab_size, 1);
     KvCache::Sequence kv(cache_);
     waits_ = false;
     step(kv, std::span(text).first(prompt));
-    EXPECT_EQ(otherwise.times, 0);
+    EXPECT_EQ(fallback.times, 0);
     EXPECT_EQ(shadow_->counters().steps, 0u);
 
     waits_ = true;
-    step(kv, std::span(text).subspan(prompt, 1));  // two layers: 128 positions
-    EXPECT_EQ(otherwise.times, 3);
+    step(kv, std::span(text).subspan(prompt, 1));  // two layers copy 128 positions
+    EXPECT_EQ(fallback.times, 3);
     EXPECT_EQ(shadow_->counters().steps, 0u);
     step(kv, std::span(text).subspan(prompt + 1, 1));
     EXPECT_EQ(shadow_->counters().steps, 1u);
-    EXPECT_EQ(named(2), asked(2)) << "not by who names otherwise";
+    EXPECT_EQ(named(2), asked(2)) << "not by the fallback";
 }
 
-// Greedy answers, and a shadow with the model's own experts: it draws what the model will.
-TEST_F(ServedShadowTest, TheFirstLayerOfATokenIsForeseenWhereItWasDrawnRight) {
+// Answers are greedy and the shadow has the model's own experts, so that it draws the same tokens.
+TEST_F(ServedShadowTest, FirstLayerIsPredictedForARightlyDrawnToken) {
     for (const std::uint32_t token_period : {1u, 2u, 16u, 0u})
         for (const std::uint32_t kv_period : {1u, 4u, 0u}) {
             SCOPED_TRACE(text("token ", token_period, " kv ", kv_period));
@@ -309,14 +333,14 @@ TEST_F(ServedShadowTest, TheFirstLayerOfATokenIsForeseenWhereItWasDrawnRight) {
             EXPECT_EQ(counts.layers_late, 0u);
             EXPECT_EQ(counts.layers, 3 * num_tokens + 2) << "the first token's first layer is late";
             EXPECT_EQ(counts.departure_us, 0.0);
-            // Those before the last token, where a period is full.
+            // The positions before the last token are copied in whole periods.
             const std::uint32_t before = num_tokens - 1;
             EXPECT_EQ(counts.positions_copied, kv_period == 0 ? 0 : before / kv_period * kv_period);
         }
 }
 
-// What it drew is dropped, and it begins with the model's token as if it had drawn nothing.
-TEST_F(ServedShadowTest, AWrongDrawCostsNothingButHints) {
+// The shadow drops its pass and begins with the model's token, as if it had drawn nothing.
+TEST_F(ServedShadowTest, WrongDrawCostsNothingButHints) {
     const auto text = test::random_tokens(40, package_->config().vocab_size, 11);
     const auto wanted = unawaited(text);
 
@@ -335,8 +359,8 @@ TEST_F(ServedShadowTest, AWrongDrawCostsNothingButHints) {
     EXPECT_LT(counts.tokens_right, text.size() / 4);
 }
 
-// Of a text that it could not draw, the shadow reads every so manieth token of the model's.
-TEST_F(ServedShadowTest, TokensAreAlignedWhereTheirPeriodIsFull) {
+// The text is random, so that the shadow never draws its tokens and reads one token per period.
+TEST_F(ServedShadowTest, TokensAreAlignedOncePerPeriod) {
     const auto text = test::random_tokens(33, package_->config().vocab_size, 13);
     const auto wanted = unawaited(text);
 
@@ -356,7 +380,7 @@ TEST_F(ServedShadowTest, TokensAreAlignedWhereTheirPeriodIsFull) {
         }
 }
 
-TEST_F(ServedShadowTest, TextsSideBySideAreDrawnAheadAndMayEndOrJoin) {
+TEST_F(ServedShadowTest, SeveralTextsAreDrawnAheadAndMayEndOrJoin) {
     serve_with(local_, {});
     constexpr std::size_t num_texts = 3;
     std::vector<KvCache::Sequence> texts;
@@ -377,22 +401,22 @@ TEST_F(ServedShadowTest, TextsSideBySideAreDrawnAheadAndMayEndOrJoin) {
         decode({0, 1, 2});
         EXPECT_EQ(named(0), asked(0)) << i;
     }
-    decode({2, 0});  // one has ended: what was named of it is over, no more
+    decode({2, 0});  // one text has ended: its hints remain as extra ones
     EXPECT_TRUE(is_foreseen(0));
     decode({2, 0});
     EXPECT_EQ(named(0), asked(0));
     const std::uint64_t ahead = shadow_->counters().steps_ahead;
     EXPECT_EQ(ahead, 7u);
 
-    decode({2, 0, 3});  // the last one is new: all begin with the model's tokens
+    decode({2, 0, 3});  // the last text is new: all begin with the model's tokens
     EXPECT_EQ(shadow_->counters().steps_ahead, ahead);
     for (const std::uint32_t layer : {2u, 3u}) EXPECT_TRUE(is_foreseen(layer));
     decode({2, 0, 3});
     EXPECT_EQ(named(0), asked(0));
 }
 
-// A prompt comes between, and a text gives its pages back and is read anew.
-TEST_F(ServedShadowTest, APreemptedTextIsFollowedByTheKeysItGetsAnew) {
+// A prompt is read in between; later the text loses its pages and is read again.
+TEST_F(ServedShadowTest, PreemptedTextIsFollowedByItsNewKeys) {
     serve_with(local_, {.kv_period = 4});
     KvCache::Sequence kv(cache_);
     std::vector<TokenId> written{9};
@@ -413,7 +437,8 @@ TEST_F(ServedShadowTest, APreemptedTextIsFollowedByTheKeysItGetsAnew) {
     step(other, prompt);
     decode(5);
 
-    for (const std::uint32_t num_rows : {40u, 5u}) {  // one of them is followed as it is read
+    for (const std::uint32_t num_rows :
+         {40u, 5u}) {  // only the shorter one is followed while it is read
         const auto before = test::random_tokens(num_rows, package_->config().vocab_size, num_rows);
         kv.roll_back(0);
         step(kv, before);
@@ -422,8 +447,8 @@ TEST_F(ServedShadowTest, APreemptedTextIsFollowedByTheKeysItGetsAnew) {
     }
 }
 
-// Rows of one text behind each other may be drafts: who knows which of them will stay.
-TEST_F(ServedShadowTest, BehindDraftsNothingIsDrawn) {
+// Several rows of a single text may be drafts; it is unknown which of them will stay.
+TEST_F(ServedShadowTest, NothingIsDrawnAfterDrafts) {
     serve_with(local_, {});
     KvCache::Sequence kv(cache_);
     TokenId token = 21;
@@ -433,7 +458,7 @@ TEST_F(ServedShadowTest, BehindDraftsNothingIsDrawn) {
     };
     after({&token, 1});
     const std::uint64_t layers = shadow_->counters().layers;
-    EXPECT_EQ(layers, 5u) << "of this token and the next";
+    EXPECT_EQ(layers, 5u) << "layers of this token and the next";
     const std::vector<TokenId> drafts{token, 1, 2};
     after(drafts);
     EXPECT_EQ(shadow_->counters().tokens_right, 1u);
@@ -441,7 +466,7 @@ TEST_F(ServedShadowTest, BehindDraftsNothingIsDrawn) {
     EXPECT_TRUE(is_foreseen(3));
     EXPECT_EQ(shadow_->counters().layers, layers + 2);
 
-    kv.roll_back(2);  // the drafts were not what came
+    kv.roll_back(2);  // the drafts were wrong
     const TokenId other = 77;
     after({&other, 1});
     EXPECT_TRUE(is_foreseen(3));
@@ -449,7 +474,7 @@ TEST_F(ServedShadowTest, BehindDraftsNothingIsDrawn) {
     EXPECT_EQ(named(0), asked(0));
 }
 
-TEST_F(ServedShadowTest, APassThatTheModelOvertakesIsCut) {
+TEST_F(ServedShadowTest, PassThatTheModelOvertakesIsCut) {
     const auto text = test::random_tokens(6, package_->config().vocab_size, 17);
     const auto wanted = unawaited(text);
     KvCache::Sequence kv(cache_);
@@ -458,7 +483,7 @@ TEST_F(ServedShadowTest, APassThatTheModelOvertakesIsCut) {
     serve_with(held, {});
     for (std::size_t i = 0; i < text.size(); ++i) {
         const StepRows rows{.kv = &kv, .tokens = std::span(text).subspan(i, 1)};
-        auto result = decoder_->step({&rows, 1}, asked_);  // waits for no shadow
+        auto result = decoder_->step({&rows, 1}, asked_);  // does not wait for the shadow
         ASSERT_TRUE(result.ok());
         EXPECT_EQ(result->logits, wanted[i]) << i;
     }
@@ -473,7 +498,7 @@ TEST_F(ServedShadowTest, APassThatTheModelOvertakesIsCut) {
     TokenId token = likeliest(wanted.back());
     for (int i = 0; i < 3; ++i) {
         token = likeliest(step(kv, {&token, 1}));
-        EXPECT_TRUE(is_foreseen(3)) << "it finds its way again";
+        EXPECT_TRUE(is_foreseen(3)) << "the shadow follows again";
     }
     shadow_.reset();  // before its experts
     decoder_->foresee_with(nullptr);
