@@ -1,13 +1,13 @@
-// The time of a token in each lossy way: of one sequence that decodes behind answers that need so
-// long, exact and lossy in turns. Early calls leave before the last answers are in; guesses of
-// which experts a layer asks are made while it waits, and pay where those experts are loaded
-// (bench/on_demand_bench.mjs): here it is seen what they cost.
+// The time of a token in each lossy mode. One sequence decodes; its experts' answers arrive a given
+// time after their request; exact and lossy modes take turns. Early calls leave before the last
+// answers are in. Guesses of a layer's experts are made while the hub waits; they pay only where
+// experts are loaded on demand (bench/on_demand_bench.mjs), so that this bench shows their cost.
 //   early_calls_bench [--model DIR] [--tokens N] [--repeats N]
-// Experts are computed here when they are asked; their round is complete so many ms after that.
-// CSV: round trip in ms, way, rounds one after the other, ms a token (median), tok/s, times exact
-// (median of the turns' own ratios), and the processor's ms a token, of all threads: what a way
-// costs, whoever else is on the machine. At 0 ms sixteen times as many tokens are decoded.
-// example: early_calls_bench --tokens 16
+// Experts are computed here when they are requested; their round is complete `round_trip_ms` later.
+// CSV: round trip in ms, mode (column "way"), rounds one after the other, ms a token (median),
+// tok/s, times exact (median of the ratios of each repeat), and the processor's ms a token over all
+// threads, which other load on the machine does not change. At 0 ms sixteen times as many tokens
+// are decoded. example: early_calls_bench --tokens 16
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -16,27 +16,27 @@
 #include <thread>
 #include <vector>
 
+#include "bench/foresight/speculation.h"
 #include "hub/engine/local_experts.h"
-#include "hub/foresight/lossy/lossy_ways.h"
 
-namespace moex {
+namespace moex::bench {
 namespace {
 
 constexpr int round_trips_ms[] = {0, 5, 20, 50};
-constexpr const char* ways[] = {"exact",
-                                "next-gate",
-                                "next-gate+weights",
-                                "quasi-hidden",
-                                "quasi-hidden+weights",
-                                "estimator",
-                                "estimator+weights",
-                                "hybrid",
-                                "hybrid+weights",
-                                "router-free",
-                                "early:3",
-                                "early:2",
-                                "early:1",
-                                "estimator+early:1"};
+constexpr const char* modes[] = {"exact",
+                                 "next-gate",
+                                 "next-gate+weights",
+                                 "quasi-hidden",
+                                 "quasi-hidden+weights",
+                                 "estimator",
+                                 "estimator+weights",
+                                 "hybrid",
+                                 "hybrid+weights",
+                                 "router-free",
+                                 "early:3",
+                                 "early:2",
+                                 "early:1",
+                                 "estimator+early:1"};
 
 class FarExperts : public ExpertBackend {
   public:
@@ -103,20 +103,20 @@ int run(const char* model, std::uint32_t num_tokens, int repeats) {
     const auto package = must(ModelPackage::open(model));
     const auto decoder = must(Decoder::create(package, threads, {.arithmetic = Arithmetic::int8}));
     LocalExperts local(package, threads, {}, Arithmetic::int8);
-    SpeculationSources sources = must(load_speculation_sources(package, threads));
-    // Which two layers the estimator is asked about changes no time.
+    TrialSources sources{.package = must(load_speculation_sources(package, threads))};
+    // The choice of the two layers that hybrid asks the estimator about changes no time.
     sources.estimator_layers = {1, 2};
 
     std::vector<std::unique_ptr<Speculator>> speculators;
     std::vector<std::uint32_t> rounds;
-    const auto num_moe = static_cast<std::uint32_t>(sources.gates->moe_layers().size());
-    for (const char* way : ways) {
+    const auto num_moe = static_cast<std::uint32_t>(sources.package.gates->moe_layers().size());
+    for (const char* mode : modes) {
         speculators.push_back(nullptr);
         rounds.push_back(num_moe);
-        if (std::strcmp(way, "exact") == 0) continue;
-        const Speculation what = must(parse_speculation(way));
+        if (std::strcmp(mode, "exact") == 0) continue;
+        const Speculation what = must(parse_speculation(mode));
         speculators.back() = must(Speculator::create(what, sources));
-        // One is saved for each layer that something stands in for, but behind the last.
+        // One round is saved for each layer with a substitute, except for the last layer.
         for (std::uint32_t layer = what.early_from.value_or(num_moe); layer + 1 < num_moe;
              layer += 2)
             --rounds.back();
@@ -126,16 +126,16 @@ int run(const char* model, std::uint32_t num_tokens, int repeats) {
     for (const int away : round_trips_ms) {
         FarExperts experts(local, std::chrono::milliseconds(away));
         const std::uint32_t tokens = away == 0 ? 16 * num_tokens : num_tokens;
-        std::vector<std::vector<double>> rates(std::size(ways)), gains(rates), cpu(rates);
+        std::vector<std::vector<double>> rates(std::size(modes)), gains(rates), cpu(rates);
         for (int repeat = 0; repeat < repeats; ++repeat)
-            for (std::size_t i = 0; i < std::size(ways); ++i) {
+            for (std::size_t i = 0; i < std::size(modes); ++i) {
                 const Rate rate = decode(*decoder, experts, speculators[i].get(), tokens);
                 rates[i].push_back(rate.tok_s);
                 gains[i].push_back(rate.tok_s / rates[0].back());
                 cpu[i].push_back(rate.cpu_ms);
             }
-        for (std::size_t i = 0; i < std::size(ways); ++i)
-            std::printf("%d,%s,%u,%.3f,%.2f,%.3f,%.3f\n", away, ways[i], rounds[i],
+        for (std::size_t i = 0; i < std::size(modes); ++i)
+            std::printf("%d,%s,%u,%.3f,%.2f,%.3f,%.3f\n", away, modes[i], rounds[i],
                         1000 / median(rates[i]), median(rates[i]), median(gains[i]),
                         median(cpu[i]));
         std::fflush(stdout);
@@ -144,7 +144,7 @@ int run(const char* model, std::uint32_t num_tokens, int repeats) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::bench
 
 int main(int argc, char** argv) {
     const char* model = "static/models/demo";
@@ -156,5 +156,5 @@ int main(int argc, char** argv) {
         if (name == "--tokens") num_tokens = static_cast<std::uint32_t>(std::atoi(argv[i + 1]));
         if (name == "--repeats") repeats = std::atoi(argv[i + 1]);
     }
-    return moex::run(model, num_tokens, repeats);
+    return moex::bench::run(model, num_tokens, repeats);
 }

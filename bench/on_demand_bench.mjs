@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Measures experts on demand: one native worker holds all of the demo's experts on disk, with memory for some.
 //   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns] [round_trip_ms] [hints] [budgets] [ways]
-//                                                          [96 3 0 off,4,8,shadow:served:2,shadow:int2 3,12 exact]
+//                                                          [96 3 0 off,4,8,shadow:int3,shadow:int2 3,12 exact]
 // round_trip_ms: round trip time added between hub and worker. hints: values of `serve --prefetch`; shadow:int2 and its
 // like are packed here first. budgets: MB. ways: values of moex.experts. All configurations decode a greedy answer to
 // the same question, alternately. Prints CSV, a row for each configuration:
@@ -31,7 +31,7 @@ const request = {
   model: "moex-demo", temperature: 0, max_tokens,
   messages: [{ role: "user", content: "Tell me a story about a garden." }],
 };
-const hints = (process.argv[5] ?? "off,4,8,shadow:served:2,shadow:int2").split(",");
+const hints = (process.argv[5] ?? "off,4,8,shadow:int3,shadow:int2").split(",");
 const budgets = (process.argv[6] ?? "3,12").split(",").map(Number);
 const lossy = (process.argv[7] ?? "exact").split(",");
 const serve = ["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000", "--check-answers", "off"];

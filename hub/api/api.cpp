@@ -106,14 +106,14 @@ namespace {
 // The `moex` object of a request, which bodies of every dialect may have.
 struct MoexFields {
     bool resumable = false;
-    ExpertWay experts{.name = "exact", .perplexity_excess = 0.0};
+    ExpertMode experts{.name = "exact", .perplexity_excess = 0.0};
     LateWish late;
 };
 
 // Reads moex.experts, or takes the operator's default: "exact", or a lossy mode that the hub
 // offers.
 void read_experts(BodyFields& fields, const OrderedJson& asked, const ApiOptions& options,
-                  ExpertWay& experts) {
+                  ExpertMode& experts) {
     constexpr const char* field = "moex.experts";
     constexpr const char* wanted =
         "\"exact\", \"speculative\" or another mode that /v1/models lists";
@@ -121,8 +121,8 @@ void read_experts(BodyFields& fields, const OrderedJson& asked, const ApiOptions
     const std::string name = asked.is_null() ? options.experts : asked.get<std::string>();
     if (name == "exact") return;
 
-    if (!options.find_way) return fields.unsupported(field, options.no_ways);
-    auto way = options.find_way(name);
+    if (!options.find_mode) return fields.unsupported(field, options.no_modes);
+    auto way = options.find_mode(name);
     if (way.ok())
         experts = *std::move(way);
     else if (way.error().code == ErrorCode::invalid_argument)

@@ -49,8 +49,8 @@ HttpResponse json_response(const OrderedJson& body) {
 
 OrderedJson ApiState::model_json() const {
     OrderedJson experts = OrderedJson::array({"exact"});
-    if (!options.ways.empty()) experts.push_back("speculative");
-    for (const std::string& way : options.ways) experts.push_back(way);
+    if (!options.modes.empty()) experts.push_back("speculative");
+    for (const std::string& way : options.modes) experts.push_back(way);
     std::stable_partition(experts.begin(), experts.end(),
                           [&](const OrderedJson& way) { return way == options.experts; });
     OrderedJson perplexity;

@@ -24,14 +24,14 @@ struct ApiOptions {
     bool any_model_name = false;  // accept any model name in a request
     TextPoolOptions texts;
     ResumableOptions resumable;
-    // The expert mode of requests without moex.experts: "exact", or a mode that find_way() knows.
+    // The expert mode of requests without moex.experts: "exact", or a mode that find_mode() knows.
     std::string experts = "exact";
     // Finds a lossy mode by its name; called on any thread. Error invalid_argument: there is no
     // mode of that name; other errors say why this hub does not offer it. An empty function: the
-    // hub has no lossy modes, for the reason in `no_ways`.
-    std::function<Result<ExpertWay>(std::string_view name)> find_way;
-    std::string no_ways = "this hub has no lossy modes.";
-    std::vector<std::string> ways;             // lossy modes that /v1/models lists
+    // hub has no lossy modes, for the reason in `no_modes`.
+    std::function<Result<ExpertMode>(std::string_view name)> find_mode;
+    std::string no_modes = "this hub has no lossy modes.";
+    std::vector<std::string> modes;             // lossy modes that /v1/models lists
     std::map<std::string, double> perplexity;  // by mode, with "exact"; empty: not measured
     // The most expert calls of an answer that a request may replace (moex.late_ms); 0: the hub
     // waits for every call.

@@ -53,34 +53,16 @@ std::vector<Command> commands_on_texts() {
          "Perplexity of a text.",
          "moex-hub eval --text book.txt --window 512 --windows 24",
          {{"--text", "FILE", "UTF-8 text, tokenised once as a whole", true},
-          {"--experts", "WAYS",
-           "what lossy ways add to it, with commas between them: next-gate, quasi-hidden, "
-           "estimator or hybrid guess a layer's experts one layer before (+weights: weighted by "
-           "its router; :N: its router chooses among N); router-free: as estimator, and no router "
-           "is computed; early[:N] lets every second call behind MoE layer N leave before the last "
-           "answers are in (also with a guess: estimator+early:1); linear, as estimator, is fitted "
-           "to 32 windows of --calibrate; lost:P loses P % of the calls"},
-          {"--calibrate", "FILE",
-           "another text, which chooses the layers of hybrid's estimator; default: those of "
-           "--record"},
-          {"--out", "FILE", "what --experts measured, as CSV"},
+          {"--experts", "MODES",
+           "also the perplexity of lossy modes, with commas between them: speculative (every "
+           "second "
+           "layer's calls leave before the last answers are in) and estimator (a layer's experts "
+           "are guessed one layer before)"},
+          {"--out", "FILE", "the table of --experts as CSV"},
           {"--record", "",
-           "keep it beside the package (losses.json): what `serve` then says that a way costs"}},
+           "keep the table beside the package (losses.json), so that `serve` reports what a mode "
+           "costs"}},
          run_eval},
-        {"predict",
-         command_predict,
-         "Say how well predictors know which experts a text will ask for.",
-         "moex-hub predict --text book.txt --calibrate other-book.txt --out recall",
-         {{"--text", "FILE", "UTF-8 text, tokenised once as a whole", true},
-          {"--calibrate", "FILE",
-           "another text: how often experts are asked, and their default vectors; default: the "
-           "package's; the linear estimator is fitted to its first 32 windows, and left out "
-           "without it"},
-          {"--shadow", "DIRS",
-           "shadows made by `pack --shadow`, with commas between them (DIR:N: N experts a token; "
-           "served:N: of the model's own): recall for every alignment"},
-          {"--out", "DIR", "write tables as CSV and plots as SVG, by layer and by token, there"}},
-         run_predict},
         {"train-estimator",
          command_predict,
          "Train a small network that predicts routes, and put it into the package.",

@@ -61,7 +61,6 @@ int run_pack(const Invocation& invocation);
 int run_verify(const Invocation& invocation);
 int run_generate(const Invocation& invocation);
 int run_eval(const Invocation& invocation);
-int run_predict(const Invocation& invocation);
 int run_train_estimator(const Invocation& invocation);
 int run_inspect(const Invocation& invocation);
 int run_model(const Invocation& invocation);

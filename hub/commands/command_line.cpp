@@ -17,6 +17,13 @@ ParsedExit wrong(std::string_view sentence, std::string_view command) {
                                        command.empty() ? "" : " ", "--help says more\n")};
 }
 
+// A command that became a bench program; null for all others.
+const char* where_it_moved(const std::vector<std::string>& arguments) {
+    if (arguments.empty() || arguments.front() != "predict") return nullptr;
+    return "predict is now the bench program foresight_bench, with the same options: "
+           "scripts/build.sh --tests foresight_bench";
+}
+
 // One subcommand: its options as CLI11 has them, and the values that CLI11 read.
 class CommandParser {
   public:
@@ -125,6 +132,8 @@ class CommandParser {
 
 std::variant<ParsedCommand, ParsedExit> parse_command_line(
     const std::vector<std::string>& arguments, const Environment& environment) {
+    if (const char* moved = where_it_moved(arguments)) return wrong(moved, "");
+
     CLI::App app;
     app.set_help_flag();
     bool help = false, version = false;

@@ -1,44 +1,132 @@
-// moex-hub eval: the perplexity of a text, over windows that do not overlap; with --experts, what
-// lossy ways of computing experts add to it.
+// moex-hub eval: the perplexity of a text, over windows that do not overlap. With --experts, also
+// the perplexity of the lossy modes that a hub serves. bench/foresight (lossy_bench) measures more
+// modes.
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <sstream>
 
+#include "hub/commands/calibrate.h"
 #include "hub/commands/command.h"
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
-#include "hub/commands/predict/eval_loss.h"
-#include "hub/commands/progress.h"
 #include "hub/engine/perplexity.h"
+#include "hub/foresight/lossy/lossy_modes.h"
+#include "hub/model/pack/whole_file.h"
 
 namespace moex {
-
 namespace {
 
-int run_eval_loss(const Invocation& invocation, LoadedModel& model, std::span<const TokenId> tokens,
-                  const PerplexityOptions& perplexity) {
-    const auto given = [&](std::string_view name) {
-        const std::string* value = invocation.argument(name);
-        return value ? *value : std::string();
-    };
-    const std::filesystem::path text_path = given("--text");
-    const std::uint32_t windows = perplexity.num_windows;
-    const std::string measured_on = text(
-        text_path.filename().string(), ", ", windows == 0 ? "all" : std::to_string(windows),
-        " windows of ", perplexity.window_tokens, " tokens, arithmetic ",
-        invocation.settings.text("arithmetic"), ", hub in ", invocation.settings.text("hub-dtype"));
-    const auto table = eval_loss(model, tokens,
-                                 {.ways = given("--experts"),
-                                  .calibration_path = given("--calibrate"),
-                                  .out_path = given("--out"),
-                                  .record = invocation.argument("--record") != nullptr,
-                                  .measured_on = measured_on,
-                                  .perplexity = perplexity,
-                                  .progress = invocation.settings.on("progress")});
-    if (!table.ok()) return fail(table.error().message);
-    (void)print_now(*table);
-    return exit_stopped;
+std::string text_of(const Invocation& invocation, std::string_view name) {
+    const std::string* value = invocation.argument(name);
+    return value ? *value : std::string();
+}
+
+// Returns the reported names of the modes that --experts lists, with commas between them.
+Result<std::vector<std::string>> modes_of(const Invocation& invocation) {
+    std::vector<std::string> modes;
+    std::istringstream parts(text_of(invocation, "--experts"));
+    for (std::string name; std::getline(parts, name, ',');) {
+        MOEX_ASSIGN(mode, parse_lossy_mode(name));
+        modes.emplace_back(mode);
+    }
+    return modes;
+}
+
+// The result of one mode; "exact" is the model itself.
+struct ModePerplexity {
+    std::string mode;
+    Perplexity measured;
+};
+
+Result<Perplexity> measure(LoadedModel& model, std::span<const TokenId> tokens,
+                           const PerplexityOptions& options, const std::string& mode,
+                           bool progress_lines) {
+    ProgressLine line(progress_lines);
+    return measure_perplexity(*model.decoder, *model.local, tokens, options,
+                              [&](std::uint32_t done, std::uint32_t total, double perplexity) {
+                                  char shown[96];
+                                  std::snprintf(shown, sizeof shown,
+                                                "%s: window %u/%u  perplexity %.3f", mode.c_str(),
+                                                done, total, perplexity);
+                                  line.show(static_cast<double>(done) / total, shown);
+                              });
+}
+
+double excess_of(std::span<const ModePerplexity> all, std::size_t index) {
+    return all[index].measured.perplexity / all[0].measured.perplexity - 1;
+}
+
+std::string table_of(std::span<const ModePerplexity> all) {
+    std::string out = "experts     perplexity     excess\n";
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        char shown[96], excess[32] = "";
+        if (i > 0) std::snprintf(excess, sizeof excess, "%+.2f %%", 100 * excess_of(all, i));
+        std::snprintf(shown, sizeof shown, "%-10s  %10.3f  %9s\n", all[i].mode.c_str(),
+                      all[i].measured.perplexity, excess);
+        out += shown;
+    }
+    return out;
+}
+
+std::string csv_of(std::span<const ModePerplexity> all) {
+    std::string out = "experts,perplexity,excess,windows\n";
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        char shown[96];
+        std::snprintf(shown, sizeof shown, "%s,%.4f,%.5f,%u\n", all[i].mode.c_str(),
+                      all[i].measured.perplexity, excess_of(all, i), all[i].measured.num_windows);
+        out += shown;
+    }
+    return out;
+}
+
+// Names the text, the windows and the arithmetic of a record.
+std::string measured_on(const Invocation& invocation, const PerplexityOptions& options) {
+    const std::filesystem::path path = text_of(invocation, "--text");
+    const std::uint32_t windows = options.num_windows;
+    return text(path.filename().string(), ", ", windows == 0 ? "all" : std::to_string(windows),
+                " windows of ", options.window_tokens, " tokens, arithmetic ",
+                invocation.settings.text("arithmetic"), ", hub in ",
+                invocation.settings.text("hub-dtype"));
+}
+
+// Writes losses.json beside the package; figures of the same text join those that it has.
+Status record(const ModelPackage& package, std::span<const ModePerplexity> all,
+              std::string measured_on) {
+    MeasuredLosses newer{.measured_on = std::move(measured_on)};
+    for (const ModePerplexity& one : all) newer.perplexity[one.mode] = one.measured.perplexity;
+
+    auto known = load_measured_losses(package);
+    MeasuredLosses losses = known.ok() ? *std::move(known) : MeasuredLosses();
+    losses.add(std::move(newer));
+    return write_whole_file(package.directory() / measured_losses_file,
+                            as_byte_view(to_json_text(losses, package.manifest_sha256())));
+}
+
+// Measures the exact model and each mode on the same windows, and prints a table.
+Status eval_modes(const Invocation& invocation, LoadedModel& model, std::span<const TokenId> tokens,
+                  const std::vector<std::string>& modes, PerplexityOptions options) {
+    MOEX_ASSIGN(sources, load_speculation_sources(model.package, *model.threads));
+    LossyModes served(std::move(sources), {});
+    std::vector<ExpertMode> wanted{{.name = "exact"}};
+    for (const std::string& mode : modes) {
+        auto found = served.find(mode);
+        if (!found.ok()) return Error{found.error().code, text(mode, ": ", found.error().message)};
+        wanted.push_back(*std::move(found));
+    }
+
+    std::vector<ModePerplexity> all;
+    for (const ExpertMode& mode : wanted) {
+        options.speculator = mode.speculator;
+        MOEX_ASSIGN(measured,
+                    measure(model, tokens, options, mode.name, invocation.settings.on("progress")));
+        all.push_back({mode.name, measured});
+    }
+    if (const std::string out = text_of(invocation, "--out"); !out.empty())
+        MOEX_TRY(write_whole_file(out, as_byte_view(csv_of(all))));
+    if (invocation.argument("--record"))
+        MOEX_TRY(record(*model.package, all, measured_on(invocation, options)));
+    (void)print_now(table_of(all));
+    return {};
 }
 
 }  // namespace
@@ -47,46 +135,36 @@ int run_eval(const Invocation& invocation) {
     const Settings& settings = invocation.settings;
     set_log_of(settings);
 
-    const std::string& path = *invocation.argument("--text");
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return fail(text(path, ": cannot be read"));
-    const std::string content{std::istreambuf_iterator<char>(file), {}};
-
-    const std::string* ways = invocation.argument("--experts");
-    if (!ways && invocation.argument("--record"))
+    const bool has_modes = invocation.argument("--experts") != nullptr;
+    if (!has_modes && invocation.argument("--record"))
         return fail("--record keeps what --experts measures: give both");
-    if (const Status known = ways ? check_ways(*ways) : Status(); !known.ok())
-        return fail(known.error().message);
+    const auto modes = modes_of(invocation);
+    if (!modes.ok())
+        return fail(text("--experts: ", modes.error().message,
+                         "; lossy_bench (bench/foresight) measures other modes"));
 
     auto model = load_model(
         settings, [](std::string_view) {},
         invocation.check_only ? LoadParts::texts : LoadParts::everything);
     if (!model.ok()) return fail(model.error().message);
     if (!model->tokenizer) return fail("the package has no tokenizer; eval needs one");
+    const auto tokens = tokens_of_file(*invocation.argument("--text"), *model->tokenizer);
+    if (!tokens.ok()) return fail(tokens.error().message);
     if (invocation.check_only) return exit_stopped;
     if (const Status whole = model->package->require_all_blobs(); !whole.ok())
         return fail(text(whole.error().message, "; eval computes on this machine"));
 
-    const std::vector<TokenId> tokens = model->tokenizer->encode(content, SpecialTokens::as_text);
     PerplexityOptions options;
     options.window_tokens = static_cast<std::uint32_t>(settings.number("window"));
     options.num_windows = static_cast<std::uint32_t>(settings.number("windows"));
     options.kv_dtype = model->kv_dtype;
-    if (ways) return run_eval_loss(invocation, *model, tokens, options);
-
-    Result<Perplexity> measured = Error{ErrorCode::internal, ""};
-    {
-        ProgressLine line(settings.on("progress"));
-        const auto progress = [&](std::uint32_t done, std::uint32_t total, double perplexity) {
-            char shown[64];
-            std::snprintf(shown, sizeof shown, "window %u/%u  perplexity %.3f", done, total,
-                          perplexity);
-            line.show(static_cast<double>(done) / total, shown);
-        };
-        measured = measure_perplexity(*model->decoder, *model->local, tokens, options, progress);
+    if (has_modes) {
+        const Status evaluated = eval_modes(invocation, *model, *tokens, *modes, options);
+        return evaluated.ok() ? exit_stopped : fail(evaluated.error().message);
     }
-    if (!measured.ok()) return fail(measured.error().message);
 
+    const auto measured = measure(*model, *tokens, options, "exact", settings.on("progress"));
+    if (!measured.ok()) return fail(measured.error().message);
     std::printf("perplexity %.4f  nll %.5f  predictions %llu  windows %u\n", measured->perplexity,
                 measured->mean_nll, static_cast<unsigned long long>(measured->num_predictions),
                 measured->num_windows);

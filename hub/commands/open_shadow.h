@@ -1,5 +1,5 @@
-// A shadow by the name that people give it, made ready to run beside the model (`serve --prefetch
-// shadow:NAME`, `predict --shadow NAME`).
+// Opens a shadow, the model's experts in fewer bits, and makes it ready to run beside the model
+// (`serve --prefetch shadow:DIR`).
 #pragma once
 
 #include <memory>
@@ -9,22 +9,14 @@
 
 namespace moex {
 
-// DIR, which `pack --shadow` wrote; DIR:N, N experts of it a token; served:N, so many of the
-// model's own.
-struct NamedShadow {
-    std::string folder;       // empty: the model's own experts
-    std::uint32_t top_k = 0;  // 0: as many as the model's
-};
-NamedShadow named_shadow(const std::string& given);
-
-// What a served shadow runs on. The model outlives it.
+// The objects that a served shadow runs on. The model outlives them.
 struct ShadowParts {
     std::unique_ptr<ThreadPool> threads;  // half as many as the model's, at least one
-    std::unique_ptr<ExpertBackend> own, fewer;
-    ExpertBackend* experts = nullptr;  // one of these, or the model's
-    std::unique_ptr<Decoder> decoder;  // a twin of the model's
+    std::unique_ptr<ExpertBackend> experts;
+    std::unique_ptr<Decoder> decoder;  // shares the model's attention, routers and head
 };
-// Requires model.decoder. `unsupported` for the model's own experts where they are not here.
-Result<ShadowParts> open_shadow(const std::string& given, const LoadedModel& model);
+// Opens `folder`, which `moex-hub pack --shadow` wrote. Requires model.decoder. Errors name the
+// file that cannot be read, or say that the shadow was made of another model.
+Result<ShadowParts> open_shadow(const std::string& folder, const LoadedModel& model);
 
 }  // namespace moex

@@ -1,8 +1,8 @@
 // moex-hub pack, verify and synth: packages made and checked.
 #include <cstdio>
 
+#include "hub/commands/calibrate.h"
 #include "hub/commands/command.h"
-#include "hub/commands/predict/calibrate.h"
 #include "hub/commands/progress.h"
 #include "hub/engine/local_experts.h"
 #include "hub/model/pack/packer.h"

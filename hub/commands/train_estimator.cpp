@@ -1,9 +1,9 @@
 // moex-hub train-estimator: a package learns to foresee its own routes.
 #include <cstdio>
 
+#include "hub/commands/calibrate.h"
 #include "hub/commands/command.h"
 #include "hub/commands/load_model.h"
-#include "hub/commands/predict/calibrate.h"
 #include "hub/foresight/predict/training.h"
 #include "hub/model/pack/side_file_writer.h"
 

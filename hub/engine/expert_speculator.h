@@ -41,7 +41,7 @@ class ExpertSpeculator {
 };
 
 // A lossy mode that a hub offers by name.
-struct ExpertWay {
+struct ExpertMode {
     std::string name;
     ExpertSpeculator* speculator = nullptr;  // owned by the hub, outlives its engine
     // over the exact model's perplexity; none: not measured

@@ -39,8 +39,10 @@ Result<Perplexity> measure_perplexity(
         KvCache::Sequence sequence(cache);
         for (std::size_t first = 0; first + 1 < ids.size(); first += chunk_tokens) {
             const std::size_t count = std::min(chunk_tokens, ids.size() - 1 - first);
-            const StepRows rows{
-                .kv = &sequence, .tokens = ids.subspan(first, count), .all_logits = true};
+            const StepRows rows{.kv = &sequence,
+                                .tokens = ids.subspan(first, count),
+                                .all_logits = true,
+                                .speculator = options.speculator};
             MOEX_ASSIGN(step, decoder.step({&rows, 1}, experts));
 
             for (std::size_t i = 0; i < count; ++i) {

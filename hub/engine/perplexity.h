@@ -13,6 +13,7 @@ struct PerplexityOptions {
     std::uint32_t window_tokens = 512;  // a window of n tokens gives n − 1 predictions
     std::uint32_t num_windows = 0;      // 0: all whole windows of the text
     KvDtype kv_dtype = KvDtype::f32;
+    ExpertSpeculator* speculator = nullptr;  // a lossy mode of all rows; null: exact
 };
 struct Perplexity {
     double perplexity = 0;

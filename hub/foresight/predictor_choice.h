@@ -1,19 +1,21 @@
-// Predictors by name, as `moex-hub predict` prints them: which of them says what workers that hold
-// experts on demand are told (`serve --prefetch-by`).
+// The choice of the predictor that gives hints, by name (`serve --prefetch-by`). A hub serves three
+// predictors; bench/foresight measures them beside others (foresight_bench).
 #pragma once
 
 #include <memory>
 #include <string_view>
 
 #include "hub/engine/expert_predictor.h"
-#include "hub/foresight/lossy/speculation.h"
+#include "hub/foresight/predict/speculation_sources.h"
 
 namespace moex {
 
-// `name` is "auto" or a predictor's. auto: the best of what the package has learned, the estimator,
-// else quasi-hidden, else next-gate; next-gate where `sees_residual` is false, as steps on a GPU
-// bring back what routers read and no more. not_found: what the package lacks, and the command that
-// makes it; unsupported: it reads what is not seen; invalid_argument: nothing is called so.
+// Makes the predictor called `name`: estimator, quasi-hidden, next-gate or auto. "auto" takes the
+// first of these three that the package has the files for. `sees_residual` is false if the hub's
+// steps run on a GPU, which returns only the rows that routers read; "auto" is next-gate then.
+// not_found: the package lacks a file, and the message names the command that makes it;
+// unsupported: the predictor reads the residual, which is not seen; invalid_argument: no predictor
+// has this name.
 Result<std::unique_ptr<ExpertPredictor>> make_predictor(std::string_view name,
                                                         const SpeculationSources& sources,
                                                         bool sees_residual = true);

@@ -6,10 +6,14 @@ import {
   chmodSync, copyFileSync, cpSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync,
 } from 'node:fs';
 import { request } from 'node:http';
+import { dirname, join } from 'node:path';
 import { test } from 'node:test';
 import {
   cleanEnvironment, hubProgram, inFolder, modelFolder, postJson, runHub, runProgram, startHub,
 } from './hub_process.mjs';
+
+// A bench program beside moex-hub.
+const runBench = (name, args) => runProgram(join(dirname(hubProgram), name), args);
 
 const generating = (...args) => ['generate', '--model', modelFolder, ...args];
 
@@ -141,10 +145,10 @@ test('INT4 experts are multiplied in integers unless exact arithmetic is asked f
   assert.match(refused.stderr, /--deterministic fixes sums/);
 });
 
-test('predict tells what each predictor knows, as tables and plots', () => inFolder(async (folder) => {
+test('foresight_bench reports the recall of each predictor, as tables and plots', () => inFolder(async (folder) => {
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`;
-  const args = ['predict', '--model', modelFolder, '--text', text, '--window', '32', '--windows', '2'];
-  const all = await runHub([...args, '--calibrate', text, '--calibrate-tokens', '64', '--out', `${folder}/out`]);
+  const args = ['--model', modelFolder, '--text', text, '--window', '32', '--windows', '2'];
+  const all = await runBench('foresight_bench', [...args, '--calibrate', text, '--calibrate-tokens', '64', '--out', `${folder}/out`]);
   assert.equal(all.code, 0, all.stderr);
   assert.match(all.stdout, /^moex-demo: 2 windows of 32 tokens, 4 of 16 experts in 8 MoE layers\n/);
   for (const name of ['random', 'previous-token', 'lru', 'lfu', 'popularity', 'request-popularity', 'next-gate',
@@ -164,7 +168,7 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
   for (const name of ['layers.svg', 'tokens.svg'])
     assert.equal(readFileSync(`${folder}/out/${name}`, 'utf8').match(/<polyline /g).length, 16);
 
-  const plain = await runHub(args);
+  const plain = await runBench('foresight_bench', args);
   assert.equal(plain.code, 0, plain.stderr);
   for (const name of ['next-gate', 'quasi-hidden', 'estimator'])  // predictors that the demo package has
     assert.match(plain.stdout, new RegExp(`\\d  ${name} `));
@@ -173,13 +177,33 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
   for (const [wrong, sentence] of [[['--text', `${folder}/none`], /none: cannot be read/],
     [['--text', text, '--windows', '100000'], /whole windows of/],
     [['--text', text, '--calibrate', `${folder}/none`], /none: cannot be read/]]) {
-    const refused = await runHub(['predict', '--model', modelFolder, ...wrong]);
+    const refused = await runBench('foresight_bench', ['--model', modelFolder, ...wrong]);
     assert.equal(refused.code, 1);
     assert.match(refused.stderr, sentence);
   }
 }));
 
-test('a package learns default vectors and an estimator that predict knows', () => inFolder(async (folder) => {
+test('eval measures the served lossy modes and records them', () => inFolder(async (folder) => {
+  const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, model = `${folder}/demo`;
+  cpSync(modelFolder, model, { recursive: true });
+  const args = ['eval', '--model', model, '--text', text, '--window', '64', '--windows', '2'];
+  const measured = await runHub([...args, '--experts', 'speculative,estimator', '--record', '--out', `${folder}/x.csv`]);
+  assert.equal(measured.code, 0, measured.stderr);
+  for (const mode of ['exact', 'early:1', 'estimator'])
+    assert.match(measured.stdout, new RegExp(`^${mode} +\\d+\\.\\d{3}`, 'm'));
+  assert.match(readFileSync(`${folder}/x.csv`, 'utf8'), /^experts,perplexity,excess,windows\nexact,.*,0.00000,2\n/);
+  const record = JSON.parse(readFileSync(`${model}/losses.json`, 'utf8'));
+  assert.deepEqual(Object.keys(record.perplexity).sort(), ['early:1', 'estimator', 'exact']);
+
+  const unserved = await runHub([...args, '--experts', 'router-free']);
+  assert.equal(unserved.code, 1);
+  assert.match(unserved.stderr, /router-free.*wanted speculative or estimator.*lossy_bench/);
+  const trial = await runBench('lossy_bench', [...args.slice(1), '--experts', 'router-free,early:1,lost:5']);
+  assert.equal(trial.code, 0, trial.stderr);
+  assert.match(trial.stdout, /^router-free +\d/m);
+}));
+
+test('a package learns default vectors and an estimator that predictors read', () => inFolder(async (folder) => {
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, model = `${folder}/demo`;
   cpSync(modelFolder, model, { recursive: true });
   const manifest = JSON.parse(readFileSync(`${model}/manifest.json`, 'utf8'));
@@ -194,20 +218,21 @@ test('a package learns default vectors and an estimator that predict knows', () 
   assert.equal((await runHub(['verify', model])).code, 0);
   assert.match((await runHub(['inspect', model])).stdout, /foresight +default vectors, estimator/);
 
-  const said = await runHub(['predict', '--model', model, '--text', text, '--window', '32', '--windows', '2']);
+  const said = await runBench('foresight_bench',
+    ['--model', model, '--text', text, '--window', '32', '--windows', '2']);
   assert.equal(said.code, 0, said.stderr);
   for (const name of ['popularity', 'quasi-hidden', 'estimator'])
     assert.match(said.stdout, new RegExp(`\\d  ${name} +0\\.\\d{3} ± 0\\.\\d{3}`));
 }));
 
-test('a shadow in fewer bits follows the model, and predict says how well', () => inFolder(async (folder) => {
+test('a shadow in fewer bits follows the model, with the recall that the bench reports', () => inFolder(async (folder) => {
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, shadow = `${folder}/int3`;
   const packed = await runHub(['pack', '--shadow', 'int3', modelFolder, shadow]);
   assert.equal(packed.code, 0, packed.stderr);
   assert.deepEqual(readdirSync(shadow).length, 9);  // eight layers and their description
 
-  const args = ['predict', '--text', text, '--window', '24', '--windows', '2', '--out', `${folder}/out`];
-  const said = await runHub([...args, '--shadow', `${shadow},served:2,${shadow}:3`]);
+  const args = ['--text', text, '--window', '24', '--windows', '2', '--out', `${folder}/out`];
+  const said = await runBench('foresight_bench', [...args, '--shadow', `${shadow},served:2,${shadow}:3`]);
   assert.equal(said.code, 0, said.stderr);
   for (const fewer of ['served:2 +1\\.000', 'int3:3 +0\\.76\\d'])
     assert.match(said.stdout, new RegExp(`  ${fewer}  text +1 +- +0\\.\\d{3} ±`));
@@ -221,7 +246,7 @@ test('a shadow in fewer bits follows the model, and predict says how well', () =
   assert.equal(times[0], 'shadow,bytes,share_of_served,on,token_period,kv_period,served_ms,shadow_ms,align_ms');
   assert.equal(times.length, 1 + 3 * 32);  // one row for each alignment of the answers
 
-  const wrong = await runHub([...args, '--shadow', modelFolder]);
+  const wrong = await runBench('foresight_bench', [...args, '--shadow', modelFolder]);
   assert.equal(wrong.code, 1);
   assert.match(wrong.stderr, /shadow\.json/);
   for (const [extra, sentence] of [[['--shadow', 'int5'], /wanted int2, int3, nf4 or int8/],

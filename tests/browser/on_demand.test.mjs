@@ -6,10 +6,10 @@ import {
   appendFileSync, mkdtempSync, readdirSync, rmSync, statSync, truncateSync, writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 
 import { Front } from "./support/front.mjs";
-import { Hub, NativeWorker, chat, generateText } from "./support/hub.mjs";
+import { Hub, NativeWorker, build, chat, generateText, run } from "./support/hub.mjs";
 
 const prompt = "Tell me a story about a garden.";
 const max_tokens = 48;
@@ -21,9 +21,9 @@ const small = ["--budget-mb", "3", "--keep-mb", "80"];
 let expected;
 before(async () => { expected = await generateText(prompt, max_tokens); });
 
-// A hub, and one worker that holds all experts. run(hub, cache) -> what the worker says of its calls at its end.
+// A hub, and one worker that holds all experts. story(hub, cache) -> what the worker says of its calls at its end.
 // `toWorker`: of a front between them.
-async function onDemand(t, { is_exact = true, serve = [], worker: more = [], backend = "gpu", toWorker = null }, run) {
+async function onDemand(t, { is_exact = true, serve = [], worker: more = [], backend = "gpu", toWorker = null }, story) {
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
   const hub = await Hub.start([...patient.filter((one) => is_exact || one !== "--deterministic"), ...serve]);
   t.after(async () => {
@@ -36,7 +36,7 @@ async function onDemand(t, { is_exact = true, serve = [], worker: more = [], bac
   const worker = await NativeWorker.start(front ?? hub, ["--backend", backend, "--cache", cache, ...small, ...more]);
   t.after(() => worker.stop());
   const { coverage } = await hub.until(({ health, coverage }) => health === "ok" && coverage.replicas_min === 1, "it");
-  await run(hub, cache, front);
+  await story(hub, cache, front);
 
   await worker.stop();
   const output = worker.child.printed;
@@ -57,7 +57,11 @@ const sameText = async (hub) => {
 
 test("memory for an eighth of the experts gives the same text, and foresight finds them there", async (t) => {
   const counts = {};
-  for (const prefetch of ["off", "on", "shadow:served:2"])
+  const shadow = join(mkdtempSync(join(tmpdir(), "moex-shadow-")), "int3");
+  t.after(() => rmSync(dirname(shadow), { recursive: true, force: true }));
+  const packed = await run(`${build}/moex-hub`, ["pack", "--shadow", "int3", "static/models/demo", shadow]);
+  assert.equal(packed.code, 0, packed.stderr);
+  for (const prefetch of ["off", "on", `shadow:${shadow}`])
     counts[prefetch] = await onDemand(t, { serve: ["--prefetch", prefetch] }, async (hub) => {
       await sameText(hub);
       // The worker tells behind its next heartbeat.
@@ -75,7 +79,7 @@ test("memory for an eighth of the experts gives the same text, and foresight fin
     });
   console.log(counts);
   assert.equal(counts.off.prefetched, 0);
-  for (const foretold of [counts.on, counts["shadow:served:2"]]) {
+  for (const foretold of [counts.on, counts[`shadow:${shadow}`]]) {
     assert.ok(foretold.prefetched > 0);
     assert.ok(foretold.missing < counts.off.missing);
   }
@@ -83,7 +87,7 @@ test("memory for an eighth of the experts gives the same text, and foresight fin
 
 test("what a lossy answer guesses of a layer is hinted one layer before, and asked for", async (t) => {
   const counts = {};
-  for (const experts of ["exact", "estimator+weights", "router-free"])
+  for (const experts of ["exact", "estimator"])
     counts[experts] = await onDemand(t, { is_exact: false, backend: "cpu" }, async (hub) => {
       const { error, moex } = await chat(hub, { ...request, moex: { experts } });
       assert.equal(error, null);
@@ -95,10 +99,9 @@ test("what a lossy answer guesses of a layer is hinted one layer before, and ask
     });
   console.log(counts);
   assert.equal(counts.exact.prefetched, 0);  // --prefetch is off
-  for (const lossy of [counts["estimator+weights"], counts["router-free"]]) {
-    assert.ok(lossy.prefetched > 0);
-    assert.ok(lossy.missing < counts.exact.missing / 2, `${lossy.missing} of ${counts.exact.missing}`);
-  }
+  assert.ok(counts.estimator.prefetched > 0);
+  assert.ok(counts.estimator.missing < counts.exact.missing / 2,
+    `${counts.estimator.missing} of ${counts.exact.missing}`);
 
   const hub = await Hub.start(patient);
   t.after(() => hub.remove());

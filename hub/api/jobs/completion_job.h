@@ -39,7 +39,7 @@ struct ApiJobInputs {
     std::vector<std::vector<TokenId>> prompts;  // each is answered params.n times
     std::vector<std::string> echoes;            // for each prompt: text before the answer
     std::vector<TokenId> stop_ids;
-    ExpertWay experts;  // the expert mode; "exact" has no speculator
+    ExpertMode experts;  // the expert mode; "exact" has no speculator
     LateWish late;
     std::vector<std::shared_ptr<AnswerMask>> masks;  // for each choice; empty: any text is allowed
     std::optional<CallSyntax> call_syntax;           // set if tools may be called

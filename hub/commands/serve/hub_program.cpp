@@ -16,7 +16,7 @@
 #include "hub/commands/serve/qr.h"
 #include "hub/commands/serve/serve_options.h"
 #include "hub/commands/serve/shadow_report.h"
-#include "hub/foresight/lossy/lost_calls.h"
+#include "hub/foresight/lossy/late_calls.h"
 #include "hub/foresight/predict/replayed_routes.h"
 #include "hub/foresight/predictor_choice.h"
 #include "hub/options/options_shadow.h"
@@ -218,7 +218,7 @@ Status HubProgram::load() {
     model_ = std::move(model);
     if (wants_gpu) MOEX_TRY(open_gpu());
     if (!gpu_ && !model_.decoder) MOEX_TRY(load_decoder(model_, invocation_.settings, show));
-    MOEX_TRY(open_lossy_ways());
+    MOEX_TRY(open_lossy_modes());
     MOEX_TRY(open_late_calls());
     return open_hints();
 }
@@ -303,18 +303,19 @@ nlohmann::json HubProgram::shadow_json() const {
 
 // Opens the lossy modes. A hub that cannot have them says why to the operator here, and to a client
 // in the answer to its request.
-Status HubProgram::open_lossy_ways() {
+Status HubProgram::open_lossy_modes() {
     if (settings_.model.is_deterministic)
-        no_lossy_ways_ = "--deterministic promises the model's own answers.";
+        no_lossy_modes_ = "--deterministic promises the model's own answers.";
     else if (gpu_)
-        no_lossy_ways_ = "the hub's steps run on a GPU (--gpu).";
+        no_lossy_modes_ = "the hub's steps run on a GPU (--gpu).";
     else if (!model_.package->config().has_experts())
-        no_lossy_ways_ = "the model has no experts.";
+        no_lossy_modes_ = "the model has no experts.";
     const bool is_exact = settings_.contributors.experts == AnswerMode::exact;
     const char* const wanted = answer_mode_name(settings_.contributors.experts);
-    if (!no_lossy_ways_.empty()) {
+    if (!no_lossy_modes_.empty()) {
         if (is_exact) return {};
-        return Error{ErrorCode::invalid_argument, text("--experts ", wanted, ": ", no_lossy_ways_)};
+        return Error{ErrorCode::invalid_argument,
+                     text("--experts ", wanted, ": ", no_lossy_modes_)};
     }
 
     MOEX_ASSIGN(sources, load_speculation_sources(model_.package, *model_.threads));
@@ -322,13 +323,13 @@ Status HubProgram::open_lossy_ways() {
     if (!losses.ok() && losses.error().code != ErrorCode::not_found)
         log_warn("hub: the perplexity of the lossy modes is not known",
                  kv("because", losses.error().message));
-    lossy_ways_ = std::make_unique<LossyWays>(std::move(sources),
-                                              losses.ok() ? *std::move(losses) : MeasuredLosses());
+    lossy_modes_ = std::make_unique<LossyModes>(
+        std::move(sources), losses.ok() ? *std::move(losses) : MeasuredLosses());
     if (is_exact) return {};
-    const auto way = lossy_ways_->find(wanted);
-    if (!way.ok())
+    const auto mode = lossy_modes_->find(wanted);
+    if (!mode.ok())
         return Error{ErrorCode::invalid_argument,
-                     text("--experts ", wanted, ": ", way.error().message)};
+                     text("--experts ", wanted, ": ", mode.error().message)};
     return {};
 }
 
@@ -532,7 +533,7 @@ void HubProgram::join_rooms() {
     ApiOptions api_options;
     api_options.default_max_tokens = settings_.model.default_max_tokens;
     api_options.context_tokens = settings_.model.context_tokens;
-    offer_lossy_ways(api_options);
+    offer_lossy_modes(api_options);
     api_options.late_calls_max = settings_.contributors.late_calls_max;
     api_options.any_model_name = settings_.model.answers_any_model_name;
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
@@ -548,23 +549,23 @@ void HubProgram::join_rooms() {
         });
 }
 
-void HubProgram::offer_lossy_ways(ApiOptions& options) {
+void HubProgram::offer_lossy_modes(ApiOptions& options) {
     const AnswerMode mode = settings_.contributors.experts;
     options.experts = answer_mode_name(mode);
-    options.no_ways = no_lossy_ways_;
-    if (!lossy_ways_) return;
+    options.no_modes = no_lossy_modes_;
+    if (!lossy_modes_) return;
 
-    options.find_way = [this](std::string_view name) { return lossy_ways_->find(name); };
-    options.ways = lossy_ways_->offered();
+    options.find_mode = [this](std::string_view name) { return lossy_modes_->find(name); };
+    options.modes = lossy_modes_->offered();
     if (mode == AnswerMode::estimator) {
-        options.experts = lossy_ways_->find(options.experts).value().name;
-        if (std::find(options.ways.begin(), options.ways.end(), options.experts) ==
-            options.ways.end())
-            options.ways.push_back(options.experts);
+        options.experts = lossy_modes_->find(options.experts).value().name;
+        if (std::find(options.modes.begin(), options.modes.end(), options.experts) ==
+            options.modes.end())
+            options.modes.push_back(options.experts);
     }
-    for (const auto& [way, perplexity] : lossy_ways_->losses().perplexity)
-        options.perplexity[way] = perplexity;
-    const auto usual = options.perplexity.find(std::string(way_by_default));
+    for (const auto& [mode, perplexity] : lossy_modes_->losses().perplexity)
+        options.perplexity[mode] = perplexity;
+    const auto usual = options.perplexity.find(std::string(early_calls_mode));
     if (usual != options.perplexity.end()) options.perplexity["speculative"] = usual->second;
 }
 

@@ -17,7 +17,7 @@
 #include "hub/commands/serve/serve_settings.h"
 #include "hub/commands/serve/service_manager.h"
 #include "hub/commands/signals.h"
-#include "hub/foresight/lossy/lossy_ways.h"
+#include "hub/foresight/lossy/lossy_modes.h"
 #include "hub/foresight/predict/expert_profile.h"
 #include "hub/foresight/predict/hints.h"
 #include "hub/foresight/shadow/served_shadow.h"
@@ -82,8 +82,8 @@ class HubProgram {
     // Returns true if the GPU holds all experts and no call leaves this machine.
     bool gpu_computes_experts() const;
     std::string gpu_words() const;
-    Status open_lossy_ways();
-    void offer_lossy_ways(ApiOptions& options);
+    Status open_lossy_modes();
+    void offer_lossy_modes(ApiOptions& options);
     Status open_late_calls();
     Status open_hints();
     Status open_served_shadow(const std::string& folder);
@@ -107,8 +107,8 @@ class HubProgram {
     LoadedModel model_;
     std::unique_ptr<GpuSteps> gpu_;          // null: this machine's cores compute the steps
     std::atomic<bool> gpu_is_lost_{false};   // the cores compute the steps until the end
-    std::unique_ptr<LossyWays> lossy_ways_;  // null: no_lossy_ways_ says why
-    std::string no_lossy_ways_;
+    std::unique_ptr<LossyModes> lossy_modes_;  // null: no_lossy_modes_ says why
+    std::string no_lossy_modes_;
     std::shared_ptr<const ExpertProfile> default_vectors_;  // null: no answer may be late
     std::unique_ptr<Hints> hints_;                          // null: nothing is predicted
     std::string hints_by_ = "off";                          // the predictor's name

@@ -17,8 +17,8 @@ bool is_perplexity(const nlohmann::json& value) {
 
 }  // namespace
 
-std::optional<double> MeasuredLosses::excess_of(std::string_view way) const {
-    const auto exact = perplexity.find("exact"), lossy = perplexity.find(way);
+std::optional<double> MeasuredLosses::excess_of(std::string_view mode) const {
+    const auto exact = perplexity.find("exact"), lossy = perplexity.find(mode);
     if (exact == perplexity.end() || lossy == perplexity.end()) return std::nullopt;
     return lossy->second / exact->second - 1;
 }
@@ -28,20 +28,19 @@ void MeasuredLosses::add(MeasuredLosses newer) {
     const bool joins = measured_on == newer.measured_on && exact != perplexity.end() &&
                        again != newer.perplexity.end() && exact->second == again->second;
     if (joins) newer.perplexity.merge(perplexity);
-    if (newer.hybrid_layers.empty()) newer.hybrid_layers = std::move(hybrid_layers);
     *this = std::move(newer);
 }
 
 Result<MeasuredLosses> load_measured_losses(const ModelPackage& package) {
-    const std::string what = (package.directory() / measured_losses_file).string();
-    MOEX_ASSIGN(content, read_text_file(what, file_bytes_max));
-    MOEX_ASSIGN(object, parse_strict_json(content, what));
+    const std::string path = (package.directory() / measured_losses_file).string();
+    MOEX_ASSIGN(content, read_text_file(path, file_bytes_max));
+    MOEX_ASSIGN(object, parse_strict_json(content, path));
     const auto wrong = [&](const char* field, const char* wanted) {
-        return Error{ErrorCode::bad_field, text(what, ": ", field, ", wanted ", wanted)};
+        return Error{ErrorCode::bad_field, text(path, ": ", field, ", wanted ", wanted)};
     };
     if (!object.is_object()) return wrong("the file", "an object");
     if (object.value("manifest_sha256", nlohmann::json()) != package.manifest_sha256())
-        return Error{ErrorCode::not_found, text(what, ": measured of another package")};
+        return Error{ErrorCode::not_found, text(path, ": belongs to another package")};
 
     MeasuredLosses losses;
     const nlohmann::json measured_on = object.value("measured_on", nlohmann::json());
@@ -50,18 +49,9 @@ Result<MeasuredLosses> load_measured_losses(const ModelPackage& package) {
 
     const nlohmann::json perplexity = object.value("perplexity", nlohmann::json());
     if (!perplexity.is_object()) return wrong("perplexity", "an object");
-    for (const auto& [way, value] : perplexity.items()) {
+    for (const auto& [mode, value] : perplexity.items()) {
         if (!is_perplexity(value)) return wrong("perplexity", "numbers of 1 and more");
-        losses.perplexity[way] = value.get<double>();
-    }
-
-    const nlohmann::json layers = object.value("hybrid_layers", nlohmann::json::array());
-    if (!layers.is_array()) return wrong("hybrid_layers", "an array");
-    for (const nlohmann::json& layer : layers) {
-        const bool is_layer = layer.is_number_unsigned() &&
-                              layer.get<std::uint64_t>() < package.config().num_layers;
-        if (!is_layer) return wrong("hybrid_layers", "MoE layers of the model, from 0");
-        losses.hybrid_layers.push_back(layer.get<std::uint32_t>());
+        losses.perplexity[mode] = value.get<double>();
     }
     return losses;
 }
@@ -69,8 +59,7 @@ Result<MeasuredLosses> load_measured_losses(const ModelPackage& package) {
 std::string to_json_text(const MeasuredLosses& losses, std::string_view manifest_sha256) {
     const nlohmann::ordered_json object{{"manifest_sha256", manifest_sha256},
                                         {"measured_on", losses.measured_on},
-                                        {"perplexity", losses.perplexity},
-                                        {"hybrid_layers", losses.hybrid_layers}};
+                                        {"perplexity", losses.perplexity}};
     return object.dump(1) + "\n";
 }
 

@@ -1,6 +1,9 @@
-// What lossy ways of serving cost a package, as `moex-hub eval --experts WAYS --record` measured
-// it: losses.json beside the manifest whose SHA-256 it names. It is no part of the package, whose
-// identity stays; with other weights, default vectors or another estimator it is not read.
+// The perplexity of lossy modes, as `moex-hub eval --experts MODES --record` measured it for one
+// package. The file losses.json is stored beside the manifest and names its SHA-256. It is not part
+// of the package, whose identity stays the same. A package with other weights, default vectors or
+// another estimator has another manifest, so that its old file is not read.
+// Example: {"manifest_sha256": "b954...", "measured_on": "val.txt, 24 windows of 512 tokens, ...",
+//           "perplexity": {"exact": 25.13, "early:1": 28.25, "estimator": 26.15}}
 #pragma once
 
 #include <cstdint>
@@ -8,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "hub/model/package/package.h"
 
@@ -18,22 +20,19 @@ inline constexpr const char* measured_losses_file = "losses.json";
 
 struct MeasuredLosses {
     std::string measured_on;  // text, windows and arithmetic, for people
-    // Of that text, by way; "exact": the model's own.
+    // The perplexity on that text by mode; the key "exact" is the model's own.
     std::map<std::string, double, std::less<>> perplexity;
-    // MoE layers, counted from 0, that hybrid asks the estimator about: those that the quasi-hidden
-    // state guessed worst.
-    std::vector<std::uint32_t> hybrid_layers;
 
-    // Over the exact model's; none: nobody measured it.
-    std::optional<double> excess_of(std::string_view way) const;
-    // Figures of the same text join those that are here, others take their place.
+    // Returns the share that `mode` adds to the exact perplexity; nullopt if it was not measured.
+    std::optional<double> excess_of(std::string_view mode) const;
+    // Adds newer figures of the same text, or replaces all figures if the text is another.
     void add(MeasuredLosses newer);
 };
 
-// not_found: the package has none, or one of another manifest; other errors name what is wrong
-// with the file.
+// Reads losses.json. not_found: the package has no such file, or the file names another manifest;
+// other errors name the field that is wrong.
 Result<MeasuredLosses> load_measured_losses(const ModelPackage& package);
-// The file's text.
+// Returns the content of losses.json.
 std::string to_json_text(const MeasuredLosses& losses, std::string_view manifest_sha256);
 
 }  // namespace moex

@@ -19,12 +19,12 @@ struct NoGuesses : ExpertSpeculator {
 // Options of a hub that offers one lossy mode, and names what a second mode lacks.
 ApiOptions with_ways(NoGuesses& guesses, std::optional<double> excess = std::nullopt) {
     ApiOptions options;
-    options.ways = {"early:1"};
-    options.find_way = [&guesses, excess](std::string_view name) -> Result<ExpertWay> {
+    options.modes = {"early:1"};
+    options.find_mode = [&guesses, excess](std::string_view name) -> Result<ExpertMode> {
         if (name == "estimator") return Error{ErrorCode::not_found, "no estimator"};
         if (name != "speculative" && name != "early:1")
             return Error{ErrorCode::invalid_argument, "unknown"};
-        return ExpertWay{.name = "early:1", .speculator = &guesses, .perplexity_excess = excess};
+        return ExpertMode{.name = "early:1", .speculator = &guesses, .perplexity_excess = excess};
     };
     return options;
 }
@@ -44,7 +44,7 @@ TEST_F(ApiTest, ExpertsAreLossyWhereThatIsAskedForAndOffered) {
         return refused->json()["error"]["message"].get<std::string>();
     };
 
-    make({}, {.no_ways = "--deterministic says so."});
+    make({}, {.no_modes = "--deterministic says so."});
     EXPECT_EQ(offered(), Json::array({"exact"}));
     EXPECT_EQ(experts_of(by("exact")), "exact");
     EXPECT_NE(why_not(by("speculative")).find("--deterministic"), std::string::npos);

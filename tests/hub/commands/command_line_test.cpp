@@ -88,6 +88,13 @@ TEST(CommandLineTest, WrongArgumentsExitWithTwoAndASentence) {
     }
 }
 
+TEST(CommandLineTest, PredictNamesTheBenchThatItBecame) {
+    const auto parsed = parse({"predict", "--text", "book.txt"});
+    ASSERT_TRUE(std::holds_alternative<ParsedExit>(parsed));
+    EXPECT_EQ(std::get<ParsedExit>(parsed).code, exit_wrong_arguments);
+    EXPECT_NE(std::get<ParsedExit>(parsed).text.find("foresight_bench"), std::string::npos);
+}
+
 TEST(CommandLineTest, KeysHaveNoFlag) {
     EXPECT_TRUE(
         std::holds_alternative<ParsedExit>(parse({"serve", "--api-key", "0123456789abcdef"})));

@@ -15,7 +15,6 @@
 #include "hub/engine/decoder.h"
 #include "hub/engine/engine.h"
 #include "hub/engine/local_experts.h"
-#include "hub/foresight/lossy/lossy_ways.h"
 #include "hub/foresight/predict/hints.h"
 #include "hub/foresight/predictor_choice.h"
 #include "tests/hub/engine/engine_fixture.h"
@@ -166,7 +165,7 @@ TEST_P(GpuStepsTest, RemoteExpertsGetHintsAndNoBitChanges) {
     const auto sources = must(load_speculation_sources(package_, test::compute_threads()));
     const auto decoder = must(Decoder::create(package_, test::compute_threads()));
     const auto ids = test::random_tokens(4, 256, 41);
-    for (const char* name : {"next-gate", "lru"}) {
+    for (const char* name : {"next-gate", "auto"}) {
         Hints here(sources.gates, must(make_predictor(name, sources, false)), 2),
             there(sources.gates, must(make_predictor(name, sources, false)), 2);
         HintedExperts wanted(experts_), told(experts_);

@@ -1,4 +1,4 @@
-// What a round and a token take: integrals beside closed forms, beside draws, beside the paper.
+// The time of a round and of a token: integrals against closed forms, draws and the paper.
 #include "hub/foresight/cost/token_time.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(RoundTimeTest, OneAnswerHasTheMeanOfItsClosedForm) {
     EXPECT_EQ(slowest_ms({.median_ms = 7, .sigma = 0}, 8, 2), 7);
 }
 
-// E[max of two] = 2 E[T] Phi(sigma / sqrt 2), and what the slower has more the faster has less.
+// E[max of two] = 2 E[T] Phi(sigma / sqrt 2); E[min of two] = 2 E[T] - E[max of two].
 TEST(RoundTimeTest, TwoAnswersHaveTheMeansOfTheirClosedForms) {
     for (const double sigma : {0.1, 0.5, 1.5}) {
         const AnswerTime time{.median_ms = 3, .sigma = sigma};
@@ -31,22 +31,22 @@ TEST(RoundTimeTest, TwoAnswersHaveTheMeansOfTheirClosedForms) {
     }
 }
 
-// The paper prints 51.2, 28.7, 23.1 and 20.4 ms; moex_tables.mjs integrates these, too.
-TEST(RoundTimeTest, EightCallsOfOneToFourCopiesAreWhatTheIntegralGives) {
+// The paper prints 51.2, 28.7, 23.1 and 20.4 ms; moex_tables.mjs integrates these as well.
+TEST(RoundTimeTest, EightCallsWithCopiesMatchTheIntegral) {
     const double wanted[] = {42.77881, 27.57303, 22.37538, 19.61495};
     for (int copies = 1; copies <= 4; ++copies)
         EXPECT_NEAR(slowest_ms(paper, 8, copies), wanted[copies - 1], 1e-4) << copies;
 }
 
-TEST(RoundTimeTest, WorkersAlikeThatAreAlwaysAskedAreCallsAlike) {
+TEST(RoundTimeTest, EqualWorkersThatAreAlwaysRequestedAreEqualCalls) {
     const std::vector<AskedWorker> eight(8, {.time = paper, .share = 1});
     EXPECT_NEAR(round_ms(eight), slowest_ms(paper, 8, 1), 1e-6);
-    // Eight askings are four calls of two copies each.
+    // Eight requests are four calls with two copies each.
     EXPECT_NEAR(round_ms(eight, 2), slowest_ms(paper, 4, 2), 1e-6);
 }
 
-// Draws that ask nobody are no rounds, so that shares are those of the rest.
-TEST(RoundTimeTest, WorkersThatDifferAreWhatDrawsOfThemGive) {
+// Draws without a requested worker are no rounds, so that shares count the other draws.
+TEST(RoundTimeTest, DifferentWorkersMatchRandomDraws) {
     std::vector<AskedWorker> workers{{.time = {.median_ms = 2, .sigma = 0.2}, .share = 0.7},
                                      {.time = {.median_ms = 5, .sigma = 0.6}, .share = 0.3},
                                      {.time = {.median_ms = 3, .sigma = 0}, .share = 0.5}};
@@ -75,7 +75,7 @@ TEST(RoundTimeTest, WorkersThatDifferAreWhatDrawsOfThemGive) {
     EXPECT_EQ(round_ms({}), 0);
 }
 
-TEST(RoundTimeTest, ARoundThatAlwaysAsksOneOfManyTakesTheirMean) {
+TEST(RoundTimeTest, RoundOfASingleWorkerTakesTheMeanOfAll) {
     const std::vector<AskedWorker> four(4, {.time = {.median_ms = 40, .sigma = 0}, .share = 0.25});
     EXPECT_NEAR(round_ms(four), 40, 0.01);
     const std::vector<AskedWorker> two{{.time = paper, .share = 0.75},
@@ -84,7 +84,7 @@ TEST(RoundTimeTest, ARoundThatAlwaysAsksOneOfManyTakesTheirMean) {
     EXPECT_NEAR(round_ms(two) / mean, 1, 1e-3);
 }
 
-TEST(RoundTimeTest, WhatAHubMeasuresBecomesAnAnswerTime) {
+TEST(RoundTimeTest, HubMeasurementsBecomeAnAnswerTime) {
     const AnswerTime time = answer_time_of(mean_ms(paper), 20, 20 * std::exp(0.5 * 2.32635));
     EXPECT_NEAR(time.sigma, paper.sigma, 1e-5);
     EXPECT_NEAR(time.median_ms, paper.median_ms, 1e-3);
@@ -92,7 +92,7 @@ TEST(RoundTimeTest, WhatAHubMeasuresBecomesAnAnswerTime) {
     EXPECT_EQ(answer_time_of(0, 0, 0).median_ms, 0);
 }
 
-TEST(TokenTimeTest, AWorkersBytesAreThoseOfItsShare) {
+TEST(TokenTimeTest, WorkerHoldsTheBytesOfItsShare) {
     EXPECT_NEAR(worker_bytes({}, 4.25, 2, 16) / 1e9, 1.925, 0.001);
     const RoundShape printed{
         .num_moe_layers = 46, .hidden_size = 4096, .moe_intermediate_size = 2048};
@@ -100,7 +100,7 @@ TEST(TokenTimeTest, AWorkersBytesAreThoseOfItsShare) {
 }
 
 // The paper prints 163, 307, 1075 and 4915: it counts each round trip twice.
-TEST(TokenTimeTest, ATokenHasOneRoundTripALayer) {
+TEST(TokenTimeTest, TokenHasOneRoundTripPerLayer) {
     const double rtt_ms[] = {0.5, 2, 10, 50}, wanted[] = {139.2, 211.2, 595.2, 2515.2};
     for (int i = 0; i < 4; ++i) {
         const LayerTimes times{.readback_ms = 0.2, .rtt_ms = rtt_ms[i], .expert_ms = 0.7};
@@ -116,7 +116,7 @@ TEST(TokenTimeTest, BytesAndRowsTakeTheirTime) {
     EXPECT_NEAR(pass_ms({}, times, 5, 1, 16, Stalls::calls), 48 * (1.5 + 2 + 2 + 1 + 1), 1e-9);
 }
 
-TEST(TokenTimeTest, ManyRowsAskForMoreExperts) {
+TEST(TokenTimeTest, ManyRowsRequestMoreExperts) {
     EXPECT_NEAR(experts_asked({}, 1), 8, 1e-9);
     EXPECT_NEAR(experts_asked({}, 16), 128 * (1 - std::pow(120.0 / 128, 16)), 1e-9);
     const LayerTimes times{.rtt_ms = 20, .sigma = 0.5};
@@ -133,7 +133,7 @@ TEST(TokenTimeTest, WorkersThatStallAsOneAreFewerThanCalls) {
               dispatch_ms({}, times, 1, 1, 16, Stalls::calls));
 }
 
-TEST(TokenTimeTest, AForecastIsTheHubsOwnTimeAndItsRounds) {
+TEST(TokenTimeTest, ForecastIsHubTimePlusRounds) {
     const HubFigures figures{.steps = 10,
                              .rows = 10,
                              .rounds = 80,

@@ -1,4 +1,4 @@
-// The estimator's arithmetic against differences and hand-made steps; its training against itself.
+// The estimator's arithmetic against differences and steps by hand; its training against itself.
 #include "hub/foresight/predict/estimator.h"
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 constexpr EstimatorShape small_shape{
     .hidden_size = 6, .num_experts = 3, .num_targets = 2, .width = 5, .inner = 4};
 
-// Every gradient is what a small change of that parameter does to sum(logits · factors).
+// Each gradient is compared with the change of sum(logits · factors) for a small parameter change.
 TEST(EstimatorTest, GradientsAreTheDifferencesThatSmallChangesMake) {
     Estimator estimator(small_shape, 3);
     SplitMix64 random(11);
@@ -47,10 +47,10 @@ TEST(EstimatorTest, GradientsAreTheDifferencesThatSmallChangesMake) {
     }
 }
 
-TEST(EstimatorTest, AdamsFirstStepsAreThoseByHand) {
+TEST(EstimatorTest, FirstStepsOfAdamAreThoseByHand) {
     Adam adam(1, {.rate = 0.1, .beta1 = 0.5, .beta2 = 0.75, .eps = 0});
     std::vector<float> parameter{1};
-    adam.step(parameter, std::vector<float>{3}, 1);  // any gradient's first step is the rate
+    adam.step(parameter, std::vector<float>{3}, 1);  // the first step has the size of the rate
     EXPECT_NEAR(parameter[0], 0.9, 1e-6);
 
     // first 0.5·1.5 − 0.5·1 = 0.25 over 1 − 0.25; second 0.75·2.25 + 0.25·1 = 1.9375 over 1 −
@@ -59,7 +59,7 @@ TEST(EstimatorTest, AdamsFirstStepsAreThoseByHand) {
     EXPECT_NEAR(parameter[0], 0.9 - 0.05 * (0.25 / 0.75) / std::sqrt(1.9375 / 0.4375), 1e-6);
 }
 
-TEST(EstimatorTest, TheLossIsTheDivergenceAndItsGradientTheDifferenceOfShares) {
+TEST(EstimatorTest, LossIsTheDivergenceAndGradientTheShareDifference) {
     const float one = std::log(3.0f);  // shares 3/4 and 1/4 of two
     const std::vector<float> said{0, 0, 5, 5}, wanted{one, 0, 7, 7};
     std::vector<float> gradient(4);
@@ -96,12 +96,12 @@ class TrainingTest : public testing::Test {
 
     std::shared_ptr<const ModelPackage> package_;
     std::vector<TokenId> tokens_;
-    // MoE layers 0, 2 and 3: two that can be foreseen.
+    // The MoE layers are 0, 2 and 3; two of these have a layer before.
     const EstimatorShape shape_{
         .hidden_size = 64, .num_experts = 8, .num_targets = 2, .width = 16, .inner = 12};
 };
 
-TEST_F(TrainingTest, EqualSeedsGiveEqualBitsWhateverTheThreads) {
+TEST_F(TrainingTest, EqualSeedsGiveEqualBitsForAllThreadCounts) {
     ThreadPool one(1), three(3);
     const Trained a = train(one, 4), b = train(three, 4), other = train(one, 5);
     const auto bits = [](const Trained& trained) {
@@ -114,7 +114,7 @@ TEST_F(TrainingTest, EqualSeedsGiveEqualBitsWhateverTheThreads) {
     EXPECT_EQ(a.report.num_steps, 8u);
 }
 
-TEST_F(TrainingTest, AnUntrainedEstimatorIsTheGateOnTheQuasiHiddenState) {
+TEST_F(TrainingTest, UntrainedEstimatorIsTheGateOnTheQuasiHiddenState) {
     auto& threads = test::compute_threads();
     auto decoder = Decoder::create(package_, threads).value();
     LocalExperts experts(package_, threads, {});
@@ -146,7 +146,7 @@ TEST_F(TrainingTest, AnUntrainedEstimatorIsTheGateOnTheQuasiHiddenState) {
     EXPECT_EQ(asked, 2u);
 }
 
-TEST_F(TrainingTest, ATextThatIsTooShortIsRefused) {
+TEST_F(TrainingTest, TooShortTextIsRefused) {
     auto& threads = test::compute_threads();
     auto decoder = Decoder::create(package_, threads).value();
     LocalExperts experts(package_, threads, {});

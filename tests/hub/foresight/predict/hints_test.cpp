@@ -1,11 +1,10 @@
-// What the next layer may be asked for, as a decoder's steps tell it.
+// The hints that a decoder's steps give for the next layers.
 #include "hub/foresight/predict/hints.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 
-#include "hub/foresight/lossy/lossy_ways.h"
 #include "hub/foresight/predict/gate_predictors.h"
 #include "hub/foresight/predict/replayed_routes.h"
 #include "hub/foresight/predictor_choice.h"
@@ -14,7 +13,7 @@
 namespace moex {
 namespace {
 
-// Asks for hints, and keeps them.
+// A backend that wants hints; keeps the hints and the requested experts of each layer.
 class HintedExperts : public ExpertBackend {
   public:
     explicit HintedExperts(ExpertBackend& experts) : experts_(experts) {}
@@ -31,7 +30,7 @@ class HintedExperts : public ExpertBackend {
     bool wants_hints() const override { return wants; }
 
     bool wants = true;
-    std::map<std::uint32_t, std::vector<ExpertHint>> hints;  // behind the submit() of a layer
+    std::map<std::uint32_t, std::vector<ExpertHint>> hints;  // after the submit() of a layer
     std::map<std::uint32_t, std::set<std::uint16_t>> asked;  // by the last submit() of a layer
 
   private:
@@ -71,8 +70,9 @@ class HintsTest : public testing::Test {
     std::shared_ptr<const RouterGates> gates_;
 };
 
-// A layer is named first three layers before it, then once more right before it.
-TEST_F(HintsTest, LeadByAsManyLayersAsTheyAreTold) {
+// With a lead of three a layer is predicted three layers before it and once more one layer before
+// it.
+TEST_F(HintsTest, LayersArePredictedAtTheLeadAndOneBefore) {
     Hints hints(gates_, make_next_gate_predictor(gates_), 2, 3);
     decoder_->foresee_with(&hints);
     step(1);
@@ -88,9 +88,9 @@ TEST_F(HintsTest, LeadByAsManyLayersAsTheyAreTold) {
     }
 }
 
-// Behind a token's last layers stand the next one's first, for who knows them: by what followed
-// when the text was decoded before.
-TEST_F(HintsTest, OfTheNextTokensFirstLayersComeBeforeItWhereItIsKnown) {
+// The replay predictor knows the next token: the one that followed when the text was decoded
+// before.
+TEST_F(HintsTest, KnownNextTokensFirstLayersArePredictedBeforeIt) {
     const auto layers = gates_->moe_layers();
     ASSERT_GE(layers.size(), 3u);
     for (const bool is_token_ahead : {false, true}) {
@@ -98,7 +98,7 @@ TEST_F(HintsTest, OfTheNextTokensFirstLayersComeBeforeItWhereItIsKnown) {
                     2);
         decoder_->foresee_with(&hints);
         using Named = std::map<std::uint32_t, std::set<std::uint16_t>>;
-        std::map<std::uint32_t, Named> named;  // behind each layer of the last token but one
+        std::map<std::uint32_t, Named> named;  // hints after each layer of the last token but one
         std::map<std::uint32_t, std::set<std::uint16_t>> asked;  // by the last token
         for (int turn = 0; turn < 2; ++turn) {
             KvCache::Sequence kv(cache_);
@@ -130,7 +130,7 @@ TEST_F(HintsTest, OfTheNextTokensFirstLayersComeBeforeItWhereItIsKnown) {
     }
 }
 
-TEST_F(HintsTest, NameTheNextLayersExpertsOnceTheSurestFirstAndChangeNoBit) {
+TEST_F(HintsTest, HintsNameEachExpertOnceAndChangeNoBit) {
     const std::vector<float> without = step(4);
     for (const auto& [layer, hints] : experts_.hints) EXPECT_TRUE(hints.empty());
 
@@ -143,7 +143,7 @@ TEST_F(HintsTest, NameTheNextLayersExpertsOnceTheSurestFirstAndChangeNoBit) {
     for (std::size_t i = 0; i < layers.size(); ++i) {
         const std::vector<ExpertHint>& given = experts_.hints[layers[i]];
         if (i + 1 == layers.size()) {
-            EXPECT_TRUE(given.empty()) << "nothing follows the last layer";
+            EXPECT_TRUE(given.empty()) << "no layer follows the last one";
             continue;
         }
         EXPECT_GE(given.size(), per_row);
@@ -157,14 +157,14 @@ TEST_F(HintsTest, NameTheNextLayersExpertsOnceTheSurestFirstAndChangeNoBit) {
         }
     }
 
-    // All of a layer foreseen: nothing that it asks for is missing.
+    // All experts of a layer are predicted.
     Hints everything(gates_, make_next_gate_predictor(gates_), package_->config().num_experts);
     decoder_->foresee_with(&everything);
     (void)step(2);
     EXPECT_EQ(experts_.hints[layers[0]].size(), package_->config().num_experts);
 }
 
-TEST_F(HintsTest, AreOfThePredictorThatIsNamed) {
+TEST_F(HintsTest, PredictorIsChosenByItsName) {
     auto sources = load_speculation_sources(package_, test::compute_threads()).value();
     const auto name_of = [&](std::string_view wanted, bool sees_residual = true) {
         return std::string((*make_predictor(wanted, sources, sees_residual))->name());
@@ -172,19 +172,17 @@ TEST_F(HintsTest, AreOfThePredictorThatIsNamed) {
     const auto code_of = [&](std::string_view wanted, bool sees_residual = true) {
         return make_predictor(wanted, sources, sees_residual).error().code;
     };
-    for (const char* name :
-         {"next-gate", "previous-token", "lru", "lfu", "request-popularity", "random"})
-        EXPECT_EQ(name_of(name), name);
+    EXPECT_EQ(name_of("next-gate"), "next-gate");
     EXPECT_EQ(name_of("auto"), "next-gate");
-    EXPECT_EQ(code_of("wizard"), ErrorCode::invalid_argument);
-    for (const char* lacks : {"estimator", "quasi-hidden", "popularity"})
+    for (const char* unserved : {"wizard", "lru", "popularity", "random"})
+        EXPECT_EQ(code_of(unserved), ErrorCode::invalid_argument) << unserved;
+    for (const char* lacks : {"estimator", "quasi-hidden"})
         EXPECT_EQ(code_of(lacks), ErrorCode::not_found) << lacks;
 
     const ModelConfig& config = package_->config();
     sources.profile = std::make_shared<const ExpertProfile>(
         *calibrate_experts(*decoder_, local_, local_, tokens_, {.window_tokens = 32}, {}));
     EXPECT_EQ(name_of("auto"), "quasi-hidden");
-    EXPECT_EQ(name_of("popularity"), "popularity");
     EXPECT_EQ(code_of("estimator"), ErrorCode::not_found);
     sources.estimator = std::make_shared<const Estimator>(
         EstimatorShape{
@@ -193,13 +191,13 @@ TEST_F(HintsTest, AreOfThePredictorThatIsNamed) {
     EXPECT_EQ(name_of("auto"), "estimator");
     EXPECT_EQ(name_of("quasi-hidden"), "quasi-hidden");
 
-    // As steps on a GPU show it.
+    // Steps on a GPU do not show the residual.
     EXPECT_EQ(name_of("auto", false), "next-gate");
     EXPECT_EQ(code_of("estimator", false), ErrorCode::unsupported);
     EXPECT_EQ(code_of("quasi-hidden", false), ErrorCode::unsupported);
 }
 
-TEST_F(HintsTest, AreNotMadeForManyRowsNorForABackendThatWantsNone) {
+TEST_F(HintsTest, ManyRowsOrAnUninterestedBackendGetNoHints) {
     Hints hints(gates_, make_next_gate_predictor(gates_), 4);
     decoder_->foresee_with(&hints);
     (void)step(Hints::rows_max + 1);

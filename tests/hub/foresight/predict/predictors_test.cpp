@@ -1,77 +1,31 @@
-// Predictors against hand-made pasts and plain twins of their formulas.
+// Predictors against recorded routes and plain twins of their formulas.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <numeric>
 
 #include "hub/foresight/predict/gate_predictors.h"
-#include "hub/foresight/predict/past_predictors.h"
-#include "hub/foresight/predict/recall.h"
 #include "hub/foresight/predict/replayed_routes.h"
 #include "tests/hub/engine/engine_fixture.h"
 
 namespace moex {
 namespace {
 
-// One MoE layer of three experts, two a token.
-ModelConfig small_config() {
-    ModelConfig config;
-    config.num_layers = 1;
-    config.num_experts = 3;
-    config.top_k = 2;
-    config.layer_is_moe = {1};
-    return config;
-}
-
-// A past told route by route to a predictor, as a sequence or several.
-class Past {
-  public:
-    explicit Past(ExpertPredictor& predictor) : predictor_(predictor) {}
-    void asked(KvCache::Sequence* who, std::uint32_t position, std::vector<std::uint16_t> experts,
-               std::vector<float> weights = {0.75f, 0.25f}) {
-        const SequenceRow row{.kv = who, .position = position};
-        predictor_.observe({.num_tokens = 1,
-                            .top_k = 2,
-                            .num_experts = 3,
-                            .rows = {&row, 1},
-                            .expert_ids = experts,
-                            .expert_weights = weights});
-    }
-    // The experts for a token to come, the surest first.
-    std::vector<std::uint16_t> order(KvCache::Sequence* who, std::uint32_t position) {
-        const SequenceRow row{.kv = who, .position = position};
-        std::vector<float> confidence(3);
-        EXPECT_TRUE(predictor_.predict(
-            {.num_tokens = 1, .top_k = 2, .num_experts = 3, .rows = {&row, 1}}, 0, confidence));
-        return surest_experts(confidence, 3);
-    }
-
-  private:
-    ExpertPredictor& predictor_;
-};
-
 using Order = std::vector<std::uint16_t>;
 
-class PastPredictorTest : public testing::Test {
-  protected:
-    PastPredictorTest() : cache_(test::tiny_config(), {4, 8}), one_(cache_), other_(cache_) {}
-    KvCache cache_;
-    KvCache::Sequence one_, other_;
-    const ModelConfig config_ = small_config();
-};
-
-TEST_F(PastPredictorTest, PreviousTokenGoesByWeightsThenByWhatWasBefore) {
-    const auto predictor = make_previous_token_predictor(config_);
-    Past past(*predictor);
-    past.asked(&one_, 0, {2, 0});
-    past.asked(&one_, 1, {1, 2}, {0.6f, 0.4f});
-    EXPECT_EQ(past.order(&one_, 2), (Order{1, 2, 0}));
-
-    past.asked(&other_, 0, {0, 1});
-    EXPECT_EQ(past.order(&one_, 2), (Order{1, 2, 0}));  // another's past changes nothing
-    EXPECT_EQ(past.order(&one_, 0), (Order{0, 1, 2}));  // one that begins has none: ids in order
+// Returns the ids of the `count` largest values, the largest first, ties to the lower id.
+Order surest(std::span<const float> confidence, std::size_t count) {
+    Order order(confidence.size());
+    std::iota(order.begin(), order.end(), std::uint16_t{0});
+    std::ranges::stable_sort(order, std::ranges::greater(),
+                             [&](std::uint16_t expert) { return confidence[expert]; });
+    order.resize(count);
+    return order;
 }
 
-// One row of 16 experts, four a token, at a position of a text that was there before.
+// A row of a layer with 16 experts, four per token, at a position of a text that was decoded
+// before.
 struct ReplayedRow {
     SequenceRow row;
     RouteView seen;
@@ -82,11 +36,11 @@ struct ReplayedRow {
     }
     Order guessed(ExpertPredictor& predictor) {
         EXPECT_TRUE(predictor.predict(seen, 1, confidence));
-        return surest_experts(confidence, 4);
+        return surest(confidence, 4);
     }
 };
 
-TEST_F(PastPredictorTest, ReplayKnowsWhatTheSameTokenChoseAtItsPlaceAndNothingElse) {
+TEST(ReplayTest, SameTokenAtItsPositionIsKnownAndOthersAreNot) {
     const auto predictor = make_replay_predictor(1.0, 1);
     const Order chosen = {7, 3, 15, 0};
     ReplayedRow there(5, 42), other_token(5, 43), other_place(6, 42);
@@ -102,7 +56,7 @@ TEST_F(PastPredictorTest, ReplayKnowsWhatTheSameTokenChoseAtItsPlaceAndNothingEl
     EXPECT_FALSE(predictor->predict(other_place.seen, 1, other_place.confidence));
 }
 
-TEST_F(PastPredictorTest, ReplayKeepsTextsApartThatHaveATokenInOnePlace) {
+TEST(ReplayTest, TextsThatShareATokenAtAPositionStayApart) {
     const auto predictor = make_replay_predictor(1.0, 1);
     const Order after_one = {7, 3, 15, 0}, after_two = {1, 2, 4, 8};
     const auto told = [&](std::uint32_t position, TokenId token, const Order& chosen) {
@@ -123,7 +77,7 @@ TEST_F(PastPredictorTest, ReplayKeepsTextsApartThatHaveATokenInOnePlace) {
     }
 }
 
-TEST_F(PastPredictorTest, ReplayThatIsATokenAheadKnowsWhatFollowedLast) {
+TEST(ReplayTest, TokenAheadIsTheOneThatFollowedLast) {
     const auto predictor = make_replay_predictor(1.0, 1, true),
                at_its_token = make_replay_predictor(1.0, 1);
     const Order first_time = {7, 3, 15, 0}, second_time = {1, 2, 4, 8};
@@ -140,17 +94,17 @@ TEST_F(PastPredictorTest, ReplayThatIsATokenAheadKnowsWhatFollowedLast) {
     EXPECT_FALSE(predictor->predict_next_token(before.seen, 1, before.confidence));
     follows(42, first_time);
     ASSERT_TRUE(predictor->predict_next_token(before.seen, 1, before.confidence));
-    EXPECT_EQ(surest_experts(before.confidence, 4), first_time);
+    EXPECT_EQ(surest(before.confidence, 4), first_time);
     EXPECT_FALSE(predictor->predict_next_token(before.seen, 2, before.confidence));
     EXPECT_FALSE(predictor->predict_next_token(row.seen, 1, row.confidence));
     EXPECT_FALSE(at_its_token->predict_next_token(before.seen, 1, before.confidence));
 
     follows(43, second_time);
     ASSERT_TRUE(predictor->predict_next_token(before.seen, 1, before.confidence));
-    EXPECT_EQ(surest_experts(before.confidence, 4), second_time);
+    EXPECT_EQ(surest(before.confidence, 4), second_time);
 }
 
-TEST_F(PastPredictorTest, ReplayIsAsOftenRightAsItSaysAndNamesEachExpertOnce) {
+TEST(ReplayTest, RecallIsTheStatedOneAndExpertsAreDistinct) {
     const Order chosen = {7, 3, 15, 0};
     for (const double recall : {0.0, 0.79, 0.96}) {
         const auto predictor = make_replay_predictor(recall, 1),
@@ -174,54 +128,6 @@ TEST_F(PastPredictorTest, ReplayIsAsOftenRightAsItSaysAndNamesEachExpertOnce) {
         }
         EXPECT_NEAR(right / (4.0 * num_tokens), recall, 0.02);
     }
-}
-
-TEST_F(PastPredictorTest, LruCountsEverybodysUsesAndTheLargerWeightAsLater) {
-    const auto predictor = make_lru_predictor(config_);
-    Past past(*predictor);
-    past.asked(&one_, 0, {1, 0});
-    EXPECT_EQ(past.order(&other_, 0), (Order{1, 0, 2}));
-    past.asked(&other_, 0, {2, 0});
-    EXPECT_EQ(past.order(&one_, 1), (Order{2, 0, 1}));
-}
-
-TEST_F(PastPredictorTest, LfuCountsEverybodysUses) {
-    const auto predictor = make_lfu_predictor(config_);
-    Past past(*predictor);
-    past.asked(&one_, 0, {2, 1});
-    past.asked(&other_, 0, {2, 0});
-    past.asked(&other_, 1, {1, 2});
-    EXPECT_EQ(past.order(&one_, 1), (Order{2, 1, 0}));
-}
-
-TEST_F(PastPredictorTest, PopularityIsTheCalibrationTexts) {
-    const auto profile = std::make_shared<const ExpertProfile>(
-        ExpertProfile{.num_layers = 1, .num_experts = 3, .num_tokens = 10, .uses = {4, 10, 6}});
-    const auto predictor = make_popularity_predictor(profile);
-    Past past(*predictor);
-    past.asked(&one_, 0, {0, 2});
-    EXPECT_EQ(past.order(&one_, 1), (Order{1, 2, 0}));
-
-    const auto request = make_request_popularity_predictor(config_, profile);
-    Past requests_past(*request);
-    EXPECT_EQ(requests_past.order(&one_, 0), (Order{1, 2, 0}));
-    requests_past.asked(&one_, 0, {0, 2});
-    EXPECT_EQ(requests_past.order(&one_, 1),
-              (Order{2, 0, 1}));  // one use weighs more than 10 of 10
-    EXPECT_EQ(requests_past.order(&other_, 0), (Order{1, 2, 0}));
-}
-
-TEST(RandomPredictorTest, IsUniformAndRepeatsItself) {
-    const auto first = make_random_predictor(3), second = make_random_predictor(3);
-    std::vector<std::uint32_t> chosen(4);
-    for (int i = 0; i < 4000; ++i) {
-        std::vector<float> a(4), b(4);
-        first->predict({}, 0, a);
-        second->predict({}, 0, b);
-        ASSERT_EQ(a, b);
-        ++chosen[surest_experts(a, 1)[0]];
-    }
-    for (const std::uint32_t count : chosen) EXPECT_NEAR(count, 1000, 150);
 }
 
 // Predictors that read hidden rows, on a walk through the tiny model.
@@ -262,7 +168,7 @@ class GatePredictorTest : public testing::Test {
     std::shared_ptr<const RouterGates> gates_;
 };
 
-TEST_F(GatePredictorTest, AGateOnItsOwnLayersRowsIsTheRouterBitForBit) {
+TEST_F(GatePredictorTest, GateOnItsOwnLayersRowsHasTheRoutersBits) {
     const auto predictor = make_next_gate_predictor(gates_);
     std::size_t layers = 0;
     walk([&](const RouteView& route) {
@@ -277,7 +183,7 @@ TEST_F(GatePredictorTest, AGateOnItsOwnLayersRowsIsTheRouterBitForBit) {
 }
 
 // default_vector[e] = mean of expert e's answers, one row at a time, in f64.
-TEST_F(GatePredictorTest, DefaultVectorsAreTheMeansOfSingleAnswersHoweverTheTextIsCut) {
+TEST_F(GatePredictorTest, DefaultVectorsAreMeansOfSingleAnswersForAllChunks) {
     const ModelConfig& config = package_->config();
     const std::size_t hidden = config.hidden_size;
     std::vector<double> sums(config.num_layers * config.num_experts * hidden);
@@ -308,8 +214,8 @@ TEST_F(GatePredictorTest, DefaultVectorsAreTheMeansOfSingleAnswersHoweverTheText
     EXPECT_EQ(whole.uses, cut.uses);
 }
 
-// The formula in plain f64, to the next MoE layer and to the one behind it.
-TEST_F(GatePredictorTest, QuasiHiddenIsItsFormula) {
+// The formula in plain f64, for the next MoE layer and for the one after it.
+TEST_F(GatePredictorTest, QuasiHiddenStateFollowsItsFormula) {
     const auto made = std::make_shared<const ExpertProfile>(profile(20));
     const auto predictor = make_quasi_hidden_predictor(gates_, made);
     const ModelConfig& config = package_->config();
@@ -343,6 +249,17 @@ TEST_F(GatePredictorTest, QuasiHiddenIsItsFormula) {
             EXPECT_NEAR(predictor->expected_hidden()[row * hidden], x[0], 1e-4);
         }
     });
+}
+
+TEST_F(GatePredictorTest, WalkBeyondTheTextOrTheContextIsRefused) {
+    const auto count = [&](WindowOptions options) {
+        return count_windows(package_->config(), 24, options);
+    };
+    EXPECT_EQ(count({.window_tokens = 8}).value(), 3u);
+    EXPECT_FALSE(count({.window_tokens = 25}).ok());
+    EXPECT_FALSE(count({.window_tokens = 8, .num_windows = 4}).ok());
+    EXPECT_FALSE(count({.window_tokens = 257}).ok());
+    EXPECT_FALSE(count({.window_tokens = 1}).ok());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What predictors read lies in the package: written, found again, and told when it is damaged.
+// The files of predictors in a package: writing, reading, and errors for damaged files.
 #include "hub/model/pack/side_file_writer.h"
 
 #include <fstream>
@@ -42,7 +42,7 @@ class SideFileTest : public testing::Test {
     ExpertProfile profile_;
 };
 
-TEST_F(SideFileTest, AProfileComesBackRoundedToBf16AndTheModelStaysAsItWas) {
+TEST_F(SideFileTest, ProfileIsReadAsBf16AndTheModelIsUnchanged) {
     const auto before = open();
     EXPECT_EQ(load_expert_profile(*before).error().code, ErrorCode::not_found);
 
@@ -66,7 +66,7 @@ TEST_F(SideFileTest, AProfileComesBackRoundedToBf16AndTheModelStaysAsItWas) {
     }
 }
 
-TEST_F(SideFileTest, AnotherTakesItsPlace) {
+TEST_F(SideFileTest, NewerProfileReplacesTheOlder) {
     ASSERT_TRUE(write(tensors()).ok());
     profile_.num_tokens = 7;
     ASSERT_TRUE(write(tensors()).ok());
@@ -74,7 +74,7 @@ TEST_F(SideFileTest, AnotherTakesItsPlace) {
     EXPECT_TRUE(verify_package(path_, {}).ok());
 }
 
-TEST_F(SideFileTest, DamageIsTold) {
+TEST_F(SideFileTest, DamagedFileIsRefused) {
     ASSERT_TRUE(write(tensors()).ok());
     const auto file = path_ / "default_vectors.safetensors";
     {
@@ -97,7 +97,7 @@ TEST_F(SideFileTest, DamageIsTold) {
 
 TEST_F(SideFileTest, TensorsOfAnotherModelAreRefusedByName) {
     auto wrong = tensors();
-    wrong[2].shape = {4, 128};  // as many elements
+    wrong[2].shape = {4, 128};  // the same number of elements
     ASSERT_TRUE(write(wrong).ok());
     const auto loaded = load_expert_profile(*open());
     ASSERT_FALSE(loaded.ok());
@@ -111,7 +111,7 @@ TEST_F(SideFileTest, TensorsOfAnotherModelAreRefusedByName) {
     EXPECT_EQ(load_expert_profile(*open()).error().code, ErrorCode::bad_file);
 }
 
-TEST_F(SideFileTest, AnEstimatorComesBack) {
+TEST_F(SideFileTest, EstimatorIsReadAsItWasWritten) {
     const EstimatorShape shape{
         .hidden_size = 64, .num_experts = 8, .num_targets = 2, .width = 16, .inner = 12};
     Estimator estimator(shape, 9);

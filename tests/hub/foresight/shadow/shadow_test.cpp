@@ -1,11 +1,8 @@
-// A shadow's rows against goldens, its experts against plain loops, its trial against a slow one.
+// The rows of a shadow against goldens, and its experts against plain loops.
 #include <cmath>
 #include <fstream>
 
-#include "hub/foresight/predict/windows.h"
-#include "hub/foresight/shadow/fewer_experts.h"
 #include "hub/foresight/shadow/shadow_experts.h"
-#include "hub/foresight/shadow/shadow_trial.h"
 #include "hub/model/pack/shadow_writer.h"
 #include "hub/model/strict_json.h"
 #include "protocol/expert_reference.h"
@@ -17,7 +14,7 @@ namespace {
 constexpr ShadowDtype all_dtypes[] = {ShadowDtype::int2, ShadowDtype::int3, ShadowDtype::nf4,
                                       ShadowDtype::int8};
 
-// tests/golden/shadow/golden.json, by make_golden.py: rows packed and read again by plain Python.
+// tests/golden/shadow/golden.json holds rows that make_golden.py packed and read again in Python.
 TEST(ShadowCodesTest, RowsAreTheGoldensToTheBit) {
     std::ifstream file(std::string(MOEX_SOURCE_DIR) + "/tests/golden/shadow/golden.json");
     const std::string content{std::istreambuf_iterator<char>(file), {}};
@@ -47,7 +44,7 @@ TEST(ShadowCodesTest, RowsAreTheGoldensToTheBit) {
     EXPECT_EQ(cases, 10u);
 }
 
-TEST(ShadowCodesTest, WhatNoScaleCanHoldIsRefused) {
+TEST(ShadowCodesTest, ValuesThatNoScaleCanHoldAreRefused) {
     const ShadowRow shape{ShadowDtype::int3, 32, 32};
     Bytes row(shape.size_bytes());
     for (const float wrong : {std::numeric_limits<float>::quiet_NaN(), 1e30f}) {
@@ -58,8 +55,8 @@ TEST(ShadowCodesTest, WhatNoScaleCanHoldIsRefused) {
     EXPECT_FALSE(parse_shadow_dtype("int5").ok());
 }
 
-// 16 levels of one group become 8 or 4 with as many of them each, and no error beyond half a cell.
-TEST(ShadowCodesTest, CellsTakeInAsManyOfTheSourcesLevelsEach) {
+// The 16 levels of a group become 8 or 4 cells of equal size; no error exceeds half a cell.
+TEST(ShadowCodesTest, CellsHoldEqualNumbersOfSourceLevels) {
     std::vector<float> weights(32);
     for (std::size_t i = 0; i < 32; ++i) weights[i] = 0.25f * (static_cast<float>(i % 16) - 5);
     for (const ShadowDtype dtype : {ShadowDtype::int2, ShadowDtype::int3}) {
@@ -81,14 +78,7 @@ TEST(ShadowCodesTest, CellsTakeInAsManyOfTheSourcesLevelsEach) {
 
 class ShadowTest : public testing::Test {
   protected:
-    ShadowTest()
-        : folder_("shadow"),
-          package_(test::tiny_package()),
-          served_(package_, test::compute_threads(), {}, Arithmetic::int8) {
-        auto decoder = Decoder::create(package_, test::compute_threads());
-        if (!decoder.ok()) throw std::runtime_error(decoder.error().message);
-        decoder_ = std::move(decoder).value();
-    }
+    ShadowTest() : folder_("shadow"), package_(test::tiny_package()) {}
     std::filesystem::path write(ShadowDtype dtype) const {
         const auto path = folder_.path() / shadow_dtype_name(dtype);
         const auto report = write_shadow(*package_, {.dtype = dtype}, path, test::compute_threads(),
@@ -101,20 +91,12 @@ class ShadowTest : public testing::Test {
         if (!opened.ok()) throw std::runtime_error(opened.error().message);
         return std::move(opened).value();
     }
-    RecallMeter meter() const {
-        const ModelConfig& config = package_->config();
-        return RecallMeter(
-            {.num_layers = 3, .top_k = config.top_k, .fetches = {config.top_k}, .tokens_max = 64});
-    }
-
     test::TemporaryFolder folder_;
     std::shared_ptr<const ModelPackage> package_;
-    LocalExperts served_;
-    std::unique_ptr<Decoder> decoder_;
 };
 
-// down · (silu(gate · x) * (up · x)) in doubles, over the rows as they are read again.
-TEST_F(ShadowTest, ExpertsAreTheirRowsInPlainLoops) {
+// The reference is down · (silu(gate · x) * (up · x)) in doubles, over the dequantised rows.
+TEST_F(ShadowTest, ExpertsComputeTheirRowsAsPlainLoopsDo) {
     const ModelConfig& config = package_->config();
     const std::uint32_t hidden = config.hidden_size, inner = config.moe_intermediate_size, rows = 3,
                         layer = 2;
@@ -178,8 +160,8 @@ TEST_F(ShadowTest, ExpertsAreTheirRowsInPlainLoops) {
     }
 }
 
-TEST_F(ShadowTest, FewerBitsAreFewerBytesAndAnotherModelsShadowIsRefused) {
-    // A group of 32 of the 96 inner weights: 2 + 1, 3 + 1, 4 + 0.5 and 8 + 0.5 bits a weight.
+TEST_F(ShadowTest, FewerBitsTakeFewerBytesAndForeignShadowsAreRefused) {
+    // Bits per weight, in groups of 32 of the 96 inner weights: 2 + 1, 3 + 1, 4 + 0.5 and 8 + 0.5.
     const double bits[] = {3, 4, 4.5, 8.5};
     for (int i = 0; i < 4; ++i) {
         const ShadowPackage shadow = this->shadow(all_dtypes[i]);
@@ -206,163 +188,6 @@ TEST_F(ShadowTest, FewerBitsAreFewerBytesAndAnotherModelsShadowIsRefused) {
     EXPECT_EQ(ShadowPackage::open(folder, *package_).error().code, ErrorCode::bad_file);
     std::filesystem::remove(folder / "shadow.json");
     EXPECT_EQ(ShadowPackage::open(folder, *package_).error().code, ErrorCode::not_found);
-}
-
-// The heaviest of each row, weighing as much as all did: what a plain loop over experts gives.
-TEST_F(ShadowTest, FewerExpertsAreTheHeaviestWithAllTheWeight) {
-    const ModelConfig& config = package_->config();
-    const std::uint32_t hidden = config.hidden_size, layer = 2, rows = 2;
-    const auto x = test::random_floats(rows * hidden, 4);
-    const std::vector<std::uint16_t> ids{5, 1, 1, 6}, heaviest{1, 6};
-    const std::vector<float> weights{0.25f, 0.75f, 0.25f, 0.5f};
-    std::vector<float> y(rows * hidden), wanted(rows * hidden);
-    const auto answer = [&](ExpertBackend& experts, std::uint32_t top_k,
-                            std::span<const std::uint16_t> asked, std::span<const float> gates,
-                            std::span<float> out) {
-        auto round = experts.submit({.layer = layer,
-                                     .num_tokens = rows,
-                                     .hidden_size = hidden,
-                                     .top_k = top_k,
-                                     .x = x,
-                                     .expert_ids = asked,
-                                     .expert_weights = gates,
-                                     .y = out});
-        ASSERT_TRUE(round->wait().ok());
-    };
-
-    const auto one = make_fewer_experts(served_, 1);
-    answer(*one, 2, ids, weights, y);
-    answer(served_, 1, heaviest, std::vector<float>{1.0f, 0.75f}, wanted);
-    EXPECT_EQ(y, wanted);
-
-    // More than a row has are all of them, the heaviest first.
-    const auto many = make_fewer_experts(served_, 9);
-    answer(*many, 2, ids, weights, y);
-    answer(served_, 2, ids, weights, wanted);
-    for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], wanted[i], 1e-5f);
-}
-
-// A shadow whose experts are the model's own says what the model does, however it is aligned.
-TEST_F(ShadowTest, TheModelItselfIsItsPerfectShadow) {
-    const auto tokens = test::random_tokens(80, package_->config().vocab_size, 3);
-    const std::span<const TokenId> windows[] = {std::span(tokens).first(40),
-                                                std::span(tokens).subspan(40)};
-    for (const std::uint32_t prompt : {0u, 9u}) {
-        ShadowTrial trial(*decoder_, {.windows_max = 2, .num_tokens = 40, .prompt_tokens = prompt});
-        ASSERT_TRUE(trial.serve(windows, served_).ok());
-        for (const ShadowAlignment alignment :
-             {ShadowAlignment{1, 0}, {1, 1}, {1, 5}, {0, 0}, {3, 2}}) {
-            if (prompt == 0 && alignment.token_period != 1) continue;
-            RecallMeter recall = meter();
-            RecallMeter* const meters[] = {&recall};
-            ASSERT_TRUE(trial.follow(alignment, served_, meters).ok());
-            EXPECT_EQ(recall.recall(0).count(), 2u);
-            EXPECT_EQ(recall.recall(0).mean(), 1.0);
-            EXPECT_EQ(recall.at_token(0).mean(), 1.0);
-            EXPECT_EQ(recall.at_token(39 - prompt).count(), 2u);
-            EXPECT_EQ(recall.at_token(40 - prompt).count(), 0u);
-
-            // Of what is decoded token by token; what is never aligned costs nothing to align.
-            const ShadowTimes& times = trial.times();
-            EXPECT_EQ(times.served_ms > 0, prompt > 0);
-            EXPECT_EQ(times.shadow_ms > 0, prompt > 0);
-            EXPECT_EQ(times.align_ms > 0, prompt > 0 && alignment.kv_period > 0);
-        }
-    }
-}
-
-// Answers that are far too large: random experts change little of a random model otherwise.
-class LoudExperts : public ExpertBackend {
-  public:
-    explicit LoudExperts(ExpertBackend& experts) : experts_(experts) {}
-    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
-        return std::make_unique<Round>(experts_.submit(batch), batch.y);
-    }
-    const char* name() const override { return "loud"; }
-
-  private:
-    struct Round : ExpertRound {
-        Round(std::unique_ptr<ExpertRound> of, std::span<float> out)
-            : round(std::move(of)),
-              y(out) {}
-        Result<ExpertAnswer> wait(std::stop_token stop) override {
-            auto answer = round->wait(stop);
-            for (float& value : y) value *= 64;
-            return answer;
-        }
-        std::unique_ptr<ExpertRound> round;
-        std::span<float> y;
-    };
-    ExpertBackend& experts_;
-};
-
-// The same one token at a time, with a cache of its own that is written anew at each alignment.
-TEST_F(ShadowTest, ATrialIsWhatOneTokenAtATimeGives) {
-    const ModelConfig& config = package_->config();
-    const auto tokens = test::random_tokens(72, config.vocab_size, 11);
-    const std::uint32_t size = 36, prompt = 6;
-    ShadowExperts quiet(shadow(ShadowDtype::int2), test::compute_threads());
-    LoudExperts experts(quiet);
-    ShadowTrial trial(*decoder_, {.windows_max = 2, .num_tokens = size, .prompt_tokens = prompt});
-    const std::span<const TokenId> windows[] = {std::span(tokens).first(size),
-                                                std::span(tokens).subspan(size)};
-    ASSERT_TRUE(trial.serve(windows, served_).ok());
-
-    for (const ShadowAlignment alignment :
-         {ShadowAlignment{1, 0}, {1, 1}, {1, 4}, {0, 0}, {0, 1}, {4, 2}}) {
-        RecallMeter recall = meter(), wanted = meter();
-        RecallMeter* const meters[] = {&recall};
-        ASSERT_TRUE(trial.follow(alignment, experts, meters).ok());
-
-        for (std::size_t window = 0; window < 2; ++window) {
-            const auto read = trial.tokens(window);
-            ASSERT_TRUE(std::ranges::equal(read.first(prompt), windows[window].first(prompt)));
-            KvCache cache(config, {16, 6});
-            KvCache::Sequence own(cache), model(cache);
-            std::vector<std::vector<std::uint16_t>> asked;
-            TokenId said = 0;
-            const auto step = [&](KvCache::Sequence& kv, ExpertBackend& backend, TokenId token,
-                                  const RouteWatch& watch) {
-                const StepRows rows{.kv = &kv, .tokens = {&token, 1}};
-                const auto result = decoder_->step({&rows, 1}, backend, watch);
-                ASSERT_TRUE(result.ok());
-                said = static_cast<TokenId>(
-                    std::max_element(result->logits.begin(), result->logits.end()) -
-                    result->logits.begin());
-            };
-
-            for (std::uint32_t position = 0; position < size; ++position) {
-                const bool counts = position >= prompt;
-                const std::uint32_t token = position - prompt;
-                const TokenId own_token = said;
-                asked.clear();
-                step(model, served_, read[position], [&](const RouteView& route) {
-                    asked.emplace_back(route.expert_ids.begin(), route.expert_ids.end());
-                });
-                if (position + 1 >= prompt && position + 1 < size) {
-                    EXPECT_EQ(said, read[position + 1]);
-                }
-
-                if (counts && alignment.kv_period > 0 && token % alignment.kv_period == 0)
-                    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
-                        for (std::uint32_t past = 0; past < position; ++past)
-                            own.store(layer, past, model.k(layer, past), model.v(layer, past));
-                const bool given = !counts || (alignment.token_period > 0 &&
-                                               token % alignment.token_period == 0);
-                std::uint32_t layer = 0;
-                step(own, experts, given ? read[position] : own_token, [&](const RouteView& route) {
-                    if (counts) wanted.record(layer, token, route.router_logits, asked[layer]);
-                    ++layer;
-                });
-            }
-            wanted.end_window();
-        }
-        EXPECT_EQ(recall.recall(0).mean(), wanted.recall(0).mean())
-            << alignment.token_period << '/' << alignment.kv_period;
-        for (std::uint32_t token = 0; token < size - prompt; ++token)
-            EXPECT_EQ(recall.at_token(token).mean(), wanted.at_token(token).mean());
-        EXPECT_LT(recall.recall(0).mean(), 1.0);
-    }
 }
 
 }  // namespace

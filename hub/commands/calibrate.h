@@ -1,0 +1,37 @@
+// Texts that predictors are calibrated on: reading and tokenising a file, and counting on it how
+// often each expert of a model is used. Shared by pack, train-estimator and the benches.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hub/commands/progress.h"
+#include "hub/foresight/predict/expert_profile.h"
+#include "hub/model/tokenizer/tokenizer.h"
+
+namespace moex {
+
+// Reads a UTF-8 file and tokenises it once as a whole; special tokens count as text. Returns the
+// first `tokens_max` tokens. not_found: the file cannot be read.
+Result<std::vector<TokenId>> tokens_of_file(const std::string& path, const Tokenizer& tokenizer,
+                                            std::uint64_t tokens_max = ~std::uint64_t{0});
+
+// Returns a callback that shows "`what`: window 3/24" on `line`, which outlives it.
+std::function<void(std::uint32_t, std::uint32_t)> window_progress(ProgressLine& line,
+                                                                  std::string what);
+
+struct CalibrationText {
+    std::string path;
+    std::uint64_t tokens_max = 0;
+    std::uint32_t window_tokens = 512;  // at most; a short text or context gives less
+};
+class LocalExperts;
+// Walks the text through the model. unsupported: the model is dense.
+Result<std::shared_ptr<const ExpertProfile>> calibrate_on(const CalibrationText& source,
+                                                          const Tokenizer& tokenizer,
+                                                          Decoder& decoder, LocalExperts& experts,
+                                                          KvDtype kv_dtype, bool progress_lines);
+
+}  // namespace moex

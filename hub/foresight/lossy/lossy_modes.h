@@ -1,0 +1,48 @@
+// The lossy modes of a package by name: the values that a request may give for `moex.experts`,
+// and that `moex-hub eval --experts` measures. A hub serves two (served_modes.h):
+//   "speculative", also "early:1"   every second MoE layer's calls leave before the last answers
+//   "estimator"                     the estimator's guesses replace the routers' choices
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hub/foresight/lossy/measured_losses.h"
+#include "hub/foresight/lossy/served_modes.h"
+
+namespace moex {
+
+// The name that answers report for "speculative": calls are early from MoE layer 1 on.
+inline constexpr std::string_view early_calls_mode = "early:1";
+inline constexpr std::string_view estimator_mode = "estimator";
+
+// Returns the reported name of a mode. invalid_argument: no served mode has this name.
+Result<std::string_view> parse_lossy_mode(std::string_view name);
+
+// Makes a mode's speculator at its first use and keeps it; rows of several requests share it.
+class LossyModes {
+  public:
+    LossyModes(SpeculationSources sources, MeasuredLosses losses);
+
+    // Any thread. Returns the same speculator for each name of a mode. invalid_argument: no mode
+    // has this name; not_found: the package lacks a file, and the message names the command that
+    // makes it; unsupported: the model has too few MoE layers.
+    Result<ExpertMode> find(std::string_view name);
+    // Reported names of the modes that this package has all files for.
+    std::vector<std::string> offered();
+    const MeasuredLosses& losses() const { return losses_; }
+
+  private:
+    Result<std::unique_ptr<ExpertSpeculator>> make(std::string_view mode) const;
+
+    const SpeculationSources sources_;
+    const MeasuredLosses losses_;
+    std::mutex mutex_;  // guards made_
+    std::map<std::string, std::unique_ptr<ExpertSpeculator>, std::less<>> made_;
+};
+
+}  // namespace moex
