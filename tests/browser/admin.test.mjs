@@ -150,7 +150,7 @@ test("a new join link ends the one before it, and a wrong key opens nothing", as
   const page = await open(await browser.newContext(), `${keyed.url}/admin.html`);
   await page.locator("#key").fill("not the key of anybody");
   await page.getByRole("button", { name: "Open" }).click();
-  await page.locator("#notice", { hasText: "does not know this key" }).waitFor();
+  await page.locator("#notice", { hasText: "not an admin key" }).waitFor();
   await page.locator("#key").fill(admin);
   await page.getByRole("button", { name: "Open" }).click();
 

@@ -79,7 +79,7 @@ test("all of it goes by keyboard: ask, ask differently, choose, answer again, se
     await press("Settings");
     await tabTo(page, "Longest answer");
     await keyboard.type("7");
-    await press("More of how words are chosen");
+    await press("More about how words are chosen");
     await tabTo(page, "Top k");
     await keyboard.type("5");
     await press("Python");
@@ -185,7 +185,7 @@ test("an exported conversation comes back into an empty browser, and a wrong fil
     const choose = (name, buffer) => page.locator("#import-file")
       .setInputFiles({ name, mimeType: "application/json", buffer });
     await choose("other.json", Buffer.from("{}"));
-    await page.locator("#toast", { hasText: "holds no exported conversations" }).waitFor();
+    await page.locator("#toast", { hasText: "contains no exported conversations" }).waitFor();
     await choose("chats.json", file);
     await page.locator("#toast", { hasText: "Imported 1 conversation." }).waitFor();
     await page.locator(".conversation a").click();
@@ -281,7 +281,7 @@ test("Forget everything asks first, and then nothing is left, in no tab", async 
 
     await page.locator("#forget").click();
     await Promise.all([page.waitForEvent("load"), page.locator("#forget-yes").click()]);
-    await page.locator("#toast", { hasText: "Everything that this site kept in this browser is gone." }).waitFor();
+    await page.locator("#toast", { hasText: "Everything that this site stored in this browser has been deleted." }).waitFor();
     for (const one of [page, other]) {
       await one.locator("#welcome").waitFor();
       await one.waitForFunction(() => document.querySelectorAll(".conversation").length === 0);
@@ -348,10 +348,10 @@ test("a ready system prompt and every field of sampling reach the model, and a w
     assert.equal(await page.locator("#preset option:checked").textContent(), "Speak like a sailor.");
     assert.equal(await page.locator("#drop-preset").isVisible(), true);
 
-    await page.locator("summary", { hasText: "More of how words" }).click();
+    await page.locator("summary", { hasText: "More about how words" }).click();
     await page.locator("#top_k").fill("many");
-    await page.locator("#top_k-problem", { hasText: "0 admits them all" }).waitFor();
-    await page.locator("summary", { hasText: "More of how words" }).click();
+    await page.locator("#top_k-problem", { hasText: "0 allows all" }).waitFor();
+    await page.locator("summary", { hasText: "More about how words" }).click();
     await page.locator("#close-settings").click();
     await ask(page, "Hello");
     assert.equal(scripted.requests.length, 0, "what cannot be sent is shown, not sent");

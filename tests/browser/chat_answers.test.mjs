@@ -204,7 +204,7 @@ test("a failed question is there once, with a reason and a way to try again", as
     await ask(page, "Will it work?");
     const end = page.locator(".ended.bad");
     await end.waitFor();
-    assert.match(await end.textContent(), /too few contributors/);
+    assert.match(await end.textContent(), /too few are connected/);
     assert.doesNotMatch(await end.textContent(), /layer|expert \d|fallback/);
     assert.equal(await page.locator("#prompt").inputValue(), "", "the question stands in the thread, not also below");
 
@@ -234,7 +234,7 @@ test("a line that breaks in mid-answer keeps the words, and Continue goes on in 
     await ask(page, "A story?");
     await page.waitForFunction(() => document.querySelector(".message.assistant .body")?.textContent === "Once upon");
     live.breakLine();
-    const end = page.locator(".ended.bad", { hasText: "The line to the hub broke" });
+    const end = page.locator(".ended.bad", { hasText: "The connection to the hub broke" });
     await end.getByRole("button", { name: "Continue" }).click();
     await page.waitForFunction(
       () => document.querySelector(".message.assistant .body").textContent === "Once upon a time.");
@@ -330,7 +330,7 @@ test("Stop ends the stream at the hub, and one that the hub no longer knows is a
     const known = scripted.streams.get("stream1");
     scripted.streams.clear();
     await reloadInAnswer(page);
-    await page.locator(".ended", { hasText: "The page was left" }).waitFor();
+    await page.locator(".ended", { hasText: "The page was closed" }).waitFor();
     known.response.destroy();
   });
 });
@@ -421,7 +421,7 @@ test("with a real hub a reload in mid-answer loses nothing", async () => {
     await page.locator(".message.assistant .facts", { hasText: "tokens" }).waitFor();
     const after = (await answers(page))[0];
     assert.ok(after.startsWith(before.slice(0, 20)), `${before} | ${after}`);
-    assert.equal(await page.locator(".ended", { hasText: "The page was left" }).count(), 0);
+    assert.equal(await page.locator(".ended", { hasText: "The page was closed" }).count(), 0);
     assert.deepEqual(page.errors, []);
   });
 });
@@ -444,7 +444,7 @@ test("an answer that ends early says why: by its limit, by the context, by Stop"
     await page.locator("#new-chat").click();
     await ask(page, "A limit");
     await ended.waitFor();
-    assert.match(await ended.textContent(), /longest answer that you set, 16 tokens/);
+    assert.match(await ended.textContent(), /length limit that you set, 16 tokens/);
     assert.equal(scripted.requests[1].max_tokens, 16);
     await ended.getByRole("button", { name: "Continue" }).waitFor();
 
@@ -527,7 +527,7 @@ test("a call of a tool is a card that takes its result, and JSON of a schema one
 test("bias, effort and grammar of the settings are asked for; an effort only where the template has one", async () => {
   const set = async (page) => {
     await page.locator("#open-settings").click();
-    await page.locator("summary", { hasText: "More of how words are chosen" }).click();
+    await page.locator("summary", { hasText: "More about how words are chosen" }).click();
     await page.locator("#logit_bias").fill('[[" sea", 400]]');
     assert.match(await page.locator("#logit_bias-problem").textContent(), /from -100 to 100/);
     await page.locator("#logit_bias").fill('[[" sea", 4]]');

@@ -100,7 +100,7 @@ test("a tab works while nobody uses the computer, once its owner lets the browse
   await use(true);
   await page.locator("#idle").check();
   await phase(page, "paused");
-  await shown(page, "#detail", "was not allowed to tell");
+  await shown(page, "#detail", "may not report");
   await page.locator("#idle").uncheck();
   await serving(page);
 
@@ -120,7 +120,7 @@ test("a tab works while nobody uses the computer, once its owner lets the browse
 });
 
 test("who joins asks the browser to keep what is stored, and the page says what it answered", async () => {
-  for (const [is_granted, words] of [[false, /^The browser did not promise/], [true, /^The browser keeps what is/]]) {
+  for (const [is_granted, words] of [[false, /^The browser may delete/], [true, /^The browser keeps the stored/]]) {
     const context = await browser.newContext();
     const page = await context.newPage();
     const front = await context.newCDPSession(page);
@@ -152,12 +152,12 @@ test("what the hub lacks is said before Start, and power is told while the tab s
   const context = await browser.newContext();
   const page = await context.newPage();
   await page.goto(hub.join);
-  await shown(page, "#lend-words", /^\d+ experts are held by nobody; what is missing most is in layers 0, 1, 2\./);
-  await shown(page, "#lend-words", "A gigabyte here holds the whole model. One takes 157 kB.");
+  await shown(page, "#lend-words", /^\d+ experts are held by nobody; help is needed most in layers 0, 1, 2\./);
+  await shown(page, "#lend-words", "A gigabyte here holds the whole model. One expert takes 157 kB.");
 
   const power = page.locator("#power");
   await power.fill("40");
-  await shown(page, "#power-words", "about 40 times where it would ask 100");
+  await shown(page, "#power-words", "about 40 % of the work");
   await page.getByRole("button", { name: "Start", exact: true }).click();
   await serving(page);
   await hub.until((status) => status.workers[0]?.power === 0.4, "the power that was chosen before");
@@ -204,7 +204,7 @@ test("an identity counts what its owner's tabs did, is taken along and is forgot
   await shown(page, "#board", "Ada");
 
   // Into another browser, by a file that its passphrase alone opens.
-  await page.getByRole("button", { name: "Take it along" }).click();
+  await page.getByRole("button", { name: "Export" }).click();
   const [file] = await Promise.all([page.waitForEvent("download"), passphrase(page, "correct horse")]);
   const path = await file.path();
   assert.ok(!readFileSync(path, "utf8").includes("PRIVATE"));
@@ -338,7 +338,7 @@ test("an insecure page and a wrong token are said", async () => {
   await stranger.goto(hub.join.replace(/token=.*/, "token=wrong"));
   await stranger.getByRole("button", { name: "Start", exact: true }).click();
   await phase(stranger, "refused");
-  assert.match(await detail(stranger), /Ask the host for a fresh join link\.$/);
+  assert.match(await detail(stranger), /Ask the (?:host|operator) for a fresh join link\.$/);
   await Promise.all([stranger.waitForEvent("load"), stranger.goto(hub.join)]);       // the fresh link, in the same tab
   assert.equal(new URL(stranger.url()).hash, "");
   await stranger.getByRole("button", { name: "Start", exact: true }).click();
@@ -400,7 +400,7 @@ test("Forget everything on this page leaves no token, no weights and no tab of t
   });
   await Promise.all([page.waitForEvent("load"), page.locator("#forget-yes").click()]);
 
-  const gone = /^Everything that this site kept.* is gone\. This link carries no join token/;
+  const gone = /^Everything that this site stored.* deleted\. This link has no join token/;
   await page.locator("#detail", { hasText: gone }).waitFor({ timeout: 0 });
   const left = await page.evaluate(async () => ({
     session: Object.keys(sessionStorage), local: Object.keys(localStorage), caches: await caches.keys(),

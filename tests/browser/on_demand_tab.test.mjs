@@ -47,10 +47,10 @@ async function sayOnDemand(hub, slots, foreseen) {
   await hub.until(({ calls }) => calls.on_demand.asked >= slots.asked, "the last of its figures");
   const page = await browser.newPage();
   await page.goto(`${hub.url}/status.html`);
-  const hinted = " Hints had brought [\\d,]+ of them, .+ ahead; .+ were brought in vain\\.";
-  const words = new RegExp("^Of experts on demand 1\\d lay on contributors' GPUs when they were ready, .+ on disk\\. "
-    + `\\d+ % of those that were asked were there, [\\d.,]+ a token were not\\.${foreseen ? hinted : ""} `
-    + "Calls that waited for experts did so for .+; .+ would pass unnoticed, were all foreseen\\.$");
+  const hinted = " Hints had prefetched [\\d,]+ of the loaded experts, .+ ahead; .+ were prefetched in vain\\.";
+  const words = new RegExp("^Of the experts on demand, 1\\d were on contributors' GPUs when these became ready, .+ on disk\\. "
+    + `\\d+ % of the requested experts were loaded, [\\d.,]+ per token were not\\.${foreseen ? hinted : ""} `
+    + "Calls that waited for experts took .+ longer; .+ would be hidden if all experts were predicted\\.$");
   await page.locator("#on-demand", { hasText: words }).waitFor({ timeout: 0 });
   await page.close();
 }
@@ -100,8 +100,8 @@ test("blobs damaged on the disk, and the store deleted under a tab that serves, 
   const status = await tabStatus(page);
   assert.ok(status.bytes_downloaded > before);
   assert.ok(status.blobs_refused > 0);
-  await says(page, /\d+ stored experts were damaged, and fetched again; nothing damaged was used\./);
-  await says(page, /\d+ stored experts? (was|were) gone from the disk, and fetched again\./);
+  await says(page, /\d+ stored experts were damaged and downloaded again; damaged experts are never used\./);
+  await says(page, /\d+ stored experts? (was|were) missing on the disk and downloaded again\./);
 
   await allStored(page);
   await page.evaluate(dropAllKept);
@@ -147,8 +147,8 @@ test("a store that is full says so, lets go of what nobody asks for, and the tex
   const status = await tabStatus(page);
   assert.equal(status.blobs_refused, 0);
   assert.ok(status.store.unkept > 0 && status.store.made_room >= 4, JSON.stringify(status.store));
-  await says(page, /There is no more room on the disk: \d+ experts? (is|are) not stored, and fetched anew/);
-  await says(page, /\d+ stored experts made room for others\./);
+  await says(page, /There is no more room on the disk: \d+ experts? (is|are) not stored, but downloaded again/);
+  await says(page, /\d+ stored experts were deleted to make room for others\./);
 });
 
 // The worker that writes, asked as a tab asks it. Runs in a page.

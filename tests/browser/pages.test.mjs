@@ -230,7 +230,7 @@ test("the dashboard says why it shows nothing", async () => {
       await page.getByRole("button", { name: "Show status" }).click();
     };
     await offer("moex-api-wrong");
-    await say("does not know this key");
+    await say("not valid for this hub");
     await offer(new URL(hub.join).hash.slice("#token=".length));       // a join token is no API key
     await say("does not open this");
     assert.equal(await page.locator("#key-form").isVisible(), true);

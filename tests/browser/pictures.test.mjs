@@ -422,7 +422,7 @@ test("the status page in every state", async () => {
   const mixed = { ...swarm, options: real.options, health: "ok", coverage: { units: 6144, covered: 6144 } };
   const pages = {
     "hub-only": [real, "the hub computes all experts itself"],
-    swarm: [swarm, "nobody computes the rest"],
+    swarm: [swarm, "the rest has no holder"],
     mixed: [mixed, "the hub computes the rest"],
   };
   let status = real;

@@ -31,7 +31,7 @@ test("an empty store, consent, the hub's own words, and on without the hub", asy
   await page.locator("#place").selectOption("device");
   await page.locator("#device-load").waitFor();
   assert.match(await page.locator("#device-load").textContent(), /^Load \d+ MB$/);
-  assert.match(await page.locator("#device-words").textContent(), /^The model has \d+ MB\./);
+  assert.match(await page.locator("#device-words").textContent(), /^The model takes \d+ MB\./);
   assert.ok(!asked.some((path) => path.startsWith("/api/package/")), "nothing is loaded before consent");
 
   await page.locator("#device-load").click();

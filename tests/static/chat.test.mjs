@@ -197,7 +197,7 @@ test("EveryEarlyEndIsSaidAndHasAWayOn", () => {
     [answered([], { reason: "stopped" }), /before the first word/, "retry"],
     [answered([say("a")], { reason: "failed", words: "The line broke." }), /^The line broke\.$/, "continue"],
     [answered([], { reason: "failed", words: "Nobody is here." }), /^Nobody is here\.$/, "retry"],
-    [{ ...answered([say("a")]), end: null }, /The page was left/, "continue"],
+    [{ ...answered([say("a")]), end: null }, /The page was closed/, "continue"],
   ];
   for (const [message, words, action] of ends) {
     assert.match(endWords(message).text, words);
@@ -214,7 +214,7 @@ test("AFullContextCannotBeContinued", () => {
     assert.equal(endWords(message).action, "");
   }
   const before_the_hub_was_asked = answered([say("a"), finish("length"), full], { limit: null });
-  assert.match(endWords(before_the_hub_was_asked).text, /context is full\. Go on/);
+  assert.match(endWords(before_the_hub_was_asked).text, /context is full\. Continue/);
 });
 
 // ---- who computed it
@@ -237,12 +237,12 @@ test("AWholeAnswerSaysWhatTheHubTold", () => {
 test("AnAnswerSaysWhatWasCheckedOfIt", () => {
   const words = (checks) => factsOf(answered([say("a"), say("b"), finish("stop"),
     { choices: [], moex: { workers: 2, calls_local: 0, ...checks } }], { workers: 2 })).join("; ");
-  assert.match(words({ verified: 96, proven: 0, unchecked: 0 }), /all of it computed again/);
-  assert.match(words({ verified: 24, proven: 72, unchecked: 0 }), /25 % of it computed again/);
-  assert.match(words({ verified: 0, proven: 96, unchecked: 0 }), /from contributors with a record/);
-  assert.match(words({ verified: 10, proven: 0, unchecked: 86 }), /90 % of it unchecked/);
-  assert.match(words({ verified: 0, proven: 96, unchecked: 0, doubted: 1 }), /1 contributor of it gave false answers/);
-  assert.doesNotMatch(words({ verified: 0, proven: 0, unchecked: 0 }), /of it|record/);
+  assert.match(words({ verified: 96, proven: 0, unchecked: 0 }), /all of the answer checked by the hub/);
+  assert.match(words({ verified: 24, proven: 72, unchecked: 0 }), /25 % of the answer checked by the hub/);
+  assert.match(words({ verified: 0, proven: 96, unchecked: 0 }), /from contributors with a good record/);
+  assert.match(words({ verified: 10, proven: 0, unchecked: 86 }), /90 % of the answer unchecked/);
+  assert.match(words({ verified: 0, proven: 96, unchecked: 0, doubted: 1 }), /1 contributor gave false answers/);
+  assert.doesNotMatch(words({ verified: 0, proven: 0, unchecked: 0 }), /of the answer|record/);
   assert.match(words({ experts: "early:1", perplexity_excess: 0.1226 }), /early:1 .*lossy: perplexity 12.3 % higher/);
   assert.match(words({ experts: "estimator+weights", perplexity_excess: null }),
     /estimator\+weights .*lossy: .*not measured/);
@@ -321,7 +321,7 @@ test("AGpuWithTooLittleMemoryGetsASmallerContextBeforeAnybodyIsTold", async () =
 test("AModelBeyondTheDevicesMemoryIsToldBeforeItsBytesCome", () => {
   Object.defineProperty(globalThis, "navigator", { value: { deviceMemory: 8 }, configurable: true });
   const asking = (size) => deviceWords({ phase: "asking", bytes: size, missing_bytes: size });
-  assert.match(asking(20e9), /The model has 20 GB\..* more than this device's memory, about 8\.6 GB/);
+  assert.match(asking(20e9), /The model takes 20 GB\..* more than this device's memory, about 8\.6 GB/);
   assert.doesNotMatch(asking(2e9), /memory/);
 });
 
@@ -506,7 +506,7 @@ test("AnExportedConversationComesBackWhole", () => {
 test("AFileThatIsNotOursIsRefusedInWords", () => {
   const file = (conversations) => JSON.stringify({ format: "moex-chat-1", conversations });
   for (const text of ["", "{", "[]", "null", '{"format": "other", "conversations": []}']) {
-    assert.throws(() => fromJson(text), /holds no exported conversations/);
+    assert.throws(() => fromJson(text), /contains no exported conversations/);
   }
   for (const none of [[], [null], [{}], [{ messages: [null, { role: "system", content: "x" }] }]]) {
     assert.throws(() => fromJson(file(none)), /no conversation that can be read/);
@@ -530,8 +530,8 @@ test("TheGreetingAgreesWithThePill", () => {
   assert.match(welcomeWords(lent), /^2 people lend a browser tab/);
   const empty = { status: "uncovered", workers: 0, units: 8, covered: 0 };
   assert.equal(poolWords(empty).text, "nobody here");
-  assert.match(welcomeWords(empty), /nobody is here yet/);
-  assert.match(bannerWords(empty, 503).text, /^8 of the model's 8 experts have nobody to compute them/);
+  assert.match(welcomeWords(empty), /nobody has joined yet/);
+  assert.match(bannerWords(empty, 503).text, /^No contributor holds 8 of the model's 8 experts/);
   assert.equal(bannerWords(hub_only, 200), null);
   assert.equal(poolWords(null).text, "hub offline");
 });
@@ -539,7 +539,7 @@ test("TheGreetingAgreesWithThePill", () => {
 test("ErrorsSpeakToThePersonWhoAsked", () => {
   const message = "no worker holds expert 0 of layer 0, and local fallback is off";
   const inside = { status: 503, code: "unavailable", message };
-  assert.match(errorWords(inside), /too few contributors/);
+  assert.match(errorWords(inside), /too few are connected/);
   assert.doesNotMatch(errorWords(inside), /expert 0|layer|fallback/);
   assert.match(errorWords({ status: 400, code: "context_length_exceeded", message: "" }), /no longer fits/);
   assert.match(errorWords({ status: 429, code: "queue_full", message: "" }), /Too many people/);

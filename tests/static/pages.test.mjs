@@ -120,7 +120,7 @@ test("ATabWorksWhenItsOwnerSaid", () => {
   const seen = { is_hidden: false };
   assert.match(reason({ idle: true }, { is_idle: false }), /nobody has used this computer/, "hidden is no idleness");
   assert.equal(reason({ idle: true }, { ...seen, is_idle: true }), "");
-  assert.match(reason({ idle: true }), /not allowed to tell/);
+  assert.match(reason({ idle: true }), /may not report/);
   assert.match(reason({ hidden: true, idle: true }, { ...seen, is_idle: false }), /in front, or once nobody/);
   assert.equal(reason({ hidden: true, idle: true }, { is_idle: false }), "", "either will do");
   assert.equal(reason({ hidden: true, idle: true }, { ...seen, is_idle: true }), "");
@@ -151,11 +151,11 @@ test("ThePageSaysWhatMemoryBuys", () => {
   assert.equal(budgetWords({ ...status, units_ready: 64, units_resident: 32 }, 64e6, 128),
     "Room for about 64 experts of 128.");
   assert.equal(keepWords(status, 0, 0), "Experts that do not fit into memory are left to others.");
-  assert.match(keepWords({ units_ready: 64, units_resident: 64 }, 1e9, 2e9), /^Experts beyond memory wait on/);
+  assert.match(keepWords({ units_ready: 64, units_resident: 64 }, 1e9, 2e9), /^Experts that do not fit into memory are kept on/);
   assert.equal(keepWords({ units_ready: 64, units_resident: 32, bytes_in_memory: 5e6 }, 1e9, 2e9),
     "Keeps 64 experts on disk, 32 on the GPU, 5.0 MB in this computer's memory.");
   assert.equal(keepWords(status, 2e9, 1e9),
-    "This browser gives the site 1.0 GB; what goes beyond is fetched anew when asked for.");
+    "This browser gives the site 1.0 GB; the rest is downloaded again when it is needed.");
   assert.equal(storedWords(null), "unknown");
   assert.equal(storedWords({ usage: 2e7, quota: 12e9 }), "20 MB of 12 GB that this browser gives the site");
   assert.equal(shareWords(status, 128), "This tab holds 32 of the model's 128 experts: 25 %.");
@@ -165,14 +165,14 @@ test("ThePageSaysWhatMemoryBuys", () => {
 test("WhatBecomesOfTheDiskIsSaid", () => {
   const store = { unkept: 0, is_full: false, device_bytes: 0, made_room: 0, damaged: 0, gone: 0, failed: "" };
   assert.equal(storeWords(undefined, null), "");
-  assert.equal(storeWords(store, true), "The browser keeps what is stored until you forget it.");
-  assert.match(storeWords(store, false), /did not promise to keep .* its disk runs low\.$/);
+  assert.equal(storeWords(store, true), "The browser keeps the stored experts until you delete them.");
+  assert.match(storeWords(store, false), /may delete .* its disk runs low\.$/);
   assert.equal(storeWords({ ...store, unkept: 3, is_full: true, device_bytes: 34e6, made_room: 1 }, null),
-    "There is no more room on the disk: 3 experts are not stored, and fetched anew when asked for. The model for “this "
-    + "device” takes 34 MB of it and stays. 1 stored expert made room for others.");
+    "There is no more room on the disk: 3 experts are not stored, but downloaded again when needed. The model for “this "
+    + "device” uses 34 MB of the disk and stays. 1 stored expert was deleted to make room for others.");
   assert.equal(storeWords({ ...store, damaged: 1, gone: 2, failed: "no disk." }, null),
-    "1 stored expert was damaged, and fetched again; nothing damaged was used. 2 stored experts were gone from the "
-    + "disk, and fetched again. Experts could not be stored (no disk): the next visit fetches them anew.");
+    "1 stored expert was damaged and downloaded again; damaged experts are never used. 2 stored experts were missing on "
+    + "the disk and downloaded again. Experts could not be stored (no disk): the next visit downloads them again.");
 });
 
 test("TheHubIsDescribedBeforeStart", () => {
@@ -180,7 +180,7 @@ test("TheHubIsDescribedBeforeStart", () => {
   assert.equal(hubWords(info, { workers: 0, units: 128, covered: 128 }),
     "This hub serves moex-demo. Nobody lends it a GPU yet.");
   assert.equal(hubWords(info, { workers: 1, units: 128, covered: 127 }),
-    "This hub serves moex-demo. 1 contributor is here, and 1 expert has nobody.");
+    "This hub serves moex-demo. 1 contributor is here, and 1 expert has no holder.");
   assert.equal(hubWords(null, null), "");
 });
 
@@ -208,7 +208,7 @@ test("the map tells where experts lie where that is told", () => {
   assert.equal(tellsTiers(["ssms", ""]), true);
   assert.deepEqual([..."smd-"].map((letter) => tierKind(letter, true)), ["slot", "memory", "disk", "hub"]);
   assert.equal(tierKind("-", false), "none");
-  assert.match(tierSentence(["ssmd-", "d"]), /^When their holders became ready, 2 lay .* 1 in memory and 2 on disk;/);
+  assert.match(tierSentence(["ssmd-", "d"]), /^When their holders became ready, 2 were .* 1 in memory and 2 on disk;/);
 });
 
 test("CellsOfTheHeatMapAreWideEnoughToTellApart", () => {
@@ -226,7 +226,7 @@ test("WhatTheHubComputesIsNotNobody", () => {
   assert.equal(holderKind(0, true), "hub");
   assert.equal(holderKind(0, false), "none");
   assert.match(heatWords([[0, 0], []], true), /the hub computes all experts itself/);
-  assert.match(heatWords([[0, 0]], false), /^Nobody holds/);
+  assert.match(heatWords([[0, 0]], false), /^No expert has a holder/);
   assert.equal(heatWords([[1, 0], [2, 1]], true),
     "Contributors hold 3 of 4 experts, the hub computes the rest itself.");
 });

@@ -14,7 +14,7 @@ const select = element("model");
 for (const [index, { words }] of models.entries()) select.append(make("option", "", words, { value: String(index) }));
 select.value = String(models.findIndex(({ shape }) => shape === "qwen2-1.5b"));
 if (asked.length > 0) {
-  select.append(make("option", "", "As the address asks", { value: "asked" }));
+  select.append(make("option", "", "As in the address", { value: "asked" }));
   select.value = "asked";
 }
 
@@ -46,7 +46,7 @@ function tableOf(row) {
   const id = `model-${row.shape}-${row.weights.replace(" ", "-")}`;
   if (!element(id)) {
     const head = make("tr");
-    head.append(make("th", "", "Condition"), make("th", "number", "A token"), make("th", "number", "tok/s"),
+    head.append(make("th", "", "Condition"), make("th", "number", "Per token"), make("th", "number", "tok/s"),
       ...["GPU", "Prepare", "Fetch", "Weights"].map((word) => make("th", "number wide", word)));
     const top = make("thead");
     top.append(head);

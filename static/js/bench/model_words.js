@@ -12,11 +12,11 @@ export const models = [
 ];
 
 const conditions = {
-  prefill: "A prompt is read",
-  none: "Step by step, everything made anew",
-  reuse: "Step by step, nothing made",
-  pipeline: "Issued ahead, everything made anew",
-  both: "Issued ahead, nothing made",
+  prefill: "Reading a prompt",
+  none: "Step by step, objects created anew",
+  reuse: "Step by step, objects reused",
+  pipeline: "Issued ahead, objects created anew",
+  both: "Issued ahead, objects reused",
 };
 export function rowWords({ what, fetch, keep_alive }) {
   const kernel = what.startsWith("kernel ") ? what.slice("kernel ".length) : null;

@@ -31,8 +31,8 @@ export function shareOfBound(row, bound_gb_s) {
   return `${percent < 10 ? percent.toFixed(1) : Math.round(percent)} %`;
 }
 
-export const rowsWords = (rows) => (rows === 1 ? "1 row an expert: a token is written"
-  : `${rows} rows an expert${rows >= 64 ? ": a prompt is read" : ": several people write"}`);
+export const rowsWords = (rows) => (rows === 1 ? "1 row per expert: one user"
+  : `${rows} rows per expert${rows >= 64 ? ": reading a prompt" : ": several users"}`);
 
 const columns = "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,gb_s";
 // A round here is not kernel_bench's own `round`, whose experts lie in larger arenas: there it is page_round, too.

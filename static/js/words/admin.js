@@ -13,7 +13,7 @@ export const table = {
     this_hub: "This hub",
     connecting: "connecting",
 
-    for_host: "This page is for the host",
+    for_host: "This page is for the operator of the hub",
     open_link: "Open the admin link that",
     or_make: "printed, or make a key with",
     stays: "The key stays in this tab.",
@@ -21,8 +21,8 @@ export const table = {
     open: "Open",
     join_link: "Join link",
     qr: "QR code of the join link",
-    join_words: "Who opens it lends a GPU to this hub. A new link lets nobody in by the old one; contributors "
-      + "who are connected stay.",
+    join_words: "Anyone who opens this link lends a GPU to this hub. When you make a new link, the old one stops "
+      + "working; contributors who are connected stay.",
     copy_link: "Copy link",
     new_link: "Make a new link",
     keys: "Keys",
@@ -40,11 +40,11 @@ export const table = {
     hide: "Hide it",
     contributors: "Contributors",
     no_workers: "Nobody lends a GPU right now.",
-    worker_words: "Drain: it gets nothing more, and lets go of what it holds as soon as others have that. Pin: "
-      + "what it holds moves to no newcomer. Both last until this hub stops.",
-    who_not: "Who may not join",
+    worker_words: "Drain: the contributor gets no new work, and its experts move to others. Pin: its experts do not "
+      + "move to newcomers. Both last until this hub stops.",
+    who_not: "Banned contributors",
     settings: "Settings in force",
-    only_given: "Only what was chosen",
+    only_given: "Only settings that were changed",
     cancel: "Cancel",
 
     column_name: "Name",
@@ -63,7 +63,7 @@ export const table = {
     column_wrong: "Late / wrong",
     column_for: "For",
     column_worker: "Worker",
-    column_closed: "Closed",
+    column_closed: "Blocked",
     column_times: "Times",
     column_why: "Why",
     column_setting: "Setting",
@@ -78,7 +78,7 @@ export const table = {
     unpin: "Unpin",
     ban: "Ban",
     lift: "Lift",
-    no_key_given: "It gave no key that could be closed",
+    no_key_given: "It sent no key that could be blocked",
     role_api: "API",
     role_join: "worker",
     role_admin: "admin",
@@ -104,13 +104,13 @@ export const table = {
 
     key_needed: "key needed",
     no_answer: "no answer",
-    no_settings: "it did not tell its settings",
-    not_admin: "The hub does not know this key as an admin's.",
+    no_settings: "it did not send its settings",
+    not_admin: "This key is not an admin key of this hub.",
     silent: "The hub does not answer.",
     ask_revoke: "Revoke this key?",
     ask_ban: "Ban this contributor?",
     ask_link: "Make a new join link?",
-    ask_link_words: "Nobody can join by the old link any more. Contributors who are connected stay until they leave.",
+    ask_link_words: "Nobody can join with the old link any more. Contributors who are connected stay until they leave.",
 
     ended: (day) => `ended ${day}`,
     until: (day) => `until ${day}`,
@@ -120,14 +120,13 @@ export const table = {
     local: (today, all) => `Without a key: ${today} tokens today, ${all} in all.`,
     summary: (model, up, active, running, waiting) => `${model}, up ${up}, ${count(active, "contributor")} serving, `
       + `${running} + ${waiting} answers`,
-    silent_why: (why) => `The hub does not answer (${why}). This page goes on by itself when it is back.`,
+    silent_why: (why) => `The hub does not answer (${why}). This page continues by itself when the hub is back.`,
     refused: (why) => `The hub refused: ${why}.`,
-    ask_revoke_words: (name, id) => `${name} (${id}) can do nothing with it any more; answers that run end with an `
-      + "error.",
-    ask_ban_words: (name) => `${name} goes now and may not come back for 30 days. Others take over what it holds; its `
-      + "answers in rounds that are open are asked of them again.",
+    ask_revoke_words: (name, id) => `${name} (${id}) can no longer use this key; running answers end with an error.`,
+    ask_ban_words: (name) => `${name} is disconnected now and may not come back for 30 days. Others take over its `
+      + "experts, and its part of open rounds is sent to them again.",
     fresh: (name) => `The key for ${name}. It is shown this once.`,
-    opens_nothing: (why) => `This link opens nothing: ${why}.`,
+    opens_nothing: (why) => `This link does not work: ${why}.`,
   },
   de: {
     title: "MoEx-Verwaltung",

@@ -15,7 +15,7 @@ export const table = {
     language: "Language",
     head: "Lend this browser's GPU",
     intro: "This page computes small parts of a language model for the people who use this hub. Nothing is installed; "
-      + "close the tab and it is over.",
+      + "close the tab to stop.",
 
     // the stage
     none: "not started",
@@ -23,13 +23,13 @@ export const table = {
     starting: "starting",
     starting_detail: "Looking for the GPU and preparing its programs.",
     connecting: "connecting",
-    connecting_detail: "Reaching the hub.",
+    connecting_detail: "Connecting to the hub.",
     downloading: "downloading",
     downloading_detail: "Fetching the experts that this tab will hold.",
     warming: "checking",
     warming_detail: "Checking the GPU's results against known answers.",
     serving: "serving",
-    serving_detail: "This tab answers for its experts.",
+    serving_detail: "This tab computes its experts for the hub.",
     paused: "paused",
     paused_detail: "The weights stay here; nothing is computed until you resume.",
     offline: "offline",
@@ -46,13 +46,13 @@ export const table = {
     ready: "ready",
     ready_detail: "The hub has no work just now. Leave the tab open.",
     on_processor: "It is computing on the processor, on one thread.",
-    no_network: "This device has no network. The page goes on by itself when it has one again.",
+    no_network: "This device has no network. The page continues by itself when the network is back.",
     next_try: (seconds) => `Next try in ${seconds} s.`,
-    insecure: "Browsers give the GPU to secure pages only. Open this link over https (the host can start the hub with "
-      + "--tls-cert and --tls-key), or at http://localhost on the hub's own machine.",
-    no_token: "This link carries no join token: ask the host for the full link.",
+    insecure: "Browsers give the GPU to secure pages only. Open this link over https (the operator can start the hub "
+      + "with --tls-cert and --tls-key), or at http://localhost on the hub's own machine.",
+    no_token: "This link has no join token: ask the operator of the hub for the full link.",
     worker_failed: (reason) => `The worker program failed: ${reason || "it did not load"}. Reload the page; if it `
-      + "happens again, tell the host.",
+      + "happens again, tell the operator of the hub.",
     download: "Download",
     progress: (fetched, all, ready, assigned) => `${fetched} of ${all}, ${ready} of ${assigned} experts ready`,
     share: (ready, units, percent) => `This tab holds ${ready} of the model's ${experts(units)}: ${percent} %.`,
@@ -74,20 +74,20 @@ export const table = {
     // what it may use
     use: "What it may use",
     memory: "Memory, at most",
-    more_memory: "More memory holds more of the model. A change takes effect at once, and what fits stays.",
+    more_memory: "More memory holds more of the model. A change takes effect at once, and experts that still fit stay.",
     room_for_all: "Room for the whole model.",
     room: (room, units) => `Room for about ${experts(room)}${units > 0 ? ` of ${whole.format(units)}` : ""}.`,
     keep: "Kept on disk, at most",
     keep_none: "nothing more",
     keep_nothing: "Experts that do not fit into memory are left to others.",
-    keep_slower: "Experts beyond memory wait on disk and are brought when they are asked for: slower, never wrong.",
-    keep_quota: (quota) => `This browser gives the site ${quota}; what goes beyond is fetched anew when asked for.`,
+    keep_slower: "Experts that do not fit into memory are kept on disk: slower, but never wrong.",
+    keep_quota: (quota) => `This browser gives the site ${quota}; the rest is downloaded again when it is needed.`,
     keeps: (held, resident, in_memory) => `Keeps ${experts(held)} on disk, ${whole.format(resident)} on the GPU, `
       + `${in_memory} in this computer's memory.`,
     power: "Power",
-    power_all: "The hub asks as often as it likes. On mains, the GPU stays awake while a text is written.",
-    power_part: (percent) => `The hub asks this tab about ${percent} times where it would ask 100.`,
-    nickname: "Name shown to the host (optional)",
+    power_all: "The hub sends as much work as it wants. On mains, the GPU stays awake while a text is written.",
+    power_part: (percent) => `The hub sends this tab about ${percent} % of the work that it could do.`,
+    nickname: "Name shown to the operator (optional)",
     gpu: "GPU",
     gpu_later: "shown after Start",
     how_fast: "How fast is it?",
@@ -102,20 +102,21 @@ export const table = {
     stored: "Stored here",
     unknown: "unknown",
     stored_of: (used, quota) => `${used} of ${quota} that this browser gives the site`,
-    store_stays: "The browser keeps what is stored until you forget it.",
-    store_may_go: "The browser did not promise to keep what is stored: it may drop it when its disk runs low.",
-    store_full: (n) => `There is no more room on the disk: ${count(n, "expert is", "experts are")} not stored, and `
-      + "fetched anew when asked for.",
-    store_device: (size) => `The model for “this device” takes ${size} of it and stays.`,
-    store_made_room: (n) => `${count(n, "stored expert", "stored experts")} made room for others.`,
-    store_damaged: (n) => `${count(n, "stored expert was", "stored experts were")} damaged, and fetched again; nothing `
-      + "damaged was used.",
-    store_gone: (n) => `${count(n, "stored expert was", "stored experts were")} gone from the disk, and fetched again.`,
-    store_failed: (why) => `Experts could not be stored (${why}): the next visit fetches them anew.`,
+    store_stays: "The browser keeps the stored experts until you delete them.",
+    store_may_go: "The browser may delete the stored experts when its disk runs low.",
+    store_full: (n) => `There is no more room on the disk: ${count(n, "expert is", "experts are")} not stored, but `
+      + "downloaded again when needed.",
+    store_device: (size) => `The model for “this device” uses ${size} of the disk and stays.`,
+    store_made_room: (n) => `${count(n, "stored expert was", "stored experts were")} deleted to make room for others.`,
+    store_damaged: (n) => `${count(n, "stored expert was", "stored experts were")} damaged and downloaded again; `
+      + "damaged experts are never used.",
+    store_gone: (n) => `${count(n, "stored expert was", "stored experts were")} missing on the disk and `
+      + "downloaded again.",
+    store_failed: (why) => `Experts could not be stored (${why}): the next visit downloads them again.`,
 
     // when it may work
     rules: "When it may work",
-    metered: "This line seems to be metered. The weights alone are gigabytes for a large model: set a day's limit "
+    metered: "This connection seems to be metered. The weights of a large model are gigabytes: set a daily limit "
       + "first.",
     mains: "Only on mains, not on battery",
     hidden: "Only while another tab or window is in front",
@@ -124,90 +125,90 @@ export const table = {
     from: "From",
     to: "To",
     any: "any",
-    data: "Data a day, GB",
+    data: "Data per day, GB",
     no_limit: "no limit",
     used_today: (used) => `${used} today`,
     bad_data: "A number of gigabytes, like 2 or 0.5. Empty means no limit.",
-    on_battery: "This machine runs on its battery. It goes on by itself on mains.",
+    on_battery: "This machine runs on its battery. Work continues by itself on mains.",
     outside_hours: (from, to) => `It works from ${from}:00 to ${to}:00, as you set it.`,
-    data_used: (cap) => `Today's ${cap} of data are used. It goes on by itself tomorrow.`,
+    data_used: (cap) => `Today's ${cap} of data are used up. Work continues by itself tomorrow.`,
     in_front: "It works while another tab or window is in front of this page.",
     computer_used: "It works once nobody has used this computer for a minute.",
     in_front_and_used: "It works while another tab or window is in front, or once nobody has used this computer for a "
       + "minute.",
-    idle_unknown: "This browser was not allowed to tell whether somebody uses this computer. Allow it for this page, "
-      + "or drop that rule.",
+    idle_unknown: "This browser may not report whether somebody uses this computer. Allow it for this page, or "
+      + "remove that rule.",
 
     // the hub
     hub: (model, workers, missing) => {
       const who = workers === 0 ? "Nobody lends it a GPU yet"
         : `${count(workers, "contributor is", "contributors are")} here`;
-      const need = missing > 0 ? `, and ${count(missing, "expert has", "experts have")} nobody` : "";
+      const need = missing > 0 ? `, and ${count(missing, "expert has", "experts have")} no holder` : "";
       return `This hub serves ${model}. ${who}${need}.`;
     },
     gap: (missing, computes_itself) => (missing > 0
       ? `${count(missing, "expert is", "experts are")} held by ${computes_itself ? "no contributor" : "nobody"}`
-      : "Every expert is held by somebody"),
-    not_scarce: "; each is there as often as the host wants it.",
-    scarce: (layers) => `; what is missing most is in ${layers.length === 1 ? "layer" : "layers"} `
+      : "Every expert is held by a contributor"),
+    not_scarce: "; each has as many holders as the operator wants.",
+    scarce: (layers) => `; help is needed most in ${layers.length === 1 ? "layer" : "layers"} `
       + `${layers.map((layer) => whole.format(layer)).join(", ")}.`,
     gigabyte_all: "A gigabyte here holds the whole model.",
     gigabyte: (room, units) => `A gigabyte here holds ${experts(room)} of ${whole.format(units)}.`,
-    one_takes: (size) => `One takes ${size}.`,
+    one_takes: (size) => `One expert takes ${size}.`,
 
     // work
     work: "Your work here",
-    work_none: "This hub can count what you lend, over all your tabs and machines. That takes an identity: a key that "
-      + "is made in this browser and stays here. The hub sees its public half, others nothing but the count.",
+    work_none: "This hub can count what you lend, over all your tabs and machines. This needs an identity: a key that "
+      + "is created in this browser and stays here. The hub sees its public half; others see only the count.",
     work_share: "of today's work",
     work_total: "expert calls in all",
     work_rank: "rank",
     work_streak: "in a row",
     days: (n) => count(n, "day"),
     rank: (rank, of) => `${rank} of ${of}`,
-    not_verified: "This hub does not compute answers again, so none of it is verified.",
-    verified: (percent) => `${percent} % of it stands verified: the hub computes some answers again.`,
+    not_verified: "This hub does not compute answers again, so none of your work is verified.",
+    verified: (percent) => `${percent} % of your work is verified: the hub recomputes some answers.`,
     spark: (days) => `Expert calls on each of the last 30 days; ${count(days, "day")} with work.`,
     shows_name: "Show my name to others who lend here",
     keep_count: "Keep count",
-    take_along: "Take it along",
-    bring_one: "Bring one here",
+    take_along: "Export",
+    bring_one: "Import",
     delete: "Delete",
     identity_file: "File of an identity",
-    board: "Who lent most",
+    board: "Top contributors",
     board_rank: "Rank",
-    board_who: "Who",
+    board_who: "Name",
     board_calls: "Expert calls",
     you: "you",
-    somebody: "somebody",
+    somebody: "anonymous",
     no_ed25519: "This browser has no Ed25519, so it can keep no identity. The tab works all the same, without a count.",
     does_not_sign: (why) => `This browser does not sign: ${why}`,
-    export_words: "The file opens with this passphrase alone: nobody can restore it.",
-    bring: "Bring it here",
-    bring_replaces: "The identity of the file takes the place of the one in this browser.",
+    export_words: "The file opens with this passphrase only, and nobody can recover it.",
+    bring: "Import it",
+    bring_replaces: "The identity in the file replaces the one in this browser.",
     bring_words: "The passphrase with which the file was written.",
     drop: "Delete it?",
-    drop_words: "The hub drops its counts, and this browser its key. There is no way back.",
-    not_forgotten: (why) => `The hub did not forget it: ${why || "it does not answer"}.`,
-    no_identity: "This is no identity of MoEx's.",
+    drop_words: "The hub deletes its counts, and this browser deletes its key. This cannot be undone.",
+    not_forgotten: (why) => `The hub did not delete it: ${why || "it does not answer"}.`,
+    no_identity: "This file is not a MoEx identity.",
     bad_passphrase: "The passphrase does not open this file, or the file is damaged.",
     passphrase: "Passphrase, at least 8 letters",
-    leave_it: "Leave it",
-    go_on: "Go on",
+    leave_it: "Cancel",
+    go_on: "Continue",
 
     // what you should know
     know: "What you should know",
     know_programs: "Only programs of this page run, on the GPU and inside the browser's sandbox; weights are checked "
-      + "against their hash before use, and stay stored here until you forget them or the browser needs the room.",
+      + "against their hash before use, and stay stored here until you delete them or the browser needs the room.",
     know_processor: "A browser without WebGPU computes on the processor, on one thread; this page says so.",
-    know_numbers: "This tab sees hidden numbers of other people's conversations, no text. They can still reveal some "
+    know_numbers: "This tab sees internal numbers of other people's conversations, no text. They can still reveal some "
       + "of what was written: keep them to yourself.",
-    know_power: "A busy GPU draws power. Pause at any moment; the hub goes on without you.",
+    know_power: "A busy GPU draws power. Pause at any moment; the hub continues without you.",
 
     forget: "Forget everything",
     forget_ask: "Forget everything?",
     forget_what: "Stored weights, the join token, your name, limits and identity here, and on the chat page the "
-      + "conversations, settings and API key leave this browser. There is no way back.",
+      + "conversations, settings and API key are removed from this browser. This cannot be undone.",
     keep_it: "Keep it",
   },
 
@@ -439,7 +440,7 @@ const details = {
     [/^The hub is not there\. Trying again\.$/, () => "Der Hub ist nicht da. Neuer Versuch."],
     [/^The hub closed the connection \((.*)\)\. Trying again\.$/s,
       (why) => `Der Hub hat die Verbindung beendet (${why}). Neuer Versuch.`],
-    [/^The hub refused this worker(?:: (.*?))?\.( Ask the host for a fresh join link\.)?$/s,
+    [/^The hub refused this worker(?:: (.*?))?\.( Ask the (?:host|operator) for a fresh join link\.)?$/s,
       (why, fresh) => `Der Hub hat diesen Tab abgelehnt${why ? `: ${why}` : ""}.`
         + `${fresh ? " Bitte den Gastgeber um einen neuen Link." : ""}`],
     [/^The hub reports (.*)$/s, (what) => `Der Hub meldet ${what}`],

@@ -6,8 +6,8 @@ export const table = {
     yesterday: "yesterday",
     copied: "Copied",
     copy_refused: "Copying is not allowed here",
-    all_gone: "Everything that this site kept in this browser is gone.",
-    partly_gone: "The browser would not drop all of it. Clear this site's data in the browser's settings.",
+    all_gone: "Everything that this site stored in this browser has been deleted.",
+    partly_gone: "The browser did not delete everything. Clear this site's data in the browser's settings.",
   },
   de: {
     yesterday: "gestern",

@@ -10,20 +10,20 @@ export const table = {
     lend: "Lend a GPU",
     status: "Status",
     language: "Language",
-    for_host: "For the host",
+    for_host: "For the operator",
 
     connecting: "connecting",
     serving: "serving",
     needs_contributors: "needs contributors",
     shutting_down: "shutting down",
     key_needed: "key needed",
-    key_unknown: "The hub does not know this key.",
+    key_unknown: "This key is not valid for this hub.",
     not_allowed: "not allowed",
     too_many: "too many requests",
     not_ready: "not ready",
     error: "error",
     hub_offline: "hub offline",
-    no_answer: "The hub does not answer. This page goes on by itself when it is back.",
+    no_answer: "The hub does not answer. This page continues by itself when the hub is back.",
     asks_key: "This hub asks for a key",
     key: "API or admin key",
     show: "Show status",
@@ -51,15 +51,15 @@ export const table = {
     no_workers: "Nobody lends a GPU right now. Open the join link in a browser with WebGPU, here or on "
       + "another machine.",
     copy_join: "Copy join link",
-    who_holds: "Who holds which expert",
+    who_holds: "Experts and their holders",
     holders: "Holders per layer and expert",
-    nobody: "nobody",
+    nobody: "no holder",
     hub_itself: "the hub itself",
     one_holder: "one contributor",
     more_holders: "two or more",
     map_shows: "What the map shows",
-    by_holders: "How many",
-    by_tier: "Where it lies",
+    by_holders: "Number of holders",
+    by_tier: "Where they are stored",
     tier_slot: "where it is computed",
     tier_memory: "in memory",
     tier_disk: "on disk",
@@ -93,23 +93,23 @@ export const table = {
     tokens_per_second: "tokens per second",
     answers_running: "answers running + waiting",
     by_contributors: "of calls by contributors",
-    checked: "of that computed again or by record",
+    checked: "of that checked or from proven contributors",
     per_call: "per call",
     tokens_written: "tokens written",
     wire: "on the wire per token",
-    hub_computes_rest: "the hub computes what nobody else does",
+    hub_computes_rest: "the hub computes what contributors do not",
     hub_computes_none: "the hub computes no expert itself",
     deterministic: "deterministic",
-    all_hub: "No contributor holds one: the hub computes all experts itself.",
-    all_nobody: "Nobody holds an expert.",
+    all_hub: "No contributor holds an expert: the hub computes all experts itself.",
+    all_nobody: "No expert has a holder.",
     hub_rest: "the hub computes the rest itself",
-    nobody_rest: "nobody computes the rest",
-    no_history: "Nothing yet: the first minute is on its way.",
-    no_gaps: "every expert had somebody all the time",
+    nobody_rest: "the rest has no holder",
+    no_history: "Nothing yet: the first minute is not over.",
+    no_gaps: "every expert had a holder all the time",
 
     forbidden: (why) => `The hub does not show its status here: ${why}.`,
-    too_often: "The hub gets too many requests from this address. This page goes on by itself.",
-    not_ready_why: (why) => `The hub is not ready: ${why}. This page goes on by itself.`,
+    too_often: "The hub gets too many requests from this address. This page continues by itself.",
+    not_ready_why: (why) => `The hub is not ready: ${why}. This page continues by itself.`,
     answered: (status, why) => `The hub answered ${status}: ${why}.`,
     no_reason: "no reason given",
     ago: (seconds) => `${seconds} s ago`,
@@ -119,37 +119,37 @@ export const table = {
     place: (layer, expert, who) => `layer ${layer}, expert ${expert}: ${who}`,
     holder_count: (n) => count(n, "contributor"),
     summary: (layers, experts, top_k, context) => `${count(layers, "layer")} of ${count(experts, "expert")}, `
-      + `${top_k} asked per token; a context of ${count(context, "token")}`,
-    missing: (n) => `${count(n, "expert has", "experts have")} nobody to compute them. The hub needs more `
-      + "contributors, or more memory lent by those who are here.",
+      + `${top_k} used per token; a context of ${count(context, "token")}`,
+    missing: (n) => `${count(n, "expert has", "experts have")} no holder. The hub needs more contributors, or `
+      + "more memory from those who are connected.",
     hedging: (policy) => `Hedging ${policy}`,
     replicas: (n) => `${count(n, "replica")} wanted`,
-    extra_copies: (n) => `one more of ${count(n, "expert")} much asked for`,
+    extra_copies: (n) => `one extra copy of ${count(n, "popular expert")}`,
     hedges: (sent, won) => `${count(sent, "hedge")} sent, ${whole.format(won)} won`,
     timeouts: (n) => count(n, "timeout"),
     late: (n) => count(n, "late answer"),
     bad: (n) => count(n, "bad answer"),
-    again: (n) => `${whole.format(n)} rows computed again`,
-    lies: (n, banned) => `${count(n, "lie")} seen, ${whole.format(banned)} banned`,
+    again: (n) => `${whole.format(n)} rows recomputed`,
+    lies: (n, banned) => `${count(n, "false answer")} found, ${whole.format(banned)} banned`,
     tiers_short: (slot, memory, store) => `${slot} on its GPU${memory ? `, ${memory} in memory` : ""}, `
       + `${store} on disk`,
-    tiers: (slot, memory, store) => `Of experts on demand ${whole.format(slot)} lay on contributors' GPUs when they `
-      + `were ready, ${whole.format(memory)} in memory, ${whole.format(store)} on disk.`,
-    tiers_map: (slot, memory, disk) => `When their holders became ready, ${whole.format(slot)} lay where they are `
+    tiers: (slot, memory, store) => `Of the experts on demand, ${whole.format(slot)} were on contributors' GPUs when `
+      + `these became ready, ${whole.format(memory)} in memory, ${whole.format(store)} on disk.`,
+    tiers_map: (slot, memory, disk) => `When their holders became ready, ${whole.format(slot)} were where they are `
       + `computed, ${whole.format(memory)} in memory and ${whole.format(disk)} on disk; calls and hints have moved `
-      + "some since.",
-    on_demand: (hits, misses) => `${whole.format(100 * hits)} % of those that were asked were there, `
-      + `${number.format(misses)} a token were not.`,
-    hinted: (there, lead, late, expired, wasted) => `Hints had brought ${whole.format(there)} of them, ${lead} ahead; `
-      + `${whole.format(late)} were still on their way, ${whole.format(expired)} hints came too late, ${wasted} were `
-      + "brought in vain.",
-    waited: (load, most, groups) => `Calls that waited for experts did so for ${load}`
-      + (most ? `; ${most} would pass unnoticed${groups > 1 ? ` with ${groups} groups of contributors` : ""}, were all `
-        + "foreseen." : "."),
+      + "some since then.",
+    on_demand: (hits, misses) => `${whole.format(100 * hits)} % of the requested experts were loaded, `
+      + `${number.format(misses)} per token were not.`,
+    hinted: (there, lead, late, expired, wasted) => `Hints had prefetched ${whole.format(there)} of the loaded `
+      + `experts, ${lead} ahead; ${whole.format(late)} were still in flight, ${whole.format(expired)} hints arrived too `
+      + `late, ${wasted} were prefetched in vain.`,
+    waited: (load, most, groups) => `Calls that waited for experts took ${load} longer`
+      + (most ? `; ${most} would be hidden${groups > 1 ? ` with ${groups} groups of contributors` : ""} if all experts `
+        + "were predicted." : "."),
     foot: (version, up, wanted, seen) => `MoEx ${version}, up ${up}. ${wanted}. ${seen}.`,
     all_held: (n) => `Contributors hold all ${whole.format(n)} experts.`,
     held: (lent, all, rest) => `Contributors hold ${whole.format(lent)} of ${count(all, "expert")}, ${rest}.`,
-    gaps: (partly, all) => `in ${count(partly, "step")} of ${whole.format(all)} an expert had nobody`,
+    gaps: (partly, all) => `in ${count(partly, "step")} of ${whole.format(all)} an expert had no holder`,
     history_words: (minutes, mean, most, gaps) => `Steps of ${minutes} min in which the hub ran: `
       + `${number.format(mean)} tokens per second on average, ${count(most, "contributor")} at most, ${gaps}.`,
     step_layers: (time) => `${time} in the layers`,
