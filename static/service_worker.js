@@ -1,7 +1,7 @@
-// Keeps the chat page for the time without its hub: for a browser whose user let answers be computed "on this device",
-// and for no other (js/chat/away.js registers it and lets go of it). The network always comes first. What was kept is
-// shown when the hub cannot be reached, and then under the same policy: headers are kept with the bytes. The page
-// itself and what its scripts name may pass through here; the API and the other pages do not.
+// Keeps the chat page usable without its hub, but only in a browser whose user chose to compute answers "on this
+// device" (js/chat/away.js registers and removes it). The network is always tried first. Kept files are served when the
+// hub cannot be reached, under the same policy: their headers are stored with the bytes. Only the page itself and the
+// files that its scripts name may pass through here; the API and the other pages do not.
 // Messages in, with a port for the answer, true or false: "keep".
 const kept_as = "moex-page-";
 const kept_folders = ["/js/", "/css/", "/wasm/", "/vendor/"];
@@ -12,9 +12,9 @@ const sha256 = async (bytes) => toHex(await crypto.subtle.digest("SHA-256", byte
 
 self.addEventListener("install", () => self.skipWaiting());
 
-// ---- what a page wants
+// ---- requests of the page
 
-// A set is whole once it has the page itself, which is written last.
+// A set is complete once it contains the page itself, which is written last.
 async function keptSets() {
   const names = (await caches.keys()).filter((name) => name.startsWith(kept_as));
   const sets = await Promise.all(names.map(async (name) => ({ name, cache: await caches.open(name) })));
@@ -43,7 +43,8 @@ self.addEventListener("fetch", (event) => {
 
 // ---- keeping
 
-// The paths that a document or a script of ours names: what it loads at once, and what it may load later.
+// Returns the paths that a document or a script of this site names: files that it loads at once, and files that it may
+// load later.
 function namesIn(path, text) {
   const patterns = path === "/" ? [/<(?:script|link|img)\b[^>]*?(?:src|href)="(\/[^"]+)"/g] : [
     /^(?:import|export)\s(?:[^;]*?\sfrom\s+)?"([./][^"]+)"/gm, /\b(?:import|Worker|URL)\("([./]?[\w/.-]+\.\w+)"/g];
@@ -51,7 +52,7 @@ function namesIn(path, text) {
   return names.map((name) => new URL(name, self.location.origin + path).pathname).filter(isOfPage);
 }
 
-// {path, hash, response, bytes} as the hub has it now. Its ETag is the hash of what was sent, or it is not kept.
+// Fetches the hub's current version as {path, hash, response, bytes}. Throws unless the ETag is the hash of the bytes.
 async function fetchFile(path) {
   const response = await fetch(path, { cache: "no-cache" });
   const bytes = await response.arrayBuffer();
@@ -63,7 +64,7 @@ async function fetchFile(path) {
   return { path, hash, bytes, response: new Response(bytes, { headers }) };
 }
 
-// The page and everything behind it.
+// Fetches the page and all files that it needs.
 async function fetchPage() {
   const files = new Map();
   const add = async (path) => {
@@ -78,11 +79,11 @@ async function fetchPage() {
   return [...files.values()].sort((a, b) => (a.path < b.path ? -1 : 1));
 }
 
-// The page forgets everything (js/forget.js), also what is on its way.
+// The page deletes everything (js/forget.js); a set that is being fetched must then be deleted as well.
 let is_forgotten = false;
 new BroadcastChannel("moex-forget").onmessage = () => { is_forgotten = true; };
 
-// As one set, named by its hashes, in the place of the one before.
+// Stores the files as one set, named by their hashes, and deletes the previous set.
 async function keep() {
   is_forgotten = false;
   const files = await fetchPage();
@@ -91,7 +92,7 @@ async function keep() {
   const before = await keptSets();
   if (!before.some((one) => one.name === name)) {
     const cache = await caches.open(name);
-    for (const { path, response } of files.slice().reverse()) await cache.put(path, response);      // "/" is the last
+    for (const { path, response } of files.slice().reverse()) await cache.put(path, response);  // "/" is written last
   }
   for (const other of await caches.keys()) {
     if (other.startsWith(kept_as) && (other !== name || is_forgotten)) await caches.delete(other);

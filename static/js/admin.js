@@ -1,4 +1,5 @@
-// The host's page: keys, the join link, contributors, settings. The admin key goes as Bearer, from this tab alone.
+// The operator's page: keys, the join link, contributors, settings. The admin key is sent as Bearer token and kept in
+// this tab only.
 import {
   banWords, bannedName, inOrder, keyState, limitWords, mayRevoke, qrPath, termWords, usedWords, workerName,
   workerPills,
@@ -17,9 +18,9 @@ const key_name = "moex-admin-key";
 let key = read(key_name, "");
 let settings = [];
 let timer = 0;
-let shown = null;      // {keys, status, bans} of the last look
+let shown = null;      // {keys, status, bans} of the last poll
 
-// ---- tables: [name of the head, cell of a row, class]; `acts` holds buttons, whose head is for those who hear it
+// ---- tables: [name of the head, cell of a row, class]; the head of `acts`, the buttons, is for screen readers only
 
 const pill = ([kind, word]) => make("span", `pill ${kind}`, word);
 
@@ -65,7 +66,7 @@ function group(class_name, nodes) {
   return box;
 }
 
-// A row's button: its name survives the next drawing of the row, and so does the focus on it.
+// Makes a button of a row. Its name stays the same when the row is drawn again, so the focus can be restored.
 const act = (kind, name, id, run, more = {}) =>
   button(`small ${kind}`, say(name), run, { "data-act": `${name} ${id}`, ...more });
 
@@ -89,7 +90,7 @@ function drawHeads(id, columns) {
   }));
 }
 
-// Draws rows anew; who stood on one of their buttons stands on it again.
+// Draws rows again, and gives the focus back to the button that had it.
 function drawRows(id, rows) {
   const { act: focused } = document.activeElement?.dataset ?? {};
   element(id).replaceChildren(...rows);
@@ -107,7 +108,7 @@ function rowOf(columns, one, ...more) {
   return row;
 }
 
-// ---- the rooms
+// ---- the sections
 
 function drawKeys({ keys, local }, now_s) {
   const rows = inOrder(keys).map((one) => {
@@ -180,14 +181,14 @@ function drawAllHeads() {
   drawHeads("setting-heads", setting_columns);
 }
 
-// In another language.
+// Draws the page again in another language.
 function drawAnew() {
   drawAllHeads();
   drawSettings();
   draw();
 }
 
-// ---- asking
+// ---- requests
 
 function tell(kind, sentence) {
   element("notice").className = `notice ${kind}`;
@@ -195,7 +196,7 @@ function tell(kind, sentence) {
   element("notice").textContent = sentence;
 }
 
-// The key does not open this: the form, and why.
+// Shows the key form and the reason, because the key is not accepted.
 function close(sentence) {
   clearTimeout(timer);
   key = "";
@@ -238,7 +239,7 @@ async function openRooms() {
   element("rooms").hidden = false;
 }
 
-// What a button asks for: its answer, or null when the hub refused, which is said.
+// Sends a button's request. Returns the answer, or null when the hub refused; the refusal is shown.
 async function order(path, body) {
   try {
     const answer = await postJson(path, body, key);
@@ -250,7 +251,7 @@ async function order(path, body) {
   return null;
 }
 
-// Resolves to whether the host meant it.
+// Asks the operator for confirmation; resolves to true or false.
 function ask(head, words, yes) {
   element("ask-head").textContent = head;
   element("ask-words").textContent = words;
@@ -311,7 +312,7 @@ element("key-form").addEventListener("submit", (event) => {
   refresh();
 });
 
-// ---- the beginning: a one-time link is traded for a key, and leaves the address
+// ---- start: a one-time link is exchanged for a key, and removed from the address
 
 async function begin() {
   const once = new URLSearchParams(location.hash.slice(1)).get("once");

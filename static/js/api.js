@@ -1,4 +1,4 @@
-// The hub's API as the pages use it.
+// The hub's API for the pages.
 
 export async function getJson(path, key) {
   const response = await fetch(path, { headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store" });
@@ -14,7 +14,7 @@ export async function postJson(path, body, key) {
   return { ok: response.ok, status: response.status, body: await response.json().catch(() => null) };
 }
 
-// `status`: of HTTP; 200 for an error inside a stream, 0 for a stream that ended without its last word.
+// `status`: HTTP status; 200 for an error inside a stream, 0 for a stream that ended without [DONE].
 export class ApiError extends Error {
   constructor(status, error) {
     super(error?.message ?? `the hub answered ${status}`);
@@ -25,7 +25,7 @@ export class ApiError extends Error {
 
 const withKey = (key) => (key ? { Authorization: `Bearer ${key}` } : {});
 
-// One event of a text/event-stream: {id, data}, both "" for a comment.
+// Parses one event of a text/event-stream: {id, data}, both "" for a comment.
 function partsOf(event) {
   const lines = event.split("\n");
   const valuesOf = (name) => lines.filter((line) => line.startsWith(`${name}:`))
@@ -35,7 +35,8 @@ function partsOf(event) {
 
 const broken = () => new ApiError(0, { message: "the connection to the hub ended in mid-answer" });
 
-// True at [DONE], false when the line broke. `stream.last` is the number of the last event that was handed on.
+// Returns true at [DONE], false when the connection broke. `stream.last` is the number of the last event that was
+// passed to `onChunk`.
 async function readEvents(response, stream, onChunk) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
@@ -66,8 +67,8 @@ const pause = (wait_ms, signal) => new Promise((resolve, reject) => {
   }, { once: true });
 });
 
-// A new line to the stream, behind its last event; null when the hub does not answer. Throws when it knows no such
-// stream.
+// Opens a new connection to the stream, after its last event; null when the hub does not answer. Throws when the hub
+// does not know the stream.
 async function lineTo(stream, { key, signal }) {
   const headers = { ...withKey(key), "Last-Event-ID": stream.last };
   const response = await fetch(`/v1/streams/${stream.id}`, { headers, signal, cache: "no-store" }).catch((error) => {
@@ -78,7 +79,7 @@ async function lineTo(stream, { key, signal }) {
   return response;
 }
 
-// The hub keeps a stream so long behind a line that broke.
+// The hub keeps a stream for this time after a connection broke.
 const kept_ms = 60000;
 const wait_first_ms = 250, wait_max_ms = 4000;
 
@@ -102,8 +103,9 @@ async function follow(response, stream, how) {
   }
 }
 
-// Streams a chat completion. `onStream(id)` hears how the stream is called, "" where it cannot be resumed, again for
-// each new line; `onChunk(chunk)` gets each parsed event, once. Resolves at [DONE]; a line that breaks is replaced.
+// Streams a chat completion. `onStream(id)` is called with the stream's id for each new connection, "" if the stream
+// cannot be resumed. `onChunk(chunk)` is called once for each parsed event. Resolves at [DONE]; a broken connection is
+// replaced.
 export async function streamChat(body, how) {
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
@@ -115,13 +117,13 @@ export async function streamChat(body, how) {
   await follow(response, { id: "", last: "0" }, how);
 }
 
-// The same for a stream that was begun earlier, from its first event on.
+// The same for a stream that began earlier, from its first event on.
 export async function resumeChat(id, how) {
   const stream = { id, last: "0" };
   await follow(await lineTo(stream, how) ?? await newLine(stream, how), stream, how);
 }
 
-// Nobody will come back to it.
+// Notifies the hub that no client will resume the stream.
 export function stopChat(id, key) {
   fetch(`/v1/streams/${id}`, { method: "DELETE", headers: withKey(key), keepalive: true }).catch(() => {});
 }

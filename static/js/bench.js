@@ -1,10 +1,10 @@
-// The bench page: one button, then the rows as they come. A Dedicated Worker measures them (/wasm/bench_worker.js);
-// what is said of them stands in bench/words.js.
+// The bench page: one button, then the rows as they arrive. A Dedicated Worker measures them (/wasm/bench_worker.js);
+// their texts are in bench/words.js.
 import { gigabytes, csvOf, kernels, rowsWords, shapes, shareOfBound, sums, us } from "/js/bench/words.js";
 import { copyText, element, make } from "/js/dom.js";
 
 const asked = new URLSearchParams(location.search).get("shapes")?.split(",") ?? ["qwen3-30b-a3b", "paper"];
-let blocks_expected = 3 * asked.length;      // a round ends each: 1, 8 and 64 rows
+let blocks_expected = 3 * asked.length;      // each block of 1, 8 and 64 rows ends with a round
 let rows = [];
 let worker = null;
 
@@ -17,7 +17,7 @@ function say(kind, state, detail) {
   document.documentElement.dataset.phase = state;
 }
 
-// ---- what is shown
+// ---- display
 
 function cell(text, class_name = "") { return make("td", class_name, text); }
 
@@ -33,7 +33,7 @@ function lineOf(row) {
   return line;
 }
 
-// The table of a shape and a number of rows, made when its first row comes.
+// Returns the table of a shape and a number of rows; it is created with its first row.
 function tableOf({ shape, rows: num_rows }) {
   const id = `table-${shape}-${num_rows}`;
   if (!element(id)) {
@@ -56,7 +56,7 @@ function tableOf({ shape, rows: num_rows }) {
 
 function onRow(row) {
   rows.push(row);
-  window.moexRows = rows;          // for whoever automates or inspects this page
+  window.moexRows = rows;          // for programs that automate or inspect this page
   element("live").hidden = false;
   if (row.what === "read") element("read").textContent = gigabytes(row.gb_s);
   else if (row.what === "empty_round") element("empty").textContent = us(row.p50_us);

@@ -1,5 +1,5 @@
-// The chat page: wires the store, the views and the hub's API. What a message is stands in chat/conversation.js, what
-// is said in chat/words.js and words/chat.js; here is who does what when.
+// The chat page: connects the store, the views and the hub's API. Messages are defined in chat/conversation.js, and the
+// texts in chat/words.js and words/chat.js. This file decides what happens when.
 import { ApiError, getJson, resumeChat, stopChat, streamChat } from "/js/api.js";
 import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
 import { formOf, lengthLimit, numAnswers, samplingOf } from "/js/chat/settings.js";
@@ -24,9 +24,9 @@ const left_name = "moex-stream";
 const ideas = ["idea_lighthouse", "idea_scene", "idea_door"];
 
 let info = { model: "", context_tokens: null, api_key_required: false };
-let health_status = 0;       // of HTTP
-let health;                  // of /health, null when the hub does not answer, undefined before the first look
-let running = null;          // {controller, conversation, messages, turns} of the answers that stream
+let health_status = 0;       // HTTP status
+let health;                  // /health; null when the hub does not answer, undefined before the first poll
+let running = null;          // {controller, conversation, messages, turns} of the streaming answers
 
 const apiKey = () => element("api-key").value.trim();
 speakIn(table, element("language"), drawAnew);
@@ -37,7 +37,7 @@ const device_panel = new DevicePanel({
   load: () => device.load(),
   stop: () => {
     device.end();
-    device.begin();      // it asks again, for what is left
+    device.begin();      // asks again for the bytes that are still missing
   },
   again: () => device.begin(),
 });
@@ -62,7 +62,7 @@ const sidebar = new Sidebar(store, {
   },
 });
 
-// ---- what the store tells
+// ---- events of the store
 
 function onStore(what) {
   if (what === "list") sidebar?.draw();
@@ -84,7 +84,7 @@ function drawThread() {
   drawComposer();
 }
 
-// The address names the conversation: a reload and the back button find it again.
+// The address contains the conversation's id, so that a reload and the back button find it again.
 function go(id) {
   const hash = id ? `#c=${id}` : "";
   if (location.hash !== hash) history.pushState(null, "", hash || location.pathname);
@@ -112,7 +112,7 @@ function canAsk() {
 
 function isHere() { return panel.settings.place === "device"; }
 
-// The hub's line is free of the model then, and the other way round.
+// Switching to the device frees the hub from this chat, and switching to the hub frees the device's memory.
 function choosePlace() {
   if (isHere()) return device.begin();
   device.end();
@@ -125,23 +125,23 @@ function drawDevice(state) {
   if (state.phase === "ready") keepPage(info.model ? info : null).then((is_kept) => device_panel.tellKept(is_kept));
 }
 
-// The words of an answer that this device computes, as streamChat() gives those of the hub.
+// Returns the chunks of an answer that this device computes, in the format of streamChat().
 function answerHere(request, how) {
   const { response_format, tools, grammar } = request;
   if (response_format || tools || grammar) throw new ApiError(400, { code: "no_form", message: say("device_no_form") });
   return device.answer(request, how);
 }
 
-// Side by side; a device computes one.
+// The number of answers side by side; the device computes one.
 const howMany = () => (isHere() ? 1 : numAnswers(panel.settings));
 
-// After `parent`, the last message that is shown if none is given.
+// Asks after `parent`, by default after the last message that is shown.
 function ask(text, parent) {
   if (!canAsk()) return false;
   const { current } = store;
   const messages = store.ask(text, info.model, howMany(), parent);
   if (idInAddress() !== current.id) history.replaceState(null, "", `#c=${current.id}`);
-  answer(current, messages);      // first: what is drawn then is an answer that runs, not one that somebody left
+  answer(current, messages);      // called first, so that the message is drawn as running, not as interrupted
   drawThread();
   return true;
 }
@@ -153,7 +153,7 @@ function answerAgain(message) {
   drawThread();
 }
 
-// What the tools of `message` gave is in it now: the model goes on with that.
+// Continues after a tool call: the results of the tools are now in `message`.
 function answerWithResults(message) {
   if (!canAsk()) return;
   const { current } = store;
@@ -163,8 +163,8 @@ function answerWithResults(message) {
   drawThread();
 }
 
-// Two tabs do not write one answer. `left`: what a page before this one left of its stream.
-let lock_before = Promise.resolve();      // done when this tab's own last lock is free again
+// A lock prevents two tabs from writing one answer. `left`: the stream that a previous page has left.
+let lock_before = Promise.resolve();      // resolves when this tab's own last lock is free again
 async function answer(conversation, messages, left = null) {
   if (running) return;
   const own = { controller: new AbortController(), conversation, messages, turns: null };
@@ -174,7 +174,7 @@ async function answer(conversation, messages, left = null) {
     const locks = window.isSecureContext ? navigator.locks : undefined;
     if (!locks) return await stream(conversation, messages, left);
     await lock_before.catch(() => {});
-    // The page before this one may not quite be gone; and a copy of this tab may have ended the answer meanwhile.
+    // The previous page may still be closing; and a copy of this tab may have ended the answer meanwhile.
     const how = left ? { signal: own.controller.signal } : { ifAvailable: true };
     const isWhole = () => messages.every(({ id }) => conversation.messages.some((one) => one.id === id && one.end));
     lock_before = locks.request(`moex-chat-${conversation.id}`, how, (lock) => {
@@ -193,7 +193,7 @@ async function answer(conversation, messages, left = null) {
   }
 }
 
-// `messages`: the answers that it gives, side by side.
+// `messages`: the answers of the stream, side by side.
 async function stream(conversation, messages, left) {
   const { settings } = panel;
   const requestFor = () => ({
@@ -203,7 +203,7 @@ async function stream(conversation, messages, left) {
     ...formOf(settings),
     ...(messages.length > 1 ? { n: messages.length } : {}),
   });
-  // A stream that was left is told from its first event on: a message begins again where it began then.
+  // A resumed stream is sent from its first event on, so each message restarts from its text at that time.
   const from = (left?.from ?? messages).map(({ content, reasoning, reasoning_ms, facts }) => (
     { content, reasoning, reasoning_ms, facts: { ...facts } }));
   const place = isHere() && !left ? "device" : "hub";
@@ -259,7 +259,7 @@ async function stream(conversation, messages, left) {
   const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
   running = null;
   store.busy = null;
-  // Until the end is kept, whoever loads the page again finds it in the stream.
+  // Until the end is saved, a page that is loaded again can resume the stream.
   const forget = () => read(left_name, null)?.id === stream_id && drop(left_name);
   store.save(conversation, messages).then(forget, forget);
   messages.forEach((message) => thread.end(message));
@@ -269,7 +269,7 @@ async function stream(conversation, messages, left) {
   if (had_focus && !matchMedia("(pointer: coarse)").matches) element("prompt").focus();
 }
 
-// The answer that this tab was reading when its page was left: the hub goes on with it for a while.
+// Resumes the answer that this tab was reading when its page was closed; the hub continues it for a while.
 function resumeLeft() {
   const left = read(left_name, null);
   const conversation = store.conversations.get(left?.conversation);
@@ -278,7 +278,7 @@ function resumeLeft() {
   else answer(conversation, messages, left);
 }
 
-// What a screen reader hears: the finished answer, once, and how it ended.
+// The text for screen readers: the finished answer, once, and how it ended.
 function announce(words, text = "") {
   element("announce").textContent = [text, words].filter(Boolean).join(" — ");
 }
@@ -311,7 +311,7 @@ function drawComposer() {
 
 prompt.addEventListener("input", resize);
 prompt.addEventListener("keydown", (event) => {
-  // Enter that ends the composition of an input method does not send.
+  // An Enter that ends the composition of an input method does not send.
   if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
   event.preventDefault();
   submit();
@@ -326,16 +326,16 @@ function drawIdeas() {
 }
 drawIdeas();
 
-// Escape closes what lies on top; only with nothing on top does it stop the answer. One that an input method eats does
-// neither.
+// Escape closes the topmost panel; only if nothing is open does it stop the answer. An Escape that an input method uses
+// does neither.
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || event.isComposing || event.keyCode === 229 || event.defaultPrevented) return;
-  if (document.querySelector("dialog[open]")) return;      // the browser closes it
+  if (document.querySelector("dialog[open]")) return;      // the browser closes the dialog
   if (sidebar.close() || panel.close()) return;
   running?.controller.abort();
 });
 
-// ---- files, and the end of everything
+// ---- files, and deletion of all data
 
 element("export-markdown").addEventListener("click", () => {
   download(fileName(store.current.title, "md"), toMarkdown(store.current), "text/markdown");
@@ -386,7 +386,7 @@ function toast(words) {
   element("toast").hidden = false;
 }
 
-// ---- who is there
+// ---- the pool
 
 async function look() {
   const answer = await getJson("/health").catch(() => null);
@@ -418,7 +418,7 @@ function drawPool() {
   }
 }
 
-// In another language.
+// Draws the page again in another language.
 function drawAnew() {
   thread.showAnew(store.current, running?.messages ?? []);
   drawThread();
@@ -429,7 +429,7 @@ function drawAnew() {
   drawDevice(device.state);
 }
 
-// ---- begin
+// ---- start
 
 async function start() {
   const left = await store.adoptSession(read("moex-chat", null));

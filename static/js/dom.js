@@ -1,4 +1,4 @@
-// The few lines of DOM that every page needs.
+// The DOM helpers that every page needs.
 import { say } from "/js/words/shared.js";
 
 export const element = (id) => document.getElementById(id);
@@ -12,15 +12,15 @@ export function make(tag, class_name = "", text = "", attributes = {}) {
   return node;
 }
 
-// A button that does nothing but `act`.
+// Makes a button with the click handler `act`.
 export function button(class_name, text, act, attributes = {}) {
   const node = make("button", `button ${class_name}`, text, { type: "button", ...attributes });
   node.addEventListener("click", act);
   return node;
 }
 
-// Opens `dialog` and resolves to whether `yes` ended it, not `no` or Escape. Not by its event "close": that one comes
-// with a later frame, and would answer the question that was asked before that.
+// Opens `dialog` and resolves to true if `yes` ended it, false for `no` or Escape. Does not use the event "close": it
+// arrives with a later frame, and would answer the previous question.
 export function confirmIn(dialog, yes, no) {
   return new Promise((resolve) => {
     const answer = (is_wanted) => () => {
@@ -33,8 +33,8 @@ export function confirmIn(dialog, yes, no) {
   });
 }
 
-// Copies, and says so on the button for a moment.
-const labels = new WeakMap();      // what a button says else: a second click finds "Copied" on it
+// Copies `text` and shows "Copied" on the button for a moment.
+const labels = new WeakMap();      // the button's normal text, in case of a second click
 export async function copyText(text, node) {
   if (!labels.has(node)) labels.set(node, { text: node.textContent, timer: 0 });
   const label = labels.get(node);

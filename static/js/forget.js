@@ -1,15 +1,15 @@
-// Everything that this site keeps in a browser, and its end: conversations, settings, keys, the join token, weights.
-// Other tabs of this site hear of it, drop what only they can reach, and begin anew.
+// Deletes everything that this site keeps in a browser: conversations, settings, keys, the join token, weights. Other
+// tabs of this site are notified, drop the data that only they can reach, and reload.
 import { confirmIn, element } from "/js/dom.js";
 import { say } from "/js/words/shared.js";
 
 const channel_name = "moex-forget";
-const folders = ["moex-models"];      // of files: what "this device" computes with
+const folders = ["moex-models"];      // file folders: the data of "this device"
 const databases = ["moex-chat", "moex-identity"];
 const told_as = "moex-forgotten";
 
-// One a page: a channel hears what another channel of the same page says, and the page that forgets would leave before
-// it has forgotten.
+// Each page has only one channel: a channel receives messages of other channels in the same page, and the deleting page
+// would then reload before it has finished.
 let channel = null;
 const channelOfPage = () => {
   if (!channel && globalThis.BroadcastChannel) channel = new BroadcastChannel(channel_name);
@@ -34,10 +34,10 @@ const dropDatabase = (name) => new Promise((resolve) => {
   const request = indexedDB.deleteDatabase(name);
   request.onsuccess = () => resolve(true);
   request.onerror = () => resolve(false);
-  request.onblocked = () => {};      // a tab that still holds it lets go in a moment
+  request.onblocked = () => {};      // a tab that still uses it will close it soon
 });
 
-// A tab that loads a model just now holds a file: it hears of this, lets go, and the folder is asked for once more.
+// A tab that is loading a model holds a file open. It is notified and closes the file, so the deletion is retried.
 async function dropFolder(name) {
   const root = await navigator.storage?.getDirectory?.();
   for (let attempts = 20; root; attempts -= 1) {
@@ -53,13 +53,13 @@ async function dropFolder(name) {
   return true;
 }
 
-// The page's own files, kept for the time without the hub: nobody gives them from then on.
+// Removes the service workers, so that they no longer serve the page's own files without the hub.
 async function dropPages() {
   const registrations = await navigator.serviceWorker?.getRegistrations() ?? [];
   await Promise.all(registrations.map((one) => one.unregister()));
 }
 
-// Resolves to whether all of it is gone.
+// Resolves to true if everything was deleted.
 export async function forgetEverything() {
   channelOfPage()?.postMessage("forget");
   dropTab();
@@ -74,13 +74,13 @@ export async function forgetEverything() {
   return results.every(({ status, value }) => status === "fulfilled" && value !== false);
 }
 
-// The question before it, in a page that has the dialog's markup: `what` is what goes. Resolves to whether it may.
+// Asks the user before the deletion, in a page with the dialog's markup; `what` lists the data. Resolves to the answer.
 export function askToForget(what) {
   element("forget-what").textContent = what;
   return confirmIn(element("forget-dialog"), element("forget-yes"), element("forget-no"));
 }
 
-// After it the page begins anew, and says once what became of it.
+// Reloads the page after the deletion; the page then shows the result once.
 export function startAnew(is_gone) {
   try { sessionStorage.setItem(told_as, is_gone ? "yes" : "partly"); } catch { /* it is not told */ }
   location.replace(location.pathname);

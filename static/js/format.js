@@ -1,8 +1,8 @@
-// Figures as people read them, in the page's language. Pure: pages, tests and benches may import it.
+// Figures for people, in the page's language. Pure: pages, tests and benches may import it.
 import { dateLocale, numberLocale } from "./language.js";
 import { say } from "./words/shared.js";
 
-// As Intl.NumberFormat, of the language that is spoken when it is asked.
+// Like Intl.NumberFormat, but uses the language that is current when format() is called.
 function formatOf(options) {
   const made = {};
   return { format: (value) => (made[numberLocale()] ??= new Intl.NumberFormat(numberLocale(), options)).format(value) };
@@ -26,7 +26,7 @@ export function ms(value) {
   return `${value < 10 ? tenths.format(value) : Math.round(value)} ms`;
 }
 
-// Where a millisecond is long: "64 µs".
+// For short times: "64 µs".
 export function fine(value_ms) {
   return value_ms > 0 && value_ms < 1 ? `${Math.max(1, Math.round(value_ms * 1000))} µs` : ms(value_ms);
 }
@@ -37,12 +37,12 @@ export function span(seconds) {
   return `${number.format(seconds / 3600)} h`;
 }
 
-// "1 contributor", "2 contributors": `many` where an s is not enough.
+// "1 contributor", "2 contributors"; `many` is the plural if it is not formed with an s.
 export function count(value, one, many = `${one}s`) {
   return `${whole.format(value)} ${value === 1 ? one : many}`;
 }
 
-// "today 14:05", "yesterday", "3 Nov", "3 Nov 2024".
+// Returns "today 14:05", "yesterday", "3 Nov", "3 Nov 2024".
 export function when(time_ms, now_ms = Date.now()) {
   const then = new Date(time_ms);
   const now = new Date(now_ms);

@@ -1,5 +1,5 @@
-// The join page: one Start button, then the truth about what this tab does. The work itself is in a Dedicated Worker
-// (/wasm/worker.js); what is said stands in join/words.js and words/join.js.
+// The join page: one Start button, then the current state of this tab. The work is done in a Dedicated Worker
+// (/wasm/worker.js); the texts are in join/words.js and words/join.js.
 import { getJson } from "/js/api.js";
 import { element } from "/js/dom.js";
 import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "/js/forget.js";
@@ -28,16 +28,16 @@ speakIn(table, element("language"), () => drawAnew());
 const token = takeToken();
 let worker = null;
 let last = null;            // the newest status
-let before = null;          // an older one, for the rate
+let before = null;          // an older status, for the rate
 let last_call_at = -Infinity;
-let nickname = "";          // as the hub was told
-let info = null;            // of /api/info
-let health = null;          // of /health
-let is_paused = false;      // by its owner's click
-let waits = "";             // why the owner's rules pause it
-let lend = null;            // of /api/lend
-let room = null;            // {usage, quota} of what this browser keeps for the site
-let is_kept = null;         // whether the browser has promised to keep it; null: not asked
+let nickname = "";          // as sent to the hub
+let info = null;            // reply of /api/info
+let health = null;          // reply of /health
+let is_paused = false;      // by a click of the contributor
+let waits = "";             // why the contributor's rules pause it
+let lend = null;            // reply of /api/lend
+let room = null;            // {usage, quota} of this site's storage in the browser
+let is_kept = null;         // true if the browser has promised to keep the storage; null: not asked
 const conditions = new Conditions(() => {
   worker?.postMessage({ type: "mains", on_mains: conditions.onMains() });
   obeyRules();
@@ -46,12 +46,12 @@ const work = new WorkCard(token, (message) => worker?.postMessage(message));
 
 const powerPercent = () => Number(element("power").value);
 const keeps_gb = [0, 1, 2, 4, 8, 16, 32, 64];
-// Of what is kept beyond the GPU, this much stays in the machine's memory, which is faster than a disk.
+// This many bytes of the experts beyond the GPU stay in the machine's memory, which is faster than a disk.
 const hostBytes = () => Math.min(keepBytes(), 256 * 1024 ** 2);
 const keepBytes = () => keeps_gb[element("keep").value] * 1024 ** 3;
 const budgetBytes = () => budgets_mb[element("budget").value] * 1024 * 1024;
 
-// ---- what is shown
+// ---- display
 
 function draw(status) {
   const idle = status.phase === "serving" && performance.now() - last_call_at > idle_after_ms;
@@ -75,7 +75,7 @@ function draw(status) {
   drawStore();
 }
 
-// Only a sentence that changed is written: screen readers hear each write.
+// Writes only changed sentences, because screen readers read each write aloud.
 function tell(id, text) {
   if (element(id).textContent !== text) element(id).textContent = text;
 }
@@ -129,7 +129,7 @@ function drawPower() {
   tell("power-words", powerWords(powerPercent()));
 }
 
-// ---- what the worker tells
+// ---- reports of the worker
 
 function onStatus(status) {
   if (last && status.pairs_answered > last.pairs_answered) last_call_at = performance.now();
@@ -138,7 +138,7 @@ function onStatus(status) {
   if (hasEnded(status.phase)) keepAwake(false);
   work.onStatus(status);
   draw(status);
-  // For whoever automates or inspects this page.
+  // For programs that automate or inspect this page.
   document.documentElement.dataset.phase = status.phase;
   window.moexStatus = status;
 }
@@ -161,7 +161,7 @@ setInterval(() => {
 
 // ---- start and stop
 
-// What stands in the way before anything was tried; no button helps against it.
+// Returns the reason why the tab cannot start at all; no button helps against it.
 function obstacle() {
   return window.isSecureContext ? "" : say("insecure");
 }
@@ -188,7 +188,7 @@ async function start() {
   obeyRules();
 }
 
-// Pauses the worker while one of its owner's rules says so, and lets it go on afterwards.
+// Pauses the worker while one of the contributor's rules requires it, and resumes it afterwards.
 function obeyRules() {
   if (!worker || !last || hasEnded(last.phase)) return;
   const reason = conditions.reason();
@@ -217,7 +217,7 @@ addEventListener("online", () => worker?.postMessage("online"));
 addEventListener("offline", () => last && draw(last));
 addEventListener("pagehide", () => worker?.postMessage("stop"));
 
-// ---- what it may use, and what is kept
+// ---- limits, and stored data
 
 element("budget").value = recall("moex-budget", "4");
 element("budget").addEventListener("input", drawBudget);
@@ -240,7 +240,7 @@ element("power").addEventListener("change", () => {
 element("nickname").value = recall("moex-nickname", "");
 element("nickname").addEventListener("change", () => remember("moex-nickname", element("nickname").value.trim()));
 
-// Whoever lends keeps experts here: a browser that promised it does not drop them when its disk runs low.
+// Asks the browser to keep the experts: then it does not delete them when its disk runs low.
 async function askToKeep() {
   is_kept = await navigator.storage?.persist?.().catch(() => false) ?? false;
   drawStore();
@@ -256,14 +256,14 @@ async function showStored() {
 element("forget").addEventListener("click", async () => {
   const is_wanted = await askToForget(say("forget_what"));
   if (!is_wanted) return;
-  worker?.terminate();      // at once: a download that ends now would be stored again
+  worker?.terminate();      // terminate first: a download that ends now would be stored again
   startAnew(await forgetEverything());
 });
-listenForForget(() => worker?.terminate());      // as above
+listenForForget(() => worker?.terminate());      // see above
 
-// ---- begin
+// ---- start
 
-// A token that was refused is not tried again.
+// A token that was refused is not sent again.
 async function askWhatIsMissing() {
   if (work.is_refused) return null;
   const { ok, body } = await getJson("/api/lend", token);
@@ -302,10 +302,10 @@ function drawBeginning(forgotten = "") {
 function begin() {
   drawBeginning(forgottenWords());
   if (obstacle()) document.documentElement.dataset.phase = "failed";
-  element("start").disabled = obstacle() !== "";      // from here on a click is heard
+  element("start").disabled = obstacle() !== "";      // from here on clicks are handled
 }
 
-// In another language.
+// Draws the page again in another language.
 function drawAnew() {
   if (last) draw(last);
   else drawBeginning();

@@ -1,5 +1,5 @@
-// Which language a page speaks, and how it finds its words: tables of sentences by key (words/*.js), one for each
-// language. Until a page calls speakIn(), and in pages that never do, it is English.
+// The language of a page, and its texts: tables of sentences by key (words/*.js), one for each language. Until a page
+// calls speakIn(), and in pages that never call it, the language is English.
 import { recall, remember } from "./storage.js";
 
 export const languages = { en: "English", de: "Deutsch" };
@@ -17,13 +17,13 @@ export const sayFrom = (table) => (key, ...values) => {
   return typeof words === "function" ? words(...values) : words;
 };
 
-// What its reader chose, else the first language of the browser's that there is.
+// Returns the user's choice, or else the first language of the browser that exists here.
 export function languageFor(kept, wishes) {
   const known = [kept, ...wishes.map((wish) => wish.toLowerCase().split("-")[0])];
   return known.find((name) => Object.hasOwn(languages, name)) ?? "en";
 }
 
-// For tests, and what speakIn() does.
+// Used by tests and by speakIn().
 export function setLanguage(name) { spoken = name; }
 
 // ---- in a page: data-say="key" is an element's text, data-say-NAME="key" its attribute
@@ -40,8 +40,8 @@ function translate(say) {
   }
 }
 
-// Once, before anything is said. `choice`: the select in which readers choose; `onChange()`: they did, and what stands
-// in the document has changed already.
+// Call once, before any text is shown. `choice`: the select element for the language. `onChange()` is called after a
+// choice, when the document has been translated already.
 export function speakIn(table, choice, onChange) {
   const say = sayFrom(table);
   spoken = languageFor(recall(kept_as, ""), navigator.languages ?? [navigator.language ?? ""]);

@@ -1,4 +1,4 @@
-// The live dashboard: asks /api/status every second and draws what changed.
+// The live dashboard: requests /api/status every second and draws the changes.
 import uPlot from "/vendor/uPlot.esm.js";
 import { getJson } from "/js/api.js";
 import { copyText, element, make } from "/js/dom.js";
@@ -43,7 +43,7 @@ function figuresOf({ engine, calls, coverage, workers }) {
   ];
 }
 
-// Of what contributors computed, how much was checked as far as it had to be.
+// Returns the share of the contributors' results that were checked, or came from workers with a good record.
 function checkedShare({ pairs_verified = 0, pairs_proven = 0, pairs_unchecked = 0 }) {
   const all = pairs_verified + pairs_proven + pairs_unchecked;
   return all > 0 ? `${Math.floor((100 * (pairs_verified + pairs_proven)) / all)} %` : "–";
@@ -74,7 +74,7 @@ function gpuOf(worker) {
   return worker.software ? say("software", short) : short;
 }
 
-// A name of the hub's in the page's language; a new one stays as it is.
+// Translates a name of the hub into the page's language; an unknown name is unchanged.
 const word = (kind, name) => say(`${kind}_${name}`) ?? name;
 
 function expertsOf(worker) {
@@ -85,7 +85,7 @@ function expertsOf(worker) {
   return cell;
 }
 
-// What each column says of a worker: on a phone its head stands before it.
+// The cell of each column for a worker; on a phone the column's head is shown before it.
 const columns = [
   ["name", (worker) => worker.nickname || `#${worker.id}`],
   ["state", ({ state }) => make("span", `pill ${state_kinds[state] ?? ""}`, word("state", state))],
@@ -106,8 +106,8 @@ function drawHead() {
   element("worker-head").replaceChildren(...heads);
 }
 
-// Rows stay from look to look: of hundreds only the cells whose words changed are laid out again.
-const rows = new Map();      // worker id -> {row, told: what each cell says}
+// Rows are kept between polls: among hundreds of rows, only cells with changed texts are laid out again.
+const rows = new Map();      // worker id -> {row, told: text of each cell}
 function rowOf(worker) {
   const known = rows.get(worker.id);
   if (known) return known;
@@ -147,7 +147,7 @@ function drawWorkers(workers) {
   });
 }
 
-// ---- who holds which expert: drawn again when it, the width or the colours changed
+// ---- the map of holders: drawn again when it, the width or the colours change
 
 let heat_drawn = "";
 let heat_shows = "holders";      // or "tiers"
@@ -351,7 +351,7 @@ function refusal(status, message) {
 }
 
 async function refresh() {
-  // What fails while it is drawn is this page's fault, and no word of the hub.
+  // An error while drawing is this page's fault, not the hub's.
   const answer = await getJson("/api/status", key).catch(() => null);
   setTimeout(refresh, 1000);
   if (!answer) {
@@ -367,7 +367,7 @@ async function refresh() {
   } else tell(...refusal(status, body?.error?.message));
 }
 
-// In another language.
+// Draws the page again in another language.
 function drawAnew() {
   drawHead();
   for (const { row, told } of rows.values()) {
@@ -375,7 +375,7 @@ function drawAnew() {
     columns.forEach(([name], i) => row.children[i].setAttribute("data-name", say(`column_${name}`)));
   }
   if (!shown) return;
-  heat_drawn = "";      // its places say who holds them
+  heat_drawn = "";      // its labels contain translated words
   draw(shown);
   resetCharts();
   sayHistoryAnew();

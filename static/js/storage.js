@@ -1,11 +1,11 @@
-// What a page remembers, in its tab or in the browser. Storage may be full or forbidden: the page then goes on without.
-// forget.js ends all of it.
+// Values that a page keeps in its tab or in the browser. Storage may be full or forbidden: the page then works without
+// it. forget.js deletes these values.
 
-// For this tab alone: JSON.
+// Values for this tab only, as JSON.
 export function read(name, fallback) {
   try { return JSON.parse(sessionStorage.getItem(name)) ?? fallback; } catch { return fallback; }
 }
-// False when it could not be kept.
+// Returns false if the value could not be stored.
 export function write(name, value) {
   try {
     sessionStorage.setItem(name, JSON.stringify(value));
@@ -16,7 +16,7 @@ export function drop(name) {
   try { sessionStorage.removeItem(name); } catch { /* it was not kept */ }
 }
 
-// The same for what the browser keeps for later visits: texts.
+// The same for values that the browser keeps for later visits, as texts.
 export function recall(name, fallback) {
   try { return localStorage.getItem(name) ?? fallback; } catch { return fallback; }
 }

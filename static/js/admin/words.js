@@ -1,4 +1,4 @@
-// What the admin page says of keys, workers and bans. Pure: no document, no hub.
+// Texts of the admin page about keys, workers and bans. Pure: no document, no hub.
 import { compact, span, whole } from "../format.js";
 import { say, word } from "../words/admin.js";
 
@@ -7,7 +7,7 @@ const day = (time_s) => new Date(time_s * 1000).toISOString().slice(0, 10);
 const key_kinds = { open: "good", expired: "", revoked: "" };
 export const keyState = (state) => [key_kinds[state] ?? "bad", word("key", state)];
 
-// "until 2027-01-31 (30 days)", "for ever", "since 2026-11-22".
+// For example "until 2027-01-31 (30 days)", "for ever", "since 2026-11-22".
 export function termWords(key, now_s) {
   if (key.state === "revoked") return say("ended", day(key.revoked_s));
   if (key.expires_s === 0) return say("for_ever");
@@ -20,21 +20,21 @@ export function termWords(key, now_s) {
 export const limitWords = ({ tokens_per_minute }) =>
   (tokens_per_minute > 0 ? say("per_min", whole.format(tokens_per_minute)) : say("none"));
 
-// Tokens of prompts and answers together.
+// Returns the tokens of prompts and answers together.
 export const usedWords = (use) => compact.format(use.prompt_tokens + use.answer_tokens);
 
-// Keys that open stand first, then those that ended, each the latest first.
+// Sorts keys: open keys first, then ended keys, each group with the latest first.
 export function inOrder(keys) {
   const rank = ({ state }) => (state === "open" ? 0 : 1);
   return [...keys].sort((a, b) => rank(a) - rank(b) || b.created_s - a.created_s);
 }
 
-// The hub's own keys are ended in other ways than by a button here.
+// The hub ends its own join key in another way, so that key has no button here.
 export const mayRevoke = (key) => key.state === "open" && !(key.role === "join" && key.name === "link");
 
 const workerKinds = { active: "good", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad" };
 
-// [kind, word] of each pill: its state, and what the host ordered.
+// Returns [kind, word] for each pill: the worker's state, and the operator's orders.
 export function workerPills(worker) {
   const state = [workerKinds[worker.state] ?? "", word("worker", worker.state)];
   const drained = ["warn", say(worker.units_assigned > 0 ? "worker_draining" : "worker_drained")];
@@ -43,12 +43,12 @@ export function workerPills(worker) {
 
 export const workerName = ({ nickname, id }) => nickname || `#${id}`;
 
-// Of a ban: what the host calls the worker, by the beginning of its key where it has no name.
+// The name in a ban: the worker's nickname, or the beginning of its key if it has no name.
 export const bannedName = ({ nickname, worker_key }) => nickname || worker_key.slice(0, 12);
 
 export const banWords = (ban) => (ban.is_over ? say("over") : say("until", day(ban.until_s)));
 
-// The path of a QR code's dark modules in an SVG of rows.length + 8 units: four units of light on each side.
+// Returns the path of a QR code's dark modules in an SVG of rows.length + 8 units: four light units on each side.
 export function qrPath(rows) {
   const quiet = 4;
   return rows.flatMap((row, y) => [...row.matchAll(/1+/g)]

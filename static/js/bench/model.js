@@ -1,6 +1,6 @@
-// The part of the bench page that times a whole model: a Dedicated Worker measures (/wasm/decoder_bench_worker.js);
-// what is said of its rows stands in bench/model_words.js. ?models=SHAPE:WEIGHTS:KV,... measures several, one after the
-// other; bench/README.md has the other parameters.
+// The part of the bench page that times a whole model: a Dedicated Worker measures (/wasm/decoder_bench_worker.js); the
+// texts of its rows are in bench/model_words.js. ?models=SHAPE:WEIGHTS:KV,... measures several models, one after the
+// other; bench/README.md lists the other parameters.
 import { gigabytes } from "/js/bench/words.js";
 import { askedModels, modelCsvOf, models, ms, rowWords, titleOf } from "/js/bench/model_words.js";
 import { copyText, element, make } from "/js/dom.js";
@@ -41,7 +41,7 @@ function lineOf(row) {
   return line;
 }
 
-// The table of a model, made when its first row comes.
+// Returns the table of a model; it is created with its first row.
 function tableOf(row) {
   const id = `model-${row.shape}-${row.weights.replace(" ", "-")}`;
   if (!element(id)) {
@@ -83,7 +83,7 @@ function onMessage({ data }) {
     element("model-stage").textContent = `${data.stage} …`;
   } else if (data.row) {
     rows.push(data.row);
-    window.moexModelRows = rows;          // for whoever automates or inspects this page
+    window.moexModelRows = rows;          // for programs that automate or inspect this page
     tableOf(data.row).append(lineOf(data.row));
   } else if (data.done) {
     done += 1;

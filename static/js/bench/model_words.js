@@ -1,6 +1,6 @@
-// What the bench page says of a whole model's rows, and the rows as decoder_bench prints them. Pure.
+// Texts of the bench page about the rows of a whole model, and the rows in the format of decoder_bench. Pure.
 
-// Memory is that of the weights; the rest is a few hundred megabytes.
+// The sizes are those of the weights; everything else takes a few hundred megabytes.
 export const models = [
   { shape: "demo", weights: "int4", words: "The demo, 24 M, INT4" },
   { shape: "smollm-135m", weights: "int4", words: "SmolLM 135M, INT4, 0.1 GB" },
@@ -31,7 +31,7 @@ export const titleOf = ({ shape, weights }) => {
   return `${known?.words.split(",")[0] ?? shape}, ${weights}`;
 };
 
-// "qwen2-1.5b:int4:f16": shape, weights, form of the cache; the last two may be left out.
+// Parses entries like "qwen2-1.5b:int4:f16": shape, weights, format of the KV cache; the last two are optional.
 export function askedModels(parameters) {
   const number = (name) => Number(parameters.get(name)) || undefined;
   const fetch = parameters.get("fetch")?.split(",").map(Number).filter((one) => one > 0);

@@ -1,6 +1,6 @@
-// What the bench page says of a row, and the rows as kernel_bench prints them. Pure.
+// Texts of the bench page about a row, and the rows in the format of kernel_bench. Pure.
 
-// The rows of the published micro-benchmark and of a round, in the order of the table.
+// The rows of the published micro-benchmark and of a round, in table order.
 export const kernels = {
   gate_up: "GateUp", silu_mul: "SiLU · mul", down: "Down", total: "All three, one expert", readback: "Readback",
   unpack_rows: "Unpack x", group_gate_up: "GateUp and SiLU of all experts", group_down: "Down of all experts",
@@ -24,7 +24,7 @@ export function gigabytes(gb_s) {
   return gb_s >= 1000 ? `${(gb_s / 1000).toFixed(1)} TB/s` : `${gb_s < 10 ? gb_s.toFixed(1) : Math.round(gb_s)} GB/s`;
 }
 
-// Of the speed of reading; the empty string for what reads no weights.
+// Returns the row's share of the read bandwidth; the empty string if the row reads no weights.
 export function shareOfBound(row, bound_gb_s) {
   if (!(row.gb_s > 0) || !(bound_gb_s > 0)) return "";
   const percent = 100 * row.gb_s / bound_gb_s;
@@ -35,7 +35,8 @@ export const rowsWords = (rows) => (rows === 1 ? "1 row per expert: one user"
   : `${rows} rows per expert${rows >= 64 ? ": reading a prompt" : ": several users"}`);
 
 const columns = "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,gb_s";
-// A round here is not kernel_bench's own `round`, whose experts lie in larger arenas: there it is page_round, too.
+// A round here differs from kernel_bench's `round`, whose experts are stored in larger arenas; kernel_bench prints the
+// round of this page as `page_round`.
 export function csvOf(rows) {
   const figure = (value, digits = 1) => (value > 0 ? value.toFixed(digits) : "");
   const lines = rows.map((row) => [

@@ -1,10 +1,10 @@
-// The chat page while its hub is away: a service worker keeps its files (/service_worker.js), for whoever computes "on
-// this device". What the hub said of itself is kept beside them.
+// Makes the chat page usable without its hub, for users that compute "on this device": a service worker keeps its files
+// (/service_worker.js), and this module keeps the hub's last info.
 import { recall, remember } from "/js/storage.js";
 
 const info_kept_as = "moex-info";
 
-// One after the other: a page that is kept just now is let go of behind that.
+// Requests run one after the other: letting go of the page waits until keeping it is done.
 let last = Promise.resolve();
 function behindLast(run) {
   last = last.then(run, run);
@@ -29,7 +29,8 @@ async function letGo() {
   return false;
 }
 
-// Resolves to whether the page opens without the hub now. `info`: of /api/info, null where the hub is away already.
+// Resolves to true if the page opens without the hub now. `info`: the reply of /api/info, null if the hub does not
+// answer already.
 export async function keepPage(info) {
   if (!navigator.serviceWorker || !window.caches) return false;
   if (info) remember(info_kept_as, JSON.stringify(info));
@@ -40,7 +41,7 @@ export async function letGoOfPage() {
   if (navigator.serviceWorker && window.caches) await behindLast(letGo).catch(() => {});
 }
 
-// null where nothing was kept.
+// Returns null if nothing was kept.
 export function keptInfo() {
   try { return JSON.parse(recall(info_kept_as, "null")); } catch { return null; }
 }

@@ -1,14 +1,15 @@
-// Which blocks of a streaming answer cannot change any more. Pure: works on marked's tokens.
+// Finds the blocks of a streaming answer that cannot change any more. Pure: works on marked's tokens.
 
-// How many of the leading `tokens` of `source` are finished. The last block may always go on. The one before it is
-// finished once the last one's first line is whole: half a line ("1") may still join it ("1. another item").
+// Returns the number of leading `tokens` of `source` that are finished. The last block may always grow. The block
+// before it is finished once the last block's first line is complete: half a line ("1") may still join it ("1. another
+// item").
 export function numFinished(tokens, source) {
   const blocks = tokens.map((token, i) => (token.type === "space" ? -1 : i)).filter((i) => i >= 0);
   if (blocks.length < 2) return 0;
   const last = blocks.at(-1);
   const finished = tokens[last].raw.includes("\n") ? last : blocks.at(-2);
 
-  // The source is cut behind them: their raw texts must be its beginning.
+  // The source is cut after the finished blocks, so their raw texts must be its beginning.
   let at = 0;
   for (let i = 0; i < finished; i += 1) {
     if (!source.startsWith(tokens[i].raw, at)) return 0;

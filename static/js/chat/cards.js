@@ -1,10 +1,10 @@
-// Cards of an answer that is no prose: a call of a tool with what it was given and what it gave, and JSON of a schema.
+// Cards for answers that are not prose: a tool call with its arguments and its result, and JSON of a schema.
 import { copyText, button, make } from "/js/dom.js";
 import { say } from "/js/words/chat.js";
 
-const depth_max = 6;      // beyond it values stand as JSON
+const depth_max = 6;      // deeper values are shown as JSON
 
-// A value of JSON as rows of names and values.
+// Shows a JSON value as rows of names and values.
 function nodeOf(value, depth = 0) {
   if (value === null || typeof value !== "object") {
     return make("span", `value ${value === null ? "null" : typeof value}`, String(value));
@@ -25,11 +25,11 @@ function parsed(text) {
   try {
     return { value: JSON.parse(text) };
   } catch {
-    return null;      // cut off, or not whole yet
+    return null;      // cut off, or not complete yet
   }
 }
 
-// A card with a head and a copy button. `show(text, is_whole)`: whole JSON becomes rows, else it stands as it is.
+// A card with a head and a copy button. `show(text, is_whole)`: complete JSON becomes rows, other text is shown as is.
 export class JsonCard {
   constructor(title) {
     this.root = make("section", "card-json", "", { "aria-label": title });
@@ -57,7 +57,7 @@ export class JsonCard {
   }
 }
 
-// The calls of one answer. `onResults()`: each has its result, which stands in the message now.
+// The tool calls of an answer. `onResults()` is called when each call has a result in the message.
 export class CallCards {
   constructor(onResults) {
     this.root = make("div", "calls");
@@ -83,7 +83,7 @@ export class CallCards {
     if (!is_running && calls.length > 0) this.showResults(calls);
   }
 
-  // What the tools gave, or fields for it: this page runs no tool itself.
+  // Shows the results of the tools, or fields to enter them: this page runs no tools itself.
   showResults(calls) {
     if (calls.every(({ result }) => typeof result === "string")) {
       calls.forEach(({ result }, i) => {

@@ -1,4 +1,4 @@
-// Colours for code that is finished. The library (highlight.js) is fetched when the first such block stands.
+// Colours for finished code blocks. The library (highlight.js) is fetched when the first such block is shown.
 import DOMPurify from "/vendor/purify.es.mjs";
 
 const text_max = 100_000;
@@ -19,14 +19,14 @@ async function colour(block) {
   const library = await load();
   const { language } = block.dataset;
   if (!library?.getLanguage(language) || code.textContent !== text) return;
-  // Colours are not worth a selection.
+  // Do not destroy a selection for colours.
   const selection = getSelection();
   if (!selection.isCollapsed && selection.containsNode(code, true)) return;
   const { value } = library.highlight(text, { language, ignoreIllegals: true });
   code.replaceChildren(DOMPurify.sanitize(value, kept));
 }
 
-// Of `nodes` those that are code blocks and have no colours yet, and such blocks inside them.
+// Colours the code blocks in `nodes`, and inside them, that have no colours yet.
 export function colourCode(nodes) {
   const waiting = ".code-block[data-language]:not([data-coloured])";
   for (const node of nodes) {

@@ -1,12 +1,13 @@
-// Conversations as plain data: how they begin and branch, what the model is sent of them, how two tabs' copies become
-// one, how they leave as files and come back. Pure.
+// Conversations as plain data: how they begin and branch, which messages are sent to the model, how two tabs' copies
+// are merged, how they are exported to files and imported. Pure.
 //   conversation  {id, title, renamed_at, created_at, updated_at, model, messages, chosen}
 //   message       {id, role, content, at, rev, parent}
 //   the assistant's also {reasoning, reasoning_ms, end: {reason, words}, facts, calls, is_form}
-//   calls         of tools: [{id, name, arguments: as text, result: as text, null until somebody gave one}]
+//   calls         of tools: [{id, name, arguments: as text, result: as text, null until the user enters a result}]
 //   is_form       the answer was asked to follow a schema
-// Messages are a tree: `parent` is the id of the one before, "" of a first question. Of the children of one message
-// `chosen` ({parent: child}) says which is shown; without a word the youngest.
+// Messages are a tree: `parent` is the id of the previous message, "" for a first question. Among the children of a
+// message, `chosen` ({parent: child}) names the one that is shown; without an entry the youngest is shown.
+// Example: question A has the answers B and C. chosen = {A: B} shows B, chosen = {} shows C.
 import { say } from "../words/chat.js";
 import { splitReasoning } from "./reasoning.js";
 
@@ -20,8 +21,8 @@ export function newConversation(now_ms = Date.now()) {
   };
 }
 
-// A conversation that an older page kept has no branches: each message follows the one before it in the list. So does
-// one whose parent is not there.
+// Links the messages of a conversation from an older page, which has no branches: each message follows the previous one
+// in the list. The same is done for a message with an unknown parent.
 export function linked(conversation) {
   conversation.chosen ??= {};
   const known = new Set();
@@ -34,11 +35,11 @@ export function linked(conversation) {
   return conversation;
 }
 
-// The messages that stand in the place of `message`, itself among them, oldest first.
+// Returns the versions of `message`, including itself, oldest first.
 export const siblingsOf = (conversation, message) => (
   conversation.messages.filter(({ parent }) => parent === message.parent));
 
-// What is shown: from the first question along the chosen children to a message that has none.
+// Returns the shown messages: from the first question along the chosen children to a message without children.
 export function pathOf({ messages, chosen }) {
   const children = new Map();
   for (const message of messages) {
@@ -53,7 +54,7 @@ export function pathOf({ messages, chosen }) {
   return path;
 }
 
-// From the first question to `message`.
+// Returns the messages from the first question to `message`.
 function wayTo({ messages }, message) {
   const known = new Map(messages.map((one) => [one.id, one]));
   const way = [];
@@ -72,10 +73,10 @@ export function titleFrom(question) {
 }
 
 export const hasText = (message) => message.content.trim() !== "";
-// Calls of tools whose results are all there: only those can be told to a model.
+// Returns true if all results of the tool calls are known: only then can the calls be sent to a model.
 const isServed = ({ calls }) => calls?.length > 0 && calls.every(({ result }) => typeof result === "string");
 
-// An answer as the model is told of it, without the thoughts before it; nothing of one that says nothing.
+// Returns an answer in the form that is sent to the model, without its thoughts; nothing for an empty answer.
 function toldOf(answer) {
   if (isServed(answer)) {
     return [
@@ -90,7 +91,7 @@ function toldOf(answer) {
   return hasText(answer) ? [{ role: "assistant", content: answer.content }] : [];
 }
 
-// What the model is told of the past: questions that got an answer, and what was answered.
+// Returns the past that is sent to the model: questions that were answered, and their answers.
 export function historyOf(messages) {
   const out = [];
   messages.forEach((message, i) => {
@@ -102,8 +103,8 @@ export function historyOf(messages) {
   return out;
 }
 
-// The messages of a request for `answer`, which is about to be written. When it has text already, they ask for its
-// continuation: the last message is then the assistant's, and the thoughts that led to it go along.
+// Returns the messages of a request for `answer`. If the answer has text already, they request its continuation: the
+// last message is then the assistant's, and includes the thoughts before the text.
 export function messagesFor(conversation, answer, system) {
   const past = wayTo(conversation, answer).slice(0, -1);
   const asked = past.findLastIndex(({ role }) => role === "user");
@@ -117,8 +118,8 @@ export function messagesFor(conversation, answer, system) {
   return out;
 }
 
-// Two copies of one conversation, `stored` perhaps by another tab: nothing that either holds is lost. Of one message
-// the later revision counts.
+// Merges two copies of a conversation, `stored` possibly by another tab, without losing any message. If both have a
+// message, the later revision is used.
 export function merge(stored, mine) {
   if (!stored) return linked(mine);
   const ours = new Map(mine.messages.map((message) => [message.id, message]));
@@ -140,7 +141,7 @@ export function merge(stored, mine) {
   });
 }
 
-// Where the words are found: a piece of text around them, "" when only the title has them, null when nothing has.
+// Returns the text around the first match of `words`, "" if only the title matches, null if nothing matches.
 export function findIn(conversation, words) {
   const wanted = words.trim().toLowerCase();
   if (!wanted) return "";
@@ -154,7 +155,7 @@ export function findIn(conversation, words) {
   return conversation.title.toLowerCase().includes(wanted) ? "" : null;
 }
 
-// The one conversation that an older page kept in its tab: [{role, content}].
+// Converts the one conversation that an older page kept in its tab: [{role, content}].
 export function fromSession(kept, now_ms = Date.now()) {
   if (!Array.isArray(kept)) return null;
   const conversation = newConversation(now_ms);
@@ -227,7 +228,7 @@ function messageFrom(kept, now_ms) {
   };
 }
 
-// The conversations of a file that toJson() wrote; what is not ours in them is left out. Throws a sentence.
+// Returns the conversations of a file that toJson() wrote; unknown fields are left out. Throws a sentence for the user.
 export function fromJson(text, now_ms = Date.now()) {
   let file = null;
   try {

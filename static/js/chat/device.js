@@ -1,29 +1,29 @@
-// "This device": the hub's model in this browser, behind a worker of its own (/wasm/local_worker.js). What it is about
-// stands in `state`, which onChange() hears of:
+// "This device": the hub's model in this browser, behind a worker of its own (/wasm/local_worker.js). Its current phase
+// is in `state`; onChange() is called with each new state:
 //   {phase: "off"} | {phase: "looking"} | {phase: "asking", name, bytes, missing_bytes}
 //   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens}
 //   | {phase: "failed", code, message}
 import { ApiError } from "../api.js";
 
-// What acts here as it does at the hub. A form of answers does not, and is refused before it comes here.
+// The fields that work here as they do at the hub. A request with a form of answers is refused earlier.
 const fields = ["messages", "max_tokens", "stop", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
   "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "reasoning_effort"];
 
-// Tokens that keys and values have room for. A GPU whose memory is too small for all of them gets half of it, down to
-// the least that a chat is any use with.
+// The number of tokens for which keys and values have room. If the GPU's memory is too small, the number is halved,
+// down to the minimum that is useful for a chat.
 const context_tokens_max = 4096, context_tokens_min = 512;
 
 const aborted = () => new DOMException("stopped", "AbortError");
 
 export class ThisDevice {
-  // `apiKey()` is asked when the hub is.
+  // `apiKey()` returns the key for requests to the hub.
   constructor({ apiKey, onChange }) {
     this.apiKey = apiKey;
     this.onChange = onChange;
     this.worker = null;
-    this.answering = null;       // {onText, resolve, reject, free} of the answer that runs
-    this.busy = null;            // until the worker has ended it
-    this.waiting = [];           // for another state
+    this.answering = null;       // {onText, resolve, reject, free} of the running answer
+    this.busy = null;            // resolves when the worker has ended the answer
+    this.waiting = [];           // callbacks for the next change of the state
     this.context_tokens = context_tokens_max;
     this.state = { phase: "off" };
   }
@@ -35,7 +35,7 @@ export class ThisDevice {
   }
   get ready() { return this.state.phase === "ready"; }
 
-  // Asks what there is to load; what is here already is given to the GPU without a question.
+  // Asks the hub what has to be downloaded; files that are stored already are loaded onto the GPU without a question.
   begin() {
     if (this.worker) return;
     if (!window.isSecureContext || !navigator.gpu) {
@@ -52,7 +52,7 @@ export class ThisDevice {
     this.worker.postMessage({ type: "look", key: this.apiKey() });
   }
 
-  // Consent to the bytes.
+  // The user agrees to the download.
   load() {
     if (this.state.phase !== "asking") return;
     const { bytes, missing_bytes } = this.state;
@@ -61,7 +61,7 @@ export class ThisDevice {
     this.worker.postMessage({ type: "load", key: this.apiKey(), context_tokens_max: this.context_tokens });
   }
 
-  // Lets go of GPU and memory; what was fetched stays.
+  // Frees GPU and memory; downloaded files stay.
   end() {
     this.worker?.terminate();
     this.worker = null;
@@ -101,9 +101,9 @@ export class ThisDevice {
     } else if (message.ended) this.endAnswer("resolve", message.ended);
   }
 
-  // One answer, as streamChat() gives it: chunks of the API. Rejects with an AbortError when `how.signal` says so.
-  // A GPU that is lost in mid-answer, or has no memory for it, is asked for once more: by the same seed the same words
-  // come, and are said on from where they broke off.
+  // Computes one answer, with the interface of streamChat(): chunks of the API. Rejects with an AbortError when
+  // `how.signal` is aborted. If the GPU is lost in the middle of an answer, or has too little memory, the answer is
+  // computed once more: the same seed gives the same words, and only words after the interruption are passed on.
   async answer(request, how) {
     while (this.busy) await this.busy;
     const body = { seed: crypto.getRandomValues(new Uint32Array(1))[0] };
@@ -132,7 +132,7 @@ export class ThisDevice {
     });
   }
 
-  // The worker is busy until it has ended the answer, also one that nobody waits for any more.
+  // The worker is busy until it has ended the answer, even if the caller no longer waits for the answer.
   run(body, signal, onText) {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(aborted());
@@ -160,7 +160,7 @@ export class ThisDevice {
     answering?.free();
   }
 
-  // When it is ready, or wants somebody to decide.
+  // Resolves when the device is ready, or waits for a decision of the user.
   async settled() {
     const isUnderWay = () => ["looking", "fetching", "warming"].includes(this.state.phase);
     while (isUnderWay()) await new Promise((resolve) => { this.waiting.push(resolve); });

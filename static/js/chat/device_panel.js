@@ -1,4 +1,4 @@
-// The place of computation in the settings: "hub" or "this device", and how far the device is.
+// The place of computation in the settings, "hub" or "this device", and the device's progress.
 import { element } from "/js/dom.js";
 import { deviceWords } from "/js/chat/words.js";
 import { say } from "/js/words/chat.js";
@@ -11,7 +11,7 @@ export class DevicePanel {
     element("device-again").addEventListener("click", () => actions.again());
   }
 
-  // `state` is ThisDevice's.
+  // `state` is the state of ThisDevice.
   draw(state) {
     const { phase, done_bytes = 0, all_bytes = 0 } = state;
     const is_loading = phase === "fetching" || phase === "warming";
@@ -31,10 +31,10 @@ export class DevicePanel {
     element("device-again").hidden = phase !== "failed";
   }
 
-  // Whether the page opens without the hub.
+  // Shows that the page opens without the hub, if it does.
   tellKept(is_kept) { element("device-kept").hidden = !is_kept; }
 
-  // What stands in the way of an answer.
+  // Focuses the control that the user has to use before an answer is possible.
   focus() {
     const next = ["device-load", "device-again", "device-stop"].map(element).find((node) => !node.hidden);
     return next ?? element("place");

@@ -1,5 +1,5 @@
-// Where conversations are kept: this browser's IndexedDB, or this page's memory when the browser forbids it.
-// Every write is a transaction that merges with what another tab has written meanwhile, and tells the other tabs.
+// Stores conversations in this browser's IndexedDB, or in this page's memory if the browser forbids it. Every write is
+// a transaction that merges with the changes of other tabs, and notifies the other tabs.
 import { linked, merge } from "./conversation.js";
 
 export const database_name = "moex-chat";
@@ -20,12 +20,12 @@ async function openDatabase() {
   const request = indexedDB.open(database_name, 1);
   request.onupgradeneeded = () => request.result.createObjectStore(store_name, { keyPath: "id" });
   const database = await done(request);
-  database.onversionchange = () => database.close();      // somebody forgets everything: do not stand in the way
+  database.onversionchange = () => database.close();      // another tab deletes all data: do not block it
   return database;
 }
 
 export class Keeper {
-  // onChange({type: "changed" | "removed", id}) for what other tabs do. onTrouble(error) when something cannot be kept.
+  // onChange({type: "changed" | "removed", id}) reports changes by other tabs; onTrouble(error) reports a failed write.
   static async open({ onChange = () => {}, onTrouble = () => {} } = {}) {
     const keeper = new Keeper();
     keeper.onTrouble = onTrouble;
@@ -54,7 +54,7 @@ export class Keeper {
     return kept ? linked(kept) : null;
   }
 
-  // Resolves to what is kept now: `conversation` and what another tab had added to it.
+  // Resolves to the stored conversation: `conversation` with the additions of other tabs.
   async put(conversation) {
     let kept = conversation;
     try {
@@ -78,7 +78,8 @@ export class Keeper {
     return kept;
   }
 
-  // Before everything is forgotten: an open database would stand in the way, and later writes would begin it anew.
+  // Called before all data is deleted: an open database would block the deletion, and later writes would create it
+  // again.
   close() {
     this.database?.close();
     this.database = null;

@@ -1,5 +1,5 @@
-// Markdown of a model's answer to DOM, sanitised. Nothing in an answer can run, load or style anything.
-// A streaming answer is painted by MarkdownView: blocks that are finished stay as they are, only the tail is made anew.
+// Converts Markdown of a model's answer to sanitised DOM. Nothing in an answer can run, load or style anything. A
+// streaming answer is painted by MarkdownView: finished blocks stay as they are, only the tail is created again.
 import { Lexer, Marked } from "/vendor/marked.esm.js";
 import DOMPurify from "/vendor/purify.es.mjs";
 import { make } from "/js/dom.js";
@@ -24,7 +24,7 @@ const allowed = {
   ],
   ALLOWED_ATTR: ["href", "title", "start", "align", "data-lang", "data-math"],
   ALLOW_DATA_ATTR: false,
-  // No addresses: the rule for those is not theirs.
+  // These attributes hold no addresses, so the rule for addresses does not apply to them.
   ADD_URI_SAFE_ATTR: ["start", "align", "data-lang", "data-math"],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|#)/i,
   RETURN_DOM_FRAGMENT: true,
@@ -41,7 +41,7 @@ function languageOf(info) {
   return /^[\w+#.-]{1,24}$/.test(word) ? word : "";
 }
 
-// A code block with its head: the language, and a button that copies (copyCodeOf answers its click).
+// A code block with its head: the language, and a copy button (copyCodeOf handles its click).
 function codeBlock(pre, language) {
   const block = make("div", "code-block", "", language ? { "data-language": language.toLowerCase() } : {});
   const head = make("div", "code-head");
@@ -51,7 +51,7 @@ function codeBlock(pre, language) {
   return block;
 }
 
-// What a click inside an answer means: the text of the code block whose copy button it hit.
+// Returns the text of the code block if its copy button was clicked, or null for other clicks.
 export function copyCodeOf(event) {
   const button = event.target.closest?.(".copy-code");
   return button ? { button, text: button.closest(".code-block").querySelector("code")?.textContent ?? "" } : null;
@@ -84,7 +84,7 @@ function lex(text, links) {
   return lexer.lex(text);
 }
 
-// What a block looks like, as text: equal text means equal nodes.
+// Returns the look of a block as text: equal text means equal nodes.
 function looks(token) {
   if (token.type === "space" || token.type === "def") return "";
   return token.type === "code" ? `\0${languageOf(token.lang)}\0${token.text}` : marked.parser([token]);
@@ -93,7 +93,7 @@ function nodesOf(token, look = looks(token)) {
   if (look === "") return [];
   if (token.type !== "code") return clean(look);
 
-  // Text alone: nothing to sanitise, and a long one need not pass a parser again and again.
+  // Plain text needs no sanitising, and a long block should not pass a parser again and again.
   const pre = make("pre");
   pre.append(make("code", "", token.text));
   return [codeBlock(pre, languageOf(token.lang))];
@@ -102,7 +102,7 @@ function nodesOf(token, look = looks(token)) {
 const sameAttributes = (one, other) => one.attributes.length === other.attributes.length
   && [...one.attributes].every(({ name, value }) => other.getAttribute(name) === value);
 
-// Makes `live` look like `wanted` and keeps every node that it can. Returns the node that stands there afterwards.
+// Makes `live` look like `wanted` and keeps as many nodes as possible. Returns the node that is in place afterwards.
 function morph(live, wanted) {
   if (live.isEqualNode(wanted)) return live;
   if (live.nodeType === Node.TEXT_NODE && wanted.nodeType === Node.TEXT_NODE) {
@@ -111,7 +111,7 @@ function morph(live, wanted) {
     return live;
   }
   if (live.nodeType === Node.ELEMENT_NODE && live.nodeName === wanted.nodeName && sameAttributes(live, wanted)) {
-    // A copy button says "Copied" for a moment: its words are its own.
+    // A copy button shows "Copied" for a moment, so its text is left alone.
     if (!live.classList.contains("copy-code")) morphList(live, [...live.childNodes], [...wanted.childNodes]);
     return live;
   }
@@ -119,7 +119,7 @@ function morph(live, wanted) {
   return wanted;
 }
 
-// The same for a run of siblings in `parent`. Returns the nodes that stand there afterwards.
+// The same for a run of siblings in `parent`. Returns the nodes that are in place afterwards.
 function morphList(parent, live, wanted) {
   const after = live.at(-1)?.nextSibling ?? null;
   const out = wanted.map((node, i) => (i < live.length ? morph(live[i], node) : parent.insertBefore(node, after)));
@@ -135,13 +135,13 @@ export class MarkdownView {
 
   reset() {
     this.root.replaceChildren();
-    this.blocks = [];      // {look, nodes}, finished
-    this.settled = "";     // their source
-    this.links = {};       // reference definitions that they hold
-    this.tail = [];        // nodes of what is not finished
+    this.blocks = [];      // finished blocks: {look, nodes}
+    this.settled = "";     // source of the finished blocks
+    this.links = {};       // reference definitions in the finished blocks
+    this.tail = [];        // nodes of the unfinished rest
   }
 
-  // `text` so far, more of it each time.
+  // Paints `text`, which grows with each call.
   update(text) {
     const source = text.includes("\r") ? text.replace(/\r\n?/g, "\n") : text;
     if (!source.startsWith(this.settled)) this.reset();
@@ -167,7 +167,8 @@ export class MarkdownView {
     Object.assign(this.links, tokens.links);
   }
 
-  // The whole text: blocks that a later line has changed after all (a reference, a list that went on) are put right.
+  // Paints the complete text: blocks that a later line has changed after all (a reference, a continued list) are
+  // corrected.
   finish(text) {
     const source = text.includes("\r") ? text.replace(/\r\n?/g, "\n") : text;
     const tokens = lex(source, {});
@@ -194,7 +195,8 @@ export class MarkdownView {
     colourCode([this.root]);
   }
 
-  // Puts `wanted` in order. What is new takes the place, and as much as it can, of `old`: the nodes no longer wanted.
+  // Puts `wanted` in order. New nodes are placed by changing nodes of `old`, which are no longer wanted, where
+  // possible.
   place(wanted, old) {
     let cursor = this.root.firstChild;
     for (const one of wanted) {

@@ -1,10 +1,12 @@
 // Formulas in an answer: $…$, $$…$$, \(…\) and \[…\] as tokens of Marked, painted as MathML. The library that reads TeX
-// (KaTeX) is fetched when the first formula stands; until then, and for what it cannot read, the source is shown.
+// (KaTeX) is fetched when the first formula is shown. Until then, and for formulas that it cannot read, the source is
+// shown.
 const source_max = 4000;
 
 const texOf = (match) => (match ? match.slice(1).find((part) => part !== undefined).trim() : "");
 
-// A sum of money is no formula: the opening sign has no blank after it, the closing one none before and no digit after.
+// A sum of money is not a formula: the opening sign has no blank after it; the closing sign has no blank before and no
+// digit after it.
 const inline_forms = [
   [/^\$\$([^$\n]+?)\$\$/, true],
   [/^\$((?![\s$])(?:\\.|[^$\\\n])*?(?:\\.|[^$\\\n\s]))\$(?!\d)/, false],
@@ -13,7 +15,7 @@ const inline_forms = [
 ];
 const block_form = /^ {0,3}(?:\$\$([^$]+?)\$\$|\\\[([^]+?)\\\])[ \t]*(?:\n|$)/;
 
-// Marked's extensions. `escape` makes text safe inside an element.
+// Extensions of Marked. `escape` makes text safe inside an element.
 export const mathTokens = (escape) => {
   const renderer = ({ text, is_display }) => (
     `<code data-math="${is_display ? "display" : "inline"}">${escape(text)}</code>`);
@@ -52,7 +54,8 @@ function load() {
   return loading;
 }
 
-// The place of a formula, painted now or when the library has come. `sanitize(markup)` gives MathML that does nothing.
+// The element of a formula, painted now or when the library has loaded. `sanitize(markup)` returns MathML without
+// active content.
 export function makeFormula(place, tex, is_display, sanitize) {
   place.className = is_display ? "math display" : "math";
   place.textContent = tex;
@@ -62,7 +65,7 @@ export function makeFormula(place, tex, is_display, sanitize) {
       displayMode: is_display, output: "mathml", throwOnError: false, strict: "ignore", trust: false, maxExpand: 200,
       maxSize: 20,
     });
-    // The source stands in the markup once more, for programs that read it.
+    // The markup contains the source a second time, for programs; remove it.
     const math = sanitize(markup.replace(/<annotation[^>]*>[^<]*<\/annotation>/g, ""));
     if (math.querySelector("math")) place.replaceChildren(math);
   };

@@ -1,5 +1,5 @@
-// One message on the page: a question as it was typed; an answer with its thoughts, its facts and how it ended. Where
-// several stand in one place, a row says which this is and goes to the others.
+// A message on the page: a question as typed; an answer with its thoughts, its facts and how it ended. If a message
+// has several versions, a row shows which one this is and switches to the others.
 import { copyText, button, make } from "/js/dom.js";
 import { say } from "/js/words/chat.js";
 import { MarkdownView, copyCodeOf, renderMarkdown } from "/js/chat/markdown.js";
@@ -7,7 +7,7 @@ import { CallCards, JsonCard } from "/js/chat/cards.js";
 import { endWords, factsOf, thoughtWords } from "/js/chat/words.js";
 
 export class MessageView {
-  // `actions`: {continue(message), retry(message), again(message), edit(message, text) -> was it taken,
+  // `actions`: {continue(message), retry(message), again(message), edit(message, text) -> true if accepted,
   // choose(message), results(message)}.
   constructor(message, actions) {
     this.actions = actions;
@@ -34,7 +34,7 @@ export class MessageView {
     this.cards = new CallCards(() => this.actions.results(this.message));
     this.root.prepend(this.thoughts);
     this.root.append(this.cards.root, this.foot);
-    this.markdown = null;      // while it streams
+    this.markdown = null;      // set while the answer streams
     this.show(message, false);
   }
 
@@ -46,10 +46,10 @@ export class MessageView {
     return box;
   }
 
-  // A button that waits while an answer runs.
+  // Makes a button that is disabled while an answer runs.
   makeTool(text, title, act) { return button("quiet small when-idle", text, act, { title }); }
 
-  // `siblings`: the messages in this place, this one among them.
+  // `siblings`: the versions of this message, including this one.
   standAmong(siblings) {
     const words = siblings.length > 1 ? say("version", siblings.indexOf(this.message) + 1, siblings.length) : "";
     if (this.pager?.dataset.words === words || (!words && !this.pager)) return;
@@ -77,7 +77,7 @@ export class MessageView {
     return row;
   }
 
-  // The question becomes a field; what is sent from it stands beside the question, with an answer of its own.
+  // Turns the question into a field. The edited text becomes another version of the question, with its own answer.
   beginEdit() {
     const field = make("textarea", "", "", { "aria-label": say("edit_label") });
     field.value = this.message.content;
@@ -95,7 +95,7 @@ export class MessageView {
     field.addEventListener("keydown", (event) => {
       if (event.isComposing || event.keyCode === 229) return;
       if (event.key !== "Escape" && (event.key !== "Enter" || event.shiftKey)) return;
-      event.preventDefault();      // Escape stops no answer, Enter makes no line
+      event.preventDefault();      // Escape must not stop an answer, Enter must not insert a line
       if (event.key === "Enter") send();
       else end();
     });
@@ -110,7 +110,7 @@ export class MessageView {
     field.focus();
   }
 
-  // `message` as it is now. A running one is painted as far as it has come, and grows by update().
+  // Shows `message` in its current state. A running answer is painted as far as it has arrived, and grows by update().
   show(message, is_running) {
     this.message = message;
     if (message.role === "user") return;
@@ -146,7 +146,7 @@ export class MessageView {
     this.paintThoughts();
   }
 
-  // JSON of a schema: as it comes while it does, as rows once it is whole.
+  // Shows JSON of a schema: as text while it arrives, as rows when it is complete.
   paintForm() {
     if (!this.form) {
       this.form = new JsonCard(say("form_answer"));
@@ -170,7 +170,7 @@ export class MessageView {
     this.paintFoot();
   }
 
-  // Closed thoughts cost nothing: they are painted when somebody opens them.
+  // Closed thoughts cost nothing: they are painted when the user opens them.
   paintThoughts() {
     const { reasoning, thinking } = this.message;
     this.thoughts.hidden = !reasoning && !thinking;

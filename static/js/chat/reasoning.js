@@ -1,10 +1,10 @@
-// Reasoning in an answer's text, for servers that leave the tags in: "<think>…</think>" before the answer. Pure.
-// A tag that has arrived in part belongs to neither side, so nothing of it is ever seen.
+// Finds reasoning in an answer's text, for servers that leave the tags in: "<think>…</think>" before the answer. Pure.
+// A tag that has arrived in part belongs to neither side, so it is never shown.
 
 const begin_tag = "<think>";
 const end_tag = "</think>";
 
-// How many characters at the end of `text` may be the beginning of `tag`.
+// Returns the number of characters at the end of `text` that may be the beginning of `tag`.
 function partOf(tag, text) {
   for (let size = Math.min(tag.length - 1, text.length); size > 0; size -= 1) {
     if (text.endsWith(tag.slice(0, size))) return size;
@@ -12,8 +12,8 @@ function partOf(tag, text) {
   return 0;
 }
 
-// {reasoning, answer, thinking}: `thinking` while the end tag has not come. `inside` is for a text that begins in
-// mid-thought.
+// Returns {reasoning, answer, thinking}: `thinking` until the end tag has arrived. `inside`: the text begins in the
+// middle of a thought.
 export function splitReasoning(text, inside = false) {
   let at = 0;
   if (!inside) {

@@ -1,8 +1,8 @@
-// The chat's settings: what holds when nothing is set, what a field may say, and what the API is sent. Pure.
+// The chat's settings: defaults, valid values of the fields, and the fields of an API request. Pure.
 import { say } from "../words/chat.js";
 
 export const defaults = {
-  place: "hub",      // of computation, or "device"
+  place: "hub",      // place of computation, or "device"
   system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
   frequency_penalty: "", repetition_penalty: "", stop_words: "", schema: "", tools: "", tool_choice: "auto",
   logit_bias: "", grammar: "", reasoning_effort: "", n: "",
@@ -12,7 +12,7 @@ export const efforts = ["", "none", "low", "medium", "high"];
 const within = (value, low, high, otherwise) => (
   typeof value === "number" && value >= low && value <= high ? value : otherwise);
 
-// Whatever was kept, from this version or an older one, as settings.
+// Converts kept settings, of this version or an older one.
 export function settingsOf(kept) {
   const from = kept && typeof kept === "object" ? kept : {};
   const text = (value) => (typeof value === "number" || typeof value === "string" ? String(value) : "");
@@ -21,7 +21,7 @@ export function settingsOf(kept) {
     system: typeof from.system === "string" ? from.system : defaults.system,
     temperature: within(from.temperature, 0, 2, defaults.temperature),
     top_p: within(from.top_p, 0.05, 1, defaults.top_p),
-    // A number is the slider of an older page, which nobody could set to "as long as it takes".
+    // A number comes from the slider of an older page, which had no position for "up to the context".
     max_tokens: typeof from.max_tokens === "string" ? from.max_tokens : defaults.max_tokens,
     ...Object.fromEntries(["seed", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
       "stop_words", "schema", "tools", "logit_bias", "grammar", "n"].map((name) => [name, text(from[name])])),
@@ -30,7 +30,7 @@ export function settingsOf(kept) {
   };
 }
 
-// The fields that hold a number as text, empty for "as it comes". Beyond 2^53 a seed would be rounded on its way.
+// The fields that hold a number as text; empty means the default. A seed above 2^53 would be rounded in JSON.
 const numbers = {
   n: { low: 1, high: 8, is_whole: true },
   max_tokens: { low: 1, high: 1e9, is_whole: true },
@@ -53,7 +53,7 @@ function fromText(text) {
   }
 }
 
-// Tools as the API takes them; those written without their wrapping get it. null when they are none.
+// Returns tools in the API's format, adding the wrapper if it is missing; null if `text` contains no tools.
 function toolsOf(text) {
   const given = fromText(text);
   if (!Array.isArray(given) || given.length === 0) return null;
@@ -64,7 +64,7 @@ function schemaOf(text) {
   const schema = fromText(text);
   return schema !== null && typeof schema === "object" && !Array.isArray(schema) ? schema : null;
 }
-// Pairs of text or token id and bias, as a list or an object; null when they are none.
+// Returns pairs of text or token id and bias, as a list or an object; null if `text` contains none.
 function biasOf(text) {
   const given = fromText(text);
   if (given === null || typeof given !== "object") return null;
@@ -83,7 +83,7 @@ const texts = {
   grammar: (text) => /(^|\n)\s*root\s*::=/.test(text),
 };
 
-// A sentence when the field cannot hold `text`, "" when it can.
+// Returns a sentence if `text` is invalid for the field, else "".
 export function problemOf(name, text) {
   const field = numbers[name];
   const trimmed = text.trim();
@@ -96,22 +96,22 @@ export function problemOf(name, text) {
   return is_within && (!field.is_whole || Number.isSafeInteger(value)) ? "" : say(`bad_${name}`);
 }
 
-// The longest answer in tokens, null for as long as the context.
+// Returns the longest answer in tokens; null: up to the context.
 export function lengthLimit(settings) {
   return settings.max_tokens.trim() === "" ? null : Number(settings.max_tokens.trim());
 }
 
-// How many answers a question gets.
+// Returns the number of answers to a question.
 export function numAnswers(settings) {
   const text = settings.n.trim();
   return problemOf("n", text) === "" ? Number(text) || 1 : 1;
 }
 
-// The fields of a request that come from the settings, for one answer.
+// Returns the request fields that come from the settings, for one answer.
 export function samplingOf(settings) {
   const out = { temperature: settings.temperature, top_p: settings.top_p };
   for (const name of Object.keys(numbers)) {
-    if (name === "n") continue;      // an answer that goes on is one
+    if (name === "n") continue;      // a continued answer is a single one
     const text = settings[name].trim();
     if (text !== "") out[name] = Number(text);
   }
@@ -121,8 +121,8 @@ export function samplingOf(settings) {
   return out;
 }
 
-// The fields of a request that say where an answer stops and which form it has. What does not hold is no field; a
-// schema counts before a grammar.
+// Returns the request fields for the end and the form of an answer. Invalid values are left out; a schema takes
+// precedence over a grammar.
 export function formOf(settings) {
   const out = {};
   const stop = linesOf(settings.stop_words);
@@ -134,7 +134,7 @@ export function formOf(settings) {
   return out;
 }
 
-// ---- system prompts to choose from
+// ---- preset system prompts
 
 export const presets = () => [
   { name: say("preset_none"), text: "" },
@@ -142,14 +142,14 @@ export const presets = () => [
     (name) => ({ name: say(`preset_${name}`), text: say(`preset_${name}_text`) })),
 ];
 
-// Whatever was kept of the user's own, as presets.
+// Converts the user's own kept presets.
 export function presetsOf(kept) {
   if (!Array.isArray(kept)) return [];
   return kept.filter((one) => typeof one?.name === "string" && typeof one.text === "string" && one.name && one.text)
     .map(({ name, text }) => ({ name, text }));
 }
 
-// `own` and one more, named by the text's first words; the same text is there once.
+// Returns `own` with one more preset, named by the first words of its text; a text is listed only once.
 export function withPreset(own, text) {
   const trimmed = text.trim();
   if (trimmed === "" || [...presets(), ...own].some((one) => one.text === trimmed)) return own;

@@ -1,4 +1,4 @@
-// The settings beside the thread: fields that say what is wrong with them, the API as a program uses it, and files.
+// The settings beside the thread: fields that report invalid values, code to use the API from a program, and files.
 import { copyText, element, make } from "/js/dom.js";
 import { defaults, presets, presetsOf, problemOf, settingsOf, withPreset } from "/js/chat/settings.js";
 import { snippets } from "/js/chat/snippets.js";
@@ -15,7 +15,7 @@ function kept(name) {
 }
 
 export class SettingsPanel {
-  // `onPlace()` hears that answers are to be computed elsewhere.
+  // `onPlace()` is called when the place of computation changes.
   constructor(onPlace) {
     this.onPlace = onPlace;
     this.settings = settingsOf(kept(kept_as));
@@ -50,7 +50,7 @@ export class SettingsPanel {
     field?.closest("details")?.setAttribute("open", "");
     (field ?? element("close-settings")).focus();
   }
-  // Gives the focus back to the gear when it was inside.
+  // Returns the focus to the gear button if it was inside the panel.
   close() {
     if (!this.isOpen()) return false;
     const was_inside = element("settings").contains(document.activeElement);
@@ -68,20 +68,20 @@ export class SettingsPanel {
     if (name === "place") this.onPlace();
   }
 
-  // The first field that holds what cannot be sent.
+  // Returns the first field with an invalid value.
   wrongField() {
     return Object.keys(defaults).find((name) => this.problemOf(name) !== "") ?? null;
   }
   problemOf(name) { return problemOf(name, String(this.settings[name])); }
 
-  // What the hub says of itself: {model, context_tokens, api_key_required}.
+  // Takes the hub's info: {model, context_tokens, api_key_required}.
   know(info) {
     this.info = info;
     this.context_tokens = info.context_tokens ?? null;
     element("key-field").hidden = !info.api_key_required;
     element("place-field").hidden = !info.gives_model && this.settings.place === "hub";
     element("effort-field").hidden = !info.reasoning_effort;
-    // A model without it would refuse what was chosen for another.
+    // A model without this setting would refuse a value that was chosen for another model.
     if (!info.reasoning_effort) this.settings.reasoning_effort = defaults.reasoning_effort;
     this.drawKnown();
   }
@@ -119,7 +119,7 @@ export class SettingsPanel {
     remember(presets_kept_as, JSON.stringify(this.own_presets));
     this.drawPresets();
   }
-  // The one whose text stands in the field is chosen; any other text is one's own and can be kept.
+  // Selects the preset whose text is in the field; any other text is the user's own and can be kept.
   drawPresets() {
     const text = this.settings.system.trim();
     const all = this.allPresets();

@@ -1,4 +1,4 @@
-// The list of conversations: newest first, searched by any word in them, renamed in place, deleted with a way back.
+// The list of conversations: newest first, searched by any word in them, renamed in place, deleted with undo.
 import { button, element, make } from "/js/dom.js";
 import { when } from "/js/format.js";
 import { say } from "/js/words/chat.js";
@@ -21,13 +21,14 @@ export class Sidebar {
     element("side-shade").addEventListener("click", () => this.close());
   }
 
-  // On narrow pages the list lies over the thread.
+  // On narrow pages the list covers the thread.
   isOpen() { return document.body.classList.contains("side-open"); }
   toggle() { this.isOpen() ? this.close() : this.open(); }
   open() {
     document.body.classList.add("side-open");
     element("open-side").setAttribute("aria-expanded", "true");
-    if (!matchMedia("(pointer: coarse)").matches) this.search.focus();      // no keyboard springs up over the list
+    // Keeps an on-screen keyboard from covering the list.
+    if (!matchMedia("(pointer: coarse)").matches) this.search.focus();
   }
   close() {
     if (!this.isOpen()) return false;
@@ -37,7 +38,7 @@ export class Sidebar {
   }
 
   draw() {
-    if (this.list.querySelector("input")) return;      // a title is being typed
+    if (this.list.querySelector("input")) return;      // a title is being edited
     const words = this.search.value;
     const rows = this.store.list(words);
     const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.key : null;
@@ -87,7 +88,7 @@ export class Sidebar {
     input.addEventListener("keydown", (event) => {
       if (event.isComposing || event.keyCode === 229) return;
       if (event.key === "Enter" || event.key === "Escape") {
-        event.preventDefault();      // neither sends nor stops anything
+        event.preventDefault();      // must not send or stop anything
         event.stopPropagation();
         end(event.key === "Enter");
       }

@@ -1,4 +1,4 @@
-// The API as a program uses it, ready to paste. Pure.
+// Example code for the API, ready to paste. Pure.
 import { say } from "../words/chat.js";
 
 export const snippets = {

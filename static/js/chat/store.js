@@ -1,17 +1,19 @@
-// The page's conversations and which of them is open. Views listen; the one who asks the hub (chat.js) changes.
+// The page's conversations, and which of them is open. Views listen for changes; chat.js, which talks to the hub, makes
+// them.
 import { findIn, fromSession, newConversation, newId, pathOf, titleFrom } from "./conversation.js";
 import { Keeper } from "./keep.js";
 import { newAnswer } from "./turn.js";
 
 export class Store {
-  // `onChange(what)`: "list", "open" (another conversation, or its messages), "trouble" (something cannot be kept).
+  // `onChange(what)`: "list", "open" (another conversation, or its messages), "trouble" (a conversation cannot be
+  // stored).
   static async open(onChange) {
     const store = new Store();
     store.onChange = onChange;
     store.trouble = null;
     store.conversations = new Map();
-    store.removed = new Set();         // here, by hand: what still runs does not bring them back
-    store.busy = null;                 // the conversation that this page writes into
+    store.removed = new Set();         // deleted by the user in this page; running answers must not restore them
+    store.busy = null;                 // the conversation to which this page is writing
     store.current = newConversation();
     store.keeper = await Keeper.open({
       onChange: (event) => store.heard(event),
@@ -32,7 +34,8 @@ export class Store {
     }
   }
 
-  // Newest first; with words, those that hold them, each with the place where.
+  // Returns the conversations, newest first. With `words`, only those that contain them, each with the place of the
+  // match.
   list(words = "") {
     return [...this.conversations.values()]
       .map((conversation) => ({ conversation, found: findIn(conversation, words) }))
@@ -48,7 +51,8 @@ export class Store {
     this.onChange("list");
   }
 
-  // A question and `num` empty answers to it, after `parent`: "" before everything, by default after what is shown.
+  // Adds a question and `num` empty answers after `parent`: "" for the beginning, by default after the last shown
+  // message.
   ask(text, model, num, parent = pathOf(this.current).at(-1)?.id ?? "") {
     const { current } = this;
     const question = { id: newId(), role: "user", content: text, at: Date.now(), rev: 1, parent };
@@ -59,7 +63,7 @@ export class Store {
     return this.answersTo(question, num);
   }
 
-  // `num` more answers, still empty, to `question`, of which the first is shown; those that it has stay.
+  // Adds `num` empty answers to `question` and shows the first; its other answers stay.
   answersTo(question, num) {
     const answers = Array.from({ length: num }, () => (
       { ...newAnswer(newId(), Date.now()), rev: 1, parent: question.id }));
@@ -68,7 +72,7 @@ export class Store {
     return answers;
   }
 
-  // Of its siblings `message` is shown from now on.
+  // Shows `message` instead of its siblings from now on.
   choose(message) {
     const { current } = this;
     current.chosen[message.parent] = message.id;
@@ -76,7 +80,7 @@ export class Store {
     return this.save(current);
   }
 
-  // Resolves to how many are new here; one that is here already becomes what both hold.
+  // Resolves to the number of new conversations; a conversation that exists already is merged.
   async add(conversations) {
     const before = this.conversations.size;
     for (const one of conversations) {
@@ -90,7 +94,7 @@ export class Store {
     return this.conversations.size - before;
   }
 
-  // `changed`: messages that have grown since they were kept last.
+  // `changed`: messages that have grown since they were last saved.
   async save(conversation, changed = []) {
     for (const message of changed) message.rev = (message.rev ?? 0) + 1;
     if (this.removed.has(conversation.id)) return;
@@ -101,12 +105,12 @@ export class Store {
     this.adopt(conversation, kept);
   }
 
-  // What another tab has added comes into our object, which views hold.
+  // Merges additions of another tab into this page's object, which the views hold.
   adopt(conversation, kept) {
     if (kept === conversation) return;
     const own = new Map(conversation.messages.map((message) => [message.id, message]));
     const had = conversation.messages.length;
-    // Ours may have grown while it was being kept.
+    // This page's message may have grown while it was being saved.
     const messages = kept.messages.map((message) => {
       const mine = own.get(message.id);
       own.delete(message.id);
@@ -128,7 +132,7 @@ export class Store {
     this.adopt(conversation, await this.keeper.put(conversation));
   }
 
-  // Resolves to a function that brings it back.
+  // Resolves to a function that restores the conversation.
   async remove(id) {
     const conversation = this.conversations.get(id);
     this.conversations.delete(id);
@@ -147,10 +151,10 @@ export class Store {
     };
   }
 
-  // Another tab has written or removed.
+  // Handles a change or a deletion by another tab.
   async heard({ type, id }) {
     if (type === "removed") {
-      if (this.busy?.id === id) return;      // written into right now: it comes back with the answer
+      if (this.busy?.id === id) return;      // the running answer will save it again
       this.conversations.delete(id);
       if (this.current.id === id) {
         this.current = newConversation();
@@ -172,7 +176,7 @@ export class Store {
     this.onChange("list");
   }
 
-  // The conversation that an older page left in this tab.
+  // Adopts the conversation that an older page left in this tab.
   async adoptSession(kept) {
     const conversation = fromSession(kept);
     if (!conversation) return null;

@@ -1,12 +1,12 @@
-// The open conversation on the page. Only what changed is touched: text that somebody selects, a button that has the
-// focus and a block of thoughts that is open stay as they are.
+// The open conversation on the page. Only changed parts are touched: selected text, a focused button and an open block
+// of thoughts stay as they are.
 import { pathOf, siblingsOf } from "/js/chat/conversation.js";
 import { MessageView } from "/js/chat/message_view.js";
 
 const near_end_px = 80;
 
 export class Thread {
-  // `scroller` scrolls, `list` holds the messages.
+  // `scroller` is the scrolling element, `list` holds the messages.
   constructor(scroller, list, actions) {
     this.scroller = scroller;
     this.list = list;
@@ -16,7 +16,7 @@ export class Thread {
     this.painting = 0;
   }
 
-  // `running`: the messages that grow.
+  // `running`: the messages that are growing.
   show(conversation, running) {
     const is_other = this.conversation !== conversation;
     const follow = is_other || this.isAtEnd();
@@ -36,7 +36,7 @@ export class Thread {
     if (follow) this.toEnd();
   }
 
-  // In another language: all of it is made anew.
+  // Creates all messages again, in another language.
   showAnew(conversation, running) {
     this.conversation = null;
     this.show(conversation, running);
@@ -64,13 +64,13 @@ export class Thread {
     while (this.list.children.length > nodes.length) this.list.lastElementChild.remove();
   }
 
-  // The message begins to grow, or goes on growing.
+  // Starts or continues the growth of a message.
   begin(message) {
     this.views.get(message.id)?.view.stream();
     this.toEnd();
   }
 
-  // At most once a frame; of several that grow side by side the one that is shown.
+  // Paints at most once per frame; of several growing answers, only the shown one.
   grow(message) {
     if (this.painting || !this.views.has(message.id)) return;
     this.painting = requestAnimationFrame(() => {

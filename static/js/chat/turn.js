@@ -1,7 +1,7 @@
-// Answers while they stream: chunks of the API go in, messages grow. Pure: the clock is given.
+// Answers while they stream: chunks of the API go in, messages grow. Pure: the clock is an argument.
 import { splitReasoning } from "./reasoning.js";
 
-// A message that nobody has begun to answer.
+// Returns an empty answer that has not begun.
 export function newAnswer(id, at) {
   return {
     id, role: "assistant", at, content: "", reasoning: "", reasoning_ms: 0, thinking: false, end: null, facts: {},
@@ -10,8 +10,8 @@ export function newAnswer(id, at) {
 }
 
 export class Turn {
-  // `message` grows in place; one that holds text already is continued. `workers` is how many serve, null when nobody
-  // knows.
+  // `message` grows in place; if it has text already, it is continued. `workers`: the number of serving workers, null
+  // if unknown.
   constructor(message, { now_ms, workers = null }) {
     this.message = message;
     this.begun_ms = now_ms;
@@ -20,7 +20,7 @@ export class Turn {
     this.content_before = message.content;
     this.reasoning_before = message.reasoning;
     this.reasoning_ms_before = message.reasoning_ms;
-    this.raw = "";                     // the content of this stream, tags and all
+    this.raw = "";                     // the content of this stream, including tags
     this.tagged = message.content === "";
     this.inside = this.tagged && message.reasoning !== "";
     this.facts_before = message.facts;
@@ -28,14 +28,14 @@ export class Turn {
     this.moex = null;
     this.usage = null;
     this.finish = null;
-    this.thought_ms = null;            // when the first thought came
+    this.thought_ms = null;            // time of the first thought
     message.end = null;
     message.calls = [];
     message.facts = { ...message.facts, ttft_ms: message.facts.ttft_ms ?? null };
     this.see(workers);
   }
 
-  // How many contributors serve right now: what a stopped answer can say of who computed it.
+  // Records the number of serving contributors; a stopped answer shows this range.
   see(workers) {
     if (workers === null) return;
     const facts = this.message.facts;
@@ -61,7 +61,7 @@ export class Turn {
     this.count(now_ms);
   }
 
-  // The server tells thoughts from answers itself: the page no longer looks for tags.
+  // The server separates thoughts from answers, so the page no longer searches for tags.
   think(text, now_ms) {
     this.tagged = false;
     this.thought_ms ??= now_ms;
@@ -88,7 +88,7 @@ export class Turn {
     message.content = answer;
   }
 
-  // A piece of a call: its name comes first, its arguments grow.
+  // Adds a piece of a tool call: its name arrives first, then its arguments grow.
   call({ index, id, function: { name, arguments: more = "" } = {} }, now_ms) {
     if (this.message.thinking) this.endThought(now_ms);
     const call = this.message.calls[index] ??= { id: "", name: "", arguments: "", result: null };
@@ -102,7 +102,7 @@ export class Turn {
     this.message.thinking = false;
   }
 
-  // The figures that are known so far; a continued answer adds to those of its beginning.
+  // Updates the figures; a continued answer adds to the figures of its first part.
   count(now_ms) {
     const facts = this.message.facts;
     const before = this.facts_before;
@@ -125,7 +125,7 @@ export class Turn {
     }
   }
 
-  // `reason`: "" when the stream came to its end, "stopped" by the user, "failed" with the error's words.
+  // `reason`: "" when the stream ended normally, "stopped" by the user, "failed" with the error's words.
   end(reason, { now_ms, words = "", limit = null, context_tokens = null }) {
     const message = this.message;
     if (message.thinking && this.thought_ms !== null) {
@@ -134,7 +134,7 @@ export class Turn {
     const was_thinking = message.thinking;
     message.thinking = false;
     this.count(now_ms);
-    // Who computed a part of it that ended without a word is not known of the whole.
+    // If a part ended without the final data, the computing workers of the whole answer are unknown.
     if (!this.moex && this.pieces > 0) message.facts.is_told = false;
 
     if (reason) message.end = { reason, words };
@@ -151,13 +151,13 @@ export class Turn {
   }
 }
 
-// The answers of one stream, side by side: each grows by the chunks of its own choice.
+// The answers of a stream, side by side: each grows by the chunks of its own choice.
 export class Turns {
   constructor(messages, how) { this.turns = messages.map((message) => new Turn(message, how)); }
 
   see(workers) { this.turns.forEach((turn) => turn.see(workers)); }
 
-  // Gives the messages that grew.
+  // Returns the messages that have grown.
   add(chunk, now_ms) {
     const { choices = [] } = chunk;
     const grown = choices.length > 0 ? [this.turns[choices[0].index ?? 0]].filter(Boolean) : this.turns;
@@ -165,14 +165,14 @@ export class Turns {
     return grown.map(({ message }) => message);
   }
 
-  // One that came to its own end before the stream was stopped, or failed, is whole.
+  // An answer that ended by itself before the stream was stopped or failed is complete.
   end(reason, how) {
     for (const turn of this.turns) turn.end(turn.finish && this.turns.length > 1 ? "" : reason, how);
   }
 }
 
-// The counts at the end of a stream are those of all its answers, which took their steps together: of them each has the
-// pieces that it saw.
+// The counts at the end of a stream are totals of all its answers, which were computed together. Each answer is given
+// the number of its own pieces.
 function shareOf({ timings, usage, ...chunk }, { pieces }) {
   const out = { ...chunk };
   if (usage) {

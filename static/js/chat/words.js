@@ -1,10 +1,10 @@
-// What the chat page says: the pool, how an answer ended, who computed it, what went wrong. Pure.
+// Texts of the chat page: the pool of contributors, how an answer ended, which workers computed it, errors. Pure.
 import { bytes, ms, tenths, whole } from "../format.js";
 import { say } from "../words/chat.js";
 
-// ---- who is there, from /health: {status, workers} or null when the hub does not answer
+// ---- the pool, from /health: {status, workers}, or null when the hub does not answer
 
-// {kind, text, short}: the pill's colour, its words, and what fits on a phone.
+// Returns {kind, text, short}: the pill's colour, its text, and a short text for a phone.
 export function poolWords(health) {
   if (!health) return { kind: "bad", text: say("hub_offline"), short: say("offline") };
   const workers = health.workers ?? 0;
@@ -18,7 +18,7 @@ export function poolWords(health) {
   return { kind: "warn", text: say("nobody_here"), short: say("nobody") };
 }
 
-// The sentence under the greeting: true to the pill beside it.
+// Returns the sentence under the greeting; it agrees with the pill beside it.
 export function welcomeWords(health) {
   if (!health) return say("back_soon");
   const workers = health.workers ?? 0;
@@ -27,7 +27,7 @@ export function welcomeWords(health) {
   return `${say("people_lend", workers)} ${say("secret")}`;
 }
 
-// {text, wants_join}, or null when nothing need be said.
+// Returns {text, wants_join}, or null when there is nothing to say.
 export function bannerWords(health, http_status) {
   const plain = (text) => ({ text, wants_join: false });
   if (!health) return plain(say("no_answer"));
@@ -53,7 +53,7 @@ export function deviceWords({ phase, code, message, ...state }) {
   }
 }
 
-// What the browser says of the device's memory is rounded, and nothing at all in some: a hint before the bytes come.
+// The browser reports the device's memory rounded, or not at all, so this is only a hint before the download.
 function memoryWords(model_bytes) {
   const device_bytes = (globalThis.navigator?.deviceMemory ?? Infinity) * 2 ** 30;
   return model_bytes > device_bytes ? ` ${say("device_too_small", bytes(device_bytes))}` : "";
@@ -97,8 +97,8 @@ export function factsOf(message) {
 
 const lossWords = (excess) => (excess > 0 ? say("perplexity", tenths.format(100 * excess)) : say("not_measured"));
 
-// What is known of the contributors' part: computed again by the hub before it counted, from those who were found right
-// so far, or nobody could tell.
+// Describes how far the contributors' part was checked: recomputed by the hub before use, computed by workers with a
+// good record, or not checked.
 function checkWords({ verified = 0, proven = 0, unchecked = 0, doubted = 0 }) {
   if (doubted > 0) return say("gave_false", doubted);
   const all = verified + proven + unchecked;
@@ -110,14 +110,14 @@ function checkWords({ verified = 0, proven = 0, unchecked = 0, doubted = 0 }) {
   return say("with_record");
 }
 
-// How an answer ended when it did not end by itself, null for a whole one: {text, kind, action}, where the action is
+// Describes how an answer ended early, or returns null for a complete answer: {text, kind, action}; the action is
 // "continue", "retry" or "".
 export function endWords(message) {
   const { end } = message;
   const has_calls = message.calls?.length > 0;
   const is_empty = !message.content && !message.reasoning && !has_calls;
   if (has_calls && end?.reason === "stop") return null;
-  // JSON that was cut off has its form all the same; it cannot be gone on with.
+  // JSON that was cut off cannot be continued.
   const has_form = has_calls || message.is_form;
   const action = is_empty ? "retry" : has_form ? "" : "continue";
   const plain = (text) => ({ text, kind: "", action });
@@ -148,7 +148,7 @@ export function thoughtWords(message) {
   return say("thought_for", say("seconds", seconds < 9.95 ? tenths.format(seconds) : Math.round(seconds)));
 }
 
-// ---- what went wrong, in words of the person who asked. `error`: {status, code, message}; status 0: the line broke.
+// ---- errors, in the user's words. `error`: {status, code, message}; status 0: the connection broke
 export function errorWords(error) {
   if (error.code === "device_off") return say("device_not_ready");
   if (error.code?.startsWith("device_")) return deviceTrouble(error.code.slice("device_".length), error.message);

@@ -1,4 +1,4 @@
-// The card "When it may work": its fields, what the browser knows of this machine, and what both say.
+// The card "When it may work": its fields, the browser's knowledge of this machine, and the resulting reason to wait.
 import { element, make } from "/js/dom.js";
 import { bytes } from "/js/format.js";
 import { capProblem, reasonToWait, rulesOf, usedOn } from "/js/join/rules.js";
@@ -7,22 +7,22 @@ import { say } from "/js/words/join.js";
 
 const kept_as = "moex-rules";
 const data_kept_as = "moex-data";
-const idle_after_ms = 60000;      // no browser tells sooner
+const idle_after_ms = 60000;      // browsers report no shorter time
 
 function parsed(name) {
   try { return JSON.parse(recall(name, "null")); } catch { return null; }
 }
-const today = () => new Date().toLocaleDateString("sv");      // year-month-day, here
+const today = () => new Date().toLocaleDateString("sv");      // year-month-day, local time
 
 export class Conditions {
-  // `onChange()`: a rule or what it looks at has changed.
+  // `onChange()` is called when a rule, or a condition that a rule depends on, has changed.
   constructor(onChange) {
     this.onChange = onChange;
     this.rules = rulesOf(parsed(kept_as));
     this.data = usedOn(today(), parsed(data_kept_as), 0);
-    this.total = 0;             // of the worker's own count, when last seen
+    this.total = 0;             // the worker's last count
     this.battery = null;
-    this.idle = null;           // an IdleDetector that tells
+    this.idle = null;           // an IdleDetector, if permitted
     if (!globalThis.IdleDetector) this.rules.idle = false;
     this.fill();
     this.listen();
@@ -58,19 +58,19 @@ export class Conditions {
     element("idle").addEventListener("input", () => this.askForIdle());
   }
 
-  // null: this browser does not tell.
+  // Returns null if this browser does not report it.
   onMains() {
     return this.battery ? this.battery.charging : null;
   }
 
   async findBattery() {
     this.battery = await navigator.getBattery?.().catch(() => null) ?? null;
-    element("mains-field").hidden = this.battery === null;      // this browser does not tell
+    element("mains-field").hidden = this.battery === null;      // hidden if this browser does not report it
     this.battery?.addEventListener("chargingchange", () => this.onChange());
     this.onChange();
   }
 
-  // Browsers ask their owner first, and only after a click.
+  // Browsers ask the user for permission, and only after a click.
   async askForIdle() {
     if (this.rules.idle && !this.idle) await globalThis.IdleDetector.requestPermission().catch(() => {});
     await this.findIdle();
@@ -96,18 +96,18 @@ export class Conditions {
     if (element("data-words").textContent !== words) element("data-words").textContent = words;
   }
 
-  // `total`: what the worker has received, sent and downloaded since it began.
+  // `total`: the bytes that the worker has received, sent and downloaded since it began.
   count(total) {
     const more = total >= this.total ? total - this.total : total;      // a new worker begins at 0
     this.total = total;
     const day = today();
     if (more === 0 && this.data.day === day) return;
-    this.data = usedOn(day, parsed(data_kept_as) ?? this.data, more);   // other tabs count, too
+    this.data = usedOn(day, parsed(data_kept_as) ?? this.data, more);   // other tabs count as well
     remember(data_kept_as, JSON.stringify(this.data));
     this.draw();
   }
 
-  // "" when this tab may work.
+  // Returns the reason to wait, or "" if this tab may work.
   reason() {
     return reasonToWait(this.rules, {
       on_mains: this.onMains(),

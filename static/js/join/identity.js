@@ -1,7 +1,8 @@
-// Who this tab is to the hub: the join token of its link, and a key by which the hub knows this browser again.
+// The tab's identity for the hub: the join token of its link, and a key by which the hub recognises this browser.
 import { read, recall, remember, write } from "/js/storage.js";
 
-// The token rides in the fragment, which no server sees; it leaves the address bar at once and stays in this tab.
+// Takes the token from the URL fragment, which is never sent to a server, removes it from the address bar, and keeps it
+// in this tab.
 export function takeToken() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!token) return read("moex-token", "");
@@ -10,10 +11,10 @@ export function takeToken() {
   return token;
 }
 
-// A fresh link opened in the same tab changes the fragment only.
+// A new link that is opened in the same tab changes only the fragment.
 addEventListener("hashchange", () => new URLSearchParams(location.hash.slice(1)).get("token") && location.reload());
 
-// Which of this browser's tabs this is: the first free number, held until the page goes.
+// This tab's number among the browser's tabs: the first free number, locked until the page closes.
 let slot = null;
 function lockSlot(number) {
   return new Promise((resolve, reject) => {
@@ -26,10 +27,11 @@ function lockSlot(number) {
 async function takeSlot() {
   try {
     for (let number = 0; slot === null; number += 1) if (await lockSlot(number)) slot = number;
-  } catch { slot = crypto.randomUUID(); }      // locks are forbidden: a place of its own
+  } catch { slot = crypto.randomUUID(); }      // locks are forbidden: use a random slot
 }
 
-// Lets the hub recognise this browser after a reload, and nothing else. A key has one connection: each tab has its own.
+// Returns the key by which the hub recognises this browser after a reload; it has no other use. A key allows one
+// connection, so each tab has its own.
 export async function workerKey() {
   await takeSlot();
   let key = recall("moex-worker-key", "");

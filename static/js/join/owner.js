@@ -1,12 +1,13 @@
-// Whose work this is: an Ed25519 key that is made in this browser and leaves it in a file under a passphrase only. The
-// hub sees its public half and signatures (protocol/PROTOCOL.md, IDENTITY). Nothing of the page: signs, keeps, seals.
+// The contributor's identity: an Ed25519 key that is created in this browser and exported only to a file under a
+// passphrase. The hub sees its public half and signatures (protocol/PROTOCOL.md, IDENTITY). Independent of the page:
+// signs, stores, encrypts.
 import { say } from "../words/join.js";
 
 export const database_name = "moex-identity";
 const store_name = "keys";
 const mine = "mine";
 const algorithm = { name: "Ed25519" };
-// OWASP's advice of 2023 for PBKDF2 with HMAC-SHA-256.
+// OWASP's recommendation of 2023 for PBKDF2 with HMAC-SHA-256.
 const iterations = 600000;
 
 const encoder = new TextEncoder();
@@ -22,10 +23,10 @@ async function openDatabase() {
   const request = indexedDB.open(database_name, 1);
   request.onupgradeneeded = () => request.result.createObjectStore(store_name);
   const database = await done(request);
-  database.onversionchange = () => database.close();      // somebody forgets everything: do not stand in the way
+  database.onversionchange = () => database.close();      // another tab deletes all data: do not block it
   return database;
 }
-// Runs `act(store)`, resolves to what its request gives.
+// Runs `act(store)` and resolves to the result of its request.
 async function inStore(mode, act) {
   const database = await openDatabase();
   try {
@@ -35,7 +36,7 @@ async function inStore(mode, act) {
   }
 }
 
-// The public half of a private key: a JWK names both.
+// Returns the public half of a private key; a JWK contains both.
 async function publicHex(private_key) {
   const { x } = await crypto.subtle.exportKey("jwk", private_key);
   return toHex(fromBase64(x.replace(/-/g, "+").replace(/_/g, "/")));
@@ -47,14 +48,15 @@ async function sealingKey(passphrase, salt, rounds) {
     { name: "AES-GCM", length: 256 }, false, ["encrypt", "decrypt"]);
 }
 
-// An owner is {private_key, public_key}: the latter in hexadecimal digits.
+// An owner is {private_key, public_key}, the public key in hexadecimal digits.
 
-// The one of this browser, or null.
+// Returns this browser's owner, or null.
 export async function recallOwner() {
   try { return await inStore("readonly", (store) => store.get(mine)) ?? null; } catch { return null; }
 }
 
-// A new one; what another tab made meanwhile stays. Throws where this browser has no Ed25519 or keeps nothing.
+// Creates an owner; if another tab has created one meanwhile, that one is used. Throws if this browser has no Ed25519
+// or no storage.
 export async function makeOwner() {
   const { privateKey: private_key } = await crypto.subtle.generateKey(algorithm, true, ["sign", "verify"]);
   const owner = { private_key, public_key: await publicHex(private_key) };
@@ -73,7 +75,7 @@ export async function sign(owner, text) {
   return toHex(await crypto.subtle.sign(algorithm, owner.private_key, encoder.encode(text)));
 }
 
-// The file's text. What opens it is the passphrase alone.
+// Returns the text of an export file. Only the passphrase opens it.
 export async function sealOwner(owner, passphrase) {
   const salt = crypto.getRandomValues(new Uint8Array(16));
   const iv = crypto.getRandomValues(new Uint8Array(12));
@@ -86,7 +88,7 @@ export async function sealOwner(owner, passphrase) {
   }, null, 1)}\n`;
 }
 
-// Takes the place of the one that is kept here. Throws with a sentence for people.
+// Replaces the stored owner by the owner of the file. Throws with a sentence for the user.
 export async function openSealedOwner(text, passphrase) {
   let file;
   try { file = JSON.parse(text); } catch { file = null; }
@@ -108,6 +110,6 @@ export async function openSealedOwner(text, passphrase) {
   return owner;
 }
 
-// As identity_text() and forget_text() of protocol/identity.h have them.
+// The same texts as identity_text() and forget_text() of protocol/identity.h.
 export const identityText = (nonce, worker_id) => `MoEx identity 1\n${nonce}\n${location.origin}\n${worker_id}`;
 export const forgetText = (challenge) => `MoEx forget 1\n${challenge}\n${location.origin}`;

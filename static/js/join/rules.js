@@ -1,14 +1,14 @@
-// When a contributor's tab may work, as its owner set it. Pure.
+// The times and conditions at which a contributor's tab may work, as set by the contributor. Pure.
 import { bytes } from "../format.js";
 import { say } from "../words/join.js";
 
-// mains: only then; hidden, idle: only in one of those that are chosen. from, to: whole hours of the day, "" for all
-// day. data_gb: a day's limit, "" for none.
+// mains: work only on mains; hidden, idle: work only in one of the chosen conditions. from, to: whole hours of the day,
+// "" for the whole day. data_gb: the limit per day, "" for none.
 export const defaults = { mains: false, hidden: false, idle: false, from: "", to: "", data_gb: "", awake: true };
 
 const isHour = (text) => /^(?:1?\d|2[0-3])$/.test(text);
 
-// Whatever was kept, as rules.
+// Converts kept rules.
 export function rulesOf(kept) {
   const from = kept && typeof kept === "object" ? kept : {};
   const out = { ...defaults };
@@ -18,7 +18,7 @@ export function rulesOf(kept) {
   return out;
 }
 
-// A sentence when the field cannot hold `text`, "" when it can.
+// Returns a sentence if `text` is invalid for the field, else "".
 export function capProblem(text) {
   const trimmed = text.trim();
   const is_good = trimmed === "" || (/^(\d+\.?\d*|\.\d+)$/.test(trimmed) && Number(trimmed) > 0);
@@ -27,11 +27,11 @@ export function capProblem(text) {
 
 function isWithin(hour, from, to) {
   if (from === to) return true;
-  return from < to ? hour >= from && hour < to : hour >= from || hour < to;      // the latter over midnight
+  return from < to ? hour >= from && hour < to : hour >= from || hour < to;      // the second case spans midnight
 }
 
-// Why this tab waits now, as a sentence; "" when it may work. facts: {on_mains: true, false or null for unknown,
-// is_hidden, is_idle: nobody uses this computer, null for unknown, hour, bytes_today}.
+// Returns the reason why this tab waits now, as a sentence; "" if it may work. facts: {on_mains: true, false, or null
+// if unknown; is_hidden; is_idle: the computer is not in use, null if unknown; hour; bytes_today}.
 export function reasonToWait(rules, { on_mains, is_hidden, is_idle, hour, bytes_today }) {
   if (rules.mains && on_mains === false) return say("on_battery");
   if (rules.from !== "" && rules.to !== "" && !isWithin(hour, Number(rules.from), Number(rules.to))) {
@@ -42,7 +42,7 @@ export function reasonToWait(rules, { on_mains, is_hidden, is_idle, hour, bytes_
   return asideWords(rules, is_hidden, is_idle);
 }
 
-// Whether it would be in its owner's way.
+// Returns the reason to wait if the work would disturb the contributor at the computer, else "".
 function asideWords({ hidden, idle }, is_hidden, is_idle) {
   if ((!hidden && !idle) || (hidden && is_hidden) || (idle && is_idle)) return "";
   if (!idle) return say("in_front");
@@ -50,7 +50,7 @@ function asideWords({ hidden, idle }, is_hidden, is_idle) {
   return say(hidden ? "in_front_and_used" : "computer_used");
 }
 
-// What went over the line on `day`, `more` bytes included; `kept` is of any day.
+// Returns the bytes transferred on `day`, including `more`; `kept` is the stored count of any day.
 export function usedOn(day, kept, more) {
   const is_today = kept?.day === day && kept.bytes >= 0;
   return { day, bytes: (is_today ? kept.bytes : 0) + more };

@@ -1,5 +1,5 @@
-// Keeps the screen on while this tab serves. Browsers take the lock back when the page is hidden: it is asked for again
-// when people come back to it.
+// Keeps the screen on while this tab serves. Browsers release the lock when the page is hidden, so it is requested
+// again when the page is shown.
 let lock = null;
 let is_wanted = false;
 

@@ -1,8 +1,8 @@
-// What the join page says of this tab, its memory and the hub. Pure.
+// Texts of the join page about this tab, its memory and the hub. Pure.
 import { bytes, fine, tenths, whole } from "../format.js";
 import { detailWords, say } from "../words/join.js";
 
-// The pill's colour in each phase; its words, and what is said below when the worker gives no detail, are in the table.
+// The pill's colour in each phase. The table has the phase's name, and the sentence to show if the worker sends none.
 const kinds = {
   none: "", starting: "warn", connecting: "warn", downloading: "warn", warming: "warn", serving: "good", paused: "",
   offline: "bad", gpu_lost: "bad", refused: "bad", failed: "bad", stopped: "",
@@ -18,7 +18,8 @@ export function whyOffline(status, { is_online, now_ms }) {
   return seconds > 1 ? `${why} ${say("next_try", seconds)}` : why;
 }
 
-// {kind, state, detail} for a status; `idle` when nobody has asked for a while, `waits` why the owner's rules pause it.
+// Returns {kind, state, detail} for a status. `idle`: no request has arrived for a while; `waits`: the reason why the
+// contributor's rules pause the tab.
 export function stageWords(status, { idle, is_online, now_ms, waits = "" }) {
   const kind = kinds[status.phase] ?? "";
   const words = say(status.phase) ?? status.phase;
@@ -32,7 +33,7 @@ export function stageWords(status, { idle, is_online, now_ms, waits = "" }) {
   return { kind, state: words, detail: detailWords(status.detail) || sentence };
 }
 
-// What this tab holds of the whole model, once it holds something. `units` as /health counts them.
+// The tab's share of the whole model, once the tab holds experts. `units`: as counted by /health.
 export function shareWords(status, units) {
   if (status.units_ready === 0 || !(units > 0)) return "";
   const share = (100 * status.units_ready) / units;
@@ -40,7 +41,8 @@ export function shareWords(status, units) {
   return say("share", whole.format(status.units_ready), units, percent);
 }
 
-// What a limit is good for, from the experts that are here already; nothing before the first.
+// The number of experts for which a memory limit has room, estimated from the loaded experts; a general hint before the
+// first expert is loaded.
 export function budgetWords(status, budget_bytes, units) {
   if (!(status?.units_ready > 0) || !(status.weights_bytes > 0)) {
     return say("more_memory");
@@ -51,7 +53,7 @@ export function budgetWords(status, budget_bytes, units) {
   return say("room", room, units);
 }
 
-// What is held beyond memory; `quota`: the bytes that this browser gives the site, 0 where it does not say.
+// Describes the experts kept beyond memory. `quota`: the bytes that this browser allows the site, 0 if unknown.
 export function keepWords(status, keep_bytes, quota) {
   if (keep_bytes === 0) return say("keep_nothing");
   if (quota > 0 && quota < keep_bytes) return say("keep_quota", bytes(quota));
@@ -60,14 +62,14 @@ export function keepWords(status, keep_bytes, quota) {
   return say("keeps", status.units_ready, status.units_resident, bytes(status.bytes_in_memory ?? 0));
 }
 
-// What the browser keeps for this site: {usage, quota}, null where it does not say.
+// The storage that the browser uses for this site: {usage, quota}, or null if the browser does not report it.
 export function storedWords(room) {
   if (!room) return say("unknown");
   return room.quota > 0 ? say("stored_of", bytes(room.usage ?? 0), bytes(room.quota)) : bytes(room.usage ?? 0);
 }
 
-// Whether it stays, and what went wrong with it, as the worker counts it: each in a sentence. `is_kept`: null before
-// the browser was asked.
+// Describes whether the stored experts are safe, and what went wrong with them, by the worker's counts: one sentence
+// each. `is_kept`: null before the browser was asked.
 export function storeWords(store, is_kept) {
   const said = [];
   if (is_kept !== null) said.push(say(is_kept ? "store_stays" : "store_may_go"));
@@ -83,12 +85,12 @@ export function storeWords(store, is_kept) {
 export function memoryWords(status) {
   const in_use = status.device?.buffer_bytes || status.weights_bytes || 0;
   if (in_use === 0) return "–";
-  // Weights and calls in flight come out of the same limit.
+  // Weights and calls in flight share the same limit.
   return say("memory_parts", bytes(in_use), bytes(status.budget_bytes), bytes(status.weights_bytes));
 }
 
-// The hub in one sentence, before anything is started: {model} of /api/info, {units, covered, workers} of /health.
-// `lend`: what lendWords() says more exactly need not be said here.
+// Describes the hub in one sentence, before the tab is started: {model} of /api/info, {units, covered, workers} of
+// /health. `lend`: if set, lendWords() gives more exact figures, and this sentence leaves them out.
 export function hubWords(info, health, lend = null) {
   if (!info?.model || !health) return "";
   const missing = lend ? 0 : (health.units ?? 0) - (health.covered ?? 0);
@@ -97,7 +99,7 @@ export function hubWords(info, health, lend = null) {
 
 const onProcessor = (adapter) => adapter?.backend === "cpu";
 
-// `why` there is no GPU, for a tab that computes on the processor.
+// `why` is the reason for having no GPU, for a tab that computes on the processor.
 export function gpuWords(adapter, why = "") {
   if (onProcessor(adapter)) return `${say("cpu_only", adapter.architecture)} ${detailWords(why)}`.trim();
   if (!adapter?.vendor && !adapter?.description) return "";
@@ -105,7 +107,7 @@ export function gpuWords(adapter, why = "") {
   return `${name}${adapter.software ? say("software_gpu") : ""}`;
 }
 
-// Beside the median of rounds.
+// The label of the median of rounds.
 export function roundWords({ gpu_us_p50 }) {
   return gpu_us_p50 > 0 ? say("round_gpu", fine(gpu_us_p50 / 1000)) : say("round");
 }

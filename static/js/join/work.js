@@ -1,4 +1,4 @@
-// The card "Your work here": an identity that its owner makes, takes along or ends, and what the hub counts for it.
+// The card "Your work here": an identity that the contributor creates, exports or deletes, and the hub's counts for it.
 import { getJson, postJson } from "/js/api.js";
 import { download, element, make } from "/js/dom.js";
 import { compact } from "/js/format.js";
@@ -17,13 +17,13 @@ const ask_every_ms = 10000;
 const spark = { width: 300, height: 48 };
 
 export class WorkCard {
-  // `send(message)`: to the worker that runs.
+  // `send(message)`: sends to the running worker.
   constructor(token, send) {
     this.token = token;
     this.send = send;
     this.owner = null;
-    this.told = null;              // of /api/contributors
-    this.signed = "";              // the nonce that was, and with which choice
+    this.told = null;              // reply of /api/contributors
+    this.signed = "";              // the signed nonce, with the choice at that time
     this.status = null;
     this.is_refused = token === "";
     this.asked_at = -Infinity;
@@ -44,7 +44,7 @@ export class WorkCard {
     });
   }
 
-  // What goes wrong is said in the card.
+  // Runs `act` and shows its error in the card.
   async try(act) {
     element("work-problem").textContent = "";
     try {
@@ -56,7 +56,7 @@ export class WorkCard {
     this.draw();
   }
 
-  // Another tab may have made an identity, or dropped it. The hub is asked now and then, or `at_once`.
+  // Another tab may have created or deleted an identity. The hub is asked at intervals, or `at_once`.
   async look(at_once = false) {
     const before = this.owner?.public_key;
     this.owner = await recallOwner();
@@ -77,7 +77,7 @@ export class WorkCard {
     this.identify();
   }
 
-  // Signs what the hub gave to this connection, once, and again when the name is to be shown or not any more.
+  // Signs the nonce of this connection once, and again when the choice to show the name changes.
   async identify() {
     const { nonce, worker_id } = this.status ?? {};
     const shows_nickname = element("shows-name").checked;
@@ -116,7 +116,7 @@ export class WorkCard {
     await this.look(true);
   }
 
-  // First at the hub: without the key nobody could ask it to forget.
+  // Deletes at the hub first: without the key, the hub could not be asked any more.
   async drop() {
     const is_wanted = await this.ask(say("drop"), say("drop_words"), false);
     if (is_wanted === null) return;
@@ -130,7 +130,7 @@ export class WorkCard {
     await this.look(true);
   }
 
-  // Resolves to the passphrase ("" where none is wanted), or to null.
+  // Resolves to the passphrase ("" if none is wanted), or to null on cancel.
   ask(title, words, wants_passphrase = true) {
     const dialog = element("work-dialog");
     const field = element("work-passphrase");
@@ -141,7 +141,7 @@ export class WorkCard {
     field.minLength = passphrase_letters_min;
     field.required = wants_passphrase;
     field.disabled = !wants_passphrase;
-    return new Promise((resolve) => {      // not by the event "close": see confirmIn()
+    return new Promise((resolve) => {      // not with the event "close": see confirmIn()
       const answer = (value) => (event) => {
         event.preventDefault();
         dialog.close();

@@ -1,10 +1,10 @@
-// What the join page says of work that was done, and of what the hub lacks. Pure.
+// Texts of the join page about the contributor's work, and about the experts that the hub lacks. Pure.
 import { bytes, compact, number, whole } from "../format.js";
 import { say } from "../words/join.js";
 
 const day_s = 86400;
 
-// Of all that the hub's workers did today, 0 to 1.
+// The share of all work that the hub's workers did today, 0 to 1.
 export const shareOfToday = ({ mine, today }) => (mine && today.pairs > 0 ? mine.today.pairs / today.pairs : 0);
 
 export function shareText(share) {
@@ -17,14 +17,14 @@ export function rankText({ mine, contributors }) {
   return mine?.pairs > 0 ? say("rank", whole.format(mine.rank), whole.format(contributors)) : "–";
 }
 
-// One number a day of the last thirty, 0 where nothing was done.
+// A number for each of the last thirty days, 0 for days without work.
 export function dailyPairs({ mine, now_s }, length = 30) {
   const today_s = now_s - (now_s % day_s);
   const by_day = new Map((mine?.days ?? []).map((day) => [day.day_s, day.pairs]));
   return Array.from({ length }, (_, i) => by_day.get(today_s - (length - 1 - i) * day_s) ?? 0);
 }
 
-// The points of a line over those, in a box of `width` by `height`.
+// Returns the points of a line over `values`, in a box of `width` by `height`.
 export function sparkPoints(values, width, height) {
   const most = Math.max(1, ...values);
   const x = (i) => (values.length > 1 ? (i * width) / (values.length - 1) : 0);
@@ -43,13 +43,13 @@ export function sparkWords(told) {
   return say("spark", days);
 }
 
-// [rank, name, calls, is it mine] for each line of the board.
+// Returns [rank, name, calls, is this contributor] for each line of the board.
 export function boardRows(told) {
   return told.board.map((row) => [
     whole.format(row.rank), row.nickname || say(row.mine ? "you" : "somebody"), compact.format(row.pairs), row.mine]);
 }
 
-// What the hub lacks, from /api/lend.
+// Describes the experts that the hub lacks, from /api/lend.
 export function lendWords(lend) {
   if (!lend) return [];
   const room = Math.floor(1e9 / lend.expert_blob_bytes);

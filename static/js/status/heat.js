@@ -1,36 +1,38 @@
-// Who holds which expert, as cells that can be told apart. Pure but for drawHeat.
+// The map of experts and their holders, as distinguishable cells. Pure but for drawHeat.
 import { say } from "../words/status.js";
 
-const cell_min_px = 7;       // with its gap; narrower, and a layer takes several rows
+const cell_min_px = 7;       // with its gap; below this width, a layer takes several rows
 const cell_max_px = 18;
 const gap_px = 1.5;
 
-// {columns, rows, cell_px} for the experts of one layer in `width_px`.
+// Returns {columns, rows, cell_px} for the experts of a layer in `width_px`.
 export function heatLayout(width_px, num_experts) {
   const fitting = Math.max(1, Math.floor(width_px / cell_min_px));
   if (num_experts <= fitting) {
     return { columns: num_experts, rows: 1, cell_px: Math.min(cell_max_px, width_px / num_experts) };
   }
-  // Rows of equal length, a multiple of eight where that is possible: places can be counted.
+  // Rows have equal length, a multiple of eight if possible, so that positions can be counted.
   const rows = Math.ceil(num_experts / (fitting >= 8 ? fitting - (fitting % 8) : fitting));
   const columns = Math.ceil(num_experts / rows);
   return { columns, rows, cell_px: Math.min(cell_max_px, width_px / columns) };
 }
 
-// What the number of contributors that hold an expert means: "none" is only where nobody at all computes it.
+// Returns the kind for the number of contributors that hold an expert; "none" only if the hub does not compute it
+// either.
 export function holderKind(replicas, hub_computes) {
   if (replicas === 0) return hub_computes ? "hub" : "none";
   return replicas === 1 ? "one" : "more";
 }
 
-// Of a letter of `tiers` in /api/status: where the nearest holder has the expert; what nobody holds as above.
+// Returns the kind for a letter of `tiers` in /api/status: the tier of the nearest holder. Experts without a holder are
+// shown as in holderKind().
 const tier_kinds = { s: "slot", m: "memory", d: "disk" };
 export const tierKind = (letter, hub_computes) => tier_kinds[letter] ?? holderKind(0, hub_computes);
 
-// How much of its cell is filled: places are told apart without colours, too.
+// The filled share of the cell, so that tiers can be distinguished without colours.
 const tier_fill = { slot: 1, memory: 0.6, disk: 0.25 };
 
-// Whether it says more than who holds what.
+// Returns true if the tiers contain more information than the holders.
 export const tellsTiers = (tiers = []) => tiers.some((layer) => /[md]/.test(layer));
 
 export function tierSentence(tiers) {
@@ -38,7 +40,7 @@ export function tierSentence(tiers) {
   return say("tiers_map", count("s"), count("m"), count("d"));
 }
 
-// One sentence for the whole map.
+// Returns one sentence for the whole map.
 export function heatWords(replicas, hub_computes) {
   const all = replicas.flat();
   const lent = all.filter((one) => one > 0).length;

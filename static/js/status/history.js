@@ -1,4 +1,4 @@
-// The last hour, day or week: four charts from /api/history, asked again every minute.
+// The last hour, day or week: four charts from /api/history, requested again every minute.
 import uPlot from "/vendor/uPlot.esm.js";
 import { getJson } from "/js/api.js";
 import { element, make } from "/js/dom.js";
@@ -21,7 +21,7 @@ const charts = {
   "history-workers": [["workers", "line_workers", "--accent", "y"], ["coverage", "line_coverage", "--good", "%"]],
 };
 
-// "14:05", and in a week "Sun 22".
+// Returns "14:05", or "Sun 22" for a week.
 function tickWords(time_s) {
   const time = new Date(time_s * 1000);
   if (span !== "7d") return time.toLocaleTimeString(dateLocale(), { hour: "2-digit", minute: "2-digit" });
@@ -93,7 +93,7 @@ function choose(name) {
   refresh();
 }
 
-// In another language.
+// Draws the texts again in another language.
 export function sayHistoryAnew() {
   spans.forEach(([, words], i) => {
     const one = element("history-spans").children[i];
@@ -102,7 +102,7 @@ export function sayHistoryAnew() {
   draw();
 }
 
-// Once, when the dashboard is to be seen; `current_key()` is the key that the page has.
+// Call once, when the dashboard is shown; `current_key()` returns the page's current key.
 export function showHistory(current_key) {
   key_of = current_key;
   element("history-spans").replaceChildren(...spans.map(([name]) => {

@@ -1,15 +1,15 @@
-// Experts that contributors keep and load when they are asked for: where they lie, what hints brought, how long calls
+// Texts about experts that contributors load on demand: where they are stored, how many were prefetched, how long calls
 // waited. Pure.
 import { bytes, fine, whole } from "../format.js";
 import { say } from "../words/status.js";
 
-// Of a worker of /api/status; the empty string where all of its experts lie where it computes.
+// The text for one worker of /api/status; the empty string if all of its experts are resident.
 export function tierWords({ ready_in: { store, memory, slot } }) {
   if (store + memory === 0) return "";
   return say("tiers_short", whole.format(slot), ...(memory > 0 ? [whole.format(memory)] : [null]), whole.format(store));
 }
 
-// Of all of them, as sentences; the empty string where nobody loads on demand. Misses by the tokens that the hub
+// The sentences for all workers; the empty string if no worker loads on demand. Misses are per token that the hub
 // computed.
 export function onDemandWords({ calls: { on_demand, load_window }, engine, workers }) {
   const tiers = { store: 0, memory: 0, slot: 0 };

@@ -1,8 +1,8 @@
-// The answer of /api/history as lines to draw. Pure.
+// Converts the reply of /api/history to lines for the charts. Pure.
 import { say } from "../words/status.js";
 
-// {times, tokens, first_token, p50, p99, p999, workers, coverage}: one entry for each step of the span, null where the
-// hub did not run or there is no such figure; coverage in per cent.
+// Returns {times, tokens, first_token, p50, p99, p999, workers, coverage}: one entry per step of the span, null if the
+// hub did not run or has no such figure; coverage in per cent.
 export function historySeries({ now_s, span_s, step_s, points }) {
   const last = now_s - (now_s % step_s);
   const length = span_s / step_s + 1;
@@ -21,7 +21,7 @@ export function historySeries({ now_s, span_s, step_s, points }) {
   };
 }
 
-// What the charts hold, for those who do not see them.
+// Describes the charts for screen readers.
 export function historyWords({ points, step_s }) {
   if (points.length === 0) return say("no_history");
   const tokens = points.map((point) => point.tokens_per_s);

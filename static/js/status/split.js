@@ -1,18 +1,18 @@
-// Where the time of a step and of a round goes, as far as the engine and workers tell. Pure.
+// Shows which parts take the time of a step and of a round, as far as the engine and the workers report it. Pure.
 import { fine, whole } from "../format.js";
 import { say } from "../words/status.js";
 
 const minute_s = 60;
 
-// What a minute's steps added to engine.split of /api/status; of fewer seconds while fewer were seen.
+// The increase of engine.split of /api/status over the last minute, or over the seconds seen so far.
 export class LastMinute {
   constructor() {
     this.seen = [];
   }
 
-  // The sums since the oldest look of the minute; null where no step ended since then.
+  // Returns the sums since the oldest poll within the minute; null if no step has ended since then.
   add(time_s, split) {
-    if (this.seen.length > 0 && split.steps < this.seen.at(-1).split.steps) this.seen = [];      // another hub's
+    if (this.seen.length > 0 && split.steps < this.seen.at(-1).split.steps) this.seen = [];      // a restarted hub
     this.seen.push({ time_s, split });
     while (this.seen[0].time_s < time_s - minute_s) this.seen.shift();
     const oldest = this.seen[0].split;
@@ -21,7 +21,8 @@ export class LastMinute {
   }
 }
 
-// Means of a step: of `minute`, or of all since the hub began where that is null; the empty string before the first.
+// Returns the means of a step: over `minute`, or since the hub began if it is null; the empty string before the first
+// step.
 export function stepWords(minute, all) {
   const sums = minute ?? all;
   if (!sums?.steps) return "";
@@ -37,7 +38,7 @@ export function stepWords(minute, all) {
   return say(minute ? "step_minute" : "step_ever", whole_ms, whole.format(sums.steps), parts.join(", "));
 }
 
-// `split`: calls.split of /api/status; the empty string while nobody told.
+// `split`: calls.split of /api/status; the empty string until a worker reports times.
 export function splitWords({ groups, group_ms, worker_ms, gpu_ms } = {}) {
   if (!groups) return "";
   const wire = say("split_wire", fine(Math.max(0, group_ms - worker_ms)));

@@ -1,4 +1,4 @@
-// What the admin page says. What the settings do stands in words/settings.js.
+// Texts of the admin page. The descriptions of the settings are in words/settings.js.
 import { count } from "../format.js";
 import { sayFrom } from "../language.js";
 
@@ -260,5 +260,5 @@ export const table = {
 };
 
 export const say = sayFrom(table);
-// A name of the hub's in the page's language; a new one stays as it is.
+// Translates a name of the hub into the page's language; an unknown name is unchanged.
 export const word = (kind, name) => say(`${kind}_${name}`) ?? name;

@@ -1,4 +1,4 @@
-// What the chat page says.
+// Texts of the chat page.
 import { bytes, count, whole } from "../format.js";
 import { sayFrom } from "../language.js";
 
@@ -49,7 +49,7 @@ export const table = {
     hint: "Enter sends, Shift+Enter makes a new line.",
     answering_in: (title) => `Answering in “${title}”.`,
 
-    // who is there
+    // the pool
     hub_offline: "hub offline",
     offline: "offline",
     hub_stops: "hub is stopping",
@@ -128,7 +128,7 @@ export const table = {
     thought_for: (time) => `Thought for ${time}`,
     minutes: (figure) => `${figure} min`,
 
-    // what went wrong
+    // errors
     line_broke: "The connection to the hub broke in the middle of the answer.",
     key_wanted: "This hub asks for an API key. Set one in the settings.",
     key_wrong: "This key does not allow chats. Set another one in the settings.",
@@ -248,7 +248,7 @@ export const table = {
     preset_storyteller: "Storyteller",
     preset_storyteller_text: "Write vividly, in scenes and dialogue, and leave morals to the reader.",
 
-    // from a program, files, the end of everything
+    // use from a program, files, deletion of all data
     program: "Use it from a program",
     copy: "Copy",
     snippet_question: "Tell me a story about the sea.",

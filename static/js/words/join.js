@@ -1,4 +1,4 @@
-// What the join page says. `details` beside it: sentences of the worker's program, which speaks English.
+// Texts of the join page. `details` translates sentences of the worker's program, which are English.
 import { count, whole } from "../format.js";
 import { language, sayFrom } from "../language.js";
 
@@ -71,7 +71,7 @@ export const table = {
     traffic: "received / sent",
     downloaded: "weights downloaded",
 
-    // what it may use
+    // limits
     use: "What it may use",
     memory: "Memory, at most",
     more_memory: "More memory holds more of the model. A change takes effect at once, and experts that still fit stay.",
@@ -114,7 +114,7 @@ export const table = {
       + "downloaded again.",
     store_failed: (why) => `Experts could not be stored (${why}): the next visit downloads them again.`,
 
-    // when it may work
+    // rules
     rules: "When it may work",
     metered: "This connection seems to be metered. The weights of a large model are gigabytes: set a daily limit "
       + "first.",
@@ -196,7 +196,7 @@ export const table = {
     leave_it: "Cancel",
     go_on: "Continue",
 
-    // what you should know
+    // notes
     know: "What you should know",
     know_programs: "Only programs of this page run, on the GPU and inside the browser's sandbox; weights are checked "
       + "against their hash before use, and stay stored here until you delete them or the browser needs the room.",
@@ -427,8 +427,8 @@ export const table = {
 
 export const say = sayFrom(table);
 
-// The sentences that the worker's program says of itself (web-worker/, English): [pattern, words of its groups]. What
-// is not here stays as it is.
+// The sentences of the worker's program (web-worker/, English): [pattern, text from its groups]. A sentence that is not
+// listed is shown in English.
 const details = {
   en: [],
   de: [

@@ -1,4 +1,4 @@
-// Words of what several pages share: figures, files, the end of everything.
+// Texts that several pages share: figures, files, deletion of all data.
 import { sayFrom } from "../language.js";
 
 export const table = {

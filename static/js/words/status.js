@@ -1,4 +1,4 @@
-// What the status page says.
+// Texts of the status page.
 import { count, number, whole } from "../format.js";
 import { sayFrom } from "../language.js";
 
@@ -141,8 +141,8 @@ export const table = {
     on_demand: (hits, misses) => `${whole.format(100 * hits)} % of the requested experts were loaded, `
       + `${number.format(misses)} per token were not.`,
     hinted: (there, lead, late, expired, wasted) => `Hints had prefetched ${whole.format(there)} of the loaded `
-      + `experts, ${lead} ahead; ${whole.format(late)} were still in flight, ${whole.format(expired)} hints arrived too `
-      + `late, ${wasted} were prefetched in vain.`,
+      + `experts, ${lead} ahead; ${whole.format(late)} were still in flight, ${whole.format(expired)} hints arrived `
+      + `too late, ${wasted} were prefetched in vain.`,
     waited: (load, most, groups) => `Calls that waited for experts took ${load} longer`
       + (most ? `; ${most} would be hidden${groups > 1 ? ` with ${groups} groups of contributors` : ""} if all experts `
         + "were predicted." : "."),
