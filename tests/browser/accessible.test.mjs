@@ -1,5 +1,5 @@
-// What axe-core finds on every page, light and dark: nothing serious. Its rules are W3C's (WCAG 2.2, A and AA) and its
-// own best practices; what it calls minor or moderate is told and fails nothing.
+// Runs axe-core on every page, light and dark; it must find nothing serious. Its rules are W3C's (WCAG 2.2, A and AA)
+// and its own best practices. Minor and moderate findings are printed and fail nothing.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -24,13 +24,13 @@ after(async () => {
   await hub?.remove();
 });
 
-// Each place is judged in both schemes: `place(page)` brings a fresh page there.
+// Judges a place in both colour schemes; `place(page)` brings a new page there.
 async function judge(t, name, place) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, reducedMotion: "reduce" });
   context.setDefaultTimeout(0);
   const page = await context.newPage();
   await unlessBroken(page, () => place(page));
-  await page.evaluate(axe);   // not as a script of the page: its policy allows none but the hub's
+  await page.evaluate(axe);   // not as a script of the page: the page's policy allows only the hub's scripts
   for (const colorScheme of ["light", "dark"]) {
     await page.emulateMedia({ colorScheme });
     const violations = await page.evaluate(async () => {

@@ -1,5 +1,5 @@
-// The admin page in a real Chromium: the one-time link, a key from its making to its end, a new join link. Its pictures
-// (light, dark, on a phone) land in the build folder (pictures/): people look at them.
+// The admin page in a real Chromium: the one-time link, the life of a key, a new join link. Its pictures (light, dark,
+// on a phone) are written to the build folder (pictures/), for people to look at.
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -46,7 +46,7 @@ test("a host opens the printed link once, makes a key, sees it used and revokes 
   assert.equal(new URL(page.url()).hash, "", "the token has left the address");
   await page.locator("#setting-heads th").first().waitFor();
 
-  // Another browser with the same link stands outside.
+  // Another browser with the same link is refused.
   const late = await open(await browser.newContext(), link);
   await late.locator("#notice", { hasText: "used before" }).waitFor();
   assert.equal(await late.locator("#rooms").isVisible(), false);
@@ -77,13 +77,13 @@ test("a host opens the printed link once, makes a key, sees it used and revokes 
   await row.locator(".pill", { hasText: "revoked" }).waitFor();
   assert.deepEqual(page.errors, []);
 
-  // The key stays in the tab, over a reload.
+  // The key stays in the tab, also after a reload.
   await page.reload();
   await row.locator(".pill", { hasText: "revoked" }).waitFor();
   await context.close();
 });
 
-// It says who it is, and then nothing: what it is told to load it never has.
+// A peer that identifies itself and then stays silent: it never loads the experts that it is sent.
 class SilentPeer extends PublishedPeer {
   constructor(at, worker_key) {
     super(at, require("ws"), { more: { worker_key, nickname: "Ada's tower" } });
@@ -107,7 +107,7 @@ test("a host drains, pins and bans a contributor, and lets it in again", async (
   await row.locator(".pill", { hasText: "drained" }).waitFor();
   await press("Pin");
   await row.locator(".pill", { hasText: "pinned" }).waitFor();
-  // The rows are drawn anew every two seconds: who stands on a button goes on standing there.
+  // The rows are drawn again every two seconds, and a focused button keeps its focus.
   await row.getByRole("button", { name: "Unpin" }).focus();
   await page.evaluate(() => new Promise((resolve) => {
     new MutationObserver(resolve).observe(document.getElementById("workers"), { childList: true });

@@ -1,6 +1,6 @@
-// /bench.html in a real Chromium: rows for a small shape (the page's own take minutes on a software adapter), figures
-// that hang together, a whole model of the demo's shape, pictures of it light, dark and on a phone (pictures/ in the
-// build folder).
+// /bench.html in a real Chromium: rows for a small shape (the page's own shapes take minutes on a software adapter),
+// consistent figures, a whole model of the demo's shape, and pictures (light, dark, on a phone) in the build folder
+// (pictures/).
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
@@ -28,7 +28,7 @@ async function openBench(t, query = "") {
   return { page, errors };
 }
 
-// The demo's shape, everything that a model is asked for: the ablation's four conditions, two lengths of a reading.
+// Measures the demo's shape with all options: the four conditions of the ablation, and two readback sizes.
 async function measureModel(page) {
   await page.getByRole("button", { name: "Measure the model", exact: true }).click();
   await page.waitForFunction(() => ["done", "failed"].includes(document.documentElement.dataset.model));
@@ -46,7 +46,7 @@ async function measureModel(page) {
   }
   const found = (what) => rows.find((row) => row.what === what);
   assert.equal(found("both").created, 0, "a tab makes nothing in a step");
-  for (const what of ["none", "pipeline"])      // a prompt is read in parts, each of which makes more
+  for (const what of ["none", "pipeline"])      // a prompt is read in parts, each of which creates more
     assert.ok(found(what).created >= 2 * 93, `${what} makes a buffer and a bind group for each dispatch`);
   assert.ok(rows.some(({ what }) => what === "kernel route"));
   assert.equal(await page.locator("#model-tables tbody tr").count(), rows.length);
@@ -90,8 +90,8 @@ test("the bench page measures and says so on every screen", async (t) => {
 test("a program that was made before is given behind the call that asks for it", async (t) => {
   const { page } = await openBench(t);
 
-  // Otherwise whoever asks for the next one when the last one comes goes deeper with each: a model of thirty layers was
-  // too deep for the stack.
+  // Otherwise a caller that requests the next pipeline from a callback would nest deeper with each one: a model of
+  // thirty layers overflowed the stack.
   const order = await page.evaluate(async () => {
     const { Gpu } = await import("/wasm/gpu.js");
     const heard = [];
@@ -124,7 +124,7 @@ test("a GPU that may stay awake does keep-alive work after an answer, another do
     const gpu = new Gpu({ takeRead() {}, onRead: () => answered() });
     await gpu.open();
     const chosen = [gpu.can_stay_awake, canStayAwake(false, 4), canStayAwake(false, 8), canStayAwake(true, 8)];
-    gpu.can_stay_awake = true;                          // a software adapter is none by itself
+    gpu.can_stay_awake = true;                          // false for a software adapter
 
     const from = gpu.createBuffer(16, 0, "from");
     const to = gpu.createBuffer(16, 2, "to");
@@ -157,7 +157,7 @@ test("a GPU that may stay awake does so for a call that is foreseen, not for lon
       let answered = null;
       const gpu = new Gpu({ takeRead() {}, onRead: () => answered() });
       await gpu.open();
-      gpu.can_stay_awake = true;                        // a software adapter is none by itself
+      gpu.can_stay_awake = true;                        // false for a software adapter
       const rest = async () => { while (gpu.keeping_alive) await new Promise((resolve) => setTimeout(resolve)); };
       const expect = async () => {
         const before = gpu.keep_alive_dispatches;
@@ -169,7 +169,7 @@ test("a GPU that may stay awake does so for a call that is foreseen, not for lon
         return { keeping_alive, short: ahead_ms <= expected_ms_max, dispatches };
       };
 
-      const forbidden = await expect();                 // on battery, or a part of the GPU is lent
+      const forbidden = await expect();                 // on battery, or only a part of the GPU is lent
       gpu.may_stay_awake = true;
       const foreseen = [];
       for (let i = 0; i <= expected_in_vain_max; i += 1) foreseen.push(await expect());

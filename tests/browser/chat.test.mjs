@@ -1,5 +1,5 @@
-// The chat page in a real Chromium: conversations that are kept, shared and forgotten; settings, keys, room. Answers
-// have a file of their own (chat_answers.test.mjs).
+// The chat page in a real Chromium: conversations that are kept, shared and deleted; settings, keys, layout. Answers
+// have their own file (chat_answers.test.mjs).
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
@@ -36,7 +36,7 @@ test("New chat loses nothing, and a reload finds the same conversation", async (
   }, { answer: brief });
 });
 
-// Goes on with Tab until what has the focus is called so; a whole round without it is a fault.
+// Presses Tab until the focused element has the given name; a whole round without a match is an error.
 async function tabTo(page, name) {
   const calledSo = () => page.evaluate((wanted) => {
     const { activeElement: node } = document;
@@ -281,7 +281,7 @@ test("Forget everything asks first, and then nothing is left, in no tab", async 
 
     await page.locator("#forget").click();
     await Promise.all([page.waitForEvent("load"), page.locator("#forget-yes").click()]);
-    await page.locator("#toast", { hasText: "Everything that this site stored in this browser has been deleted." }).waitFor();
+    await page.locator("#toast", { hasText: "stored in this browser has been deleted." }).waitFor();
     for (const one of [page, other]) {
       await one.locator("#welcome").waitFor();
       await one.waitForFunction(() => document.querySelectorAll(".conversation").length === 0);
@@ -401,7 +401,7 @@ test("Escape closes what lies on top, spares input methods, and only then stops 
   }, { answer: (stream) => stream.say("On and on") });
 });
 
-// ---- room and truth
+// ---- layout, and consistent texts
 
 test("nothing scrolls sideways and nothing lies over Send, whatever the pill says", async () => {
   const pools = [

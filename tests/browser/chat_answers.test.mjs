@@ -1,4 +1,4 @@
-// Answers on the chat page in a real Chromium: how they are painted, how they end, and how they go on.
+// Answers on the chat page in a real Chromium: how they are painted, how they end, and how they are continued.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -43,7 +43,7 @@ test("thoughts are a closed block of their own and are not sent back", async () 
   }
 });
 
-// ---- a long answer paints its tail alone
+// ---- a long answer repaints only its tail
 
 const sentence = (i) => `Paragraph ${i} with *some* words, \`code\` and a [link](https://example.org/${i}). `;
 const code = (i) => `\`\`\`js\nlet x = ${i};\n\`\`\``;
@@ -64,14 +64,14 @@ test("in a streamed answer of 40 KB finished blocks keep their nodes, the select
     };
     const painted = (words) => page.waitForFunction(
       (wanted) => document.querySelector(".message.assistant .body")?.textContent.includes(wanted), words);
-    // Colours come when their library has; what is coloured is finished.
+    // Colours appear when their library has loaded; coloured blocks are finished.
     const coloured = (count) => page.waitForFunction((wanted) => (
       document.querySelectorAll(".message.assistant .body .hljs-keyword").length >= wanted), count);
     for (let i = 0; i < 4; i += 1) push(block(i));
     await painted("let x = 3;");
     await coloured(3);
 
-    // Marked nodes, a selection in the first paragraph, the focus on the first copy button.
+    // Mark nodes, select text in the first paragraph, and focus the first copy button.
     await page.evaluate(() => {
       const body = document.querySelector(".message.assistant .body");
       window.marked_nodes = [...body.children].slice(0, 12);
@@ -117,7 +117,7 @@ test("in a streamed answer of 40 KB finished blocks keep their nodes, the select
     assert.ok(seen.announced >= sent.length, "but the finished answer once");
     assert.deepEqual(page.errors, []);
 
-    // What was painted piece by piece looks like what is painted at once.
+    // An answer painted piece by piece must look like the same answer painted at once.
     const streamed = await page.locator(".message.assistant .body").innerHTML();
     await reload(page);
     await coloured(pushed);
@@ -251,11 +251,11 @@ test("a line that breaks in mid-answer keeps the words, and Continue goes on in 
   });
 });
 
-// ---- a stream that outlives its line
+// ---- a stream that survives its connection
 
 const saysSoFar = (page, words) => page.waitForFunction(
   (wanted) => document.querySelector(".message.assistant .body")?.textContent === wanted, words);
-// A story whose answers can be resumed; `live()` is the last one.
+// A story whose answers can be resumed; `live()` returns the last answer's stream.
 const keptStory = (run) => {
   let live = null;
   return story((how) => run({ ...how, live: () => live }), {
@@ -276,14 +276,15 @@ test("a page that is loaded again in mid-answer goes on with the same answer", a
     assert.deepEqual(live().body.moex, { resumable: true });
     await reloadInAnswer(page);
     await saysSoFar(page, "Once upon");
-    await page.locator("#stop").waitFor();      // it runs
+    await page.locator("#stop").waitFor();      // the answer runs
     live().say(" a time");
     await saysSoFar(page, "Once upon a time");
 
     await reloadInAnswer(page);
     live().say(".");
     live().end();
-    await saysSoFar(page, "Once upon a time.");   // a page that has not read its conversations yet is settled, too
+    // A page that has not read its conversations yet also counts as settled.
+    await saysSoFar(page, "Once upon a time.");
     await settled(page);
     assert.deepEqual(await answers(page), ["Once upon a time."]);
     assert.equal(await page.locator(".ended").count(), 0, "nothing says that it was left");
@@ -335,7 +336,7 @@ test("Stop ends the stream at the hub, and one that the hub no longer knows is a
   });
 });
 
-// Which of several answers to the first question is shown is kept, too.
+// The browser also keeps which of several answers to the first question is shown.
 const choiceIsKept = (page, index) => keptWhen(page, ({ conversations: [one] }) => (
   one?.chosen[one.messages[0].id] === one?.messages[1 + index].id));
 const askForThree = async (page) => {
@@ -430,7 +431,7 @@ test("an answer that ends early says why: by its limit, by the context, by Stop"
   const figures = (total_tokens) => ({ usage: { prompt_tokens: 1, completion_tokens: 16, total_tokens } });
   await story(async ({ open, scripted }) => {
     const page = await open();
-    await page.locator("#pool.good").waitFor();      // who serves is known, and is told below
+    await page.locator("#pool.good").waitFor();      // the number of serving contributors is known, and is shown below
     const ended = page.locator(".message.assistant").last().locator(".ended");
     await ask(page, "No limit");
     await ended.waitFor();
@@ -550,7 +551,7 @@ test("bias, effort and grammar of the settings are asked for; an effort only whe
     assert.equal(grammar, 'root ::= "yes" | "no"');
     assert.ok(!("reasoning_effort" in rest));
 
-    // Another model serves here: its template has levels.
+    // Now the hub serves another model, whose template has effort levels.
     scripted.routes["/api/info"] = (response) => response.end(JSON.stringify(
       { model: "thinker", context_tokens: 512, api_key_required: false, reasoning_effort: true }));
     await reload(page);

@@ -1,5 +1,5 @@
-// Stories with native workers on the processor: a hub that has no experts of its own gives the text of its own backend,
-// in both arithmetics; and a worker that finds no GPU takes the processor by itself.
+// Stories with native workers on the processor: a hub without experts of its own gives the text of its own backend, in
+// both arithmetics; and a worker without a GPU chooses the processor by itself.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -13,7 +13,7 @@ const max_tokens = 48;
 const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
 const patient = ["--timeout-ms", "60000", "--round-deadline-s", "300"];
 
-// The text of a hub whose experts are all computed by one worker, and the hub's status then.
+// Returns the text of a hub for which one worker computes all experts, and the hub's status.
 async function textOf(t, hub_args, worker_args) {
   const hub = await Hub.start(["--local-fallback", "off", ...patient, ...hub_args]);
   t.after(() => hub.remove());
@@ -38,13 +38,13 @@ async function localText(t, args) {
 test("a deterministic hub gives its own text through a processor that rounds by itself", async (t) => {
   const expected = await generateText(prompt, max_tokens);
   assert.ok(expected.margin > 0, "no two tokens are level");
-  // asked for int8 it would answer otherwise: the hub's WELCOME has the last word
+  // the worker's int8 would give another answer: the arithmetic of the hub's WELCOME takes precedence
   const { text, status } = await textOf(t, ["--deterministic"], ["--backend", "cpu", "--arithmetic", "int8"]);
   assert.equal(text, expected.text);
   assert.deepEqual(status.workers.map(({ backend, arithmetic }) => [backend, arithmetic]), [["cpu", "exact"]]);
 });
 
-// With rows in f32 only the gates, which are f16 on the wire, differ from the local backend's.
+// With rows in f32, only the gates, which are f16 on the wire, differ from the local backend.
 test("int8 on the wire's far side is int8 on this one", async (t) => {
   const expected = await localText(t, []);
   const { text, status } = await textOf(t, ["--wire-dtype", "f32"], ["--backend", "cpu"]);
@@ -59,7 +59,7 @@ test("without a GPU that is one, a worker takes the processor", async (t) => {
   assert.equal(software, false, "a software driver is no GPU");
 });
 
-// The same identity file on two machines, one of which is asked for less.
+// The same identity file is used on two machines; one of them receives less work.
 test("native workers of one identity add up at the hub", async (t) => {
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", ...patient]);
   t.after(() => hub.remove());
@@ -78,7 +78,7 @@ test("native workers of one identity add up at the hub", async (t) => {
     { headers: { Authorization: `Bearer ${token}` } })).json();
   while ((await told()).contributors < 1) await new Promise((go) => setTimeout(go, 50));
   assert.equal((await chat(hub, { ...request, max_tokens: 8 })).error, null);
-  // Counted once a second: until all of it has come, and none of it twice.
+  // The hub counts once a second: wait until all work is counted, and check that none is counted twice.
   const sum = (workers) => workers.reduce((all, { pairs_answered }) => all + pairs_answered, 0);
   const answered = async () => sum((await hub.status()).workers);
   let row;

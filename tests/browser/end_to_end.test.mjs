@@ -1,6 +1,6 @@
-// The whole way: a hub without local fallback, two real tabs, one chat; then tabs that leave, a hub that restarts, a
-// blob that is damaged, a memory limit that is moved.
-// Each story asserts the adapter it ran on and that the counters say who answered.
+// The whole system: a hub without local fallback, two real tabs, one chat; then tabs that leave, a hub that restarts, a
+// damaged blob, a changed memory limit. Each story asserts the adapter that it ran on, and that the counters name the
+// workers that answered.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -14,7 +14,7 @@ import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
 const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
 const max_tokens = 48;
 const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
-// A software adapter takes its time over a prefill: the attempt's limit is for GPUs.
+// A software adapter is slow in a prefill, so the limits for GPUs are extended.
 const patient = ["--deterministic", "--timeout-ms", "60000", "--round-deadline-s", "300"];
 let browser;
 let expected;
@@ -54,16 +54,15 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   assert.ok(calls.remote > 0 && calls.remote === calls.calls, "tabs answered 100 % of the calls");
   console.log(`calls: ${calls.remote} of ${calls.calls} by tabs, ${first.moex?.workers} contributors`);
 
-  // The hub can say where a round's time went. A software adapter is not asked how fast it is.
+  // The hub knows where a round's time went. The speed of a software adapter is not measured.
   assert.ok(calls.split.groups > 0 && calls.split.worker_ms > 0, "the tabs told their times");
   assert.ok(calls.split.group_ms >= calls.split.worker_ms, "what the hub saw includes what they told");
   for (const worker of workers) assert.equal(worker.speed.read_mb_s > 0, !worker.software);
 
-  // One submit, one map and one frame each way per group, and nothing created after warm-up. Four copies from socket to
-  // GPU and back; what little more there is are heartbeats.
+  // Each group has one submit, one map and one frame each way, and nothing is created after warm-up. There are four
+  // copies from the socket to the GPU and back; the small excess is heartbeats.
   for (const [i, page] of tabs.entries()) {
-    // The page hears of its worker's counters a moment later: the last round's answer is in when as many were sent as
-    // read back.
+    // The page receives its worker's counters a moment later: wait until as many rounds were sent as read back.
     await page.waitForFunction(() => {
       const { groups_answered, rounds_at_warm, device, device_at_warm } = window.moexStatus;
       return groups_answered - rounds_at_warm === device.readbacks - device_at_warm.readbacks;
@@ -85,7 +84,7 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
     assert.ok(since_idle("mallocs") <= 8, "no malloc a round");
   }
 
-  // One of two closes in mid-stream.
+  // One of two tabs closes in the middle of a stream.
   let closed = false;
   const second = await chat(hub, request, async (count) => {
     if (count >= 10 && !closed) {
@@ -97,7 +96,7 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   assert.equal(second.error, null);
   assert.equal(second.text, expected.text);
 
-  // Both closed, with fallback on.
+  // Both tabs close, with fallback on.
   await hub.test({ local_fallback: true });
   closed = false;
   const third = await chat(hub, request, async (count) => {
@@ -127,14 +126,14 @@ test("a hub that restarts is served without a click or a download; a damaged blo
   const answer = await chat(hub, request);
   assert.equal(answer.text, expected.text);
 
-  // A second visit downloads nothing; one damaged entry is refused and fetched again. What was fetched is served before
-  // it is stored.
+  // A second visit downloads nothing; a damaged entry is refused and downloaded again. Downloaded experts are served
+  // before they are stored.
   await page.waitForFunction(() => window.moexStatus.bytes_to_store === 0, null, { timeout: 0 });
   await page.close();
   const again = await openTab(shared, hub.join);
   assert.equal((await tabStatus(again)).bytes_downloaded, 0, "the second visit came from the cache");
   const blob_bytes = (await hub.status()).model.expert_blob_bytes;
-  // A slow disk keeps nobody waiting.
+  // A slow disk delays no answer.
   const [first] = await again.evaluate(namesKept);
   await again.evaluate(dropKept, first);
   const before_stored = await again.evaluate(async ([hex, size]) => {
@@ -165,11 +164,11 @@ test("a hub that restarts is served without a click or a download; a damaged blo
   assert.equal((await chat(hub, request)).text, expected.text);
 });
 
-// The slider once threw every weight away and the page said that the hub was gone.
+// Regression: the slider once dropped all weights, and the page said that the hub was gone.
 test("a memory slider that is moved in mid-stream lets go of experts and takes them back, and serves on", async (t) => {
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", ...patient]);
   t.after(() => hub.remove());
-  const small_bytes = 8e6;                                     // less than the slider offers: the demo model is small
+  const small_bytes = 8e6;                                     // below the slider's range: the demo model is small
   const moved = await context();
   await moved.addInitScript((bytes) => {
     const post = Worker.prototype.postMessage;

@@ -1,5 +1,4 @@
-// What the join page says and does when things go otherwise than hoped: each state in one sentence, and a way out of
-// it.
+// The join page in abnormal situations: each state is described by one sentence and offers a way out.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
@@ -8,7 +7,7 @@ import { after, before, test } from "node:test";
 import { Hub, chat } from "./support/hub.mjs";
 import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
 
-// A page's module: without ExpertFiles it stores nothing. Node 18 would take its ".js" for CommonJS.
+// The page's module; without ExpertFiles it stores nothing. Node 18 would treat its ".js" as CommonJS.
 const source = readFileSync(new URL("../../web-worker/browser/blobs.js", import.meta.url), "base64");
 const { Blobs } = await import(`data:text/javascript;base64,${source}`);
 
@@ -105,7 +104,7 @@ test("a tab works while nobody uses the computer, once its owner lets the browse
   await serving(page);
 
   const { targetInfo: { browserContextId } } = await front.send("Target.getTargetInfo");
-  const owner = await browser.newBrowserCDPSession();      // what it grants lasts as long as it does
+  const owner = await browser.newBrowserCDPSession();      // the permission lasts as long as this session
   await owner.send("Browser.grantPermissions", { browserContextId, permissions: ["idleDetection"] });
   await page.locator("#idle").check();
   await phase(page, "paused");
@@ -124,7 +123,7 @@ test("who joins asks the browser to keep what is stored, and the page says what 
     const context = await browser.newContext();
     const page = await context.newPage();
     const front = await context.newCDPSession(page);
-    const owner = await browser.newBrowserCDPSession();      // what it grants lasts as long as it does
+    const owner = await browser.newBrowserCDPSession();      // the permission lasts as long as this session
     const { targetInfo: { browserContextId } } = await front.send("Target.getTargetInfo");
     if (is_granted) await owner.send("Browser.grantPermissions", { browserContextId, permissions: ["durableStorage"] });
     await page.goto(hub.join);
@@ -139,7 +138,7 @@ test("who joins asks the browser to keep what is stored, and the page says what 
   await hub.until((status) => status.workers.length === 0, "the tabs to leave");
 });
 
-// Asks as the page does: behind the join token.
+// Requests like the page, with the join token.
 const token = () => new URL(hub.join).hash.slice("#token=".length);
 async function lenders(path) {
   const answer = await fetch(`${hub.url}${path}`, { headers: { Authorization: `Bearer ${token()}` } });
@@ -189,7 +188,7 @@ test("an identity counts what its owner's tabs did, is taken along and is forgot
   };
   await known(1);
 
-  // A second tab of the browser is the same owner's.
+  // A second tab of the browser has the same identity.
   const second = await openTab(context, hub.join);
   await hub.until(workersServing(2), "both tabs");
   await second.locator("#work-mine").waitFor({ timeout: 0 });
@@ -203,7 +202,7 @@ test("an identity counts what its owner's tabs did, is taken along and is forgot
   await page.locator("#shows-name").check();
   await shown(page, "#board", "Ada");
 
-  // Into another browser, by a file that its passphrase alone opens.
+  // Move the identity to another browser, by a file that only its passphrase opens.
   await page.getByRole("button", { name: "Export" }).click();
   const [file] = await Promise.all([page.waitForEvent("download"), passphrase(page, "correct horse")]);
   const path = await file.path();
@@ -281,7 +280,7 @@ test("a tab closed in mid-download leaves nothing behind, and the next visit com
   let served = 0;
   await context.route("**/weights/*", async (route) => {
     served += 1;
-    // The line is dead slow from here on.
+    // The connection is extremely slow from here on.
     if (served > 5) await new Promise((resolve) => setTimeout(resolve, 3600_000).unref());
     else await route.continue();
   });
@@ -307,7 +306,7 @@ test("without a hub the tab says when it tries again, and comes back by itself",
   await page.locator("#detail", { hasText: /^This device has no network\./ }).waitFor({ timeout: 0 });
   await context.setOffline(false);
   const back = await Hub.start(own.args, { state: own.state, port: own.port });
-  await page.evaluate(() => dispatchEvent(new Event("online")));      // the next try goes at once
+  await page.evaluate(() => dispatchEvent(new Event("online")));      // the next attempt starts at once
   await serving(page);
   await context.close();
   await back.remove();
@@ -316,7 +315,7 @@ test("without a hub the tab says when it tries again, and comes back by itself",
 test("a memory limit without room for one expert is said, with the way out", async () => {
   const context = await browser.newContext();
   const page = await context.newPage();
-  // The worker gets a limit that the slider does not offer.
+  // Give the worker a limit that the slider does not offer.
   await page.addInitScript(() => {
     const post = Worker.prototype.postMessage;
     Worker.prototype.postMessage = function(message) {
@@ -339,7 +338,7 @@ test("an insecure page and a wrong token are said", async () => {
   await stranger.getByRole("button", { name: "Start", exact: true }).click();
   await phase(stranger, "refused");
   assert.match(await detail(stranger), /Ask the (?:host|operator) for a fresh join link\.$/);
-  await Promise.all([stranger.waitForEvent("load"), stranger.goto(hub.join)]);       // the fresh link, in the same tab
+  await Promise.all([stranger.waitForEvent("load"), stranger.goto(hub.join)]);       // a new link, in the same tab
   assert.equal(new URL(stranger.url()).hash, "");
   await stranger.getByRole("button", { name: "Start", exact: true }).click();
   await serving(stranger);
@@ -375,7 +374,7 @@ test("a browser that keeps nothing and grants no locks serves all the same", asy
     slider.dispatchEvent(new Event("change"));
   });
   await page.locator("#memory", { hasText: "of 4.3 GB" }).waitFor({ timeout: 0 });
-  // The console repeats that /health answered 503 while nobody served.
+  // The console repeats that /health answered 503 while no worker served.
   for (const { errors } of pages) assert.deepEqual(errors.filter((one) => !one.includes("status of 503")), []);
   await context.close();
 });
@@ -386,9 +385,9 @@ test("Forget everything on this page leaves no token, no weights and no tab of t
   await page.getByRole("button", { name: "Forget everything" }).click();
   await page.locator("#forget-no").click();
   assert.equal((await tabStatus(page)).phase, "serving", "asked, and not wanted");
-  // Asked again in the very frame in which it was not wanted.
+  // Ask again in the same frame in which it was cancelled.
   await page.evaluate(() => ["forget", "forget-no", "forget"].forEach((id) => document.getElementById(id).click()));
-  // What is stored goes so slowly that whatever else the page hears comes first.
+  // Deleting the store is delayed until the page has received any other message.
   await page.evaluate(() => {
     const heard = new Promise((resolve) => { new BroadcastChannel("moex-forget").onmessage = resolve; });
     const keys = CacheStorage.prototype.keys;

@@ -1,5 +1,5 @@
-// Every kernel of wgsl/ as a real Chromium reads it. Its compiler is the stricter judge of the two: it knows which
-// control flow is uniform. Pipelines are not made: a software adapter compiles them for minutes.
+// Parses every kernel of wgsl/ in a real Chromium. Its compiler is the stricter one: it checks that control flow is
+// uniform. No pipelines are created: a software adapter would compile them for minutes.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { readFileSync } from "node:fs";

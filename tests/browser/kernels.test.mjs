@@ -1,5 +1,5 @@
-// The kernels in a real Chromium through WebGPU, against double: the same cases that kernels_test runs through Vulkan.
-// MOEX_EXPECT_GPU=1: the adapter must be a real one.
+// The kernels in a real Chromium through WebGPU, compared with doubles: the same cases that kernels_test runs through
+// Vulkan. MOEX_EXPECT_GPU=1: the adapter must be a real GPU.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
@@ -71,7 +71,7 @@ test("every shape, size and dtype agrees with double in Chromium", async (t) => 
     assert.ok(error <= tolerance, `${name}: normalised RMS error ${error}, at most ${tolerance} wanted`);
     worst[dtype] = Math.max(worst[dtype] ?? 0, error);
   }
-  // The list itself is guarded: a case that went missing is a failure.
+  // The list of cases is checked, too: a missing case is a failure.
   const names = new Set(results.map(({ name }) => name.replace(/ (f32|f16|bf16|int8) .*/, "")));
   for (const shape of ["demo 384x256 g128", "odd 96x160 g32", "odd 352x224 g32"])
     for (const rows of [1, 2, 3, 4, 5, 8, 16, 17, 33, 64])

@@ -1,5 +1,5 @@
-// `moex-hub model`: arithmetic by itself, and beside a hub that runs with native workers. Counts and states; how near a
-// prediction comes is a bench's matter (bench/seeds/model_bench.mjs).
+// `moex-hub model`: its arithmetic alone, and with a running hub and native workers. This test checks counts and
+// states; the accuracy of a prediction is measured by a bench (bench/seeds/model_bench.mjs).
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -76,7 +76,7 @@ test("a running hub: what its workers' times foretell beside what it measured", 
   assert.match(round.how, /answers from [12] workers, h=1/);
   assert.equal(rows.some(({ row }) => row === "calls"), false, "nothing was computed by the hub");
 
-  // The same from what somebody else read; a hub that nobody asked in between has nothing to tell of that time.
+  // Metrics that another program has read give the same rows. A hub without calls in the given time has no data for it.
   const told = await modelReading(JSON.stringify(await hub.status()), "--from-metrics", "-", "--json");
   assert.equal(told.code, 0);
   assert.equal(JSON.parse(told.stdout).length, rows.length);

@@ -1,6 +1,6 @@
-// Stories with native workers on Vulkan (lavapipe where there is no GPU): exact, undisturbed by a worker that leaves,
-// batched over users, hedged; how they download and what they keep; and a small peer that speaks only the five
-// published messages.
+// Stories with native workers on Vulkan (lavapipe if there is no GPU): exact, undisturbed by a worker that leaves,
+// batched over users, hedged; their downloads and caches; and a small peer that implements only the five published
+// messages.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
@@ -66,14 +66,14 @@ test("four concurrent chats share steps, and each equals its solo run", async (t
   const status = await hub.status();
   console.log(`steps ${status.engine.steps}, with rows of two sequences or more ${status.engine.steps_multi_sequence}`);
   assert.ok(status.engine.steps_multi_sequence > 0);
-  // One frame each way per round: as many groups as rounds, and an answer for each. A worker that a busy machine kept
-  // longer than it ever took before is asked once more.
+  // One frame each way per round: as many groups as rounds, and one answer for each. On a busy machine, a worker that
+  // is slower than ever before is hedged.
   const { rounds, groups_sent, groups_answered, timeouts } = status.calls;
   assert.equal(groups_answered, rounds);
   assert.ok(groups_sent >= rounds && groups_sent <= rounds + timeouts, JSON.stringify(status.calls));
 });
 
-// Each holds a half. The one that stalls is asked on and on; what it should have said is not waited for.
+// Each worker holds a half. The stalled one keeps being asked; the hub does not wait for its answers.
 test("an answer that need not wait for late calls ends beside a stalled worker, and others are as ever", async (t) => {
   const late_max = 5000;
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000",
@@ -154,7 +154,7 @@ test("with hedge 2 a stalled worker fails no round", async (t) => {
   assert.equal(answer.text, expected.text);
   const status = await hub.status();
   console.log(`hedges sent ${status.calls.hedges_sent}, won ${status.calls.hedges_won}`);
-  assert.equal(status.calls.rounds_failed, 0);      // on a busy machine the other one may be late now and then, too
+  assert.equal(status.calls.rounds_failed, 0);      // on a busy machine the other worker may be late as well
   assert.equal(status.calls.local, 0);
   assert.ok(status.calls.hedges_sent > 0);
 });
@@ -189,7 +189,7 @@ test("an abort frees its slot while the only worker hangs; with no worker left t
   assert.equal(status, "degraded");
   assert.match(reason, /^no worker has answered for \d+ s while 1 rounds wait$/);
   controller.abort();
-  // The worker still hangs: it is the abort that ends the round, not an answer and not a timeout.
+  // The worker still hangs: the round is ended by the abort, not by an answer or a timeout.
   const { calls } = await hub.until((status) => status.engine.running === 0, "the slot to be free");
   assert.equal(calls.timeouts, 0);
   worker.child.kill("SIGCONT");
@@ -225,7 +225,7 @@ test("a peer that speaks only the five published messages takes part", async (t)
   assert.ok(peer.answered > 0);
 });
 
-// Every answer above 4 kB was two frames in two writes, since Beast splits messages unless told otherwise.
+// Regression: every answer above 4 kB was sent as two frames in two writes, since Beast splits messages by default.
 test("a native worker sends each message in one frame", async (t) => {
   const hub = await Hub.start(["--replicas", "1", ...patient]);
   t.after(() => hub.remove());
@@ -244,13 +244,13 @@ test("downloads run four at a time, go on where a line broke, and are verified",
   const hub = await Hub.start(["--replicas", "1", ...patient]);
   t.after(() => hub.remove());
   const held = [];
-  const asked = new Map();                       // path -> the Range of each request for it
+  const asked = new Map();                       // path -> the Range of each request
   let cut = "";
   let spoiled = "";
   const front = await Front.start(hub, async (request, response, pass) => {
     const ranges = asked.get(request.url) ?? asked.set(request.url, []).get(request.url);
     ranges.push(request.headers.range ?? "");
-    if (held.length < 4) {                       // nobody is answered until four are asked for at once
+    if (held.length < 4) {                       // no request is answered until four are pending at once
       held.push(pass);
       if (held.length === 4) for (const go of held) go();
       return undefined;
@@ -281,7 +281,7 @@ test("downloads run four at a time, go on where a line broke, and are verified",
   assert.equal(answer.text, (await generateText(prompt, 8)).text);
 });
 
-// It took a new name at every start: no history, no place, one more row in the registry.
+// Regression: the worker took a new name at every start, so it had no history, no placement, and one more registry row.
 test("a worker that is started again with its cache is the same worker, and downloads nothing", async (t) => {
   const hub = await Hub.start(["--replicas", "1", ...patient]);
   t.after(() => hub.remove());
@@ -309,7 +309,7 @@ test("a worker that is started again with its cache is the same worker, and down
   assert.notEqual(await run(), first, "without a cache there is nowhere to keep it");
 });
 
-// The file as chrome://tracing reads it: what the engine did, and which rounds it waited for meanwhile.
+// The file as chrome://tracing reads it: the engine's work, and the rounds for which it waited meanwhile.
 test("a trace says where the time of each token went", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "moex-trace-"));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
@@ -338,7 +338,7 @@ test("a trace says where the time of each token went", async (t) => {
   assert.equal(named("round").length, layers.length, "the strand gave out every layer");
   assert.ok(named("frame").length >= calls.split.groups, "the strand took every answer");
 
-  // A worker's rounds, and inside each what it told: b and e of one id.
+  // A worker's rounds, each containing the times that it reported: b and e events with one id.
   const rounds = [];
   for (const { ph, name, pid, id, ts, args } of events) {
     if (ph === "b") rounds.push({ name, pid, id, ts, args });

@@ -1,5 +1,5 @@
-// Experts on demand: a worker that has memory for an eighth of the model's experts holds all of them and gives the same
-// text; and what the hub foresees is there before it is asked for.
+// Experts on demand: a worker with memory for an eighth of the model's experts holds all of them and gives the same
+// text; experts that the hub predicts are loaded before they are requested.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
 import {
@@ -16,13 +16,13 @@ const max_tokens = 48;
 const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
 const patient = ["--local-fallback", "off", "--deterministic", "--replicas", "1", "--timeout-ms", "60000",
   "--round-deadline-s", "300"];
-// Of 3 MiB three quarters are for experts, of 156 kB each.
+// Three quarters of the 3 MiB are for experts of 156 kB each.
 const small = ["--budget-mb", "3", "--keep-mb", "80"];
 let expected;
 before(async () => { expected = await generateText(prompt, max_tokens); });
 
-// A hub, and one worker that holds all experts. story(hub, cache) -> what the worker says of its calls at its end.
-// `toWorker`: of a front between them.
+// Starts a hub, and one worker that holds all experts. story(hub, cache) -> the worker's final report of its calls.
+// `toWorker`: handler of a front between the two.
 async function onDemand(t, { is_exact = true, serve = [], worker: more = [], backend = "gpu", toWorker = null }, story) {
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
   const hub = await Hub.start([...patient.filter((one) => is_exact || one !== "--deterministic"), ...serve]);
@@ -64,7 +64,7 @@ test("memory for an eighth of the experts gives the same text, and foresight fin
   for (const prefetch of ["off", "on", `shadow:${shadow}`])
     counts[prefetch] = await onDemand(t, { serve: ["--prefetch", prefetch] }, async (hub) => {
       await sameText(hub);
-      // The worker tells behind its next heartbeat.
+      // The worker reports after its next heartbeat.
       const { calls, workers } = await hub.until(({ calls: { on_demand } }) => on_demand.misses > 0
         && on_demand.foreseen > 0 === (prefetch !== "off"), "its figures");
       assert.ok(workers[0].on_demand.misses >= calls.on_demand.misses);
@@ -133,10 +133,10 @@ test("groups of workers that take layers in turn give the same text, and hints r
     on_demand.foreseen > 0), "hints at each of them");
   assert.equal(calls.load_window.groups, 2);
   for (const name of ["hub_ms", "trip_ms", "most_ms"]) assert.ok(calls.load_window[name] > 0, name);
-  // Each holds a half of every layer of its group.
+  // Each worker holds a half of every layer of its group.
   for (const { units_ready } of seen) assert.equal(units_ready, coverage.units / 4);
 
-  // Who is left takes over what its neighbour had.
+  // The remaining worker takes over its neighbour's experts.
   await workers[0].stop();
   await hub.until(({ coverage: { away, replicas_min }, workers: left }) => away === 0 && replicas_min === 1
     && left.length === 3 && left.every((one) => one.units_ready === one.units_assigned), "the others have it");
@@ -163,7 +163,7 @@ test("a folder with a limit holds no more, other models' leave it first, and the
   const hub = await Hub.start(patient);
   t.after(() => hub.remove());
 
-  // 128 experts have 20 MB.
+  // 128 experts take 20 MB.
   const worker = await NativeWorker.start(hub,
     ["--backend", "cpu", "--cache", folder, ...small, "--host-mb", "0", "--cache-mb", "12"]);
   t.after(() => worker.stop());
@@ -198,7 +198,7 @@ function prefetchOf(units) {
 }
 const everything = Array.from({ length: 4096 }, (_, i) => ({ layer: (i >> 4) % 8, expert: i % 16 }));
 
-// What a worker gets in place of a hint of the hub's.
+// The messages that replace the hub's hints.
 let before_it = prefetchOf([]);
 const lies = {
   wrong: (message) => {
@@ -242,7 +242,8 @@ test("a broken hint costs the connection that it came by, and no word", async (t
   });
 });
 
-// What a worker counts is shown as its own, and moves nothing: it says that each of its loads takes a minute.
+// A worker's counters are shown as its own and influence nothing: this one claims that each of its loads takes a
+// minute.
 test("a worker that lies in its counters changes no word and nobody else's figures", async (t) => {
   const slots_type = 32;
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));

@@ -1,5 +1,5 @@
 // Experts on demand in a real Chromium: a tab with memory for an eighth of the experts keeps all of them on the
-// browser's disk and gives the same text; what the hub foresees is there before it is asked for.
+// browser's disk and gives the same text; experts that the hub predicts are loaded before they are requested.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
@@ -12,7 +12,7 @@ const max_tokens = 48;
 const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
 const patient = ["--local-fallback", "off", "--deterministic", "--replicas", "1", "--timeout-ms", "60000",
   "--round-deadline-s", "300"];
-// Of the calls whose weights were in no slot without foresight, so many are left with 8 experts foreseen a layer.
+// With 8 predicted experts per layer, this share of the misses without prefetching may remain.
 const missing_share_max = 0.3;
 let browser;
 let expected;
@@ -22,7 +22,7 @@ before(async () => {
 });
 after(() => browser?.close());
 
-// The worker of a page gets limits that the sliders do not offer: of 3 MiB three quarters are for experts.
+// Gives a page's worker limits that the sliders do not offer: three quarters of the 3 MiB are for experts.
 const small = (how) => {
   const post = Worker.prototype.postMessage;
   Worker.prototype.postMessage = function(message) {
@@ -33,7 +33,7 @@ async function openSmallTab(t, hub, how = {}) {
   const context = await browser.newContext();
   t.after(() => context.close());
   await context.addInitScript(small, how);
-  await context.addInitScript(() => localStorage.setItem("moex-keep", "1"));      // a gigabyte
+  await context.addInitScript(() => localStorage.setItem("moex-keep", "1"));      // one gigabyte
   return openTab(context, hub.join);
 }
 async function sameText(hub) {
@@ -42,13 +42,14 @@ async function sameText(hub) {
   assert.equal(answer.text, expected.text);
 }
 
-// The status page says what the hub was told of the tab's slots.
+// The status page shows the figures that the hub received about the tab's slots.
 async function sayOnDemand(hub, slots, foreseen) {
   await hub.until(({ calls }) => calls.on_demand.asked >= slots.asked, "the last of its figures");
   const page = await browser.newPage();
   await page.goto(`${hub.url}/status.html`);
   const hinted = " Hints had prefetched [\\d,]+ of the loaded experts, .+ ahead; .+ were prefetched in vain\\.";
-  const words = new RegExp("^Of the experts on demand, 1\\d were on contributors' GPUs when these became ready, .+ on disk\\. "
+  const words = new RegExp("^Of the experts on demand, 1\\d were on contributors' GPUs when these became ready, "
+    + ".+ on disk\\. "
     + `\\d+ % of the requested experts were loaded, [\\d.,]+ per token were not\\.${foreseen ? hinted : ""} `
     + "Calls that waited for experts took .+ longer; .+ would be hidden if all experts were predicted\\.$");
   await page.locator("#on-demand", { hasText: words }).waitFor({ timeout: 0 });
@@ -71,7 +72,7 @@ test("a tab with memory for an eighth of the experts gives the same text, helped
     assert.ok(device.buffer_bytes <= budget_bytes);
     counts[prefetch] = { ...slots, missing: slots.asked - slots.resident };
     await sayOnDemand(hub, slots, prefetch !== "off");
-    // The console repeats that /health answered 503 while nobody served.
+    // The console repeats that /health answered 503 while no worker served.
     assert.deepEqual(page.errors.filter((one) => !one.includes("status of 503")), []);
   }
   const hinted = counts["8"];
@@ -128,7 +129,7 @@ test("a store that is full says so, lets go of what nobody asks for, and the tex
   const hub = await Hub.start(patient);
   t.after(() => hub.remove());
 
-  // 12 MB, of which others' blobs hold 4; this model's are 20.
+  // 12 MB, of which blobs of other models occupy 4; this model's blobs need 20.
   const { context, setup } = await limitedContext(t, hub, 12 << 20);
   for (let i = 0; i < 4; i += 1) await setup.evaluate(writeKept, [String(i).repeat(64), 1 << 20]);
 
@@ -138,7 +139,7 @@ test("a store that is full says so, lets go of what nobody asks for, and the tex
   await hub.until(({ coverage }) => coverage.replicas_min === 1, "the tab");
   await sameText(hub);
 
-  // Others' went first; what is written down trails behind who computes.
+  // Other models' blobs are evicted first; writing lags behind computing.
   await allStored(page);
   const names = await setup.evaluate(namesKept);
   const own = names.filter((name) => !/^(\d)\1{63}$/.test(name)).length;
@@ -151,7 +152,7 @@ test("a store that is full says so, lets go of what nobody asks for, and the tex
   await says(page, /\d+ stored experts were deleted to make room for others\./);
 });
 
-// The worker that writes, asked as a tab asks it. Runs in a page.
+// The worker that writes, with the messages of a tab. Runs in a page.
 async function writerSays(messages) {
   const writer = new Worker("/wasm/store_worker.js", { type: "module" });
   const answers = [];
@@ -176,8 +177,8 @@ test("who was used least leaves first after a reload, too, others' before, and n
   const serves = (model) => ({ type: "serves", model });
   const save = { type: "save" };
 
-  // Three of a model that was served before and often, one of which "this device" has, too; two of the one that is
-  // served now.
+  // Three blobs of a model that was served often before, one of which "this device" uses as well; two blobs of the
+  // model that is served now.
   await setup.evaluate(writerSays, [serves("first"), ...stored("a", 90), ...stored("b", 90), ...stored("9", 90), save]);
   await setup.evaluate(writerSays, [serves("second"), ...stored("c", 5), ...stored("d", 3), save]);
   await setup.evaluate(async (sha256) => {
@@ -213,7 +214,7 @@ test("what an earlier version left in the browser's cache is taken over, and not
     const first = await context.newPage();
     await first.goto(`${hub.url}/status.html`);
 
-    // As an earlier version left it.
+    // The state that an earlier version left.
     const { files } = await (await fetch(`${hub.url}/api/package`)).json();
     const blobs = files.filter(({ name }) => name.startsWith("weights/")).map(({ sha256 }) => sha256);
     assert.equal(blobs.length, 128);

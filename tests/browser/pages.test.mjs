@@ -1,5 +1,5 @@
-// The pages in a real Chromium: nothing that others write runs in them, nothing is loaded from elsewhere, and they go
-// on when storage is full.
+// The pages in a real Chromium: text of other people never runs in them, nothing is loaded from elsewhere, and they
+// keep working when storage is full.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { table as admin_table } from "../../static/js/words/admin.js";
@@ -12,9 +12,9 @@ let browser;
 before(async () => { browser = await launch(); });
 after(async () => { await browser?.close(); });
 
-// A page on which xss() tells, and every address that it asked for.
+// Opens a page on which xss() is recorded, together with every address that the page requests.
 async function openPage(context, url) {
-  context.setDefaultTimeout(0);      // the test's own limit counts: a busy machine is no failure
+  context.setDefaultTimeout(0);      // the test's own limit counts: a busy machine is not a failure
   const page = await context.newPage();
   page.errors = [];
   page.on("pageerror", (error) => page.errors.push(String(error)));
@@ -52,7 +52,7 @@ test("markup in a model's answer stays inert", async () => {
       if (!/^(data|blob):/.test(url) && new URL(url).origin !== hub.url) foreign.push(url);
     });
     const page = await openPage(context, `${hub.url}/`);
-    // The demo model writes no HTML: these answers come from here, in pieces as a hub streams them.
+    // The demo model writes no HTML, so the test supplies the answers, in pieces like a hub's stream.
     let answer = "";
     await page.route("**/v1/chat/completions", (route) => {
       const events = [...answer].map((content) => ({ choices: [{ index: 0, delta: { content } }] }));
@@ -103,14 +103,14 @@ test("markup in a contributor's name stays inert, and no page asks another host 
     await lender.locator("#nickname").dispatchEvent("change");
     await lender.getByRole("button", { name: "Start", exact: true }).click();
     const status = await openPage(context, `${hub.url}/status.html`);
-    // a row stands from the connection on, its name from the HELLO on
+    // a row exists from the connection on, its name from the HELLO on
     await status.locator("#workers td").filter({ hasText: /^<img src=x/ }).first().waitFor();
     assert.equal(await status.locator("#workers img").count(), 0);
     const chat = await openPage(context, `${hub.url}/`);
     await chat.locator("#prompt").fill("Hello");
     await chat.locator("#prompt").press("Enter");
     await chat.locator(".message.assistant .body p").first().waitFor();
-    await chat.evaluate(() => document.getElementById("stop").click());      // it may have ended by itself
+    await chat.evaluate(() => document.getElementById("stop").click());      // the answer may have ended by itself
     await chat.locator(".message.assistant .facts").waitFor();
     for (const page of [lender, status, chat]) {
       assert.equal(await wasHit(page), false);
@@ -149,13 +149,13 @@ test("a tab whose storage is full goes on chatting", async () => {
   }
 });
 
-// What stands on a page in words of `other` that `own` would say otherwise.
+// Returns the lines of a page that are sentences of the language `other` but not of `own`.
 function foreignWords(words, own, other) {
   const sentences = Object.keys(other).filter((key) => typeof other[key] === "string" && other[key] !== own[key]);
   const heard = words.split("\n").map((line) => line.trim());
   return sentences.map((key) => other[key]).filter((sentence) => heard.includes(sentence));
 }
-// Of a page for readers of German: its words in both languages, with nothing left over from the other one.
+// Checks a page in both languages: no text of the other language is left.
 async function hearBoth(page, table, shown) {
   await page.locator(shown).waitFor();
   for (const [name, other] of [["de", "en"], ["en", "de"], ["de", "en"]]) {
@@ -184,7 +184,7 @@ test("the dashboard speaks its reader's language, and another at once", async ()
   }
 });
 
-// Every setting that this hub has says what it does in German, and no other one is told.
+// Every setting of this hub has a German description, and there are no descriptions of other settings.
 async function hearSettings(page) {
   assert.ok(await page.locator("#settings tr").count() < 20, "at first what somebody chose");
   await page.locator("#only-given").uncheck();
@@ -231,7 +231,7 @@ test("the dashboard says why it shows nothing", async () => {
     };
     await offer("moex-api-wrong");
     await say("not valid for this hub");
-    await offer(new URL(hub.join).hash.slice("#token=".length));       // a join token is no API key
+    await offer(new URL(hub.join).hash.slice("#token=".length));       // a join token is not an API key
     await say("does not open this");
     assert.equal(await page.locator("#key-form").isVisible(), true);
     await page.route("**/api/status", (route) => route.fulfill({

@@ -1,7 +1,8 @@
-// Every state of every page, light and dark, wide and on a phone: nothing overflows, nothing lies over anything else,
-// the sentence of the state is to be read. The pictures land in the build folder (pictures/): people look at them, the
-// test does not compare pixels, which differ with every font.
-// The join page's states are drawn from statuses as its worker reports them; join_states.test.mjs drives the real ones.
+// Every state of every page, light and dark, wide and on a phone: nothing overflows, nothing covers anything else, and
+// the sentence of the state is readable. The pictures are written to the build folder (pictures/), for people to look
+// at; the test compares no pixels, which differ with every font.
+//
+// The join page's states are drawn from statuses in its worker's format; join_states.test.mjs produces the real states.
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
@@ -20,7 +21,7 @@ const looks = [
   { name: "phone", colorScheme: "light", viewport: { width: 390, height: 780 } },
   { name: "phone-dark", colorScheme: "dark", viewport: { width: 390, height: 780 } },
 ];
-// Of the pages that speak it: its words are longer, so where there is least room.
+// Pages with a German version are also tested in German where there is least room, since its words are longer.
 const german_looks = [
   { name: "phone-german", locale: "de-AT", colorScheme: "light", viewport: { width: 390, height: 780 } },
 ];
@@ -38,13 +39,13 @@ after(async () => {
   await hub?.remove();
 });
 
-// What can be wrong with a page's geometry: sentences, none when all is well.
+// Returns the faults of a page's geometry as sentences, none if there is no fault.
 function faults() {
   const out = [];
   const { scrollWidth, clientWidth } = document.documentElement;
   if (scrollWidth > clientWidth) out.push(`the page scrolls sideways: ${scrollWidth} > ${clientWidth}`);
 
-  // Text that neither wraps nor scrolls nor ends in an ellipsis is cut.
+  // Text that neither wraps nor scrolls nor ends in an ellipsis is cut off.
   const visible = (node) => node.checkVisibility?.({ visibilityProperty: true }) ?? node.offsetParent !== null;
   const name = (node) => `${node.tagName}#${node.id}.${node.className} "${node.textContent.slice(0, 30)}"`;
   for (const node of document.querySelectorAll("p, h1, h2, span, button, a, dd, dt, td, label, .figure, .label")) {
@@ -59,7 +60,7 @@ function faults() {
     if (visible(node) && node.scrollWidth > node.clientWidth + 1)
       out.push(`scrolls: ${name(node)} ${node.scrollWidth} > ${node.clientWidth}`);
 
-  // Controls do not lie over each other.
+  // Controls do not cover each other.
   const controls = [...document.querySelectorAll("button, input, textarea, summary, nav a")].filter((node) => {
     const { width, height, right, bottom } = node.getBoundingClientRect();
     const is_there = visible(node) && width > 0 && height > 0 && right > 0 && bottom > 0;
@@ -78,7 +79,7 @@ function faults() {
   return out;
 }
 
-// Contrast of text against what is painted behind it, by WCAG's formula.
+// Returns texts with too little contrast to their background, by WCAG's formula.
 function paleTexts() {
   const channel = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
   const parse = (text) => (text.match(/[\d.]+/g) ?? []).map(Number);
@@ -103,7 +104,7 @@ function paleTexts() {
   return out;
 }
 
-// What a German page says in English: of the tables' words those that are not the same in both.
+// The English sentences of the tables that differ from the German ones; a German page must not contain them.
 const english = [join_table, chat_table].flatMap(({ en, de }) => Object.keys(en)
   .filter((key) => typeof en[key] === "string" && en[key] !== de[key]).map((key) => en[key]));
 function englishLeft(known) {
@@ -124,7 +125,7 @@ async function picture(page, name) {
   assert.deepEqual(await page.evaluate(englishLeft, english), [], `${name}: in English`);
 }
 
-// A page in each look; `run(page, name of the look)`.
+// Opens a page in each look; `run(page, name of the look)`.
 async function inEveryLook(server, run, prepare = () => {}, more_looks = []) {
   for (const { name, ...options } of [...looks, ...more_looks]) {
     const context = await browser.newContext({ ...options, reducedMotion: "reduce" });
@@ -214,7 +215,7 @@ test("the join page in every state", async () => {
       postMessage() {}
       terminate() {}
     };
-    // Also where this Chromium has none: the page only looks whether it is there.
+    // Needed if this Chromium has no WebGPU: the page only checks that navigator.gpu exists.
     if (!navigator.gpu) Object.defineProperty(Navigator.prototype, "gpu", { value: {} });
   });
   await inEveryLook(scripted, async (page, look) => {

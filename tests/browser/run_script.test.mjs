@@ -1,5 +1,5 @@
-// scripts/run.sh --with-tab as a person at a terminal uses it: Ctrl-C reaches the whole group, the hub drains, the
-// browser goes.
+// scripts/run.sh --with-tab as used at a terminal: Ctrl-C reaches the whole process group, the hub drains, the browser
+// ends.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
@@ -9,7 +9,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { build, chat } from "./support/hub.mjs";
 
-// Processes that carry `mark` in their environment: what the script started, whatever its session.
+// Returns the processes with `mark` in their environment: all that the script started, in whatever session.
 function processesWith(mark) {
   return readdirSync("/proc").filter((name) => {
     if (!/^\d+$/.test(name)) return false;
@@ -20,7 +20,7 @@ function processesWith(mark) {
 test("Ctrl-C lets a stream end whole, then hub and browser are gone", async () => {
   const mark = `mark-${randomUUID()}`;
   const folder = mkdtempSync(join(tmpdir(), "moex-run-")), state = join(folder, "state");
-  chmodSync(folder, 0o777);   // as root the script gives the hub to another user
+  chmodSync(folder, 0o777);   // as root, the script runs the hub as another user
   const hub_flags = ["--listen", "127.0.0.1:0", "--state", state, "--local-fallback", "off"];
   const child = spawn("bash", ["scripts/run.sh", "--no-build", "--with-tab", ...hub_flags], {
     detached: true, stdio: ["ignore", "pipe", "pipe"],
@@ -39,7 +39,7 @@ test("Ctrl-C lets a stream end whole, then hub and browser are gone", async () =
       child.stderr.setEncoding("utf8").on("data", look);
       ended.then((code) => reject(new Error(`run.sh ended with ${code}:\n${printed}`)));
     });
-    // Until the tab computes.
+    // Wait until the tab computes.
     while ((await fetch(`${url}/health`)).status !== 200) await new Promise((resolve) => setTimeout(resolve, 100));
     const messages = [{ role: "user", content: "Tell me a story about the sea." }];
     const answer = await chat({ url }, { messages, max_tokens: 24, temperature: 0 }, (count) => {

@@ -1,5 +1,5 @@
-// A process that is stopped and goes on is a laptop that slept: timers of both sides have passed, pings are waiting,
-// connections are gone or half gone. Nothing may die of it, and answers come again.
+// A stopped and continued process is like a laptop that slept: timers of both sides have expired, pings are waiting,
+// connections are closed or half closed. No process may die, and answers must be possible again.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -11,7 +11,7 @@ const request = {
   max_tokens: 24,
 };
 
-// A hub without experts of its own and two workers on the processor.
+// Starts a hub without experts of its own and two workers on the processor.
 async function swarm(t) {
   const hub = await Hub.start(["--local-fallback", "off", "--timeout-ms", "60000", "--round-deadline-s", "300"]);
   t.after(() => hub.remove());
@@ -28,7 +28,7 @@ async function swarm(t) {
 const serves = (hub) => hub.until(
   (status) => status.health === "ok" && status.workers.length === 2, "two workers that hold the model");
 
-// The three swarms are stopped at the same time, so that the story takes one stop.
+// The three swarms are stopped at the same time, so that the story takes the time of one stop.
 test(`hub, workers or both are stopped for ${stopped_ms / 1000} s, and the same processes answer again`, async (t) => {
   const hub_stops = await swarm(t);
   const workers_stop = await swarm(t);

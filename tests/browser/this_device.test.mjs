@@ -1,6 +1,6 @@
-// "This device" in the chat page, in a real Chromium on the software adapter: the model comes from the hub once, then
-// the page answers by itself, with the words of a hub that rounds its matrices to 8 bits, as a page does, also while
-// there is no hub.
+// "This device" in the chat page, in a real Chromium on the software adapter: the model is downloaded from the hub
+// once. Then the page answers by itself, even without a hub. Its words are those of a hub that, like the page, rounds
+// its matrices to 8 bits.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
@@ -45,12 +45,12 @@ test("an empty store, consent, the hub's own words, and on without the hub", asy
   assert.equal(await page.locator(".facts .place").last().textContent(), "this device");
   assert.ok(!asked.includes("/v1/chat/completions"), "the hub was not asked");
 
-  // Another place, another badge.
+  // Another place is shown with another badge.
   await set(page, { place: "hub" });
   assert.equal((await answerTo(page, other)).facts.place, "hub");
   assert.equal(await page.locator(".facts .place").last().textContent(), "hub");
 
-  // What is here already needs no consent.
+  // Stored files need no consent.
   await page.locator("#open-settings").click();
   const fetched_before = asked.filter((path) => path.startsWith("/api/package/")).length;
   await page.locator("#place").selectOption("device");
@@ -65,7 +65,7 @@ test("an empty store, consent, the hub's own words, and on without the hub", asy
   assert.deepEqual(page.errors, []);
 });
 
-// As the settings name them. Drawn from the likeliest tokens, from all logits, and chosen with penalties and biases.
+// Settings by their names. The tokens are drawn from the likeliest tokens or all logits, with penalties and biases.
 const kinds = [
   { temperature: 1, top_p: 0.9, top_k: 20, seed: 11 },
   { temperature: 0.9, top_p: 0.8, top_k: 0, min_p: 0.02, seed: 12 },
@@ -98,7 +98,7 @@ test("the settings of sampling give what they give at the hub, and a form of ans
   }
   assert.equal(new Set(texts).size, kinds.length, "the settings make a difference");
 
-  // Without a seed another one is drawn for each answer.
+  // Without a seed, each answer draws another one.
   const wild = { ...kinds[0], temperature: 2, top_k: 60, seed: undefined };
   await set(page, { ...fieldsOf(wild), max_tokens: String(few_tokens) });
   assert.notEqual((await answerTo(page, prompt)).content, (await answerTo(page, prompt)).content);

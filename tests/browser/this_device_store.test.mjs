@@ -1,5 +1,5 @@
-// What "this device" keeps, in a real Chromium on the software adapter: a download that breaks, the page without its
-// hub, a store that two tabs share, and that nothing is left of it.
+// The stored files of "this device", in a real Chromium on the software adapter: a broken download, the page without
+// its hub, a store shared by two tabs, and complete deletion.
 import assert from "node:assert/strict";
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -32,22 +32,22 @@ test("a download that breaks heals itself, and bytes of another hash are dropped
   const { files } = await (await fetch(`${hub.url}/api/package`)).json();
   const pathOf = (wanted) => `/api/package/${files.find(({ name }) => name === wanted).sha256}`;
   const large = pathOf("hub.safetensors"), text = pathOf("tokenizer.json");
-  const begins = new Map([[large, []], [text, []]]);       // of the ranges that were asked for
+  const begins = new Map([[large, []], [text, []]]);       // the beginnings of the requested ranges
   let is_away = false;
   const front = await Front.start(hub, async (request, response, pass) => {
-    delete request.headers.origin;      // the front's, which the hub does not know
+    delete request.headers.origin;      // the front's origin, which the hub does not accept
     const asked = begins.get(request.url);
     if (!asked) return pass();
     if (is_away) return request.socket.destroy();
     const begin = Number(/^bytes=(\d+)-/.exec(request.headers.range)[1]);
     asked.push(begin);
     const spoils = request.url === text && asked.length === 1;
-    // Of the large file's every range half comes until a line has broken twice behind new bytes.
+    // Send only half of every range of the large file, until a connection has broken twice after new bytes.
     const breaks = request.url === large && new Set(asked).size <= 2;
     if (!breaks && !spoils) return pass();
     const answer = await fetch(hub.url + request.url, { headers: { range: request.headers.range } });
     const bytes = new Uint8Array(await answer.arrayBuffer());
-    if (response.destroyed) return undefined;      // who asked has left
+    if (response.destroyed) return undefined;      // the client has left
     response.writeHead(206, { ...Object.fromEntries(answer.headers), "content-length": bytes.length });
     if (spoils) {
       bytes[1000] ^= 1;
@@ -63,7 +63,7 @@ test("a download that breaks heals itself, and bytes of another hash are dropped
   await page.locator("#device-load").click();
   assert.match(await deviceSettled(page), /tokenizer\.json from the hub does not match its hash/);
 
-  // Nothing comes any more: told after some tries, and the rest comes when the hub is back.
+  // The hub stops answering: the page reports it after some attempts, and the rest arrives when the hub is back.
   is_away = true;
   await page.locator("#device-again").click();
   await page.locator("#device-load").click();
@@ -85,7 +85,7 @@ const isAway = (page) => page.evaluate(() => fetch("/health").then(() => false, 
 const kept = (page) => page.waitForFunction(() => !document.getElementById("device-kept").hidden);
 const greets = (page, words) => page.locator("#welcome h2", { hasText: words }).waitFor({ state: "attached" });
 const new_words = "What shall we write today?";
-// What the browser keeps of the page itself.
+// Returns the stored parts of the page itself.
 const keptOf = (page) => page.evaluate(async () => ({
   workers: (await navigator.serviceWorker.getRegistrations()).length, sets: await caches.keys(),
 }));
@@ -115,7 +115,7 @@ test("loaded again without its hub the page goes on; a newer page takes its plac
   assert.equal((await answerTo(page, others[0])).content, expected[0].text);
   await assert.rejects(page.goto(`${hub.url}/join.html`), /ERR_CONNECTION_REFUSED/, "other pages are not kept");
 
-  // The hub is back with another page: it is shown at once, and kept instead.
+  // The hub is back with another page: the new page is shown at once, and stored instead.
   cpSync("static", pages, { recursive: true });
   const table = join(pages, "js/words/chat.js");
   writeFileSync(table, readFileSync(table, "utf8").replace("What shall we write?", new_words));
@@ -134,7 +134,7 @@ test("loaded again without its hub the page goes on; a newer page takes its plac
   assert.equal((await answerTo(page, others[1])).content, expected[1].text);
   assert.deepEqual(page.errors, []);
 
-  // Whoever goes back to the hub keeps no page, nor does whoever forgets everything.
+  // The page is no longer stored after a switch back to the hub, or after deleting everything.
   hub = await Hub.start(hub.args, { state: hub.state, port: hub.port });
   await page.reload();
   await deviceSettled(page);
@@ -152,7 +152,7 @@ test("loaded again without its hub the page goes on; a newer page takes its plac
   await assert.rejects(page.reload(), /ERR_CONNECTION_REFUSED/);
 });
 
-// As the browser keeps it for all tabs, once it is whole.
+// Returns an answer as the browser stores it for all tabs, when it is complete.
 async function answerIn(page, words) {
   for (;;) {
     const { conversations } = await keptNow(page);
@@ -213,7 +213,7 @@ test("what a browser lends is not loaded again here, and stays where there is no
   await tab.getByRole("button", { name: "Stop" }).click();
   await usesWritten(tab, blobs.length);
 
-  // Room for either, not for both.
+  // The quota has room for either, not for both.
   const session = await context.newCDPSession(tab);
   const limit = (quotaSize) => session.send("Storage.overrideQuotaForOrigin", { origin: hub.url, quotaSize });
   await limit(blob_bytes + ((bytes - blob_bytes) >> 1));
@@ -254,7 +254,7 @@ test("forgetting drops the model; what does not fit, and a hub that keeps its mo
   await session.send("Storage.overrideQuotaForOrigin", { origin: hub.url, quotaSize: 1 << 20 });
   await page.locator("#open-settings").click();
   await page.locator("#place").selectOption("device");
-  await loadIfAsked(page);      // what was forgotten may be counted still, and then nothing fits
+  await loadIfAsked(page);      // deleted bytes may still be counted, and then nothing fits
   assert.match(await deviceSettled(page), /^The model does not fit this device: /);
   await page.locator("#prompt").fill(prompt);
   await page.locator("#prompt").press("Enter");

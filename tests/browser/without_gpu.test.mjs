@@ -1,4 +1,4 @@
-// A browser that has no GPU to give: the tab computes on the processor, says so, and serves the demo.
+// A browser without a GPU: the tab computes on the processor, says so, and serves the demo.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 

@@ -1,5 +1,5 @@
-// The chat page's plain modules: what is thought and what is said, what the model is told, what two tabs make of one
-// conversation, what people read.
+// The chat page's plain modules: thoughts and answers, the messages that are sent to the model, merging by two tabs,
+// and texts.
 import assert from "node:assert/strict";
 import { webcrypto } from "node:crypto";
 import { test } from "node:test";
@@ -19,13 +19,13 @@ import {
   bannerWords, deviceWords, endWords, errorWords, factsOf, poolWords, thoughtWords, welcomeWords,
 } from "../../static/js/chat/words.js";
 
-globalThis.crypto ??= webcrypto;      // Node 18 has no global one; browsers have
+globalThis.crypto ??= webcrypto;      // Node 18 has no global crypto; browsers have
 
 const say = (content) => ({ choices: [{ index: 0, delta: { content } }] });
 const think = (reasoning_content) => ({ choices: [{ index: 0, delta: { reasoning_content } }] });
 const finish = (finish_reason) => ({ choices: [{ index: 0, delta: {}, finish_reason }] });
 
-// A whole answer, a chunk each 100 ms.
+// Makes a complete answer, with one chunk per 100 ms.
 function answered(chunks, { message = newAnswer("a", 0), reason = "", ...how } = {}) {
   const turn = new Turn(message, { now_ms: 0, workers: how.workers ?? null });
   chunks.forEach((chunk, i) => turn.add(chunk, 100 * (i + 1)));
@@ -77,7 +77,7 @@ test("TagsInAnAnswerWhoseThoughtsTheServerToldAreText", () => {
   assert.equal(message.content, "<think> is a tag.");
 });
 
-// ---- what the model is told
+// ---- messages that are sent to the model
 
 test("ThoughtsAreNoHistory", () => {
   const conversation = newConversation(0);
@@ -217,7 +217,7 @@ test("AFullContextCannotBeContinued", () => {
   assert.match(endWords(before_the_hub_was_asked).text, /context is full\. Continue/);
 });
 
-// ---- who computed it
+// ---- which workers computed an answer
 
 test("AStoppedAnswerSaysWhoComputedItAsFarAsKnown", () => {
   const of = (workers) => factsOf(answered([say("a"), say("b")], { reason: "stopped", workers })).join("; ");
@@ -261,7 +261,7 @@ test("ASeedBeyondTwoToThe53IsRefusedNotRounded", () => {
 test("TheLongestAnswerIsTheContextUnlessSomebodySaysOtherwise", () => {
   const fields = (max_tokens) => samplingOf({ ...settingsOf(null), max_tokens });
   assert.ok(!("max_tokens" in fields("")));
-  assert.equal(fields("4096").max_tokens, 4096);      // the hub cuts it at the context, and says so
+  assert.equal(fields("4096").max_tokens, 4096);      // the hub limits it to the context, and reports that
   assert.notEqual(problemOf("max_tokens", "0"), "");
   assert.equal(settingsOf({ max_tokens: 256, seed: 7, temperature: 9 }).max_tokens, "");
   assert.equal(settingsOf({ temperature: 9 }).temperature, 0.8);
@@ -284,7 +284,7 @@ test("AMissingModelIsToldInWordsOfTheReader", () => {
   assert.match(deviceWords({ phase: "fetching", done_bytes: 5e6, all_bytes: 20e6 }), /5\.0 MB of 20 MB/);
 });
 
-// The page's side of a worker whose GPU has room for so many tokens.
+// The page's side of a worker whose GPU has room for `room_tokens` tokens.
 class SmallWorker {
   static room_tokens = 0;
   static loads = [];
@@ -451,7 +451,7 @@ test("AConversationLeavesWhole", () => {
   assert.deepEqual(JSON.parse(toJson([conversation])).conversations, [conversation]);
 });
 
-// a -> b -> c -> d, and beside b another answer e, beside c another question f, not yet answered.
+// a -> b -> c -> d, with another answer e beside b, and another question f, not yet answered, beside c.
 function branched() {
   const conversation = linked({
     ...newConversation(0), messages: [question("a", "A?"), reply("b", "B."), question("c", "C?"), reply("d", "D.")],
@@ -519,7 +519,7 @@ test("AFileThatIsNotOursIsRefusedInWords", () => {
   assert.deepEqual([one.chosen, one.messages[1].facts, one.updated_at], [{}, {}, 3]);
 });
 
-// ---- words
+// ---- texts
 
 test("TheGreetingAgreesWithThePill", () => {
   const hub_only = { status: "ok", workers: 0, units: 8, covered: 8 };

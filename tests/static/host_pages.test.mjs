@@ -1,4 +1,4 @@
-// What the admin page and the history say, without a browser.
+// Texts of the admin page and of the history, without a browser.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 

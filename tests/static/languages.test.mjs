@@ -1,4 +1,4 @@
-// The pages' languages: tables that say the same, documents and scripts whose every visible word stands in them.
+// The pages' languages: tables with equal keys; documents and scripts whose visible words all come from the tables.
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -19,7 +19,7 @@ const root = join(dirname(fileURLToPath(import.meta.url)), "../../static");
 const source = (path) => readFileSync(join(root, path), "utf8");
 afterEach(() => setLanguage("en"));
 
-// A page: its document, its table, the scripts that speak for it.
+// A page: its document, its table, and the scripts that show its texts.
 const scriptsOf = (name) => [
   `js/${name}.js`, ...readdirSync(join(root, `js/${name}`)).map((one) => `js/${name}/${one}`)];
 const pages = [
@@ -47,7 +47,7 @@ test("EveryLanguageHasTheSameKeysAndNoEmptyWords", () => {
   }
 });
 
-// A sentence that reads the same in both was forgotten.
+// A sentence that is equal in both languages has not been translated.
 test("NoSentenceStandsInEnglishInAnotherLanguage", () => {
   for (const { table } of pages) {
     for (const [key, words] of Object.entries(table.de)) {
@@ -57,7 +57,7 @@ test("NoSentenceStandsInEnglishInAnotherLanguage", () => {
   }
 });
 
-// Tags and texts of a document, in order: {tag, attributes} and {text}.
+// Returns the tags and texts of a document, in order: {tag, attributes} and {text}.
 function piecesOf(html) {
   const body = html.replace(/<!--.*?-->|<!doctype[^>]*>/gis, "");
   return [...body.matchAll(/<(\/?[a-z0-9]+)((?:\s+[a-z-]+(?:="[^"]*")?)*)\s*>|([^<]+)/gi)].map(
@@ -68,7 +68,7 @@ function piecesOf(html) {
 }
 
 const plain = (text) => text.replace(/&amp;/g, "&").replace(/&#(\d+);/g, (_, code) => String.fromCodePoint(code));
-// Names, signs and units that no language changes.
+// Names, signs and units that are the same in all languages.
 const is_name = (text) => !/\p{L}{2}/u.test(text) || ["MoEx", "GPU", "0 B", "curl", "JavaScript", "Python"]
   .includes(text);
 
@@ -91,7 +91,8 @@ test("EveryWordOfADocumentComesFromItsTable", () => {
   }
 });
 
-// What begins with a capital and goes on in words, or ends in a full stop, is said to somebody.
+// A string that begins with a capitalised word and continues in words, or that ends in a full stop, is a text for
+// people.
 test("NoScriptOfThesePagesSaysWhatIsNotInATable", () => {
   for (const { scripts } of pages) {
     for (const path of scripts) {
@@ -130,7 +131,7 @@ test("GermanFiguresAndSentences", () => {
   assert.equal(stageWords(offline, now).detail, "Der Hub ist nicht da. Neuer Versuch. Nächster Versuch in 5 s.");
 });
 
-// The worker's program speaks English (web-worker/): what it says of itself is told in the page's language.
+// The worker's program reports in English (web-worker/); the page translates its sentences.
 test("WhatTheWorkersProgramSaysIsTranslatedAndWhatIsNewStaysAsItIs", () => {
   const said = [
     "The hub refused this worker.", "The hub refused this worker: full. Ask the host for a fresh join link.",

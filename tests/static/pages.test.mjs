@@ -1,4 +1,4 @@
-// The plain modules of the join and status pages, the figures of all three, and which blocks of an answer are finished.
+// The plain modules of the join and status pages, the formats of figures, and the detection of finished blocks.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -14,7 +14,7 @@ import {
 import { heatLayout, heatWords, holderKind, tellsTiers, tierKind, tierSentence } from "../../static/js/status/heat.js";
 import { LastMinute, stepWords } from "../../static/js/status/split.js";
 
-// The vendored file itself: Node 18 would take its ".js" for CommonJS.
+// The vendored file itself: Node 18 would treat its ".js" as CommonJS.
 const vendored = join(resolve(process.env.MOEX_BUILD ?? "build"), "web/vendor/marked.esm.js");
 const { Lexer } = await import(`data:text/javascript;base64,${readFileSync(vendored, "base64")}`);
 
@@ -71,7 +71,7 @@ test("FinishedBlocksNeverChange", () => {
     const rest = text.slice(settled.length, size);
     const tokens = new Lexer().lex(rest);
     for (const token of tokens.slice(0, numFinished(tokens, rest))) settled += token.raw;
-    // What is finished is a run of whole blocks of the whole text.
+    // The finished text consists of complete blocks of the whole text.
     let at = 0;
     let blocks = 0;
     while (at < settled.length) at += whole[blocks++].length;
@@ -151,7 +151,7 @@ test("ThePageSaysWhatMemoryBuys", () => {
   assert.equal(budgetWords({ ...status, units_ready: 64, units_resident: 32 }, 64e6, 128),
     "Room for about 64 experts of 128.");
   assert.equal(keepWords(status, 0, 0), "Experts that do not fit into memory are left to others.");
-  assert.match(keepWords({ units_ready: 64, units_resident: 64 }, 1e9, 2e9), /^Experts that do not fit into memory are kept on/);
+  assert.match(keepWords({ units_ready: 64, units_resident: 64 }, 1e9, 2e9), /do not fit into memory are kept on disk/);
   assert.equal(keepWords({ units_ready: 64, units_resident: 32, bytes_in_memory: 5e6 }, 1e9, 2e9),
     "Keeps 64 experts on disk, 32 on the GPU, 5.0 MB in this computer's memory.");
   assert.equal(keepWords(status, 2e9, 1e9),
@@ -184,7 +184,7 @@ test("TheHubIsDescribedBeforeStart", () => {
   assert.equal(hubWords(null, null), "");
 });
 
-// ---- where a step's time went
+// ---- the parts of a step's time
 
 test("a step's parts are the means of the last minute, or of all before anything was seen", () => {
   const told = (steps, each_s) => (
@@ -201,7 +201,7 @@ test("a step's parts are the means of the last minute, or of all before anything
   assert.match(stepWords(null, gpu), /in the layers and over the vocabulary, 2\.0 ms waiting for experts\.$/);
 });
 
-// ---- the heat map
+// ---- the map of holders
 
 test("the map tells where experts lie where that is told", () => {
   assert.equal(tellsTiers(["ss-s", ""]), false);

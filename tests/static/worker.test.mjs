@@ -9,7 +9,7 @@ import { onDemandWords, tierWords } from "../../static/js/status/on_demand.js";
 import { splitWords } from "../../static/js/status/split.js";
 import { KeepAlivePace, periods_us } from "../../web-worker/browser/keep_alive_pace.js";
 
-// A machine whose waits depend on the period alone, and a worker that waits `count` times on it.
+// Simulates a machine whose waits depend only on the period, and a worker that waits `count` times.
 function settled(first_us, wait_of, count = 4000) {
   const pace = new KeepAlivePace(first_us);
   for (let i = 0; i < count; i += 1) {

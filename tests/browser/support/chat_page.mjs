@@ -1,5 +1,5 @@
-// The chat page in a real Chromium, for stories about it: the pages and the hub are real; what the model says is
-// scripted where the demo model would not say it.
+// The chat page in a real Chromium, for stories about it: the pages and the hub are real. The model's answers are
+// scripted if the demo model would not write them.
 import { after, before } from "node:test";
 
 import { Hub } from "./hub.mjs";
@@ -9,7 +9,7 @@ import { launch } from "./tab.mjs";
 let browser;
 let hub;
 
-// Call once in a file of stories: the browser and the hub that they share.
+// Call once in a file of stories; starts the browser and the hub that they share.
 export function setUp() {
   before(async () => {
     browser = await launch();
@@ -30,10 +30,11 @@ async function openPage(context, url) {
   return page;
 }
 
-// A story has its own browser context, so its own storage. `run({context, open})`; open(address) gives a page of `url`.
+// Each story has its own browser context, so its own storage. `run({context, open})`; open(address) opens a page of
+// `url`.
 async function inContext(url, how, run) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...how });
-  context.setDefaultTimeout(0);      // the test's own limit counts: a busy machine is no failure
+  context.setDefaultTimeout(0);      // the test's own limit counts: a busy machine is not a failure
   try {
     await run({ context, open: (address = "/") => openPage(context, url + address) });
   } finally {
@@ -41,7 +42,7 @@ async function inContext(url, how, run) {
   }
 }
 
-// With a scripted hub of its own: answer(stream, index) says what the model says.
+// Runs a story with a scripted hub of its own: answer(stream, index) writes the model's answers.
 export async function story(run, { answer, routes, ...how } = {}) {
   const scripted = await ScriptedHub.start(hub, { answer, routes });
   try {
@@ -51,7 +52,7 @@ export async function story(run, { answer, routes, ...how } = {}) {
   }
 }
 
-// With the real hub and the demo model.
+// Runs a story with the real hub and the demo model.
 export const realStory = (run) => inContext(hub.url, {}, run);
 
 export async function ask(page, words) {
@@ -66,7 +67,7 @@ export const brief = (stream) => {
   stream.end();
 };
 
-// What the browser keeps: the conversations, and the name of the stream that this tab would go on with.
+// Returns the browser's stored data: the conversations, and the stream that this tab would resume.
 export const keptNow = (page) => page.evaluate(() => new Promise((resolve) => {
   const request = indexedDB.open("moex-chat");
   request.onsuccess = () => {
@@ -78,7 +79,7 @@ export const keptNow = (page) => page.evaluate(() => new Promise((resolve) => {
   };
 }));
 
-// Resolves once `isKept` holds of that: a write that is still under way would be lost with the page.
+// Resolves once `isKept` returns true for the stored data: a pending write would be lost with the page.
 export async function keptWhen(page, isKept) {
   while (!await isKept(await keptNow(page))) await new Promise((resolve) => setTimeout(resolve, 50));
 }
@@ -87,7 +88,7 @@ async function reloadWhen(page, isKept) {
   await page.reload();
 }
 
-// Once it holds all that is shown, and every answer whole.
+// Reloads once the browser has stored everything that is shown, and every answer is complete.
 export function reload(page) {
   const isWhole = ({ messages }) => messages.every(({ role, end }) => role === "user" || end !== null);
   return reloadWhen(page, async ({ conversations }) => {
@@ -96,7 +97,7 @@ export function reload(page) {
   });
 }
 
-// In mid-answer, once it holds the answer: whole, or as one that this tab can go on with.
+// Reloads in the middle of an answer, once the answer is stored: complete, or resumable by this tab.
 export function reloadInAnswer(page) {
   return reloadWhen(page, ({ conversations, stream }) => {
     const isSafe = ({ role, end }) => role === "assistant" && (end !== null || stream !== null);

@@ -6,7 +6,7 @@ import { chat } from "./hub.mjs";
 
 export const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
 export const max_tokens = 24;
-export const few_tokens = 8;      // where it is enough that the words are the hub's
+export const few_tokens = 8;      // for stories that only need the hub's first words
 
 export async function openChat(context, hub) {
   context.setDefaultTimeout(0);      // the test's own limit counts
@@ -30,7 +30,7 @@ export async function set(page, fields) {
   await page.locator("#close-settings").click();
 }
 
-// Until the model is on the GPU, or the sentence that it will not be.
+// Waits until the model is on the GPU, or until the page says why it will not be.
 export async function deviceSettled(page) {
   await page.waitForFunction(() => {
     const words = document.getElementById("device-words");
@@ -39,7 +39,7 @@ export async function deviceSettled(page) {
   return page.locator("#device-words").textContent();
 }
 
-// Consents where the page asks, and does not just say what is wrong.
+// Agrees to the download if the page asks, unless the page only reports a problem.
 export async function loadIfAsked(page) {
   await page.waitForFunction(() => (
     !document.getElementById("device-load").hidden || document.getElementById("device-words").className === "problem"));
@@ -56,7 +56,7 @@ export async function chooseDevice(page) {
   await set(page, { temperature: "0" });
 }
 
-// The last answer as it is kept, whole.
+// Returns the last answer in its stored form, when it is complete.
 export async function lastAnswer(page) {
   await settled(page);
   for (;;) {

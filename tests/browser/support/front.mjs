@@ -1,9 +1,9 @@
-// A front before a hub, for native workers: it sees their downloads and may answer them itself, it reads the WebSocket
-// frames that they send, and it may give them other frames than the hub's.
+// A proxy in front of a hub, for native workers: it sees their downloads and may answer them itself, it reads the
+// WebSocket frames that they send, and it may replace the hub's frames.
 import { createServer, request as httpRequest } from "node:http";
 import { connect } from "node:net";
 
-// Splits what a side sends after the upgrade into frames: f({fin, opcode, payload, raw}).
+// Splits the bytes of one side after the upgrade into frames: f({fin, opcode, payload, raw}).
 function frameReader(f, { masked }) {
   let held = Buffer.alloc(0);
   return (bytes) => {
@@ -31,7 +31,7 @@ function frameReader(f, { masked }) {
   };
 }
 
-// A message of a server's in one frame.
+// Makes one frame of a server's message.
 function serverFrame(payload) {
   const head = Buffer.alloc(payload.length < 126 ? 2 : 4);
   head[0] = 0x82;
@@ -40,7 +40,7 @@ function serverFrame(payload) {
   return Buffer.concat([head, payload]);
 }
 
-// A message of a client's in one frame, masked with zeros.
+// Makes one frame of a client's message, masked with zeros.
 function clientFrame(payload) {
   const frame = serverFrame(payload);
   const size = frame.length - payload.length;
@@ -49,7 +49,7 @@ function clientFrame(payload) {
 }
 
 export class Front {
-  // `onGet(request, response, pass)` answers a GET itself or calls pass(), which gives the hub's answer.
+  // `onGet(request, response, pass)` answers a GET itself, or calls pass() for the hub's answer.
   static async start(hub, onGet = (request, response, pass) => pass()) {
     const front = new Front();
     front.hub = hub;
@@ -70,7 +70,7 @@ export class Front {
   pass(request, response) {
     const { method, url, headers } = request;
     const { host } = new URL(this.hub.url);
-    const giveUp = () => response.destroy();      // the hub is gone, and what it began is no answer
+    const giveUp = () => response.destroy();      // the hub is gone, and its partial answer is invalid
     httpRequest(`${this.hub.url}${url}`, { method, headers: { ...headers, host } }, (answer) => {
       response.writeHead(answer.statusCode, answer.headers);
       answer.on("error", giveUp).pipe(response);
@@ -93,8 +93,8 @@ export class Front {
     else hub.pipe(socket);
     for (const end of [socket, hub]) end.on("error", () => { socket.destroy(); hub.destroy(); });
   }
-  // `toHub(payload)`, set before anybody joins: what the hub gets in the place of a worker's message, of at most 65535
-  // bytes; undefined: that message as it is.
+  // `toHub(payload)`, set before any worker joins: returns the message that the hub receives instead of a worker's
+  // message, of at most 65535 bytes; undefined for the unchanged message.
   rewriteToHub(socket, hub, head) {
     const read = frameReader(({ fin, opcode, payload, raw }) => {
       const given = fin && opcode === 2 ? this.toHub(payload) : undefined;
@@ -104,8 +104,8 @@ export class Front {
     socket.on("data", read);
     socket.on("end", () => hub.end());
   }
-  // `toWorker(payload, give)`, set before anybody joins: sees each message of the hub's and gives what the worker gets
-  // in its place, messages of at most 65535 bytes; undefined: that message as it is.
+  // `toWorker(payload, give)`, set before any worker joins: sees each message of the hub and gives the messages that
+  // the worker receives instead, of at most 65535 bytes; returns undefined for the unchanged message.
   rewrite(hub, socket) {
     const give = (payload) => socket.write(serverFrame(payload));
     const read = frameReader(({ fin, opcode, payload, raw }) => {
@@ -114,7 +114,7 @@ export class Front {
       else given.forEach(give);
     }, { masked: false });
 
-    let head = Buffer.alloc(0);                                // of the answer to the upgrade
+    let head = Buffer.alloc(0);                                // the beginning of the reply to the upgrade
     hub.on("data", (bytes) => {
       if (!head) return read(bytes);
       head = Buffer.concat([head, bytes]);
@@ -127,7 +127,7 @@ export class Front {
     });
     hub.on("end", () => socket.end());
   }
-  // The HELLO of each connection, as JSON.
+  // Returns the HELLO of each connection, as JSON.
   hellos() {
     return this.frames.filter(({ payload }) => payload.length > 16 && payload.readUInt16LE(6) === 16)
       .map(({ payload }) => JSON.parse(payload.subarray(16)));

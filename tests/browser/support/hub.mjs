@@ -1,4 +1,4 @@
-// A real hub as a child process, on a free port of the loopback interface, with a state folder of its own.
+// A real hub as a child process, on a free port of the loopback interface, with its own state folder.
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -19,8 +19,8 @@ export function run(command, args, options = {}) {
   });
 }
 
-// Waits until `predicate(text so far)` gives something, on a stream; rejects with what was printed when the child ends
-// first.
+// Waits until `predicate(text so far)` returns a value for a stream's text. Rejects with the printed text if the child
+// ends first.
 function waitForOutput(child, name, predicate) {
   return new Promise((resolve, reject) => {
     const look = () => {
@@ -56,7 +56,7 @@ async function end(child, signal = "SIGTERM", patience_ms = 60000) {
 }
 
 export class Hub {
-  // `args` are further flags of `moex-hub serve`. `state` and `port` let a second hub take the place of a first.
+  // `args`: further flags of `moex-hub serve`. With `state` and `port`, a second hub can replace a first one.
   static async start(args = [], { state = mkdtempSync(join(tmpdir(), "moex-state-")), port = 0, env = {} } = {}) {
     const hub = new Hub();
     hub.state = state;
@@ -75,7 +75,7 @@ export class Hub {
     });
     if (!response.ok) throw new Error(`/api/test: ${response.status} ${await response.text()}`);
   }
-  // Asks /api/status until `predicate(status)` holds. Bounded by the test's own limit.
+  // Polls /api/status until `predicate(status)` returns true. The test's own limit bounds the wait.
   async until(predicate, what) {
     for (let status; ;) {
       status = await this.status();
@@ -85,7 +85,7 @@ export class Hub {
     }
   }
   stop(signal) { return end(this.child, signal); }
-  // Stops, and starts again with the same state on the same port.
+  // Stops the hub, and starts it again with the same state on the same port.
   async restart() {
     await this.stop();
     return Hub.start(this.args, { state: this.state, port: this.port });
@@ -96,8 +96,8 @@ export class Hub {
   }
 }
 
-// A story's worker is on Vulkan, also where that is a software driver, unless the story says otherwise. (A build that
-// knows no --backend, as bench/compare.mjs may bring one, knows nothing else.)
+// A story's worker uses Vulkan, even with a software driver, unless the story chooses otherwise. (An old build without
+// --backend, as bench/compare.mjs may use, has no other backend.)
 let vulkan = null;
 function onVulkan() {
   vulkan ??= run(join(build, "moex-worker"), ["--help"])
@@ -156,8 +156,8 @@ export async function chat(hub, body, onToken = () => {}) {
   return answer;
 }
 
-// What `moex-hub generate` writes for a chat prompt with the local backend, deterministic and greedy; and its smallest
-// margin.
+// Returns the text of `moex-hub generate` for a chat prompt with the local backend, deterministic and greedy, and its
+// smallest margin.
 export async function generateText(prompt, max_tokens, extra = []) {
   const { code, stdout, stderr } = await run(join(build, "moex-hub"),
     ["generate", "--prompt", prompt, "--chat", "--deterministic", "--temperature", "0",

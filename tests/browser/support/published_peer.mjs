@@ -1,5 +1,5 @@
-// A worker in plain JavaScript that knows DISPATCH, RESULT, CANCEL, HEARTBEAT and WEIGHT_SYNC, and nothing else. It
-// computes in doubles from the blob's definition, so it is also an independent reading of the weight format.
+// A worker in plain JavaScript that implements DISPATCH, RESULT, CANCEL, HEARTBEAT and WEIGHT_SYNC, and nothing else.
+// It computes in doubles from the blob's definition, so it is also an independent implementation of the weight format.
 const header_bytes = 16;
 const tensor_header_bytes = 28;
 
@@ -11,7 +11,7 @@ function halfToFloat(h) {
   if (exponent === 31) return mantissa ? NaN : sign * Infinity;
   return sign * (1 + mantissa / 1024) * 2 ** (exponent - 15);
 }
-// Round to nearest even.
+// Rounds to nearest even.
 function floatToHalf(value) {
   const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
   const magnitude = Math.abs(value);
@@ -31,7 +31,7 @@ function floatToHalf(value) {
 
 const align = (value) => Math.ceil(value / 256) * 256;
 
-// Weights as f64 arrays: gate and up [inner][hidden], down [hidden][inner].
+// Returns weights as f64 arrays: gate and up [inner][hidden], down [hidden][inner].
 function readBlob(bytes, hidden, inner, group) {
   const view = new DataView(bytes);
   const matrix = (codes_at, scales_at, rows, columns) => Array.from({ length: rows }, (_, row) => {
@@ -65,7 +65,7 @@ function ffn({ gate, up, down }, x) {
 }
 
 export class PublishedPeer {
-  // The demo's sizes: such a peer learns them out of band.
+  // The defaults are the demo's sizes: such a peer must know them in advance.
   constructor(hub, WebSocket, { hidden = 384, inner = 256, group = 128, more = {} } = {}) {
     Object.assign(this, { hub, hidden, inner, group });
     Object.assign(this, { answered: 0, types_received: new Set(), experts: new Map(), work: Promise.resolve() });
@@ -75,7 +75,7 @@ export class PublishedPeer {
     this.socket.binaryType = "nodebuffer";
     const capabilities = Buffer.from(JSON.stringify({ gpu: "none", description: "published messages only", ...more }));
     this.socket.on("open", () => this.send(4, 0, capabilities));
-    // In order, one at a time: an echo means that everything before it is done.
+    // Messages are handled in order, one at a time: an echo proves that everything before it is done.
     this.socket.on("message", (frame) => {
       this.work = this.work.then(() => this.handle(frame)).catch((error) => {
         this.error = error;

@@ -1,19 +1,19 @@
-// A hub whose words are scripted: the pages, the pool and every other route are a real hub's, over real sockets. Only
-// what the model would say comes from the test: the demo model writes neither 40 KB of Markdown nor thoughts, and it
-// breaks no line on command.
+// A hub with scripted answers: the pages, the pool and every other route are those of a real hub, over real sockets.
+// Only the model's answers come from the test: the demo model writes neither 40 KB of Markdown nor thoughts, and it
+// breaks no connection on command.
 import { once } from "node:events";
 import { createServer, request as httpRequest } from "node:http";
 
-// One streamed answer in the hands of a test.
+// One streamed answer under the control of a test.
 export class Stream {
   constructor(body, response, hub) {
     this.body = body;
     this.response = response;
     this.hub = hub;
     this.id = "";
-    this.closed = once(response, "close");      // by whichever side
+    this.closed = once(response, "close");      // closed by either side
   }
-  // From now on it can be resumed, as with a hub. Before its first event.
+  // Makes the answer resumable from now on, as with a hub. Call it before the first event.
   keep(id) {
     this.id = id;
     this.events = [];
@@ -39,22 +39,22 @@ export class Stream {
     if (this.id) {
       words = `id: ${this.events.length + 1}\n${words}`;
       this.events.push(words);
-      if (this.response.destroyed) return;      // nobody listens
+      if (this.response.destroyed) return;      // no client is connected
     }
     this.head();
     this.response.write(words);
   }
   say(content, index = 0) { this.send({ choices: [{ index, delta: { content } }] }); }
-  // One of several answers comes to its end.
+  // Ends one of several answers.
   endChoice(index, finish_reason = "stop") { this.send({ choices: [{ index, delta: {}, finish_reason }] }); }
-  // A piece of a call of a tool; the first one names it.
+  // Sends a piece of a tool call; the first piece has its name.
   call(index, more, name) {
     const begun = name ? { id: `call_${index}`, type: "function" } : {};
     this.send({ choices: [{ index: 0,
       delta: { tool_calls: [{ index, ...begun, function: { ...(name ? { name } : {}), arguments: more } }] } }] });
   }
   think(reasoning_content) { this.send({ choices: [{ index: 0, delta: { reasoning_content } }] }); }
-  // Ends as a hub does: the reason, the figures, [DONE].
+  // Ends like a hub: the reason, the figures, [DONE].
   end(finish_reason = "stop", last = {}) {
     this.endChoice(0, finish_reason);
     this.send({ choices: [], ...last });
@@ -70,15 +70,15 @@ export class Stream {
 }
 
 export class ScriptedHub {
-  // Each question goes to `answer(stream)`; `routes` {"/health": (response) => …} stand in for others of the hub.
+  // Each question is passed to `answer(stream)`; `routes` {"/health": (response) => …} replace routes of the hub.
   static async start(hub, { answer = () => {}, routes = {} } = {}) {
     const scripted = new ScriptedHub();
     scripted.hub = hub;
     scripted.answer = answer;
     scripted.routes = routes;
     scripted.requests = [];
-    scripted.streams = new Map();      // by id
-    scripted.resumed = [];             // {method, last} of requests for them
+    scripted.streams = new Map();      // streams by id
+    scripted.resumed = [];             // {method, last} of requests to resume a stream
     scripted.server = createServer((request, response) => scripted.handle(request, response));
     scripted.server.listen(0, "127.0.0.1");
     await once(scripted.server, "listening");
@@ -113,12 +113,12 @@ export class ScriptedHub {
       return;
     }
 
-    // The page's origin is this server's, which the hub does not know.
+    // The page's origin is this server's, which the hub does not accept.
     const { hostname, port } = new URL(this.hub.url);
     const { origin, ...headers } = request.headers;
     const onward = httpRequest({
       hostname, port, path: request.url, method: request.method,
-      agent: false,      // a kept connection may be closed by the hub just when it is used again
+      agent: false,      // the hub may close a kept-alive connection just when it is used again
       headers: { ...headers, host: `${hostname}:${port}` },
     }, (answer) => {
       response.writeHead(answer.statusCode, answer.headers);

@@ -1,6 +1,7 @@
-// What a browser keeps for a site by hash (web-worker/browser/store_folder.js), seen and spoiled from a page of it.
+// Reads and damages the files that a browser keeps for a site by hash (web-worker/browser/store_folder.js), from a page
+// of the site.
 
-// Names of all files by hash: page.evaluate(namesKept).
+// Returns the names of all files by hash: page.evaluate(namesKept).
 export async function namesKept() {
   const names = [];
   const top = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-models").catch(() => null);
@@ -25,16 +26,16 @@ export async function dropKept(name) {
   await (await top.getDirectoryHandle(name.slice(0, 2))).removeEntry(name);
 }
 
-// All of it, as "delete the site's data" does, while nobody writes down who was used: a folder that gets a file
-// meanwhile is not removed (InvalidModificationError).
+// Deletes all files, like "delete the site's data", while no tab writes the uses: a folder that gets a file meanwhile
+// is not removed (InvalidModificationError).
 export const dropAllKept = () => navigator.locks.request("moex-uses", async () =>
   (await navigator.storage.getDirectory()).removeEntry("moex-models", { recursive: true }));
 
-// Resolves when what a tab has downloaded is on the disk.
+// Resolves when all downloads of a tab are on the disk.
 export const allStored = (page) =>
   page.waitForFunction(() => window.moexStatus.bytes_to_store === 0, null, { timeout: 0 });
 
-// Resolves when it is written down who was used, of `count` blobs, and for which model.
+// Resolves when the uses of `count` blobs have been written, with their model.
 export const usesWritten = (page, count) => page.waitForFunction(async (wanted) => {
   const top = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-models");
   const handle = await top.getFileHandle("uses.json").catch(() => null);

@@ -1,4 +1,4 @@
-// A real Chromium with the software adapter (or the GPU where there is one), and contributors' tabs in it.
+// A real Chromium with the software adapter (or a GPU if there is one), and contributors' tabs in it.
 import { createRequire } from "node:module";
 import { execFileSync } from "node:child_process";
 import { join, resolve } from "node:path";
@@ -18,7 +18,7 @@ export function findChromium() {
 
 const quiet = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
   "--disable-sync"];
-// `webgpu` false: a browser that finds no GPU, as most do on a machine without one.
+// `webgpu` false: a browser that finds no GPU, like most browsers on a machine without one.
 export async function launch(extra = [], { webgpu = true } = {}) {
   const root = process.getuid?.() === 0;
   const gpu = process.env.MOEX_CHROMIUM_ARGS ? process.env.MOEX_CHROMIUM_ARGS.split(" ") : ["--enable-unsafe-webgpu"];
@@ -26,7 +26,7 @@ export async function launch(extra = [], { webgpu = true } = {}) {
   return chromium.launch({ executablePath: findChromium(), args, chromiumSandbox: !root, timeout: 0 });
 }
 
-// Contexts are separate browsers to the hub: their own cache, storage and worker key.
+// For the hub, contexts are separate browsers: each has its own cache, storage and worker key.
 export async function openTab(context, join_url, { wait = true } = {}) {
   const page = await context.newPage();
   page.setDefaultTimeout(0);                                   // the test's own limit bounds every wait
@@ -39,7 +39,7 @@ export async function openTab(context, join_url, { wait = true } = {}) {
   return page;
 }
 
-// What `work` gives, or the page's first error, if that comes sooner: a page that broke shows nothing more.
+// Resolves to the result of `work`, or rejects with the page's first error: a broken page would show nothing more.
 export function unlessBroken(page, work) {
   const broken = new Promise((_, reject) => { page.once("pageerror", reject); });
   return Promise.race([work(), broken]);
@@ -47,7 +47,7 @@ export function unlessBroken(page, work) {
 
 export const tabStatus = (page) => page.evaluate(() => window.moexStatus);
 
-// Resolves when the tab serves with all its experts ready; rejects when it ends up anywhere it cannot serve.
+// Resolves when the tab serves with all its experts ready; rejects when it reaches a state in which it cannot serve.
 export async function serving(page) {
   await page.waitForFunction(() => {
     const status = window.moexStatus;
