@@ -89,7 +89,7 @@ test("axe finds nothing serious on the status page, with contributors and withou
   });
 });
 
-test("axe finds nothing serious on the host's page", (t) => judge(t, "admin", async (page) => {
+test("axe finds nothing serious on the operator's page", (t) => judge(t, "admin", async (page) => {
   const [, link] = /^ {2}admin {2}(\S+)/m.exec(hub.child.printed);
   await page.goto(link);
   await page.locator("#setting-heads th").first().waitFor();

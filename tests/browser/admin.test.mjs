@@ -38,7 +38,7 @@ const ask = (key, path = "/v1/completions", more = {}) => fetch(`${hub.url}${pat
   body: JSON.stringify({ prompt: "The sea", max_tokens: 5, ...more }),
 });
 
-test("a host opens the printed link once, makes a key, sees it used and revokes it", async () => {
+test("an operator opens the printed link once, makes, watches and revokes a key", async () => {
   const [, link] = /^ {2}admin {2}(\S+)/m.exec(hub.child.printed);
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce" });
   const page = await open(context, link);
@@ -92,7 +92,7 @@ class SilentPeer extends PublishedPeer {
   async handle() {}
 }
 
-test("a host drains, pins and bans a contributor, and lets it in again", async () => {
+test("an operator drains, pins, bans and readmits a contributor", async () => {
   const admin = "an admin key of this test";
   const keyed = await Hub.start(["--threads", "1", "--require-key"], { env: { MOEX_ADMIN_KEY: admin } });
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce" });
@@ -143,7 +143,7 @@ test("a host drains, pins and bans a contributor, and lets it in again", async (
   await keyed.remove();
 });
 
-test("a new join link ends the one before it, and a wrong key opens nothing", async () => {
+test("a new join link ends the previous one, and a wrong key is refused", async () => {
   const admin = "an admin key of this test";
   const keyed = await Hub.start(["--backend", "local", "--threads", "1", "--require-key"],
     { env: { MOEX_ADMIN_KEY: admin } });

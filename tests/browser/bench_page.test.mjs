@@ -87,7 +87,7 @@ test("the bench page measures and says so on every screen", async (t) => {
   }
 });
 
-test("a program that was made before is given behind the call that asks for it", async (t) => {
+test("an existing pipeline is returned after the call that requests it", async (t) => {
   const { page } = await openBench(t);
 
   // Otherwise a caller that requests the next pipeline from a callback would nest deeper with each one: a model of
@@ -115,7 +115,7 @@ test("a program that was made before is given behind the call that asks for it",
   assert.deepEqual(order, ["asked 1", "made 1", "asked 2", "made 2"]);
 });
 
-test("a GPU that may stay awake does keep-alive work after an answer, another does not", async (t) => {
+test("a GPU does keep-alive work after an answer only if allowed", async (t) => {
   const { page } = await openBench(t);
   const counts = await page.evaluate(async () => {
     const { Gpu } = await import("/wasm/gpu.js");
@@ -148,7 +148,7 @@ test("a GPU that may stay awake does keep-alive work after an answer, another do
   assert.equal(counts.lost, false);
 });
 
-test("a GPU that may stay awake does so for a call that is foreseen, not for long, and not for ever in vain",
+test("a GPU does keep-alive work for predicted calls, within limits",
   async (t) => {
     const { page } = await openBench(t);
     const seen = await page.evaluate(async () => {

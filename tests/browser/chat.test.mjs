@@ -50,7 +50,7 @@ async function tabTo(page, name) {
   assert.fail(`no Tab leads to "${name}"`);
 }
 
-test("all of it goes by keyboard: ask, ask differently, choose, answer again, settle, rename, delete", async () => {
+test("everything works by keyboard: ask, edit, choose, answer again, settings, rename, delete", async () => {
   await story(async ({ open, scripted }) => {
     const page = await open();
     const { keyboard } = page;
@@ -129,7 +129,7 @@ test("conversations are renamed, searched, deleted, and brought back", async () 
   }, { answer: brief });
 });
 
-test("a question asked differently and an answer given again stand beside the first ones", async () => {
+test("an edited question and a repeated answer become further versions", async () => {
   await story(async ({ open, scripted }) => {
     const page = await open();
     await ask(page, "One");
@@ -167,7 +167,7 @@ test("a question asked differently and an answer given again stand beside the fi
   }, { answer: brief });
 });
 
-test("an exported conversation comes back into an empty browser, and a wrong file is told", async () => {
+test("an exported conversation is imported, and a wrong file is refused", async () => {
   let file;
   await story(async ({ open }) => {
     const page = await open();
@@ -197,7 +197,7 @@ test("an exported conversation comes back into an empty browser, and a wrong fil
   }, { answer: brief });
 });
 
-test("a conversation deleted in mid-answer stays deleted, and Undo brings it back as far as it came", async () => {
+test("a conversation deleted during an answer stays deleted until Undo", async () => {
   await story(async ({ open, scripted }) => {
     const page = await open();
     await ask(page, "Endless");
@@ -258,7 +258,7 @@ test("the conversation that an older page left in the tab is kept", async () => 
   });
 });
 
-test("Forget everything asks first, and then nothing is left, in no tab", async () => {
+test("Forget everything asks first, and then deletes all data of all tabs", async () => {
   await story(async ({ open }) => {
     const page = await open();
     const other = await open();
@@ -301,7 +301,7 @@ test("Forget everything asks first, and then nothing is left, in no tab", async 
   }, { answer: brief });
 });
 
-test("a browser that keeps no database says so, and chats", async () => {
+test("a browser without a database says so, and still chats", async () => {
   await story(async ({ open, context }) => {
     await context.addInitScript(() => {
       IDBFactory.prototype.open = () => { throw new DOMException("denied", "SecurityError"); };
@@ -315,7 +315,7 @@ test("a browser that keeps no database says so, and chats", async () => {
   }, { answer: brief });
 });
 
-test("a seed beyond 2^53 is not sent rounded: the field says what it takes", async () => {
+test("a seed above 2^53 is refused by its field", async () => {
   await story(async ({ open, scripted }) => {
     const page = await open();
     await page.locator("#open-settings").click();
@@ -335,7 +335,7 @@ test("a seed beyond 2^53 is not sent rounded: the field says what it takes", asy
 
 // ---- Escape
 
-test("a ready system prompt and every field of sampling reach the model, and a wrong one says so", async () => {
+test("a preset and every sampling field reach the model, wrong values are reported", async () => {
   await story(async ({ open, scripted }) => {
     const page = await open();
     await page.locator("#open-settings").click();
@@ -367,7 +367,7 @@ test("a ready system prompt and every field of sampling reach the model, and a w
   }, { answer: brief });
 });
 
-test("Escape closes what lies on top, spares input methods, and only then stops an answer", async () => {
+test("Escape closes panels, ignores input methods, and only then stops an answer", async () => {
   await story(async ({ open }) => {
     const page = await open();
     await page.locator("#search").waitFor({ state: "attached" });
@@ -403,7 +403,7 @@ test("Escape closes what lies on top, spares input methods, and only then stops 
 
 // ---- layout, and consistent texts
 
-test("nothing scrolls sideways and nothing lies over Send, whatever the pill says", async () => {
+test("nothing scrolls sideways or covers Send for any text of the pill", async () => {
   const pools = [
     { status: "ok", units: 128, covered: 128, workers: 0 }, { status: "ok", units: 128, covered: 128, workers: 1234 },
     { status: "uncovered", units: 128, covered: 3, workers: 12 }, { status: "draining" },
@@ -439,7 +439,7 @@ test("nothing scrolls sideways and nothing lies over Send, whatever the pill say
   }
 });
 
-test("the empty page says what its pill says", async () => {
+test("the empty page agrees with its pill", async () => {
   await story(async ({ open }) => {
     const page = await open();
     await page.locator("#pool-text", { hasText: "hub only" }).waitFor();

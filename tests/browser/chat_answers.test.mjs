@@ -125,7 +125,7 @@ test("in a streamed answer of 40 KB finished blocks keep their nodes, the select
   }, { answer: (stream) => { live = stream; ready(); } });
 });
 
-test("finished code has colours and formulas are formulas, and neither can do anything", async () => {
+test("finished code is coloured, formulas are painted, and both are inert", async () => {
   const text = [
     "A sum of $5 and $10, and $x^2 + \\frac{1}{2}$.", "$$", "\\sum_{i=1}^n i", "$$", "",
     "$\\href{javascript:xss()}{a} \\text{<img src=x onerror=xss()>}$ and \\(\\unknown{\\)", "",
@@ -163,7 +163,7 @@ test("finished code has colours and formulas are formulas, and neither can do an
   } });
 });
 
-test("a list of tasks shows what is done, and nothing in it can be clicked", async () => {
+test("a task list shows finished tasks, and cannot be clicked", async () => {
   await story(async ({ open }) => {
     const page = await open();
     await ask(page, "What is left?");
@@ -180,7 +180,7 @@ test("a list of tasks shows what is done, and nothing in it can be clicked", asy
   });
 });
 
-test("a copy button copies its block while the answer goes on", async () => {
+test("a copy button copies its block during the answer", async () => {
   let live;
   await story(async ({ open, context, scripted }) => {
     await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: scripted.url });
@@ -197,7 +197,7 @@ test("a copy button copies its block while the answer goes on", async () => {
 
 // ---- how an answer ends
 
-test("a failed question is there once, with a reason and a way to try again", async () => {
+test("a failed question is shown once, with a reason and a retry", async () => {
   let is_open = false;
   await story(async ({ open, scripted }) => {
     const page = await open();
@@ -227,7 +227,7 @@ test("a failed question is there once, with a reason and a way to try again", as
   });
 });
 
-test("a line that breaks in mid-answer keeps the words, and Continue goes on in the same message", async () => {
+test("a broken connection keeps the words, and Continue extends the message", async () => {
   let live;
   await story(async ({ open, scripted }) => {
     const page = await open();
@@ -268,7 +268,7 @@ const keptStory = (run) => {
   });
 };
 
-test("a page that is loaded again in mid-answer goes on with the same answer", async () => {
+test("a page reloaded during an answer continues the answer", async () => {
   await keptStory(async ({ open, scripted, live }) => {
     const page = await open();
     await ask(page, "A story?");
@@ -298,7 +298,7 @@ test("a page that is loaded again in mid-answer goes on with the same answer", a
   });
 });
 
-test("a line that breaks is replaced, and each word comes once", async () => {
+test("a broken connection is replaced, and each word arrives once", async () => {
   await keptStory(async ({ open, scripted, live }) => {
     const page = await open();
     await ask(page, "A story?");
@@ -316,7 +316,7 @@ test("a line that breaks is replaced, and each word comes once", async () => {
   });
 });
 
-test("Stop ends the stream at the hub, and one that the hub no longer knows is an answer that was left", async () => {
+test("Stop ends the stream at the hub, and an unknown stream ends the answer", async () => {
   await keptStory(async ({ open, scripted, live }) => {
     const page = await open();
     await ask(page, "A story?");
@@ -345,7 +345,7 @@ const askForThree = async (page) => {
   await page.locator("#close-settings").click();
 };
 
-test("several answers come side by side, each can be read while they do, and a reload goes on with them", async () => {
+test("several answers stream side by side, also after a reload", async () => {
   await keptStory(async ({ open, scripted, live }) => {
     const page = await open();
     const pager = (name) => page.locator(".message.assistant").getByRole("button", { name });
@@ -409,7 +409,7 @@ test("with a real hub three answers differ, and Again gives three more", () => r
   assert.deepEqual(page.errors, []);
 }));
 
-test("with a real hub a reload in mid-answer loses nothing", async () => {
+test("a reload during an answer of a real hub loses nothing", async () => {
   await realStory(async ({ open }) => {
     const page = await open();
     await page.locator("#open-settings").click();
@@ -427,7 +427,7 @@ test("with a real hub a reload in mid-answer loses nothing", async () => {
   });
 });
 
-test("an answer that ends early says why: by its limit, by the context, by Stop", async () => {
+test("an answer that ends early says why: limit, context or Stop", async () => {
   const figures = (total_tokens) => ({ usage: { prompt_tokens: 1, completion_tokens: 16, total_tokens } });
   await story(async ({ open, scripted }) => {
     const page = await open();
@@ -464,7 +464,7 @@ test("an answer that ends early says why: by its limit, by the context, by Stop"
   });
 });
 
-test("a call of a tool is a card that takes its result, and JSON of a schema one with its rows", async () => {
+test("a tool call is a card with a result, schema JSON a card with rows", async () => {
   const schema = { type: "object", properties: { town: { type: "string" } }, required: ["town"] };
   await story(async ({ open, scripted }) => {
     const page = await open();
@@ -525,7 +525,7 @@ test("a call of a tool is a card that takes its result, and JSON of a schema one
   });
 });
 
-test("bias, effort and grammar of the settings are asked for; an effort only where the template has one", async () => {
+test("bias, effort and grammar of the settings are sent if supported", async () => {
   const set = async (page) => {
     await page.locator("#open-settings").click();
     await page.locator("summary", { hasText: "More about how words are chosen" }).click();
@@ -565,7 +565,7 @@ test("bias, effort and grammar of the settings are asked for; an effort only whe
 
 const sum = { name: "add", parameters: { type: "object", additionalProperties: false, required: ["a"],
   properties: { a: { type: "integer", maximum: 9 } } } };
-test("with a real hub a required tool is called, its result goes on to an answer", () => realStory(async ({ open }) => {
+test("a real hub calls a required tool and answers with its result", () => realStory(async ({ open }) => {
   const page = await open();
   await page.locator("#open-settings").click();
   await page.locator("summary", { hasText: "The form of answers" }).click();

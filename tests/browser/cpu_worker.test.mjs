@@ -35,7 +35,7 @@ async function localText(t, args) {
   return (await chat(hub, request)).text;
 }
 
-test("a deterministic hub gives its own text through a processor that rounds by itself", async (t) => {
+test("a deterministic hub keeps its text with an int8 worker", async (t) => {
   const expected = await generateText(prompt, max_tokens);
   assert.ok(expected.margin > 0, "no two tokens are level");
   // the worker's int8 would give another answer: the arithmetic of the hub's WELCOME takes precedence
@@ -45,14 +45,14 @@ test("a deterministic hub gives its own text through a processor that rounds by 
 });
 
 // With rows in f32, only the gates, which are f16 on the wire, differ from the local backend.
-test("int8 on the wire's far side is int8 on this one", async (t) => {
+test("int8 arithmetic is the same in a worker and in the hub", async (t) => {
   const expected = await localText(t, []);
   const { text, status } = await textOf(t, ["--wire-dtype", "f32"], ["--backend", "cpu"]);
   assert.equal(text, expected);
   assert.deepEqual(status.workers.map(({ backend, arithmetic }) => [backend, arithmetic]), [["cpu", "int8"]]);
 });
 
-test("without a GPU that is one, a worker takes the processor", async (t) => {
+test("a worker without a real GPU uses the processor", async (t) => {
   const { status } = await textOf(t, [], ["--backend", "auto"]);
   const [{ backend, software }] = status.workers;
   assert.ok(["cpu", "vulkan"].includes(backend));
@@ -86,7 +86,7 @@ test("native workers of one identity add up at the hub", async (t) => {
   assert.equal(row.nickname, "Ada");
 });
 
-test("an identity file that holds no Ed25519 key is named", async (t) => {
+test("an identity file without an Ed25519 key is reported", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "moex-identity-"));
   t.after(() => rmSync(folder, { recursive: true }));
   const file = join(folder, "note.pem");

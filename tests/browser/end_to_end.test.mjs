@@ -111,7 +111,7 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   assert.ok((await hub.status()).calls.local > 0, "the hub took over");
 });
 
-test("a hub that restarts is served without a click or a download; a damaged blob is fetched again", async (t) => {
+test("a restarted hub is served without a click; a damaged blob is downloaded again", async (t) => {
   let hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", ...patient]);
   t.after(() => hub.remove());
   const shared = await context();
@@ -165,7 +165,7 @@ test("a hub that restarts is served without a click or a download; a damaged blo
 });
 
 // Regression: the slider once dropped all weights, and the page said that the hub was gone.
-test("a memory slider that is moved in mid-stream lets go of experts and takes them back, and serves on", async (t) => {
+test("a memory limit changed during a stream drops and reloads experts", async (t) => {
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", ...patient]);
   t.after(() => hub.remove());
   const small_bytes = 8e6;                                     // below the slider's range: the demo model is small
@@ -236,7 +236,7 @@ test("a tab and a native worker share a model", async (t) => {
   for (const one of status.workers) assert.ok(one.groups_answered > 0, `${one.backend} took part`);
 });
 
-test("over TLS, with a certificate of the hub's own making", async (t) => {
+test("over TLS, with the hub's self-signed certificate", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "moex-tls-"));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
   const made = await run(join(build, "moex-hub"), ["cert", "--out", folder]);

@@ -22,7 +22,7 @@ async function killGpuProcess() {
   process.kill(gpu.id, "SIGKILL");
 }
 
-test("a chat outlives the GPU process", async (t) => {
+test("a chat survives the loss of the GPU process", async (t) => {
   const expected = await generateText(prompt, max_tokens);
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", "--deterministic",
     "--timeout-ms", "60000", "--round-deadline-s", "300", "--holder-wait-s", "300"]);

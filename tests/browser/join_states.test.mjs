@@ -39,7 +39,7 @@ test("two tabs of one browser serve side by side", async () => {
   await hub.until((status) => status.workers.length === 0, "both to leave");
 });
 
-test("pause leaves the hub, resume comes back; stop ends it and Start again begins anew", async () => {
+test("pause disconnects, resume reconnects, stop ends and Start again restarts", async () => {
   const context = await browser.newContext();
   const page = await openTab(context, hub.join);
   const { buffer_bytes } = (await tabStatus(page)).device;
@@ -59,7 +59,7 @@ test("pause leaves the hub, resume comes back; stop ends it and Start again begi
   await context.close();
 });
 
-test("its owner's rules pause a tab and let it go on: in front or not, a day's data", async () => {
+test("the contributor's rules pause and resume a tab: visibility, daily data", async () => {
   const context = await browser.newContext();
   const page = await openTab(context, hub.join);
   const look = (state) => page.evaluate((seen) => {
@@ -91,7 +91,7 @@ test("its owner's rules pause a tab and let it go on: in front or not, a day's d
   await hub.until((status) => status.workers.length === 0, "the tab to leave");
 });
 
-test("a tab works while nobody uses the computer, once its owner lets the browser tell", async () => {
+test("a tab works on an idle computer if the browser may report idleness", async () => {
   const context = await browser.newContext();
   const page = await openTab(context, hub.join);
   const front = await context.newCDPSession(page);
@@ -118,7 +118,7 @@ test("a tab works while nobody uses the computer, once its owner lets the browse
   await hub.until((status) => status.workers.length === 0, "the tab to leave");
 });
 
-test("who joins asks the browser to keep what is stored, and the page says what it answered", async () => {
+test("a joining tab asks for persistent storage and shows the reply", async () => {
   for (const [is_granted, words] of [[false, /^The browser may delete/], [true, /^The browser keeps the stored/]]) {
     const context = await browser.newContext();
     const page = await context.newPage();
@@ -147,7 +147,7 @@ async function lenders(path) {
 }
 const shown = (page, id, words) => page.locator(id, { hasText: words }).waitFor({ timeout: 0 });
 
-test("what the hub lacks is said before Start, and power is told while the tab serves", async () => {
+test("missing experts are shown before Start, and power changes are sent", async () => {
   const context = await browser.newContext();
   const page = await context.newPage();
   await page.goto(hub.join);
@@ -173,7 +173,7 @@ const passphrase = async (page, words) => {
   await page.locator("#work-dialog-yes").click();
 };
 
-test("an identity counts what its owner's tabs did, is taken along and is forgotten", async () => {
+test("an identity counts the work of its tabs, is exported and deleted", async () => {
   const context = await browser.newContext();
   const page = await context.newPage();
   await page.goto(hub.join);
@@ -227,7 +227,7 @@ test("an identity counts what its owner's tabs did, is taken along and is forgot
   await hub.until((status) => status.workers.length === 0, "the tabs to leave");
 });
 
-test("a browser without Ed25519 says so and serves all the same", async () => {
+test("a browser without Ed25519 says so and still serves", async () => {
   const context = await browser.newContext();
   await context.addInitScript(() => {
     SubtleCrypto.prototype.generateKey = () => Promise.reject(new DOMException("Unrecognized", "NotSupportedError"));
@@ -240,7 +240,7 @@ test("a browser without Ed25519 says so and serves all the same", async () => {
   await hub.until((status) => status.workers.length === 0, "the tab to leave");
 });
 
-test("what breaks inside a promise ends the worker, and the page goes on saying so", async () => {
+test("an error inside a promise ends the worker, and the page reports it", async () => {
   const context = await browser.newContext();
   const page = await openTab(context, hub.join);
   await page.workers()[0].evaluate(() => { Promise.reject(new Error("out of luck")); });
@@ -253,7 +253,7 @@ test("what breaks inside a promise ends the worker, and the page goes on saying 
   await context.close();
 });
 
-test("a download that waits for its next attempt ends when it is cancelled", async () => {
+test("a download that waits for a retry ends when cancelled", async () => {
   let asked = 0;
   const busy = createServer((request, response) => {
     asked += 1;
@@ -275,7 +275,7 @@ test("a download that waits for its next attempt ends when it is cancelled", asy
   assert.equal(asked, 1);
 });
 
-test("a tab closed in mid-download leaves nothing behind, and the next visit completes", async () => {
+test("a tab closed during a download leaves no trace, and the next visit completes", async () => {
   const context = await browser.newContext();
   let served = 0;
   await context.route("**/weights/*", async (route) => {
@@ -294,7 +294,7 @@ test("a tab closed in mid-download leaves nothing behind, and the next visit com
   await context.close();
 });
 
-test("without a hub the tab says when it tries again, and comes back by itself", async () => {
+test("a tab without a hub shows its next attempt and reconnects", async () => {
   const context = await browser.newContext();
   const own = await Hub.start(["--local-fallback", "off", "--replicas", "1"]);
   const page = await openTab(context, own.join);
@@ -312,7 +312,7 @@ test("without a hub the tab says when it tries again, and comes back by itself",
   await back.remove();
 });
 
-test("a memory limit without room for one expert is said, with the way out", async () => {
+test("a memory limit below one expert is reported with a remedy", async () => {
   const context = await browser.newContext();
   const page = await context.newPage();
   // Give the worker a limit that the slider does not offer.
@@ -331,7 +331,7 @@ test("a memory limit without room for one expert is said, with the way out", asy
   await context.close();
 });
 
-test("an insecure page and a wrong token are said", async () => {
+test("an insecure page and a wrong token are reported", async () => {
   const context = await browser.newContext();
   const stranger = await context.newPage();
   await stranger.goto(hub.join.replace(/token=.*/, "token=wrong"));
@@ -359,7 +359,7 @@ test("an insecure page and a wrong token are said", async () => {
   front.close();
 });
 
-test("a browser that keeps nothing and grants no locks serves all the same", async () => {
+test("a browser without storage and locks still serves", async () => {
   const context = await browser.newContext();
   await context.addInitScript(() => {
     const get = () => { throw new DOMException("The operation is insecure.", "SecurityError"); };
@@ -379,7 +379,7 @@ test("a browser that keeps nothing and grants no locks serves all the same", asy
   await context.close();
 });
 
-test("Forget everything on this page leaves no token, no weights and no tab of the hub", async () => {
+test("Forget everything deletes token and weights, and ends the tab", async () => {
   const context = await browser.newContext();
   const page = await openTab(context, hub.join);
   await page.getByRole("button", { name: "Forget everything" }).click();

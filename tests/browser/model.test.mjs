@@ -25,7 +25,7 @@ function modelReading(input, ...args) {
   return new Promise((resolve) => child.once("close", (code) => resolve({ code, stdout })));
 }
 
-test("the paper's tables are what the twin in JavaScript integrates", async () => {
+test("the paper's tables agree with the twin in JavaScript", async () => {
   const ours = (await rowsOf("--paper")).filter(({ table, how }) => table === "Table 1" && how.startsWith("eq. 18"));
   const { stdout } = await run("node", ["bench/seeds/moex_tables.mjs"]);
   const theirs = stdout.split("\n").filter((line) => line.startsWith("Table 1") && line.includes("eq. 18"));
@@ -33,7 +33,7 @@ test("the paper's tables are what the twin in JavaScript integrates", async () =
   assert.deepEqual(ours.map(({ computed }) => computed.toFixed(2)), theirs.map((line) => line.split(",")[4]));
 });
 
-test("a swarm of one's own: a row for each h, and the same figures in every format", async () => {
+test("a given swarm has a row for each h, the same in every format", async () => {
   const rows = await rowsOf("--rtt-ms", "10", "--copies", "2", "--sigma", "0.3");
   const tokens = rows.filter(({ table }) => table === "eq. 12");
   assert.deepEqual(tokens.map(({ row }) => row), ["h=1", "h=1", "h=2", "h=2"]);
@@ -50,7 +50,7 @@ test("a swarm of one's own: a row for each h, and the same figures in every form
   }
 });
 
-test("a running hub: what its workers' times foretell beside what it measured", async (t) => {
+test("a running hub shows predictions from worker times beside measurements", async (t) => {
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", "--timeout-ms", "60000"]);
   t.after(() => hub.remove());
   const before = await model("--from-metrics", hub.url);
@@ -85,7 +85,7 @@ test("a running hub: what its workers' times foretell beside what it measured", 
   assert.match(idle.stderr, /no layer was exchanged/);
 });
 
-test("a hub with keys is asked with one", async (t) => {
+test("a hub with keys is queried with a key", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "moex-key-"));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
   const file = join(folder, "key");

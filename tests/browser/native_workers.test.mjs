@@ -74,7 +74,7 @@ test("four concurrent chats share steps, and each equals its solo run", async (t
 });
 
 // Each worker holds a half. The stalled one keeps being asked; the hub does not wait for its answers.
-test("an answer that need not wait for late calls ends beside a stalled worker, and others are as ever", async (t) => {
+test("an answer with late calls allowed ends despite a stalled worker", async (t) => {
   const late_max = 5000;
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000",
     "--round-deadline-s", "300", "--holder-wait-s", "60", "--late-calls-max", String(late_max)]);
@@ -133,7 +133,7 @@ test("three workers of one process share its device, and each answers", async (t
   await hub.until(({ workers }) => workers.length === 0, "nobody");
 });
 
-test("with hedge 2 a stalled worker fails no round", async (t) => {
+test("no round fails with hedge 2 and a stalled worker", async (t) => {
   const hub = await Hub.start(["--replicas", "2", "--hedge", "fixed 2", ...patient]);
   t.after(() => hub.remove());
   const workers = [await NativeWorker.start(hub), await NativeWorker.start(hub)];
@@ -205,7 +205,7 @@ test("an abort frees its slot while the only worker hangs; with no worker left t
   assert.match((await refused.json()).error.message, /no worker holds expert/);
 });
 
-test("a peer that speaks only the five published messages takes part", async (t) => {
+test("a peer with only the five published messages takes part", async (t) => {
   const packages = createRequire(join(resolve(process.env.MOEX_NPM ?? "build/npm"), "package.json"));
   const { default: WebSocket } = await import(packages.resolve("ws"));
   const hub = await Hub.start(["--replicas", "1", ...patient]);
@@ -240,7 +240,7 @@ test("a native worker sends each message in one frame", async (t) => {
   assert.equal(front.frames.filter(({ fin, opcode }) => !fin || opcode === 0).length, 0, "continuations");
 });
 
-test("downloads run four at a time, go on where a line broke, and are verified", async (t) => {
+test("downloads run four at a time, are resumed and verified", async (t) => {
   const hub = await Hub.start(["--replicas", "1", ...patient]);
   t.after(() => hub.remove());
   const held = [];
@@ -282,7 +282,7 @@ test("downloads run four at a time, go on where a line broke, and are verified",
 });
 
 // Regression: the worker took a new name at every start, so it had no history, no placement, and one more registry row.
-test("a worker that is started again with its cache is the same worker, and downloads nothing", async (t) => {
+test("a restarted worker keeps its identity and cache", async (t) => {
   const hub = await Hub.start(["--replicas", "1", ...patient]);
   t.after(() => hub.remove());
   const cache = mkdtempSync(join(tmpdir(), "moex-cache-"));
@@ -310,7 +310,7 @@ test("a worker that is started again with its cache is the same worker, and down
 });
 
 // The file as chrome://tracing reads it: the engine's work, and the rounds for which it waited meanwhile.
-test("a trace says where the time of each token went", async (t) => {
+test("a trace shows the time of each token's parts", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "moex-trace-"));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
   const file = join(folder, "trace.json");

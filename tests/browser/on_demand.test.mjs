@@ -55,7 +55,7 @@ const sameText = async (hub) => {
   assert.equal(calls.local, 0);
 };
 
-test("memory for an eighth of the experts gives the same text, and foresight finds them there", async (t) => {
+test("memory for an eighth of the experts gives the same text with prefetching", async (t) => {
   const counts = {};
   const shadow = join(mkdtempSync(join(tmpdir(), "moex-shadow-")), "int3");
   t.after(() => rmSync(dirname(shadow), { recursive: true, force: true }));
@@ -85,7 +85,7 @@ test("memory for an eighth of the experts gives the same text, and foresight fin
   }
 });
 
-test("what a lossy answer guesses of a layer is hinted one layer before, and asked for", async (t) => {
+test("lossy guesses for a layer are hinted one layer earlier and requested", async (t) => {
   const counts = {};
   for (const experts of ["exact", "estimator"])
     counts[experts] = await onDemand(t, { is_exact: false, backend: "cpu" }, async (hub) => {
@@ -110,12 +110,12 @@ test("what a lossy answer guesses of a layer is hinted one layer before, and ask
   assert.match(error, /--deterministic/);
 });
 
-test("whatever leaves its memory first, on the processor as well, the text is the same", async (t) => {
+test("every eviction policy gives the same text, also on the processor", async (t) => {
   for (const evict of ["lfu", "cacheless"])
     console.log(evict, await onDemand(t, { worker: ["--evict", evict], backend: "cpu" }, sameText));
 });
 
-test("groups of workers that take layers in turn give the same text, and hints reach who will be asked", async (t) => {
+test("groups that alternate layers give the same text and receive their hints", async (t) => {
   const hub = await Hub.start([...patient, "--placement", "groups 2", "--prefetch", "on"]);
   t.after(() => hub.remove());
   const folders = Array.from({ length: 4 }, () => mkdtempSync(join(tmpdir(), "moex-on-demand-")));
@@ -143,7 +143,7 @@ test("groups of workers that take layers in turn give the same text, and hints r
   await sameText(hub);
 });
 
-test("experts that are damaged or gone from the folder are fetched again, and none is used unverified", async (t) => {
+test("damaged or missing cached experts are downloaded again and verified", async (t) => {
   await onDemand(t, { worker: ["--host-mb", "0"] }, async (hub, cache) => {
     const blobs = readdirSync(cache).filter((name) => /^[0-9a-f]{64}$/.test(name));
     blobs.forEach((name, i) => {
@@ -155,7 +155,7 @@ test("experts that are damaged or gone from the folder are fetched again, and no
   });
 });
 
-test("a folder with a limit holds no more, other models' leave it first, and the text is the same", async (t) => {
+test("a limited cache evicts other models first and gives the same text", async (t) => {
   const others = Array.from({ length: 10 }, (_, i) => String(i).repeat(64));
   const folder = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
@@ -226,7 +226,7 @@ for (const [kind, lie] of Object.entries(lies))
     assert.ok(num_hints > 0);
   });
 
-test("a broken hint costs the connection that it came by, and no word", async (t) => {
+test("a broken hint closes its connection and changes no text", async (t) => {
   let breaks = false;
   const toWorker = (message) => {
     if (!breaks || !is_prefetch(message)) return undefined;
@@ -244,7 +244,7 @@ test("a broken hint costs the connection that it came by, and no word", async (t
 
 // A worker's counters are shown as its own and influence nothing: this one claims that each of its loads takes a
 // minute.
-test("a worker that lies in its counters changes no word and nobody else's figures", async (t) => {
+test("false worker counters change no text and no other figures", async (t) => {
   const slots_type = 32;
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
   const hub = await Hub.start([...patient.map((one, i) => (patient[i - 1] === "--replicas" ? "2" : one)),

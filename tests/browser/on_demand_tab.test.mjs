@@ -56,7 +56,7 @@ async function sayOnDemand(hub, slots, foreseen) {
   await page.close();
 }
 
-test("a tab with memory for an eighth of the experts gives the same text, helped by foresight", async (t) => {
+test("a tab with memory for an eighth of the experts gives the same text", async (t) => {
   const counts = {};
   for (const prefetch of ["off", "8"]) {
     const hub = await Hub.start([...patient, "--prefetch", prefetch]);
@@ -84,7 +84,7 @@ test("a tab with memory for an eighth of the experts gives the same text, helped
 
 const says = (page, words) => page.locator("#store-words", { hasText: words }).waitFor({ timeout: 0 });
 
-test("blobs damaged on the disk, and the store deleted under a tab that serves, are told and healed", async (t) => {
+test("damaged blobs and a deleted store are reported and repaired", async (t) => {
   const hub = await Hub.start(patient);
   t.after(() => hub.remove());
   const page = await openSmallTab(t, hub, { host_bytes: 1 << 20 });
@@ -125,7 +125,7 @@ async function limitedContext(t, hub, quotaSize) {
   return { context, setup };
 }
 
-test("a store that is full says so, lets go of what nobody asks for, and the text is the same", async (t) => {
+test("a full store reports it, evicts unused blobs and gives the same text", async (t) => {
   const hub = await Hub.start(patient);
   t.after(() => hub.remove());
 
@@ -166,7 +166,7 @@ async function writerSays(messages) {
   return answers;
 }
 
-test("who was used least leaves first after a reload, too, others' before, and none of this device's", async (t) => {
+test("eviction order survives a reload and spares this device's model", async (t) => {
   const hub = await Hub.start(patient);
   t.after(() => hub.remove());
   const { setup } = await limitedContext(t, hub, 7 << 20);
@@ -205,7 +205,7 @@ test("who was used least leaves first after a reload, too, others' before, and n
   assert.equal(is_kept, false, "asked for as often as those that are there, it takes nobody's room");
 });
 
-test("what an earlier version left in the browser's cache is taken over, and nothing is downloaded again",
+test("blobs in an earlier version's cache are adopted without a download",
   async (t) => {
     const hub = await Hub.start(patient);
     t.after(() => hub.remove());

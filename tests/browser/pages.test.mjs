@@ -123,7 +123,7 @@ test("markup in a contributor's name stays inert, and no page asks another host 
   }
 });
 
-test("a tab whose storage is full goes on chatting", async () => {
+test("a tab with full storage still chats", async () => {
   const hub = await Hub.start(["--backend", "local"]);
   const context = await browser.newContext();
   try {
@@ -169,7 +169,7 @@ async function hearBoth(page, table, shown) {
   assert.equal(await page.evaluate(() => document.documentElement.lang), "de", "the choice is kept");
 }
 
-test("the dashboard speaks its reader's language, and another at once", async () => {
+test("the dashboard uses the user's language and switches at once", async () => {
   const hub = await Hub.start(["--backend", "local"]);
   const context = await browser.newContext({ locale: "de-AT" });
   try {
@@ -200,7 +200,7 @@ async function hearSettings(page) {
   assert.deepEqual(same, []);
 }
 
-test("the host's page speaks its reader's language, and another at once", async () => {
+test("the admin page uses the user's language and switches at once", async () => {
   const hub = await Hub.start(["--backend", "local"]);
   const context = await browser.newContext({ locale: "de-AT" });
   try {

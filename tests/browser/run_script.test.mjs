@@ -17,7 +17,7 @@ function processesWith(mark) {
   });
 }
 
-test("Ctrl-C lets a stream end whole, then hub and browser are gone", async () => {
+test("Ctrl-C lets a stream finish, then hub and browser end", async () => {
   const mark = `mark-${randomUUID()}`;
   const folder = mkdtempSync(join(tmpdir(), "moex-run-")), state = join(folder, "state");
   chmodSync(folder, 0o777);   // as root, the script runs the hub as another user

@@ -16,7 +16,7 @@ let browser;
 before(async () => { browser = await launch(); });
 after(async () => { await browser?.close(); });
 
-test("an empty store, consent, the hub's own words, and on without the hub", async (t) => {
+test("a first load asks for consent, gives the hub's words, and works offline", async (t) => {
   const hub = await Hub.start(["--backend", "local", "--hub-dtype", "int8"]);
   t.after(() => hub.remove());
   const expected = await greedy(hub, prompt);
@@ -80,7 +80,7 @@ const fieldsOf = (kind) => Object.fromEntries(
     "logit_bias"].map((name) => [name, kind[name] === undefined ? "" : typeof kind[name] === "number"
     ? String(kind[name]) : JSON.stringify(kind[name])]));
 
-test("the settings of sampling give what they give at the hub, and a form of answers is refused", async (t) => {
+test("sampling settings give the hub's words, and a form is refused", async (t) => {
   const hub = await Hub.start(["--backend", "local", "--arithmetic", "exact"]);
   t.after(() => hub.remove());
   const page = await openChat(await browser.newContext(), hub);
@@ -145,7 +145,7 @@ test("cancel, stop words, and a continuation", async (t) => {
   assert.deepEqual(page.errors, []);
 });
 
-test("a GPU that is lost in mid-answer gives the same words", async (t) => {
+test("a GPU lost during an answer gives the same words", async (t) => {
   const hub = await Hub.start(["--backend", "local", "--hub-dtype", "int8"]);
   t.after(() => hub.remove());
   const page = await openChat(await browser.newContext(), hub);

@@ -26,7 +26,7 @@ const filesOf = (page) => page.evaluate(async () => {
   return names;
 });
 
-test("a download that breaks heals itself, and bytes of another hash are dropped", async (t) => {
+test("a broken download is resumed, and bytes with a wrong hash are dropped", async (t) => {
   const hub = await Hub.start(["--backend", "local"]);
   t.after(() => hub.remove());
   const { files } = await (await fetch(`${hub.url}/api/package`)).json();
@@ -91,7 +91,7 @@ const keptOf = (page) => page.evaluate(async () => ({
 }));
 const nothing = { workers: 0, sets: [] };
 
-test("loaded again without its hub the page goes on; a newer page takes its place; forgetting ends it", async (t) => {
+test("the page works without its hub until replaced or deleted", async (t) => {
   let hub = await Hub.start(["--backend", "local", "--arithmetic", "exact"]);
   const pages = mkdtempSync(join(tmpdir(), "moex-pages-"));
   t.after(() => {
@@ -200,7 +200,7 @@ test("two tabs at once share one store, and both answer", async (t) => {
   }
 });
 
-test("what a browser lends is not loaded again here, and stays where there is no room for both", async (t) => {
+test("lent experts are reused here and kept when there is no room", async (t) => {
   const hub = await Hub.start(["--replicas", "1"]);
   t.after(() => hub.remove());
   const { files, bytes } = await (await fetch(`${hub.url}/api/package`)).json();
@@ -237,7 +237,7 @@ test("what a browser lends is not loaded again here, and stays where there is no
   assert.deepEqual(page.errors, []);
 });
 
-test("forgetting drops the model; what does not fit, and a hub that keeps its model, are told", async (t) => {
+test("forgetting deletes the model; a misfit and a closed hub are reported", async (t) => {
   const hub = await Hub.start(["--backend", "local"]);
   t.after(() => hub.remove());
   const context = await browser.newContext();

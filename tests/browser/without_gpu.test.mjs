@@ -14,7 +14,7 @@ let browser;
 before(async () => { browser = await launch([], { webgpu: false }); });
 after(async () => { await browser?.close(); });
 
-test("a tab without a GPU serves the demo, and the page says on what", async (t) => {
+test("a tab without a GPU serves the demo and shows its processor", async (t) => {
   const hub = await Hub.start(alone);
   t.after(() => hub.remove());
   const context = await browser.newContext();
@@ -35,7 +35,7 @@ test("a tab without a GPU serves the demo, and the page says on what", async (t)
   assert.deepEqual(workers.map((one) => [one.backend, one.arithmetic, one.software]), [["cpu", "int8", false]]);
 });
 
-test("a deterministic hub gets exact answers of it, and its own text", async (t) => {
+test("a deterministic hub receives exact answers and keeps its text", async (t) => {
   const expected = await generateText(prompt, max_tokens);
   assert.ok(expected.margin >= 0.05, `the smallest margin is ${expected.margin}, wanted at least 0.05`);
   const hub = await Hub.start(["--deterministic", ...alone]);

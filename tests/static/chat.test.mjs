@@ -40,12 +40,12 @@ const reply = (id, content, more = {}) => ({
 
 // ---- reasoning
 
-test("ThoughtsBeforeTheAnswerAreNotTheAnswer", () => {
+test("ThoughtsAreSeparatedFromTheAnswer", () => {
   const whole = "<think>\nI wonder.\n</think>\n\nYes.";
   assert.deepEqual(splitReasoning(whole), { reasoning: "I wonder.", answer: "Yes.", thinking: false });
 });
 
-test("ATagThatArrivesInPiecesIsNeverSeen", () => {
+test("PartialTagIsNeverShown", () => {
   const whole = "<think>\nIs 1 < 2?\n</think>\n\nIt is: 1 < 2.";
   for (let size = 0; size <= whole.length; size += 1) {
     const { reasoning, answer } = splitReasoning(whole.slice(0, size));
@@ -54,7 +54,7 @@ test("ATagThatArrivesInPiecesIsNeverSeen", () => {
   }
 });
 
-test("AnAnswerThatOnlyTalksOfTagsStaysWhole", () => {
+test("AnswerThatMentionsTagsStaysWhole", () => {
   for (const text of ["Use <think> to think.", "<thinking>no</thinking>", "<b>bold</b>", "  plain"]) {
     assert.equal(splitReasoning(text).answer, text);
   }
@@ -72,14 +72,14 @@ test("ThoughtsComeFromTheServerOrFromTags", () => {
   assert.equal(thoughtWords(told), "Thought for 0.2 s");
 });
 
-test("TagsInAnAnswerWhoseThoughtsTheServerToldAreText", () => {
+test("TagsAreTextWhenTheServerSendsThoughts", () => {
   const message = answered([think("Hm."), say("<think> is a tag.")]);
   assert.equal(message.content, "<think> is a tag.");
 });
 
 // ---- messages that are sent to the model
 
-test("ThoughtsAreNoHistory", () => {
+test("ThoughtsAreNotSentAsHistory", () => {
   const conversation = newConversation(0);
   const next = newAnswer("d", 0);
   const past = [question("a", "One?"), reply("b", "Two.", { reasoning: "secret" })];
@@ -91,12 +91,12 @@ test("ThoughtsAreNoHistory", () => {
   ]);
 });
 
-test("AQuestionWithoutAnAnswerIsNoHistory", () => {
+test("UnansweredQuestionIsNotSentAsHistory", () => {
   const messages = [question("a", "Lost?"), reply("b", ""), question("c", "Kept?"), reply("d", "Yes.")];
   assert.deepEqual(historyOf(messages).map(({ content }) => content), ["Kept?", "Yes."]);
 });
 
-test("AContinuationEndsWithTheAnswerSoFar", () => {
+test("ContinuationRequestEndsWithThePartialAnswer", () => {
   const conversation = newConversation(0);
   const cut = reply("b", "Once upon a", { reasoning: "A tale." });
   conversation.messages.push(question("a", "A story?"), cut);
@@ -106,7 +106,7 @@ test("AContinuationEndsWithTheAnswerSoFar", () => {
   ]);
 });
 
-test("AContinuedAnswerGrowsInItsOwnMessage", () => {
+test("ContinuedAnswerGrowsInItsMessage", () => {
   const usage = (completion_tokens) => ({ choices: [], usage: { completion_tokens, total_tokens: 50 } });
   const message = answered([say("Once upon"), finish("length"), usage(2)], { limit: 2, context_tokens: 1000 });
   assert.equal(message.end.reason, "length");
@@ -116,7 +116,7 @@ test("AContinuedAnswerGrowsInItsOwnMessage", () => {
   assert.equal(message.end.reason, "stop");
 });
 
-test("AContinuedThoughtIsStillAThought", () => {
+test("ContinuedThoughtStaysAThought", () => {
   const message = answered([think("I wonder")], { reason: "stopped" });
   assert.equal(endWords(message).action, "continue");
   answered([think(" no more."), say("Done."), finish("stop")], { message });
@@ -129,7 +129,7 @@ test("AContinuedThoughtIsStillAThought", () => {
 const called = (index, id, name, more) => (
   { choices: [{ index: 0, delta: { tool_calls: [{ index, id, function: { name, arguments: more } }] } }] });
 
-test("CallsOfToolsGrowInPiecesAndAreNoProse", () => {
+test("ToolCallsGrowInPiecesAndAreNotText", () => {
   const message = answered([
     think("hm"), called(0, "c1", "add", ""), called(0, undefined, undefined, '{"a": 1,'),
     called(0, undefined, undefined, ' "b": 2}'), called(1, "c2", "now", "{}"), finish("tool_calls"),
@@ -145,7 +145,7 @@ test("CallsOfToolsGrowInPiecesAndAreNoProse", () => {
   assert.equal(endWords(cut).action, "", "half of the calls cannot be continued");
 });
 
-test("AnswersOfOneStreamGrowApartAndEndByThemselves", () => {
+test("AnswersOfOneStreamGrowAndEndSeparately", () => {
   const messages = [newAnswer("a", 0), newAnswer("b", 0), newAnswer("c", 0)];
   const turns = new Turns(messages, { now_ms: 0, workers: 2 });
   const piece = (index, content) => ({ choices: [{ index, delta: { content } }] });
@@ -166,7 +166,7 @@ test("AnswersOfOneStreamGrowApartAndEndByThemselves", () => {
   assert.deepEqual(messages.map(({ facts }) => facts.workers), [2, 2, 2]);
 });
 
-test("AModelIsToldOfCallsOnceTheirResultsAreThere", () => {
+test("ToolCallsAreSentToTheModelWithTheirResults", () => {
   const calls = [{ id: "c1", name: "add", arguments: "{}", result: null }];
   const first = { ...reply("a", "", { calls }), parent: "q" };
   const next = { ...newAnswer("b", 0), parent: "a" };
@@ -190,7 +190,7 @@ test("AModelIsToldOfCallsOnceTheirResultsAreThere", () => {
   assert.deepEqual(back.messages[1].calls, calls);
 });
 
-test("EveryEarlyEndIsSaidAndHasAWayOn", () => {
+test("EarlyEndIsExplainedAndOffersAnAction", () => {
   const ends = [
     [answered([say("a"), finish("length")], { limit: 16, context_tokens: 99 }), /that you set, 16 tokens/, "continue"],
     [answered([say("a")], { reason: "stopped" }), /^You stopped this answer\.$/, "continue"],
@@ -206,7 +206,7 @@ test("EveryEarlyEndIsSaidAndHasAWayOn", () => {
   assert.equal(endWords(answered([say("a"), finish("stop")])), null);
 });
 
-test("AFullContextCannotBeContinued", () => {
+test("FullContextCannotBeContinued", () => {
   const full = { choices: [], usage: { completion_tokens: 1, total_tokens: 1024 } };
   for (const limit of [null, 16]) {
     const message = answered([say("a"), finish("length"), full], { limit, context_tokens: 1024 });
@@ -219,7 +219,7 @@ test("AFullContextCannotBeContinued", () => {
 
 // ---- which workers computed an answer
 
-test("AStoppedAnswerSaysWhoComputedItAsFarAsKnown", () => {
+test("StoppedAnswerNamesItsContributorsIfKnown", () => {
   const of = (workers) => factsOf(answered([say("a"), say("b")], { reason: "stopped", workers })).join("; ");
   assert.match(of(0), /answered by the hub itself/);
   assert.match(of(1), /1 contributor was serving/);
@@ -227,14 +227,14 @@ test("AStoppedAnswerSaysWhoComputedItAsFarAsKnown", () => {
   assert.doesNotMatch(of(null), /contributor|hub/);
 });
 
-test("AWholeAnswerSaysWhatTheHubTold", () => {
+test("CompleteAnswerShowsTheHubsFigures", () => {
   const moex = { choices: [], moex: { workers: 2, calls_local: 0 }, timings: { predicted_per_second: 12.5 } };
   const facts = factsOf(answered([say("a"), say("b"), finish("stop"), moex], { workers: 5 }));
   assert.deepEqual(facts, ["12.5 tokens/s", "first token after 100 ms", "answered by 2 contributors"]);
   assert.ok(!facts.join().includes("verified"));
 });
 
-test("AnAnswerSaysWhatWasCheckedOfIt", () => {
+test("AnswerShowsHowMuchWasChecked", () => {
   const words = (checks) => factsOf(answered([say("a"), say("b"), finish("stop"),
     { choices: [], moex: { workers: 2, calls_local: 0, ...checks } }], { workers: 2 })).join("; ");
   assert.match(words({ verified: 96, proven: 0, unchecked: 0 }), /all of the answer checked by the hub/);
@@ -251,14 +251,14 @@ test("AnAnswerSaysWhatWasCheckedOfIt", () => {
 
 // ---- settings
 
-test("ASeedBeyondTwoToThe53IsRefusedNotRounded", () => {
+test("SeedAbove2To53IsRefused", () => {
   for (const good of ["", "0", " 42 ", "9007199254740991"]) assert.equal(problemOf("seed", good), "");
   for (const bad of ["9007199254740992", "99999999999999999999", "-1", "1.5", "0x10", "many"]) {
     assert.match(problemOf("seed", bad), /from 0 to 9007199254740991/, bad);
   }
 });
 
-test("TheLongestAnswerIsTheContextUnlessSomebodySaysOtherwise", () => {
+test("LongestAnswerDefaultsToTheContext", () => {
   const fields = (max_tokens) => samplingOf({ ...settingsOf(null), max_tokens });
   assert.ok(!("max_tokens" in fields("")));
   assert.equal(fields("4096").max_tokens, 4096);      // the hub limits it to the context, and reports that
@@ -267,7 +267,7 @@ test("TheLongestAnswerIsTheContextUnlessSomebodySaysOtherwise", () => {
   assert.equal(settingsOf({ temperature: 9 }).temperature, 0.8);
 });
 
-test("ThePlaceIsTheHubUnlessSomebodyChoseThisDevice", () => {
+test("PlaceDefaultsToTheHub", () => {
   assert.equal(settingsOf(null).place, "hub");
   assert.equal(settingsOf({ place: "moon" }).place, "hub");
   assert.equal(settingsOf({ place: "device" }).place, "device");
@@ -275,7 +275,7 @@ test("ThePlaceIsTheHubUnlessSomebodyChoseThisDevice", () => {
   assert.deepEqual(factsOf({ facts }), ["3.0 tokens/s"], "no contributor had a part in it");
 });
 
-test("AMissingModelIsToldInWordsOfTheReader", () => {
+test("MissingModelIsExplainedToTheUser", () => {
   const failed = (code, message) => deviceWords({ phase: "failed", code, message });
   assert.match(failed("no_space", "2 bytes are wanted, 1 are free."), /does not fit this device: 2 bytes .* free\.$/);
   assert.match(failed("no_webgpu", ""), /no WebGPU/);
@@ -300,7 +300,7 @@ class SmallWorker {
   terminate() { this.onmessage = () => {}; }
 }
 
-test("AGpuWithTooLittleMemoryGetsASmallerContextBeforeAnybodyIsTold", async () => {
+test("GpuWithLittleMemoryGetsASmallerContext", async () => {
   Object.assign(globalThis, { window: { isSecureContext: true }, Worker: SmallWorker });
   Object.defineProperty(globalThis, "navigator", { value: { gpu: {}, deviceMemory: 8 }, configurable: true });
   const settledWith = async (room_tokens) => {
@@ -318,14 +318,14 @@ test("AGpuWithTooLittleMemoryGetsASmallerContextBeforeAnybodyIsTold", async () =
   assert.match(deviceWords(told), /GPU has too little memory for the model: out of memory\.$/);
 });
 
-test("AModelBeyondTheDevicesMemoryIsToldBeforeItsBytesCome", () => {
+test("ModelLargerThanMemoryIsReportedBeforeTheDownload", () => {
   Object.defineProperty(globalThis, "navigator", { value: { deviceMemory: 8 }, configurable: true });
   const asking = (size) => deviceWords({ phase: "asking", bytes: size, missing_bytes: size });
   assert.match(asking(20e9), /The model takes 20 GB\..* more than this device's memory, about 8\.6 GB/);
   assert.doesNotMatch(asking(2e9), /memory/);
 });
 
-test("WhatIsLeftEmptyIsTheModelsMakersToSay", () => {
+test("EmptyFieldsUseTheModelsDefaults", () => {
   assert.deepEqual(samplingOf(settingsOf(null)), { temperature: 0.8, top_p: 0.95 });
   const set = { ...settingsOf(null), top_k: " 40 ", min_p: "0.05", repetition_penalty: "1.1", presence_penalty: "-2" };
   assert.deepEqual(
@@ -338,7 +338,7 @@ test("WhatIsLeftEmptyIsTheModelsMakersToSay", () => {
   }
 });
 
-test("AQuestionGetsOneAnswerUnlessSomebodyAsksForMore", () => {
+test("QuestionGetsOneAnswerByDefault", () => {
   const asked = (n) => numAnswers(settingsOf({ n }));
   assert.deepEqual([undefined, "", "1", " 3 ", "8", 2].map(asked), [1, 1, 1, 3, 8, 2]);
   for (const bad of ["0", "9", "1.5", "-1", "many"]) {
@@ -348,7 +348,7 @@ test("AQuestionGetsOneAnswerUnlessSomebodyAsksForMore", () => {
   assert.ok(!("n" in samplingOf(settingsOf({ n: "3" }))), "what goes on with one answer asks for one");
 });
 
-test("AFormIsSentOnlyWhenItsFieldsHold", () => {
+test("FormIsSentOnlyWhenItsFieldsAreValid", () => {
   const schema = { type: "object" };
   const settings = settingsOf({
     stop_words: "END\n\n###", schema: JSON.stringify(schema), tools: '[{"name": "add"}]', tool_choice: "required" });
@@ -388,7 +388,7 @@ test("BiasEffortAndGrammarAreSentAsTheApiTakesThem", () => {
   assert.equal(problemOf("logit_bias", '{" sea": -100}'), "");
 });
 
-test("ASystemPromptOfOnesOwnIsKeptOnce", () => {
+test("OwnSystemPromptIsKeptOnce", () => {
   const long = "Speak like a sailor who has seen every sea there is.\nNever lie.";
   const own = withPreset([], ` ${long} `);
   assert.deepEqual(own, [{ name: "Speak like a sailor who has see…", text: long }]);
@@ -400,7 +400,7 @@ test("ASystemPromptOfOnesOwnIsKeptOnce", () => {
 
 // ---- conversations
 
-test("TwoTabsLoseNothingOfOneConversation", () => {
+test("TwoTabsLoseNoMessageOfAConversation", () => {
   const base = newConversation(0);
   base.messages.push(question("a", "One?"), reply("b", "Tw", { rev: 1 }));
   const theirs = [question("x", "Theirs?"), reply("y", "Theirs.")];
@@ -414,7 +414,7 @@ test("TwoTabsLoseNothingOfOneConversation", () => {
   assert.equal(merge(null, mine), mine);
 });
 
-test("TheConversationOfAnOlderPageIsTakenOver", () => {
+test("ConversationOfAnOlderPageIsAdopted", () => {
   const kept = [
     { role: "user", content: "Hello there" }, { role: "assistant", content: "<think>hm</think>Hi.", facts: ["x"] },
   ];
@@ -425,7 +425,7 @@ test("TheConversationOfAnOlderPageIsTakenOver", () => {
   for (const nothing of [null, [], {}, [{ role: "system", content: 3 }]]) assert.equal(fromSession(nothing), null);
 });
 
-test("ATitleIsTheBeginningOfTheFirstQuestion", () => {
+test("TitleIsTheBeginningOfTheFirstQuestion", () => {
   assert.equal(titleFrom("  Tell me\na story"), "Tell me");
   const long = titleFrom("word ".repeat(40));
   assert.ok(long.length <= 61 && long.endsWith("word…"), long);
@@ -441,7 +441,7 @@ test("SearchFindsWordsInTitlesAndMessages", () => {
   assert.equal(findIn(conversation, "whale"), null);
 });
 
-test("AConversationLeavesWhole", () => {
+test("ConversationIsExportedCompletely", () => {
   const conversation = { ...newConversation(0), title: "Sea" };
   conversation.messages.push(question("a", "Why?"), reply("b", "**Because.**", { reasoning: "Hm." }));
   const markdown = toMarkdown(linked(conversation));
@@ -461,7 +461,7 @@ function branched() {
 }
 const ids = (messages) => messages.map(({ id }) => id).join("");
 
-test("OfSeveralAnswersTheChosenOneIsShownElseTheYoungest", () => {
+test("ChosenOrYoungestAnswerIsShown", () => {
   const conversation = branched();
   assert.equal(ids(pathOf(conversation)), "ae");
   conversation.chosen = { a: "b" };
@@ -473,7 +473,7 @@ test("OfSeveralAnswersTheChosenOneIsShownElseTheYoungest", () => {
   assert.equal(ids(siblingsOf(conversation, conversation.messages[2])), "cf");
 });
 
-test("TheModelIsToldOfItsOwnBranchOnly", () => {
+test("ModelReceivesOnlyItsOwnBranch", () => {
   const conversation = branched();
   const [, , , old, other] = conversation.messages;
   const contents = (message) => (
@@ -482,7 +482,7 @@ test("TheModelIsToldOfItsOwnBranchOnly", () => {
   assert.deepEqual(contents(other), ["A?"]);
 });
 
-test("TwoTabsThatAnswerOneQuestionMakeTwoBranches", () => {
+test("TwoTabsAnsweringOneQuestionMakeTwoBranches", () => {
   const stored = branched();
   const mine = branched();
   mine.messages.push({ ...reply("m", "Mine."), parent: "c" });
@@ -492,7 +492,7 @@ test("TwoTabsThatAnswerOneQuestionMakeTwoBranches", () => {
   assert.equal(ids(pathOf(merge(stored, mine))), "abcm");
 });
 
-test("AnExportedConversationComesBackWhole", () => {
+test("ExportedConversationIsImportedCompletely", () => {
   const ours = { ...branched(), title: "Sea", chosen: {} };
   const long = (id) => id.charCodeAt(0).toString(16).padStart(24, "0");
   for (const message of ours.messages) {
@@ -503,7 +503,7 @@ test("AnExportedConversationComesBackWhole", () => {
   assert.deepEqual(back, ours);
 });
 
-test("AFileThatIsNotOursIsRefusedInWords", () => {
+test("ForeignFileIsRefusedWithASentence", () => {
   const file = (conversations) => JSON.stringify({ format: "moex-chat-1", conversations });
   for (const text of ["", "{", "[]", "null", '{"format": "other", "conversations": []}']) {
     assert.throws(() => fromJson(text), /contains no exported conversations/);
@@ -521,7 +521,7 @@ test("AFileThatIsNotOursIsRefusedInWords", () => {
 
 // ---- texts
 
-test("TheGreetingAgreesWithThePill", () => {
+test("GreetingAgreesWithThePill", () => {
   const hub_only = { status: "ok", workers: 0, units: 8, covered: 8 };
   assert.equal(poolWords(hub_only).text, "hub only");
   assert.match(welcomeWords(hub_only), /the hub computes the answers itself/);
@@ -536,7 +536,7 @@ test("TheGreetingAgreesWithThePill", () => {
   assert.equal(poolWords(null).text, "hub offline");
 });
 
-test("ErrorsSpeakToThePersonWhoAsked", () => {
+test("ErrorsAreSentencesForTheUser", () => {
   const message = "no worker holds expert 0 of layer 0, and local fallback is off";
   const inside = { status: 503, code: "unavailable", message };
   assert.match(errorWords(inside), /too few are connected/);

@@ -14,7 +14,7 @@ const key = (more) => ({
   expires_s: 0, revoked_s: 0, ...more,
 });
 
-test("TheTermOfAKeyIsToldInDays", () => {
+test("TermOfAKeyIsShownInDays", () => {
   assert.equal(termWords(key({}), now_s), "for ever");
   assert.equal(termWords(key({ expires_s: now_s + 30 * day_s }), now_s), "until 2026-12-22 (30 days)");
   assert.equal(termWords(key({ expires_s: now_s + 7200 }), now_s), "until 2026-11-22 (2 h)");
@@ -27,7 +27,7 @@ test("LimitsAndUseAreFigures", () => {
   assert.equal(usedWords({ prompt_tokens: 1200, answer_tokens: 345 }), "1.5K");
 });
 
-test("KeysThatOpenStandFirstAndTheLinkHasNoRevokeButton", () => {
+test("OpenKeysAreFirstAndTheLinkHasNoRevokeButton", () => {
   const gone = key({ id: "gone", state: "revoked" });
   const keys = [key({ id: "old", created_s: 1 }), gone, key({ id: "new", created_s: 2 })];
   assert.deepEqual(inOrder(keys).map(({ id }) => id), ["new", "old", "gone"]);
@@ -35,7 +35,7 @@ test("KeysThatOpenStandFirstAndTheLinkHasNoRevokeButton", () => {
     [true, false, false]);
 });
 
-test("WhatTheHostOrderedStandsBesideAWorkersState", () => {
+test("OperatorOrdersAreShownBesideAWorkersState", () => {
   const worker = { id: 7, nickname: "", state: "active", units_assigned: 4, drained: false, pinned: false };
   assert.equal(workerName(worker), "#7");
   assert.deepEqual(workerPills(worker), [["good", "active"]]);
@@ -43,7 +43,7 @@ test("WhatTheHostOrderedStandsBesideAWorkersState", () => {
   assert.deepEqual(workerPills({ ...worker, drained: true, units_assigned: 0 }), [["warn", "drained"]]);
 });
 
-test("ABanNamesItsWorkerAndItsEnd", () => {
+test("BanNamesItsWorkerAndItsEnd", () => {
   const ban = { nickname: "", worker_key: "0123456789abcdef", until_s: now_s + day_s, is_over: false };
   assert.equal(bannedName(ban), "0123456789ab");
   assert.equal(bannedName({ ...ban, nickname: "Ada" }), "Ada");
@@ -51,11 +51,11 @@ test("ABanNamesItsWorkerAndItsEnd", () => {
   assert.equal(banWords({ ...ban, is_over: true }), "over");
 });
 
-test("AQrCodeHasALightBorder", () => {
+test("QrCodeHasALightBorder", () => {
   assert.equal(qrPath(["101", "000", "011"]), "M4 4h1v1h-1zM6 4h1v1h-1zM5 6h2v1h-2z");
 });
 
-test("HistoryHasAnEntryForEachStepAndNullWhereTheHubSlept", () => {
+test("HistoryHasNullForStepsWithoutTheHub", () => {
   const point = (time_s, more) => ({
     time_s, tokens_per_s: 2, first_token_ms: null, call_p50_ms: 1, call_p99_ms: 2, call_p999_ms: 5, workers: 3,
     covered: 64, units: 128, ...more,

@@ -48,7 +48,7 @@ test("EveryLanguageHasTheSameKeysAndNoEmptyWords", () => {
 });
 
 // A sentence that is equal in both languages has not been translated.
-test("NoSentenceStandsInEnglishInAnotherLanguage", () => {
+test("EverySentenceIsTranslated", () => {
   for (const { table } of pages) {
     for (const [key, words] of Object.entries(table.de)) {
       const is_sentence = typeof words === "string" && words.split(" ").length > 2;
@@ -72,7 +72,7 @@ const plain = (text) => text.replace(/&amp;/g, "&").replace(/&#(\d+);/g, (_, cod
 const is_name = (text) => !/\p{L}{2}/u.test(text) || ["MoEx", "GPU", "0 B", "curl", "JavaScript", "Python"]
   .includes(text);
 
-test("EveryWordOfADocumentComesFromItsTable", () => {
+test("EveryTextOfADocumentComesFromItsTable", () => {
   for (const { document, table } of pages) {
     let parent = { attributes: {} };
     for (const piece of piecesOf(source(document))) {
@@ -93,7 +93,7 @@ test("EveryWordOfADocumentComesFromItsTable", () => {
 
 // A string that begins with a capitalised word and continues in words, or that ends in a full stop, is a text for
 // people.
-test("NoScriptOfThesePagesSaysWhatIsNotInATable", () => {
+test("ScriptsShowOnlyTextsOfTheTables", () => {
   for (const { scripts } of pages) {
     for (const path of scripts) {
       const code = source(path).replace(/^\s*\/\/.*$/gm, "").replace(/(?<=\s)\/\/ .*$/gm, "");
@@ -104,7 +104,7 @@ test("NoScriptOfThesePagesSaysWhatIsNotInATable", () => {
   }
 });
 
-test("TheReadersChoiceCountsThenTheBrowsersFirstKnownLanguage", () => {
+test("UsersChoicePrecedesTheBrowsersLanguages", () => {
   assert.equal(languageFor("", ["de-AT", "en"]), "de");
   assert.equal(languageFor("", ["fr-FR", "en-GB", "de"]), "en");
   assert.equal(languageFor("en", ["de"]), "en");
@@ -132,7 +132,7 @@ test("GermanFiguresAndSentences", () => {
 });
 
 // The worker's program reports in English (web-worker/); the page translates its sentences.
-test("WhatTheWorkersProgramSaysIsTranslatedAndWhatIsNewStaysAsItIs", () => {
+test("WorkerSentencesAreTranslatedAndUnknownOnesKept", () => {
   const said = [
     "The hub refused this worker.", "The hub refused this worker: full. Ask the host for a fresh join link.",
     "The GPU was lost (gone). Starting again.", "The GPU was lost (gone). Starting again, try 2 of 5.",

@@ -81,7 +81,7 @@ test("FinishedBlocksNeverChange", () => {
   assert.ok(most >= whole.length - 4, `${most} of ${whole.length} blocks were finished before the end`);
 });
 
-test("HalfALineKeepsTheBlockBeforeItOpen", () => {
+test("PartialLineKeepsThePreviousBlockOpen", () => {
   const finished = (source) => numFinished(new Lexer().lex(source), source);
   assert.equal(finished("1. one\n\n2"), 0, "2 may become the list's next item");
   assert.equal(finished("1. one\n\nwords\n"), 2, "the list and the line behind it");
@@ -109,7 +109,7 @@ test("EveryPhaseHasASentence", () => {
   assert.match(memoryWords({ weights_bytes: 2e6, budget_bytes: 8e6 }), /^2(\.0)? MB of 8(\.0)? MB: /);
 });
 
-test("ATabWorksWhenItsOwnerSaid", () => {
+test("TabWorksOnlyWhenItsRulesAllow", () => {
   const facts = { on_mains: true, is_hidden: true, is_idle: null, hour: 12, bytes_today: 0 };
   const reason = (rules, more) => reasonToWait(rulesOf(rules), { ...facts, ...more });
   assert.equal(reason({}, { on_mains: false, is_hidden: false, bytes_today: 9e12 }), "", "nothing is forbidden");
@@ -137,13 +137,13 @@ test("ATabWorksWhenItsOwnerSaid", () => {
   for (const kept of [null, 3, { mains: "yes", from: "24", data_gb: 7 }]) assert.deepEqual(rulesOf(kept), rulesOf({}));
 });
 
-test("ADaysDataBeginsAtNothing", () => {
+test("DailyDataStartsAtZero", () => {
   assert.deepEqual(usedOn("2026-01-02", { day: "2026-01-02", bytes: 5 }, 3), { day: "2026-01-02", bytes: 8 });
   assert.deepEqual(usedOn("2026-01-03", { day: "2026-01-02", bytes: 5 }, 3), { day: "2026-01-03", bytes: 3 });
   assert.deepEqual(usedOn("2026-01-03", { day: "2026-01-03", bytes: "x" }, 3), { day: "2026-01-03", bytes: 3 });
 });
 
-test("ThePageSaysWhatMemoryBuys", () => {
+test("PageShowsTheExpertsThatFitAMemoryLimit", () => {
   const status = { units_ready: 32, weights_bytes: 32e6 };
   assert.equal(budgetWords(status, 64e6, 128), "Room for about 64 experts of 128.");
   assert.equal(budgetWords(status, 640e6, 128), "Room for the whole model.");
@@ -162,7 +162,7 @@ test("ThePageSaysWhatMemoryBuys", () => {
   assert.equal(shareWords({ units_ready: 0 }, 128), "");
 });
 
-test("WhatBecomesOfTheDiskIsSaid", () => {
+test("StorageProblemsAreReported", () => {
   const store = { unkept: 0, is_full: false, device_bytes: 0, made_room: 0, damaged: 0, gone: 0, failed: "" };
   assert.equal(storeWords(undefined, null), "");
   assert.equal(storeWords(store, true), "The browser keeps the stored experts until you delete them.");
@@ -175,7 +175,7 @@ test("WhatBecomesOfTheDiskIsSaid", () => {
     + "the disk and downloaded again. Experts could not be stored (no disk): the next visit downloads them again.");
 });
 
-test("TheHubIsDescribedBeforeStart", () => {
+test("HubIsDescribedBeforeStart", () => {
   const info = { model: "moex-demo" };
   assert.equal(hubWords(info, { workers: 0, units: 128, covered: 128 }),
     "This hub serves moex-demo. Nobody lends it a GPU yet.");
@@ -186,7 +186,7 @@ test("TheHubIsDescribedBeforeStart", () => {
 
 // ---- the parts of a step's time
 
-test("a step's parts are the means of the last minute, or of all before anything was seen", () => {
+test("StepPartsAreMeansOfTheLastMinuteOrOfAll", () => {
   const told = (steps, each_s) => (
     { steps, layers_s: each_s * steps, waiting_s: 2 * each_s * steps, head_s: 0.5 * each_s * steps, drawing_s: 0 });
   const minute = new LastMinute();
@@ -203,7 +203,7 @@ test("a step's parts are the means of the last minute, or of all before anything
 
 // ---- the map of holders
 
-test("the map tells where experts lie where that is told", () => {
+test("MapShowsTiersWhenTheHubReportsThem", () => {
   assert.equal(tellsTiers(["ss-s", ""]), false);
   assert.equal(tellsTiers(["ssms", ""]), true);
   assert.deepEqual([..."smd-"].map((letter) => tierKind(letter, true)), ["slot", "memory", "disk", "hub"]);
@@ -211,7 +211,7 @@ test("the map tells where experts lie where that is told", () => {
   assert.match(tierSentence(["ssmd-", "d"]), /^When their holders became ready, 2 were .* 1 in memory and 2 on disk;/);
 });
 
-test("CellsOfTheHeatMapAreWideEnoughToTellApart", () => {
+test("HeatMapCellsAreWideEnoughToDistinguish", () => {
   for (const width of [300, 350, 700, 1010]) {
     for (const experts of [8, 60, 64, 128, 256, 512]) {
       const { columns, rows, cell_px } = heatLayout(width, experts);
@@ -222,7 +222,7 @@ test("CellsOfTheHeatMapAreWideEnoughToTellApart", () => {
   }
 });
 
-test("WhatTheHubComputesIsNotNobody", () => {
+test("ExpertOfTheHubIsNotShownAsMissing", () => {
   assert.equal(holderKind(0, true), "hub");
   assert.equal(holderKind(0, false), "none");
   assert.match(heatWords([[0, 0], []], true), /the hub computes all experts itself/);

@@ -37,14 +37,14 @@ test("KeepAlivePaceStaysShortDespiteNoise", () => {
   assert.ok(period <= 50, `${period} us`);
 });
 
-test("ShortTimesAreSaidInMicroseconds", () => {
+test("ShortTimesAreShownInMicroseconds", () => {
   assert.deepEqual([0.064, 0.0004, 1.5, 0].map(fine), ["64 µs", "1 µs", "1.5 ms", "–"]);
   assert.deepEqual([2.34, 64.4, 12345, 0].map(us), ["2.3 µs", "64 µs", "12.3 ms", ""]);
   assert.equal(roundWords({ gpu_us_p50: 0 }), "per round, median");
   assert.equal(roundWords({ gpu_us_p50: 61.2 }), "per round, median; 61 µs on the GPU");
 });
 
-test("TheStatusPageSaysWhereARoundWent", () => {
+test("StatusPageShowsThePartsOfARound", () => {
   assert.equal(splitWords(undefined), "");
   assert.equal(splitWords({ groups: 0, group_ms: 0, worker_ms: 0, gpu_ms: 0 }), "");
   assert.equal(splitWords({ groups: 9, group_ms: 1.66, worker_ms: 0.36, gpu_ms: 0.1 }),
@@ -72,7 +72,7 @@ const demand = { calls: { on_demand, load_window: { groups: 4, most_ms: 0.8 } },
   engine: { prompt_tokens: 30, generated_tokens: 20, cached_tokens: 0 },
   workers: [{ ready_in: { store: 100, memory: 0, slot: 28 } }, { ready_in: { store: 0, memory: 0, slot: 128 } }] };
 
-test("WhereExpertsLieAndWhatHintsBroughtIsSaid", () => {
+test("TiersAndPrefetchedExpertsAreShown", () => {
   assert.deepEqual(demand.workers.map(tierWords), ["28 on its GPU, 100 on disk", ""]);
   assert.equal(tierWords({ ready_in: { store: 1, memory: 2, slot: 3 } }), "3 on its GPU, 2 in memory, 1 on disk");
   assert.equal(onDemandWords(demand), "Of the experts on demand, 28 were on contributors' GPUs when these became ready, "
@@ -82,7 +82,7 @@ test("WhereExpertsLieAndWhatHintsBroughtIsSaid", () => {
     + "if all experts were predicted.");
 });
 
-test("WhereNobodyLoadsOnDemandNothingIsSaidOfIt", () => {
+test("NothingIsShownWithoutExpertsOnDemand", () => {
   const none = Object.fromEntries(Object.keys(on_demand).map((name) => [name, 0]));
   assert.equal(onDemandWords({ ...demand, workers: [], calls: { ...demand.calls, on_demand: none } }), "");
 });
