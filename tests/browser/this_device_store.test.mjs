@@ -67,7 +67,7 @@ test("a broken download is resumed, and bytes with a wrong hash are dropped", as
   is_away = true;
   await page.locator("#device-again").click();
   await page.locator("#device-load").click();
-  assert.match(await deviceSettled(page), /does not come/);
+  assert.match(await deviceSettled(page), /cannot be downloaded/);
   is_away = false;
   await page.locator("#device-again").click();
   await page.locator("#device-load").click();
@@ -221,7 +221,7 @@ test("lent experts are reused here and kept when there is no room", async (t) =>
   await page.locator("#open-settings").click();
   await page.locator("#place").selectOption("device");
   await page.locator("#device-load").click();
-  assert.match(await deviceSettled(page), /; experts that this browser lends have \d+ and stay/);
+  assert.match(await deviceSettled(page), /; experts that this browser lends use \d+ bytes and stay/);
   const names = new Set(await page.evaluate(namesKept));
   assert.ok(blobs.every(({ sha256 }) => names.has(sha256)));
 

@@ -277,7 +277,7 @@ test("PlaceDefaultsToTheHub", () => {
 
 test("MissingModelIsExplainedToTheUser", () => {
   const failed = (code, message) => deviceWords({ phase: "failed", code, message });
-  assert.match(failed("no_space", "2 bytes are wanted, 1 are free."), /does not fit this device: 2 bytes .* free\.$/);
+  assert.match(failed("no_space", "2 bytes are needed, 1 are free."), /does not fit this device: 2 bytes .* free\.$/);
   assert.match(failed("no_webgpu", ""), /no WebGPU/);
   assert.match(failed("unavailable", "the hub answered 404"), /cannot answer: the hub answered 404\.$/);
   assert.match(errorWords({ status: 400, code: "device_device_lost", message: "gone" }), /GPU was lost: gone\./);

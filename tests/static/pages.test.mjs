@@ -168,11 +168,11 @@ test("StorageProblemsAreReported", () => {
   assert.equal(storeWords(store, true), "The browser keeps the stored experts until you delete them.");
   assert.match(storeWords(store, false), /may delete .* its disk runs low\.$/);
   assert.equal(storeWords({ ...store, unkept: 3, is_full: true, device_bytes: 34e6, made_room: 1 }, null),
-    "There is no more room on the disk: 3 experts are not stored, but downloaded again when needed. The model for “this "
-    + "device” uses 34 MB of the disk and stays. 1 stored expert was deleted to make room for others.");
+    "There is no more room on the disk: 3 experts are not stored, but downloaded again when needed. The model for "
+    + "“this device” uses 34 MB of the disk and stays. 1 stored expert was deleted to make room for others.");
   assert.equal(storeWords({ ...store, damaged: 1, gone: 2, failed: "no disk." }, null),
-    "1 stored expert was damaged and downloaded again; damaged experts are never used. 2 stored experts were missing on "
-    + "the disk and downloaded again. Experts could not be stored (no disk): the next visit downloads them again.");
+    "1 stored expert was damaged and downloaded again; damaged experts are never used. 2 stored experts were missing "
+    + "on the disk and downloaded again. Experts could not be stored (no disk): the next visit downloads them again.");
 });
 
 test("HubIsDescribedBeforeStart", () => {

@@ -113,7 +113,7 @@ TEST_F(LocalQuestionTest, WhatActsOnTheHubAloneIsNotPassedOver) {
           R"({"grammar": "root ::= \"a\""})", R"({"n": 2})", R"({"logprobs": true})"}) {
         const auto mine = read(fields);
         ASSERT_FALSE(mine.ok()) << fields;
-        EXPECT_NE(mine.error().message.find("hub alone"), std::string::npos);
+        EXPECT_NE(mine.error().message.find("hub only"), std::string::npos);
     }
 }
 

@@ -55,7 +55,7 @@ export class FileStore {
         if (!full) return;
         const wanted = new Set(files.map(({ sha256 }) => sha256));
         const { left_bytes, lent_bytes } = await this.makeRoom(missing.bytes, wanted);
-        const lent = lent_bytes > 0 ? `; experts that this browser lends have ${lent_bytes} and stay` : "";
+        const lent = lent_bytes > 0 ? `; experts that this browser lends use ${lent_bytes} bytes and stay` : "";
         if (left_bytes === 0) throw new StoreError("no_space", `${full.message}${lent}`);
       }
     });
@@ -88,7 +88,7 @@ export class FileStore {
     }
     const { bytes } = await this.missing(files);
     const { quota, usage } = await navigator.storage.estimate();
-    if (bytes > quota - usage) throw new StoreError("no_space", `${bytes} bytes are wanted, ${quota - usage} are free`);
+    if (bytes > quota - usage) throw new StoreError("no_space", `${bytes} bytes are needed, ${quota - usage} are free`);
   }
   // Evicts experts of models other than the one that this browser serves, until `bytes` are free. Files in `wanted`
   // stay as well. Returns the freed bytes, and the bytes of the experts of the served model.
@@ -139,7 +139,7 @@ export class FileStore {
     if (have > file.bytes) have = 0;
     const write = (bytes) => {
       const written = handle.write(bytes, { at: have });      // at the end of the quota only a part is written
-      if (written !== bytes.length) throw new StoreError("no_space", `the browser keeps no more bytes of ${file.name}`);
+      if (written !== bytes.length) throw new StoreError("no_space", `the browser stores no more bytes of ${file.name}`);
       have += bytes.length;
       how.progress(bytes.length);
     };
@@ -148,7 +148,7 @@ export class FileStore {
       const before = have;
       const broke = await this.fetchRange(file, have, write, how);
       fruitless = have > before ? 0 : fruitless + 1;
-      if (fruitless === fruitless_max) throw new StoreError("unavailable", `${file.name} does not come: ${broke}`);
+      if (fruitless === fruitless_max) throw new StoreError("unavailable", `${file.name} cannot be downloaded: ${broke}`);
       if (fruitless > 0) await new Promise((go) => { setTimeout(go, wait_first_ms * 2 ** (fruitless - 1)); });
     }
   }
@@ -205,7 +205,7 @@ export class FileStore {
   async openAll(files) {
     for (const { name, sha256 } of files) {
       const file = await this.folder.find(sha256);
-      if (!file) throw new StoreError("unavailable", `${name} is gone from this browser: load it again`);
+      if (!file) throw new StoreError("unavailable", `${name} is missing in this browser: load it again`);
       this.handles.set(sha256, await file.createSyncAccessHandle({ mode: "read-only" }));
     }
   }

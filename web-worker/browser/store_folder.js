@@ -30,7 +30,7 @@ export const unlessGone = (error) => {
 export class StoreFolder {
   static async open() {
     if (!navigator.storage?.getDirectory) {
-      throw new StoreError("unsupported", "this browser keeps no files for pages");
+      throw new StoreError("unsupported", "this browser stores no files for pages");
     }
     const folder = new StoreFolder();
     await folder.top(true);
@@ -117,7 +117,7 @@ export class StoreFolder {
       handle.close();
       if (!is_whole) await this.remove(`${hex}.new`);
     }
-    if (!is_whole) throw new DOMException("the browser keeps no more bytes", "QuotaExceededError");
+    if (!is_whole) throw new DOMException("the browser stores no more bytes", "QuotaExceededError");
     await file.move(hex);
   }
 
@@ -135,7 +135,7 @@ export class StoreFolder {
       handle.truncate(0);
       is_whole = handle.write(bytes, { at: 0 }) === bytes.length;
     } finally { handle.close(); }
-    if (!is_whole) throw new DOMException(`the browser keeps no more bytes of ${name}`, "QuotaExceededError");
+    if (!is_whole) throw new DOMException(`the browser stores no more bytes of ${name}`, "QuotaExceededError");
     await file.move(name);
   }
 

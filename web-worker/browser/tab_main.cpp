@@ -162,8 +162,8 @@ EMSCRIPTEN_KEEPALIVE void mx_set_keep(double bytes) {
 EMSCRIPTEN_KEEPALIVE void mx_set_power(std::uint32_t percent) {
     if (tab().core) tab().core->set_power(percent);
 }
-// `signed_by`: the public key and the signature, one after the other in hexadecimal digits. The call
-// is ignored if one of them does not parse.
+// `signed_by`: the public key and the signature, one after the other in hexadecimal digits. The
+// call is ignored if one of them does not parse.
 EMSCRIPTEN_KEEPALIVE void mx_identify(const char* signed_by, std::uint32_t size_bytes,
                                       double worker_id, int shows_nickname) {
     constexpr std::size_t key_digits = 2 * std::tuple_size_v<PublicKey>;

@@ -149,7 +149,7 @@ class MemoryBuilder {
         size_bytes = std::max<std::uint64_t>(size_bytes, 16);
         if (size_bytes > sizes_.binding_bytes)
             return Error{ErrorCode::no_space,
-                         text(label, " would have ", size_bytes, " bytes, a binding of ",
+                         text(label, " needs ", size_bytes, " bytes, a binding of ",
                               device_.adapter().description, " holds ", sizes_.binding_bytes)};
         MOEX_ASSIGN(buffer, device_.create_buffer(size_bytes, usage, label));
         memory_.owned_.push_back(buffer);
@@ -235,8 +235,8 @@ class MemoryBuilder {
     }
 
     // Fills the tables that are known before the first step: the pages of a single sequence in
-    // order, dense layers as their only expert, and the angles of all positions, rounded like the
-    // reference rounds them.
+    // order, routes that treat a dense layer as a single expert, and the angles of all positions,
+    // rounded like in the reference.
     Status fill_tables() {
         std::vector<std::uint32_t> pages(std::min(sizes_.row_pages, sizes_.pages));
         for (std::uint32_t i = 0; i < pages.size(); ++i) pages[i] = i;
@@ -335,7 +335,7 @@ class MemoryBuilder {
     Result<gpu::Binding> add_place(const Place& place) {
         const std::size_t at = places_.size();
         if (at / binding_align >= places_max_)
-            return Error{ErrorCode::no_space, "the model is cut into too many buffers"};
+            return Error{ErrorCode::no_space, "the model needs too many buffers"};
         places_.resize(at + binding_align);
         std::memcpy(places_.data() + at, &place, sizeof place);
         return gpu::Binding{places_buffer_, at, sizeof place};
@@ -357,7 +357,8 @@ class MemoryBuilder {
                                        ? rows_max
                                        : rows_max / shard_rows_align * shard_rows_align;
         if (step == 0)
-            return Error{ErrorCode::no_space, "a binding holds no 64 rows of the embeddings"};
+            return Error{ErrorCode::no_space,
+                         "a binding holds fewer than 64 rows of the embeddings"};
 
         for (std::uint32_t first = 0; first < model_.vocab_size; first += step) {
             DecoderMemory::Shard shard;

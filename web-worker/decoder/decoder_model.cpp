@@ -8,8 +8,8 @@ namespace moex {
 namespace {
 
 Error does_not_take(std::string_view what, std::uint64_t found, std::string_view wanted) {
-    return Error{ErrorCode::unsupported,
-                 text("the GPU's kernels take no ", what, " of ", found, ": it must be ", wanted)};
+    return Error{ErrorCode::unsupported, text("the GPU's kernels do not support ", what, " ", found,
+                                              ": it must be ", wanted)};
 }
 
 Status check_row(std::string_view what, std::uint32_t size, WeightKind kind,

@@ -163,7 +163,7 @@ Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
     num_likeliest_ = logits == StepLogits::likeliest ? 1 : 0;
     num_logits_ = logits == StepLogits::none ? 0 : logits == StepLogits::every ? num_rows : 1;
     if (num_logits_ > sizes_.logit_rows)
-        return Error{ErrorCode::invalid_argument, "this decoder keeps the last row's logits alone"};
+        return Error{ErrorCode::invalid_argument, "this decoder keeps only the last row's logits"};
 
     rows_.clear();
     for (std::uint32_t i = 0; i < num_rows; ++i) rows_.push_back({tokens[i], num_tokens_ + i});
@@ -202,7 +202,7 @@ const std::vector<gpu::Command>& GpuDecoder::greedy_commands(std::uint32_t num_p
 Status GpuDecoder::step() {
     MOEX_CHECK(has_choice_, "step() follows choose()");
     if (num_unread() >= sizes_.ring_ids)
-        return Error{ErrorCode::overloaded, "the ring is full of tokens that nobody read"};
+        return Error{ErrorCode::overloaded, "the ring is full of unread tokens"};
     if (num_tokens_ == context_tokens())
         return Error{ErrorCode::invalid_argument,
                      text("the cache's ", context_tokens(), " tokens are full")};
@@ -313,7 +313,7 @@ void GpuDecoder::append_likeliest() {
 }
 
 void GpuDecoder::read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done) {
-    MOEX_CHECK(num_likeliest_ > 0, "the last step was not asked for likeliest tokens");
+    MOEX_CHECK(num_likeliest_ > 0, "the last step computed no likeliest tokens");
     device_.read_buffer(
         likeliest_readback_, sizeof(LikeliestList) * num_likeliest_,
         [count = num_likeliest_, done = std::move(done),

@@ -42,7 +42,7 @@ void SampledLoop::read() {
         return decoder_.read_likeliest([this](Result<std::span<const LikeliestList>> lists) {
             if (!lists.ok()) return take(lists.error());
             const auto tokens = tokens_of(lists->front(), decoder_.model().vocab_size);
-            if (tokens.empty()) return take(Error{ErrorCode::internal, "logits are no numbers"});
+            if (tokens.empty()) return take(Error{ErrorCode::internal, "logits are not numbers"});
             take(chooser_->choose(tokens));
         });
     decoder_.read_logits([this](Result<std::span<const float>> logits) {

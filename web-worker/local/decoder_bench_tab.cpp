@@ -101,10 +101,11 @@ EMSCRIPTEN_KEEPALIVE void mx_decoder_bench_open() {
 // `json`: {"shape", "weights", "kv", "fetch": [..], "tokens", "turns", "ablation", "kernels"}.
 EMSCRIPTEN_KEEPALIVE void mx_decoder_bench_run(const char* json, std::uint32_t size_bytes) {
     const Json asked = Json::parse(std::string_view(json, size_bytes), nullptr, false);
-    if (!asked.is_object()) return tell({{"reason", "the bench was asked for nothing"}});
+    if (!asked.is_object())
+        return tell({{"reason", "the request of the bench is not a JSON object"}});
     const DecoderTimingOptions options = options_of(asked);
     if (options.fetch.empty() || options.turns == 0 || options.tokens < 4 * options.turns)
-        return tell({{"reason", "a turn wants four tokens, a reading one"}});
+        return tell({{"reason", "each turn needs four tokens, each readback one"}});
 
     Bench& b = bench();
     b.timing.reset();  // the timing of the previous model, which has reported {"done"}

@@ -14,7 +14,7 @@ constexpr double bias_max = 100;
 constexpr std::uint32_t tokens_max = 1'000'000'000;
 
 Error wrong(std::string_view field) {
-    return {ErrorCode::invalid_argument, text("'", field, "' is not what it may be")};
+    return {ErrorCode::invalid_argument, text("'", field, "' has an invalid value")};
 }
 
 // Reads `field` within [low, high]. `out` is unchanged if `body` does not have the field.
@@ -136,7 +136,8 @@ Result<LocalQuestion> read_question(const Body& body, const GenerationDefaults& 
                                     const Tokenizer& tokenizer, std::uint32_t vocab_size) {
     for (const char* field : {"tools", "response_format", "grammar", "n", "logprobs"})
         if (body.contains(field))
-            return Error{ErrorCode::invalid_argument, text("'", field, "' acts on the hub alone")};
+            return Error{ErrorCode::invalid_argument,
+                         text("'", field, "' works with the hub only")};
 
     LocalQuestion question{.messages = body.value("messages", Body::array()),
                            .sampling = sampling_of(defaults)};

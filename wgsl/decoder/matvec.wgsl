@@ -1,7 +1,7 @@
 // Multiplies rows by a matrix: y[row, output] = sum of weights[output, input] * x[row, input] (+ bias[output])
 //   @binding(0) codes       read        u32x4 [num_out, num_in / ${inputs}]
 //   @binding(1) x           read        f32 [num_rows, num_in], rows transposed for INT4
-//   @binding(2) bias        read        f32 [num_out], not looked at unless has_bias
+//   @binding(2) bias        read        f32 [num_out], not read unless has_bias
 //   @binding(3) y           read_write  f32 [num_rows, y_stride]
 //   @binding(4) scale_zero  read        INT4 only: 2×f16 a word [num_out, num_in / group size]
 // A workgroup computes outputs_per_group outputs of ${rows} rows: 32 lanes share half of the outputs, each lane takes

@@ -4,7 +4,7 @@ import { recall, remember } from "/js/storage.js";
 
 const info_kept_as = "moex-info";
 
-// Requests run one after the other: letting go of the page waits until keeping it is done.
+// Runs requests one after the other: removing the stored page waits until storing it has finished.
 let last = Promise.resolve();
 function behindLast(run) {
   last = last.then(run, run);

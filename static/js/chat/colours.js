@@ -19,7 +19,7 @@ async function colour(block) {
   const library = await load();
   const { language } = block.dataset;
   if (!library?.getLanguage(language) || code.textContent !== text) return;
-  // Do not destroy a selection for colours.
+  // Keep the block as it is while the user has selected text in it: new nodes would drop the selection.
   const selection = getSelection();
   if (!selection.isCollapsed && selection.containsNode(code, true)) return;
   const { value } = library.highlight(text, { language, ignoreIllegals: true });

@@ -111,7 +111,7 @@ export function numAnswers(settings) {
 export function samplingOf(settings) {
   const out = { temperature: settings.temperature, top_p: settings.top_p };
   for (const name of Object.keys(numbers)) {
-    if (name === "n") continue;      // a continued answer is a single one
+    if (name === "n") continue;      // the caller sets n; a continued answer is a single one
     const text = settings[name].trim();
     if (text !== "") out[name] = Number(text);
   }

@@ -7,7 +7,7 @@ import { say } from "/js/words/join.js";
 
 const kept_as = "moex-rules";
 const data_kept_as = "moex-data";
-const idle_after_ms = 60000;      // browsers report no shorter time
+const idle_after_ms = 60000;      // no browser reports a shorter idle time
 
 function parsed(name) {
   try { return JSON.parse(recall(name, "null")); } catch { return null; }

@@ -43,7 +43,7 @@ export function sparkWords(told) {
   return say("spark", days);
 }
 
-// Returns [rank, name, calls, is this contributor] for each line of the board.
+// Returns [rank, name, calls, true for this contributor] for each line of the board.
 export function boardRows(told) {
   return told.board.map((row) => [
     whole.format(row.rank), row.nickname || say(row.mine ? "you" : "somebody"), compact.format(row.pairs), row.mine]);
