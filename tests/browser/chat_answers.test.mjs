@@ -12,7 +12,7 @@ setUp();
 
 test("thoughts are a closed block of their own and are not sent back", async () => {
   for (const [name, script] of Object.entries({
-    "told by the hub": (stream) => {
+    "sent by the hub": (stream) => {
       stream.think("I should *wonder*.");
       stream.say("Because.");
     },
@@ -206,7 +206,7 @@ test("a failed question is shown once, with a reason and a retry", async () => {
     await end.waitFor();
     assert.match(await end.textContent(), /too few are connected/);
     assert.doesNotMatch(await end.textContent(), /layer|expert \d|fallback/);
-    assert.equal(await page.locator("#prompt").inputValue(), "", "the question stands in the thread, not also below");
+    assert.equal(await page.locator("#prompt").inputValue(), "", "the question is shown in the thread only");
 
     is_open = true;
     await end.getByRole("button", { name: "Try again" }).click();
@@ -287,7 +287,7 @@ test("a page reloaded during an answer continues the answer", async () => {
     await saysSoFar(page, "Once upon a time.");
     await settled(page);
     assert.deepEqual(await answers(page), ["Once upon a time."]);
-    assert.equal(await page.locator(".ended").count(), 0, "nothing says that it was left");
+    assert.equal(await page.locator(".ended").count(), 0, "the answer is not shown as interrupted");
     assert.equal(scripted.requests.length, 1, "asked once");
     for (const { method, last } of scripted.resumed) assert.deepEqual([method, last], ["GET", "0"]);
 

@@ -55,8 +55,8 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   console.log(`calls: ${calls.remote} of ${calls.calls} by tabs, ${first.moex?.workers} contributors`);
 
   // The hub knows where a round's time went. The speed of a software adapter is not measured.
-  assert.ok(calls.split.groups > 0 && calls.split.worker_ms > 0, "the tabs told their times");
-  assert.ok(calls.split.group_ms >= calls.split.worker_ms, "what the hub saw includes what they told");
+  assert.ok(calls.split.groups > 0 && calls.split.worker_ms > 0, "the tabs reported their times");
+  assert.ok(calls.split.group_ms >= calls.split.worker_ms, "the hub's times include the tabs' times");
   for (const worker of workers) assert.equal(worker.speed.read_mb_s > 0, !worker.software);
 
   // Each group has one submit, one map and one frame each way, and nothing is created after warm-up. There are four

@@ -48,6 +48,6 @@ test("a chat survives the loss of the GPU process", async (t) => {
   const status = await serving(page);
   assert.equal(status.self_test_rounds, first.self_test_rounds + 1, "the new GPU was tested before it served");
   assert.equal(status.bytes_downloaded, first.bytes_downloaded, "the weights came from the cache");
-  assert.ok((await page.evaluate(() => window.phases)).includes("gpu_lost"), "people were told");
+  assert.ok((await page.evaluate(() => window.phases)).includes("gpu_lost"), "the page reported it");
   assert.equal((await hub.status()).calls.local, 0);
 });

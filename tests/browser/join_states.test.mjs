@@ -128,7 +128,7 @@ test("a joining tab asks for persistent storage and shows the reply", async () =
     if (is_granted) await owner.send("Browser.grantPermissions", { browserContextId, permissions: ["durableStorage"] });
     await page.goto(hub.join);
     await page.locator("#stored", { hasText: / of .* that this browser gives the site$/ }).waitFor({ timeout: 0 });
-    if (!is_granted) assert.equal(await page.locator("#store-words").textContent(), "", "nobody has asked yet");
+    if (!is_granted) assert.equal(await page.locator("#store-words").textContent(), "", "the browser was not asked yet");
     await page.getByRole("button", { name: "Start", exact: true }).click();
     await shown(page, "#store-words", words);
     assert.equal(await page.evaluate(() => navigator.storage.persisted()), is_granted);
@@ -180,7 +180,7 @@ test("an identity counts the work of its tabs, is exported and deleted", async (
   await page.locator("#nickname").fill("Ada");
   await page.getByRole("button", { name: "Start", exact: true }).click();
   await serving(page);
-  assert.equal((await lenders("/api/contributors")).contributors, 0, "nobody has an identity unasked");
+  assert.equal((await lenders("/api/contributors")).contributors, 0, "no identity is created without a click");
   await page.getByRole("button", { name: "Keep count" }).click();
   await page.locator("#work-mine").waitFor({ timeout: 0 });
   const known = async (wanted) => {
@@ -198,7 +198,7 @@ test("an identity counts the work of its tabs, is exported and deleted", async (
   await shown(page, "#work-rank", "1 of 1");
   await shown(page, "#work-streak", "1 day");
   await shown(page, "#board", "you");
-  assert.equal((await lenders("/api/contributors")).board[0].nickname, "", "not shown unless its owner wants it");
+  assert.equal((await lenders("/api/contributors")).board[0].nickname, "", "not shown by default");
   await page.locator("#shows-name").check();
   await shown(page, "#board", "Ada");
 
@@ -384,7 +384,7 @@ test("Forget everything deletes token and weights, and ends the tab", async () =
   const page = await openTab(context, hub.join);
   await page.getByRole("button", { name: "Forget everything" }).click();
   await page.locator("#forget-no").click();
-  assert.equal((await tabStatus(page)).phase, "serving", "asked, and not wanted");
+  assert.equal((await tabStatus(page)).phase, "serving", "asked, then cancelled");
   // Ask again in the same frame in which it was cancelled.
   await page.evaluate(() => ["forget", "forget-no", "forget"].forEach((id) => document.getElementById(id).click()));
   // Deleting the store is delayed until the page has received any other message.

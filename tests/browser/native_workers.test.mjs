@@ -101,7 +101,7 @@ test("an answer with late calls allowed ends despite a stalled worker", async (t
   const { replaced, perplexity_excess } = answer.moex;
   console.log(`${replaced} calls were not waited for`);
   assert.ok(replaced > 0 && replaced <= late_max, `${replaced} replaced`);
-  assert.equal(perplexity_excess, null, "nobody measured that");
+  assert.equal(perplexity_excess, null, "not measured");
   assert.equal((await hub.status()).calls.replaced, replaced);
 
   workers[1].child.kill("SIGCONT");
@@ -130,7 +130,7 @@ test("three workers of one process share its device, and each answers", async (t
   assert.equal(new Set(keys).size, 3);
   const { code } = await worker.stop();
   assert.equal(code, 0, worker.child.printed);
-  await hub.until(({ workers }) => workers.length === 0, "nobody");
+  await hub.until(({ workers }) => workers.length === 0, "the worker to leave");
 });
 
 test("no round fails with hedge 2 and a stalled worker", async (t) => {
@@ -353,9 +353,9 @@ test("a trace shows the time of each token's parts", async (t) => {
   assert.equal(new Set(whole.map(({ pid }) => pid)).size, 1, "of one worker");
   for (const round of whole) {
     const inside = rounds.filter(({ id, name }) => id === round.id && name !== "round");
-    assert.ok(inside.every((one) => within(one, round)), "what a worker told is not longer than its round");
+    assert.ok(inside.every((one) => within(one, round)), "a worker's times fit into its round");
     assert.ok(round.args.pairs > 0 && round.args.bytes_out > 0 && round.args.bytes_in > 0);
     assert.equal(inside.some(({ name }) => name === "worker"), round.args.worker_us > 0);
   }
-  assert.ok(whole.some(({ args }) => args.gpu_us > 0), "a GPU told its time");
+  assert.ok(whole.some(({ args }) => args.gpu_us > 0), "a GPU reported its time");
 });

@@ -130,7 +130,7 @@ test("groups that alternate layers give the same text and receive their hints", 
 
   await sameText(hub);
   const { calls, workers: seen } = await hub.until((status) => status.workers.every(({ on_demand }) =>
-    on_demand.foreseen > 0), "hints at each of them");
+    on_demand.foreseen > 0), "hints at each worker");
   assert.equal(calls.load_window.groups, 2);
   for (const name of ["hub_ms", "trip_ms", "most_ms"]) assert.ok(calls.load_window[name] > 0, name);
   // Each worker holds a half of every layer of its group.

@@ -202,7 +202,7 @@ test("eviction order survives a reload and spares this device's model", async (t
     order.push([..."9abcd"].filter((one) => !names.includes(one)).join(""));
   }
   assert.deepEqual([...new Set(order)].filter(Boolean), ["a", "ab", "abd"], `c was used more often: ${order}`);
-  assert.equal(is_kept, false, "asked for as often as those that are there, it takes nobody's room");
+  assert.equal(is_kept, false, "it is not used more often than the stored blobs, so none is evicted");
 });
 
 test("blobs in an earlier version's cache are adopted without a download",

@@ -186,7 +186,7 @@ test("the dashboard uses the user's language and switches at once", async () => 
 
 // Every setting of this hub has a German description, and there are no descriptions of other settings.
 async function hearSettings(page) {
-  assert.ok(await page.locator("#settings tr").count() < 20, "at first what somebody chose");
+  assert.ok(await page.locator("#settings tr").count() < 20, "at first only changed settings");
   await page.locator("#only-given").uncheck();
   const rows = async (name) => {
     await page.locator("#language").selectOption(name);

@@ -101,7 +101,7 @@ test("the page works without its hub until replaced or deleted", async (t) => {
   const others = ["What is in the box?", "Who lives in the tower?"];
   const expected = await Promise.all(others.map((words) => greedy(hub, words, few_tokens)));
   const page = await openChat(await browser.newContext(), hub);
-  assert.deepEqual(await keptOf(page), nothing, "nothing is kept for whoever asks the hub");
+  assert.deepEqual(await keptOf(page), nothing, "nothing is stored while the hub answers");
   await chooseDevice(page);
   await set(page, { max_tokens: String(few_tokens) });
   await kept(page);

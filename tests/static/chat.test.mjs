@@ -162,7 +162,7 @@ test("AnswersOfOneStreamGrowAndEndSeparately", () => {
   assert.deepEqual(messages.map(({ content }) => content), ["One", "Two words", "Th"]);
   assert.deepEqual(messages.map(({ end }) => end.reason), ["length", "stop", "stopped"]);
   assert.deepEqual(messages.map(({ facts }) => facts.tokens), [1, 2, 1], "each has its own");
-  assert.equal(messages[1].facts.tokens_per_s, 20, "at its own rate, in the time that all of them took");
+  assert.equal(messages[1].facts.tokens_per_s, 20, "its own tokens, over the time of all answers");
   assert.deepEqual(messages.map(({ facts }) => facts.workers), [2, 2, 2]);
 });
 
@@ -345,7 +345,7 @@ test("QuestionGetsOneAnswerByDefault", () => {
     assert.notEqual(problemOf("n", bad), "", bad);
     assert.equal(asked(bad), 1, bad);
   }
-  assert.ok(!("n" in samplingOf(settingsOf({ n: "3" }))), "what goes on with one answer asks for one");
+  assert.ok(!("n" in samplingOf(settingsOf({ n: "3" }))), "a continuation asks for one answer");
 });
 
 test("FormIsSentOnlyWhenItsFieldsAreValid", () => {

@@ -196,7 +196,7 @@ test("StepPartsAreMeansOfTheLastMinuteOrOfAll", () => {
   assert.equal(minute.add(30, told(4, 0.001)).steps, 4);
   assert.equal(minute.add(61, told(6, 0.001)).steps, 2, "what is older than a minute does not count");
   assert.match(stepWords(minute.add(62, told(7, 0.001)), told(7, 0.001)), /the last minute's 3: .* waiting for expe/);
-  assert.equal(minute.add(63, told(1, 0.001)), null, "a hub that began anew");
+  assert.equal(minute.add(63, told(1, 0.001)), null, "a restarted hub");
   const gpu = { ...told(2, 0.001), head_s: 0 };
   assert.match(stepWords(null, gpu), /in the layers and over the vocabulary, 2\.0 ms waiting for experts\.$/);
 });

@@ -21,7 +21,7 @@ struct TableShard { first_token: u32, num_tokens: u32, scale_zero_word: u32, unu
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  let token = rows[rows_word + 4u * id.y] - shard.first_token;   // tokens of earlier shards wrap to large numbers
+  let token = rows[rows_word + 4u * id.y] - shard.first_token;   // tokens of earlier shards wrap around
   if (id.x >= hidden_size || token >= shard.num_tokens) {
     return;
   }

@@ -4,11 +4,11 @@
   if (group.y >= tiles[0]) {
     return;
   }
-  let expert = tiles[tiles_word + group.y * tile_words] - place.first_expert;   // experts of earlier arenas wrap to large numbers
+  let expert = tiles[tiles_word + group.y * tile_words] - place.first_expert;   // experts of earlier arenas wrap around
   let num_pairs = tiles[tiles_word + group.y * tile_words + 1u];
 //@ end
 //@ for i in 0..single
-  let expert = tiles[2u * group.y] - place.first_expert;   // experts of earlier arenas wrap to large numbers
+  let expert = tiles[2u * group.y] - place.first_expert;   // experts of earlier arenas wrap around
   let num_pairs = 1u;
 //@ end
   if (expert >= place.num_experts) {
