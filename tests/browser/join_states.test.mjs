@@ -128,7 +128,7 @@ test("a joining tab asks for persistent storage and shows the reply", async () =
     if (is_granted) await owner.send("Browser.grantPermissions", { browserContextId, permissions: ["durableStorage"] });
     await page.goto(hub.join);
     await page.locator("#stored", { hasText: / of .* that this browser gives the site$/ }).waitFor({ timeout: 0 });
-    if (!is_granted) assert.equal(await page.locator("#store-words").textContent(), "", "the browser was not asked yet");
+    if (!is_granted) assert.equal(await page.locator("#store-words").textContent(), "", "not asked yet");
     await page.getByRole("button", { name: "Start", exact: true }).click();
     await shown(page, "#store-words", words);
     assert.equal(await page.evaluate(() => navigator.storage.persisted()), is_granted);

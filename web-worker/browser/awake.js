@@ -33,6 +33,7 @@ export function canStayAwake(software, cores = navigator.hardwareConcurrency ?? 
   return !software && cores >= cores_min;
 }
 
+// Submits the keep-alive kernel.
 export class KeepAliveDispatch {
   constructor(device) {
     this.queue = device.queue;

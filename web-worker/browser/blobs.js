@@ -9,6 +9,7 @@ const put_bytes_max = 64 << 20;  // limit of bytes that wait for the disk; above
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 const isBlob = async (bytes, hex) => toHex(await crypto.subtle.digest("SHA-256", bytes)) === hex;
 
+// Fetches, verifies and stores the expert blobs of one worker.
 export class Blobs {
   // `base`: URL of the weights folder, ending with a slash. `files`: an ExpertFiles, or null to store nothing.
   constructor(base, files = null) {

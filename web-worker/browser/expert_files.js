@@ -7,6 +7,7 @@ import { StoreFolder, unlessGone } from "./store_folder.js";
 const earlier_cache = "moex-weights-v1";      // the same name as in store_worker.js
 const used_every_ms = 2000;                   // interval at which the writing worker is sent the recent uses
 
+// Reads stored blobs, and passes new ones to the worker that writes.
 export class ExpertFiles {
   // `onTold()` is called when `told` has changed, so that the page can show it.
   constructor(onTold = () => {}) {

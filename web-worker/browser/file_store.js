@@ -22,6 +22,7 @@ const file_bytes_max = 2 ** 30;
 
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
+// Downloads, stores and reads the files of whole models.
 export class FileStore {
   static async open() {
     const store = new FileStore(await StoreFolder.open());

@@ -110,6 +110,7 @@ class Stopwatch {
   }
 }
 
+// A WebGPU device behind integer handles, for the WASM side.
 export class Gpu {
   constructor(events) {
     this.events = events;      // onPipeline, onRead, onLost

@@ -6,6 +6,7 @@ import { Gpu } from "./gpu.js";
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 
+// Loads a WASM program and connects it to the GPU and the page's worker.
 export class Host {
   constructor() {
     this.wasm = null;

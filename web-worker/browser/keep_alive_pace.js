@@ -10,6 +10,7 @@ const better_by = 0.95;      // factor of the median; a longer period is cheaper
 
 const median = (values) => values.slice().sort((a, b) => a - b)[values.length >> 1];
 
+// Finds the best period for keep-alive writes by measuring waits.
 export class KeepAlivePace {
   constructor(first_us) {
     this.at = Math.max(0, periods_us.indexOf(first_us));

@@ -27,6 +27,7 @@ export const unlessGone = (error) => {
   return null;
 };
 
+// Finds, writes and removes files by hash in the site's private folder.
 export class StoreFolder {
   static async open() {
     if (!navigator.storage?.getDirectory) {

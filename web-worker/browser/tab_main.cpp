@@ -15,6 +15,7 @@
 namespace moex {
 namespace {
 
+// Implements the worker core's platform with calls to JavaScript.
 class TabPlatform : public Platform {
   public:
     void connect() override { mx_connect(); }

@@ -12,6 +12,7 @@ namespace moex {
 
 enum class AnswerEnd { stop, length, cancelled };
 
+// Computes one answer; the interface of GreedyLoop and SampledLoop.
 class AnswerLoop {
   public:
     struct Events {

@@ -30,6 +30,7 @@ struct DecoderSizes {
     std::uint64_t weight_buffer_bytes = 0;
 };
 
+// Owns the GPU buffers of a decoder.
 class DecoderMemory {
   public:
     struct Shard {  // rows [first_row, first_row + num_rows) of a table

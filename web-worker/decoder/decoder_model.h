@@ -21,6 +21,7 @@ enum class WeightKind : std::uint8_t { bf16, f32, int4 };
 // written. u8 are codes with an f16 scale and zero for each token of a KV head.
 enum class KvKind : std::uint8_t { f32, f16, u8 };
 
+// The shape of a model and the storage format of its weights.
 struct DecoderModel {
     std::uint32_t hidden_size = 0;  // a multiple of 32, like all row sizes of weights
     std::uint32_t num_layers = 0;
@@ -91,6 +92,7 @@ struct WeightPart {
     std::uint32_t first_row = 0, num_rows = 0;
 };
 
+// Provides the bytes of weights for the upload.
 class WeightSource {
   public:
     using Append = std::function<void(ByteView)>;

@@ -18,6 +18,7 @@
 
 namespace moex {
 
+// The compiled kernels of one lane, and the commands that run them.
 class DecoderOps {
   public:
     // Serves the batches of lane `lane`, whose buffers are memory.lanes[lane].

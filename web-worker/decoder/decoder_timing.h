@@ -18,6 +18,7 @@
 
 namespace moex {
 
+// The model, the conditions and the size of a measurement.
 struct DecoderTimingOptions {
     std::string shape = "demo", weights = "int4";  // bench_models.h
     KvKind kv_kind = KvKind::f32;
@@ -57,6 +58,7 @@ struct DecoderTimingRow {
     double gb_s() const { return exec_ms > 0 ? mb / exec_ms : 0; }
 };
 
+// Runs one measurement, stage by stage, and reports its lines.
 class DecoderTiming {
   public:
     // `device` outlives this object.

@@ -24,6 +24,7 @@
 
 namespace moex {
 
+// The capacities of a decoder.
 struct GpuDecoderOptions {
     std::uint32_t context_tokens = 0;  // capacity of the cache; 0: the model's own context
     std::uint32_t rows_max = 64;       // limit of prompt tokens that one step reads
@@ -43,6 +44,7 @@ struct GpuDecoderOptions {
     std::optional<bool> spread;
 };
 
+// The rows of a step for which logits are computed.
 enum class StepLogits {
     none,
     last,       // of the last token
@@ -68,6 +70,13 @@ struct RoutedRows {
     std::span<const std::uint32_t> routes;  // [num_rows, top_k, 2]: expert, its weight as f32 bits
 };
 
+// Computes all layers of a model on one GPU.
+//
+// Example of one greedy answer: feed(prompt, StepLogits::last); choose(); step(); step();
+// read_chosen(3, done) gives the first three tokens of the answer.
+// Example of a batch with experts elsewhere: start(batch); advance() returns layer 0;
+// read_routed(); answer(y); advance() returns layer 1; ...; advance() returns num_layers;
+// read_logits().
 class GpuDecoder {
   public:
     using TokenIds = std::span<const std::uint32_t>;

@@ -12,6 +12,7 @@
 
 namespace moex {
 
+// The limits of a greedy answer.
 struct GreedyOptions {
     std::uint32_t max_tokens = 0;
     // The limit of tokens per readback. The first token is read at once; later readbacks double in
@@ -21,6 +22,7 @@ struct GreedyOptions {
     std::vector<std::uint32_t> stop_ids;  // these end the answer and are not part of it
 };
 
+// Computes an answer from the likeliest tokens, which the GPU chooses.
 class GreedyLoop : public AnswerLoop {
   public:
     // Continues the sequence that `decoder` holds. `decoder` outlives the loop, and no other code

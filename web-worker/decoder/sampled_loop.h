@@ -24,11 +24,13 @@ class TokenChooser {
     virtual void accept(std::uint32_t token) = 0;
 };
 
+// The limits of a sampled answer.
 struct SampledOptions {
     std::uint32_t max_tokens = 0;
     std::vector<std::uint32_t> stop_ids;  // these end the answer and are not part of it
 };
 
+// Computes an answer from the tokens that a TokenChooser draws.
 class SampledLoop : public AnswerLoop {
   public:
     // Continues the sequence that `decoder` holds. `decoder` outlives the loop, and no other code

@@ -12,6 +12,7 @@ namespace moex {
 inline constexpr std::uint32_t step_header_words = gpu::kernels::argmax_take::rows_word;
 inline constexpr std::uint32_t kv_page_tokens = gpu::kernels::attend_page::page_tokens;
 
+// The header of the buffer `rows`.
 struct StepHeader {
     std::uint32_t head_row = 0;  // the first row with logits
     std::uint32_t num_rows = 0;
@@ -24,6 +25,7 @@ static_assert(gpu::kernels::argmax_take::head_row_word == 0 &&
                   gpu::kernels::argmax_take::chosen_word == 3,
               "StepHeader is what the kernels read");
 
+// One row of a step: a token at a position of its sequence.
 struct StepRow {
     std::uint32_t token = 0, position = 0;
     std::uint32_t first_page = 0;  // index in the page table

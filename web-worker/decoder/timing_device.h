@@ -11,6 +11,7 @@
 
 namespace moex {
 
+// Wraps a device for the timing of a whole model.
 class TimingDevice : public gpu::RecordingDevice {
   public:
     using RecordingDevice::RecordingDevice;

@@ -29,12 +29,14 @@ struct LocalText {
     GenerationDefaults generation;
 };
 
+// The reason and the figures of an ended answer.
 struct LocalEnd {
     AnswerEnd how = AnswerEnd::stop;
     std::uint32_t prompt_tokens = 0, completion_tokens = 0;
     double tokens_per_s = 0;  // after the first token; 0 if there are too few
 };
 
+// Answers questions with a whole model on this device.
 class LocalModel {
   public:
     // `device` outlives the model; `files` are read during this call only. Returns no_space if a

@@ -15,6 +15,7 @@
 
 namespace moex {
 
+// One question, checked and with all defaults filled in.
 struct LocalQuestion {
     // [{role, content}, ...]; if the last message is from the assistant, it is continued.
     nlohmann::ordered_json messages;

@@ -13,6 +13,7 @@
 
 namespace moex {
 
+// Reads a package from files that JavaScript has opened.
 class TabFiles : public PackageFiles {
   public:
     // Opens the package by the SHA-256 of its manifest.json. All files must be present under their

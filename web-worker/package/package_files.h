@@ -17,6 +17,7 @@ namespace moex {
 // Receives stretches of bytes in order, and keeps no reference to them after the call.
 using AppendBytes = std::function<void(ByteView)>;
 
+// Reads the weights and the description of one package.
 class PackageFiles {
   public:
     struct Tensor {

@@ -15,6 +15,7 @@ const context_tokens_max = 4096, context_tokens_min = 512;
 
 const aborted = () => new DOMException("stopped", "AbortError");
 
+// Loads the hub's model into this browser and computes answers with it.
 export class ThisDevice {
   // `apiKey()` returns the key for requests to the hub.
   constructor({ apiKey, onChange }) {

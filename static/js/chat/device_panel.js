@@ -3,6 +3,7 @@ import { element } from "/js/dom.js";
 import { deviceWords } from "/js/chat/words.js";
 import { say } from "/js/words/chat.js";
 
+// Shows the state of the device and the buttons for it.
 export class DevicePanel {
   // `actions`: {load(), stop(), again()}.
   constructor(actions) {

@@ -24,6 +24,7 @@ async function openDatabase() {
   return database;
 }
 
+// Stores conversations for this page and for other tabs.
 export class Keeper {
   // onChange({type: "changed" | "removed", id}) reports changes by other tabs; onTrouble(error) reports a failed write.
   static async open({ onChange = () => {}, onTrouble = () => {} } = {}) {

@@ -127,6 +127,7 @@ function morphList(parent, live, wanted) {
   return out;
 }
 
+// Paints a growing Markdown text and repaints only its tail.
 export class MarkdownView {
   constructor(root) {
     this.root = root;

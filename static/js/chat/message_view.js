@@ -6,6 +6,7 @@ import { MarkdownView, copyCodeOf, renderMarkdown } from "/js/chat/markdown.js";
 import { CallCards, JsonCard } from "/js/chat/cards.js";
 import { endWords, factsOf, thoughtWords } from "/js/chat/words.js";
 
+// Shows one message with its buttons.
 export class MessageView {
   // `actions`: {continue(message), retry(message), again(message), edit(message, text) -> true if accepted,
   // choose(message), results(message)}.

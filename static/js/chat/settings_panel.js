@@ -14,6 +14,7 @@ function kept(name) {
   } catch { return null; }
 }
 
+// Shows the settings, checks them and keeps them.
 export class SettingsPanel {
   // `onPlace()` is called when the place of computation changes.
   constructor(onPlace) {

@@ -5,6 +5,7 @@ import { say } from "/js/words/chat.js";
 
 const undo_ms = 12000;
 
+// Shows the list of conversations.
 export class Sidebar {
   // `actions`: {select(id), rename(id, title), remove(id) -> undo, begin()}.
   constructor(store, actions) {

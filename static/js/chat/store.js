@@ -4,6 +4,7 @@ import { findIn, fromSession, newConversation, newId, pathOf, titleFrom } from "
 import { Keeper } from "./keep.js";
 import { newAnswer } from "./turn.js";
 
+// Holds the conversations of the page, and which one is open.
 export class Store {
   // `onChange(what)`: "list", "open" (another conversation, or its messages), "trouble" (a conversation cannot be
   // stored).

@@ -5,6 +5,7 @@ import { MessageView } from "/js/chat/message_view.js";
 
 const near_end_px = 80;
 
+// Shows the messages of the open conversation.
 export class Thread {
   // `scroller` is the scrolling element, `list` holds the messages.
   constructor(scroller, list, actions) {

@@ -9,6 +9,7 @@ export function newAnswer(id, at) {
   };
 }
 
+// Builds one answer from the chunks of its stream.
 export class Turn {
   // `message` grows in place; if it has text already, it is continued. `workers`: the number of serving workers, null
   // if unknown.

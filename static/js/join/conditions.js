@@ -14,6 +14,7 @@ function parsed(name) {
 }
 const today = () => new Date().toLocaleDateString("sv");      // year-month-day, local time
 
+// Decides whether the tab may work now, and shows the rules.
 export class Conditions {
   // `onChange()` is called when a rule, or a condition that a rule depends on, has changed.
   constructor(onChange) {

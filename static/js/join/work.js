@@ -16,6 +16,7 @@ const passphrase_letters_min = 8;
 const ask_every_ms = 10000;
 const spark = { width: 300, height: 48 };
 
+// Shows the contributor's work and manages the identity.
 export class WorkCard {
   // `send(message)`: sends to the running worker.
   constructor(token, send) {
