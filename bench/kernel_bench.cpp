@@ -336,7 +336,7 @@ class Bench {
             for (std::uint64_t i = 1; i < shared.size() / size; ++i)
                 foreseen.push_back(device_.transfer(target, i * size,
                                                     shared.subspan(i * size, size),
-                                                    gpu::TransferKind::foreseen, [] {}));
+                                                    gpu::TransferKind::prefetch, [] {}));
             const auto started = Clock::now();
             const std::uint64_t awaited = device_.transfer(target, 0, shared.first(size),
                                                            gpu::TransferKind::awaited, [] {});

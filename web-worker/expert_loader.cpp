@@ -56,10 +56,10 @@ void ExpertLoader::set_later(std::uint32_t num_units) {
     num_later_ = num_units;
 }
 
-void ExpertLoader::assign(const Assign& told) {
-    set_later(told.num_later);
+void ExpertLoader::assign(const Assign& message) {
+    set_later(message.num_later);
     std::vector<Unit> beyond;
-    for (const AssignedUnit& unit : told.units) {
+    for (const AssignedUnit& unit : message.units) {
         const Unit name{unit.layer, unit.expert};
         if (assigned_.size() < cache_.capacity() || assigned_.contains(name)) {
             ++num_assignments_;
@@ -76,7 +76,7 @@ void ExpertLoader::assign(const Assign& told) {
         if (const Status prepared = runner_.prepare(); !prepared.ok())
             return lost(prepared.error());
 
-    for (const AssignedUnit& one : told.units) {
+    for (const AssignedUnit& one : message.units) {
         const Unit unit{one.layer, one.expert};
         if (!assigned_.contains(unit)) continue;
         if (cache_.holds(unit)) {
@@ -176,7 +176,7 @@ void ExpertLoader::announce() {
                                           unannounced_.begin() + static_cast<std::ptrdiff_t>(last));
             std::vector<UnitTier> tiers;
             for (const Unit& unit : units)
-                if (tells_tiers_) tiers.push_back(cache_.tier_of(unit));
+                if (reports_tiers_) tiers.push_back(cache_.tier_of(unit));
             hub_.send(encode_ready(units, tiers));
         }
 

@@ -46,8 +46,8 @@ class ExpertLoader {
     // the hub assigns anew; what is held stays until its room is needed
     void begin_connection();
     // whether this hub is told where what is ready lies
-    void tell_tiers(bool on) { tells_tiers_ = on; }
-    void assign(const Assign& told);
+    void report_tiers(bool on) { reports_tiers_ = on; }
+    void assign(const Assign& message);
     void release(const std::vector<Unit>& units);
     // Another limit for weights. The value: what was assigned and is let go of for it, those first
     // that are not here yet.
@@ -78,7 +78,7 @@ class ExpertLoader {
     SlotCache& cache_;
     std::uint64_t blob_bytes_;
     Events events_;
-    bool runner_ready_ = false, tells_tiers_ = false;
+    bool runner_ready_ = false, reports_tiers_ = false;
     std::map<Unit, Sha256> assigned_;
     std::uint64_t num_assignments_ = 0;  // and releases
     // Counted anew when either has changed: thousands of experts, asked for ten times a second.

@@ -121,7 +121,7 @@ Status ExpertStore::put(Unit unit, ByteView blob) {
     return {};
 }
 
-Result<bool> ExpertStore::put_held(Unit unit, const HeldBlob& blob, bool is_foreseen,
+Result<bool> ExpertStore::put_held(Unit unit, const HeldBlob& blob, bool is_prefetch,
                                    std::function<void()> done) {
     if (slots_.contains(unit)) return false;
     MOEX_ASSIGN(slot, make_slot(unit, blob.bytes.size()));
@@ -129,7 +129,7 @@ Result<bool> ExpertStore::put_held(Unit unit, const HeldBlob& blob, bool is_fore
     const std::uint64_t offset_bytes = slot % slots_per_arena_ * blob_bytes_;
     const std::uint64_t transfer = device_.transfer(
         arena, offset_bytes, blob.bytes,
-        is_foreseen ? gpu::TransferKind::foreseen : gpu::TransferKind::awaited,
+        is_prefetch ? gpu::TransferKind::prefetch : gpu::TransferKind::awaited,
         [holds = blob.holds, done = std::move(done), life = life_.watch()] {
             if (life.alive()) done();
         });
@@ -138,7 +138,7 @@ Result<bool> ExpertStore::put_held(Unit unit, const HeldBlob& blob, bool is_fore
     return transfer != 0;
 }
 
-bool ExpertStore::on_its_way(Unit unit) const {
+bool ExpertStore::in_flight(Unit unit) const {
     const auto found = slots_.find(unit);
     return found != slots_.end() && !device_.transferred(found->second.transfer);
 }

@@ -61,9 +61,9 @@ class ExpertStore : public UnitStore {
     // Uploads a verified blob; no_space when every slot is taken.
     Status put(Unit unit, ByteView blob) override;
     bool is_shared() const override { return device_.is_shared(); }
-    Result<bool> put_held(Unit unit, const HeldBlob& blob, bool is_foreseen,
+    Result<bool> put_held(Unit unit, const HeldBlob& blob, bool is_prefetch,
                           std::function<void()> done) override;
-    bool on_its_way(Unit unit) const override;
+    bool in_flight(Unit unit) const override;
     // Where it is on its way, waits for it.
     void drop(Unit unit) override;
     std::optional<ExpertSlot> find(Unit unit) const;

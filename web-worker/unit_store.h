@@ -30,7 +30,7 @@ class UnitStore {
     // is on its way, and `done` is called later, unless this ends before. False: it is there. Those
     // that are only foreseen let the others go before them.
     virtual Result<bool> put_held(Unit unit, const HeldBlob& blob,
-                                  [[maybe_unused]] bool is_foreseen,
+                                  [[maybe_unused]] bool is_prefetch,
                                   [[maybe_unused]] std::function<void()> done) {
         MOEX_TRY(put(unit, blob.bytes));
         return false;
@@ -38,7 +38,7 @@ class UnitStore {
     // Whether others seem to compute on the GPU that holds it: a guess.
     virtual bool is_shared() const { return false; }
     // Held, and on its way: what asks for it is computed once it is there.
-    virtual bool on_its_way([[maybe_unused]] Unit unit) const { return false; }
+    virtual bool in_flight([[maybe_unused]] Unit unit) const { return false; }
     virtual void drop(Unit unit) = 0;
     virtual bool holds(Unit unit) const = 0;
     virtual std::uint32_t num_units() const = 0;

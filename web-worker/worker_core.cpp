@@ -60,7 +60,7 @@ struct Model {
 
     // Counted before this connection; told on it last.
     SlotCounters slots_before;
-    SlotFigures slots_told;
+    SlotFigures slots_sent;
 
     bool hub_takes(const char* cap) const {
         return std::count(welcome.caps.begin(), welcome.caps.end(), cap) > 0;
@@ -92,8 +92,8 @@ struct WorkerCore::State {
     std::unique_ptr<Model> model;
     bool paused = false;
     bool connect_when_closed = false;
-    std::uint64_t told_bytes = 0;  // the budget in the last HELLO or BUDGET
-    bool over = false;             // failed, refused or stopped: nothing more happens by itself
+    std::uint64_t reported_bytes = 0;  // the budget in the last HELLO or BUDGET
+    bool over = false;                 // failed, refused or stopped: nothing more happens by itself
 
     void gather(WorkerStatus& status) {
         if (Compute* compute = keeper.compute()) status.device = compute->counters();
@@ -188,10 +188,10 @@ struct WorkerCore::State {
     void send_hello() {
         const Compute& compute = *keeper.compute();
         const gpu::AdapterInfo& adapter = compute.adapter();
-        told_bytes = model ? model->cache.bytes_max()
-                           : std::max(options.keep_bytes,
-                                      std::min(weights_bytes(report.status.budget_bytes),
-                                               compute.weights_bytes_max()));
+        reported_bytes = model ? model->cache.bytes_max()
+                               : std::max(options.keep_bytes,
+                                          std::min(weights_bytes(report.status.budget_bytes),
+                                                   compute.weights_bytes_max()));
 
         Hello hello{.token = options.token,
                     .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32},
@@ -210,7 +210,7 @@ struct WorkerCore::State {
                         .architecture = adapter.architecture,
                         .description = adapter.description,
                         .software = adapter.software,
-                        .budget_bytes = told_bytes,
+                        .budget_bytes = reported_bytes,
                         .max_buffer_bytes = adapter.max_buffer_bytes,
                         .max_binding_bytes = adapter.max_binding_bytes};
         if (options.keep_bytes > 0) {
@@ -262,18 +262,18 @@ struct WorkerCore::State {
                 settle();
             });
         }
-        model->loader.tell_tiers(model->hub_takes(tiers_cap));
+        model->loader.report_tiers(model->hub_takes(tiers_cap));
         model->slots_before = report.status.slots;
-        model->slots_told = {};
+        model->slots_sent = {};
         // Of the same model: what lay on this GPU before the line broke lies there still.
         if (model->hub_takes(held_cap)) hub.send(encode_ready(model->cache.units()));
 
-        if (report.status.power_percent != power_percent_max) tell_power();
+        if (report.status.power_percent != power_percent_max) send_power();
 
         // The size of a blob was not known when HELLO named the budget, and whole blobs may not
         // fill the arenas. Or the limit was moved since.
-        if (told_bytes / model->welcome.expert_blob_bytes != model->cache.capacity())
-            tell_budget({});
+        if (reported_bytes / model->welcome.expert_blob_bytes != model->cache.capacity())
+            send_budget({});
         settle();
         // Whoever signs it does so before there is work to be counted.
         if (!report.status.nonce.empty()) report.show();
@@ -282,20 +282,20 @@ struct WorkerCore::State {
     // ---- the memory limit
 
     // What was assigned before and is not held any more goes with the new limit.
-    void tell_budget(const std::vector<Unit>& dropped) {
+    void send_budget(const std::vector<Unit>& dropped) {
         if (!hub.online()) return;  // HELLO tells it
         if (!model->hub_takes(budget_cap)) {
             hang_up("memory limit changed");
             connect_when_closed = true;
             return report.enter(WorkerPhase::connecting);
         }
-        told_bytes = model->cache.bytes_max();
+        reported_bytes = model->cache.bytes_max();
         for (std::size_t first = 0; first == 0 || first < dropped.size();) {
             const std::size_t last = std::min(dropped.size(), first + budget_units_max);
             // the limit that is true without the units named so far
             const std::uint64_t still_named = dropped.size() - last;
             hub.send(encode_budget(
-                {.budget_bytes = told_bytes + still_named * model->welcome.expert_blob_bytes,
+                {.budget_bytes = reported_bytes + still_named * model->welcome.expert_blob_bytes,
                  .dropped = {dropped.begin() + static_cast<std::ptrdiff_t>(first),
                              dropped.begin() + static_cast<std::ptrdiff_t>(last)}}));
             if (dropped.empty()) return;
@@ -303,13 +303,13 @@ struct WorkerCore::State {
         }
     }
 
-    void tell_power() {
+    void send_power() {
         if (hub.online() && model->hub_takes(power_cap))
             hub.send(encode_power(report.status.power_percent));
     }
 
     // What its slots were good for, where that changed since it was told.
-    void tell_slots() {
+    void send_slots() {
         const bool is_asked = model && hub.online() && model->cache.on_demand() &&
                               model->hub_takes(slots_cap);
         if (!is_asked) return;
@@ -326,14 +326,14 @@ struct WorkerCore::State {
                                   .brought = now.brought - before.brought,
                                   .wasted = now.wasted - before.wasted,
                                   .expired = now.expired - before.expired};
-        if (figures == model->slots_told) return;
-        model->slots_told = figures;
+        if (figures == model->slots_sent) return;
+        model->slots_sent = figures;
         hub.send(encode_slots(figures, model->hub_takes(tiers_cap)));
     }
 
     // An ASSIGN that crossed a BUDGET, or a hub that counts otherwise.
     void no_room_for(const std::vector<Unit>& units) {
-        if (model->hub_takes(budget_cap)) return tell_budget(units);
+        if (model->hub_takes(budget_cap)) return send_budget(units);
         hub.send_error(
             no_sequence_id,
             {ErrorCode::no_space, text(units.size(), " experts more than there is room for")},
@@ -355,7 +355,7 @@ struct WorkerCore::State {
         // a refit that found no memory may have ended the model
         if (!model) return;
         model->warm = false;
-        tell_budget(*dropped);
+        send_budget(*dropped);
         settle();
     }
 
@@ -397,7 +397,7 @@ struct WorkerCore::State {
             const Status empty = decode_heartbeat(frame);
             if (!empty.ok()) return hub.protocol_error(empty.error());
             hub.send(encode_heartbeat(header->sequence_id));
-            return tell_slots();
+            return send_slots();
         }
         if (header->type == FrameType::error) return on_error(frame);
         if (!model || !hub.online())
@@ -418,7 +418,7 @@ struct WorkerCore::State {
 
     // Advice: where every expert lies in a slot there is nothing to bring. A call of that layer
     // comes soon in any case: half of the hub's patience is twice what it takes to get there.
-    void foresee(std::vector<PrefetchHint> hints) {
+    void prefetch(std::vector<PrefetchHint> hints) {
         std::stable_sort(hints.begin(), hints.end(),
                          [](const PrefetchHint& a, const PrefetchHint& b) {
                              return a.confidence > b.confidence;
@@ -435,7 +435,7 @@ struct WorkerCore::State {
         }
         if (gpu::Device* gpu = keeper.compute()->gpu(); gpu != nullptr && !units.empty())
             gpu->expect_work(within_ms);
-        model->cache.foresee(units, deadlines_ms);
+        model->cache.prefetch(units, deadlines_ms);
     }
 
     // What is about the model that WELCOME told.
@@ -443,8 +443,9 @@ struct WorkerCore::State {
         const WireLimits& limits = model->welcome.limits;
         switch (header.type) {
             case FrameType::assign: {
-                const auto told = decode_assign(frame, limits);
-                return told.ok() ? model->loader.assign(*told) : hub.protocol_error(told.error());
+                const auto message = decode_assign(frame, limits);
+                return message.ok() ? model->loader.assign(*message)
+                                    : hub.protocol_error(message.error());
             }
             case FrameType::weight_sync: {
                 const auto one = decode_weight_sync(frame, limits);
@@ -473,7 +474,7 @@ struct WorkerCore::State {
             }
             case FrameType::prefetch: {
                 const auto hints = decode_prefetch(frame, limits);
-                return hints.ok() ? foresee(*hints) : hub.protocol_error(hints.error());
+                return hints.ok() ? prefetch(*hints) : hub.protocol_error(hints.error());
             }
             case FrameType::welcome:
                 return hub.protocol_error(Error{ErrorCode::unknown_type, "a second WELCOME"});
@@ -536,7 +537,7 @@ void WorkerCore::set_power(std::uint32_t percent) {
     percent = std::clamp(percent, power_percent_min, power_percent_max);
     if (std::exchange(s.report.status.power_percent, percent) == percent || s.over) return;
     s.report.changed();
-    s.tell_power();
+    s.send_power();
 }
 
 void WorkerCore::identify(std::uint64_t worker_id, const Identity& identity) {

@@ -10,7 +10,7 @@ namespace moex::gpu {
 namespace {
 
 using Numbers = std::vector<std::uint64_t>;
-constexpr auto awaited = TransferKind::awaited, foreseen = TransferKind::foreseen;
+constexpr auto awaited = TransferKind::awaited, prefetch = TransferKind::prefetch;
 
 // Copies of one byte each; four keep the link busy.
 class TransferOrderTest : public testing::Test {
@@ -18,12 +18,12 @@ class TransferOrderTest : public testing::Test {
     void ask(TransferKind kind, int count) {
         for (int i = 0; i < count; ++i) order_.ask(kind, 1);
     }
-    Numbers take() { return order_.take(foreseen); }
+    Numbers take() { return order_.take(prefetch); }
     TransferOrder order_{4};
 };
 
 TEST_F(TransferOrderTest, ForeseenOnesGoWhileTheLinkIsNotBusy) {
-    ask(foreseen, 10);
+    ask(prefetch, 10);
     EXPECT_EQ(take(), (Numbers{1, 2, 3, 4}));
     EXPECT_FALSE(order_.has_next());
     EXPECT_EQ(take(), Numbers{});
@@ -36,7 +36,7 @@ TEST_F(TransferOrderTest, ForeseenOnesGoWhileTheLinkIsNotBusy) {
 }
 
 TEST_F(TransferOrderTest, AwaitedOnesGoBeforeThemAndAtOnce) {
-    ask(foreseen, 6);
+    ask(prefetch, 6);
     (void)take();
     ask(awaited, 2);
     EXPECT_EQ(take(), (Numbers{7, 8})) << "though the link is busy";
@@ -47,7 +47,7 @@ TEST_F(TransferOrderTest, AwaitedOnesGoBeforeThemAndAtOnce) {
 }
 
 TEST_F(TransferOrderTest, AwaitedOnesGoWithoutTheOthers) {
-    ask(foreseen, 2);
+    ask(prefetch, 2);
     EXPECT_EQ(order_.take(awaited), Numbers{});
     ask(awaited, 1);
     order_.hurry(2);
@@ -56,7 +56,7 @@ TEST_F(TransferOrderTest, AwaitedOnesGoWithoutTheOthers) {
 }
 
 TEST_F(TransferOrderTest, AForeseenOneThatIsAwaitedNowGoes) {
-    ask(foreseen, 8);
+    ask(prefetch, 8);
     (void)take();
     order_.hurry(7);
     order_.hurry(7);
@@ -69,7 +69,7 @@ TEST_F(TransferOrderTest, AForeseenOneThatIsAwaitedNowGoes) {
 }
 
 TEST_F(TransferOrderTest, KnowsWhereEachWent) {
-    ask(foreseen, 5);
+    ask(prefetch, 5);
     ask(awaited, 1);
     EXPECT_EQ(order_.place(6), 0u);
     EXPECT_EQ(take(), (Numbers{6, 1, 2, 3}));
@@ -92,10 +92,10 @@ TEST_F(TransferOrderTest, KnowsWhereEachWent) {
 
 // One larger than the bound goes by itself.
 TEST_F(TransferOrderTest, CountsBytes) {
-    order_.ask(foreseen, 100);
-    order_.ask(foreseen, 2);
-    order_.ask(foreseen, 2);
-    order_.ask(foreseen, 2);
+    order_.ask(prefetch, 100);
+    order_.ask(prefetch, 2);
+    order_.ask(prefetch, 2);
+    order_.ask(prefetch, 2);
     EXPECT_EQ(take(), Numbers{1});
     order_.over(1);
     EXPECT_EQ(take(), (Numbers{2, 3}));

@@ -25,7 +25,7 @@ constexpr std::uint64_t many = 5 * VulkanTransfers::busy_bytes / memory_bytes;
 
 // Of both kinds, among each other.
 TransferKind kind_of(std::size_t number) {
-    return number % 3 == 1 ? TransferKind::awaited : TransferKind::foreseen;
+    return number % 3 == 1 ? TransferKind::awaited : TransferKind::prefetch;
 }
 
 class VulkanTransfersTest : public testing::Test {
@@ -265,7 +265,7 @@ TEST_P(TransferQueueTest, EachIsToldOnceAndLiesThere) {
 TEST_P(TransferQueueTest, ForeseenOnesFollowEachOther) {
     std::set<std::uint64_t> told;
     for (std::uint64_t number = 1; number <= many; ++number)
-        copy_all(TransferKind::foreseen, [&told, number] { told.insert(number); });
+        copy_all(TransferKind::prefetch, [&told, number] { told.insert(number); });
     EXPECT_TRUE(transfers_->is_over(many, true));
     const std::uint64_t awaited = copy_all(TransferKind::awaited,
                                            [&told] { told.insert(many + 1); });
@@ -283,7 +283,7 @@ TEST_P(TransferQueueTest, ItGoesWithWhatItWasAskedForJustNow) {
 }
 
 TEST_P(TransferQueueTest, UnsharingWaitsForWhatWasAskedForJustNow) {
-    for (std::uint64_t i = 0; i < many; ++i) copy_all(TransferKind::foreseen, [] {});
+    for (std::uint64_t i = 0; i < many; ++i) copy_all(TransferKind::prefetch, [] {});
     transfers_->unshare(std::as_bytes(memory_));
     EXPECT_FALSE(transfers_->is_shared(piece(0)));
     for (std::uint64_t number = 1; number <= many; ++number)
@@ -292,7 +292,7 @@ TEST_P(TransferQueueTest, UnsharingWaitsForWhatWasAskedForJustNow) {
 }
 
 TEST_P(TransferQueueTest, AnIdleDeviceHasCopiedAll) {
-    for (std::uint64_t i = 0; i < many; ++i) copy_all(TransferKind::foreseen, [] {});
+    for (std::uint64_t i = 0; i < many; ++i) copy_all(TransferKind::prefetch, [] {});
     transfers_->wait_idle();
     for (std::uint64_t number = 1; number <= many; ++number)
         EXPECT_TRUE(transfers_->is_over(number)) << number;

@@ -92,7 +92,7 @@ struct DeviceCounters {
 };
 
 // Whether somebody waits for what a transfer brings, or may do so later.
-enum class TransferKind : std::uint8_t { awaited, foreseen };
+enum class TransferKind : std::uint8_t { awaited, prefetch };
 
 // Why a device is of no use any more. Only a lack of memory is mended by asking for less.
 enum class LossKind : std::uint32_t { out_of_memory, other };

@@ -48,7 +48,7 @@ void SlotCache::forget(Unit unit) {
     ++num_changes_;
     held_.erase(unit);
     unplaced_.erase(unit);
-    std::erase(foreseen_, unit);
+    std::erase(predicted_, unit);
     if (bringing() && std::count(group_.begin(), group_.end(), unit) > 0)
         finish(Error{ErrorCode::unknown_expert, "released while it was on its way"});
 }
@@ -78,7 +78,7 @@ void SlotCache::count(std::span<const Unit> units) {
     SlotCounters& counters = report_.status.slots;
     for (const Unit& unit : units) {
         ++counters.asked;
-        if (store_.on_its_way(unit) || fetching_.contains(unit) || unplaced_.contains(unit)) {
+        if (store_.in_flight(unit) || fetching_.contains(unit) || unplaced_.contains(unit)) {
             ++counters.late;
         } else if (store_.holds(unit)) {
             ++counters.resident;
@@ -163,11 +163,11 @@ Status SlotCache::place_group() {
 
 Status SlotCache::begin_hints() {
     std::uint64_t placed_bytes = 0;
-    while (!bringing() && !foreseen_.empty() &&
+    while (!bringing() && !predicted_.empty() &&
            fetching_.size() + unplaced_.size() < hints_at_once &&
            hint_transfers_ < hint_transfers_at_once) {
-        const Unit next = foreseen_.back();
-        foreseen_.pop_back();
+        const Unit next = predicted_.back();
+        predicted_.pop_back();
         if (!holds(next) || store_.holds(next) || has_expired(next)) continue;
         if (!judge_.worth(next, !has_free_slot())) continue;
         const HeldBlob blob = platform_.find_blob(held_.at(next).hash);
@@ -178,14 +178,14 @@ Status SlotCache::begin_hints() {
 
         const bool turn_is_over = placed_bytes >= hint_bytes_a_turn;
         if (turn_is_over || (!has_free_slot() && !make_room(false))) {
-            foreseen_.push_back(next);
+            predicted_.push_back(next);
             if (turn_is_over) go_on_soon();  // else when a slot is free
             break;
         }
 
         MOEX_TRY(place_from_memory(next, blob));
         count_hint(next);
-        if (!store_.on_its_way(next)) placed_bytes += blob_bytes_;
+        if (!store_.in_flight(next)) placed_bytes += blob_bytes_;
     }
     return {};
 }
@@ -302,7 +302,7 @@ void SlotCache::arrived(Unit unit, Result<Bytes> blob) {
 bool SlotCache::make_room(bool for_group) {
     for (const auto& [rank, unit] : by_rank_) {
         Held& held = held_.at(unit);
-        if (held.in_use > 0 || wanted(unit) || store_.on_its_way(unit)) continue;
+        if (held.in_use > 0 || wanted(unit) || store_.in_flight(unit)) continue;
         if (!for_group && hinted_.contains(unit)) continue;
 
         if (held.foreseen) ++report_.status.slots.wasted;
@@ -339,7 +339,7 @@ void SlotCache::begin_use(std::span<const Unit> units) {
     // Those that hints brought on their way; a group's own have a load that waits.
     std::shared_ptr<Load> late;
     for (const Unit& unit : units) {
-        if (!store_.on_its_way(unit) || waiting_for_.contains(unit)) continue;
+        if (!store_.in_flight(unit) || waiting_for_.contains(unit)) continue;
         if (!late) late = std::make_shared<Load>(Load{platform_.now_ms(), 0, true});
         wait_for(unit, late);
     }
@@ -367,10 +367,10 @@ void SlotCache::end_use(std::span<const Unit> units) {
         if (goes) drop(unit);
     }
     // What ran is answered first.
-    if (bringing() || !unplaced_.empty() || !foreseen_.empty()) go_on_soon();
+    if (bringing() || !unplaced_.empty() || !predicted_.empty()) go_on_soon();
 }
 
-void SlotCache::foresee(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms) {
+void SlotCache::prefetch(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms) {
     if (!on_demand()) return;
     judge_.hinted(units);
     trial_.hinted();
@@ -388,10 +388,10 @@ void SlotCache::expect(Unit unit) {
 void SlotCache::take_hints(std::span<const Unit> units,
                            std::span<const std::uint16_t> deadlines_ms) {
     // The newest word counts: what was foreseen before and is not on its way has come too late.
-    foreseen_.assign(units.rbegin(), units.rend());
-    std::erase_if(foreseen_,
+    predicted_.assign(units.rbegin(), units.rend());
+    std::erase_if(predicted_,
                   [this](const Unit& unit) { return !holds(unit) || !judge_.worth(unit, false); });
-    hinted_ = std::set<Unit>(foreseen_.begin(), foreseen_.end());
+    hinted_ = std::set<Unit>(predicted_.begin(), predicted_.end());
     report_.status.slots.wasted += std::erase_if(unplaced_, [this](const auto& one) {
         return !wanted(one.first) && !hinted_.contains(one.first);
     });
@@ -414,7 +414,7 @@ void SlotCache::take_hints(std::span<const Unit> units,
 void SlotCache::fetches_cancelled() {
     ++fetch_number_;
     fetching_.clear();
-    foreseen_.clear();
+    predicted_.clear();
     if (bringing()) finish(Error{ErrorCode::cancelled, "downloads were stopped"});
 }
 

@@ -97,7 +97,7 @@ class SlotCache {
     // is worth its way (hint_judge.h), as long as hints pay (hint_trial.h). What is not held is
     // passed over. `deadlines_ms`, as many or none: from now on, after which one is dropped; 0: it
     // has none.
-    void foresee(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms = {});
+    void prefetch(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms = {});
     // Was asked for and will be again: brought as if it were foreseen, whatever hints are worth.
     void expect(Unit unit);
     // Where a unit that is held lies now.
@@ -168,7 +168,7 @@ class SlotCache {
     std::shared_ptr<Load> load_;                                      // of group_
     std::map<Unit, std::vector<std::shared_ptr<Load>>> waiting_for_;  // that are on their way
     std::uint64_t hint_transfers_ = 0;                                // under way
-    std::vector<Unit> foreseen_;      // hints that are not on their way yet, the surest last
+    std::vector<Unit> predicted_;     // hints that are not on their way yet, the surest last
     std::set<Unit> hinted_;           // by the newest hints
     std::uint64_t num_hints_ = 0;     // frames of them
     std::map<Unit, bool> fetching_;   // for a group, or for a hint

@@ -313,7 +313,7 @@ TEST(SlotCacheTest, WhatAGroupAsksForIsAwaitedAndAHintsForeseenUntilThen) {
     stage.run_until([&] { return stage.status().slots.prefetched > hinted; });
     ASSERT_EQ(transfers.size(), 1u);
     const std::uint64_t first = transfers.begin()->first;
-    EXPECT_EQ(transfers.at(first), gpu::TransferKind::foreseen);
+    EXPECT_EQ(transfers.at(first), gpu::TransferKind::prefetch);
     EXPECT_FALSE(awaited.contains(first));
 
     stage.ask(50);

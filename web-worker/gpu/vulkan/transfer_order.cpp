@@ -10,7 +10,7 @@ std::uint64_t TransferOrder::ask(TransferKind kind, std::uint64_t size_bytes) {
     const bool is_awaited = kind == TransferKind::awaited;
     transfers_.push_back({size_bytes, is_awaited});
     const std::uint64_t number = first_ + transfers_.size() - 1;
-    (is_awaited ? awaited_ : foreseen_).push_back(number);
+    (is_awaited ? awaited_ : prefetches_).push_back(number);
     return number;
 }
 
@@ -18,24 +18,24 @@ void TransferOrder::hurry(std::uint64_t number) {
     if (number < first_ || at(number).is_awaited || at(number).place > 0) return;
     at(number).is_awaited = true;
     awaited_.push_back(number);
-    foreseen_.erase(std::lower_bound(foreseen_.begin(), foreseen_.end(), number));
+    prefetches_.erase(std::lower_bound(prefetches_.begin(), prefetches_.end(), number));
 }
 
 void TransferOrder::hurry_all() {
-    for (const std::uint64_t number : foreseen_) at(number).is_awaited = true;
-    awaited_.insert(awaited_.end(), foreseen_.begin(), foreseen_.end());
-    foreseen_.clear();
+    for (const std::uint64_t number : prefetches_) at(number).is_awaited = true;
+    awaited_.insert(awaited_.end(), prefetches_.begin(), prefetches_.end());
+    prefetches_.clear();
 }
 
 bool TransferOrder::has_next() const {
-    return !awaited_.empty() || (!foreseen_.empty() && bytes_under_way_ < busy_bytes_);
+    return !awaited_.empty() || (!prefetches_.empty() && bytes_in_flight_ < busy_bytes_);
 }
 
 std::vector<std::uint64_t> TransferOrder::take(TransferKind up_to) {
     std::vector<std::uint64_t> gone;
     for (; !awaited_.empty(); awaited_.pop_front()) go(awaited_.front(), gone);
-    for (; up_to == TransferKind::foreseen && has_next(); foreseen_.pop_front())
-        go(foreseen_.front(), gone);
+    for (; up_to == TransferKind::prefetch && has_next(); prefetches_.pop_front())
+        go(prefetches_.front(), gone);
     return gone;
 }
 
@@ -43,13 +43,13 @@ void TransferOrder::go(std::uint64_t number, std::vector<std::uint64_t>& gone) {
     Transfer& transfer = at(number);
     transfer.place = ++num_gone_;
     under_way_.push_back(transfer.size_bytes);
-    bytes_under_way_ += transfer.size_bytes;
+    bytes_in_flight_ += transfer.size_bytes;
     gone.push_back(number);
 }
 
 void TransferOrder::over(std::uint64_t count) {
     for (; num_over_ < std::min(count, num_gone_); ++num_over_) {
-        bytes_under_way_ -= under_way_.front();
+        bytes_in_flight_ -= under_way_.front();
         under_way_.pop_front();
     }
     while (!transfers_.empty() && transfers_.front().place > 0 &&

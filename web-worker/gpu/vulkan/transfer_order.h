@@ -45,11 +45,11 @@ class TransferOrder {
     void go(std::uint64_t number, std::vector<std::uint64_t>& gone);
 
     const std::uint64_t busy_bytes_;
-    std::deque<Transfer> transfers_;                // not settled, by number
-    std::uint64_t first_ = 1;                       // number of the first of them
-    std::deque<std::uint64_t> awaited_, foreseen_;  // numbers that have not gone
-    std::deque<std::uint64_t> under_way_;           // bytes of each
-    std::uint64_t bytes_under_way_ = 0, num_gone_ = 0, num_over_ = 0;
+    std::deque<Transfer> transfers_;                  // not settled, by number
+    std::uint64_t first_ = 1;                         // number of the first of them
+    std::deque<std::uint64_t> awaited_, prefetches_;  // numbers that have not gone
+    std::deque<std::uint64_t> under_way_;             // bytes of each
+    std::uint64_t bytes_in_flight_ = 0, num_gone_ = 0, num_over_ = 0;
 };
 
 }  // namespace moex::gpu

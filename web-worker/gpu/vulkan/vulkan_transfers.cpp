@@ -298,7 +298,7 @@ void VulkanTransfers::give_copies() {
             });
             if (stopping_) return;
         }
-        if (!give_next(TransferKind::foreseen)) return;
+        if (!give_next(TransferKind::prefetch)) return;
     }
 }
 
