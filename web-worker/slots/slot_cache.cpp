@@ -5,26 +5,97 @@
 
 namespace moex {
 namespace {
-constexpr std::size_t hints_at_once = 4;  // on their way
-// From memory to slots for hints, a turn of the loop: a call that came meanwhile waits no longer.
-constexpr std::uint64_t hint_bytes_a_turn = 2u << 20;
-// From memory to slots for hints, beside what is computed. What a group waits for goes before them
-// (gpu::TransferKind), but their slots are taken.
+// Experts that hints fetch at a time, those included that wait for a slot.
+constexpr std::size_t hints_at_once = 4;
+// Bytes that hints copy from memory to slots in one event of the thread: a call that arrives
+// meanwhile waits for no more than this.
+constexpr std::uint64_t hint_bytes_per_event = 2u << 20;
+// Copies by the GPU that hints may have in flight. A copy that a group waits for goes first
+// (gpu::TransferKind), but it cannot have the slots of these.
 constexpr std::uint64_t hint_transfers_at_once = 8;
+
+constexpr std::uint8_t refused = 255;
+using Table = std::array<std::array<std::uint8_t, num_expert_events>, num_expert_states>;
+
+template <class Enum>
+constexpr std::size_t index_of(Enum value) {
+    return static_cast<std::size_t>(value);
+}
+
+// Converts the list of transitions to a table by state and event.
+constexpr Table table_of_transitions() {
+    Table table{};
+    for (std::size_t state = 0; state < num_expert_states; ++state) {
+        for (std::uint8_t& next : table[state]) next = refused;
+        const bool is_absent = state == index_of(ExpertState::absent);
+        table[state][index_of(ExpertEvent::keep)] = static_cast<std::uint8_t>(
+            is_absent ? index_of(ExpertState::stored) : state);
+        table[state][index_of(ExpertEvent::forget)] = 0;
+    }
+    for (const ExpertTransition& one : expert_transitions)
+        table[index_of(one.from)][index_of(one.event)] = static_cast<std::uint8_t>(one.to);
+    return table;
+}
+static_assert(index_of(ExpertState::absent) == 0, "`forget` leads to absent");
+static_assert(index_of(ExpertState::in_use) + 1 == num_expert_states, "each state has a row");
+static_assert(index_of(ExpertEvent::forget) + 1 == num_expert_events, "each event has a column");
+constexpr Table table = table_of_transitions();
 }  // namespace
 
-// ---- what is held
+std::optional<ExpertState> next_state(ExpertState state, ExpertEvent event) {
+    const std::uint8_t next = table[index_of(state)][index_of(event)];
+    if (next == refused) return std::nullopt;
+    return static_cast<ExpertState>(next);
+}
+
+const char* state_name(ExpertState state) {
+    switch (state) {
+        case ExpertState::absent: return "absent";
+        case ExpertState::stored: return "stored";
+        case ExpertState::fetching: return "fetching";
+        case ExpertState::fetched: return "fetched";
+        case ExpertState::copying: return "copying";
+        case ExpertState::in_slot: return "in_slot";
+        case ExpertState::copying_in_use: return "copying_in_use";
+        case ExpertState::in_use: return "in_use";
+    }
+    return "unknown";
+}
+
+// Moves the expert to its next state, and updates the containers that are sorted by state.
+void SlotCache::change(Unit unit, Entry& entry, ExpertEvent event) {
+    const ExpertState from = entry.state;
+    const std::optional<ExpertState> next = next_state(from, event);
+    MOEX_CHECK(next, text("layer ", unit.layer, " expert ", unit.expert, " is ", state_name(from),
+                           ", which does not accept event ", static_cast<int>(event)));
+    if (!next || *next == from) return;
+
+    entry.state = *next;
+    if (from == ExpertState::fetching) --num_fetching_;
+    if (*next == ExpertState::fetching) ++num_fetching_;
+    if (*next == ExpertState::fetched) fetched_.insert(unit);
+    if (from == ExpertState::fetched) {
+        fetched_.erase(unit);
+        entry.blob = {};
+    }
+    if (has_slot(from) && !has_slot(*next) && entry.rank) {
+        by_rank_.erase({*entry.rank, unit});
+        entry.rank.reset();
+    }
+}
+
+// ---- the experts that the worker holds
 
 std::vector<Unit> SlotCache::units() const {
     std::vector<Unit> all;
-    for (const auto& [unit, held] : held_) all.push_back(unit);
+    for (const auto& [unit, entry] : entries_) all.push_back(unit);
     return all;
 }
 
 std::vector<Unit> SlotCache::units_from_the_end() const {
     std::vector<Unit> all;
-    for (const auto& [unit, held] : held_)
-        if (!store_.holds(unit)) all.push_back(unit);
+    for (const auto& [unit, entry] : entries_)
+        if (!has_slot(entry.state)) all.push_back(unit);
     const std::vector<Unit> placed = store_.units_from_the_end();
     all.insert(all.end(), placed.begin(), placed.end());
     return all;
@@ -35,41 +106,48 @@ Status SlotCache::keep(Unit unit, const Sha256& hash, ByteView blob) {
         return Error{ErrorCode::no_space, text("all of ", capacity(), " experts are held")};
 
     ++num_changes_;
-    held_[unit].hash = hash;
-    if (has_free_slot()) {
+    Entry& entry = entries_[unit];
+    entry.hash = hash;
+    change(unit, entry, ExpertEvent::keep);
+    if (has_free_slot() && !has_slot(entry.state)) {
         MOEX_TRY(store_.put(unit, blob));
-        MOEX_TRY(placed(unit));
+        MOEX_TRY(placed(unit, entry, ExpertEvent::put));
     }
     return {};
 }
 
 void SlotCache::forget(Unit unit) {
-    if (holds(unit)) drop(unit);
     ++num_changes_;
-    held_.erase(unit);
-    unplaced_.erase(unit);
+    if (const auto found = entries_.find(unit); found != entries_.end()) {
+        if (has_slot(found->second.state)) drop(unit, found->second);
+        change(unit, found->second, ExpertEvent::forget);
+        entries_.erase(found);
+    }
     std::erase(predicted_, unit);
-    if (bringing() && std::count(group_.begin(), group_.end(), unit) > 0)
-        finish(Error{ErrorCode::unknown_expert, "released while it was on its way"});
+    if (bringing() && wanted(unit))
+        finish(Error{ErrorCode::unknown_expert, "released while it was being brought"});
 }
 
 Status SlotCache::resize(std::uint64_t budget_bytes) {
     const std::uint32_t slots = store_.slots_for(budget_bytes);
     for (const Unit& unit : store_.units_from_the_end())
-        if (store_.num_units() > slots) drop(unit);
+        if (store_.num_units() > slots) drop(unit, entries_.at(unit));
     return store_.resize(budget_bytes);
 }
 
 UnitTier SlotCache::tier_of(Unit unit) const {
-    if (store_.holds(unit)) return UnitTier::slot;
-    return platform_.find_blob(held_.at(unit).hash) ? UnitTier::memory : UnitTier::store;
+    const Entry& entry = entries_.at(unit);
+    if (has_slot(entry.state)) return UnitTier::slot;
+    return platform_.find_blob(entry.hash) ? UnitTier::memory : UnitTier::store;
 }
 
-// ---- what a group asks for
+// ---- the experts of a group
 
 bool SlotCache::in_slots(std::span<const Unit> units) const {
-    return std::all_of(units.begin(), units.end(),
-                       [this](const Unit& unit) { return store_.holds(unit); });
+    return std::all_of(units.begin(), units.end(), [this](const Unit& unit) {
+        const auto found = entries_.find(unit);
+        return found != entries_.end() && has_slot(found->second.state);
+    });
 }
 
 void SlotCache::count(std::span<const Unit> units) {
@@ -78,23 +156,27 @@ void SlotCache::count(std::span<const Unit> units) {
     SlotCounters& counters = report_.status.slots;
     for (const Unit& unit : units) {
         ++counters.asked;
-        if (store_.in_flight(unit) || fetching_.contains(unit) || unplaced_.contains(unit)) {
+        const auto found = entries_.find(unit);
+        if (found == entries_.end()) continue;
+        Entry& entry = found->second;
+        const bool is_late = entry.state == ExpertState::fetching ||
+                             entry.state == ExpertState::fetched || is_copying(unit, entry);
+        if (is_late) {
             ++counters.late;
-        } else if (store_.holds(unit)) {
+        } else if (has_slot(entry.state)) {
             ++counters.resident;
-            count_lead(unit);
+            count_lead(entry);
         }
     }
 }
 
-// Of the layer that is asked now, or of the next one: what an older hint named is another token's.
-void SlotCache::count_lead(Unit unit) {
-    const auto held = held_.find(unit);
-    if (held == held_.end()) return;
-    const std::uint64_t hint = std::exchange(held->second.hint, 0);
+// Counts the time from a hint to the group that it predicted. Only the two newest hints count (of
+// this layer or the next one): an older hint was for another token.
+void SlotCache::count_lead(Entry& entry) {
+    const std::uint64_t hint = std::exchange(entry.hint, 0);
     if (hint == 0 || hint + 1 < num_hints_) return;
     ++report_.status.slots.foreseen;
-    report_.status.slots.lead_ms += platform_.now_ms() - held->second.hinted_ms;
+    report_.status.slots.lead_ms += platform_.now_ms() - entry.hinted_ms;
 }
 
 void SlotCache::bring(std::vector<Unit> units, std::function<void(Status)> done) {
@@ -104,9 +186,11 @@ void SlotCache::bring(std::vector<Unit> units, std::function<void(Status)> done)
     done_ = std::move(done);
     load_ = std::make_shared<Load>(Load{.asked_ms = platform_.now_ms()});
 
-    for (const Unit& unit : group_)
-        if (!store_.holds(unit) && !platform_.find_blob(held_.at(unit).hash)) fetch(unit, true);
-    go_on_soon();  // what is here already and had no slot, or all of it since
+    for (const Unit& unit : group_) {
+        Entry& entry = entries_.at(unit);
+        if (!has_slot(entry.state) && !platform_.find_blob(entry.hash)) fetch(unit, entry, true);
+    }
+    go_on_soon();  // places the blobs that are in memory; all may have slots by then
 }
 
 void SlotCache::go_on_soon() {
@@ -118,129 +202,153 @@ void SlotCache::go_on_soon() {
     });
 }
 
-// Places what is here, and ends the group's wait when nothing is missing.
+// Places the blobs that are in memory, and ends the group's wait when no expert is missing.
 void SlotCache::go_on() {
-    Status placed = place_what_came();
+    Status placed = place_fetched();
     if (placed.ok() && bringing()) placed = place_group();
     if (placed.ok() && bringing() && in_slots(group_)) return finish({});
     if (placed.ok()) placed = begin_hints();
     if (placed.ok()) return;
 
-    const auto lost = options_.lost;  // it may end this object
+    const auto lost = options_.lost;  // the handler may destroy this object
     lost(placed.error());
 }
 
-Status SlotCache::place_what_came() {
-    for (auto one = unplaced_.begin(); one != unplaced_.end();) {
-        const auto at = one++;
-        if (!has_free_slot() && !make_room(wanted(at->first))) continue;
-        const auto arrived = unplaced_.extract(at);
-        const Unit unit = arrived.key();
-        if (const HeldBlob kept = platform_.find_blob(held_.at(unit).hash)) {
-            MOEX_TRY(place(unit, kept));
+Status SlotCache::place_fetched() {
+    for (auto next = fetched_.begin(); next != fetched_.end();) {
+        const Unit unit = *next++;
+        if (!has_free_slot() && !make_room(wanted(unit))) continue;
+        Entry& entry = entries_.at(unit);
+        if (const HeldBlob kept = platform_.find_blob(entry.hash)) {
+            MOEX_TRY(place(unit, entry, kept));
         } else {
-            MOEX_TRY(store_.put(unit, arrived.mapped()));
-            MOEX_TRY(placed(unit));
+            MOEX_TRY(store_.put(unit, entry.blob));
+            MOEX_TRY(placed(unit, entry, ExpertEvent::put));
         }
         ++report_.status.slots.brought;
     }
     return {};
 }
 
-// What lies in this machine's memory. The rest is on its way, or asked for now: it may have left
-// the memory meanwhile. Where no slot is free, what runs or is on its way there leaves one.
+// Places the group's experts whose blobs are in this machine's memory. The others are being
+// fetched, or are fetched from now on: a blob may have left the memory meanwhile. Where no slot is
+// free, an expert that is in use or being copied will leave one.
 Status SlotCache::place_group() {
     for (const Unit& unit : group_) {
-        if (store_.holds(unit)) continue;
-        const HeldBlob blob = platform_.find_blob(held_.at(unit).hash);
+        Entry& entry = entries_.at(unit);
+        if (has_slot(entry.state)) continue;
+        const HeldBlob blob = platform_.find_blob(entry.hash);
         if (!blob)
-            fetch(unit, true);
+            fetch(unit, entry, true);
         else if (has_free_slot() || make_room(true))
-            MOEX_TRY(place_from_memory(unit, blob));
+            MOEX_TRY(place_from_memory(unit, entry, blob));
     }
     return {};
 }
 
 Status SlotCache::begin_hints() {
     std::uint64_t placed_bytes = 0;
-    while (!bringing() && !predicted_.empty() &&
-           fetching_.size() + unplaced_.size() < hints_at_once &&
+    while (!bringing() && !predicted_.empty() && num_fetching_ + fetched_.size() < hints_at_once &&
            hint_transfers_ < hint_transfers_at_once) {
         const Unit next = predicted_.back();
         predicted_.pop_back();
-        if (!holds(next) || store_.holds(next) || has_expired(next)) continue;
+        const auto found = entries_.find(next);
+        if (found == entries_.end()) continue;
+        Entry& entry = found->second;
+        if (has_slot(entry.state) || has_expired(entry)) continue;
         if (!judge_.worth(next, !has_free_slot())) continue;
-        const HeldBlob blob = platform_.find_blob(held_.at(next).hash);
+        const HeldBlob blob = platform_.find_blob(entry.hash);
         if (!blob) {
-            fetch(next, false);
+            fetch(next, entry, false);
             continue;
         }
 
-        const bool turn_is_over = placed_bytes >= hint_bytes_a_turn;
-        if (turn_is_over || (!has_free_slot() && !make_room(false))) {
+        const bool event_is_over = placed_bytes >= hint_bytes_per_event;
+        if (event_is_over || (!has_free_slot() && !make_room(false))) {
             predicted_.push_back(next);
-            if (turn_is_over) go_on_soon();  // else when a slot is free
+            if (event_is_over) go_on_soon();  // otherwise it goes on when a slot is free
             break;
         }
 
-        MOEX_TRY(place_from_memory(next, blob));
-        count_hint(next);
-        if (!store_.in_flight(next)) placed_bytes += blob_bytes_;
+        MOEX_TRY(place_from_memory(next, entry, blob));
+        count_hint(entry);
+        if (!is_copying(next, entry)) placed_bytes += blob_bytes_;
     }
     return {};
 }
 
-// What it was for has been asked for by now, or will not be.
-bool SlotCache::has_expired(Unit unit) {
-    const double expires_ms = held_.at(unit).expires_ms;
-    if (expires_ms == 0 || platform_.now_ms() <= expires_ms) return false;
+// Returns true after the deadline of the hint: its group has arrived by now, or will not.
+bool SlotCache::has_expired(const Entry& entry) {
+    if (entry.expires_ms == 0 || platform_.now_ms() <= entry.expires_ms) return false;
     ++report_.status.slots.expired;
     return true;
 }
 
-void SlotCache::count_hint(Unit unit) {
+void SlotCache::count_hint(Entry& entry) {
     ++report_.status.slots.prefetched;
-    held_.at(unit).foreseen = true;
+    entry.prefetched = true;
 }
 
-Status SlotCache::place_from_memory(Unit unit, const HeldBlob& blob) {
-    MOEX_TRY(place(unit, blob));
+Status SlotCache::place_from_memory(Unit unit, Entry& entry, const HeldBlob& blob) {
+    MOEX_TRY(place(unit, entry, blob));
     ++report_.status.slots.brought;
     return {};
 }
 
-// Requires a free slot. What asks for it from here on is computed once it is there.
-Status SlotCache::place(Unit unit, const HeldBlob& blob) {
+// Requires a free slot. A group that is submitted from now on runs after the copy.
+Status SlotCache::place(Unit unit, Entry& entry, const HeldBlob& blob) {
     if (!transfers_) transfers_.emplace(!store_.is_shared());
     if (!transfers_->by_gpu()) {
         MOEX_TRY(store_.put(unit, blob.bytes));
-        return placed(unit);
+        return placed(unit, entry, ExpertEvent::put);
     }
+
     const bool for_hint = !wanted(unit);
-    MOEX_ASSIGN(on_its_way,
-                store_.put_held(unit, blob, for_hint, [this, unit, for_hint, life = life_.watch()] {
-                    if (!life.alive()) return;
-                    if (for_hint) --hint_transfers_;
-                    is_there(unit);
-                    // Several are often over at once.
-                    bringing() ? go_on() : go_on_soon();
-                }));
-    if (on_its_way) ++report_.status.slots.by_gpu;
-    if (on_its_way && for_hint) ++hint_transfers_;
-    if (on_its_way && !for_hint) wait_for(unit, load_);
-    return placed(unit);
+    const std::uint64_t copy = ++num_copies_;
+    MOEX_ASSIGN(in_flight, store_.put_held(unit, blob, for_hint,
+                                           [this, unit, for_hint, copy, life = life_.watch()] {
+                                               if (!life.alive()) return;
+                                               if (for_hint) --hint_transfers_;
+                                               copied(unit, copy);
+                                               // Several copies often end at once.
+                                               bringing() ? go_on() : go_on_soon();
+                                           }));
+    if (!in_flight) return placed(unit, entry, ExpertEvent::put);
+
+    ++report_.status.slots.by_gpu;
+    entry.copy = copy;
+    if (for_hint)
+        ++hint_transfers_;
+    else
+        wait_for(entry, load_);
+    return placed(unit, entry, ExpertEvent::copy);
 }
 
-void SlotCache::wait_for(Unit unit, const std::shared_ptr<Load>& load) {
-    waiting_for_[unit].push_back(load);
+void SlotCache::wait_for(Entry& entry, const std::shared_ptr<Load>& load) {
+    entry.waiting.push_back(load);
     ++load->transfers;
 }
 
-void SlotCache::is_there(Unit unit) {
-    const auto waiting = waiting_for_.extract(unit);
-    if (waiting.empty()) return;
-    for (const std::shared_ptr<Load>& load : waiting.mapped())
+// A copy by the GPU is over. The expert may have been evicted since, and may be copied again.
+void SlotCache::copied(Unit unit, std::uint64_t copy) {
+    const auto found = entries_.find(unit);
+    if (found == entries_.end() || found->second.copy != copy) return;
+    change(unit, found->second, ExpertEvent::copied);
+    end_copy(found->second);
+}
+
+// Ends the waits for the copy in flight, if there is one.
+void SlotCache::end_copy(Entry& entry) {
+    entry.copy = 0;
+    for (const std::shared_ptr<Load>& load : entry.waiting)
         if (--load->transfers == 0 && load->placed) count_load(*load);
+    entry.waiting.clear();
+}
+
+bool SlotCache::is_copying(Unit unit, const Entry& entry) const {
+    const bool began = entry.state == ExpertState::copying ||
+                       entry.state == ExpertState::copying_in_use;
+    return began && store_.in_flight(unit);
 }
 
 void SlotCache::count_load(const Load& load) {
@@ -248,7 +356,7 @@ void SlotCache::count_load(const Load& load) {
     ++report_.status.slots.loads;
 }
 
-// All of it has slots, or will not.
+// Ends the group's wait: each of its experts has a slot, or `status` says why not.
 void SlotCache::finish(Status status) {
     load_->placed = true;
     if (load_->transfers == 0) count_load(*load_);
@@ -262,15 +370,15 @@ bool SlotCache::wanted(Unit unit) const {
     return std::count(group_.begin(), group_.end(), unit) > 0;
 }
 
-void SlotCache::fetch(Unit unit, bool urgent) {
-    if (unplaced_.contains(unit)) return;
-    const auto [on_its_way, is_new] = fetching_.try_emplace(unit, urgent);
-    // A hint's may stand behind downloads: asked for once more, in front of them.
-    if (!is_new && (on_its_way->second || !urgent)) return;
-    on_its_way->second = urgent;
+void SlotCache::fetch(Unit unit, Entry& entry, bool urgent) {
+    if (entry.state == ExpertState::fetched) return;
+    // The fetch of a hint may be queued behind downloads. A group repeats it with priority.
+    if (entry.state == ExpertState::fetching && (entry.for_group || !urgent)) return;
+    change(unit, entry, ExpertEvent::fetch);
+    entry.for_group = urgent;
 
     platform_.fetch_blob(
-        held_.at(unit).hash, blob_bytes_, urgent,
+        entry.hash, blob_bytes_, urgent,
         [this, life = life_.watch()](std::uint64_t bytes, bool from_network) {
             if (life.alive() && from_network) report_.status.bytes_downloaded += bytes;
         },
@@ -280,11 +388,13 @@ void SlotCache::fetch(Unit unit, bool urgent) {
 }
 
 void SlotCache::arrived(Unit unit, Result<Bytes> blob) {
-    // A second answer, to one that was asked for twice.
-    if (fetching_.erase(unit) == 0 || store_.holds(unit)) return go_on();
-    if (!holds(unit)) return go_on();  // released meanwhile
+    const auto found = entries_.find(unit);
+    // The expert was released meanwhile, or this is the second answer to a repeated fetch.
+    if (found == entries_.end() || found->second.state != ExpertState::fetching) return go_on();
+    Entry& entry = found->second;
 
     if (!blob.ok()) {
+        change(unit, entry, ExpertEvent::fail);
         ++report_.status.errors;
         if (wanted(unit) && bringing())
             finish(Error{ErrorCode::unavailable,
@@ -292,64 +402,73 @@ void SlotCache::arrived(Unit unit, Result<Bytes> blob) {
         return go_on();
     }
 
-    if (!wanted(unit)) count_hint(unit);
-    unplaced_[unit] = *std::move(blob);
+    if (!wanted(unit)) count_hint(entry);
+    change(unit, entry, ExpertEvent::arrive);
+    entry.blob = *std::move(blob);
     go_on();
 }
 
-// For a group whoever is not in use may go; for a hint, no one that the group or the newest hints
-// name. Nobody goes who is still on the way.
+// Evicts one expert, the first in eviction order that may be evicted; false if there is none. A
+// group may have the slot of any expert that is neither in use, nor the group's own, nor being
+// copied. A hint may not have the slot of an expert that the newest hints predict.
 bool SlotCache::make_room(bool for_group) {
     for (const auto& [rank, unit] : by_rank_) {
-        Held& held = held_.at(unit);
-        if (held.in_use > 0 || wanted(unit) || store_.in_flight(unit)) continue;
-        if (!for_group && hinted_.contains(unit)) continue;
+        Entry& entry = entries_.at(unit);
+        if (is_used(entry.state) || wanted(unit) || is_copying(unit, entry)) continue;
+        if (!for_group && is_predicted(entry)) continue;
 
-        if (held.foreseen) ++report_.status.slots.wasted;
-        held.foreseen = false;
+        if (entry.prefetched) ++report_.status.slots.wasted;
+        entry.prefetched = false;
         if (!for_group) judge_.left(unit);
-        drop(Unit(unit));
+        drop(Unit(unit), entry);
         return true;
     }
     return false;
 }
 
-Status SlotCache::placed(Unit unit) {
-    Held& held = held_.at(unit);
-    held.last_used = ++clock_;
-    rank(unit, held);
+bool SlotCache::is_predicted(const Entry& entry) const {
+    return entry.predicted_in != 0 && entry.predicted_in == num_hints_;
+}
+
+// The expert has a slot since `event`, which is `put` or `copy`.
+Status SlotCache::placed(Unit unit, Entry& entry, ExpertEvent event) {
+    change(unit, entry, event);
+    // Its slot was evicted under groups that still run, when the memory limit shrank.
+    if (entry.num_users > 0) change(unit, entry, ExpertEvent::use);
+    entry.last_used = ++clock_;
+    rank(unit, entry);
     return runner_ready_ ? runner_.prepare() : Status();
 }
 
-void SlotCache::drop(Unit unit) {
-    if (auto& old = held_.at(unit).rank) by_rank_.erase({*old, unit});
-    held_.at(unit).rank.reset();
+void SlotCache::drop(Unit unit, Entry& entry) {
+    change(unit, entry, ExpertEvent::evict);
     store_.drop(unit);
+    end_copy(entry);
 }
 
-// Where it stands among those that lie in slots: who may go first is first.
-void SlotCache::rank(Unit unit, Held& held) {
-    if (held.rank) by_rank_.erase({*held.rank, unit});
-    held.rank = {options_.policy == EvictionPolicy::lfu ? held.uses : 0, held.last_used};
-    by_rank_.insert({*held.rank, unit});
+// Sorts the expert into the eviction order.
+void SlotCache::rank(Unit unit, Entry& entry) {
+    if (entry.rank) by_rank_.erase({*entry.rank, unit});
+    entry.rank = {options_.policy == EvictionPolicy::lfu ? entry.uses : 0, entry.last_used};
+    by_rank_.insert({*entry.rank, unit});
 }
 
 void SlotCache::begin_use(std::span<const Unit> units) {
     ++clock_;
-    // Those that hints brought on their way; a group's own have a load that waits.
-    std::shared_ptr<Load> late;
+    std::shared_ptr<Load> late;  // the wait for copies that hints began
     for (const Unit& unit : units) {
-        if (!store_.in_flight(unit) || waiting_for_.contains(unit)) continue;
-        if (!late) late = std::make_shared<Load>(Load{platform_.now_ms(), 0, true});
-        wait_for(unit, late);
-    }
-    for (const Unit& unit : units) {
-        Held& held = held_.at(unit);
-        ++held.in_use;
-        ++held.uses;
-        held.last_used = clock_;
-        held.foreseen = false;
-        rank(unit, held);
+        Entry& entry = entries_.at(unit);
+        // A copy for a group has a load that waits already.
+        if (is_copying(unit, entry) && entry.waiting.empty()) {
+            if (!late) late = std::make_shared<Load>(Load{platform_.now_ms(), 0, true});
+            wait_for(entry, late);
+        }
+        ++entry.num_users;
+        ++entry.uses;
+        entry.last_used = clock_;
+        entry.prefetched = false;
+        change(unit, entry, ExpertEvent::use);
+        rank(unit, entry);
     }
 }
 
@@ -359,16 +478,20 @@ void SlotCache::end_use(std::span<const Unit> units) {
         transfers_->answered(platform_.now_ms(), std::exchange(brought_, brought) != brought);
     }
     for (const Unit& unit : units) {
-        const auto held = held_.find(unit);
-        if (held == held_.end() || held->second.in_use == 0) continue;
-        const bool was_last = --held->second.in_use == 0;
-        const bool goes = was_last && on_demand() && !wanted(unit) &&
-                          options_.policy == EvictionPolicy::cacheless;
-        if (goes) drop(unit);
+        const auto found = entries_.find(unit);
+        if (found == entries_.end() || found->second.num_users == 0) continue;
+        Entry& entry = found->second;
+        if (--entry.num_users > 0 || !is_used(entry.state)) continue;
+        change(unit, entry, ExpertEvent::unuse);
+        const bool leaves = on_demand() && !wanted(unit) &&
+                            options_.policy == EvictionPolicy::cacheless;
+        if (leaves) drop(unit, entry);
     }
-    // What ran is answered first.
-    if (bringing() || !unplaced_.empty() || !predicted_.empty()) go_on_soon();
+    // The answer of the group is sent first.
+    if (bringing() || !fetched_.empty() || !predicted_.empty()) go_on_soon();
 }
+
+// ---- hints
 
 void SlotCache::prefetch(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms) {
     if (!on_demand()) return;
@@ -387,33 +510,45 @@ void SlotCache::expect(Unit unit) {
 
 void SlotCache::take_hints(std::span<const Unit> units,
                            std::span<const std::uint16_t> deadlines_ms) {
-    // The newest word counts: what was foreseen before and is not on its way has come too late.
+    // The newest hint replaces older ones: a unit of theirs that is not in flight yet is too late.
+    ++num_hints_;
     predicted_.assign(units.rbegin(), units.rend());
     std::erase_if(predicted_,
                   [this](const Unit& unit) { return !holds(unit) || !judge_.worth(unit, false); });
-    hinted_ = std::set<Unit>(predicted_.begin(), predicted_.end());
-    report_.status.slots.wasted += std::erase_if(unplaced_, [this](const auto& one) {
-        return !wanted(one.first) && !hinted_.contains(one.first);
-    });
-    ++num_hints_;
+    for (const Unit& unit : predicted_) entries_.at(unit).predicted_in = num_hints_;
+    discard_fetched();
+
     for (std::size_t i = 0; i < units.size(); ++i) {
         const Unit& unit = units[i];
-        const auto held = held_.find(unit);
-        if (held == held_.end()) continue;
-        held->second.hint = num_hints_;
-        held->second.hinted_ms = platform_.now_ms();
+        const auto found = entries_.find(unit);
+        if (found == entries_.end()) continue;
+        Entry& entry = found->second;
+        entry.hint = num_hints_;
+        entry.hinted_ms = platform_.now_ms();
         const bool has_deadline = i < deadlines_ms.size() && deadlines_ms[i] > 0;
-        held->second.expires_ms = has_deadline ? platform_.now_ms() + deadlines_ms[i] : 0;
-        if (!store_.holds(unit) || !hinted_.contains(unit)) continue;
-        held->second.last_used = clock_;
-        rank(unit, held->second);
+        entry.expires_ms = has_deadline ? platform_.now_ms() + deadlines_ms[i] : 0;
+        if (!has_slot(entry.state) || !is_predicted(entry)) continue;
+        entry.last_used = clock_;
+        rank(unit, entry);
     }
     go_on();
 }
 
+// Discards fetched blobs that neither the waiting group nor the newest hints ask for.
+void SlotCache::discard_fetched() {
+    for (auto next = fetched_.begin(); next != fetched_.end();) {
+        const Unit unit = *next++;
+        Entry& entry = entries_.at(unit);
+        if (wanted(unit) || is_predicted(entry)) continue;
+        change(unit, entry, ExpertEvent::discard);
+        ++report_.status.slots.wasted;
+    }
+}
+
 void SlotCache::fetches_cancelled() {
     ++fetch_number_;
-    fetching_.clear();
+    for (auto& [unit, entry] : entries_)
+        if (entry.state == ExpertState::fetching) change(unit, entry, ExpertEvent::fail);
     predicted_.clear();
     if (bringing()) finish(Error{ErrorCode::cancelled, "downloads were stopped"});
 }

@@ -1,12 +1,49 @@
-// Experts on demand: which of the experts that a worker holds lie in its slots. It may hold more
-// than they take: those are kept where Platform::fetch_blob() finds them without the hub (a
-// folder, a browser's cache), and are brought to a slot, verified again, when a group asks for
-// them or the hub foresees that one will (PREFETCH). Whose slot they get is a policy's choice;
-// what runs is never touched. A wrong guess costs time and nothing else.
-// Where a worker holds no more than its slots take, all of it lies there and nothing is brought.
-// One thread. A callback never runs inside the call that takes it.
+// The slot cache decides which of a worker's experts have a slot, and brings the others on demand.
+//
+// The problem: a worker may hold more experts than its slots take (GPU memory, or the memory that
+// the processor computes from). A group computes only with experts that have slots. An expert
+// without a slot must be read and copied first, and a group that waits for this stalls its token.
+// A plain LRU cache would copy on a miss and wait. Here copies also overlap with computation:
+//   - an expert that a hint (PREFETCH) predicts is brought before a group asks for it;
+//   - the GPU copies an expert from this machine's memory while kernels run;
+//   - an expert that a running group uses, or that a pending group waits for, is never evicted.
+// A wrong prediction costs time, and changes no answer. Where all experts of the worker fit into
+// slots, each gets one when it is assigned, and this class brings nothing.
+//
+// Three classes share the picture. ExpertLoader knows what the hub assigned; it downloads a blob
+// and hands it over with keep(), or releases it with forget(). SlotCache knows the state of each
+// expert that the worker holds. UnitStore owns the slots: it holds exactly those experts whose
+// state has a slot (has_slot()).
+//
+//   state           where the expert's blob is          event -> next state
+//   --------------  ----------------------------------  -------------------------------------------
+//   absent          the worker does not hold it         keep -> stored
+//   stored          Platform::find_blob() (memory) or   fetch -> fetching, put -> in_slot,
+//                   fetch_blob() (a browser's cache)    copy -> copying
+//   fetching        is being read by fetch_blob()       arrive -> fetched, fail -> stored,
+//                                                       put -> in_slot, copy -> copying
+//   fetched         Entry::blob; no slot is free        discard -> stored, put -> in_slot,
+//                                                       copy -> copying
+//   copying         the GPU copies it to its slot       copied -> in_slot, use -> copying_in_use,
+//                                                       evict -> stored
+//   in_slot         its slot; no group uses it          use -> in_use, evict -> stored
+//   copying_in_use  the GPU copies it, then runs the    copied -> in_use, unuse -> copying,
+//                   groups that use it                  evict -> stored
+//   in_use          its slot; groups that use it run    unuse -> in_slot, evict -> stored
+//   every state                                         forget -> absent; keep: no change if held
+//
+// Example: a hint predicts expert (3, 17), whose blob is in a folder, and a group asks for it soon:
+//   stored -fetch-> fetching -arrive-> fetched -put-> in_slot -use-> in_use -unuse-> in_slot
+//
+// Limits. `stored` does not say whether the blob is in memory: the platform may drop it from memory
+// at any time, so the cache calls find_blob() each time. An expert in use loses its slot only if
+// the memory limit shrinks (resize()) or the hub releases the expert (forget()). A copy may be over
+// shortly before its `copied` event arrives: UnitStore::in_flight() knows.
+// Owner: the worker's thread. A callback never runs inside the call that was given it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,12 +62,89 @@
 
 namespace moex {
 
+// The state of one expert in a worker, see the table at the head of this file.
+enum class ExpertState : std::uint8_t {
+    absent,
+    stored,
+    fetching,
+    fetched,
+    copying,
+    in_slot,
+    copying_in_use,
+    in_use
+};
+enum class ExpertEvent : std::uint8_t {
+    keep,     // the loader hands over a verified blob
+    fetch,    // fetch_blob() is called, for a group or for a hint
+    arrive,   // fetch_blob() returned the blob
+    fail,     // fetch_blob() failed, or was cancelled
+    discard,  // the newest hints do not predict the expert any more
+    put,      // the worker's thread has copied the blob to a slot
+    copy,     // the expert has a slot, and the GPU copies the blob to it
+    copied,   // the GPU's copy is over
+    use,      // a group was submitted
+    unuse,    // the last group that used the expert has ended
+    evict,    // the slot is free again
+    forget    // the loader releases the expert
+};
+inline constexpr std::size_t num_expert_states = 8, num_expert_events = 12;
+
+struct ExpertTransition {
+    ExpertState from;
+    ExpertEvent event;
+    ExpertState to;
+};
+// All transitions except `keep` and `forget`, which every state accepts (next_state()).
+inline constexpr std::array expert_transitions{
+    ExpertTransition{ExpertState::stored, ExpertEvent::fetch, ExpertState::fetching},
+    ExpertTransition{ExpertState::stored, ExpertEvent::put, ExpertState::in_slot},
+    ExpertTransition{ExpertState::stored, ExpertEvent::copy, ExpertState::copying},
+
+    // A group repeats the fetch of a hint, now with priority.
+    ExpertTransition{ExpertState::fetching, ExpertEvent::fetch, ExpertState::fetching},
+    ExpertTransition{ExpertState::fetching, ExpertEvent::arrive, ExpertState::fetched},
+    ExpertTransition{ExpertState::fetching, ExpertEvent::fail, ExpertState::stored},
+    // The blob reached memory another way; the answer of the fetch is ignored later.
+    ExpertTransition{ExpertState::fetching, ExpertEvent::put, ExpertState::in_slot},
+    ExpertTransition{ExpertState::fetching, ExpertEvent::copy, ExpertState::copying},
+
+    ExpertTransition{ExpertState::fetched, ExpertEvent::discard, ExpertState::stored},
+    ExpertTransition{ExpertState::fetched, ExpertEvent::put, ExpertState::in_slot},
+    ExpertTransition{ExpertState::fetched, ExpertEvent::copy, ExpertState::copying},
+
+    ExpertTransition{ExpertState::copying, ExpertEvent::copied, ExpertState::in_slot},
+    ExpertTransition{ExpertState::copying, ExpertEvent::use, ExpertState::copying_in_use},
+    ExpertTransition{ExpertState::copying, ExpertEvent::evict, ExpertState::stored},
+
+    ExpertTransition{ExpertState::in_slot, ExpertEvent::use, ExpertState::in_use},
+    ExpertTransition{ExpertState::in_slot, ExpertEvent::evict, ExpertState::stored},
+
+    // Further groups use the expert, too: Entry::num_users counts them.
+    ExpertTransition{ExpertState::copying_in_use, ExpertEvent::use, ExpertState::copying_in_use},
+    ExpertTransition{ExpertState::copying_in_use, ExpertEvent::copied, ExpertState::in_use},
+    ExpertTransition{ExpertState::copying_in_use, ExpertEvent::unuse, ExpertState::copying},
+    ExpertTransition{ExpertState::copying_in_use, ExpertEvent::evict, ExpertState::stored},
+
+    ExpertTransition{ExpertState::in_use, ExpertEvent::use, ExpertState::in_use},
+    ExpertTransition{ExpertState::in_use, ExpertEvent::unuse, ExpertState::in_slot},
+    ExpertTransition{ExpertState::in_use, ExpertEvent::evict, ExpertState::stored},
+};
+
+// The state after `event`; nullopt where `state` does not accept it. O(1).
+std::optional<ExpertState> next_state(ExpertState state, ExpertEvent event);
+const char* state_name(ExpertState state);
+
+constexpr bool has_slot(ExpertState state) { return state >= ExpertState::copying; }
+constexpr bool is_used(ExpertState state) { return state >= ExpertState::copying_in_use; }
+
 class SlotCache {
   public:
     struct Options {
-        std::uint64_t keep_bytes = 0;  // of experts held; no more than fit into slots if less
+        // Bytes of experts to hold. Fewer than the slots take count as what the slots take.
+        std::uint64_t keep_bytes = 0;
         EvictionPolicy policy = EvictionPolicy::lru;
-        std::function<void(const Error&)> lost;  // the device gave nothing; may end this object
+        // The device is lost or out of memory. The handler may destroy this object.
+        std::function<void(const Error&)> lost;
     };
     SlotCache(Platform& platform, StatusReport& report, UnitStore& store, GroupRunner& runner,
               std::uint64_t blob_bytes, Options options)
@@ -42,111 +156,131 @@ class SlotCache {
           options_(std::move(options)) {}
     SlotCache(const SlotCache&) = delete;
 
-    // from here on what is put into slots is bound
+    // From this call on the runner binds each expert that gets a slot.
     void runner_ready() { runner_ready_ = true; }
 
-    // ---- what is held, in a slot or not
+    // ---- the experts that the worker holds, with a slot or without
 
+    // The number of experts that the worker may hold.
     std::uint32_t capacity() const { return capacity_of(store_.slots_max()); }
-    // with another budget for slots
+    // The capacity with a budget for slots of `budget_bytes`.
     std::uint32_t capacity_for(std::uint64_t budget_bytes) const {
         return capacity_of(store_.slots_for(budget_bytes));
     }
     std::uint64_t bytes_max() const {
         return std::max<std::uint64_t>(store_.bytes_max(), capacity() * blob_bytes_);
     }
-    // Another number of experts to hold; what is held beyond it is let go of by its owner first.
+    // Changes the bytes of experts to hold. The caller releases what is beyond them first.
     void set_keep(std::uint64_t keep_bytes) { options_.keep_bytes = keep_bytes; }
-    // More than the slots take, or not all of it lies there yet.
+    // True if the worker may hold more experts than slots, or if an expert has no slot yet.
     bool on_demand() const {
         return capacity() > store_.slots_max() || num_units() != store_.num_units();
     }
-    bool holds(Unit unit) const { return held_.contains(unit); }
-    // Another number than before: something else may be held.
+    bool holds(Unit unit) const { return entries_.contains(unit); }
+    // Counts calls of keep() and forget(): an equal number means that the same experts are held.
     std::uint64_t num_changes() const { return num_changes_; }
-    std::uint32_t num_units() const { return static_cast<std::uint32_t>(held_.size()); }
+    std::uint32_t num_units() const { return static_cast<std::uint32_t>(entries_.size()); }
     std::vector<Unit> units() const;
-    // In the order in which they may go: those without a slot, then the one in the last slot.
+    // All experts, the first to release in front: those without a slot, then by slot number, the
+    // last slot first.
     std::vector<Unit> units_from_the_end() const;
 
-    // Takes over a verified blob; it lies in a slot afterwards if one was free. no_space where
-    // this would be more than it holds.
+    // Takes over a verified blob. The expert gets a slot if one is free. no_space if the worker
+    // would hold more than capacity().
     Status keep(Unit unit, const Sha256& hash, ByteView blob);
     void forget(Unit unit);
-    // Another budget for slots, whose capacity_for() has room for what is held.
+    // Changes the budget for slots. Requires that capacity_for(budget_bytes) is at least
+    // num_units().
     Status resize(std::uint64_t budget_bytes);
-    // Platform::cancel_fetches() was called: whoever waits for an expert is told.
+    // The caller has called Platform::cancel_fetches(). A group that waits gets `cancelled`.
     void fetches_cancelled();
 
-    // ---- what a group asks for: distinct units, all of them held
+    // ---- the experts of a group: distinct units, all of them held
 
     bool in_slots(std::span<const Unit> units) const;
     std::uint32_t slots() const { return store_.slots_max(); }
-    // Counts what a group's arrival found.
+    // Counts hits, late experts and misses when a group arrives (SlotCounters).
     void count(std::span<const Unit> units);
-    // Brings them to slots, at most as many as there are; some may be on their way there when it is
-    // done, and whoever runs then runs once they are there. `unavailable` where one cannot be read;
-    // `cancelled`. One call at a time. Until they are used they may go again when memory shrinks.
+    // Brings `units` to slots and then calls `done`. Requires at most slots() units, and that no
+    // other call of bring() is pending. Some may still be copied when `done` is called; the GPU
+    // runs the group after the copies. `done` gets `unavailable` if a blob cannot be read, or
+    // `cancelled`. Until begin_use() they lose their slots if the memory limit shrinks.
     void bring(std::vector<Unit> units, std::function<void(Status)> done);
     bool bringing() const { return done_ != nullptr; }
-    // While they are in use they keep their slots.
+    // A group was submitted: `units` keep their slots until end_use().
     void begin_use(std::span<const Unit> units);
     void end_use(std::span<const Unit> units);
 
-    // Will be asked for soon, the surest first: brought while no group waits for others, where it
-    // is worth its way (hint_judge.h), as long as hints pay (hint_trial.h). What is not held is
-    // passed over. `deadlines_ms`, as many or none: from now on, after which one is dropped; 0: it
-    // has none.
+    // A hint: a group will soon ask for `units`, the most likely first. They are brought while no
+    // group waits, if the copy is worth it (hint_judge.h) and hints pay (hint_trial.h). Units that
+    // the worker does not hold are ignored. `deadlines_ms` has one entry for each unit, or none: a
+    // unit is dropped that many milliseconds from now; 0: never.
     void prefetch(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms = {});
-    // Was asked for and will be again: brought as if it were foreseen, whatever hints are worth.
+    // A caller has asked for `unit` and will ask again: it is brought like a predicted unit, and
+    // neither the judge nor the trial is consulted.
     void expect(Unit unit);
-    // Where a unit that is held lies now.
+    // The place of a unit that is held.
     UnitTier tier_of(Unit unit) const;
 
   private:
+    // Eviction order: number of uses (LFU) or 0, then the time of the last use.
     using Rank = std::pair<std::uint64_t, std::uint64_t>;
-    struct Held {
-        Sha256 hash{};
-        std::uint64_t last_used = 0;  // by the clock of uses
-        std::uint64_t uses = 0;
-        std::uint32_t in_use = 0;  // by groups that run
-        std::optional<Rank> rank;  // in by_rank_; none: it lies in no slot
-        bool foreseen = false;     // brought for a hint, not used since
-        std::uint64_t hint = 0;    // the number of the newest that named it; 0: none since its use
-        double hinted_ms = 0, expires_ms = 0;  // 0: never
-    };
-    // A group's wait, from its asking until the last of it is there.
+    // The wait of one group, from bring() until the last of its experts is in its slot.
     struct Load {
         double asked_ms = 0;
-        std::uint64_t transfers = 0;  // under way
-        bool placed = false;          // all of it has slots
+        std::uint64_t transfers = 0;  // copies in flight
+        bool placed = false;          // every expert of the group has a slot
+    };
+    // An expert that the worker holds.
+    struct Entry {
+        ExpertState state = ExpertState::absent;
+        Sha256 hash{};
+        std::uint64_t last_used = 0;  // value of clock_
+        std::uint64_t uses = 0;
+        std::uint32_t num_users = 0;  // running groups
+        std::optional<Rank> rank;     // key in by_rank_; set while the expert has a slot
+
+        bool for_group = false;  // fetching: a group waits, so the fetch has priority
+        Bytes blob;              // fetched: the verified blob
+        std::uint64_t copy = 0;  // copying: number of the copy in flight; 0: none
+        std::vector<std::shared_ptr<Load>> waiting;  // copying: loads that wait for the copy
+
+        bool prefetched = false;         // brought for a hint and not used since
+        std::uint64_t hint = 0;          // number of the newest hint since the last use; 0: none
+        std::uint64_t predicted_in = 0;  // number of the newest hint that was worth its copy
+        double hinted_ms = 0, expires_ms = 0;  // 0: never
     };
     std::uint32_t capacity_of(std::uint32_t slots) const {
         return std::max(slots, static_cast<std::uint32_t>(std::min<std::uint64_t>(
                                    options_.keep_bytes / blob_bytes_, num_units_max)));
     }
     bool has_free_slot() const { return store_.num_units() < store_.slots_max(); }
+    void change(Unit unit, Entry& entry, ExpertEvent event);
+    bool is_copying(Unit unit, const Entry& entry) const;
+    bool is_predicted(const Entry& entry) const;
     bool make_room(bool for_group);
     bool wanted(Unit unit) const;
     void take_hints(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms);
-    void count_lead(Unit unit);
-    void fetch(Unit unit, bool urgent);
+    void discard_fetched();
+    void count_lead(Entry& entry);
+    void fetch(Unit unit, Entry& entry, bool urgent);
     void arrived(Unit unit, Result<Bytes> blob);
-    Status place(Unit unit, const HeldBlob& blob);
-    Status place_from_memory(Unit unit, const HeldBlob& blob);
-    Status placed(Unit unit);
-    void drop(Unit unit);
-    void rank(Unit unit, Held& held);
-    void wait_for(Unit unit, const std::shared_ptr<Load>& load);
-    void is_there(Unit unit);
+    Status place(Unit unit, Entry& entry, const HeldBlob& blob);
+    Status place_from_memory(Unit unit, Entry& entry, const HeldBlob& blob);
+    Status placed(Unit unit, Entry& entry, ExpertEvent event);
+    void drop(Unit unit, Entry& entry);
+    void rank(Unit unit, Entry& entry);
+    void wait_for(Entry& entry, const std::shared_ptr<Load>& load);
+    void copied(Unit unit, std::uint64_t copy);
+    void end_copy(Entry& entry);
     void count_load(const Load& load);
     void go_on();
     void go_on_soon();
-    Status place_what_came();
+    Status place_fetched();
     Status place_group();
     Status begin_hints();
-    bool has_expired(Unit unit);
-    void count_hint(Unit unit);
+    bool has_expired(const Entry& entry);
+    void count_hint(Entry& entry);
     void finish(Status status);
 
     static constexpr std::uint64_t num_units_max = 1u << 24;
@@ -159,26 +293,31 @@ class SlotCache {
     Options options_;
 
     bool runner_ready_ = false;
-    std::map<Unit, Held> held_;
+    // Every expert that the worker holds. change() keeps the three below in step with the states.
+    std::map<Unit, Entry> entries_;
+    std::set<std::pair<Rank, Unit>> by_rank_;  // has_slot(), in eviction order
+    std::set<Unit> fetched_;                   // ExpertState::fetched
+    std::size_t num_fetching_ = 0;             // ExpertState::fetching
     std::uint64_t num_changes_ = 0;
-    std::set<std::pair<Rank, Unit>> by_rank_;  // that lie in slots, who may go first in front
-    std::uint64_t clock_ = 0;
-    std::vector<Unit> group_;  // that is waited for
+    std::uint64_t clock_ = 0;  // counts uses and placements
+    std::uint64_t num_copies_ = 0;
+    std::uint64_t fetch_number_ = 0;  // counts cancellations of all fetches
+
+    // The group that waits for its experts.
+    std::vector<Unit> group_;
     std::function<void(Status)> done_;
-    std::shared_ptr<Load> load_;                                      // of group_
-    std::map<Unit, std::vector<std::shared_ptr<Load>>> waiting_for_;  // that are on their way
-    std::uint64_t hint_transfers_ = 0;                                // under way
-    std::vector<Unit> predicted_;     // hints that are not on their way yet, the surest last
-    std::set<Unit> hinted_;           // by the newest hints
-    std::uint64_t num_hints_ = 0;     // frames of them
-    std::map<Unit, bool> fetching_;   // for a group, or for a hint
-    std::map<Unit, Bytes> unplaced_;  // here, and no slot is free
-    std::uint64_t fetch_number_ = 0;
-    bool goes_on_soon_ = false;
+    std::shared_ptr<Load> load_;
+
+    std::vector<Unit> predicted_;       // units of the newest hint to bring, the most likely last
+    std::uint64_t num_hints_ = 0;       // PREFETCH frames
+    std::uint64_t hint_transfers_ = 0;  // copies in flight for hints
     HintJudge judge_;
     HintTrial trial_;
-    std::optional<TransferChoice> transfers_;  // who brings what lies in memory; none did yet
-    std::uint64_t brought_ = 0;                // when the last group was answered
+
+    bool goes_on_soon_ = false;  // a timer for go_on() is pending
+    // Chooses between the GPU and the thread as the copier; empty until the first copy.
+    std::optional<TransferChoice> transfers_;
+    std::uint64_t brought_ = 0;  // SlotCounters::brought when the last group was answered
     LifeGuard life_;
 };
 
