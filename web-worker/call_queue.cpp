@@ -50,7 +50,7 @@ void CallQueue::run_group(ByteView frame, std::span<std::byte> around, double ar
     std::vector<Unit> units;
     if (cache_.on_demand()) {
         units = units_of(view_);
-        // Who asks for what is not held at all is told so by the runner.
+        // If an expert is not held at all, the runner refuses the group.
         const bool all_held = std::all_of(units.begin(), units.end(),
                                           [this](const Unit& unit) { return cache_.holds(unit); });
         if (all_held && !counted) cache_.count(units);
@@ -58,7 +58,7 @@ void CallQueue::run_group(ByteView frame, std::span<std::byte> around, double ar
         if (all_held && !cache_.in_slots(units)) return wait_for(units, frame, arrived_ms);
     }
 
-    // What lies before x is read by now. (A compressed x lies elsewhere.)
+    // The bytes before x have been read and may be overwritten. (A compressed x is elsewhere.)
     const Status started = runner_.run_group(
         view_,
         [this, sequence_id = view_.sequence_id, shape = view_.shape, arrived_ms, units,
@@ -77,11 +77,11 @@ void CallQueue::run_group(ByteView frame, std::span<std::byte> around, double ar
     cache_.begin_use(units);
 }
 
-// It stands first in the queue until its experts lie in slots.
+// Puts the group in front of the queue until its experts have slots.
 void CallQueue::wait_for(std::vector<Unit> units, ByteView frame, double arrived_ms) {
     waiting_.push_front({Bytes(frame.begin(), frame.end()), arrived_ms, true});
     cache_.bring(std::move(units), [this, sequence_id = view_.sequence_id](Status brought) {
-        // neither cancelled nor of an earlier connection
+        // The group was neither cancelled nor sent on an earlier connection.
         const bool is_first = !waiting_.empty() &&
                               sequence_of(waiting_.front().frame) == sequence_id;
         if (!brought.ok() && is_first) {
@@ -94,7 +94,8 @@ void CallQueue::wait_for(std::vector<Unit> units, ByteView frame, double arrived
 
 // ---- a group in passes
 
-// view_ is of `frame`. Nobody else begins until all of its passes have. False: it needs none.
+// Starts a group in passes; false if it needs none. `view_` is the decoded `frame`. No other group
+// starts until all of its passes have started.
 bool CallQueue::begin_passes(ByteView frame, std::span<const Unit> units, double arrived_ms) {
     std::vector<GroupPass> passes = cut_passes(
         static_cast<std::uint32_t>(units.size()), cache_.slots(),
@@ -115,7 +116,7 @@ bool CallQueue::begin_passes(ByteView frame, std::span<const Unit> units, double
     return true;
 }
 
-// Those of the next pass are brought while the one before it runs.
+// Brings the experts of the next pass while the pass before it runs.
 void CallQueue::next_pass() {
     while (whole_ && whole_->next < whole_->passes.size() &&
            whole_->running < GroupRunner::passes_max && !cache_.bringing()) {
@@ -133,7 +134,7 @@ void CallQueue::next_pass() {
     }
 }
 
-// The group that it is of outlives it, cancelled or not.
+// The callback keeps the group alive until the pass has ended, even if the group is cancelled.
 void CallQueue::run_pass(std::vector<Unit> units) {
     const bool is_last = whole_->next + 1 == whole_->passes.size();
     const Status started = runner_.run_pass(
@@ -190,14 +191,14 @@ void CallQueue::next_group() {
 
 void CallQueue::on_cancel(std::uint32_t sequence_id) {
     if (whole_ && whole_->group.sequence_id == sequence_id) {
-        end_passes();  // one that runs ends for nothing
+        end_passes();  // a pass in flight ends without an answer
         ++report_.status.groups_cancelled;
         return;
     }
     const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) {
         return sequence_of(one.frame) == sequence_id;
     });
-    // submitted already, or unknown: no answer either way
+    // The call was submitted already, or is unknown: CANCEL has no answer in both cases.
     if (found == waiting_.end()) return;
     waiting_.erase(found);
     ++report_.status.groups_cancelled;
@@ -210,7 +211,7 @@ void CallQueue::on_single(ByteView frame) {
     if (!open_) return send_busy(decoded->sequence_id);
     const Dispatch call = std::move(*decoded);
 
-    // Whoever asks so asks again after BUSY.
+    // The sender of a single call retries after BUSY.
     const Unit unit{call.layer, call.expert};
     if (cache_.on_demand() && cache_.holds(unit) && !cache_.in_slots({&unit, 1})) {
         cache_.expect(unit);

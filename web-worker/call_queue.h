@@ -1,7 +1,7 @@
-// Calls of the hub on their way through the runner: as many run as
-// there are lanes, a bounded number waits, the rest is answered BUSY.
-// Who asks for experts that lie in no slot waits for them, and the others behind it; who asks for
-// many of them, or for more than there are slots, is computed in passes (group_passes.h).
+// The queue of the hub's calls in front of the runner. A call runs if a lane is free; a bounded
+// number of calls waits; further calls are answered BUSY. A group with experts without slots waits
+// until they are brought, and later calls wait behind it. A group with many such experts, or with
+// more experts than slots, is computed in passes (group_passes.h).
 #pragma once
 
 #include <deque>
@@ -16,7 +16,7 @@ namespace moex {
 
 class CallQueue {
   public:
-    // `welcome` is what was agreed; it may change between connections.
+    // `welcome`: the agreed values; they may change between connections.
     CallQueue(Platform& platform, StatusReport& report, HubConnection& hub, GroupRunner& runner,
               SlotCache& cache, const Welcome& welcome)
         : platform_(platform),
@@ -27,13 +27,14 @@ class CallQueue {
           welcome_(welcome) {}
     CallQueue(const CallQueue&) = delete;
 
-    void open() { open_ = true; }  // until then everything is answered BUSY
-    void clear() {                 // the connection that asked is over
+    void open() { open_ = true; }  // every call before this is answered BUSY
+    void clear() {                 // drops the calls of a connection that is over
         waiting_.clear();
         end_passes();
     }
-    void resume() { next_group(); }  // lanes are free again
-    // `around`: memory that ends with the frame, to be overwritten; none: the frame is not.
+    void resume() { next_group(); }  // continues when lanes are free again
+    // `around`: memory that ends with the frame and may be overwritten; empty: the frame may not
+    // be.
     void on_group(ByteView frame, std::span<std::byte> around);
     void on_single(ByteView frame);
     void on_cancel(std::uint32_t sequence_id);
@@ -42,7 +43,7 @@ class CallQueue {
     struct Waiting {
         Bytes frame;
         double arrived_ms = 0;
-        bool counted = false;  // what its arrival found in slots
+        bool counted = false;  // SlotCache::count() was called for it
     };
     void run_group(ByteView frame, std::span<std::byte> around, double arrived_ms, bool counted);
     void wait_for(std::vector<Unit> units, ByteView frame, double arrived_ms);
@@ -66,7 +67,7 @@ class CallQueue {
     const Welcome& welcome_;
     bool open_ = false;
     std::deque<Waiting> waiting_;  // groups without a lane; the first may wait for its experts
-    struct Whole {                 // a group that is computed in passes
+    struct Whole {                 // a group computed in passes
         Bytes frame, scratch;
         GroupDispatchView group;
         std::vector<GroupPass> passes;

@@ -1,5 +1,6 @@
-// What a worker computes on, opened: a GPU (gpu_compute.h) or the processor (cpu/cpu_compute.h).
-// Makes a model's store and runner, which must be gone before it is.
+// The opened hardware that a worker computes on: a GPU (gpu_compute.h) or the processor
+// (cpu/cpu_compute.h). A Compute makes the store and the runner of a model; both must be destroyed
+// before it.
 #pragma once
 
 #include <functional>
@@ -17,31 +18,32 @@ class Compute {
 
     virtual const gpu::AdapterInfo& adapter() const = 0;
     virtual gpu::DeviceCounters counters() const = 0;
-    // null on the processor
+    // Null on the processor.
     virtual gpu::Device* gpu() { return nullptr; }
 
-    // how it answers unless WELCOME asks otherwise
+    // The arithmetic of its answers, unless WELCOME asks for another one.
     virtual WorkerArithmetic arithmetic() const = 0;
     virtual bool computes(WorkerArithmetic arithmetic) const = 0;
     virtual const char* kernel_version() const = 0;
 
-    // Called at most once, when what lies on it is gone.
+    // `handler` is called at most once, when the contents of the GPU's memory are lost.
     virtual void on_lost(std::function<void(gpu::Loss)> handler) = 0;
-    // Known answers. The value is the largest normalised RMS error.
+    // Computes known answers. `done` gets the largest normalised RMS error.
     virtual void self_test(std::function<void(Result<double>)> done) = 0;
 
-    // What any store holds at most.
+    // The most bytes of weights that any store on this hardware holds.
     virtual std::uint64_t weights_bytes_max() const = 0;
     struct Parts {
         std::unique_ptr<UnitStore> store;
         std::unique_ptr<GroupRunner> runner;  // over the store
     };
-    // For what `welcome` tells: at most `weights_bytes` of experts, `calls_bytes` for calls.
+    // Makes the parts for the model that `welcome` describes, with at most `weights_bytes` of
+    // experts and `calls_bytes` of buffers for calls.
     virtual Parts make(const Welcome& welcome, std::uint64_t weights_bytes,
                        std::uint64_t calls_bytes) = 0;
 };
 
-// In what answers on a connection are computed.
+// The arithmetic of the answers on a connection.
 inline WorkerArithmetic arithmetic_of(const Welcome& welcome, const Compute& compute) {
     return welcome.arithmetic.value_or(compute.arithmetic());
 }

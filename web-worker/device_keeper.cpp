@@ -8,10 +8,10 @@
 
 namespace moex {
 namespace {
-// f32 sums come within 1e-6; a device beyond this is wrong, not imprecise
+// f32 sums have errors below 1e-6. A device beyond this limit is wrong, not imprecise.
 constexpr double self_test_nrmse_max = 1e-5;
 constexpr std::uint32_t faults_max = 6;
-constexpr double fault_forgotten_ms = 60000;  // of service
+constexpr double fault_forgotten_ms = 60000;  // time of service
 constexpr double reopen_ms_min = 500, reopen_ms_max = 30000;
 }  // namespace
 
@@ -29,7 +29,7 @@ void DeviceKeeper::open() {
                              life = life_.watch()](Result<std::unique_ptr<gpu::Device>> made) {
         if (!life.alive() || closed_ || at != generation_) return;
         if (!made.ok()) {
-            // A browser whose GPU process has just died has no adapter for a while.
+            // A browser whose GPU process has just crashed has no adapter for a while.
             if (devices_opened_ > 0) return reopen(made.error().message);
             return give_up(made.error().message);
         }
@@ -50,7 +50,7 @@ void DeviceKeeper::opened(std::unique_ptr<Compute> compute) {
     test();
 }
 
-// On the processor, where the worker may choose.
+// Gives up the GPU: falls back to the processor if the worker may choose, and fails otherwise.
 void DeviceKeeper::give_up(std::string reason) {
     if (options_.backend != WorkerBackend::automatic || on_processor_)
         return events_.failed(std::move(reason));
@@ -82,7 +82,8 @@ void DeviceKeeper::test() {
     });
 }
 
-// What cannot be measured stays unknown: the known answers decided that it may serve.
+// Measures the GPU's speed. A speed that cannot be measured stays unknown: the known answers have
+// already decided that this GPU may serve.
 void DeviceKeeper::measure() {
     gpu::Device* gpu = compute_->gpu();
     if (gpu == nullptr || std::exchange(measured_, true)) return serve();
@@ -94,7 +95,7 @@ void DeviceKeeper::measure() {
     timing_ = std::make_unique<KernelTiming>(*gpu, *timing,
                                              [this] { return 1e3 * platform_.now_ms(); });
     timing_->start(nullptr, [this, at = generation_, life = life_.watch()](Status) {
-        // not from inside the timing's own callback
+        // The timer avoids destroying the timing inside its own callback.
         platform_.set_timer(0, [this, at, life] {
             if (!life.alive() || closed_ || at != generation_ || reopening_) return;
             report_.status.speed = timing_->profile();
@@ -141,8 +142,8 @@ void DeviceKeeper::reopen_smaller(const std::string& reason, std::uint64_t budge
 void DeviceKeeper::reopen_after(double delay_ms) {
     reopening_ = true;
     if (retry_timer_ != 0) platform_.clear_timer(retry_timer_);
-    // Not from inside the device's own callback.
 
+    // The timer avoids destroying the device inside its own callback.
     retry_timer_ = platform_.set_timer(delay_ms, [this] {
         retry_timer_ = 0;
         ++generation_;

@@ -1,7 +1,8 @@
-// What one worker computes on: opened, tested with known answers, a GPU measured, and opened again
-// when it goes away, ever more slowly. A GPU that keeps going away, or that cannot serve, is given
-// up: for the processor where the worker may choose, else `failed` is final.
-// Owns the Compute. Whoever keeps memory on it lets go of it when `lost` is called.
+// Opens the Compute of one worker, tests it with known answers, measures the speed of a GPU, and
+// opens it again after a loss. The delays before it is opened again grow. A GPU that is lost again
+// and again, or that cannot serve, is given up: the worker falls back to the processor if it may
+// choose; otherwise `failed` is final. This class owns the Compute. Objects with memory on it must
+// free the memory when `lost` is called.
 #pragma once
 
 #include <functional>
@@ -18,11 +19,11 @@ namespace moex {
 class DeviceKeeper {
   public:
     struct Events {
-        std::function<void()> opened;  // its known answers are next
-        std::function<void()> ready;   // it passed them, and its speed is in the status
-        // its buffers are gone; answered by reopen() or reopen_smaller()
+        std::function<void()> opened;  // the test with known answers follows
+        std::function<void()> ready;   // the test passed; the speed is in the status
+        // The buffers are lost. The handler calls reopen() or reopen_smaller().
         std::function<void(const gpu::Loss& loss)> lost;
-        std::function<void(std::string reason)> failed;  // it cannot serve
+        std::function<void(std::string reason)> failed;  // the worker cannot serve
     };
     DeviceKeeper(Platform& platform, StatusReport& report, const WorkerOptions& options,
                  Events events)
@@ -35,11 +36,11 @@ class DeviceKeeper {
     DeviceKeeper(const DeviceKeeper&) = delete;
 
     void open();
-    // counts as a fault; may call `failed`
+    // Counts as a fault; may call `failed`.
     void reopen(const std::string& reason);
-    // after out of memory: progress, not a fault
+    // Opens again after out of memory, with a smaller budget. This is progress, not a fault.
     void reopen_smaller(const std::string& reason, std::uint64_t budget_bytes);
-    void close();  // nothing is called any more
+    void close();  // no event is called after this
 
     Compute* compute() const { return compute_.get(); }
     bool ready() const { return tested_ && !reopening_; }
@@ -60,13 +61,13 @@ class DeviceKeeper {
     std::unique_ptr<Compute> compute_;
     std::unique_ptr<KernelTiming> timing_;
     bool on_processor_;
-    bool measured_ = false;  // once: another device of this worker is the same one
+    bool measured_ = false;  // measured once: a worker opens the same device each time
     bool tested_ = false, reopening_ = false, closed_ = false;
     std::uint32_t devices_opened_ = 0;
-    // since it last served for a good while
+    // Faults since the worker last served for at least a minute.
     std::uint32_t faults_ = 0;
     double ready_at_ms_ = 0;
-    // of what was opened: what an older one still says is dropped
+    // Counts opened Computes: callbacks of an older one are ignored.
     std::uint64_t generation_ = 0;
     std::uint64_t retry_timer_ = 0;
     LifeGuard life_;

@@ -49,7 +49,7 @@ std::uint32_t ExpertLoader::num_ready() const {
     return num_ready_;
 }
 
-// What is to come is part of the progress from the first frame on.
+// Experts that are assigned later are part of the progress from the first ASSIGN on.
 void ExpertLoader::set_later(std::uint32_t num_units) {
     report_.status.bytes_to_fetch += blob_bytes_ * num_units;
     report_.status.bytes_to_fetch -= blob_bytes_ * num_later_;
@@ -93,7 +93,7 @@ void ExpertLoader::assign(const Assign& message) {
 }
 
 void ExpertLoader::lost(const Error& error) {
-    const auto handler = events_.lost;  // it may end this loader
+    const auto handler = events_.lost;  // the handler may destroy this loader
     handler(gpu::loss_of(error));
 }
 
@@ -111,8 +111,8 @@ void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
             if (!life.alive() || number != fetch_number_) return;
             if (blob.ok() || !assigned_.contains(unit)) return store_blob(unit, std::move(blob));
 
-            // The hub may be busy, or the way to it: the
-            // expert stays assigned and is asked for again.
+            // The hub or the connection may be busy. The expert stays assigned and is fetched
+            // again.
             ++report_.status.errors;
             report_.status.detail = text("An expert could not be fetched and is tried again: ",
                                          blob.error().message);
@@ -151,8 +151,8 @@ void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
     events_.changed();
 }
 
-// Experts of an earlier connection stay until their room is
-// needed, since the next ASSIGN mostly names them again.
+// Releases one expert that is not assigned; false if there is none. Experts of an earlier
+// connection stay until their room is needed, since the next ASSIGN mostly names them again.
 bool ExpertLoader::drop_unassigned() {
     for (const Unit& held : cache_.units())
         if (!assigned_.contains(held)) {
@@ -162,8 +162,8 @@ bool ExpertLoader::drop_unassigned() {
     return false;
 }
 
-// Tells the hub what is held, gathered over a moment; the
-// first experts go out at once so that serving begins early.
+// Reports the held experts to the hub. A delay of 20 ms gathers several experts into one READY, and
+// is short enough that serving begins early.
 void ExpertLoader::announce() {
     if (!runner_ready_ || !hub_.online() || unannounced_.empty() || announce_timer_ != 0) return;
 

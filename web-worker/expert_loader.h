@@ -1,6 +1,6 @@
-// From the hub's ASSIGN to its READY: which experts this worker shall
-// hold, their downloads, and what the hub was told.
-// Lives as long as its store: one model on one device.
+// Loads the experts that the hub assigns. This class knows which experts the worker shall hold
+// (ASSIGN, RELEASE), downloads them, hands them to the slot cache, and reports them to the hub
+// (READY). One object serves one model on one device, as its store does.
 #pragma once
 
 #include <functional>
@@ -19,11 +19,11 @@ namespace moex {
 class ExpertLoader {
   public:
     struct Events {
-        // of what is held, assigned or on its way
+        // The held, assigned or downloading experts have changed.
         std::function<void()> changed;
-        // assigned, and there is no room for it
+        // The hub assigned `units`, for which there is no room.
         std::function<void(const std::vector<Unit>& units)> beyond;
-        // the GPU gave nothing; may end this loader
+        // The GPU is lost or out of memory. The handler may destroy this loader.
         std::function<void(const gpu::Loss& loss)> lost;
     };
     ExpertLoader(Platform& platform, StatusReport& report, HubConnection& hub, UnitStore& store,
@@ -39,21 +39,21 @@ class ExpertLoader {
     ~ExpertLoader();
     ExpertLoader(const ExpertLoader&) = delete;
 
-    // from here on what is held may be announced
+    // After this call the experts in the cache are reported to the hub.
     void runner_ready();
-    // nothing is downloaded until the next ASSIGN
+    // Cancels all downloads until the next ASSIGN.
     void stop_fetching();
-    // the hub assigns anew; what is held stays until its room is needed
+    // Starts a new connection: the hub assigns again. Held experts stay until their room is needed.
     void begin_connection();
-    // whether this hub is told where what is ready lies
+    // `on`: READY also reports the tier of each expert (slot, memory or store).
     void report_tiers(bool on) { reports_tiers_ = on; }
     void assign(const Assign& message);
     void release(const std::vector<Unit>& units);
-    // Another limit for weights. The value: what was assigned and is let go of for it, those first
-    // that are not here yet.
+    // Changes the limit for weights. Returns the assigned experts that are released for it: those
+    // that are not held yet are first.
     Result<std::vector<Unit>> resize(std::uint64_t budget_bytes);
 
-    // assigned, or to be assigned later
+    // Experts that are assigned, or will be assigned later.
     std::uint32_t num_planned() const {
         return static_cast<std::uint32_t>(assigned_.size()) + num_later_;
     }
@@ -81,14 +81,15 @@ class ExpertLoader {
     bool runner_ready_ = false, reports_tiers_ = false;
     std::map<Unit, Sha256> assigned_;
     std::uint64_t num_assignments_ = 0;  // and releases
-    // Counted anew when either has changed: thousands of experts, asked for ten times a second.
+    // num_ready() counts again only if one of the two has changed: it is called ten times a second,
+    // for thousands of experts.
     mutable std::pair<std::uint64_t, std::uint64_t> counted_at_;  // assignments, changes held
     mutable std::uint32_t num_ready_ = 0;
-    std::uint32_t num_later_ = 0;  // that the hub has not named yet
+    std::uint32_t num_later_ = 0;  // experts that the hub will assign later
     std::set<Unit> fetching_;
-    std::vector<Unit> unannounced_;  // held, not yet told to the hub
+    std::vector<Unit> unannounced_;  // held, not yet reported to the hub
     std::uint64_t announce_timer_ = 0;
-    // of the downloads since they were last stopped
+    // Counts calls of stop_fetching(): a download of an earlier number is ignored.
     std::uint64_t fetch_number_ = 0;
     LifeGuard life_;
 };

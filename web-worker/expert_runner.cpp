@@ -27,7 +27,7 @@ constexpr const char* kernel_names[] = {"unpack_rows",
                                         "down"};
 constexpr std::uint64_t pass_end_bytes = 16;
 
-// What one workgroup of a kernel computes, as its WGSL says.
+// The number of values that one workgroup of a kernel computes, as its WGSL declares.
 namespace kernels = gpu::kernels;
 constexpr std::uint32_t unpack_values = kernels::unpack_rows::threads *
                                         kernels::unpack_rows::values_per_thread;
@@ -50,7 +50,7 @@ gpu::Command dispatch(gpu::PipelineId pipeline, gpu::BindGroupId group, std::uin
     command.workgroups = {x, y, 1};
     return command;
 }
-// The overrides of int4.wgsl.
+// Returns the values for the overrides of int4.wgsl.
 std::vector<gpu::KernelConstant> constants_of(const ExpertShape& shape,
                                               const ExpertBlobLayout& layout) {
     const auto word = [](const BlobSection& section) {
@@ -121,7 +121,7 @@ void ExpertRunner::destroy_lanes() {
     single_ = {};
 }
 
-// The bind groups of the arenas from `first` on.
+// Destroys the bind groups of the arenas from index `first` on.
 void ExpertRunner::forget_arenas(std::size_t first) {
     const auto cut = [this](std::vector<gpu::BindGroupId>& groups, std::size_t size) {
         while (groups.size() > size) {
@@ -177,7 +177,7 @@ bool ExpertRunner::idle() const {
 }
 
 void ExpertRunner::refit(RunnerOptions options, std::function<void(Status)> done) {
-    options.kernels = options_.kernels;  // others were not made
+    options.kernels = options_.kernels;  // the other kernels were not compiled
     refit_ = {fit(options, std::numeric_limits<std::uint64_t>::max(), device_.adapter()),
               std::move(done)};
     refit_when_idle();
@@ -302,7 +302,7 @@ Status ExpertRunner::bind_arena(Lane& lane, std::size_t arena) {
     for (std::uint32_t family = 0; family < gpu::tile_families; ++family) {
         const gpu::Binding place{
             places_[RoundPlan::place_of(static_cast<std::uint32_t>(arena), family)]};
-        // the lanes' kernel for a row reads x from the upload
+        // The kernel by lanes for one row reads x from the upload buffer.
         std::vector<gpu::Binding> first{{lane.upload}, {weights},           {weights},
                                         {lane.x},      {lane.intermediate}, place};
         if (family == 0 && !by_threads()) first.erase(first.begin() + 3);
@@ -368,7 +368,7 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done,
     return {};
 }
 
-// What finds experts for a plan. Its submission sees what brings them.
+// Returns the function that finds experts for a plan. The next submission waits for their copies.
 std::function<std::optional<ExpertSlot>(Unit)> ExpertRunner::find_awaiting() {
     return [this](Unit unit) {
         const auto slot = store_.find(unit);
@@ -377,7 +377,7 @@ std::function<std::optional<ExpertSlot>(Unit)> ExpertRunner::find_awaiting() {
     };
 }
 
-// The plan of a lane.
+// Submits the plan of a lane.
 void ExpertRunner::submit(std::size_t index, const GroupShape& shape, gpu::BufferId pass_end) {
     Lane& lane = lanes_[index];
     device_.write_buffer(lane.upload, 0, lane.plan.upload);
@@ -418,7 +418,7 @@ Status ExpertRunner::begin_passes(const GroupDispatchView& group) {
 
 Status ExpertRunner::run_pass(std::span<const std::uint32_t> experts, bool is_last, Done done) {
     const std::shared_ptr<Passes> passes = passes_;
-    MOEX_CHECK(passes && passes->begun - passes->ended < passes_max, "one more pass under way");
+    MOEX_CHECK(passes && passes->begun - passes->ended < passes_max, "one more pass in flight");
     const GroupShape& shape = passes->group->shape;
     Lane& lane = lanes_[passes->lane];
 
@@ -454,7 +454,7 @@ void ExpertRunner::free_after_passes(const Passes& passes) {
     if (passes.over && passes.begun == passes.ended) lanes_[passes.lane].busy = false;
 }
 
-// The dispatches of a lane's plan, stage by stage.
+// Records the dispatches of a lane's plan, stage by stage.
 void ExpertRunner::record(const GroupShape& shape, const Lane& lane,
                           std::vector<gpu::Command>& commands) {
     const std::uint32_t hidden = options_.shape.hidden_size,

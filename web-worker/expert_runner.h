@@ -1,7 +1,6 @@
-// From a decoded group to its answer on the GPU: one upload,
-// one submit, one readback, nothing created after warm-up.
-// A ring of lanes, each with its own upload, scratch and readback buffers,
-// lets several rounds overlap. Also the published three-kernel path for
+// Computes the answer of a decoded group on the GPU with one upload, one submit and one readback.
+// No buffer is created after warm-up. Several rounds overlap in lanes; each lane has its own
+// upload, scratch and readback buffers. This class also has the published three-kernel path for
 // single calls, and the self-test that decides whether this device may serve.
 #pragma once
 
@@ -19,11 +18,11 @@
 
 namespace moex {
 
-// Who adds the sums of a grouped round. The bits are the same.
+// The kernels that add the sums of a grouped round. Both give the same bits.
 enum class RoundKernels {
-    by_adapter,  // threads on a software adapter, lanes on any other
-    lanes,       // several threads of a workgroup a sum: the GPU's memory is read with the grain
-    threads      // one: no barrier, for which software saves and restores all that a thread has
+    by_adapter,  // `threads` on a software adapter, `lanes` on any other
+    lanes,       // several threads of a workgroup per sum: neighbours read neighbouring memory
+    threads      // one thread per sum: no barrier, at which software saves each thread's state
 };
 
 struct RunnerOptions {
@@ -32,7 +31,7 @@ struct RunnerOptions {
     std::uint32_t num_lanes = 2;   // rounds in flight
     std::uint32_t tokens_max = 0;  // rows a lane's buffers hold; 0: limits.num_tokens_max
     std::uint32_t pairs_max = 0;   // 0: limits.num_pairs_max
-    // What rows agreed on take; a lane holds as many of a wider dtype as fit into the same bytes.
+    // The agreed dtype of rows. A lane holds as many rows of a wider dtype as fit into its bytes.
     Dtype dtype = Dtype::f32;
     RoundKernels kernels = RoundKernels::by_adapter;
 };
@@ -40,65 +39,65 @@ struct RunnerOptions {
 class ExpertRunner : public GroupRunner {
   public:
     ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options);
-    // What the buffers of a runner with these options take of the GPU.
+    // The bytes on the GPU of all buffers of a runner with these options.
     static std::uint64_t buffer_bytes(const RunnerOptions& options);
-    // Fewer lanes, down to two, then fewer rows, until that is at most
-    // `bytes_max` and no buffer exceeds a binding. Rows end at 1.
+    // Reduces the number of lanes down to two, then the number of rows down to one, until the
+    // buffers take at most `bytes_max` and no buffer exceeds a binding.
     static RunnerOptions fit(RunnerOptions options, std::uint64_t bytes_max,
                              const gpu::AdapterInfo& adapter);
-    // Those for what `welcome` tells, of at most `bytes_max`.
+    // The options for the model of `welcome`, with buffers of at most `bytes_max`.
     static RunnerOptions options_for(const Welcome& welcome, std::uint64_t bytes_max,
                                      const gpu::AdapterInfo& adapter);
     ~ExpertRunner() override;
     ExpertRunner(const ExpertRunner&) = delete;
 
-    // Compiles all kernels and makes the lanes. Call once; the store's
-    // arenas may still grow (bind groups follow at the next prepare()).
+    // Compiles all kernels and makes the lanes. Call once. The store's arenas may still grow: the
+    // next prepare() makes their bind groups.
     void create(std::function<void(Status)> done) override;
-    // Makes what the store's present arenas need, and forgets what
-    // was for arenas that are gone. After this a round creates nothing.
+    // Makes the bind groups of the store's present arenas, and destroys those of arenas that were
+    // freed. After this a round creates nothing.
     Status prepare() override;
 
-    // Other buffers for calls, as for a runner made with `options`: at once, or when the calls
-    // under way have ended; until then no lane is free. `done` may end this runner.
+    // Replaces the buffers for calls by those of a runner with `options`: at once, or after the
+    // calls in flight have ended. Until then no lane is free. `done` may destroy this runner.
     void refit(RunnerOptions options, std::function<void(Status)> done);
     void refit(const Welcome& welcome, std::uint64_t bytes,
                std::function<void(Status)> done) override;
     const RunnerOptions& options() const { return options_; }
 
     bool has_free_lane() const override;
-    // of one of the last rounds; 0 where the GPU does not tell
+    // The time of one of the last rounds; 0 if the GPU does not measure it.
     double gpu_us() const override { return device_.gpu_us(); }
-    // The pairs that a group of `num_tokens` rows may have here. A group
-    // of more than tokens_max rows is taken in parts of as many.
+    // The most pairs that a group of `num_tokens` rows may have. A group of more than `tokens_max`
+    // rows is split into parts of `tokens_max` rows.
     std::uint32_t pairs_max(std::uint32_t num_tokens) const override {
         return num_tokens > options_.tokens_max ? std::min(options_.tokens_max, options_.pairs_max)
                                                 : options_.pairs_max;
     }
-    // Starts a group whose experts are all held (else
-    // unknown_expert at once). Requires a free lane.
+    // Starts a group. unknown_expert at once if an expert is not in the store. Requires a free
+    // lane.
     Status run_group(const GroupDispatchView& group, Done done,
                      std::span<std::byte> around_x = {}) override;
     Status begin_passes(const GroupDispatchView& group) override;
     Status run_pass(std::span<const std::uint32_t> experts, bool is_last, Done done) override;
     void end_passes() override;
-    // One DISPATCH by the three published kernels: x [num_tokens,
-    // hidden_size] f32 in, `done` gets y f32 without gates.
+    // Computes one DISPATCH with the three published kernels: x is [num_tokens, hidden_size] in
+    // f32, and `done` gets y in f32, without gates.
     Status run_single(Unit unit, std::span<const float> x, Done done) override;
-    // Known answers: a seeded expert through both paths, f32 rows, compared
-    // with expert_reference in double. The value is the larger normalised
-    // RMS error. Uses a store and a runner of its own on `device`.
+    // Computes known answers: a seeded expert with f32 rows on both paths, compared with
+    // expert_reference in double. `done` gets the larger normalised RMS error. Uses a store and a
+    // runner of its own on `device`.
     static void self_test(gpu::Device& device, std::function<void(Result<double>)> done);
 
   private:
-    struct Sizes {  // of one lane and of the single-call buffers, in bytes
+    struct Sizes {  // bytes of one lane's buffers and of the single-call buffers
         std::uint64_t upload = 0, x = 0, intermediate = 0, y_pairs = 0, y_wire = 0;
         std::uint64_t single_tokens = 0, single_x = 0, single_gate_up = 0, single_intermediate = 0;
     };
     static Sizes sizes_of(const RunnerOptions& options);
     struct Lane {
         gpu::BufferId upload, x, intermediate, y_pairs, y_wire, readback;
-        gpu::BufferId pass_ends[passes_max];  // read when a pass that is not the last has ended
+        gpu::BufferId pass_ends[passes_max];  // read at the end of each pass except the last
         gpu::BindGroupId unpack, pack;
         std::vector<gpu::BindGroupId> gate_up, down;  // by place
         std::vector<gpu::BindGroupId> down_row;       // by arena; lanes only
@@ -111,21 +110,21 @@ class ExpertRunner : public GroupRunner {
         gpu::BindGroupId silu;
         bool busy = false;
     };
-    // A group in passes.
+    // The state of a group in passes.
     struct Passes {
         std::size_t lane = 0;
         const GroupDispatchView* group = nullptr;
         std::uint32_t begun = 0, ended = 0;
-        bool over = false;  // no more follow
+        bool over = false;  // no further pass follows
     };
     enum Kernel {
         unpack_rows,
-        group_gate_up_row,  // by lanes: the families of gate_up, then those of down
+        group_gate_up_row,  // kernels by lanes: the families of gate_up, then those of down
         group_gate_up_8,
         group_down_1,
         group_down_8,
         group_down_row,          // the second of two dispatches
-        group_gate_up_serial_1,  // by threads: the same
+        group_gate_up_serial_1,  // kernels by threads, in the same order
         group_gate_up_serial_8,
         group_down_serial_1,
         group_down_serial_8,
@@ -170,15 +169,15 @@ class ExpertRunner : public GroupRunner {
     Sizes sizes_;
     gpu::PipelineId pipelines_[num_kernels];
     std::vector<gpu::BufferId> places_;        // GroupPlace uniforms, by place
-    std::vector<gpu::BufferId> bound_arenas_;  // those that the bind groups name
+    std::vector<gpu::BufferId> bound_arenas_;  // the arenas with bind groups
     bool created_ = false;
     struct Refit {
         RunnerOptions options;
         std::function<void(Status)> done;
     };
-    std::optional<Refit> refit_;  // waits for the calls under way
+    std::optional<Refit> refit_;  // waits for the calls in flight
     std::vector<Lane> lanes_;
-    std::shared_ptr<Passes> passes_;  // of which more follow
+    std::shared_ptr<Passes> passes_;  // the group whose next pass may start
     Single single_;
     std::vector<std::vector<gpu::Command>> commands_;  // reused
     LifeGuard life_;

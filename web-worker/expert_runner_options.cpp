@@ -1,4 +1,4 @@
-// What an ExpertRunner's buffers take, and how many of them fit.
+// Computes the sizes of an ExpertRunner's buffers, and the number of lanes and rows that fit.
 #include <algorithm>
 
 #include "web-worker/expert_runner.h"
@@ -6,10 +6,10 @@
 namespace moex {
 namespace {
 
-// Rows of a single call; larger ones go through the grouped path or are split by the hub.
+// Rows of a single call. The hub sends larger calls as groups, or splits them.
 constexpr std::uint32_t single_tokens_max = 512;
-// Rounds in flight, half of what the hub may ask at once: while one is computed another is read
-// back, and what waits behind them wants no memory of a GPU.
+// Rounds in flight: half of the hub's queue depth. One round is read back while another is
+// computed; the calls that wait behind them need no memory of a GPU.
 constexpr std::uint32_t lanes_max = 4;
 
 }  // namespace

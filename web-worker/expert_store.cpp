@@ -4,7 +4,8 @@
 
 namespace moex {
 namespace {
-// at least this many at once: experts come a few at a time when others leave, and arenas are few
+// The store grows by at least this many slots: experts may arrive a few at a time when others are
+// released, and the number of arenas is small.
 constexpr std::uint32_t grow_slots = 16;
 
 std::uint64_t arena_bytes_max(const gpu::AdapterInfo& adapter, const ArenaOptions& options) {
@@ -44,8 +45,8 @@ Status ExpertStore::resize(std::uint64_t budget_bytes) {
     return {};
 }
 
-// The last arena goes; where the budget allows a part of it, a smaller one takes its place. What
-// lies in it moves there and to free slots of the others.
+// Frees the last arena. If the budget allows a part of it, a smaller arena replaces it. The experts
+// in the old arena move to the smaller one and to free slots of the other arenas.
 Status ExpertStore::shrink_last_arena() {
     const std::size_t last = arenas_.size() - 1;
     const gpu::BufferId old = arenas_[last];
@@ -94,7 +95,8 @@ Status ExpertStore::shrink_last_arena() {
 Status ExpertStore::reserve(std::uint32_t num_units) {
     const std::uint32_t wanted = std::min(num_units, slots_max_);
     while (slots_made_ < wanted && arenas_.size() < arenas_max) {
-        // An arena is large enough that those that may still follow hold the rest of the budget.
+        // Make the arena so large that the arenas that may still follow hold the rest of the
+        // budget.
         const std::uint64_t left = (arenas_max - arenas_.size() - 1) * slots_per_arena_,
                             rest = slots_max_ - slots_made_;
         const std::uint64_t grown = std::max<std::uint64_t>(
@@ -143,7 +145,7 @@ bool ExpertStore::in_flight(Unit unit) const {
     return found != slots_.end() && !device_.transferred(found->second.transfer);
 }
 
-// A slot that is the unit's from here on.
+// Takes a slot for `unit`.
 Result<std::uint32_t> ExpertStore::make_slot(Unit unit, std::uint64_t blob_bytes) {
     MOEX_CHECK(blob_bytes == blob_bytes_,
                text("blob of ", blob_bytes, " bytes, slots have ", blob_bytes_));
@@ -167,8 +169,8 @@ bool ExpertStore::has_room(std::uint32_t arena) const {
     return slot != free_.end() && arena_of(*slot) == arena;
 }
 
-// The lowest free slot where the layer is at home; another home when there is none. Requires a
-// free slot.
+// Takes the lowest free slot in the layer's home arena. Chooses another home if that arena is full.
+// Requires a free slot.
 std::uint32_t ExpertStore::take_slot(std::uint16_t layer) {
     if (layer_units_ == 0) {
         const std::uint32_t lowest = *free_.begin();
@@ -187,8 +189,8 @@ std::uint32_t ExpertStore::take_slot(std::uint16_t layer) {
     return taken;
 }
 
-// The fullest arena that has room for a whole layer beside those that are at home there already,
-// else the one with the most room.
+// Returns the fullest arena that still has room for a whole layer beside the layers at home there;
+// otherwise the arena with the most room.
 std::uint32_t ExpertStore::choose_home() const {
     std::vector<std::int64_t> room(arena_slots_.begin(), arena_slots_.end());
     for (const auto& [layer, home] : homes_)

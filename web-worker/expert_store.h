@@ -1,9 +1,8 @@
-// The experts that lie on the GPU: blobs in slots of a few large
-// arenas, no arena larger than one storage binding may be. A layer's experts share
-// an arena where one holds them, in whatever order they come: a round asks for
-// experts of one layer, and what lies in one arena is computed by one dispatch.
-// Owns the arenas' buffers. Experts beyond the budget do not lie here;
-// slot_cache.h knows which of them are held all the same.
+// The store of experts in GPU memory: blobs in slots of a few large arenas. An arena is a buffer of
+// at most the size of one storage binding. A round asks for experts of one layer, and one dispatch
+// computes the experts of one arena. A layer's experts therefore share an arena if one has room for
+// them, in whatever order they arrive. This class owns the arenas' buffers. Experts beyond the
+// budget are not in this store; slot_cache.h knows which of them the worker holds.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +18,27 @@
 
 namespace moex {
 
-// Where a blob lies.
+// The place of a blob.
 struct ExpertSlot {
     std::uint32_t arena = 0;
     std::uint32_t blob_word = 0;  // first 32-bit word in the arena
-    std::uint64_t transfer = 0;   // that brings it (gpu::Device::await_transfer); 0: none
+    std::uint64_t transfer = 0;   // number of its copy (gpu::Device::await_transfer); 0: none
 };
 
 struct ArenaOptions {
-    // Experts of a layer. 0: slots are filled in the order in which experts come.
+    // Experts per layer. 0: slots are filled in the order in which experts arrive.
     std::uint32_t layer_units = 0;
-    std::uint64_t arena_bytes_max = 1ull << 30;  // larger ones are refused more often
+    std::uint64_t arena_bytes_max = 1ull << 30;  // devices refuse larger buffers more often
 };
 
 class ExpertStore : public UnitStore {
   public:
-    // A round names an arena by words of its header, and each has bind
-    // groups of its own: together they hold what a card of 140 GB does.
+    // The header of a round has words for each arena, and each arena has bind groups of its own, so
+    // their number is limited. 160 arenas hold the memory of a 140 GB card.
     static constexpr std::uint32_t arenas_max = 160;
 
-    // What any store on this adapter holds at most; less when
-    // the size of a blob does not divide that of an arena.
+    // The most bytes that a store on this adapter holds; fewer if an arena's size is no multiple of
+    // a blob's size.
     static std::uint64_t bytes_max(const gpu::AdapterInfo& adapter);
 
     ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes,
@@ -47,24 +46,25 @@ class ExpertStore : public UnitStore {
     ~ExpertStore() override;
     ExpertStore(const ExpertStore&) = delete;
 
-    // what the budget, the binding limit and arenas_max allow
+    // The number of slots that the budget, the binding limit and arenas_max allow.
     std::uint32_t slots_max() const override { return slots_max_; }
-    // what they would allow with another budget
+    // The number of slots with a budget of `budget_bytes`.
     std::uint32_t slots_for(std::uint64_t budget_bytes) const override;
-    // Another budget, which has room for what is held. A larger one makes nothing yet. A smaller
-    // one gives back arenas, the last first; experts that lie there and stay are copied on the GPU.
+    // Changes the budget. Requires that the new budget has room for the experts in the store. A
+    // larger budget makes no arena yet. A smaller one frees arenas, the last first; experts in them
+    // that stay are copied on the GPU.
     Status resize(std::uint64_t budget_bytes) override;
-    // Makes the arenas for `num_units` slots, so that no buffer is
-    // created once serving began. Keeps what is there. Grows by half at
-    // least, within the budget: small steps would use up the arenas.
+    // Makes the arenas for `num_units` slots, so that no buffer is created while the worker serves.
+    // The experts in the store stay. The store grows by at least half, within the budget: small
+    // steps would use up the number of arenas.
     Status reserve(std::uint32_t num_units) override;
-    // Uploads a verified blob; no_space when every slot is taken.
+    // Uploads a verified blob; no_space if every slot is taken.
     Status put(Unit unit, ByteView blob) override;
     bool is_shared() const override { return device_.is_shared(); }
     Result<bool> put_held(Unit unit, const HeldBlob& blob, bool is_prefetch,
                           std::function<void()> done) override;
     bool in_flight(Unit unit) const override;
-    // Where it is on its way, waits for it.
+    // Waits for the copy of `unit` if it is in flight.
     void drop(Unit unit) override;
     std::optional<ExpertSlot> find(Unit unit) const;
     bool holds(Unit unit) const override { return slots_.contains(unit); }
@@ -93,14 +93,14 @@ class ExpertStore : public UnitStore {
     std::uint32_t slots_max_ = 0;
     std::uint32_t slots_made_ = 0;
     std::vector<gpu::BufferId> arenas_;
-    std::vector<std::uint32_t> arena_slots_;  // beside arenas_
+    std::vector<std::uint32_t> arena_slots_;  // slots of each arena, by index in arenas_
     std::set<std::uint32_t> free_;            // slot numbers
     struct Placed {
         std::uint32_t slot = 0;
         std::uint64_t transfer = 0;
     };
     std::map<Unit, Placed> slots_;
-    // by layer: the arena where its next expert goes while there is room
+    // By layer: the arena of its next expert while the arena has room.
     std::map<std::uint16_t, std::uint32_t> homes_;
     LifeGuard life_;
 };

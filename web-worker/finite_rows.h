@@ -1,4 +1,4 @@
-// An answer that holds anything but numbers is not sent.
+// Checks that an answer holds only finite numbers. Any other answer is not sent.
 #pragma once
 
 #include "protocol/bytes.h"
@@ -6,7 +6,8 @@
 
 namespace moex {
 
-// Whether every value of wire rows is finite (codes of int8 always are; their scales are checked).
+// Returns true if every value of the wire rows is finite. For int8 only the scales are checked,
+// since codes are always finite.
 bool wire_rows_finite(Dtype dtype, ByteView bytes, std::uint64_t num_rows, std::uint32_t row_size);
 
 }  // namespace moex

@@ -1,4 +1,4 @@
-// Compute over a gpu::Device: experts in arenas (expert_store.h), rounds by kernels
+// Implements Compute over a gpu::Device: experts in arenas (expert_store.h), rounds by kernels
 // (expert_runner.h).
 #pragma once
 

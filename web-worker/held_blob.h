@@ -1,4 +1,4 @@
-// A blob that lies in this machine's memory.
+// A blob in this machine's memory.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace moex {
 
-// Verified; it stays where it is while this is held.
+// A verified blob. Its bytes stay valid and in place while `holds` exists.
 struct HeldBlob {
     ByteView bytes;
     std::shared_ptr<const void> holds;

@@ -6,10 +6,10 @@
 namespace moex {
 namespace {
 
-constexpr std::uint64_t read_block_bytes = 64 << 10;  // of a workgroup of read_words.wgsl
+constexpr std::uint64_t read_block_bytes = 64 << 10;  // per workgroup of read_words.wgsl
 constexpr std::uint32_t repeats_max = 100;
 
-// A sequence that is the same everywhere and costs nothing: what is computed with is of no matter.
+// A cheap sequence that is the same on every machine. The values do not matter.
 std::uint32_t word_of(std::uint64_t index) {
     return static_cast<std::uint32_t>((index + 1) * 2654435761u);
 }
@@ -98,7 +98,7 @@ void KernelTiming::start(std::function<void(const TimingRow&)> row,
     next();
 }
 
-// Next: what is measured of so many rows.
+// Plans the next steps: the measurements with `rows` rows.
 void KernelTiming::plan_rows(std::uint32_t rows) {
     if (options_.last_rows_us > 0 && now_us_() - started_us_ > options_.last_rows_us) return next();
 
@@ -141,7 +141,7 @@ void KernelTiming::give(TimingRow row) {
     if (row_) row_(row);
 }
 
-// ---- what is timed
+// ---- the work that is timed
 
 void KernelTiming::make_reader() {
     const gpu::AdapterInfo& adapter = device_.adapter();
@@ -247,7 +247,7 @@ void KernelTiming::make_runner() {
     });
 }
 
-// All rows ask all experts of a layer.
+// Returns a group in which each row asks for all experts of a layer.
 KernelTiming::Group KernelTiming::group(std::uint32_t layer, std::uint32_t rows) const {
     Group group;
     for (std::uint32_t expert = 0; expert < options_.experts; ++expert) {
@@ -272,11 +272,12 @@ KernelTiming::Group KernelTiming::group(std::uint32_t layer, std::uint32_t rows)
     return group;
 }
 
-// ---- how
+// ---- the method
 
-// One submission and the readback behind it.
+// Times one submission and the readback after it.
 void KernelTiming::submitted(std::vector<gpu::Command> commands, Us then) {
-    // A browser waits for what the buffer that is read has to do with, and for nothing else.
+    // A browser waits only for commands that touch the buffer that is read, so copy a word to it
+    // last.
     commands.push_back(
         {.kind = gpu::Command::Kind::copy, .source = word_, .target = readback_, .size_bytes = 4});
     const double started_us = now_us_();
@@ -290,18 +291,18 @@ void KernelTiming::submitted(std::vector<gpu::Command> commands, Us then) {
         });
 }
 
-// GPU time of `commands`: the slope between once and many times in a submission.
+// Measures the GPU time of `commands`: the slope between one and many repetitions in a submission.
 void KernelTiming::slope(std::vector<gpu::Command> commands, Us then) {
     slope_ = {.once = std::move(commands),
               .turns_left = options_.turns,
               .many_us = 1e18,
               .then = std::move(then)};
-    // The first makes ready what is made at first use, the second says how often is many.
+    // The first submission warms up; the second determines the number of repetitions.
     submitted(slope_.once, [this](double) {
         submitted(slope_.once, [this](double us) {
             slope_.once_us = us;
             const auto fits = static_cast<std::uint32_t>(options_.submission_us / std::max(us, 1.));
-            // what little time there is beside the submission's own cost hides in its noise
+            // A short time beside the submission's own cost would vanish in its noise.
             slope_.repeats = std::clamp(8 * fits, options_.turns > 1 ? 4u : 1u, repeats_max);
             for (std::uint32_t i = 0; i <= slope_.repeats; ++i)
                 slope_.many.insert(slope_.many.end(), slope_.once.begin(), slope_.once.end());
@@ -314,8 +315,8 @@ void KernelTiming::take_turn() {
     submitted(slope_.many, [this](double many_us) {
         slope_.many_us = std::min(slope_.many_us, many_us);
         if (--slope_.turns_left == 0) {
-            // On a machine whose noise is larger than the difference: no less than it took in all.
-            // With a single turn nobody knows how large the noise is.
+            // If the noise is larger than the difference, use the whole time, which is an upper
+            // bound. With a single repetition of the measurement the noise is unknown.
             const double us = options_.turns > 1 && slope_.many_us > slope_.once_us
                                   ? (slope_.many_us - slope_.once_us) / slope_.repeats
                                   : slope_.many_us / (slope_.repeats + 1);
@@ -329,7 +330,7 @@ void KernelTiming::take_turn() {
     });
 }
 
-// Rounds of the layers in turn, one at a time, as a decode loop asks for them.
+// Times rounds of the layers in round-robin order, one at a time, as a decode loop sends them.
 void KernelTiming::times_of_rounds(std::uint32_t rows, std::function<void()> then) {
     groups_.clear();
     for (std::uint32_t layer = 0; layer < options_.layers; ++layer) {
@@ -357,7 +358,7 @@ void KernelTiming::times_of_rounds(std::uint32_t rows, std::function<void()> the
     next();
 }
 
-// The published kernels' commands of one expert.
+// Records the commands of the published kernels for one expert.
 void KernelTiming::hold_single(std::uint32_t rows) {
     const std::vector<float> x(std::size_t{rows} * options_.shape.hidden_size, 0.25f);
     unfinished_ = 1;
@@ -371,7 +372,7 @@ void KernelTiming::hold_single(std::uint32_t rows) {
     next();
 }
 
-// Those of a round of each layer.
+// Records the commands of one round of each layer.
 void KernelTiming::hold_rounds(std::uint32_t rows) {
     unfinished_ = options_.layers;
     device_.holds = true;
@@ -389,7 +390,7 @@ void KernelTiming::hold_rounds(std::uint32_t rows) {
     next();
 }
 
-// Weights that a kernel reads of `experts` experts, in 10^6 bytes; 0 for one that reads none.
+// The weights that a kernel reads for `experts` experts, in 10^6 bytes; 0 if it reads none.
 double KernelTiming::mb_of(const std::string& kernel, std::uint32_t experts) const {
     const ExpertBlobLayout layout = expert_blob_layout(options_.shape);
     std::uint64_t bytes = 0;
@@ -402,7 +403,7 @@ double KernelTiming::mb_of(const std::string& kernel, std::uint32_t experts) con
     return static_cast<double>(bytes * experts) / 1e6;
 }
 
-// Each kernel of what is held, all of them, and the way back.
+// Times each recorded kernel, all of them together, and the readback.
 void KernelTiming::time_held(std::uint32_t rows, bool single) {
     const std::uint32_t rounds = single ? 1 : options_.layers;
     const std::uint32_t experts = single ? 1 : options_.experts;
@@ -445,12 +446,13 @@ void KernelTiming::time_held(std::uint32_t rows, bool single) {
             });
         });
     };
-    const bool each = options_.published;  // a start asks for whole rounds alone
+    const bool each = options_.published;  // at the start only whole rounds are measured
     for (std::size_t i = 0; each && i < names.size(); ++i) step(names[i], parts[i]);
     step(single ? "total" : "round", all);
     if (each && single) step("readback", copies);
 
-    // What was held is read at the end, and its rounds end: the last of them goes on.
+    // The recorded readbacks run at the end. They end the recorded rounds, and the last one
+    // continues.
     steps.push_back([this] { device_.release(); });
     steps_.insert(steps_.begin(), steps.begin(), steps.end());
     next();

@@ -1,8 +1,8 @@
-// How fast this GPU computes experts: the rows of the published micro-benchmark, of whole rounds,
-// and of a kernel that only reads, which bounds them. Measured the same way in a tab and natively,
-// so that the two can be divided.
-// GPU time is a slope: the same commands once and many times in one submission. So it needs no
-// clock of the GPU, which browsers round, and what a submission costs falls out.
+// Measures how fast this GPU computes experts: the rows of the published micro-benchmark, whole
+// rounds, and a kernel that only reads, which bounds them. A tab and a process measure in the same
+// way, so that their figures can be compared.
+// GPU time is a slope: the same commands run once and many times in one submission. This needs no
+// clock of the GPU, which browsers round, and the cost of a submission cancels out.
 #pragma once
 
 #include <deque>
@@ -15,17 +15,17 @@
 
 namespace moex {
 
-// One line of the result; times in us, 0 where it has none.
+// One line of the result. Times are in us; 0: not measured.
 struct TimingRow {
-    // empty_round, read, readback; gate_up, silu_mul, down and their total, of one expert; round,
-    // of `experts`; and the kernels of a round by their names
+    // The measured work: empty_round, read, readback; gate_up, silu_mul, down and their total, for
+    // one expert; round, for `experts` experts; and the kernels of a round by their names.
     std::string what;
     std::string shape;
-    std::uint32_t rows = 0;                     // of each expert
-    double p10_us = 0, p50_us = 0, p99_us = 0;  // from a frame in, or a submission, to its bytes
-    double gpu_us = 0;                          // of one
+    std::uint32_t rows = 0;                     // rows of each expert
+    double p10_us = 0, p50_us = 0, p99_us = 0;  // from frame in, or submission, to the bytes read
+    double gpu_us = 0;                          // GPU time of one repetition
     std::uint32_t dispatches = 0;
-    double mb = 0;  // 10^6 bytes of weights that it must read once
+    double mb = 0;  // 10^6 bytes of weights that must be read once
     double gb_s() const { return gpu_us > 0 ? mb * 1e3 / gpu_us : 0; }
 };
 
@@ -35,9 +35,9 @@ class KernelTiming {
     ~KernelTiming();
     KernelTiming(const KernelTiming&) = delete;
 
-    // Calls `row` for each line and `done` once. Neither may end this object.
+    // Calls `row` for each line and `done` once. Neither may destroy this object.
     void start(std::function<void(const TimingRow&)> row, std::function<void(Status)> done);
-    // What HELLO tells, of the rows so far.
+    // The figures for HELLO, from the rows measured so far.
     SpeedProfile profile() const { return profile_; }
 
   private:
@@ -79,11 +79,11 @@ class KernelTiming {
     gpu::Command read_;
     std::unique_ptr<ExpertStore> store_;
     std::unique_ptr<ExpertRunner> runner_;
-    std::vector<Group> groups_;  // by layer, of the rows at hand
+    std::vector<Group> groups_;  // by layer, for the present number of rows
     std::vector<double> times_;
-    std::uint32_t unfinished_ = 0;  // rounds that were held back
+    std::uint32_t unfinished_ = 0;  // rounds whose commands were recorded and not run
 
-    struct Slope {  // the one that is being measured
+    struct Slope {  // the slope that is being measured
         std::vector<gpu::Command> once, many;
         std::uint32_t repeats = 0, turns_left = 0;
         double once_us = 0, many_us = 0;

@@ -1,5 +1,5 @@
-// The known answers that decide whether what a worker computes on may serve: a small seeded expert,
-// five rows, and what comes out in doubles.
+// The known answers that decide whether a GPU or processor may serve: a small seeded expert, five
+// rows, and the expected outputs in double.
 #pragma once
 
 #include <vector>

@@ -13,14 +13,15 @@ std::uint32_t family_of(std::uint32_t rows) {
 }
 
 constexpr std::uint32_t rows_max = gpu::tile_rows[gpu::tile_families - 1];
-// Beyond so many pairs an expert, a weight read once for several rows is worth two dispatches more.
+// With more pairs per expert, it is worth two more dispatches to read a weight once for several
+// rows.
 constexpr std::uint32_t pairs_per_expert = 2;
 
 }  // namespace
 
 std::uint64_t RoundPlan::table_words_max(std::uint64_t num_arenas, std::uint64_t num_tokens,
                                          std::uint64_t num_pairs) {
-    // Of a pair: at most one tile, its row and gate, its place in an answer, an answer's start.
+    // A pair has at most one tile, its row and gate, its entry in an answer, and an answer's start.
     return gpu::round_header_words + num_arenas * gpu::tile_families + num_pairs * (4 + 2 + 4 + 1) +
            num_tokens + 1;
 }
@@ -71,7 +72,7 @@ Status RoundPlan::plan_pass(const GroupDispatchView& group, std::size_t num_aren
     return {};
 }
 
-// All of the words before x.
+// Writes all words before x.
 void RoundPlan::begin_tables(const GroupDispatchView& group, std::size_t num_arenas,
                              gpu::RoundHeader& header) {
     const GroupShape& shape = group.shape;
@@ -91,7 +92,8 @@ void RoundPlan::begin_tables(const GroupDispatchView& group, std::size_t num_are
     write_answers(group, header);
 }
 
-// The tables, which are small, go to x, or x to the tables.
+// Makes the upload contiguous: copies the tables, which are small, in front of x if there is room;
+// otherwise copies x behind the tables.
 void RoundPlan::join_x(ByteView x, std::span<std::byte> around_x) {
     const std::size_t table_bytes = 4 * words.size(), upload_bytes = table_bytes + x.size();
     if (upload_bytes % 4 == 0 && around_x.size() >= upload_bytes &&
@@ -122,7 +124,7 @@ Status RoundPlan::find_slots(const GroupDispatchView& group,
     return {};
 }
 
-// Whole eights, then what remains; single rows where two dispatches answer.
+// Cuts each expert's rows into tiles of eight and a rest; into single rows for two dispatches.
 void RoundPlan::cut_tiles(const GroupDispatchView& group) {
     std::uint32_t pair = 0;
     for (std::size_t i = 0; i < group.experts.size(); ++i) {
@@ -161,7 +163,7 @@ void RoundPlan::write_pairs(const GroupDispatchView& group, gpu::RoundHeader& he
     }
 }
 
-// The pairs of each answer, in the order of the group: experts ascending.
+// Lists the pairs of each answer in the order of the group: experts ascending.
 void RoundPlan::write_answers(const GroupDispatchView& group, gpu::RoundHeader& header) {
     const bool unsummed = group.shape.unsummed;
     header.answer_starts_word = static_cast<std::uint32_t>(words.size());
@@ -178,7 +180,7 @@ void RoundPlan::write_answers(const GroupDispatchView& group, gpu::RoundHeader& 
     for (std::uint32_t i = 0; i < group.shape.num_pairs; ++i) ++starts[answer_of(i) + 1];
     for (std::uint32_t i = 0; i < num_answers; ++i) starts[i + 1] += starts[i];
 
-    // Each start is advanced as its answer's pairs are placed, and set back afterwards.
+    // Placing a pair advances the start of its answer. The starts are set back afterwards.
     std::uint32_t pair = 0;
     for (std::size_t i = 0; i < group.experts.size(); ++i)
         for (std::uint32_t end = pair + group.experts[i].num_rows; pair < end; ++pair) {

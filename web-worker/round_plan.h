@@ -1,11 +1,12 @@
-// What a grouped round asks of the GPU, decided before anything of it is touched: the upload's
-// tables, and which kernels run over how much. Pure: the same group and slots give the same plan.
+// The plan of a grouped round on the GPU, made before the GPU is used: the tables of the upload,
+// and which kernels run over how many rows. Pure: the same group and slots give the same plan.
 //
-// A round whose experts lie in one arena and have few rows each takes two dispatches: gate_up
-// reads x as it is on the wire, down adds the pairs of an answer and writes the wire's form.
-// Any other unpacks x, computes tiles of up to eight rows of one expert, so that a weight is read
-// once for all of them, arena by arena, and packs the answers. Both give the same bits. A software
-// adapter takes tiles for all: what lanes add in two dispatches needs barriers.
+// A round whose experts are in one arena and have few rows each takes two dispatches: gate_up reads
+// x in its wire form; down adds the pairs of an answer and writes the wire form. Every other round
+// unpacks x, computes tiles arena by arena, and packs the answers. A tile is up to eight rows of
+// one expert, so that each weight is read once for all these rows. Both give the same bits. A
+// software adapter uses tiles for all rounds: the two dispatches need barriers, which are slow
+// there.
 #pragma once
 
 #include <functional>
@@ -19,41 +20,41 @@
 namespace moex {
 
 struct RoundPlan {
-    // All rounds are tiles, also of one row, and x is unpacked for them: set once, before plan().
+    // Uses tiles for every round, also of one row, and unpacks x for them. Set once, before plan().
     bool tiles_only = false;
 
-    // What the upload buffer gets: header, places, tables, x. Lies in `words`, or around the
-    // group's x.
+    // The contents of the upload buffer: header, places, tables, x. It views `words`, or the memory
+    // around the group's x.
     ByteView upload;
     std::vector<std::uint32_t> words;
-    struct Tiles {  // of one place, in the order of the places
+    struct Tiles {  // the tiles of one place, in the order of the places
         std::uint32_t arena = 0, family = 0, num_tiles = 0;
     };
     std::vector<Tiles> tiles;
     std::uint32_t num_answers = 0;
-    bool two_dispatches = false;  // all tiles are of one arena and of one row
-    bool unpack = false;          // some tile reads rows of f32
+    bool two_dispatches = false;  // all tiles have one arena and one row each
+    bool unpack = false;          // a tile reads rows of f32
     bool pack = true;             // the answers are complete
 
-    // The place of an arena's tiles of one family: uniforms and bind groups are made by it.
+    // The index of an arena's tiles of one family. Uniforms and bind groups are made per place.
     static std::uint32_t place_of(std::uint32_t arena, std::uint32_t family) {
         return arena * gpu::tile_families + family;
     }
-    // The most words a group of so many rows and pairs takes beside its x, with `num_arenas`.
+    // The most words that a group of `num_tokens` rows and `num_pairs` pairs takes beside its x.
     static std::uint64_t table_words_max(std::uint64_t num_arenas, std::uint64_t num_tokens,
                                          std::uint64_t num_pairs);
 
-    // Plans `group` for a store of `num_arenas`; unknown_expert when `find` does not know one of
-    // its experts. Keeps the capacity of what was planned before.
-    // `around_x`: memory that ends with the group's x, to be overwritten up to there; the tables
-    // are written before x where they fit, so that it is not copied.
+    // Plans `group` for a store of `num_arenas`; unknown_expert if `find` does not find one of its
+    // experts. Reuses the memory of earlier plans. `around_x`: memory that ends with the group's x
+    // and may be overwritten up to x. The tables are written before x if they fit there, so that x
+    // is not copied.
     Status plan(const GroupDispatchView& group, std::size_t num_arenas,
                 const std::function<std::optional<ExpertSlot>(Unit)>& find,
                 std::span<std::byte> around_x = {});
-    // One pass of a group that is computed in several: tiles of the experts at these places in its
-    // table alone. `is_first`: x comes with it, to be unpacked, and stays for those behind it;
-    // `is_last`: the answers are packed. The upload is at most table_words_max() for
-    // ExpertStore::arenas_max, and x, which lies behind that much.
+    // Plans one pass of a group in passes: only tiles of the experts at the indices `experts` of
+    // its table. `is_first`: x is uploaded and unpacked, and stays on the GPU for the later passes.
+    // `is_last`: the answers are packed. The upload has at most table_words_max() words for
+    // ExpertStore::arenas_max, and x starts after that number of words.
     Status plan_pass(const GroupDispatchView& group, std::size_t num_arenas,
                      const std::function<std::optional<ExpertSlot>(Unit)>& find,
                      std::span<const std::uint32_t> experts, bool is_first, bool is_last);
@@ -69,8 +70,8 @@ struct RoundPlan {
     void write_answers(const GroupDispatchView& group, gpu::RoundHeader& header);
     void join_x(ByteView x, std::span<std::byte> around_x);
 
-    std::vector<bool> chosen_;                           // by expert of the group: it is computed
-    std::vector<ExpertSlot> slots_;                      // the same; of those chosen
+    std::vector<bool> chosen_;                           // by expert of the group: it is planned
+    std::vector<ExpertSlot> slots_;                      // by expert of the group, if planned
     std::vector<std::vector<gpu::RoundTile>> by_place_;  // reused
 };
 

@@ -1,4 +1,4 @@
-// The known answers through both paths of a GPU: all rows, and one.
+// Computes the known answers on both paths of a GPU: with all rows, and with one row.
 #include <cstring>
 
 #include "web-worker/expert_runner.h"
@@ -28,8 +28,7 @@ struct SelfTest : std::enable_shared_from_this<SelfTest>, KnownAnswers {
         return {.limits = limits, .shape = shape, .num_lanes = 1};
     }
     void finish(Result<double> result) {
-        // The last reference may go with this call's: not
-        // from inside a callback of the runner's own.
+        // `then` may drop the last reference to this object, so `done` is moved out first.
         if (auto then = std::exchange(done, nullptr)) then(std::move(result));
     }
     void compare(ByteView y) {
@@ -47,8 +46,8 @@ struct SelfTest : std::enable_shared_from_this<SelfTest>, KnownAnswers {
             self->run_group(num_tokens);
         });
     }
-    // All rows (a tile of four and a lone one), then the
-    // first alone, then the three published kernels.
+    // Runs all rows (a tile of four and a single row), then the first row alone, then the three
+    // published kernels.
     void run_group(std::uint32_t rows) {
         GroupDispatchView group;
         group.shape = {.layer = 0,

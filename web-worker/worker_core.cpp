@@ -10,11 +10,11 @@ namespace moex {
 namespace {
 
 constexpr const char* budget_cap = "budget";  // the hub understands BUDGET
-// Our first READY says what need not be downloaded, and the hub waits for it.
+// The first READY reports the experts that need no download, and the hub waits for it.
 constexpr const char* held_cap = "held";
 
-// Of the memory limit, the part for calls in flight; the rest is for
-// weights. Said before the model is known, so the lanes are made to fit.
+// The part of the memory limit for calls in flight; the rest is for weights. The split is reported
+// before the model is known, so the lanes are made to fit.
 std::uint64_t lanes_bytes(std::uint64_t limit_bytes) {
     return std::min<std::uint64_t>(limit_bytes / 4, 256ull << 20);
 }
@@ -33,7 +33,8 @@ bool same_model(const Welcome& a, const Welcome& b) {
            a.limits.num_pairs_max == b.limits.num_pairs_max && a.dtype == b.dtype;
 }
 
-// What exists for one model on one device, and goes as a whole when either does.
+// The parts that exist for one model on one device. They are destroyed together when the model or
+// the device changes.
 struct Model {
     Model(Platform& platform, StatusReport& report, HubConnection& hub, Compute& compute,
           Welcome given, SlotCache::Options slots, ExpertLoader::Events events)
@@ -55,10 +56,10 @@ struct Model {
     ExpertLoader loader;
     CallQueue calls;
     bool runner_ready = false;
-    // all that it shall hold is held: from here on rounds create nothing
+    // All planned experts are held: from now on rounds create no buffer.
     bool warm = false;
 
-    // Counted before this connection; told on it last.
+    // The counters before this connection, and the figures that were last sent on it.
     SlotCounters slots_before;
     SlotFigures slots_sent;
 
@@ -93,7 +94,7 @@ struct WorkerCore::State {
     bool paused = false;
     bool connect_when_closed = false;
     std::uint64_t reported_bytes = 0;  // the budget in the last HELLO or BUDGET
-    bool over = false;                 // failed, refused or stopped: nothing more happens by itself
+    bool over = false;                 // failed, refused or stopped: no further events
 
     void gather(WorkerStatus& status) {
         if (Compute* compute = keeper.compute()) status.device = compute->counters();
@@ -111,7 +112,7 @@ struct WorkerCore::State {
 
     void end(WorkerPhase phase, std::string detail) {
         over = true;
-        model.reset();  // its downloads end, its memory is free
+        model.reset();  // ends its downloads and frees its memory
         hub.stop_retrying();
         keeper.close();
         report.close();
@@ -126,7 +127,7 @@ struct WorkerCore::State {
 
     // ---- phases
 
-    // After a change of what is held or connected: the honest phase.
+    // Enters the phase that matches the state, after experts or the connection have changed.
     void settle() {
         if (over || !hub.online()) return;
         if (!model->runner_ready) return report.enter(WorkerPhase::warming);
@@ -145,7 +146,7 @@ struct WorkerCore::State {
             report.status.rounds_at_warm = report.status.groups_answered;
         }
 
-        // It serves what it holds while the rest still comes.
+        // The worker serves the experts that it holds during the download of the others.
         if (complete)
             report.enter(WorkerPhase::serving);
         else
@@ -165,7 +166,7 @@ struct WorkerCore::State {
         if (weights_bytes(report.status.budget_bytes / 2) < least_bytes)
             return fail(text(here(), " has too little free memory (", loss.reason.substr(0, 200),
                              "). Close other pages that use it, then start again."));
-        report.status.budget_bytes /= 2;  // the hub hears of it in the next HELLO
+        report.status.budget_bytes /= 2;  // the next HELLO reports it
         keeper.reopen_smaller(loss.reason, report.status.budget_bytes);
     }
 
@@ -265,25 +266,25 @@ struct WorkerCore::State {
         model->loader.report_tiers(model->hub_takes(tiers_cap));
         model->slots_before = report.status.slots;
         model->slots_sent = {};
-        // Of the same model: what lay on this GPU before the line broke lies there still.
+        // Report the experts of the same model that stayed on this GPU when the connection broke.
         if (model->hub_takes(held_cap)) hub.send(encode_ready(model->cache.units()));
 
         if (report.status.power_percent != power_percent_max) send_power();
 
-        // The size of a blob was not known when HELLO named the budget, and whole blobs may not
-        // fill the arenas. Or the limit was moved since.
+        // The size of a blob was unknown when HELLO reported the budget, and whole blobs may not
+        // fill the arenas. Or the limit has changed since.
         if (reported_bytes / model->welcome.expert_blob_bytes != model->cache.capacity())
             send_budget({});
         settle();
-        // Whoever signs it does so before there is work to be counted.
+        // The nonce is shown at once, so that it is signed before there is work to count.
         if (!report.status.nonce.empty()) report.show();
     }
 
     // ---- the memory limit
 
-    // What was assigned before and is not held any more goes with the new limit.
+    // Reports the new limit, and in `dropped` the assigned experts that are not held any more.
     void send_budget(const std::vector<Unit>& dropped) {
-        if (!hub.online()) return;  // HELLO tells it
+        if (!hub.online()) return;  // HELLO will report it
         if (!model->hub_takes(budget_cap)) {
             hang_up("memory limit changed");
             connect_when_closed = true;
@@ -292,7 +293,7 @@ struct WorkerCore::State {
         reported_bytes = model->cache.bytes_max();
         for (std::size_t first = 0; first == 0 || first < dropped.size();) {
             const std::size_t last = std::min(dropped.size(), first + budget_units_max);
-            // the limit that is true without the units named so far
+            // The limit with the units that are not named yet.
             const std::uint64_t still_named = dropped.size() - last;
             hub.send(encode_budget(
                 {.budget_bytes = reported_bytes + still_named * model->welcome.expert_blob_bytes,
@@ -308,7 +309,7 @@ struct WorkerCore::State {
             hub.send(encode_power(report.status.power_percent));
     }
 
-    // What its slots were good for, where that changed since it was told.
+    // Sends the counters of the slots, if they have changed since they were last sent.
     void send_slots() {
         const bool is_asked = model && hub.online() && model->cache.on_demand() &&
                               model->hub_takes(slots_cap);
@@ -331,7 +332,7 @@ struct WorkerCore::State {
         hub.send(encode_slots(figures, model->hub_takes(tiers_cap)));
     }
 
-    // An ASSIGN that crossed a BUDGET, or a hub that counts otherwise.
+    // Refuses `units`: an ASSIGN crossed a BUDGET in flight, or the hub counts differently.
     void no_room_for(const std::vector<Unit>& units) {
         if (model->hub_takes(budget_cap)) return send_budget(units);
         hub.send_error(
@@ -352,14 +353,15 @@ struct WorkerCore::State {
             model->calls.resume();
             settle();
         });
-        // a refit that found no memory may have ended the model
+        // A refit that found no memory may have destroyed the model.
         if (!model) return;
         model->warm = false;
         send_budget(*dropped);
         settle();
     }
 
-    // For one expert; for those of a token, where more are held than fit.
+    // Returns true if there are slots for one expert, or for all experts of a token if the worker
+    // holds more experts than slots.
     bool has_slots() const {
         const std::uint32_t slots = model->store.slots_max();
         return slots >= (model->cache.capacity() > slots ? model->welcome.top_k : 1u);
@@ -380,7 +382,7 @@ struct WorkerCore::State {
                     size_text(blob_bytes), ". Raise the limit, then start again.");
     }
 
-    // `around`: memory that ends with the frame and may be overwritten, or none
+    // `around`: memory that ends with the frame and may be overwritten; or empty.
     void on_frame(ByteView frame, std::span<std::byte> around) {
         ++report.status.frames_received;
         report.status.bytes_received += frame.size();
@@ -416,8 +418,9 @@ struct WorkerCore::State {
                                     message->found.empty() ? "" : ": ", message->found);
     }
 
-    // Advice: where every expert lies in a slot there is nothing to bring. A call of that layer
-    // comes soon in any case: half of the hub's patience is twice what it takes to get there.
+    // Handles a hint. If every expert has a slot, there is nothing to bring. A call of that layer
+    // arrives soon in any case, and the GPU is kept awake for it: half of the hint's deadline is
+    // twice the time that the call usually takes to arrive.
     void prefetch(std::vector<PrefetchHint> hints) {
         std::stable_sort(hints.begin(), hints.end(),
                          [](const PrefetchHint& a, const PrefetchHint& b) {
@@ -438,7 +441,7 @@ struct WorkerCore::State {
         model->cache.prefetch(units, deadlines_ms);
     }
 
-    // What is about the model that WELCOME told.
+    // Handles a frame about the model of WELCOME.
     void on_model_frame(const FrameHeader& header, ByteView frame) {
         const WireLimits& limits = model->welcome.limits;
         switch (header.type) {
@@ -496,13 +499,13 @@ void WorkerCore::start() {
     state_->keeper.open();
 }
 
-// A paused worker is no answerer: it leaves the hub,
-// which asks others at once, and keeps its weights.
+// A paused worker answers no calls: it leaves the hub, which asks other workers at once, and keeps
+// its weights.
 void WorkerCore::pause() {
     State& s = *state_;
     if (s.over || std::exchange(s.paused, true)) return;
     s.report.pause();
-    if (!s.keeper.ready()) return;  // once the GPU is there, it does not connect
+    if (!s.keeper.ready()) return;  // it does not connect when the GPU becomes ready
     s.hub.stop_retrying();
     if (s.hub.greeted()) s.hang_up("paused by the contributor");
     if (s.model) s.model->loader.stop_fetching();
@@ -511,7 +514,7 @@ void WorkerCore::resume() {
     State& s = *state_;
     if (s.over || !std::exchange(s.paused, false)) return;
     s.report.resume();
-    if (!s.keeper.ready()) return;  // it connects when the GPU is there
+    if (!s.keeper.ready()) return;  // it connects when the GPU becomes ready
     if (!s.hub.closing()) return s.connect();
     s.connect_when_closed = true;
     s.report.enter(WorkerPhase::connecting);
@@ -542,7 +545,7 @@ void WorkerCore::set_power(std::uint32_t percent) {
 
 void WorkerCore::identify(std::uint64_t worker_id, const Identity& identity) {
     State& s = *state_;
-    // Signed for an earlier connection, it says nothing on this one.
+    // A signature for an earlier connection is not valid on this one.
     const WorkerStatus& status = s.report.status;
     if (s.hub.online() && worker_id == status.worker_id && !status.nonce.empty())
         s.hub.send(encode_identity(identity));
@@ -589,7 +592,7 @@ void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
     const HubConnection::End end = s.hub.closed(code);
     const bool connect_now = std::exchange(s.connect_when_closed, false);
     if (s.model) s.model->calls.clear();
-    // a GPU that becomes ready connects
+    // The worker connects when the GPU becomes ready.
     if (s.over || s.paused || !s.keeper.ready()) return;
     if (connect_now) return s.connect();
     if (end.refused)
