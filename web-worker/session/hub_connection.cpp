@@ -6,8 +6,8 @@
 namespace moex {
 namespace {
 constexpr double connect_ms_min = 500, connect_ms_max = 30000;
-constexpr double failures_forgotten_ms = 10000;  // of service
-constexpr double heartbeats_silent = 6;          // without a word from the hub: the line is dead
+constexpr double failures_forgotten_ms = 10000;  // time of service
+constexpr double heartbeats_silent = 6;  // heartbeats without a frame: the connection is dead
 }  // namespace
 
 HubConnection::~HubConnection() {
@@ -17,7 +17,7 @@ HubConnection::~HubConnection() {
 
 void HubConnection::connect() {
     if (std::exchange(opening_, true)) return;
-    // the platform says nothing more of the one before
+    // The platform reports no more events of the connection before.
     closing_ = false;
     platform_.connect();
 }
@@ -53,7 +53,7 @@ void HubConnection::hang_up(std::string_view why) {
 void HubConnection::greet(const Hello& hello) {
     greeted_ = true;
     send(encode_hello(hello));
-    wait_for_a_word();
+    watch_silence();
 }
 
 void HubConnection::welcomed(std::uint32_t heartbeat_ms) {
@@ -62,15 +62,16 @@ void HubConnection::welcomed(std::uint32_t heartbeat_ms) {
     heartbeat_ms_ = heartbeat_ms;
 }
 
-// A hub that breaks right after each WELCOME is left alone ever longer, as one that is not there.
+// A connection that lasts resets the count of failures. A hub that breaks right after each WELCOME
+// is therefore retried after longer and longer delays, like a hub that cannot be reached.
 void HubConnection::heard() {
     if (online_ && platform_.now_ms() - welcomed_at_ms_ >= failures_forgotten_ms) failures_ = 0;
-    wait_for_a_word();
+    watch_silence();
 }
 
-// The hub says something every heartbeat. A line that went
-// silent without closing (sleep, a lost NAT entry) is given up.
-void HubConnection::wait_for_a_word() {
+// Closes a connection that went silent without closing (sleep, a lost NAT entry). The hub sends a
+// frame at every heartbeat.
+void HubConnection::watch_silence() {
     if (silence_timer_ != 0) platform_.clear_timer(silence_timer_);
     silence_timer_ = platform_.set_timer(heartbeats_silent * std::max(500u, heartbeat_ms_), [this] {
         silence_timer_ = 0;
@@ -110,11 +111,11 @@ void HubConnection::opened() {
 HubConnection::End HubConnection::closed(std::uint16_t code) {
     opening_ = online_ = greeted_ = false;
     if (silence_timer_ != 0) platform_.clear_timer(std::exchange(silence_timer_, 0));
-    // A greeting that came too late is no verdict on the worker.
+    // A HELLO that the hub received too late is no refusal of the worker.
     const bool refused = code == static_cast<std::uint16_t>(CloseCode::policy) &&
                          fatal_code_ != error_code_name(ErrorCode::timeout);
 
-    // no ERROR: the upgrade was refused
+    // Without an ERROR frame the upgrade was refused.
     const bool bad_token = fatal_code_.empty() ||
                            fatal_code_ == error_code_name(ErrorCode::unauthorized);
     closing_ = false;

@@ -1,7 +1,6 @@
-// What people see of a worker: its phase and its figures,
-// shown on change and at most ten times a second.
-// Each part of the worker writes the figures it knows;
-// `gather` adds what is cheaper to ask for than to keep.
+// Shows people the status of a worker, its phase and its figures: on change, at most ten times a
+// second. Each part of the worker writes the figures that it knows to `status`. `gather` adds those
+// that are cheaper to compute on demand than to keep up to date.
 #pragma once
 
 #include <functional>
@@ -23,12 +22,13 @@ class StatusReport {
     WorkerStatus status;
 
     void enter(WorkerPhase phase, std::string detail = {});
-    void pause();    // shows paused, whatever is entered, until
-    void resume();   // which shows what was entered last
-    void changed();  // shown within 100 ms
-    void show();     // now
-    void close();    // from here on only show() shows anything
-    // frame in to frame out; a recent round's time on the GPU, 0: not known
+    void pause();    // shows `paused` until resume(), whatever phase is entered
+    void resume();   // shows the phase that was entered last
+    void changed();  // shows the status within 100 ms
+    void show();     // shows the status now
+    void close();    // after this only show() shows the status
+    // Adds the times of a round: from frame in to frame out; on the GPU (a recent round), 0:
+    // unknown.
     void add_round(double round_ms, double gpu_us);
 
   private:
