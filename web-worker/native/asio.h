@@ -1,5 +1,5 @@
-// The native worker's door to Asio: time, signals and the one thread that everything runs on.
-// Sockets come through beast.h.
+// The native worker includes Asio here: timers, signals and the event loop of its one thread.
+// Sockets are included by beast.h.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>

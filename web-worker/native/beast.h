@@ -1,5 +1,5 @@
-// The native worker's one door to Beast and TLS. Heavy to compile: http_client.cpp and
-// websocket_client.cpp include it, behind plain headers, and nobody else.
+// The native worker includes Beast and TLS here. This header is slow to compile: only
+// http_client.cpp and websocket_client.cpp include it, behind plain headers.
 #pragma once
 
 #include <boost/asio.hpp>
@@ -21,14 +21,15 @@ namespace ssl = asio::ssl;
 using tcp = asio::ip::tcp;
 using TlsStream = beast::ssl_stream<beast::tcp_stream>;
 
-// Whom TLS trusts, as the address says. Throws when the CA file cannot be read.
+// Loads the certificates that TLS trusts, as `hub` names them. Throws when the CA file cannot be
+// read.
 inline void set_trust(ssl::context& tls, const HubAddress& hub) {
     tls.set_default_verify_paths();
     if (!hub.ca_file.empty()) tls.load_verify_file(hub.ca_file);
     tls.set_verify_mode(hub.insecure_tls ? ssl::verify_none : ssl::verify_peer);
 }
 
-// Names the host to the other side, and checks its certificate against it.
+// Sends the hub's host name to the server (SNI), and checks the server's certificate against it.
 inline void expect_host(TlsStream& stream, const HubAddress& hub) {
     SSL_set_tlsext_host_name(stream.native_handle(), hub.url.host.c_str());
     if (!hub.insecure_tls) stream.set_verify_callback(ssl::host_name_verification(hub.url.host));

@@ -11,10 +11,10 @@ namespace moex::native {
 namespace {
 
 constexpr int fetches_max = 4;   // at once, as in a tab
-constexpr int attempts_max = 4;  // that bring nothing
+constexpr int attempts_max = 4;  // attempts in a row without a byte
 constexpr auto attempt_delay = std::chrono::milliseconds(200);
 
-// Its own call of OpenSSL: hub/base/sha256.h belongs to the hub, and protocol knows no library.
+// Calls OpenSSL directly: hub/base/sha256.h belongs to the hub, and protocol uses no library.
 bool matches(ByteView bytes, const Sha256& hash) {
     Sha256 found{};
     SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
@@ -25,11 +25,11 @@ bool matches(ByteView bytes, const Sha256& hash) {
 }  // namespace
 
 BlobFetcher::BlobFetcher(HubAddress hub, BlobFolder::Options cache, std::uint64_t memory_bytes,
-                         Post post, BlobMemory::Told told)
+                         Post post, BlobMemory::Notify notify)
     : hub_(std::move(hub)),
       cache_(std::move(cache)),
       post_(std::move(post)),
-      memory_(memory_bytes, std::move(told)) {
+      memory_(memory_bytes, std::move(notify)) {
     for (int i = 0; i < fetches_max; ++i) threads_.emplace_back([this] { run(false); });
     threads_.emplace_back([this] { run(true); });
 }
@@ -65,7 +65,7 @@ void BlobFetcher::cancel() {
     jobs_.clear();
 }
 
-// One of the threads, with a connection of its own.
+// The body of each thread. Each has a connection of its own.
 void BlobFetcher::run(bool urgent_only) {
     name_thread("fetch");
     const auto has_job = [&] { return !jobs_.empty() && (!urgent_only || jobs_.front().urgent); };
@@ -86,7 +86,8 @@ void BlobFetcher::run(bool urgent_only) {
     }
 }
 
-// From any thread. Behind a cancel() nothing here is touched: this may be gone.
+// Called from any thread. The posted function does not touch this object after a cancel(): the
+// object may be destroyed by then.
 void BlobFetcher::answer(const Job& job, bool from_network, Result<Bytes> bytes) {
     post_([this, job, from_network, bytes = std::move(bytes), generation = generation_]() mutable {
         if (job.generation != *generation) return;
@@ -102,14 +103,15 @@ Result<Bytes> BlobFetcher::one(const Job& job, HttpClient& client, bool& from_ne
     if (auto bytes = cache_.read(job.hash, job.size_bytes)) {
         if (matches(*bytes, job.hash)) return std::move(*bytes);
     }
-    cache_.drop(job.hash);  // damaged, or of another size: fetched again
+    cache_.drop(job.hash);  // damaged, or of another size: it is fetched again
     from_network = true;
     Result<Bytes> bytes = from_hub(job, client);
     if (bytes.ok()) cache_.write(job.hash, *bytes);
     return bytes;
 }
 
-// What came before a line broke stays: only an attempt that brings nothing is a failure.
+// Bytes that arrived before a connection broke are kept. Only an attempt without a new byte counts
+// as a failure.
 Result<Bytes> BlobFetcher::from_hub(const Job& job, HttpClient& client) {
     Bytes bytes(job.size_bytes);
     std::uint64_t have = 0;
@@ -139,13 +141,13 @@ Result<Bytes> BlobFetcher::from_hub(const Job& job, HttpClient& client) {
     return last;
 }
 
-// One request for what is missing of `bytes` behind the first `have`.
+// Sends one request for the bytes after the first `have` bytes, and adds them to `bytes`.
 Status BlobFetcher::download(const Job& job, HttpClient& client, Bytes& bytes,
                              std::uint64_t& have) {
     Status status;
     HttpClient::Reader reader;
     reader.begin = [&](unsigned code) {
-        if (code == 200) have = 0;  // the whole, whatever was asked for
+        if (code == 200) have = 0;  // the whole blob, although a range was requested
         if (code == 200 || code == 206) return true;
         status = Error{ErrorCode::unavailable,
                        text("the hub answered ", code, " for a weight blob")};

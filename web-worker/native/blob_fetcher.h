@@ -1,7 +1,7 @@
-// Downloads blobs on threads of its own, four (and one that is urgent) at a time over kept
-// connections; takes up again where a line broke, verifies SHA-256, and keeps blobs in a folder if
-// asked to; what it has brought stays in memory up to a budget. Callbacks run on the owner's
-// thread, through `post`.
+// Downloads blobs from the hub, verifies their SHA-256, and keeps them in a folder and in memory.
+// Four threads download over kept connections, and a fifth thread takes urgent fetches only. After
+// a connection broke, a download resumes at the byte where it broke. The folder is optional; memory
+// keeps the newest blobs up to a budget. Callbacks run on the owner's thread, through `post`.
 #pragma once
 
 #include <atomic>
@@ -26,19 +26,19 @@ class BlobFetcher {
     using Done = std::function<void(Result<Bytes>)>;
     using Post = std::function<void(std::function<void()>)>;
 
-    // `memory_bytes`: of blobs that may stay, in pieces of which `told` hears.
+    // `memory_bytes`: the budget for blobs in memory. `notify` is called for each piece of it.
     BlobFetcher(HubAddress hub, BlobFolder::Options cache, std::uint64_t memory_bytes, Post post,
-                BlobMemory::Told told);
+                BlobMemory::Notify notify);
     ~BlobFetcher();
     BlobFetcher(const BlobFetcher&) = delete;
 
-    // What is here already is told by `progress`, all at once, before `done`.
-    // An urgent one stands before all that are not, and has a thread that takes no others.
+    // Calls `progress` once, with all bytes of the blob, and then `done` with the blob. An urgent
+    // fetch is queued in front of all others, and has a thread that takes no others.
     void fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent, Progress progress,
                Done done);
-    void cancel();  // forgets all; no callback follows
+    void cancel();  // drops all fetches; no callback follows
     void serves_model(std::string_view model) { cache_.serves_model(model); }
-    // What stays in memory; none where it does not.
+    // The blob in memory; empty if it is not in memory.
     HeldBlob find(const Sha256& hash) { return memory_.find(hash); }
     std::vector<ByteView> memory_pieces() const { return memory_.pieces(); }
 
@@ -61,12 +61,12 @@ class BlobFetcher {
     const HubAddress hub_;
     BlobFolder cache_;
     const Post post_;
-    BlobMemory memory_;  // the owner's thread's
+    BlobMemory memory_;  // used on the owner's thread only
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Job> jobs_;
     bool stopping_ = false;
-    // of the jobs that are wanted: raised by the owner's thread
+    // The generation of the jobs that are still wanted. The owner's thread raises it.
     std::shared_ptr<std::atomic<std::uint64_t>> generation_ =
         std::make_shared<std::atomic<std::uint64_t>>(0);
     std::vector<std::thread> threads_;

@@ -30,7 +30,7 @@ std::uint64_t now_ms() {
                                           .count());
 }
 
-// 0, or what went wrong. Under its own name only when it is whole.
+// Writes `bytes` to `path`. The file gets its name only when it is complete. Returns 0 or an errno.
 int write_file(const std::filesystem::path& path, ByteView bytes) {
     const std::string part = path.string() + ".part";
     const int file = ::open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -56,7 +56,7 @@ BlobFolder::BlobFolder(Options options) : options_(std::move(options)) {
 
 BlobFolder::~BlobFolder() { save(); }
 
-// What lies there; whose uses are not known has none.
+// Lists the blobs in the folder. A blob that `uses` does not list has no uses.
 void BlobFolder::open() {
     uses_ = read_uses();
     std::error_code error;
@@ -88,7 +88,7 @@ void BlobFolder::save() {
         if (one.bytes > 0 || one.model == model_)
             lines += text(name, ' ', one.uses, ' ', one.at_ms, ' ',
                           one.model.empty() ? "-" : one.model, '\n');
-    // On a full disk the older ones stay.
+    // On a full disk the older file stays.
     (void)write_file(path_of(uses_name), std::as_bytes(std::span(lines)));
 }
 
@@ -145,28 +145,28 @@ void BlobFolder::drop(const Sha256& hash) {
     forget(to_hex(hash));
 }
 
-// Its uses stay known for this run: who is asked for often may come back.
+// Removes the blob's file. Its uses stay known for this run: the blob may be stored again.
 void BlobFolder::forget(const std::string& name) {
     std::error_code ignored;
     if (std::filesystem::remove(path_of(name), ignored)) full_ = false;
     count(uses_[name], 0);
 }
 
-// Null: who is left stays.
-const std::string* BlobFolder::next_to_leave(const std::string& comer) const {
-    const auto found = uses_.find(comer);
-    const std::uint64_t comer_uses = found == uses_.end() ? 0 : found->second.uses;
+// The blob to evict for `newcomer`; null if every blob that is left stays.
+const std::string* BlobFolder::next_to_evict(const std::string& newcomer) const {
+    const auto found = uses_.find(newcomer);
+    const std::uint64_t newcomer_uses = found == uses_.end() ? 0 : found->second.uses;
     const auto order = [this](const Use& one) {
         const bool own = one.model == model_;
         return own ? std::tuple(own, one.uses, one.at_ms) : std::tuple(own, one.at_ms, one.uses);
     };
     const Uses::value_type* least = nullptr;
     for (const auto& one : uses_)
-        if (one.second.bytes > 0 && one.first != comer &&
+        if (one.second.bytes > 0 && one.first != newcomer &&
             (least == nullptr || order(one.second) < order(least->second)))
             least = &one;
     if (least == nullptr) return nullptr;
-    const bool stays = least->second.model == model_ && least->second.uses >= comer_uses;
+    const bool stays = least->second.model == model_ && least->second.uses >= newcomer_uses;
     return stays ? nullptr : &least->first;
 }
 
@@ -174,7 +174,7 @@ bool BlobFolder::make_room(const std::string& name, std::uint64_t size_bytes) {
     if (options_.limit_bytes == 0) return true;
     if (size_bytes > options_.limit_bytes) return false;
     while (bytes_ + size_bytes > options_.limit_bytes) {
-        const std::string* least = next_to_leave(name);
+        const std::string* least = next_to_evict(name);
         if (least == nullptr) return false;
         forget(std::string(*least));
     }
@@ -188,17 +188,17 @@ void BlobFolder::write(const Sha256& hash, ByteView bytes) {
         const std::lock_guard lock(mutex_);
         if (full_ || uses_[name].bytes > 0) return;
         if (!make_room(name, bytes.size()))
-            return tell_once(told_limit_, text("the limit of ", options_.limit_bytes >> 20,
-                                               " MB for ", options_.folder.string(),
-                                               " is reached: experts beyond it are fetched anew "
-                                               "when they are asked for"));
+            return report_once(reported_limit_, text("the limit of ", options_.limit_bytes >> 20,
+                                                     " MB for ", options_.folder.string(),
+                                                     " is reached: experts beyond it are fetched "
+                                                     "again when they are requested"));
         count(uses_[name], bytes.size());
     }
     int error = write_file(path_of(name), bytes);
-    // Other models' blobs make room on a full disk, too.
+    // On a full disk, too, blobs of other models are evicted.
     while (error == ENOSPC || error == EDQUOT) {
         const std::lock_guard lock(mutex_);
-        const std::string* least = next_to_leave(name);
+        const std::string* least = next_to_evict(name);
         if (least == nullptr || uses_[*least].model == model_) break;
         forget(std::string(*least));
         error = write_file(path_of(name), bytes);
@@ -210,13 +210,14 @@ void BlobFolder::failed(const std::string& name, int error) {
     const std::lock_guard lock(mutex_);
     count(uses_[name], 0);
     full_ = true;
-    tell_once(told_full_, text("experts can no longer be kept in ", options_.folder.string(), ": ",
-                               std::strerror(error), "; serving on without it"));
+    report_once(reported_full_,
+                text("experts can no longer be kept in ", options_.folder.string(), ": ",
+                     std::strerror(error), "; the worker continues to serve without it"));
 }
 
-void BlobFolder::tell_once(bool& told, const std::string& sentence) const {
-    if (!told && options_.tell) options_.tell(sentence);
-    told = true;
+void BlobFolder::report_once(bool& reported, const std::string& sentence) const {
+    if (!reported && options_.report) options_.report(sentence);
+    reported = true;
 }
 
 }  // namespace moex::native

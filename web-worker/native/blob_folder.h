@@ -1,8 +1,8 @@
-// Blobs by hash in a folder of this machine, at most so many bytes of them. Where there is no room,
-// other models' blobs leave first, the longest unused ahead, then those of the model that is served
-// that were used less often than the one that comes; else that one is not kept. Who was used how
-// often and when stands beside them ("uses") for later runs. Nothing here is verified: whoever
-// reads does. Any thread.
+// A cache of blobs by hash in a folder of this machine, limited to `limit_bytes`. A new blob
+// without room evicts blobs of other models first, the least recently used ahead; then blobs of the
+// present model that were used less often than the new one. If these do not free enough room, the
+// new blob is not kept. The file `uses` beside the blobs stores how often and when each was used,
+// for later runs. The caller verifies what it reads: this class does not. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,37 +23,37 @@ class BlobFolder {
   public:
     struct Options {
         std::filesystem::path folder;   // exists; empty: nothing is kept
-        std::uint64_t limit_bytes = 0;  // 0: as many as the disk takes
-        // A sentence for people, once for each kind of trouble.
-        std::function<void(const std::string&)> tell;
+        std::uint64_t limit_bytes = 0;  // 0: as many bytes as the disk takes
+        // Receives a sentence for people, once for each kind of trouble.
+        std::function<void(const std::string&)> report;
     };
     explicit BlobFolder(Options options);
     ~BlobFolder();
     BlobFolder(const BlobFolder&) = delete;
 
-    // Blobs that are used from here on are of this model.
+    // Blobs that are used from this call on belong to `model`.
     void serves_model(std::string_view model);
-    // nullopt: not here, or of another size. Counts as a use.
+    // nullopt if the blob is not in the folder, or has another size. Counts as a use.
     std::optional<Bytes> read(const Sha256& hash, std::uint64_t size_bytes);
     void write(const Sha256& hash, ByteView bytes);
     void drop(const Sha256& hash);
     std::uint64_t bytes_kept() const;
-    void save();  // who was used; also at the end, and now and then
+    void save();  // writes `uses`; the destructor and every 1,024th use do so, too
 
   private:
     struct Use {
         std::uint64_t bytes = 0, uses = 0, at_ms = 0;
         std::string model;
     };
-    using Uses = std::map<std::string, Use>;  // by name; bytes 0: not here
+    using Uses = std::map<std::string, Use>;  // by name; bytes 0: not in the folder
     std::filesystem::path path_of(const std::string& name) const { return options_.folder / name; }
     void open();
     Uses read_uses() const;
     void use(const std::string& name);
     bool make_room(const std::string& name, std::uint64_t size_bytes);
-    const std::string* next_to_leave(const std::string& comer) const;
+    const std::string* next_to_evict(const std::string& newcomer) const;
     void forget(const std::string& name);
-    void tell_once(bool& told, const std::string& sentence) const;
+    void report_once(bool& reported, const std::string& sentence) const;
     void failed(const std::string& name, int error);
     void count(Use& one, std::uint64_t size_bytes);
 
@@ -63,9 +63,9 @@ class BlobFolder {
     std::string model_;
     std::uint64_t bytes_ = 0;
     std::uint64_t num_unsaved_ = 0;
-    // The disk took no more: nothing is written until a blob has left.
+    // The disk is full: nothing is written until a blob is evicted.
     bool full_ = false;
-    bool told_full_ = false, told_limit_ = false;
+    bool reported_full_ = false, reported_limit_ = false;
 };
 
 }  // namespace moex::native

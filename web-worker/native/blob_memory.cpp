@@ -7,7 +7,8 @@
 
 namespace moex::native {
 namespace {
-// What a GPU may ask of memory that it reads: 4 KiB mostly, 64 where pages are large.
+// The alignment that a GPU may require of memory that it reads: mostly 4 KiB, 64 KiB where pages
+// are large.
 constexpr std::uint64_t page_bytes = 64u << 10;
 constexpr std::uint64_t piece_bytes_wanted = 64u << 20;
 
@@ -36,13 +37,13 @@ struct BlobMemory::Place {
     ~Place() { piece->free.push_back(index); }
 };
 
-BlobMemory::BlobMemory(std::uint64_t bytes_max, Told told)
+BlobMemory::BlobMemory(std::uint64_t bytes_max, Notify notify)
     : bytes_max_(bytes_max),
-      told_(std::move(told)) {}
+      notify_(std::move(notify)) {}
 
 BlobMemory::~BlobMemory() {
     for (const auto& piece : pieces_)
-        if (told_) told_(piece->memory, false);
+        if (notify_) notify_(piece->memory, false);
 }
 
 HeldBlob BlobMemory::find(const Sha256& hash) {
@@ -69,8 +70,8 @@ void BlobMemory::keep(const Sha256& hash, ByteView blob) {
     by_hash_[hash] = newest_first_.begin();
 }
 
-// A free one, else one of new memory, else whose blob was asked for least recently. Null where the
-// budget has none of that size.
+// Returns a free place; otherwise a place in a new piece; otherwise the place of the least recently
+// used blob. Null if the budget has no place of `place_bytes`.
 std::shared_ptr<BlobMemory::Place> BlobMemory::take_place(std::uint64_t place_bytes) {
     if (round_up(place_bytes, page_bytes) > bytes_max_) return nullptr;
     for (;;) {
@@ -106,16 +107,16 @@ bool BlobMemory::add_piece(std::uint64_t place_bytes) {
     for (std::uint64_t i = piece->num_places; i > 0; --i) piece->free.push_back(i - 1);
     pieces_.push_back(piece);
     bytes_ += size_bytes;
-    if (told_) told_(piece->memory, true);
+    if (notify_) notify_(piece->memory, true);
     return true;
 }
 
-// Pieces in which nothing lies any more, of places of another size than is wanted.
+// Frees the pieces that store no blob, except those with places of `but_of_bytes`.
 void BlobMemory::give_back_empty(std::uint64_t but_of_bytes) {
     std::erase_if(pieces_, [&](const std::shared_ptr<Piece>& piece) {
         if (piece->place_bytes == but_of_bytes || piece->free.size() < piece->num_places)
             return false;
-        if (told_) told_(piece->memory, false);
+        if (notify_) notify_(piece->memory, false);
         bytes_ -= piece->memory.size();
         return true;
     });

@@ -1,7 +1,7 @@
-// Verified blobs that stay in this machine's memory, up to a budget: what was asked for least
-// recently goes first. They lie in a few large pieces of memory, on pages, each of places of one
-// size, so that a GPU can be told of the pieces once and read the blobs itself. What is held
-// elsewhere (HeldBlob) keeps its place when it goes. One thread's.
+// An LRU cache of verified blobs in this machine's memory, up to a budget. The blobs are stored in
+// a few large, page-aligned pieces of memory. A piece consists of places of one size. A GPU can
+// therefore map each piece once (Device::share_memory()) and read the blobs itself. A blob that a
+// caller still holds (HeldBlob) keeps its place after it is evicted. One thread.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,18 @@ namespace moex::native {
 
 class BlobMemory {
   public:
-    // Called with each piece of memory when blobs begin to lie in it, and before it is given back.
-    using Told = std::function<void(ByteView piece, bool begins)>;
+    // Called with each piece of memory: `begins` is true before it stores its first blob, and false
+    // before it is freed.
+    using Notify = std::function<void(ByteView piece, bool begins)>;
 
-    // `bytes_max`: of all pieces. A budget that holds no place keeps nothing.
-    explicit BlobMemory(std::uint64_t bytes_max, Told told = {});
+    // `bytes_max`: the size of all pieces. A budget smaller than one place keeps nothing.
+    explicit BlobMemory(std::uint64_t bytes_max, Notify notify = {});
     ~BlobMemory();
     BlobMemory(const BlobMemory&) = delete;
 
-    // None where it is not here.
+    // Empty if the blob is not in memory.
     HeldBlob find(const Sha256& hash);
-    // A copy of it, unless it is here or finds no place.
+    // Copies `blob`, unless it is in memory already or there is no place.
     void keep(const Sha256& hash, ByteView blob);
     std::vector<ByteView> pieces() const;
 
@@ -43,8 +44,8 @@ class BlobMemory {
     void give_back_empty(std::uint64_t but_of_bytes);
 
     const std::uint64_t bytes_max_;
-    const Told told_;
-    std::uint64_t bytes_ = 0;  // of the pieces
+    const Notify notify_;
+    std::uint64_t bytes_ = 0;  // size of all pieces
     std::vector<std::shared_ptr<Piece>> pieces_;
     std::list<Entry> newest_first_;
     std::map<Sha256, std::list<Entry>::iterator> by_hash_;

@@ -35,7 +35,8 @@ struct HttpClient::Connection {
         wait([&](auto done) { secure->async_handshake(ssl::stream_base::client, done); });
     }
 
-    // Runs one operation to its end: deadlines hold for asynchronous operations only.
+    // Runs one asynchronous operation to its end. Beast's deadlines apply to asynchronous
+    // operations only.
     template <class Start>
     beast::error_code try_wait(Start start) {
         (secure ? beast::get_lowest_layer(*secure) : *plain).expires_after(operation_max);
@@ -50,7 +51,7 @@ struct HttpClient::Connection {
         if (const beast::error_code error = try_wait(start)) throw beast::system_error(error);
     }
 
-    // False: the reader has enough.
+    // Returns false if the connection cannot be used again, or if the reader stopped.
     template <class Stream>
     bool get(Stream& stream, const http::request<http::empty_body>& request, const Reader& reader) {
         wait([&](auto done) { http::async_write(stream, request, done); });

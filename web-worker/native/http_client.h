@@ -1,5 +1,5 @@
-// GETs to one hub, one after the other over a kept connection, plain or TLS.
-// Blocking, with a deadline for each operation; of one thread.
+// Sends GET requests to one hub, one after another over a kept connection, plain or TLS. Calls
+// block; each network operation has a deadline. One thread.
 #pragma once
 
 #include <functional>
@@ -17,13 +17,14 @@ class HttpClient {
     ~HttpClient();
 
     struct Reader {
-        // The head came. False: the body is not wanted, and the connection is closed.
+        // The head of the response has arrived. Returns false if the body is not wanted; the
+        // connection is then closed.
         std::function<bool(unsigned status)> begin;
-        // The next piece of the body. False: enough, likewise.
+        // Takes the next piece of the body. Returns false to stop; the connection is then closed.
         std::function<bool(ByteView piece)> take;
     };
-    // Asks for `path` from the byte `first` on: the hub answers 206, or 200 with the whole. An
-    // error says how the line broke; what `take` has got by then is good.
+    // Requests `path` from the byte `first` on: the hub answers 206, or 200 with the whole file. An
+    // error says how the connection broke; the bytes that `take` received before are valid.
     Status get(std::string_view path, std::uint64_t first, const Reader& reader);
 
   private:

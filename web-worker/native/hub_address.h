@@ -1,5 +1,4 @@
-// Where the hub is and whom to trust on the way to it: what every connection of a native worker
-// needs.
+// The hub's address and the certificates to trust: every connection of a native worker needs both.
 #pragma once
 
 #include "web-worker/native/hub_url.h"

@@ -1,5 +1,5 @@
-// Where the hub is: the parts of ws://host:port, wss://...,
-// or a join link http://host:port/join.html#token=...
+// The parts of a hub's URL: ws://host:port, wss://..., or a join link
+// http://host:port/join.html#token=...
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct HubUrl {
     bool tls = false;
     std::string host;  // without brackets
     std::string port;
-    std::string token;  // of a join link's fragment; may be empty
+    std::string token;  // from the fragment of a join link; may be empty
     std::string authority() const {
         return text(host.find(':') == std::string::npos ? host : text('[', host, ']'), ':', port);
     }

@@ -17,7 +17,7 @@ struct CloseFile {
 };
 using File = std::unique_ptr<std::FILE, CloseFile>;
 
-// Not there: null, and errno says so.
+// Returns null if the file does not exist (see errno) or holds no key.
 EVP_PKEY* read_key(const std::filesystem::path& path) {
     const File file(std::fopen(path.c_str(), "re"));
     return file ? PEM_read_PrivateKey(file.get(), nullptr, nullptr, nullptr) : nullptr;

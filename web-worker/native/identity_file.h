@@ -1,5 +1,5 @@
-// The Ed25519 key of whoever runs this worker, in a file: PKCS#8 in PEM, as `openssl genpkey
-// -algorithm ed25519` writes it. What its workers did adds up at a hub.
+// The Ed25519 key of the contributor who runs this worker, in a file: PKCS#8 in PEM, as `openssl
+// genpkey -algorithm ed25519` writes it. A hub adds up the work of all workers that sign with it.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@ namespace moex::native {
 
 class IdentityFile {
   public:
-    // Reads `file`, or makes it (0600) when it is not there. An error names the file.
+    // Reads `file`, or creates it (mode 0600) if it does not exist. An error names the file.
     static Result<IdentityFile> open(const std::filesystem::path& file);
 
     const PublicKey& public_key() const { return public_key_; }

@@ -1,5 +1,5 @@
-// moex-worker: a headless expert worker on a Vulkan GPU or on the
-// processor, for machines without a browser and for tests.
+// moex-worker: a headless expert worker on a Vulkan GPU or on the processor, for machines without a
+// browser and for tests.
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ using namespace moex;
 
 enum ExitCode { left = 0, failed = 1, wrong_arguments = 2 };
 
-// One of these words, for an option that is an enumerator. CLI11's own transformer takes numbers,
-// too, and its help prints them.
+// Accepts one of `words` for an option that is an enumerator. CLI11's own transformer also accepts
+// numbers, and prints them in the help.
 template <class Enum>
 CLI::Validator one_of(std::map<std::string, Enum> words) {
     return {[words = std::move(words)](std::string& word) -> std::string {
@@ -57,7 +57,7 @@ int complain(int exit_code, std::string_view sentence) {
     return exit_code;
 }
 
-// Who computes, and how.
+// Declares the options of the hardware that computes.
 void declare_machine(CLI::App& app, Arguments& arguments) {
     app.add_option(
            "--backend", arguments.backend,
@@ -70,19 +70,20 @@ void declare_machine(CLI::App& app, Arguments& arguments) {
     app.add_option("--device", arguments.device,
                    "Vulkan device: index or part of its name [the first GPU]");
     app.add_option("--gpu-awake", arguments.gpu_awake,
-                   "the GPU goes on computing between calls that come one after another, so that "
-                   "its clock stays up; auto: while nobody else holds memory on it, and not on "
+                   "keep-alive work on the GPU between calls that follow each other, so that its "
+                   "clock stays up; auto: while no other process holds memory on it, and not on "
                    "battery [auto]")
         ->check(CLI::IsMember({"auto", "off"}));
     app.add_option("--spin", arguments.spin,
-                   "look for the next call for up to a millisecond before sleeping, as long as "
-                   "calls come that fast; auto: with a GPU, on four cores or more [auto]")
+                   "poll for the next call for up to a millisecond before sleeping, while calls "
+                   "arrive that fast; auto: with a GPU, on four cores or more [auto]")
         ->check(CLI::IsMember({"auto", "on", "off"}));
     app.add_option("--threads", arguments.threads,
-                   "of the processor, with --backend cpu [one per core]")
+                   "threads of the processor, with --backend cpu [one per core]")
         ->check(CLI::Range(1, 1024));
     app.add_option("--arithmetic", arguments.arithmetic,
-                   "of the processor: int8 (faster), or exact (f32 sums, as a GPU computes) [int8]")
+                   "arithmetic of the processor: int8 (faster), or exact (f32 sums, as a GPU "
+                   "computes) [int8]")
         ->type_name("int8|exact")
         ->transform(one_of<WorkerArithmetic>(
             {{"int8", WorkerArithmetic::int8}, {"exact", WorkerArithmetic::exact}}));
@@ -103,17 +104,17 @@ void declare(CLI::App& app, Arguments& arguments) {
         ->capture_default_str()
         ->check(CLI::Range(1, 1 << 20));
     app.add_option("--keep-mb", arguments.keep_mb,
-                   "experts to hold, in MB, where that is more than the budget has room for: the "
-                   "rest waits in the folder of --cache until it is asked for [none beyond]")
+                   "experts to hold, in MB, if that is more than the budget has room for: the "
+                   "rest stays in the folder of --cache until it is requested [none beyond]")
         ->check(CLI::Range(1, 1 << 20));
     app.add_option("--host-mb", arguments.host_mb,
-                   "with --keep-mb, of this machine's memory for experts that were read from the "
-                   "folder: read and verified once while they stay, in MB")
+                   "with --keep-mb, memory of this machine, in MB, for experts that were read from "
+                   "the folder: while they stay there, they are not read or verified again")
         ->capture_default_str()
         ->check(CLI::Range(0, 1 << 20));
     app.add_option("--evict", arguments.eviction,
-                   "with --keep-mb, who leaves its memory first: lru (not used for longest), lfu "
-                   "(used least), cacheless (everybody after use) [lru]")
+                   "with --keep-mb, the expert that is evicted first: lru (least recently used), "
+                   "lfu (least frequently used), cacheless (each expert after its use) [lru]")
         ->type_name("lru|lfu|cacheless")
         ->transform(one_of<EvictionPolicy>({{"lru", EvictionPolicy::lru},
                                             {"lfu", EvictionPolicy::lfu},
@@ -121,29 +122,29 @@ void declare(CLI::App& app, Arguments& arguments) {
     app.add_option("--cache", arguments.cache,
                    "folder that keeps downloaded weights and this worker's key [none]");
     app.add_option("--cache-mb", arguments.cache_mb,
-                   "weights to keep in the folder of --cache, in MB: beyond, those of other models "
-                   "leave first, then those that were used least [as many as the disk takes]")
+                   "weights to keep in the folder of --cache, in MB: beyond it, weights of other "
+                   "models are evicted first, then the least used [as many as the disk takes]")
         ->check(CLI::Range(1, 1 << 24));
     app.add_option("--workers", arguments.workers,
-                   "be so many workers of the hub, each with a connection, a folder in that of "
-                   "--cache, and --budget-mb, --keep-mb, --host-mb and --cache-mb of its own, all "
-                   "on one device: to try on one machine what a swarm does")
+                   "number of workers in this process, each with a connection, a folder inside "
+                   "that of --cache, and --budget-mb, --keep-mb, --host-mb and --cache-mb of its "
+                   "own, all on one device: to try a swarm on one machine")
         ->capture_default_str()
         ->check(CLI::Range(1, 64));
     app.add_option("--nickname", arguments.nickname,
-                   "name shown to the host, at most 24 characters")
+                   "name shown to the operator, at most 24 characters")
         ->check(CLI::Validator(
             [](std::string& name) {
                 return name.size() <= 24 ? std::string() : std::string("at most 24 characters");
             },
             ""));
     app.add_option("--identity", arguments.identity,
-                   "file with your Ed25519 key (PEM; made when it is not there): what all workers "
-                   "with it do counts as yours at the hub [none]");
+                   "file with your Ed25519 key (PEM; created if it does not exist): the hub "
+                   "attributes the work of all workers with this key to you [none]");
     app.add_flag("--show-nickname", arguments.show_nickname,
                  "let others who lend to this hub see the nickname beside that work");
     app.add_option("--power", arguments.power_percent,
-                   "share of its turns that the hub is to ask for, in % [100]")
+                   "share of this worker's calls that the hub sends, in % [100]")
         ->check(CLI::Range(power_percent_min, power_percent_max));
     app.add_option("--ca", arguments.ca_file, "certificate to trust besides the system's")
         ->check(CLI::ExistingFile);
@@ -160,7 +161,7 @@ int list_devices() {
     return left;
 }
 
-// From the nearest place that names one: a file, the environment, the join link.
+// Reads the token from the first of these that has one: a file, the environment, the join link.
 Result<std::string> join_token(const Arguments& arguments, const native::HubUrl& url) {
     if (!arguments.token_file.empty()) {
         std::ifstream in(arguments.token_file);
@@ -173,7 +174,8 @@ Result<std::string> join_token(const Arguments& arguments, const native::HubUrl&
     return url.token;
 }
 
-// The folder is made when it is not there; without one the key is of this run alone.
+// Creates the folder if it does not exist, and returns the worker key in it. Without a folder the
+// key is valid for this run only.
 Result<std::string> open_cache(const std::filesystem::path& folder) {
     if (folder.empty()) return native::random_worker_key();
     std::error_code error;
@@ -206,8 +208,8 @@ void add(SlotCounters& sum, const SlotCounters& one) {
     sum.ignored += one.ignored;
 }
 
-// What all workers of this process say together: they serve when all of them do, else the first
-// that does not has the word.
+// Adds up the statuses of all workers of this process. The phase is `serving` if all of them serve;
+// otherwise it is the phase of the first worker that does not.
 WorkerStatus sum_of(std::span<const WorkerStatus> statuses) {
     const auto serves = [](const WorkerStatus& one) { return one.phase == WorkerPhase::serving; };
     const auto first = std::find_if_not(statuses.begin(), statuses.end(), serves);
@@ -225,8 +227,8 @@ WorkerStatus sum_of(std::span<const WorkerStatus> statuses) {
     return all;
 }
 
-// One line per change, and one when it serves: scripts wait for "serving units=". How long rounds
-// take, after 1000 of them and whenever they have doubled since.
+// Logs one line per change of phase, and one when the worker serves: scripts wait for "serving
+// units=". Logs the times of rounds after 1000 rounds, and each time their number has doubled.
 class StatusLog {
   public:
     void operator()(const WorkerStatus& status) {
@@ -336,7 +338,7 @@ int serve(const Arguments& arguments) {
             newest[index] = status;
             log(sum_of(newest));
         });
-    // What calls found, where not every expert lay in memory: once, of all of them.
+    // Shows the slot counters of all workers once, if not every expert had a slot.
     if (const SlotCounters slots = sum_of(newest).slots; slots.asked > 0) show_slots(slots);
     return exit_code;
 }

@@ -35,20 +35,20 @@ class NativePlatform : public Platform {
               options.hub,
               {.folder = cache,
                .limit_bytes = options.cache_bytes,
-               .tell =
+               .report =
                    [](const std::string& sentence) {
                        std::cerr << text("worker: ", sentence, '\n');
                    }},
               options.host_bytes,
               [this](std::function<void()> function) { post(std::move(function)); },
-              [this](ByteView memory, bool begins) { tell_device(memory, begins); }) {}
+              [this](ByteView memory, bool begins) { notify_device(memory, begins); }) {}
     void set_core(WorkerCore* core) { core_ = core; }
     void post(std::function<void()> function) { asio::post(io_, std::move(function)); }
 
     // ---- the socket
     void connect() override {
         socket_ = make_websocket(io_, options_.hub, options_.token);
-        // An older connection's last words are nobody's.
+        // Events of an older connection are ignored.
         const auto present = [this, mine = std::weak_ptr<WebSocketClient>(socket_)] {
             return core_ != nullptr && socket_ != nullptr && mine.lock() == socket_;
         };
@@ -63,7 +63,7 @@ class NativePlatform : public Platform {
             if (present()) core_->on_frame(frame);
         };
 
-        // Never inside connect() or close(): the core expects to be called afterwards.
+        // Posted, never called inside connect() or close(): the core expects the call afterwards.
         socket_->on_closed = [this, present](std::uint16_t code, std::string reason) {
             post([this, present, code, reason = std::move(reason)] {
                 if (!present()) return;
@@ -98,8 +98,8 @@ class NativePlatform : public Platform {
                    std::chrono::steady_clock::now().time_since_epoch())
             .count();
     }
-    // At once is a turn of the loop, behind what came to a socket meanwhile: the clock need not be
-    // asked for it.
+    // A delay of 0 means the next iteration of the event loop, after frames that arrived meanwhile.
+    // It needs no clock.
     std::uint64_t set_timer(double delay_ms, std::function<void()> function) override {
         const std::uint64_t id = ++last_timer_;
         const auto fire = [this, id] {
@@ -107,7 +107,7 @@ class NativePlatform : public Platform {
         };
         Timer& timer = timers_[id] = {std::move(function), nullptr};
         if (delay_ms <= 0) {
-            // The loop looks at its sockets between the first and the second.
+            // The event loop polls its sockets between the two posted functions.
             post([this, fire, life = life_.watch()] {
                 if (!life.alive()) return;
                 post([fire, life] {
@@ -140,8 +140,9 @@ class NativePlatform : public Platform {
     void report(const WorkerStatus& status) override { on_status_(status); }
 
   private:
-    // A device that this worker was lent before is told at once, another when it is lent.
-    void tell_device(ByteView memory, bool begins) {
+    // Registers the memory with the device that this worker was lent. Another device gets all
+    // memory when it is lent (create_device()).
+    void notify_device(ByteView memory, bool begins) {
         if (shared_with_ == 0 || shared_with_ != devices_.number()) return;
         if (begins)
             devices_.share_memory(memory);
@@ -158,16 +159,16 @@ class NativePlatform : public Platform {
     std::uint64_t last_timer_ = 0;
     struct Timer {
         std::function<void()> function;
-        std::unique_ptr<asio::steady_timer> clock;  // none: the loop's next turn
+        std::unique_ptr<asio::steady_timer> clock;  // null: the next iteration of the event loop
     };
     std::map<std::uint64_t, Timer> timers_;
     std::mt19937_64 generator_{std::random_device{}()};
-    std::uint64_t shared_with_ = 0;  // the number of the device that knows the fetcher's memory
+    std::uint64_t shared_with_ = 0;  // number of the device that maps the fetcher's memory
     BlobFetcher fetcher_;
     LifeGuard life_;
 };
 
-// A worker of this process.
+// One worker of this process.
 struct Running {
     Running(asio::io_context& io, SharedDevice& devices, const NativeOptions& options,
             NativeWorker worker, std::function<void(const WorkerStatus&)> on_status)
@@ -182,19 +183,19 @@ struct Running {
 
     NativePlatform platform;
     std::unique_ptr<WorkerCore> core;
-    std::string signed_nonce;  // of the last WELCOME that gave something to sign
+    std::string signed_nonce;  // nonce of the last WELCOME that contained one
 };
 using AllRunning = std::vector<std::unique_ptr<Running>>;
 
-// The first signal leaves: it closes with 1001 and goes when the hub has
-// answered, or after two seconds. The second goes at once.
+// Stops the process at a signal. The first signal closes the connections with 1001; the process
+// ends when the hub has answered, or after two seconds. The second signal ends it at once.
 class Leaving {
   public:
     Leaving(asio::io_context& io, const AllRunning& workers)
         : io_(io),
           workers_(workers),
           signals_(io, SIGINT, SIGTERM),
-          patience_(io),
+          timeout_(io),
           check_(io) {
         signals_.async_wait([this](NetError error, int) {
             if (!error) leave();
@@ -207,8 +208,8 @@ class Leaving {
         signals_.async_wait([this](NetError error, int) {
             if (!error) io_.stop();
         });
-        patience_.expires_after(leave_max);
-        patience_.async_wait([this](NetError) { io_.stop(); });
+        timeout_.expires_after(leave_max);
+        timeout_.async_wait([this](NetError) { io_.stop(); });
         stop_when_closed();
     }
     void stop_when_closed() {
@@ -223,10 +224,10 @@ class Leaving {
     asio::io_context& io_;
     const AllRunning& workers_;
     asio::signal_set signals_;
-    asio::steady_timer patience_, check_;
+    asio::steady_timer timeout_, check_;
 };
 
-// SIGUSR1 asks for figures, as often as it comes.
+// Calls `answer` at each SIGUSR1.
 class Asked {
   public:
     Asked(asio::io_context& io, std::function<void()> answer)
@@ -248,7 +249,7 @@ class Asked {
     asio::signal_set signals_;
 };
 
-// Signs what a WELCOME gave to sign, once.
+// Signs the nonce of a WELCOME, once.
 void sign(const NativeOptions& options, const WorkerStatus& status, Running& worker) {
     if (!options.identity || status.nonce.empty() || status.nonce == worker.signed_nonce) return;
     worker.signed_nonce = status.nonce;
@@ -286,7 +287,7 @@ int run_native_workers(const NativeOptions& options, std::vector<NativeWorker> w
         running.push_back(std::make_unique<Running>(
             io, devices, options, std::move(workers[i]), [&, i](const WorkerStatus& status) {
                 on_status(i, status);
-                if (i >= running.size() || is_over) return;  // it is being made, or unmade
+                if (i >= running.size() || is_over) return;  // under construction or destruction
                 sign(options, status, *running[i]);
                 if (status.phase == WorkerPhase::failed || status.phase == WorkerPhase::refused) {
                     exit_code = 1;
@@ -304,13 +305,13 @@ int run_native_workers(const NativeOptions& options, std::vector<NativeWorker> w
         for (const auto& worker : running) worker->core->start();
     });
 
-    // Runs some of what is there, without waiting: whether something was. Answers go first: behind
-    // them a hub waits, behind experts that have come nobody may.
+    // Runs one pending event without waiting, and returns whether there was one. Answers are sent
+    // first: a hub waits for each answer, but perhaps not for an expert that has arrived.
     const auto poll = [&] {
         const bool answered = devices.answer_read();
         return io.poll_one() > 0 || answered;
     };
-    // Waits for something, and runs it. False: it is over.
+    // Waits for an event and runs it. Returns false when the event loop has stopped.
     const auto run_one = [&] {
         devices.answer_reads(false);
         return io.run_one() > 0;

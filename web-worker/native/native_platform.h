@@ -1,6 +1,6 @@
-// Platform for a headless process: one io_context thread, a WebSocket client, timers, blobs by
-// HTTP, a Vulkan device. Several workers of a process have a connection, blobs and memory each; the
-// thread and the device (shared_device.h) are all of theirs.
+// Implements Platform for a headless process: one io_context thread, a WebSocket client, timers,
+// blobs by HTTP, a Vulkan device. Each worker of a process has a connection, blobs and memory of
+// its own; the workers share the thread and the device (shared_device.h).
 #pragma once
 
 #include <chrono>
@@ -17,31 +17,32 @@
 
 namespace moex::native {
 
-// Of all workers of a process; bytes are of each.
+// Options for all workers of a process. Sizes in bytes are per worker.
 struct NativeOptions {
     HubAddress hub;
-    std::uint64_t cache_bytes = 0;  // that its folder may hold; 0: as many as the disk takes
-    std::uint64_t host_bytes = 0;   // of blobs that stay in this machine's memory
+    std::uint64_t cache_bytes = 0;  // limit of the folder; 0: as many bytes as the disk takes
+    std::uint64_t host_bytes = 0;   // blobs that stay in this machine's memory
     std::string token;              // sent as Bearer at the upgrade, and in HELLO
-    std::string device;             // of Vulkan: index or part of the name
-    bool software_gpu = true;       // take a software driver for a GPU
-    bool stay_awake = true;         // between calls, while nobody else uses the GPU
-    // So long it looks for what comes before it sleeps (protocol/spin_wait.h); 0: it sleeps.
+    std::string device;             // Vulkan device: index or part of the name
+    bool software_gpu = true;       // accept a software driver as a GPU
+    bool stay_awake = true;         // keep-alive work between calls, while no other process uses it
+    // The event loop polls for this long before it sleeps (protocol/spin_wait.h); 0: it sleeps.
     std::chrono::microseconds spin_max{};
-    // Whom this worker's work counts for at a hub that counts; null: nobody.
+    // The contributor to whom a hub attributes this worker's work; null: no contributor.
     std::shared_ptr<const IdentityFile> identity;
     bool shows_nickname = false;  // to other workers of that hub
-    // At SIGUSR1: somebody wants figures now.
+    // Called at SIGUSR1, which asks for the present figures.
     std::function<void(std::span<const WorkerStatus>)> on_asked;
 };
 
 struct NativeWorker {
-    std::filesystem::path cache;  // of blobs: a folder that exists, of its own, or empty for none
+    std::filesystem::path cache;  // an existing folder for this worker's blobs, or empty
     WorkerOptions options;
 };
 
-// Builds the workers and runs them until a signal, or an end that one of them cannot recover from.
-// `on_status` sees each report, and whose it is. Exit code: 0 left cleanly, 1 failed.
+// Builds the workers and runs them until a signal arrives, or until one of them fails or is
+// refused. `on_status` receives each report with the worker's index. Exit code: 0 left cleanly, 1
+// failed.
 int run_native_workers(const NativeOptions& options, std::vector<NativeWorker> workers,
                        std::function<void(std::size_t, const WorkerStatus&)> on_status);
 

@@ -10,7 +10,7 @@ namespace moex::native {
 struct SharedDevice::Opened {
     std::uint64_t number = 0;
     bool is_lost = false, answers_here = false;
-    // Of those that it is lent to.
+    // Handlers of the lent devices.
     std::map<const Lent*, std::function<void(gpu::Loss)>> lost;
     std::unique_ptr<gpu::Device> device;
 };
@@ -41,7 +41,7 @@ Result<std::unique_ptr<gpu::Device>> SharedDevice::lend() {
             const std::shared_ptr<Opened> lost = mine.lock();
             if (!lost) return;
             lost->is_lost = true;
-            // Who hears of it may give its own back.
+            // A handler may destroy its lent device.
             while (!lost->lost.empty()) lost->lost.extract(lost->lost.begin()).mapped()(loss);
         });
         opened_ = opened;
@@ -55,7 +55,7 @@ std::uint64_t SharedDevice::number() const {
 }
 
 void SharedDevice::share_memory(ByteView memory) {
-    // A device that does not read it itself is given a copy of what lies there.
+    // The error is ignored: a device that cannot read this memory gets copies of the blobs instead.
     if (const std::shared_ptr<Opened> opened = opened_.lock())
         (void)opened->device->share_memory(memory);
 }

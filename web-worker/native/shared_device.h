@@ -1,5 +1,5 @@
-// The device of a process, lent to each of its workers: opened by the first that asks, closed when
-// the last has given it back, opened anew when it was lost. One thread.
+// Shares the one GPU device of a process among its workers. The first lend() opens the device. It
+// is closed when the last worker has returned it, and opened again after a loss. One thread.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,18 @@ class SharedDevice {
     explicit SharedDevice(Open open) : open_(std::move(open)) {}
     SharedDevice(const SharedDevice&) = delete;
 
-    // Behaves as a device of its own.
+    // Returns a device that behaves like a device of the caller's own.
     Result<std::unique_ptr<gpu::Device>> lend();
-    // Another device than before has another number; 0: none is open.
+    // The number of the open device: each device has another one. 0: no device is open.
     std::uint64_t number() const;
-    // gpu::Device's, of the one that is open.
+    // Forward to the open device (gpu::Device).
     void share_memory(ByteView memory);
     void unshare_memory(ByteView memory);
 
-    // Calls back whose bytes have been read, if any are: while answer_reads(true).
+    // Runs the callback of a finished readback. Returns false if none is finished. Requires
+    // answer_reads(true).
     bool answer_read();
-    // Whether the owner looks for what the GPU has read, or is woken for it.
+    // `here` true: the owner polls answer_read(). False: the device's thread wakes the owner.
     void answer_reads(bool here);
 
   private:
@@ -36,7 +37,7 @@ class SharedDevice {
     class Lent;
 
     const Open open_;
-    std::weak_ptr<Opened> opened_;  // by those that it is lent to
+    std::weak_ptr<Opened> opened_;  // owned by the lent devices
     std::uint64_t last_number_ = 0;
 };
 

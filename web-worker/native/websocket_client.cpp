@@ -9,7 +9,7 @@ namespace moex::native {
 namespace {
 
 constexpr auto connect_max = std::chrono::seconds(15);
-// An answer of usual size leaves in one write; Beast masks in pieces of this size.
+// Beast masks a message in pieces of this size. An answer of usual size is sent with one write.
 constexpr std::size_t write_bytes = 64 << 10;
 
 template <class Stream>
@@ -28,7 +28,7 @@ class WebSocketOver : public WebSocketClient,
         resolver_.async_resolve(
             hub_.url.host, hub_.url.port,
             [this, self = this->shared_from_this()](beast::error_code error, auto found) {
-                if (closing_) return;  // said already
+                if (closing_) return;  // on_closed was called already
                 if (error)
                     return end(1006, text("cannot find ", hub_.url.host, ": ", error.message()));
                 connect(found);
@@ -42,7 +42,7 @@ class WebSocketOver : public WebSocketClient,
     }
 
     void close(std::uint16_t code, std::string reason) override {
-        if (std::exchange(closing_, true)) return;  // one closing handshake
+        if (std::exchange(closing_, true)) return;  // only one closing handshake
         if (!opened_) {
             resolver_.cancel();
             beast::get_lowest_layer(socket_).close();
@@ -140,14 +140,14 @@ class WebSocketOver : public WebSocketClient,
                 on_frame(ByteView(static_cast<const std::byte*>(data.data()), data.size()));
             }
             buffer_.consume(buffer_.size());
-            // A close reads to its end by itself, and a read beside it would find the frame header
-            // that the close is at.
+            // async_close() reads up to the close frame itself. A second read in parallel would
+            // find the frame header that async_close() is reading.
             if (!closing_) read();
         });
     }
 
-    // At most one write is in flight: Beast parks a second one behind a pong or a close frame, and
-    // would then read a frame that the first write's handler has freed.
+    // At most one write is in flight. Beast would park a second write behind a pong or a close
+    // frame, and would then read a frame that the first write's handler has freed.
     void write_next() {
         if (writing_ || !opened_ || outbox_.empty()) return;
         writing_ = true;

@@ -1,5 +1,5 @@
-// One WebSocket connection to a hub, plain or TLS, on the owner's io_context. Events come on its
-// thread; keeps itself alive until the connection has ended.
+// One WebSocket connection to a hub, plain or TLS, on the owner's io_context. Events run on the
+// io_context's thread. The object keeps itself alive until the connection has ended.
 #pragma once
 
 #include <functional>
@@ -28,7 +28,7 @@ class WebSocketClient {
     std::function<void(std::uint16_t, std::string)> on_closed;  // once
 };
 
-// `token` goes as a Bearer at the upgrade. Throws when the CA file cannot be read.
+// `token` is sent as a Bearer token in the upgrade request. Throws when the CA file cannot be read.
 std::shared_ptr<WebSocketClient> make_websocket(boost::asio::io_context& io, const HubAddress& hub,
                                                 const std::string& token);
 

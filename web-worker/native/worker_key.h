@@ -1,5 +1,5 @@
-// The name under which a hub keeps a worker's counters and its place: random, and kept beside the
-// weights, so that a worker that is started again is the one that it was.
+// The worker key: a random name under which a hub keeps a worker's counters and its placement. It
+// is stored beside the weights, so that the hub recognises a worker that is started again.
 #pragma once
 
 #include <filesystem>
@@ -11,8 +11,8 @@ namespace moex::native {
 
 std::string random_worker_key();  // 32 hex digits
 
-// The key in the file `worker-key` of `folder`, made there when there is none that can be used;
-// readable for its owner alone. An error when it cannot be kept.
+// Returns the key in the file `worker-key` of `folder`. Creates the file, readable by its owner
+// only, if it does not exist or holds no valid key. An error if the file cannot be written.
 Result<std::string> kept_worker_key(const std::filesystem::path& folder);
 
 }  // namespace moex::native
