@@ -5,7 +5,8 @@
 namespace moex {
 namespace {
 
-// Passes overlap by no more than the last one's work, and each costs a submission.
+// The wanted number of passes that bring experts. More passes overlap little more of the work, and
+// each costs a submission.
 constexpr std::uint32_t passes_wanted = 4;
 
 void append(std::vector<GroupPass>& passes, const GroupPass& experts, std::uint32_t most) {

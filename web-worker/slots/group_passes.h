@@ -1,7 +1,9 @@
-// A group of which many experts lie in no slot, or of more experts than there are slots, in passes:
-// those that lie in slots first, then the others a few at a time, each brought once, so that one
-// pass's experts are on their way while another's compute. The answers of pairs wait for the last
-// pass, which adds them up as if there had been one: the same bits. Pure.
+// Cuts a group into passes if many of its experts have no slot, or if it has more experts than
+// there are slots. The first pass computes the experts in slots. Each later pass computes a few of
+// the others. Each expert is brought once, and the experts of one pass are brought while the pass
+// before computes. The answers of pairs stay in the lane until the last pass adds them, in the
+// order of a group without passes, so the bits are the same. Pure. Example: experts 3, 40 and 59 of
+// 60 are in 32 slots: {3, 40, 59}, {0, 1, 2, 4, ...}, ...
 #pragma once
 
 #include <cstdint>
@@ -10,14 +12,15 @@
 
 namespace moex {
 
-// Experts of one pass: their places in the group's table, ascending.
+// The experts of a pass: their indices in the group's table, ascending.
 using GroupPass = std::vector<std::uint32_t>;
 
-// Fewer experts to bring than this are waited for at once.
+// A pass has at least this many experts to bring; a group with at most twice as many is not cut.
 inline constexpr std::uint32_t pass_experts_min = 8;
 
-// Each of the group's `num_experts` in one pass. None has more than half of the `slots` (one at
-// least), but the first, which leaves room for the second. Empty where no passes are worth it.
+// Puts each of the group's `num_experts` into one pass. A pass has at most half of the `slots` (at
+// least one expert); the first pass may have more, but leaves room for the second. Returns no
+// passes if they are not worth it.
 std::vector<GroupPass> cut_passes(std::uint32_t num_experts, std::uint32_t slots,
                                   const std::function<bool(std::uint32_t expert)>& in_slot);
 

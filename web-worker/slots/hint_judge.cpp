@@ -6,8 +6,8 @@
 namespace moex {
 namespace {
 
-// A group that nobody left before: what is not tried is forgotten in some thousand of them, and
-// tried again.
+// The share of missed_ that remains after a group without evictions. An estimate that no eviction
+// tests is therefore forgotten after some thousand groups, and evictions are tried again.
 constexpr double kept_of_missed = 1 - 1.0 / 1024;
 
 }  // namespace
@@ -48,7 +48,8 @@ void HintJudge::asked(std::span<const Unit> units, std::uint32_t num_slots) {
         missed_ *= kept_of_missed;
         return;
     }
-    // Where others ask for more than the slots take, everybody leaves before he is asked again.
+    // If the groups between request more experts than there are slots, every expert is evicted
+    // before its layer's next group anyway.
     const bool would_stay = num_slots >= since;
     for (const std::uint16_t expert : gone.mapped()) {
         const double was_missed = would_stay && is_asked(expert) ? 1 : 0;

@@ -1,8 +1,18 @@
-// Whether an expert that the hub foresees is worth its way to a slot. A hub names more than a layer
-// will ask for (over-fetch), the surest first; of a rank that is rarely right each costs a copy,
-// and where slots are few it puts out one that is asked again. Groups tell both: how often a rank
-// was among what its layer asked next, brought or not, and how often who left for a hint was asked
-// at its layer's next group. A rank is believed until it was wrong for a while. Pure. One thread.
+// Judges whether a predicted expert is worth its copy to a slot.
+//
+// A hub predicts more experts than a layer will ask for (over-fetch), the most likely first.
+// Following all predictions fails in two ways: an expert of a rank that is rarely right costs a
+// copy for nothing; and if slots are few, it evicts an expert that is requested again. Groups show
+// how often each happens. HintJudge therefore estimates two shares, each as a moving average:
+//   right(rank)  how often the expert of this rank was among those that its layer's next group
+//                requested, whether it was brought or not;
+//   missed()     how often an expert that was evicted for a hint was requested by its layer's next
+//                group.
+// An expert is brought to a free slot if its rank is right often enough (right_min), and may evict
+// another one if its rank is right more often than evicted experts are missed.
+// Example: hint {7, 8} for layer 3, then a group of layer 3 with {7, 20}: rank 0 was right, rank 1
+// was wrong. Limits: a rank counts as right at first, so that a new predictor is tried.
+// Pure. One thread.
 #pragma once
 
 #include <array>
@@ -21,38 +31,40 @@ class HintJudge {
   public:
     HintJudge() { right_.fill(1); }
 
-    // Ranks from the last on count as one.
+    // The last rank represents all later ranks.
     static constexpr std::size_t num_ranks = 16;
-    // How much of an estimate the newest group makes.
+    // The weight of the newest group in an estimate.
     static constexpr double newest_share = 1.0 / 16;
-    // Ranks that are right more rarely are not brought at all.
+    // Experts of ranks that are right less often than this are not brought at all.
     static constexpr double right_min = 1.0 / 16;
 
-    // A frame of hints, the surest first: the newest word on each layer that it names.
+    // A frame of hints has arrived, the most likely expert first. For each of its layers it
+    // replaces the hints before.
     void hinted(std::span<const Unit> units);
-    // A group's experts, of one layer; `num_slots` of the worker.
+    // A group has requested `units`, all of one layer. `num_slots`: the worker's slots.
     void asked(std::span<const Unit> units, std::uint32_t num_slots);
-    // Was asked for and will be again: no guess any more.
+    // A caller requested `unit` and will request it again: it is no prediction any more.
     void certain(Unit unit);
-    // It left its slot for a hint.
+    // `unit` was evicted for a hint.
     void left(Unit unit) { left_[unit.layer].insert(unit.expert); }
 
-    // To be brought? `leaves`: another leaves its slot for it. Who stands in no hint is.
+    // Returns true if `unit` is worth its copy. `leaves`: another expert must be evicted for it. A
+    // unit that no hint predicts is always worth it.
     bool worth(Unit unit, bool leaves) const;
 
     double right(std::size_t rank) const { return right_.at(rank); }
     double missed() const { return missed_; }
 
   private:
-    // The rank among its layer's newest hints; none: num_ranks.
+    // The rank of `unit` in its layer's newest hint; num_ranks if the hint does not contain it.
     std::size_t rank_of(Unit unit) const;
 
-    std::map<std::uint16_t, std::vector<std::uint16_t>> hinted_;  // of layers: experts by rank
-    std::map<std::uint16_t, std::set<std::uint16_t>> left_;       // since a layer's last group
-    std::uint64_t num_asked_ = 0;                                 // experts, by all groups
-    std::map<std::uint16_t, std::uint64_t> asked_before_;  // the same behind a layer's last group
+    std::map<std::uint16_t, std::vector<std::uint16_t>> hinted_;  // by layer: experts by rank
+    std::map<std::uint16_t, std::set<std::uint16_t>> left_;  // evicted since a layer's last group
+    std::uint64_t num_asked_ = 0;                            // experts requested by all groups
+    std::map<std::uint16_t, std::uint64_t> asked_before_;  // num_asked_ after a layer's last group
     std::array<double, num_ranks> right_{};
-    double missed_ = 0;  // of those that left
+    double missed_ = 0;  // share of evicted experts that were requested again
 };
 
 }  // namespace moex

@@ -23,10 +23,10 @@ void HintTrial::called(double now_ms) {
     }
     if (calls_ == stage_calls) return end_stage();
     if (!tries_other() || num_summed_ != calls_to_despair) return;
-    if (costs_much((sum_ms_ - longest_ms_ - second_ms_) / (num_summed_ - 2))) keep_way();
+    if (costs_much((sum_ms_ - longest_ms_ - second_ms_) / (num_summed_ - 2))) keep_mode();
 }
 
-// A call of the other way, in the mean.
+// Returns true if a mean call of the other mode takes much longer than one of the stage before.
 bool HintTrial::costs_much(double mean_ms) const {
     return mean_ms > (1 + loss_max) * means_ms_[stage_ - 1];
 }
@@ -37,9 +37,9 @@ void HintTrial::end_stage() {
     const bool was_in_vain = tries_other() && costs_much(means_ms_[stage_]);
     begin_stage();
     if (was_idle)
-        stage_ = num_stages;  // nothing can be told; tried again after the pause
+        stage_ = num_stages;  // no result; the next trial follows after the pause
     else if (was_in_vain)
-        keep_way();
+        keep_mode();
     else if (++stage_ == num_stages)
         end_trial();
 }
@@ -49,23 +49,23 @@ void HintTrial::begin_stage() {
     sum_ms_ = longest_ms_ = second_ms_ = 0;
 }
 
-void HintTrial::keep_way() {
+void HintTrial::keep_mode() {
     begin_stage();
     stage_ = num_stages;
-    has_hints_ = false;  // those since then are news
+    has_hints_ = false;  // only hints from now on start another trial
     pause_ = std::min(2 * pause_, pause_max);
 }
 
 void HintTrial::end_trial() {
     const auto saves = [](double used, double tried) { return tried < (1 - gain_min) * used; };
     double used = 0, tried = 0;
-    std::uint32_t num_turns = 0;
+    std::uint32_t num_saving = 0;
     for (std::size_t stage = 0; stage < num_stages; stage += 2) {
         used += means_ms_[stage];
         tried += means_ms_[stage + 1];
-        num_turns += saves(means_ms_[stage], means_ms_[stage + 1]);
+        num_saving += saves(means_ms_[stage], means_ms_[stage + 1]);
     }
-    if (!saves(used, tried) || 2 * num_turns <= num_stages / 2) return keep_way();
+    if (!saves(used, tried) || 2 * num_saving <= num_stages / 2) return keep_mode();
     follows_ = !follows_;
     has_hints_ = false;
     pause_ = pause_min;

@@ -1,8 +1,14 @@
-// Whether a worker's calls come faster with hints or without. What is brought for a hint takes the
-// time of who brings it, in a tab that of everything else, too: where little is missing, or most of
-// what was named is not asked, hints cost more than the waits that they spare, and no count of hits
-// tells that. So time does: now and then some calls are answered in the other way, and the mean
-// from one call to the next, hub and line included, decides. Pure: times are given. One thread.
+// Decides by trials whether a worker follows hints.
+//
+// The problem: a copy for a hint takes time, in a tab the time of everything else. If few experts
+// are missing, or if most predictions are wrong, hints cost more than the waits that they save. A
+// count of hits cannot show this, because it counts no time.
+// The method: now and then the worker answers some calls in the other mode (without hints, or with
+// them). The mean time from one call to the next decides, which includes the hub and the
+// connection. A trial has six stages that alternate: present mode, other mode, ... The mode changes
+// if the other mode saves enough time in total and in most pairs of stages.
+// Limits: a pause, or another program on the machine, disturbs a stage. A trial therefore has
+// several pairs. Pure: times are given. One thread.
 #pragma once
 
 #include <array>
@@ -12,26 +18,29 @@ namespace moex {
 
 class HintTrial {
   public:
-    // Calls before the first trial, and after one that changed something; twice as many after each
-    // that changed nothing, up to pause_max.
+    // Calls before the first trial, and after a trial that changed the mode. Each trial that
+    // changed nothing doubles the pause, up to pause_max.
     static constexpr std::uint32_t pause_min = 2048, pause_max = 16384;
-    // A trial is so many stages of so many calls, with hints and without in turns; the first of
-    // each still meet what the stage before has left.
+    // A trial has num_stages stages of stage_calls calls, with hints and without, alternating. The
+    // first settling_calls of a stage are not timed: they still profit from the stage before.
     static constexpr std::uint32_t num_stages = 6, stage_calls = 256, settling_calls = 64;
-    // A call that came later than this came to a worker at rest.
+    // A call that arrives later than this after the one before found a worker at rest; it is not
+    // timed.
     static constexpr double rest_ms = 50;
-    // The other way must save so much, in all and in most turns: others use the machine, too.
+    // The other mode must save this share of the time, in total and in most pairs of stages, since
+    // other programs use the machine, too.
     static constexpr double gain_min = 0.03;
-    // A turn in which it costs so much ends the trial, at once where its first `calls_to_despair`
-    // that are timed do, all but the two that took longest: a token's end, or somebody else.
+    // A stage in which the other mode costs this share more ends the trial. It ends the trial early
+    // if its first `calls_to_despair` timed calls cost that much, without the two longest: these
+    // may be the end of a token, or another program.
     static constexpr double loss_max = 0.25;
     static constexpr std::uint32_t calls_to_despair = 48;
 
-    // Hints came; where none do nothing is tried.
+    // A hint has arrived. Without hints no trial is made.
     void hinted() { has_hints_ = true; }
-    // A call came at `now_ms`.
+    // A call has arrived at `now_ms`.
     void called(double now_ms);
-    // Whether hints are to be followed now.
+    // Returns true if hints shall be followed now.
     bool follows() const { return tries_other() ? !follows_ : follows_; }
 
   private:
@@ -41,15 +50,15 @@ class HintTrial {
     void begin_stage();
     void end_stage();
     void end_trial();
-    void keep_way();
+    void keep_mode();
 
     bool follows_ = true, has_hints_ = false;
-    std::uint32_t stage_ = num_stages;  // none: no trial
-    std::uint32_t calls_ = 0;           // of this stage, or since the last trial
+    std::uint32_t stage_ = num_stages;  // num_stages: no trial
+    std::uint32_t calls_ = 0;           // calls of this stage, or since the last trial
     std::uint32_t pause_ = pause_min;
     double last_ms_ = 0, sum_ms_ = 0;
-    double longest_ms_ = 0, second_ms_ = 0;  // of these
-    std::uint32_t num_summed_ = 0;           // of the stage's calls, behind those that settle
+    double longest_ms_ = 0, second_ms_ = 0;  // the two longest times in sum_ms_
+    std::uint32_t num_summed_ = 0;           // timed calls of the stage
     std::array<double, num_stages> means_ms_{};
 };
 

@@ -67,7 +67,7 @@ void SlotCache::change(Unit unit, Entry& entry, ExpertEvent event) {
     const ExpertState from = entry.state;
     const std::optional<ExpertState> next = next_state(from, event);
     MOEX_CHECK(next, text("layer ", unit.layer, " expert ", unit.expert, " is ", state_name(from),
-                           ", which does not accept event ", static_cast<int>(event)));
+                          ", which does not accept event ", static_cast<int>(event)));
     if (!next || *next == from) return;
 
     entry.state = *next;

@@ -20,7 +20,7 @@ void TransferChoice::answered(double now_ms, bool has_brought) {
         const double usual_ms = usual_ms_ / (groups_a_window - groups_to_settle);
         num_slower_ += took_ms > hopeless * usual_ms ? 1 : 0;
         if (num_timed == groups_to_despair && num_slower_ + 1 >= groups_to_despair)
-            return keep_way();
+            return keep_copier();
     }
     if (groups_ == groups_a_window) end_window();
 }
@@ -34,17 +34,17 @@ void TransferChoice::end_window() {
     else
         usual_ms_ = took_ms;
     ++*window_;
-    if (num_no_better_ > pairs / 2) return keep_way();
-    if (num_better_ > pairs / 2) change_way();
+    if (num_no_better_ > pairs / 2) return keep_copier();
+    if (num_better_ > pairs / 2) change_copier();
 }
 
-void TransferChoice::change_way() {
+void TransferChoice::change_copier() {
     end_trial();
     usual_ = !usual_;
     left_ = pause_ = pause_min;
 }
 
-void TransferChoice::keep_way() {
+void TransferChoice::keep_copier() {
     end_trial();
     left_ = pause_ = std::min(2 * pause_, pause_max);
 }

@@ -1,11 +1,14 @@
-// Who brings experts that lie in memory to their slots: the GPU itself, beside what is computed
-// (gpu::Device::transfer), or the worker's thread through staging memory. The GPU is five times as
-// fast where it is alone. Where other processes compute on it its queues take turns, and a queue
-// more can cost more than it brings: eight workers on one H200 were half as fast by it. No driver
-// tells, so the groups that run do: now and then some are served the other way, in turns with the
-// usual one, and whichever answered them sooner is kept. Each process tries for itself: where all
-// would gain by changing together nobody finds out, so that the first guess counts.
-// Pure: times are given. One thread.
+// Chooses by trials the copier of experts in memory to their slots: the GPU or the thread.
+//
+// The problem: the GPU copies beside its kernels (gpu::Device::transfer), five times as fast as the
+// thread, which copies through staging memory. If other processes compute on the same GPU, its
+// queues run in turn, and one more queue can cost more than it saves: eight workers on an H200 were
+// half as fast with it. No driver reports this.
+// The method: now and then some groups are served by the other copier. A trial has pairs of
+// windows: a window of groups with the usual copier, then a window with the other copier. The
+// copier with the shorter times is kept.
+// Limits: each process tries for itself. A gain that needs all processes to change together is not
+// found, so the first guess matters. Pure: times are given. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,48 +18,50 @@ namespace moex {
 
 class TransferChoice {
   public:
-    // A trial: so many windows of groups one way, each with one of the other behind it; fewer where
-    // most agree already.
+    // A trial has `pairs` windows of `groups_a_window` groups with the usual copier, each followed
+    // by a window with the other. It ends early if most pairs agree.
     static constexpr std::uint32_t pairs = 3, groups_a_window = 32;
-    // The first of a window are not timed: what was on its way before them came the other way.
+    // The first groups of a window are not timed: their experts were still copied by the other
+    // copier.
     static constexpr std::uint32_t groups_to_settle = 4;
-    // Groups between trials: twice as many each time that nothing changes. A first guess for the
-    // GPU, where it seems to be nobody else's, is not doubted soon: a thread takes five times as
-    // long, and whoever it serves beside this waits for it.
+    // Groups between trials. Each trial that changes nothing doubles the pause. The first guess
+    // `by_gpu`, made if no other process seems to use the GPU, is tested late (pause_alone): the
+    // thread copies five times as slowly, and everything else on this thread waits for it.
     static constexpr std::uint32_t pause_min = 128, pause_alone = 16'384, pause_max = 65'536;
-    // The other way is taken where it takes less than this share of the usual one's time. Where all
-    // but one of the first that are timed take `hopeless` of a usual group's the trial is over.
+    // The other copier is chosen if its windows take less than `better` of the usual copier's time.
+    // The trial ends if all of the first timed groups but one take `hopeless` times a usual group.
     static constexpr double better = 0.9, hopeless = 1.25;
     static constexpr std::uint32_t groups_to_despair = 4;
-    // The time between two answers counts as this at most: nobody asked.
+    // A longer time between two answers counts as this: no call arrived meanwhile.
     static constexpr double idle_ms = 100;
 
-    // `by_gpu`: at first, a guess.
+    // `by_gpu`: the first guess.
     explicit TransferChoice(bool by_gpu)
         : usual_(by_gpu),
           pause_(by_gpu ? pause_alone : pause_min) {}
 
-    // What is brought from now on.
+    // Returns true if the GPU copies the next experts.
     bool by_gpu() const { return usual_ != tries_other(); }
-    // A group was answered; what it shows counts where anything was brought since the one before.
+    // A group was answered. Its time counts only if an expert was brought since the group before
+    // (`has_brought`).
     void answered(double now_ms, bool has_brought);
 
   private:
     bool tries_other() const { return window_ && *window_ % 2 == 1; }
     void end_window();
-    void change_way();
-    void keep_way();
+    void change_copier();
+    void keep_copier();
     void end_trial();
 
-    bool usual_;                           // by the GPU
+    bool usual_;                           // true: the GPU is the usual copier
     std::uint32_t pause_, left_ = pause_;  // groups until the next trial
-    std::optional<std::uint32_t> window_;  // of the trial that runs: even ones are the usual way
-    std::uint32_t groups_ = 0;             // of it, so far
+    std::optional<std::uint32_t> window_;  // in a trial; even windows have the usual copier
+    std::uint32_t groups_ = 0;             // groups in the window so far
     double window_ms_ = 0;
-    std::uint32_t num_slower_ = 0;                      // of the other way's first groups
-    double usual_ms_ = 0;                               // of the window before
-    std::uint32_t num_better_ = 0, num_no_better_ = 0;  // windows of the other way
-    double last_ms_ = 0;                                // when the last group was answered
+    std::uint32_t num_slower_ = 0;                      // slow first groups of the other copier
+    double usual_ms_ = 0;                               // time of the last usual window
+    std::uint32_t num_better_ = 0, num_no_better_ = 0;  // windows of the other copier
+    double last_ms_ = 0;                                // time of the last answer
 };
 
 }  // namespace moex
