@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-// No limit but the budget.
+// The budget is the only limit.
 constexpr std::uint64_t memory_bytes_max = 1ull << 40;
 
 Status answer(std::vector<float>& y, const KnownAnswers& known, const CpuStore& store,
@@ -44,7 +44,7 @@ Result<double> test_arithmetic(WorkerArithmetic arithmetic, ThreadPool& threads)
     MOEX_TRY(store.put({0, 0}, known.blob));
     std::vector<float> y;
     MOEX_TRY(answer(y, known, store, threads));
-    // int8 rounds: that its bits are right has been seen
+    // int8 has rounding errors, so its error is not reported; answer() has checked its bits.
     if (arithmetic == WorkerArithmetic::int8) return 0.0;
     return normalized_rms_error(y, known.expected);
 }

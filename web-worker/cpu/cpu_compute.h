@@ -1,4 +1,4 @@
-// Compute on this machine's processor, with the hub's own kernels (hub/engine/kernels).
+// Implements Compute on this machine's processor, with the hub's own kernels (hub/engine/kernels).
 #pragma once
 
 #include "web-worker/compute.h"
@@ -18,8 +18,8 @@ class CpuCompute : public Compute {
     const char* kernel_version() const override { return "cpu-1"; }
 
     void on_lost(std::function<void(gpu::Loss)>) override {}  // a processor is never lost
-    // A small expert in both arithmetics: int8 must have the bits of its twin in plain loops, exact
-    // is held to the reference in doubles.
+    // Computes a small expert in both arithmetics. int8 must have the bits of its twin in plain
+    // loops; exact is compared with the reference in double.
     void self_test(std::function<void(Result<double>)> done) override;
 
     std::uint64_t weights_bytes_max() const override { return adapter_.max_buffer_bytes; }

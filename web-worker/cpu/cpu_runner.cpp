@@ -9,9 +9,9 @@
 namespace moex {
 namespace {
 
-constexpr std::size_t rows_grain = 4;  // a few walks over [hidden_size]
+constexpr std::size_t rows_grain = 4;  // rows per task of a thread, each [hidden_size]
 
-// What one pair takes of memory while its group is computed: x, gate_up, inner and y in f32.
+// The memory of a pair while its group is computed: x, gate_up, inner and y in f32.
 std::uint64_t pair_bytes(const ExpertShape& shape) {
     return sizeof(float) *
            (3 * std::uint64_t{shape.hidden_size} + 4 * std::uint64_t{shape.moe_intermediate_size});
@@ -83,7 +83,7 @@ void CpuRunner::apply_gates(const GroupDispatchView& group) {
     });
 }
 
-// sums_ [num_tokens, hidden_size]: each row's answers by ascending expert, as they stand in slots.
+// sums_ [num_tokens, hidden_size] = the sum of each row's answers, in ascending order of experts.
 void CpuRunner::sum_rows(const GroupDispatchView& group) {
     const std::size_t hidden = store_.shape().hidden_size;
     const std::uint32_t num_tokens = group.shape.num_tokens;
@@ -207,7 +207,7 @@ Status CpuRunner::run_single(Unit unit, std::span<const float> x, Done done) {
     return {};
 }
 
-// What is delivered lies in frame_ or y_: no other group starts before.
+// Delivers the answer with a timer. `y` is in frame_ or y_, so no other group starts before.
 void CpuRunner::deliver(Result<ByteView> y, Done done) {
     ++delivering_;
     platform_.set_timer(

@@ -1,6 +1,7 @@
-// Groups on the processor: decoded, computed and encoded within the call that takes them, the
-// answer delivered after it. One at a time.
-// Twin: protocol/expert_reference.h; bits: those of the hub's local backend in the same arithmetic.
+// Computes groups on the processor. A group is decoded, computed and encoded within run_group(),
+// and the answer is delivered after it by a timer. One group at a time. Twin:
+// protocol/expert_reference.h. The bits are those of the hub's local backend in the same
+// arithmetic.
 #pragma once
 
 #include "hub/engine/kernels/expert_round.h"
@@ -35,14 +36,14 @@ class CpuRunner : public GroupRunner {
     Status run_single(Unit unit, std::span<const float> x, Done done) override;
 
   private:
-    // x_ and row_of_slot_ of the group; num_tokens_range, non_finite.
+    // Fills x_ and row_of_slot_ from the group; num_tokens_range, non_finite.
     Status take(const GroupDispatchView& group);
-    // y_ [slots, hidden_size] from slot `first_slot` on = expert(x_[row_of_slot[slot]]), `experts`
-    // one after the other; unknown_expert.
+    // Computes y_ [slots, hidden_size] from slot `first_slot` on: y_[slot] =
+    // expert(x_[row_of_slot[slot]]), for the slots of each of `experts` in order; unknown_expert.
     Status compute(std::uint16_t layer, std::span<const GroupExpert> experts,
                    std::uint32_t num_tokens, std::span<const std::uint32_t> row_of_slot,
                    std::uint32_t first_slot = 0);
-    // From the y_ of all slots to the answer.
+    // Makes the answer from the y_ of all slots, and delivers it.
     void answer(const GroupDispatchView& group, Done done);
     void apply_gates(const GroupDispatchView& group);
     void sum_rows(const GroupDispatchView& group);
@@ -54,10 +55,10 @@ class CpuRunner : public GroupRunner {
     std::uint32_t tokens_max_ = 0, pairs_max_ = 0;
     std::uint32_t delivering_ = 0;
     const GroupDispatchView* passes_of_ = nullptr;
-    // reused
+    // Scratch buffers, reused by every group.
     std::vector<float> x_, y_, sums_;
     std::vector<std::uint32_t> row_of_slot_, slots_of_row_, first_of_row_;
-    Bytes frame_;  // an answer, and the room around it
+    Bytes frame_;  // an answer, with room for the frame around it
     LifeGuard life_;
 };
 

@@ -6,7 +6,7 @@
 namespace moex {
 namespace {
 
-// Whole huge pages where experts are large, and few of them to a page table.
+// Large arenas: they consist of whole huge pages, and need few page table entries.
 constexpr std::uint64_t arena_bytes = 64ull << 20;
 
 Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero,
@@ -56,7 +56,7 @@ Status CpuStore::add_arena(std::uint32_t num_slots) {
 Status CpuStore::reserve(std::uint32_t num_units) {
     const std::uint32_t wanted = std::min(num_units, slots_max_);
     while (slots_made_ < wanted) {
-        // a last arena that is not full gives way to one that is larger
+        // Replace a last arena of less than full size by a larger one.
         const bool grow = !arenas_.empty() && arenas_.back().num_slots < slots_per_arena_;
         const std::uint32_t first = grow ? slots_made_ - arenas_.back().num_slots : slots_made_;
         const std::uint32_t num_slots = std::min(slots_per_arena_, slots_max_ - first);
@@ -74,8 +74,8 @@ Status CpuStore::reserve(std::uint32_t num_units) {
     return {};
 }
 
-// Experts in slots beyond the new end move to free ones before it; then the arenas beyond it go,
-// and one that the end cuts is replaced by a smaller one.
+// Moves experts in slots beyond the new end to free slots before it. Then frees the arenas beyond
+// the end, and replaces the arena that the end cuts by a smaller one.
 Status CpuStore::resize(std::uint64_t budget_bytes) {
     slots_max_ = slots_for(budget_bytes);
     MOEX_CHECK(num_units() <= slots_max_,
@@ -151,7 +151,7 @@ Result<ExactExpert> CpuStore::exact(Unit unit, std::uint32_t first, std::uint32_
                        int4_matrix(view.down_codes, view.down_scale_zero, down_)};
 }
 
-// In a slot `up` is followed by `down`.
+// A slot contains the panels of `up`, then those of `down`.
 Result<PackedExpert> CpuStore::packed(Unit unit, std::uint32_t first, std::uint32_t count) const {
     MOEX_ASSIGN(panels, find(unit));
     PackedExpert expert{first, count, up_, down_};

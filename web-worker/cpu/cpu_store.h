@@ -1,6 +1,6 @@
-// The experts that a worker computes on the processor: in memory, as its arithmetic wants them.
-// Blobs as they are for exact arithmetic; panels (hub/engine/kernels/integer.h), which take the
-// same room, for int8. Slots lie in arenas, which come and go with the budget.
+// The store of experts that the processor computes: in memory, in the form of its arithmetic. Exact
+// arithmetic uses blobs as they are; int8 uses panels (hub/engine/kernels/integer.h), which take
+// the same room. The slots are in arenas, which are allocated and freed with the budget.
 #pragma once
 
 #include <map>
@@ -31,8 +31,9 @@ class CpuStore : public UnitStore {
 
     const ExpertShape& shape() const { return shape_; }
     WorkerArithmetic arithmetic() const { return arithmetic_; }
-    // What is held, with its slots of a round, until the next put(), drop() or resize();
-    // unknown_expert. Of the store's arithmetic.
+    // Returns the expert with its rows `first` to `first + count` of a round, valid until the next
+    // put(), drop() or resize(); unknown_expert if it is not in the store. Call the method of the
+    // store's arithmetic.
     Result<ExactExpert> exact(Unit unit, std::uint32_t first, std::uint32_t count) const;
     Result<PackedExpert> packed(Unit unit, std::uint32_t first, std::uint32_t count) const;
 
