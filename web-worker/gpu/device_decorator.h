@@ -1,5 +1,5 @@
-// A device that hands everything on to another: what adds to a device (to watch it, to hold things
-// back, to let it break) overrides the few calls that it is about.
+// A device that forwards every call to another device. A class that observes a device, delays its
+// commands, or makes it fail derives from this one and overrides a few calls.
 #pragma once
 
 #include <utility>

@@ -1,4 +1,4 @@
-// The kernels of wgsl/ as the build embedded them.
+// The kernels of wgsl/, embedded by the build.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,17 @@ struct KernelSource {
     std::string_view name;  // e.g. "group_down_4"
     std::string_view wgsl;
     std::string_view entry_point;
-    std::span<const BindingKind> bindings;  // of group 0, in order
-    // told when a pipeline is made; the place is the id of the specialization constant
+    std::span<const BindingKind> bindings;  // bindings of group 0, in order
+    // Names of the overrides. The index is the id of the specialization constant.
     std::span<const std::string_view> overrides;
-    // every index comes from tables that the host wrote and checked: clamping adds nothing
+    // True: every index comes from tables that the CPU wrote and checked, so clamping is not
+    // needed.
     bool host_checked = false;
 };
-// Null when there is none of that name.
+// Null if there is no kernel of that name.
 const KernelSource* find_kernel(std::string_view name);
 
-// The values of the kernel's overrides, in their order. Aborts when one is not among `constants`.
+// Returns the values of the kernel's overrides, in their order. Aborts if `constants` lacks one.
 std::vector<std::uint32_t> override_values(const KernelSource& source,
                                            std::span<const KernelConstant> constants);
 

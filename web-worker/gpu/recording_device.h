@@ -1,5 +1,5 @@
-// A device that can hold commands and readbacks back, so that what a round asks of the GPU can be
-// submitted many times over and timed.
+// A device that can record commands and readbacks instead of running them, so that the commands of
+// a round can be submitted many times and timed.
 #pragma once
 
 #include <string>
@@ -15,17 +15,17 @@ class RecordingDevice : public DeviceDecorator {
     using DeviceDecorator::DeviceDecorator;
 
     bool holds = false;
-    std::vector<Command> commands;  // held back
-    std::uint64_t dispatches = 0;   // of all submissions, held back or not
+    std::vector<Command> commands;  // recorded, not submitted
+    std::uint64_t dispatches = 0;   // of all submissions, recorded or run
 
-    // What was held back is read, so that its rounds end. The commands are forgotten.
+    // Runs the recorded readbacks, so that their rounds end. The recorded commands are dropped.
     void release() {
         holds = false;
         commands.clear();
         for (Read& read : std::exchange(reads_, {}))
             device_.read_buffer(read.buffer, read.size_bytes, std::move(read.done));
     }
-    // "copy" for a copy, otherwise the name of its kernel
+    // Returns "copy" for a copy, otherwise the name of the kernel.
     std::string name_of(const Command& command) const {
         if (command.kind == Command::Kind::copy) return "copy";
         const auto found = names_.find(command.pipeline.value);

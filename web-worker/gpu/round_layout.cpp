@@ -1,5 +1,5 @@
-// Holds the layout that the runner writes to the words that the kernels read: the build takes
-// their constants from the WGSL itself.
+// Checks at compile time that the runner writes the words that the kernels read: the build takes
+// the kernels' constants from the WGSL itself.
 #include "web-worker/gpu/round_layout.h"
 
 #include <cstddef>

@@ -1,7 +1,6 @@
-// The bytes that kernels and the expert runner share: the
-// upload buffer of a grouped round, and the small uniforms.
-// All offsets are in 32-bit words. The kernels in wgsl/
-// name the same header words; tests compare the answers.
+// The layout of the bytes that kernels and the expert runner share: the upload buffer of a grouped
+// round, and the small uniforms. All offsets are in 32-bit words. The kernels in wgsl/ use the same
+// header words (checked in round_layout.cpp); tests compare the answers.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +14,17 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
 // The header of an upload buffer; the places, tables and x follow it.
 struct RoundHeader {
     std::uint32_t num_tokens = 0;   // 0: rows of x
-    std::uint32_t num_answers = 0;  // 1: a row per token, or per pair where they are not summed
-    std::uint32_t dtype = 0;        // 2: of y, as on the wire
-    std::uint32_t x_word = 0;       // 3: where x begins
+    std::uint32_t num_answers = 0;  // 1: rows of y: one per token, or per pair if not summed
+    std::uint32_t dtype = 0;        // 2: dtype of y on the wire
+    std::uint32_t x_word = 0;       // 3: first word of x
     std::uint32_t pairs_word = 0;   // 4: num_pairs x {row, gate as f32 bits}
-    // 5: [num_answers + 1], into the next table
+    // 5: [num_answers + 1] indices into the next table
     std::uint32_t answer_starts_word = 0;
     // 6: num_pairs x AnswerPair, the pairs of each answer in the order in which they are added
     std::uint32_t answer_pairs_word = 0;
-    std::uint32_t x_dtype = 0;  // 7: of x, as on the wire
-    // 8 + place: the first word of that place's list of tiles; a place is (arena, tile family).
-    // As many as there are.
+    std::uint32_t x_dtype = 0;  // 7: dtype of x on the wire
+    // 8 + place: the first word of that place's list of tiles. A place is (arena, tile family);
+    // there is one word for each place.
 };
 inline constexpr std::uint32_t round_header_words = 8;
 static_assert(sizeof(RoundHeader) == 4 * round_header_words,
@@ -33,7 +32,7 @@ static_assert(sizeof(RoundHeader) == 4 * round_header_words,
 
 // One pair of an answer.
 struct AnswerPair {
-    std::uint32_t blob_word = 0;  // in its arena
+    std::uint32_t blob_word = 0;  // first word of the expert's blob in its arena
     std::uint32_t pair = 0;
     std::uint32_t gate = 0;  // f32 bits
     std::uint32_t unused = 0;
@@ -42,10 +41,10 @@ static_assert(sizeof(AnswerPair) == 16, "the kernels step by 4 words");
 
 // One unit of work: up to tile_rows pairs of one expert.
 struct RoundTile {
-    std::uint32_t blob_word = 0;  // in its arena
+    std::uint32_t blob_word = 0;  // first word of the expert's blob in its arena
     std::uint32_t first_pair = 0;
     std::uint32_t num_pairs = 0;
-    std::uint32_t row = 0;  // of x, of the first pair
+    std::uint32_t row = 0;  // row of x for the first pair
 };
 static_assert(sizeof(RoundTile) == 16, "the kernels step by 4 words");
 
@@ -53,8 +52,8 @@ static_assert(sizeof(RoundTile) == 16, "the kernels step by 4 words");
 inline constexpr std::uint32_t tile_families = 2;
 inline constexpr std::uint32_t tile_rows[tile_families] = {1, 8};
 
-// Uniform of group_gate_up and group_down: which header
-// word holds the first word of the list of tiles.
+// Uniform of group_gate_up and group_down: the index of the header word that contains the first
+// word of the list of tiles.
 struct GroupPlace {
     std::uint32_t first_tile_word = 0;  // 8 + place
     std::uint32_t unused[3] = {0, 0, 0};

@@ -1,5 +1,6 @@
-// A thread that runs what others post to it: where a device calls back, whose waiter is a thread of
-// its own. For programs that have nothing else to do meanwhile: they may wait for it themselves.
+// An event loop for programs that only wait for a device (tests and benches). The device's waiter
+// thread posts functions; the thread that calls run_until() runs them, and may also wait for the
+// device itself.
 #pragma once
 
 #include <condition_variable>
@@ -14,7 +15,7 @@ namespace moex::gpu {
 
 class PostedLoop {
   public:
-    // Thread-safe; must not outlive the loop.
+    // Returns a thread-safe function that posts. It must not outlive the loop.
     std::function<void(std::function<void()>)> poster() {
         return [this](std::function<void()> function) {
             const std::lock_guard lock(mutex_);
@@ -22,7 +23,7 @@ class PostedLoop {
             wake_.notify_one();
         };
     }
-    // Runs what comes until one of the functions, or an answer of the device, has set `finished`.
+    // Runs posted functions until one of them, or an answer of the device, has set `finished`.
     void run_until(const bool& finished, Device* device = nullptr) {
         while (!finished) {
             std::function<void()> function = take();

@@ -60,7 +60,7 @@ void TransferOrder::over(std::uint64_t count) {
 }
 
 std::uint64_t TransferOrder::place(std::uint64_t number) const {
-    MOEX_CHECK(number < first_ + transfers_.size(), "a copy that nobody asked for");
+    MOEX_CHECK(number < first_ + transfers_.size(), "a copy without a number of ask()");
     return number < first_ ? num_over_ : transfers_[number - first_].place;
 }
 

@@ -1,8 +1,8 @@
-// Which copies a queue of transfers is given next. Those that somebody waits for go before those
-// that were only foreseen, each kind in the order of its calls, or of hurry(); and of the foreseen
-// ones no more are under way than keep the link busy, so that a copy that is waited for stands
-// behind few.
-// Pure; no thread. Requires of every number that ask() gave it.
+// The order in which copies are submitted to a transfer queue. Awaited copies, which a group waits
+// for, go before prefetches. Within each kind the order is that of ask() or hurry(). At most as
+// many prefetches are in flight as keep the link busy, so that an awaited copy waits behind few of
+// them. Example: ask prefetch 1, prefetch 2, awaited 3, with room for one prefetch: take() gives 3,
+// 1. Pure; no thread. Every `number` must be a return value of ask().
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,26 @@ namespace moex::gpu {
 
 class TransferOrder {
   public:
-    // While `busy_bytes` or more are under way no foreseen one follows.
+    // While `busy_bytes` or more are in flight, no further prefetch is submitted.
     explicit TransferOrder(std::uint64_t busy_bytes) : busy_bytes_(busy_bytes) {}
 
-    // The value: its number, counted from 1.
+    // Adds a copy. Returns its number, counted from 1.
     std::uint64_t ask(TransferKind kind, std::uint64_t size_bytes);
-    // It is waited for from now on, or all of them are. Nothing, where it went already.
+    // A prefetch, or every prefetch, becomes awaited. No effect on copies that take() has returned.
     void hurry(std::uint64_t number);
     void hurry_all();
 
     bool has_next() const;
-    // The numbers of those that go now, as they go: the awaited ones, and foreseen ones with them.
+    // Returns the numbers of the copies to submit now, in order: all awaited copies, and then, if
+    // `up_to` is TransferKind::prefetch, prefetches.
     std::vector<std::uint64_t> take(TransferKind up_to);
-    // So many of those that went are over, in the order in which they went.
+    // `count` submitted copies are over, in the order of submission.
     void over(std::uint64_t count);
 
-    // Where it went, counted from 1; 0: it has not. Of one up to settled(): of any that is over.
+    // The position of a copy in the order of submission, counted from 1; 0: not submitted. For a
+    // number up to settled(): the position of some copy that is over.
     std::uint64_t place(std::uint64_t number) const;
-    // All up to this number are over.
+    // All copies up to this number are over.
     std::uint64_t settled() const { return first_ - 1; }
 
   private:
@@ -46,9 +48,9 @@ class TransferOrder {
 
     const std::uint64_t busy_bytes_;
     std::deque<Transfer> transfers_;                  // not settled, by number
-    std::uint64_t first_ = 1;                         // number of the first of them
-    std::deque<std::uint64_t> awaited_, prefetches_;  // numbers that have not gone
-    std::deque<std::uint64_t> under_way_;             // bytes of each
+    std::uint64_t first_ = 1;                         // number of transfers_.front()
+    std::deque<std::uint64_t> awaited_, prefetches_;  // numbers not submitted yet
+    std::deque<std::uint64_t> under_way_;             // sizes of the copies in flight
     std::uint64_t bytes_in_flight_ = 0, num_gone_ = 0, num_over_ = 0;
 };
 

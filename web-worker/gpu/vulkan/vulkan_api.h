@@ -1,4 +1,4 @@
-// Small help over the C API: errors as values, an instance, the choice of a device.
+// Helpers over the C API: errors as values, the instance, the choice of a device.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -22,28 +22,29 @@ struct VulkanAdapter {
     VkPhysicalDeviceProperties properties{};
     std::string driver;
     std::uint32_t queue_family = 0;
-    // Whose queues copy beside the kernels; the other one's where the device has none of its own.
+    // The family whose queues copy while kernels run; queue_family if the device has no such
+    // family.
     std::uint32_t transfer_family = 0;
-    // It reads memory of this process, which lies on pages of so many bytes; 0: it does not.
+    // The page size of process memory that the device can read; 0: it cannot read any.
     std::uint64_t shared_page_bytes = 0;
     bool has_timestamps = false;
     bool has_pipeline_robustness = false;
-    bool has_memory_budget = false;  // it says what other processes leave
-    std::uint64_t memory_bytes = 0;  // of the device's own that is free for this process
+    bool has_memory_budget = false;  // the driver reports memory that other processes leave free
+    std::uint64_t memory_bytes = 0;  // device memory that is free for this process
     bool software = false;
 };
 
-// The process's instance; made at first use and kept.
+// Returns the process's instance, created at first use and kept.
 Result<VkInstance> vulkan_instance();
 Result<std::vector<VulkanAdapter>> vulkan_adapters();
-// Whether other processes, and the driver for itself, hold at most `share` of the device's memory,
-// or `bytes` of it. Requires VulkanAdapter::has_memory_budget. An H200 that nobody uses has 662 MB
-// taken, and 166 MB more for a process of 128.
+// Returns true if other processes and the driver together hold at most `share` of the device's
+// memory, or at most `bytes`. Requires VulkanAdapter::has_memory_budget. On an H200 without other
+// users 662 MB are taken, and a process that uses 128 MB takes another 166 MB.
 bool is_alone(VkPhysicalDevice device, double share, std::uint64_t bytes = 0);
-// By index or part of a name; "": the first that is no software, else the first.
+// Chooses by index or part of a name. "": the first that is no software device, else the first.
 Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted);
-// Which of devices with these names: a number of one or two digits is an index and nothing else
-// ("1" is part of "H100", too); anything else, the first whose name it is part of.
+// Returns the index of the device that `wanted` names. A number of one or two digits is always an
+// index ("1" is part of "H100", too). Any other text selects the first name that contains it.
 Result<std::size_t> find_device(std::span<const std::string> names, const std::string& wanted);
 
 }  // namespace moex::gpu

@@ -11,7 +11,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Others hold less where nobody else computes: drivers keep some for themselves.
+// If other holders have less than this share of the memory, no other process computes: drivers keep
+// some memory for themselves.
 constexpr double others_share_max = 1.0 / 64;
 constexpr std::chrono::seconds look_around_every{1}, begin_within{1};
 
@@ -76,7 +77,8 @@ Status VulkanAwake::make_set() {
     return {};
 }
 
-// Submitted again and again, before the last time is over, too.
+// Records the commands once. They are submitted again and again, also while an earlier submission
+// runs.
 Status VulkanAwake::record(std::uint32_t queue_family) {
     VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
     pool.queueFamilyIndex = queue_family;
@@ -91,7 +93,7 @@ Status VulkanAwake::record(std::uint32_t queue_family) {
     VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
     begin.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;
     MOEX_VULKAN(vkBeginCommandBuffer(commands_, &begin), "vkBeginCommandBuffer");
-    // Behind the one before it, whose count it reads.
+    // Wait for the workgroup before, whose count this one reads.
     VkMemoryBarrier counted{.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER};
     counted.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT;
     counted.dstAccessMask = VK_ACCESS_SHADER_READ_BIT;
@@ -114,7 +116,7 @@ bool VulkanAwake::has_begun() const {
     return std::atomic_ref(words()[begun]).load(std::memory_order_acquire) == num_followed_;
 }
 
-// From when it has begun, and was let go of or not, until it has ended.
+// Measures the time from the workgroup's begin to its end, with or without release().
 double VulkanAwake::end_ms(bool release_it) {
     const auto submitted = Clock::now();
     follow();
@@ -131,7 +133,7 @@ double VulkanAwake::end_ms(bool release_it) {
 bool VulkanAwake::ends_when_told() {
     may_ = true;
     looked_at_ = Clock::now();
-    end_ms(true);  // the first takes the driver longer
+    end_ms(true);  // the first submission takes the driver longer
     const double on_its_own_ms = end_ms(false), told_ms = end_ms(true);
     looked_at_ = {};
     return told_ms * 4 < on_its_own_ms;
@@ -152,7 +154,7 @@ void VulkanAwake::release() {
     following_ = false;
     std::atomic_ref(words()[released]).store(num_followed_, std::memory_order_release);
 #if defined(__x86_64__)
-    __builtin_ia32_sfence();  // writes to the device's memory are gathered first
+    __builtin_ia32_sfence();  // flushes write-combined writes to device memory
 #endif
 }
 

@@ -1,9 +1,13 @@
-// Keeps a GPU's clock up while work comes to it in small pieces. Behind each piece goes a workgroup
-// that computes for its own sake until the next piece is there: without it an NVIDIA H200 that is
-// given a tenth of a millisecond of work at a time runs at 345 of its 1,980 MHz, and takes three
-// times as long for each. (In a queue of its own the same work takes turns with the real one, half
-// a millisecond each.)
-// The owner's thread, as the device.
+// Keeps a GPU's clock up while it receives work in small pieces (keep-alive dispatches).
+//
+// The problem: an NVIDIA H200 that gets a tenth of a millisecond of work at a time runs at 345 of
+// its 1,980 MHz, and takes three times as long for each piece.
+// The method: after each piece of work a workgroup of useless computation is submitted to the same
+// queue. It ends when the next piece is submitted (release()), or by itself after some
+// milliseconds. In a queue of its own it would not help: the GPU would alternate between the two
+// queues, half a millisecond each.
+// Limits: it is used only if the GPU sees the CPU's write in time (ends_when_told()).
+// Owner: the thread of the device.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -20,28 +24,28 @@ namespace moex::gpu {
 
 class VulkanAwake {
   public:
-    // How often a workgroup looks whether it is let go of before it ends on its own: for some
-    // milliseconds. Pieces of work that come less often let the GPU rest.
+    // The number of times that a workgroup polls for release() before it ends by itself: some
+    // milliseconds. If pieces of work arrive less often, the GPU rests.
     static constexpr std::uint32_t looks_default = 16384;
 
-    // `queue` is the one that the work goes to. Both outlive this.
+    // `queue`: the queue of the real work. `device` and `queue` must outlive this object.
     VulkanAwake(VkDevice device, VkQueue queue) : device_(device), queue_(queue) {}
     ~VulkanAwake();  // waits for the queue
     VulkanAwake(const VulkanAwake&) = delete;
 
-    // `only_alone`: follow() does nothing while somebody else holds memory on that GPU (it would
-    // take turns with them), or this machine runs on its battery.
+    // `only_alone`: follow() does nothing while another process holds memory on that GPU (the GPU
+    // would alternate between them), or while this machine runs on its battery.
     Status open(const VulkanAdapter& adapter, bool only_alone, std::uint32_t looks = looks_default);
-    // Whether it ends soon once it is let go of in the middle: where the GPU does not see in time
-    // what the host writes, everything behind it would wait. (Not the host's memory: an H200 looks
-    // at a copy of it.)
+    // Tests whether a workgroup ends soon after release(). If the GPU does not see the CPU's write
+    // in time, all later work would wait. (The flag is in device memory: an H200 reads a cached
+    // copy of the CPU's memory.)
     bool ends_when_told();
-    // Whether the last one has begun.
+    // Returns true if the last workgroup has begun.
     bool has_begun() const;
 
-    // Behind a piece of work; nothing where one is there already.
+    // Submits a workgroup after a piece of work. Does nothing if one is in flight already.
     void follow();
-    // Before the next piece: from now on what follow() gave to the queue ends.
+    // Ends the workgroup in flight. Called before the next piece of work.
     void release();
 
     std::uint32_t num_followed() const { return num_followed_; }
@@ -69,7 +73,7 @@ class VulkanAwake {
     std::uint32_t num_followed_ = 0;
     bool following_ = false;
     bool may_ = false;
-    std::chrono::steady_clock::time_point looked_at_{};  // who else is there
+    std::chrono::steady_clock::time_point looked_at_{};  // last check for other processes
 };
 
 }  // namespace moex::gpu

@@ -18,7 +18,7 @@ namespace moex::gpu {
 namespace {
 
 constexpr std::uint32_t bind_groups_max = 8192;
-// Of the memory of a GPU that nobody computes on its driver, or a desktop, has less for itself.
+// On an idle GPU the driver, or a desktop, holds less than this share of the memory.
 constexpr double idle_share_max = 1.0 / 128;
 constexpr std::uint64_t idle_bytes_max = 1ull << 30;
 
@@ -46,7 +46,7 @@ class VulkanDevice : public Device {
         return {};
     }
 
-    // A device that cannot is as good as another.
+    // Errors are ignored: a device without keep-alive dispatches works, too.
     void stay_awake(StayAwake wanted) {
         const bool can = !chosen_.software && chosen_.has_memory_budget;
         if (wanted == StayAwake::never || (wanted == StayAwake::alone && !can)) return;
@@ -100,7 +100,7 @@ class VulkanDevice : public Device {
         return {};
     }
 
-    // Rare: at the end of a self-test, of a model, or of the worker.
+    // Called rarely: at the end of a self-test, of a model, or of the worker.
     void wait_idle() {
         submissions_->flush();
         if (transfers_)
@@ -124,7 +124,7 @@ class VulkanDevice : public Device {
         return {};
     }
 
-    // A device that cannot is as good as another: what is written goes through staging memory.
+    // Errors are ignored: a device without transfers writes through staging memory.
     void make_transfers() {
         if (chosen_.shared_page_bytes == 0) return;
         VkQueue queue = VK_NULL_HANDLE;
@@ -193,7 +193,7 @@ class VulkanDevice : public Device {
             return Error{status.error().code, text("buffer ", label, " of ", size_bytes,
                                                    " bytes: ", status.error().message)};
         if (!readback) {
-            // Fresh memory holds anything; a kernel must find zeros, as in a browser.
+            // New memory may contain anything. A kernel must find zeros, as in a browser.
             const VkCommandBuffer commands = submissions_->commands();
             vkCmdFillBuffer(commands, made.buffer, 0, VK_WHOLE_SIZE, 0);
             barrier(commands);
@@ -349,7 +349,7 @@ class VulkanDevice : public Device {
                     VulkanMemory kind) {
         if (submissions_->is_dead())
             return Error{ErrorCode::device_lost, "the Vulkan device is lost"};
-        // What is transferred to is used by both queues.
+        // Both queues use the target of a transfer.
         const std::array families{chosen_.queue_family, chosen_.transfer_family};
         const bool both = transfers_ && families[0] != families[1] &&
                           (usage & VK_BUFFER_USAGE_STORAGE_BUFFER_BIT) != 0;
@@ -384,12 +384,12 @@ class VulkanDevice : public Device {
     VkDescriptorPool descriptor_pool_ = VK_NULL_HANDLE;
     std::vector<VulkanBuffer> buffers_;
     std::vector<VulkanPipeline> pipelines_;
-    // by kernel and constants: a runner that is made anew compiles nothing
+    // By kernel and constants: a runner that is made again compiles nothing.
     std::map<std::pair<std::string_view, std::vector<std::uint32_t>>, PipelineId> pipeline_ids_;
     std::vector<BindGroup> bind_groups_;
     std::unique_ptr<VulkanSubmissions> submissions_;
-    std::unique_ptr<VulkanTransfers> transfers_;  // null: it cannot
-    std::uint64_t seen_transfers_ = 0;            // what these wrote, submissions see
+    std::unique_ptr<VulkanTransfers> transfers_;  // null: not supported
+    std::uint64_t seen_transfers_ = 0;            // submissions see transfers up to this place
     bool drop_clamping_ = false;
 };
 

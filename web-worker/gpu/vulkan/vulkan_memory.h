@@ -1,4 +1,4 @@
-// Buffers over the C API, each with memory of its own of the kind that suits its use.
+// Buffers over the C API. Each has memory of its own, of the kind that suits its use.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -16,7 +16,7 @@ enum class VulkanMemory {
     device,
     staging,
     readback,
-    shared,  // the device's own, which the host writes into while kernels read it
+    shared,  // device memory that the CPU writes while kernels read it
 };
 
 struct VulkanBuffer {
@@ -25,15 +25,15 @@ struct VulkanBuffer {
     std::uint64_t size_bytes = 0;
     std::byte* mapped = nullptr;
     bool used = false;
-    std::uint64_t written_by = 0;  // the last submission that copied to it; 0: none
+    std::uint64_t written_by = 0;  // number of the last submission that copied to it; 0: none
 };
 
-// The first of the types `allowed` that has all of `wanted`.
+// Returns the first memory type in the mask `allowed` that has all properties in `wanted`.
 std::optional<std::uint32_t> memory_type(const VkPhysicalDeviceMemoryProperties& memory,
                                          std::uint32_t allowed, VkMemoryPropertyFlags wanted);
 
-// `memory`: what the device has. `families`: whose queues use it, where they are several. no_space:
-// it has too little of it, or, of shared, none.
+// `memory`: the memory types of the device. `families`: the queue families that use the buffer, if
+// there are several. no_space: the device has too little memory, or no `shared` memory.
 Status allocate_buffer(VulkanBuffer& out, VkDevice device,
                        const VkPhysicalDeviceMemoryProperties& memory, std::uint64_t size_bytes,
                        VkBufferUsageFlags usage, VulkanMemory kind,

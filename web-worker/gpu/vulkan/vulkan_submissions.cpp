@@ -12,19 +12,19 @@ namespace {
 
 constexpr std::uint64_t staging_bytes_min = 4u << 20;
 constexpr std::size_t device_staging_max = 8;  // buffers of that size in the GPU's own memory
-// pending writes beyond this are sent off at once
+// More pending writes than this are submitted at once.
 constexpr std::uint64_t staging_bytes_max = 64u << 20;
-// Uploads that are on their way. Beyond it the next one waits, so that a model never lies in
-// staging buffers as a whole, however slowly the GPU takes it.
+// The most bytes of uploads in flight. The next upload waits, so that a whole model never fills
+// staging buffers, however slowly the GPU copies it.
 constexpr std::uint64_t uploads_bytes_max = 256u << 20, upload_bytes_min = 1u << 20;
-// A sleeping wait costs more than most rounds take: it is waited actively for twice as long as the
-// GPU took last, within these bounds. A spin that ends just before the GPU does is the worst of
-// both.
+// A sleeping wait costs more time than most rounds take. The wait therefore spins for twice as long
+// as the GPU took last, within these bounds. A spin that ends just before the GPU does would waste
+// both times.
 constexpr double spin_us_min = 150, spin_us_max = 2000;
-// One submission of so many is timed: timestamps and their way back are not free.
+// One in this number of submissions is timed: timestamps and their readback cost time.
 constexpr std::uint64_t submits_per_time = 16;
-// A GPU that takes longer is taken for lost. A software one also compiles the kernels within the
-// first submission that runs them: on a busy machine with an empty cache that took minutes.
+// A GPU that takes longer counts as lost. A software device also compiles a kernel within the first
+// submission that runs it: on a busy machine with an empty cache this took minutes.
 constexpr std::uint64_t fence_wait_s = 60, fence_wait_software_s = 900;
 
 Loss lost_to(VkResult result) { return {LossKind::other, vulkan_result_text(result)}; }
@@ -108,8 +108,8 @@ void VulkanSubmissions::write_part(VulkanBuffer& target, std::uint64_t offset_by
         flush();
     Slot& slot = open_slot();
     if (slot.staging.size_bytes < slot.staged_bytes + bytes.size()) {
-        // The commands recorded so far point into the old staging
-        // buffer: send them off, then grow a fresh slot's.
+        // Submit the commands recorded so far, which use the old staging buffer. Then grow the
+        // staging buffer of a new slot.
         if (slot.staged_bytes > 0) {
             flush();
             return write_part(target, offset_bytes, bytes);
@@ -122,19 +122,19 @@ void VulkanSubmissions::write_part(VulkanBuffer& target, std::uint64_t offset_by
         if (!made.ok()) return die(loss_of(made.error()));
     }
 
-    // Written from front to back and never read: it may lie behind the link.
+    // The staging memory is written from front to back and never read: it may be device memory.
     std::memcpy(slot.staging.mapped + slot.staged_bytes, bytes.data(), bytes.size());
     const VkBufferCopy region{slot.staged_bytes, offset_bytes, bytes.size()};
     vkCmdCopyBuffer(slot.commands, slot.staging.buffer, target.buffer, 1, &region);
     target.written_by = next_number();
     slot.staged_bytes += (bytes.size() + 15) / 16 * 16;
-    // On its way while the next is staged, and before anything asks for it.
+    // Submit large uploads now: the copy runs while the next upload is staged.
     if (slot.staged_bytes >= upload_bytes_min) flush();
 }
 
-// In the GPU's own memory where it is small and the host sees all of that: an expert is written in
-// two thirds of the time, and a round's rows are there when the GPU asks for them. Not for many
-// uploads that are on their way: that memory is the experts'.
+// Makes a staging buffer. A small one is in device memory if the CPU can map all of it: writing an
+// expert then takes two thirds of the time, and a round's rows are already on the device. Only the
+// first few buffers are in device memory, which is for the experts.
 Status VulkanSubmissions::make_staging(VulkanBuffer& out, std::uint64_t size_bytes) {
     if (size_bytes == staging_bytes_min && slots_.size() <= device_staging_max &&
         sees_device_memory()) {
@@ -147,7 +147,8 @@ Status VulkanSubmissions::make_staging(VulkanBuffer& out, std::uint64_t size_byt
                            VulkanMemory::staging);
 }
 
-// All of it: not through the small window that others need, too.
+// Returns true if the CPU can map all device memory, not only the small window that others also
+// need.
 bool VulkanSubmissions::sees_device_memory() const {
     constexpr std::uint64_t window_bytes = 256u << 20;
     constexpr VkMemoryPropertyFlags both = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT |
@@ -158,7 +159,8 @@ bool VulkanSubmissions::sees_device_memory() const {
            memory_.memoryHeaps[memory_.memoryTypes[*type].heapIndex].size > window_bytes;
 }
 
-// The slot that records now; takes a finished one or makes a new one. Never waits.
+// Returns the slot that records now. If none does, takes a finished slot or makes a new one. Never
+// waits.
 VulkanSubmissions::Slot& VulkanSubmissions::open_slot() {
     if (current_ < slots_.size() && slots_[current_].recording) return slots_[current_];
 
@@ -270,7 +272,7 @@ void VulkanSubmissions::bound_uploads(const Slot& slot) {
         const Upload oldest = uploads_.front();
         uploads_.pop_front();
         uploads_bytes_ -= oldest.size_bytes;
-        // A slot that was used again was done before.
+        // If the slot was reused, the upload is over.
         if (oldest.slot->submitted && oldest.slot->number == oldest.number)
             vkWaitForFences(device_, 1, &oldest.slot->fence, VK_TRUE, fence_wait_ns());
     }
@@ -339,7 +341,7 @@ void VulkanSubmissions::wait_for_fences() {
     }
 }
 
-// The owner's.
+// Calls back a readback. Runs on the owner's thread.
 void VulkanSubmissions::answer(const Wait& wait, VkResult result, double gpu_us) {
     --wait.slot->reads;
     if (result == VK_SUCCESS) {
@@ -352,7 +354,7 @@ void VulkanSubmissions::answer(const Wait& wait, VkResult result, double gpu_us)
          text("a submission did not finish within ", fence_wait_ns() / 1'000'000'000, " s")});
 }
 
-// Whoever waits: actively for as long as an answer is likely to be near, then asleep.
+// Waits for a fence, on any thread: spins while the answer is likely to be near, then sleeps.
 VkResult VulkanSubmissions::wait_for(VkFence fence) {
     using Clock = std::chrono::steady_clock;
     const auto began = Clock::now();

@@ -1,7 +1,7 @@
-// What is given to a device's queue of kernels: the commands that are recorded now, the bytes that
-// wait in staging memory to be copied into buffers, and who waits for what is read back.
-// Submissions are numbered from 1 in their order. The owner's thread, as the device; a thread of
-// its own sleeps on fences and posts what was read back, unless the owner looks for it itself.
+// Submits work to a device's compute queue. This class owns the commands that are being recorded,
+// the bytes in staging memory that are to be copied to buffers, and the pending readbacks.
+// Submissions are numbered from 1 in order. Owner: the thread of the device. A waiter thread sleeps
+// on fences and posts the readbacks, unless the owner polls for them itself.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -26,10 +26,10 @@
 
 namespace moex::gpu {
 
-// What a barrier is followed by. Before a dispatch one that names copies and the host, too, costs
-// an H200 another 1.2 us: a token of 533 dispatches 0.6 ms.
+// The command that follows a barrier. A barrier before a dispatch that also names copies and the
+// CPU costs an H200 another 1.2 us: 0.6 ms for a token of 533 dispatches.
 enum class Followed { by_dispatch, by_copy, by_anything };
-// Everything before is visible to what follows.
+// Makes all writes before the barrier visible to the command after it.
 void barrier(VkCommandBuffer commands, Followed followed = Followed::by_anything);
 
 class VulkanSubmissions {
@@ -37,39 +37,39 @@ class VulkanSubmissions {
     // Runs a function on the owner's thread, later.
     using Post = std::function<void(std::function<void()>)>;
 
-    // All of these outlive this. `queue` is of `adapter`'s family of kernels.
+    // All arguments outlive this object. `queue` belongs to `adapter`'s compute family.
     VulkanSubmissions(const VulkanAdapter& adapter, VkDevice device, VkQueue queue, Post post);
     ~VulkanSubmissions();
     VulkanSubmissions(const VulkanSubmissions&) = delete;
 
     Status open();
-    // Waits for the device. What is not answered by now never is: it is let go of here, while the
-    // device is whole.
+    // Waits for the device. Readbacks that are still pending are never answered: they are destroyed
+    // here, while the device still exists.
     void close();
-    // The GPU computes between submissions, too; null: it rests.
+    // Sets the keep-alive dispatches between submissions; null: none.
     void stay_awake(std::unique_ptr<VulkanAwake> awake) { awake_ = std::move(awake); }
     void on_lost(std::function<void(Loss)> handler) { lost_ = std::move(handler); }
 
-    // Records here into the submission of this number, until flush().
+    // The command buffer of the present submission, and its number, until flush().
     VkCommandBuffer commands() { return open_slot().commands; }
     std::uint64_t next_number() const { return submissions_ + 1; }
-    // Copies `bytes` into `target` through staging memory; waits where too many are on their way.
+    // Copies `bytes` to `target` through staging memory. Waits if too many bytes are in flight.
     void write(VulkanBuffer& target, std::uint64_t offset_bytes, ByteView bytes);
-    // What is recorded from here to end_timed() is timed, where the device can.
+    // Times the commands recorded from here to end_timed(), if the device supports it.
     void begin_timed();
     void end_timed();
-    double gpu_us() const { return gpu_us_; }  // of the last that was timed and read back
-    // Submits what is recorded; nothing where nothing is.
+    double gpu_us() const { return gpu_us_; }  // the last time that was measured and read back
+    // Submits the recorded commands, if there are any.
     void flush();
-    // flush() waits on the GPU until `semaphore` counts `value`: this submission and all behind it.
+    // Makes this submission and all later ones wait on the GPU until `semaphore` counts `value`.
     void await(VkSemaphore semaphore, std::uint64_t value);
-    // What that submission did is over; nothing where it was known to be.
+    // Waits until submission `number` is over. Does nothing if this is known already.
     void finish(std::uint64_t number);
 
     // `done` gets the bytes at `mapped` once all submissions so far are over.
     void read(const std::byte* mapped, std::uint64_t size_bytes,
               std::function<void(Result<ByteView>)> done);
-    // gpu::Device's
+    // As in gpu::Device.
     void set_owner_answers(bool owner_answers);
     bool answer_read(bool wait);
 
@@ -77,12 +77,12 @@ class VulkanSubmissions {
     void die(Loss loss);
 
   private:
-    // One submission: its commands, its fence, and the bytes that wait to be copied. Reused when
-    // the fence has signalled.
+    // A submission: its commands, its fence, and the bytes in staging memory. Reused after the
+    // fence has signalled.
     struct Slot {
         VkCommandBuffer commands = VK_NULL_HANDLE;
         VkFence fence = VK_NULL_HANDLE;
-        VkQueryPool times = VK_NULL_HANDLE;  // begin and end of what is timed
+        VkQueryPool times = VK_NULL_HANDLE;  // begin and end of the timed commands
         bool timed = false;
         VulkanBuffer staging;
         std::uint64_t staged_bytes = 0;
@@ -126,21 +126,21 @@ class VulkanSubmissions {
     std::deque<Upload> uploads_;
     std::uint64_t submissions_ = 0, uploads_bytes_ = 0;
     std::uint64_t timed_submits_ = 0;
-    // That the next submission waits for, and that one waited for.
+    // The value that the next submission waits for, and the value that one has waited for.
     VkSemaphore awaited_semaphore_ = VK_NULL_HANDLE;
     std::uint64_t await_ = 0, awaited_ = 0;
     bool dead_ = false;
     double gpu_us_ = 0;
-    std::atomic<double> waited_us_ = 0;  // of who waits for fences
+    std::atomic<double> waited_us_ = 0;  // the last wait for a fence
     std::function<void(Loss)> lost_;
     LifeGuard life_;
     std::unique_ptr<VulkanAwake> awake_;
 
-    std::mutex mutex_;  // of what follows
+    std::mutex mutex_;  // guards the members below
     std::condition_variable wake_;
     std::deque<Wait> waits_;
     bool stopping_ = false;
-    bool owner_answers_ = false, waiting_ = false;  // waiting_: the waiter is, for the oldest
+    bool owner_answers_ = false, waiting_ = false;  // waiting_: the waiter waits for the oldest
     std::thread waiter_;
 };
 

@@ -12,13 +12,13 @@
 namespace moex::gpu {
 namespace {
 
-// The waiter looks so often whether it shall stop: a copy that a lost device never ends is not
-// waited for any longer.
+// The interval at which the waiter checks whether it shall stop: on a lost device a copy never
+// ends.
 constexpr std::uint64_t look_ns = 200'000'000;
-// Copies are told together that are so many bytes: others follow before a link is idle.
-constexpr std::uint64_t told_bytes = VulkanTransfers::busy_bytes / 2;
+// `done` is posted together for copies of this many bytes: others follow before a link is idle.
+constexpr std::uint64_t posted_bytes = VulkanTransfers::busy_bytes / 2;
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds patience{60};  // a GPU that takes longer is lost
+constexpr std::chrono::seconds copy_timeout{60};  // a GPU that takes longer is lost
 constexpr VkExternalMemoryHandleTypeFlagBits host_allocation =
     VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
 
@@ -78,7 +78,7 @@ Status VulkanTransfers::share(ByteView bytes) {
         reinterpret_cast<std::uintptr_t>(bytes.data()) % page_bytes_ != 0)
         return Error{ErrorCode::unsupported,
                      text("the GPU reads memory that lies on pages of ", page_bytes_, " bytes")};
-    // The API takes it as what may be written; these copies only read.
+    // The API wants a pointer to mutable memory; these copies only read it.
     void* const pointer = const_cast<std::byte*>(bytes.data());
     VkMemoryHostPointerPropertiesEXT host{
         .sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT};
@@ -124,7 +124,7 @@ Status VulkanTransfers::share(ByteView bytes) {
 void VulkanTransfers::unshare(ByteView bytes) {
     const auto found = memories_.find(bytes.data());
     if (found == memories_.end()) return;
-    // Whichever of them read it.
+    // Wait for all copies, since any of them may read the memory.
     give_all();
     reached(given_, true);
     free(found->second);
@@ -160,7 +160,7 @@ std::uint64_t VulkanTransfers::copy(ByteView bytes, VkBuffer target, std::uint64
     return number;
 }
 
-// One whose copy is over, or a new one.
+// Returns a command buffer whose copy is over, or a new one.
 Result<VkCommandBuffer> VulkanTransfers::commands() {
     if (!used_.empty() && reached(used_.front().place, false)) {
         const VkCommandBuffer oldest = used_.front().commands;
@@ -209,9 +209,9 @@ Status VulkanTransfers::submit_next(TransferKind up_to) {
     given_ = all.back().place;
     {
         const std::lock_guard lock(mutex_);
-        std::uint64_t bytes = told_bytes;
+        std::uint64_t bytes = posted_bytes;
         for (Asked& asked : all) {
-            if (bytes >= told_bytes) {
+            if (bytes >= posted_bytes) {
                 pending_.emplace_back();
                 bytes = 0;
             }
@@ -224,7 +224,7 @@ Status VulkanTransfers::submit_next(TransferKind up_to) {
     return {};
 }
 
-// All of them in one call; each counts by itself.
+// Submits all copies in one call. Each signals its own count.
 Status VulkanTransfers::submit(const std::vector<Asked>& all) {
     std::vector<VkCommandBuffer> recorded(all.size());
     std::vector<VkTimelineSemaphoreSubmitInfo> numbers(all.size());
@@ -259,7 +259,7 @@ std::uint64_t VulkanTransfers::give(std::uint64_t number) {
     return give_next(TransferKind::awaited) ? place_of(number) : 0;
 }
 
-// Whether the queue took what goes next.
+// Submits the next copies. Returns false if the queue refused them.
 bool VulkanTransfers::give_next(TransferKind up_to) {
     const bool refused_before = refuses_;
     const Status given = submit_next(up_to);
@@ -302,7 +302,7 @@ void VulkanTransfers::give_copies() {
     }
 }
 
-// With the lock: what is known to be over.
+// Records the copies that are known to be over. Requires the lock.
 void VulkanTransfers::settle() {
     order_.over(known_over_);
     settled_ = order_.settled();
@@ -319,13 +319,13 @@ bool VulkanTransfers::is_over(std::uint64_t number, bool wait) {
     return place > 0 && reached(place, wait);
 }
 
-// Whether so many copies are over.
+// Returns true if `count` copies are over.
 bool VulkanTransfers::reached(std::uint64_t count, bool wait) {
     if (count <= known_over_) return true;
     const bool waits = wait && !gave_up_;
-    // It looks instead of sleeping: where two threads sleep until the same copy is over, NVIDIA's
-    // driver wakes one of them 5 or 10 ms later.
-    const auto gives_up = Clock::now() + patience;
+    // Poll instead of sleeping: if two threads sleep until the same copy is over, NVIDIA's driver
+    // wakes one of them 5 or 10 ms too late.
+    const auto gives_up = Clock::now() + copy_timeout;
     for (;;) {
         std::uint64_t value = 0;
         if (counter_value_(device_, over_, &value) != VK_SUCCESS) return false;
@@ -340,7 +340,7 @@ bool VulkanTransfers::reached(std::uint64_t count, bool wait) {
     }
 }
 
-// Whoever of its threads learns it.
+// Raises known_over_ to `count`. Called from any thread.
 void VulkanTransfers::know_over(std::uint64_t count) {
     std::uint64_t known = known_over_;
     while (known < count && !known_over_.compare_exchange_weak(known, count)) {}
@@ -369,7 +369,7 @@ void VulkanTransfers::wait_for_copies() {
         know_over(oldest);
         settle();
         if (order_.has_next()) wake_giver_.notify_one();
-        // The owner's from here on, with what they hold.
+        // From here on the owner's thread owns the callbacks and the memory that they hold.
         auto done = std::make_shared<Done>(std::move(pending_.front().done));
         pending_.pop_front();
         lock.unlock();

@@ -1,12 +1,15 @@
-// Copies from this process's memory to buffers beside the kernels: on a queue of transfers where
-// the GPU has one (its copy engine), read by the GPU itself from pages that it was told of
-// (VK_EXT_external_memory_host). Nobody's thread copies, and no kernel waits for what it does not
-// ask for. Copies are numbered from 1 in the order of their calls, and go in that of
-// transfer_order.h; a timeline semaphore counts those that are over, and a submission to another
-// queue waits for the count it needs.
-// The owner's thread, as the device. Two threads of its own: one gives what was asked for meanwhile
-// to the queue, which takes some 8 us of NVIDIA's driver a time (the owner does, where the queue is
-// the kernels' own, and then at once), one waits for what is over and posts it.
+// Copies from this process's memory to buffers while kernels run.
+//
+// The problem: a thread that copies experts to staging memory blocks its other work, and reaches
+// only a fraction of the link's speed.
+// The method: the GPU reads the memory itself (VK_EXT_external_memory_host), on a transfer queue if
+// it has one (its copy engine). No thread copies, and a kernel waits only for copies that it needs.
+// Copies are numbered from 1 in the order of copy(), and are submitted in the order of
+// transfer_order.h. A timeline semaphore counts the copies that are over. A submission to another
+// queue waits for the count that it needs.
+// Owner: the thread of the device. Two more threads: the giver submits copies, since each
+// submission takes about 8 us in NVIDIA's driver; the waiter waits for copies and posts their
+// `done`. If the transfer queue is the compute queue, the owner itself submits, at once.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -30,13 +33,15 @@ namespace moex::gpu {
 
 class VulkanTransfers {
   public:
-    // So many keep a link busy while others are prepared: some 0.4 ms at 45 GB/s.
+    // Bytes in flight that keep a link busy while more copies are prepared: about 0.4 ms at 45
+    // GB/s.
     static constexpr std::uint64_t busy_bytes = 16u << 20;
 
     // Runs a function on the owner's thread, later.
     using Post = std::function<void(std::function<void()>)>;
-    // `queue` is of `adapter`'s family of transfers; `is_kernels`: the one that kernels run on,
-    // too. Both outlive this. `failed` is posted where the queue took no copy: that device is lost.
+    // `queue` belongs to `adapter`'s transfer family. `is_kernels`: kernels run on it, too.
+    // `device` and `queue` outlive this object. `failed` is posted if the queue refuses a copy: the
+    // device is lost.
     VulkanTransfers(VkDevice device, VkQueue queue, bool is_kernels, Post post,
                     std::function<void(const Error&)> failed)
         : device_(device),
@@ -45,32 +50,34 @@ class VulkanTransfers {
           post_(std::move(post)),
           failed_(std::move(failed)),
           order_(busy_bytes) {}
-    ~VulkanTransfers();  // waits for the queue; what is not over is told to nobody
+    ~VulkanTransfers();  // waits for the queue; no `done` is called after this
     VulkanTransfers(const VulkanTransfers&) = delete;
 
     Status open(const VulkanAdapter& adapter);
 
-    // `memory` begins and ends on pages, and stays until unshare().
+    // `memory` begins and ends on pages, and must stay valid until unshare().
     Status share(ByteView memory);
     void unshare(ByteView memory);  // waits for the copies that read it
     bool is_shared(ByteView bytes) const { return find(bytes) != memories_.end(); }
 
-    // Requires is_shared(bytes). `done` is posted once it is over, and a few that went with it. The
-    // value: its number. The queue is given it soon; a foreseen one, as soon as others are over.
+    // Starts a copy and returns its number. Requires is_shared(bytes). `done` is posted after this
+    // copy and a few others submitted with it are over. The copy is submitted soon; a prefetch is
+    // submitted after copies before it are over.
     std::uint64_t copy(ByteView bytes, VkBuffer target, std::uint64_t offset_bytes,
                        TransferKind kind, std::function<void()> done);
-    // The queue has been given this copy, so that another queue's wait for it ends. The value: what
-    // over() counts when it is over; 0: refused, as on a device that is lost.
+    // Submits this copy now if it was not submitted yet, so that another queue's wait for it will
+    // end. Returns the count of over() when the copy is over; 0: refused, as on a lost device.
     std::uint64_t give(std::uint64_t number);
-    // Whether this copy is over; with `wait` it is afterwards, unless the device is lost.
+    // Returns true if this copy is over. `wait`: waits until it is over, or the device is lost.
     bool is_over(std::uint64_t number, bool wait = false);
-    // For all queues of the device, while no thread uses this one.
+    // Waits until all queues of the device are idle, while no thread uses this one.
     void wait_idle();
-    // No copy is given or told any more.
+    // Stops: no copy is submitted and no `done` is called after this.
     void stop();
-    // counts the copies that are over
+    // The timeline semaphore that counts the copies that are over.
     VkSemaphore over() const { return over_; }
-    // Copies up to this number are over; what give() says of one of them covers all of them.
+    // Copies up to this number are over. The result of give() for any of these numbers covers them
+    // all.
     std::uint64_t settled() const { return settled_; }
 
   private:
@@ -79,16 +86,16 @@ class VulkanTransfers {
         VkBuffer buffer = VK_NULL_HANDLE;
         VkDeviceMemory memory = VK_NULL_HANDLE;
     };
-    using Memories = std::map<const std::byte*, Memory>;  // by where they begin
+    using Memories = std::map<const std::byte*, Memory>;  // by start address
     struct Asked {
-        std::uint64_t place = 0;  // what over() counts behind it
+        std::uint64_t place = 0;  // count of over() after this copy
         VkBuffer source = VK_NULL_HANDLE, target = VK_NULL_HANDLE;
         VkBufferCopy region{};
         std::function<void()> done;
     };
     using Done = std::vector<std::function<void()>>;
     struct Pending {
-        std::uint64_t last = 0;  // of these, its place
+        std::uint64_t last = 0;  // place of the last of these copies
         Done done;
     };
     Memories::const_iterator find(ByteView bytes) const;
@@ -113,7 +120,7 @@ class VulkanTransfers {
     const Post post_;
     const std::function<void(const Error&)> failed_;
     VkPhysicalDeviceMemoryProperties memory_types_{};
-    std::uint64_t page_bytes_ = 0;  // of memory to be shared
+    std::uint64_t page_bytes_ = 0;  // page size of memory to share
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties_ = nullptr;
     PFN_vkGetSemaphoreCounterValueKHR counter_value_ = nullptr;
     PFN_vkWaitSemaphoresKHR wait_semaphores_ = nullptr;
@@ -121,23 +128,23 @@ class VulkanTransfers {
     VkSemaphore over_ = VK_NULL_HANDLE;
     Memories memories_;
     std::atomic<std::uint64_t> settled_ = 0;     // copies up to this number are over
-    std::atomic<std::uint64_t> known_over_ = 0;  // so many copies are
-    std::atomic<std::uint64_t> given_ = 0;       // so many, to the queue
-    std::atomic<bool> refuses_ = false;          // the queue did once: no other is given
-    bool gave_up_ = false;                       // to wait
+    std::atomic<std::uint64_t> known_over_ = 0;  // number of copies that are over
+    std::atomic<std::uint64_t> given_ = 0;       // number of copies submitted to the queue
+    std::atomic<bool> refuses_ = false;          // the queue refused a copy: no other is submitted
+    bool gave_up_ = false;                       // a wait timed out
 
-    std::mutex queue_mutex_;      // of the queue and the pool, and of
-    std::vector<Asked> refused_;  // which end with the owner
+    std::mutex queue_mutex_;      // guards the queue, the pool and refused_
+    std::vector<Asked> refused_;  // destroyed with this object, on the owner's thread
     struct Used {
         VkCommandBuffer commands;
         std::uint64_t place;
     };
     std::deque<Used> used_;  // the oldest first
 
-    std::mutex mutex_;  // of what follows
+    std::mutex mutex_;  // guards the members below
     std::condition_variable wake_giver_, wake_waiter_;
     TransferOrder order_;
-    std::unordered_map<std::uint64_t, Asked> asked_;  // not given to the queue yet, by number
+    std::unordered_map<std::uint64_t, Asked> asked_;  // not submitted yet, by number
     std::deque<Pending> pending_;
     bool stopping_ = false;
     std::thread giver_, waiter_;

@@ -14,8 +14,8 @@ namespace {
 
 class WebGpuDevice;
 
-// Who waits for what. Callbacks are looked up by ticket, so
-// that one that comes after the device has gone finds nobody.
+// The pending callbacks, by ticket. An answer that arrives after the device was destroyed finds no
+// callback and is ignored.
 struct Waiting {
     std::uint32_t next_ticket = 1;
     std::unordered_map<std::uint32_t, std::function<void(Result<std::unique_ptr<Device>>)>> devices;
@@ -191,7 +191,7 @@ void open_webgpu_device(std::function<void(Result<std::unique_ptr<Device>>)> don
 
 extern "C" {
 
-// `bytes`: JSON of the adapter when ok, otherwise the reason.
+// `bytes`: JSON of the adapter if `ok`, otherwise the reason.
 EMSCRIPTEN_KEEPALIVE void mx_on_device(std::uint32_t ticket, const char* bytes,
                                        std::uint32_t size_bytes, int ok) {
     auto done = take(waiting().devices, ticket);
@@ -230,7 +230,8 @@ EMSCRIPTEN_KEEPALIVE void mx_on_pipeline(std::uint32_t ticket, int handle, const
                    text_at(reason, size_bytes)});
 }
 
-// Where JavaScript puts the bytes of a readback. Its device may go while it is delivered.
+// Returns the address where JavaScript writes the bytes of a readback. The device may be destroyed
+// during the delivery.
 EMSCRIPTEN_KEEPALIVE std::byte* mx_read_room(std::uint32_t size_bytes) {
     Bytes& read = waiting().read;
     if (read.size() < size_bytes) read.resize(size_bytes);

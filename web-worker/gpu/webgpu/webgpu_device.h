@@ -1,6 +1,6 @@
-// gpu::Device over the browser's WebGPU, through the C bridge of
-// web-worker/gpu/webgpu/webgpu_bridge.h. One at a time per worker: the handles on the JavaScript
-// side belong to the device that is open there.
+// Implements gpu::Device over the browser's WebGPU, through the C bridge of
+// web-worker/gpu/webgpu/webgpu_bridge.h. A worker opens one device at a time: the handles on the
+// JavaScript side belong to the device that is open there.
 #pragma once
 
 #include <memory>
