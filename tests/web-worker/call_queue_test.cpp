@@ -1,5 +1,5 @@
-// Calls on their way through the GPU: in order, bounded, cancelled, and answered where they were
-// asked.
+// The queue of calls: calls run in order, their number is bounded, they can be cancelled, and they
+// are answered on the connection that they arrived on.
 #include "tests/web-worker/stage.h"
 
 namespace moex {
@@ -8,7 +8,7 @@ namespace {
 TEST(CallQueueTest, ACancelledGroupThatWaitsIsDroppedAndTooManyAreBusy) {
     Stage stage;
     stage.serve({1});
-    // two run, four wait
+    // Two calls run, and four wait.
     for (std::uint32_t id = 1; id <= 7; ++id)
         stage.give(encode_group_dispatch(group_of(id, 1), false));
 
@@ -44,7 +44,7 @@ TEST(CallQueueTest, RoundsAfterWarmUpCreateNothing) {
     EXPECT_EQ(after.pipelines_created, warm.pipelines_created);
 }
 
-TEST(CallQueueTest, ItsTimesAreToldToAHubThatReadsThem) {
+TEST(CallQueueTest, TimesAreSentToAHubThatReadsThem) {
     for (const bool reads : {false, true}) {
         Stage stage;
         if (reads) stage.hub_caps.push_back(times_cap);
@@ -56,7 +56,7 @@ TEST(CallQueueTest, ItsTimesAreToldToAHubThatReadsThem) {
     }
 }
 
-// A tab gives the memory around a frame: x goes from there to the GPU.
+// A tab passes the memory around a frame, and x is uploaded to the GPU from there.
 TEST(CallQueueTest, AFrameInPlaceHasTheSameAnswer) {
     Stage stage;
     stage.serve({1});
@@ -73,7 +73,7 @@ TEST(CallQueueTest, AFrameInPlaceHasTheSameAnswer) {
     }
 }
 
-// It once came on the next connection, where the hub had never asked.
+// Regression: the answer was once sent on the next connection, where the hub had sent no call.
 TEST(CallQueueTest, AnAnswerThatOutlivesItsConnectionIsNotSent) {
     Stage stage;
     stage.serve({1});

@@ -1,5 +1,6 @@
-// A worker that computes on the processor: the bits of the hub's local backend, in both
-// arithmetics, whatever shares a group; what it holds while the limit moves; and the core over it.
+// A worker that computes on the processor. Its answers have the bits of the hub's local backend in
+// both arithmetics, whatever rows share a group. Also: the experts that it keeps when the limit
+// moves, and the core over it.
 #include <cstring>
 
 #include "protocol/expert_reference.h"
@@ -11,11 +12,11 @@
 namespace moex {
 namespace {
 
-// A group as the hub sends it, and what it was made of.
+// A group as the hub sends it, and the values that it was made from.
 struct Asked {
     std::vector<float> x;
     std::vector<std::uint16_t> ids;
-    std::vector<float> weights;  // as f16 carries them
+    std::vector<float> weights;  // rounded to f16
     GroupDispatch group;
 };
 
@@ -69,7 +70,7 @@ class CpuWorkerTest : public testing::TestWithParam<WorkerArithmetic> {
         return asked;
     }
 
-    // The worker's answer, decoded: [num_tokens or num_pairs, hidden_size].
+    // Returns the worker's answer, decoded: [num_tokens or num_pairs, hidden_size].
     Result<std::vector<float>> run(const GroupDispatch& group) {
         const Bytes frame = encode_group_dispatch(group, false);
         GroupDispatchView view;
@@ -140,7 +141,7 @@ TEST_P(CpuWorkerTest, AnAnswerHasTheBitsOfTheHubsLocalBackend) {
     }
 }
 
-// f16 and int8 round x on its way and the answer on its way back, and nothing else.
+// f16 and int8 round x and the answer for the wire. No other value is rounded.
 TEST_P(CpuWorkerTest, OnTheWireOnlyRowsAreRounded) {
     for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::int8}) {
         const Asked asked = ask(5, dtype, false);
@@ -154,7 +155,7 @@ TEST_P(CpuWorkerTest, OnTheWireOnlyRowsAreRounded) {
     }
 }
 
-// What a --deterministic hub adds up is what its own backend adds up.
+// The sum of a --deterministic hub over workers has the bits of its local backend.
 TEST_P(CpuWorkerTest, UnsummedAnswersAddUpToADeterministicLocalBackend) {
     if (GetParam() == WorkerArithmetic::int8)
         GTEST_SKIP() << "SKIPPED: a deterministic hub asks for exact answers";
@@ -170,7 +171,7 @@ TEST_P(CpuWorkerTest, UnsummedAnswersAddUpToADeterministicLocalBackend) {
     EXPECT_TRUE(same_bits(sums, local(asked, asked.x, true)));
 }
 
-TEST_P(CpuWorkerTest, ARowDoesNotFeelTheRowsBesideIt) {
+TEST_P(CpuWorkerTest, RowDoesNotDependOnTheRowsBesideIt) {
     const Asked asked = ask(17, Dtype::f16, true);
     const auto together = run(asked.group);
     ASSERT_TRUE(together.ok());
@@ -200,7 +201,7 @@ TEST_P(CpuWorkerTest, GroupsThatItCannotTakeAreRefused) {
     EXPECT_EQ(run(asked.group).error().code, ErrorCode::unknown_expert);
 
     asked = ask(4, Dtype::f16, false);
-    for (float& value : asked.group.x) value *= 30000.0f;  // f16 holds x, not the answer
+    for (float& value : asked.group.x) value *= 30000.0f;  // f16 can hold x, but not the answer
     for (float& value : asked.group.x) value = std::clamp(value, -65000.0f, 65000.0f);
     for (half& gate : asked.group.gates) gate = float_to_half(60000.0f);
     EXPECT_EQ(run(asked.group).error().code, ErrorCode::non_finite);
@@ -212,7 +213,7 @@ TEST_P(CpuWorkerTest, GroupsThatItCannotTakeAreRefused) {
     EXPECT_TRUE(run(ask(1, Dtype::f32, false).group).ok());
 }
 
-TEST_P(CpuWorkerTest, WhatStaysThroughASmallerLimitAnswersAsBefore) {
+TEST_P(CpuWorkerTest, KeptExpertsAnswerAsBeforeUnderASmallerLimit) {
     const auto only = [&](std::uint16_t expert) {
         Asked asked = ask(1, Dtype::f32, false);
         asked.group.shape.num_pairs = asked.group.shape.num_experts = 1;
@@ -237,7 +238,7 @@ TEST_P(CpuWorkerTest, WhatStaysThroughASmallerLimitAnswersAsBefore) {
     EXPECT_TRUE(same_bits(*run(only(7)), *last));
 }
 
-// The same cases as in WASM (simd128.test.mjs), and the same bits.
+// The cases are those of WASM (simd128.test.mjs), and the bits must be the same.
 TEST(IntegerCasesTest, ThisMachineGivesTheBitsOfEveryOther) {
     EXPECT_EQ(integer_disagreements(), "");
     EXPECT_EQ(answers_digest(test::compute_threads()), expected_answers_digest)
@@ -250,7 +251,7 @@ WorkerOptions on_the_processor(WorkerArithmetic arithmetic) {
     return {.backend = WorkerBackend::cpu, .arithmetic = arithmetic, .threads = 1};
 }
 
-TEST(CpuWorkerCoreTest, SaysHowItComputesAndAnswers) {
+TEST(CpuWorkerCoreTest, WorkerReportsItsArithmeticAndAnswers) {
     for (const auto arithmetic : {WorkerArithmetic::exact, WorkerArithmetic::int8}) {
         Stage stage(64u << 20, on_the_processor(arithmetic));
         stage.core->start();
@@ -272,11 +273,11 @@ TEST(CpuWorkerCoreTest, SaysHowItComputesAndAnswers) {
     }
 }
 
-TEST(CpuWorkerCoreTest, AnswersExactlyWhereTheHubAsksForIt) {
+TEST(CpuWorkerCoreTest, WorkerAnswersExactlyIfTheHubAsks) {
     Stage stage(64u << 20, on_the_processor(WorkerArithmetic::int8));
     stage.hub_asks = WorkerArithmetic::exact;
     stage.serve({2});
-    stage.expect_answer(5, 2);  // within 1e-6
+    stage.expect_answer(5, 2);  // with an error of at most 1e-6
 }
 
 TEST(CpuWorkerCoreTest, AGpuDoesNotAnswerInInt8) {
@@ -289,7 +290,7 @@ TEST(CpuWorkerCoreTest, AGpuDoesNotAnswerInInt8) {
     EXPECT_TRUE(error->fatal);
 }
 
-TEST(CpuWorkerCoreTest, WithoutAGpuItComputesOnTheProcessorWhereItMay) {
+TEST(CpuWorkerCoreTest, WorkerWithoutAGpuComputesOnTheProcessor) {
     for (const auto backend : {WorkerBackend::gpu, WorkerBackend::automatic}) {
         Stage stage(64u << 20, {.backend = backend});
         stage.no_gpu = true;
@@ -306,7 +307,7 @@ TEST(CpuWorkerCoreTest, WithoutAGpuItComputesOnTheProcessorWhereItMay) {
     }
 }
 
-TEST(CpuWorkerCoreTest, AGpuThatIsLostAgainAndAgainGivesWayToTheProcessor) {
+TEST(CpuWorkerCoreTest, GpuLostRepeatedlyFallsBackToTheProcessor) {
     Stage stage(64u << 20, {.backend = WorkerBackend::automatic});
     stage.serve({1});
     EXPECT_EQ(stage.status().adapter.backend, "vulkan");

@@ -1,5 +1,5 @@
-// The decoder's kernels one by one on a real Vulkan device (lavapipe where there is no GPU),
-// against their twins in double, at odd sizes.
+// Compares the decoder's kernels one by one on a real Vulkan device (lavapipe if there is no GPU)
+// with their twins in double, at odd sizes.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -40,7 +40,7 @@ Floats floats_of(std::span<const std::uint32_t> words) {
     std::memcpy(values.data(), words.data(), words.size_bytes());
     return values;
 }
-// As lanes of INT4 kernels read them: quad q of chunk c lies at q * chunks + c.
+// The order in which lanes of INT4 kernels read: quad q of chunk c is stored at q * chunks + c.
 Floats transposed(std::span<const float> row) {
     Floats out(row.size());
     const std::size_t chunks = row.size() / 32;
@@ -49,7 +49,7 @@ Floats transposed(std::span<const float> row) {
     return out;
 }
 
-// Weights as a kind holds them, and what they are worth.
+// Weights in the layout of a kind, and their values.
 struct Held {
     Words codes, scale_zero;
     Floats values;
@@ -96,7 +96,7 @@ class DecoderKernelsTest : public testing::Test {
         device_ = std::move(*made);
     }
 
-    // Runs a kernel once over `buffers`, by binding, and gives them as it left them.
+    // Runs a kernel once over `buffers`, by binding, and returns the buffers after it.
     std::vector<Words> run(const std::string& kernel,
                            const std::vector<gpu::KernelConstant>& constants,
                            std::vector<Words> buffers, std::array<std::uint32_t, 3> workgroups) {
@@ -149,7 +149,7 @@ class DecoderKernelsTest : public testing::Test {
         return buffers;
     }
 
-    // `rows` as the host writes them.
+    // Returns `rows` as the CPU writes them.
     static Words rows_buffer(std::span<const StepRow> rows, StepHeader header = {}) {
         Words words(step_header_words + 4 * rows.size());
         std::memcpy(words.data(), &header, sizeof header);
@@ -168,7 +168,7 @@ TEST_F(DecoderKernelsTest, EmbeddingsAreTheTablesOwnRows) {
         const Held table = held(kind, random_floats(vocab * hidden, 1), group);
         Words words = table.codes;
         words.insert(words.end(), table.scale_zero.begin(), table.scale_zero.end());
-        // the second shard of a larger table: tokens 4 to 15, so that the 2 is another's
+        // The second shard of a larger table: tokens 4 to 15. Token 2 belongs to another shard.
         const TableShard shard{4, vocab, static_cast<std::uint32_t>(table.codes.size())};
         Words uniform(4);
         std::memcpy(uniform.data(), &shard, sizeof shard);
@@ -186,7 +186,7 @@ TEST_F(DecoderKernelsTest, EmbeddingsAreTheTablesOwnRows) {
 TEST_F(DecoderKernelsTest, AddNormAddsWhatTheBlockBeforeGaveAndNorms) {
     constexpr std::uint32_t addends = 3, num_rows = 4;
     const StepRow rows[num_rows] = {};
-    // A thread keeps what it has of 288 values, and reads again of 5,120.
+    // A thread keeps its share of 288 values, but reads its share of 5,120 values again.
     for (const auto& [hidden, for_head] : {std::pair{288u, false}, {288u, true}, {5120u, true}}) {
         const Floats x = random_floats(num_rows * hidden, 2),
                      added = random_floats(num_rows * addends * hidden, 3, 0.3f),
@@ -219,7 +219,7 @@ TEST_F(DecoderKernelsTest, AddNormAddsWhatTheBlockBeforeGaveAndNorms) {
     }
 }
 
-// Of many inputs lanes have several chunks, which `spread` asks for ahead.
+// With many inputs a lane has several chunks, which `spread` reads ahead.
 TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATile) {
     constexpr std::uint32_t num_rows = 8, group = 64;
     for (const WeightKind kind : every_kind)
@@ -263,7 +263,8 @@ TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATil
         }
 }
 
-// What rope_store_u8 left of a head's token; `slot` counts the keys' heads, then the values'.
+// Decodes the codes that rope_store_u8 wrote for a head's token. `slot` counts the heads of keys,
+// then the heads of values.
 struct StoredHead {
     float scale = 0, zero = 0;
     Floats values;
@@ -286,7 +287,7 @@ StoredHead stored_head(const Words& kv, std::uint32_t kv_heads, std::uint32_t he
     return head;
 }
 
-// Codes are held to their twin, and are what attention is held to.
+// Compares codes with their twin. The attention is then compared with these codes.
 Floats checked_codes(const StoredHead& mine, const test::Doubles& wanted) {
     const test::CodedHead twin = test::code_head(wanted);
     EXPECT_NEAR(mine.zero, twin.zero, 1e-3 * std::abs(twin.zero));
@@ -304,13 +305,13 @@ class AttentionKernelsTest : public DecoderKernelsTest, public testing::WithPara
     static std::string suffix() {
         return GetParam() == KvKind::f16 ? "_f16" : GetParam() == KvKind::u8 ? "_u8" : "";
     }
-    // Words of a head's token; head_dim is even, and of four values where they are codes.
+    // Words of a head's token. head_dim is even, and a multiple of 4 for codes.
     static std::size_t head_words(std::uint32_t head_dim) {
         return GetParam() == KvKind::f32   ? head_dim
                : GetParam() == KvKind::f16 ? head_dim / 2
                                            : head_dim / 4 + 1;
     }
-    // Of each position: cosines, then sines.
+    // For each position: cosines, then sines.
     static Floats angles(std::uint32_t positions, std::uint32_t head_dim, double theta) {
         Floats cos_sin(positions * head_dim);
         for (std::uint32_t p = 0; p < positions; ++p)
@@ -325,8 +326,8 @@ class AttentionKernelsTest : public DecoderKernelsTest, public testing::WithPara
 INSTANTIATE_TEST_SUITE_P(Kv, AttentionKernelsTest,
                          testing::Values(KvKind::f32, KvKind::f16, KvKind::u8));
 
-// 131 positions on two pages that lie the wrong way round: through rope_store into the cache,
-// then attention over all that was stored.
+// Stores 131 positions with rope_store in two pages of the cache, the second page first, and then
+// computes the attention over all positions.
 TEST_P(AttentionKernelsTest, AttentionOverPagesAgreesWithDouble) {
     constexpr std::uint32_t heads = 20, kv_heads = 2, head_dim = 36, positions = 131, pages = 2,
                             slots = heads + 2 * kv_heads;
@@ -405,7 +406,7 @@ TEST_F(DecoderKernelsTest, RoutesAreTheLikeliestExpertsInAscendingOrder) {
     for (const std::uint32_t num_experts : {7u, 128u, 200u})
         for (const bool normalised : {false, true}) {
             Floats logits = random_floats(num_rows * num_experts, 10);
-            for (std::uint32_t e = 0; e < num_experts; ++e) logits[e] = 1.5f;  // all tie
+            for (std::uint32_t e = 0; e < num_experts; ++e) logits[e] = 1.5f;  // all logits tie
             const auto left = run("route",
                                   {{"num_experts", num_experts},
                                    {"top_k", top_k},
@@ -428,7 +429,7 @@ TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedO
     constexpr std::uint32_t hidden = 128, inner = 96, group = 32, top_k = 2;
     const ExpertShape shape{hidden, inner, group};
     const Floats x = random_floats(hidden, 11);
-    // experts 5 and 8 of a layer; this arena holds 6 to 8
+    // The routes are experts 5 and 8 of a layer; this arena holds experts 6 to 8.
     const Words routes = {5, std::bit_cast<std::uint32_t>(0.25f), 8,
                           std::bit_cast<std::uint32_t>(0.75f)};
     for (const WeightKind kind : every_kind) {
@@ -494,7 +495,7 @@ TEST_F(DecoderKernelsTest, PairsOfOneExpertShareTiles) {
     for (const std::uint32_t num_rows : {1u, 2u, 17u, 64u}) {
         Words routes;
         for (std::uint32_t row = 0; row < num_rows; ++row) {
-            const std::uint32_t first = random() % (num_experts - 2);  // some have nobody
+            const std::uint32_t first = random() % (num_experts - 2);  // some experts have no row
             for (std::uint32_t k = 0; k < top_k; ++k) {
                 routes.push_back(first + k);
                 routes.push_back(static_cast<std::uint32_t>(random()));
@@ -524,7 +525,7 @@ TEST_F(DecoderKernelsTest, PairsOfOneExpertShareTiles) {
 TEST_F(DecoderKernelsTest, TheLikeliestTokenBecomesTheNextRow) {
     for (const std::uint32_t vocab : {300u, 5000u, 300000u}) {
         Floats logits = random_floats(vocab, 14);
-        logits[vocab / 2] = logits[vocab - 1] = 9;  // the lower of two that tie
+        logits[vocab / 2] = logits[vocab - 1] = 9;  // two tokens tie: the lower one is chosen
         const auto stretches = (vocab + gpu::kernels::argmax_part::stretch_tokens - 1) /
                                gpu::kernels::argmax_part::stretch_tokens;
         const auto best = run("argmax_part", {{"vocab_size", vocab}},
@@ -548,7 +549,7 @@ TEST_F(DecoderKernelsTest, TheLikeliestTokenBecomesTheNextRow) {
     }
 }
 
-// Three rows: with many ties, with one logit far above the others, with one that is no number.
+// Three rows: many ties; one logit far above the others; one logit that is NaN.
 TEST_F(DecoderKernelsTest, TheLikeliestTokensOfEachRowAreFound) {
     constexpr std::uint32_t num_rows = 3;
     for (const std::uint32_t vocab : {40u, 1024u, 5000u, 40000u}) {
@@ -590,7 +591,7 @@ TEST_F(DecoderKernelsTest, TheLikeliestTokensOfEachRowAreFound) {
     }
 }
 
-// Whatever the GPU's pace, what is to be copied does not pile up in this process.
+// However slow the GPU is, the bytes that wait to be copied stay bounded.
 TEST_F(DecoderKernelsTest, UploadsWaitForThoseBeforeThem) {
     constexpr std::uint64_t size_bytes = 48u << 20;
     const Bytes bytes(size_bytes);

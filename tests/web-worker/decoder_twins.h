@@ -1,4 +1,4 @@
-// What the decoder's kernels compute, in plain loops and doubles: a formula a function.
+// The twins of the decoder's kernels, in plain loops and doubles: one function for each formula.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ inline Doubles add_norm(Doubles& x, std::span<const float> addends, std::span<co
     return y;
 }
 
-// weights [bias or num_out, x.size()] times x, plus bias where there is one.
+// Returns weights [num_out, x.size()] times x, plus the bias if there is one.
 inline Doubles matvec(std::span<const float> weights, std::span<const float> x,
                       std::span<const float> bias) {
     Doubles y(weights.size() / x.size());
@@ -38,7 +38,7 @@ inline Doubles matvec(std::span<const float> weights, std::span<const float> x,
     return y;
 }
 
-// A head, normed where `norm` has weights, and turned by its position's angles.
+// Returns a head, normalised if `norm` has weights, and rotated by the angles of its position.
 inline Doubles rope(std::span<const float> head, std::span<const float> norm, double epsilon,
                     std::uint32_t position, double theta) {
     Doubles out(head.begin(), head.end());
@@ -54,9 +54,9 @@ inline Doubles rope(std::span<const float> head, std::span<const float> norm, do
     return out;
 }
 
-// A head as u8 codes hold it: what they are worth.
+// A head as u8 codes, and the values of the codes.
 struct CodedHead {
-    double scale = 0, zero = 0;  // f16 both: of the range's 255th part, and of the least value
+    double scale = 0, zero = 0;  // both in f16: a 255th of the range, and the least value
     Doubles values;
 };
 inline CodedHead code_head(std::span<const double> head) {
@@ -73,7 +73,7 @@ inline CodedHead code_head(std::span<const double> head) {
     return coded;
 }
 
-// softmax(q · kᵀ / sqrt(head_dim)) · v of one head over num_tokens; k, v [num_tokens, head_dim].
+// Returns softmax(q · kᵀ / sqrt(head_dim)) · v for a head; k, v are [num_tokens, head_dim].
 inline Doubles attend(std::span<const float> q, std::span<const float> k,
                       std::span<const float> v) {
     const std::size_t head_dim = q.size(), num_tokens = k.size() / head_dim;
@@ -92,7 +92,8 @@ inline Doubles attend(std::span<const float> q, std::span<const float> k,
     return out;
 }
 
-// The top_k of the logits, ties to the lower id, as (expert, weight) with experts ascending.
+// Returns the top_k of the logits as (expert, weight), experts ascending. Of equal logits the lower
+// id wins.
 inline std::vector<std::pair<std::uint32_t, double>> route(std::span<const float> logits,
                                                            std::uint32_t top_k, bool normalised) {
     std::vector<std::uint32_t> order(logits.size());
@@ -113,7 +114,8 @@ inline std::vector<std::pair<std::uint32_t, double>> route(std::span<const float
     return out;
 }
 
-// The pairs of `routes` (expert and weight of each) in tiles of one expert, experts ascending.
+// Puts the pairs of `routes` (each an expert and a weight) into tiles of one expert, experts
+// ascending.
 struct PairTile {
     std::uint32_t expert = 0;
     std::vector<std::uint32_t> pairs;
@@ -133,7 +135,7 @@ inline std::vector<PairTile> group_pairs(std::span<const std::uint32_t> routes,
     return tiles;
 }
 
-// The `kept` likeliest tokens, ties to the lower one.
+// Returns the `kept` likeliest tokens. Of equal logits the lower token wins.
 inline std::vector<std::uint32_t> likeliest(std::span<const float> logits, std::size_t kept) {
     std::vector<std::uint32_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0u);
@@ -148,7 +150,7 @@ inline double log_sum_exp(std::span<const float> logits) {
     return std::log(sum);
 }
 
-// Ties to the lower id.
+// Of equal values the lower id wins.
 inline std::uint32_t argmax(std::span<const float> logits) {
     return static_cast<std::uint32_t>(std::max_element(logits.begin(), logits.end()) -
                                       logits.begin());

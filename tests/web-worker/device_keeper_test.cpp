@@ -1,5 +1,5 @@
-// A GPU that goes away: opened again, ever more slowly, with less memory where there was too
-// little, and given up in the end.
+// A GPU that is lost: it is opened again after longer and longer delays, with a smaller budget
+// after out of memory, and given up in the end.
 #include <algorithm>
 
 #include "tests/web-worker/stage.h"
@@ -7,7 +7,7 @@
 namespace moex {
 namespace {
 
-TEST(DeviceKeeperTest, AGpuThatIsLostComesBackAndAnswersAsBefore) {
+TEST(DeviceKeeperTest, LostGpuIsOpenedAgainAndAnswersAsBefore) {
     Stage stage;
     stage.serve({1});
 
@@ -18,7 +18,7 @@ TEST(DeviceKeeperTest, AGpuThatIsLostComesBackAndAnswersAsBefore) {
     stage.expect_answer(2, 1);
 }
 
-// The retry outlived the loss once, and tore down the connection that served by then.
+// Regression: a retry once outlived the loss, and closed the connection that served by then.
 TEST(DeviceKeeperTest, AGpuLostWhileOfflineLeavesNoRetryBehind) {
     Stage stage;
     stage.serve({1});
@@ -48,8 +48,8 @@ TEST(DeviceKeeperTest, AGpuLostWhileOfflineLeavesNoRetryBehind) {
     EXPECT_EQ(stage.status().phase, WorkerPhase::serving);
 }
 
-// It said "offline" once while the GPU was tested, and
-// tried a second time beside the connection that followed.
+// Regression: the worker once showed "offline" while the GPU was tested, and opened a second
+// connection beside the one that followed.
 TEST(DeviceKeeperTest, AConnectionThatEndsWhileTheNextGpuIsTestedIsNoReasonToRetry) {
     Stage stage;
     stage.serve({1});
@@ -66,7 +66,7 @@ TEST(DeviceKeeperTest, AConnectionThatEndsWhileTheNextGpuIsTestedIsNoReasonToRet
     EXPECT_EQ(stage.connects, 2);
 }
 
-// It was opened again without end once, twice a second.
+// Regression: the GPU was once opened again twice a second, without end.
 TEST(DeviceKeeperTest, AGpuThatFailsAgainAndAgainIsGivenUp) {
     Stage stage;
     stage.serve({1});
@@ -86,7 +86,7 @@ TEST(DeviceKeeperTest, AGpuThatFailsAgainAndAgainIsGivenUp) {
         stage.status().detail.starts_with("This GPU fails again and again (invalid command)"))
         << stage.status().detail;
     EXPECT_FALSE(stage.connected);
-    EXPECT_TRUE(stage.timers.empty());  // nothing is tried until a person asks for it
+    EXPECT_TRUE(stage.timers.empty());  // nothing is retried until a person asks for it
 }
 
 TEST(DeviceKeeperTest, AFaultIsForgottenAfterAMinuteOfService) {
@@ -101,7 +101,7 @@ TEST(DeviceKeeperTest, AFaultIsForgottenAfterAMinuteOfService) {
     }
 }
 
-TEST(DeviceKeeperTest, OutOfMemoryHalvesTheLimitUntilItFitsAndTheHubHearsOfIt) {
+TEST(DeviceKeeperTest, OutOfMemoryHalvesTheLimitUntilItFits) {
     Stage stage(1000 * stage_blob_bytes);
     stage.limits = wide_limits;
     stage.device_memory_bytes = 1'500'000;
@@ -110,7 +110,7 @@ TEST(DeviceKeeperTest, OutOfMemoryHalvesTheLimitUntilItFitsAndTheHubHearsOfIt) {
     stage.core->start();
     for (int round = 0; round < 12 && stage.status().phase != WorkerPhase::serving; ++round) {
         told.push_back(stage.welcome());
-        // as many as it said it holds
+        // Assign as many experts as HELLO reported.
         const std::uint64_t room = told.back() / stage_blob_bytes;
         stage.give(encode_assign(units_of(first_experts(std::min<std::uint64_t>(512, room)))));
         stage.run_until([&] {
@@ -126,7 +126,7 @@ TEST(DeviceKeeperTest, OutOfMemoryHalvesTheLimitUntilItFitsAndTheHubHearsOfIt) {
     EXPECT_LE(stage.status().device.buffer_bytes, stage.device_memory_bytes);
 }
 
-TEST(DeviceKeeperTest, AGpuWithoutMemoryForOneExpertSaysSo) {
+TEST(DeviceKeeperTest, GpuWithoutMemoryForOneExpertIsReported) {
     Stage stage(3 * stage_blob_bytes);
     stage.core->start();
     stage.welcome();

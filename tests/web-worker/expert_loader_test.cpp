@@ -1,10 +1,10 @@
-// From ASSIGN to READY: downloads that fail, wait, pause or are no longer wanted.
+// The path from ASSIGN to READY: downloads that fail, wait, pause, or are released meanwhile.
 #include "tests/web-worker/stage.h"
 
 namespace moex {
 namespace {
 
-TEST(ExpertLoaderTest, AnExpertThatCannotBeFetchedIsTriedAgain) {
+TEST(ExpertLoaderTest, ExpertThatCannotBeFetchedIsRetried) {
     Stage stage;
     stage.fetches_failing = 3;
     stage.serve({2});
@@ -25,10 +25,10 @@ TEST(ExpertLoaderTest, AWeightSyncAssignsOneUnit) {
               (std::vector<Unit>{{0, 6}}));
 }
 
-// It once answered "every slot is taken" for ever,
-// when the hub came back with another share for it.
+// Regression: the worker once answered "every slot is taken" without end when the hub reconnected
+// and assigned other experts.
 TEST(ExpertLoaderTest, ExpertsOfAnEarlierShareMakeRoomForTheNext) {
-    Stage stage(3 * stage_blob_bytes);  // two, and the lanes
+    Stage stage(3 * stage_blob_bytes);  // room for two experts, and the lanes
     stage.serve({1, 4});
 
     stage.hang_up(1001, "restart");
@@ -36,8 +36,8 @@ TEST(ExpertLoaderTest, ExpertsOfAnEarlierShareMakeRoomForTheNext) {
     stage.assign({2, 6});
 }
 
-// It went on downloading once, and had nothing to answer with when it came back.
-TEST(ExpertLoaderTest, APauseInMidDownloadStopsItAndResumeTakesItUp) {
+// Regression: a paused worker once continued to download, and had no expert when it resumed.
+TEST(ExpertLoaderTest, PauseStopsADownloadAndResumeContinuesIt) {
     Stage stage;
     stage.core->start();
     stage.welcome();
@@ -60,7 +60,7 @@ TEST(ExpertLoaderTest, APauseInMidDownloadStopsItAndResumeTakesItUp) {
     EXPECT_EQ(stage.status().bytes_downloaded, 2 * stage_blob_bytes);
 }
 
-TEST(ExpertLoaderTest, ProgressKnowsWhatTheHubWillNameLater) {
+TEST(ExpertLoaderTest, ProgressCountsExpertsAssignedLater) {
     Stage stage;
     stage.core->start();
     stage.welcome();
@@ -75,14 +75,14 @@ TEST(ExpertLoaderTest, ProgressKnowsWhatTheHubWillNameLater) {
     EXPECT_EQ(stage.status().units_assigned, 3u);
     EXPECT_EQ(stage.status().phase, WorkerPhase::downloading);
 
-    stage.give(encode_assign({}));  // the third has gone to somebody else
+    stage.give(encode_assign({}));  // the third expert was assigned to another worker
     stage.run_until([&] { return stage.status().units_assigned == 2; });
     EXPECT_EQ(stage.status().phase, WorkerPhase::serving);
     EXPECT_EQ(stage.status().bytes_to_fetch, stage.status().bytes_fetched);
 }
 
-// The bar stood at half for ever once.
-TEST(ExpertLoaderTest, AnExpertReleasedBetweenTwoTriesIsNoLongerWaitedFor) {
+// Regression: the progress bar once stayed at half for ever.
+TEST(ExpertLoaderTest, ExpertReleasedBetweenRetriesIsNotWaitedFor) {
     Stage stage;
     stage.serve({1});
     stage.fetches_failing = 1000;

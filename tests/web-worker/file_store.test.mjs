@@ -1,4 +1,4 @@
-// The files that a page keeps, where another tab works on them, too; and who leaves when there is no room.
+// The files that a page keeps while another tab also works on them, and the order of eviction without room.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 

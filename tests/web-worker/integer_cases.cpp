@@ -30,7 +30,7 @@ Int4Matrix matrix(const std::byte* codes, const std::byte* scale_zero, const Pac
             shape.group_size};
 }
 
-// compute_experts() beside one row at a time in plain loops.
+// Compares compute_experts() with one row at a time in plain loops.
 bool expert_agrees(const ExpertShape& shape, std::uint32_t num_rows, ThreadPool& threads) {
     FormulaExpert expert(shape, num_rows);
     const std::size_t hidden = shape.hidden_size;

@@ -1,4 +1,5 @@
-// Experts in integers where GoogleTest is not: the same cases in a native program and in WASM.
+// Cases for experts in integer arithmetic, without GoogleTest: a native program and WASM run the
+// same cases.
 #pragma once
 
 #include <string>
@@ -8,21 +9,21 @@
 
 namespace moex {
 
-// Random codes, scales and zeros of a formula, in panels or as they are published.
+// Makes random codes, scales and zeros from a formula, as panels or in the published layout.
 struct FormulaExpert {
     FormulaExpert(const ExpertShape& shape, std::uint32_t seed);
     Bytes blob;
     AlignedBuffer panels;
-    PackedExpert packed;  // over all slots that a caller gives it
+    PackedExpert packed;  // the caller sets its slots
     ExactExpert exact;
 };
 std::vector<float> formula_rows(std::uint32_t num_rows, std::uint32_t row_size, std::uint32_t seed);
 
-// In which cases the best path of this machine does not give the bits of the portable loops, one a
-// line; empty: in none.
+// Returns the cases, one per line, in which this machine's fastest path gives other bits than the
+// portable loops; empty if there are none.
 std::string integer_disagreements();
 
-// FNV-1a over the bits of one round's answers: the same on every machine.
+// Returns FNV-1a over the bits of a round's answers, which is the same on every machine.
 std::uint64_t answers_digest(ThreadPool& threads);
 inline constexpr std::uint64_t expected_answers_digest = 0xd724b514f8799f2cu;
 

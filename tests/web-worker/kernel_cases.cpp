@@ -39,7 +39,7 @@ struct Run : std::enable_shared_from_this<Run> {
     Bytes blobs[2];
     GroupDispatchView group;
     Bytes x_wire;
-    std::vector<float> x;  // what the far side sees
+    std::vector<float> x;  // x as decoded from the wire
     std::vector<double> expected;
 
     Run(gpu::Device& on, const KernelCase& with, std::function<void(Result<double>)> then)
@@ -58,7 +58,7 @@ struct Run : std::enable_shared_from_this<Run> {
         encode_rows(one.x_dtype(), x, hidden, x_wire);
         MOEX_CHECK(decode_rows(one.x_dtype(), x_wire, hidden, x), "finite rows");
 
-        // Expert 0 gets every row, expert 3 every second one.
+        // Expert 0 gets every row, and expert 3 every second row.
         const std::uint16_t experts[] = {0, 3};
         for (int i = 0; i < (one.published ? 1 : 2); ++i) {
             std::uint16_t rows = 0;
@@ -141,8 +141,8 @@ struct Run : std::enable_shared_from_this<Run> {
     }
 };
 
-// Every row asked alone, all together, and both once more with each expert in an arena of its own,
-// by lanes and then by threads.
+// Runs every row alone and all rows together; then both again with each expert in an arena of its
+// own; by lanes, and then by threads.
 struct BitsRun : std::enable_shared_from_this<BitsRun> {
     static constexpr std::uint16_t experts[] = {0, 3, 5, 6};
     gpu::Device& device;
@@ -155,7 +155,7 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
     Bytes x_wire;
     bool several_arenas = false;
     RoundKernels kernels = RoundKernels::lanes;
-    std::uint32_t next_row = 0;  // num_tokens: all together
+    std::uint32_t next_row = 0;  // num_tokens: all rows together
     std::vector<Bytes> alone;    // answers of the first store, by row
     double differing = 0;
 
@@ -170,8 +170,8 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
         alone.resize(one.num_tokens);
     }
 
-    // Every row for the first expert, every second for the second, every third, the first three:
-    // whole tiles and what remains of them.
+    // The experts get every row, every second row, every third row, and the first three rows: this
+    // makes whole tiles and partial tiles.
     static bool asks(std::uint16_t expert, std::uint32_t row) {
         return expert == 0 || (expert == 3 && row % 2 == 0) || (expert == 5 && row % 3 == 0) ||
                (expert == 6 && row < 3);
@@ -265,13 +265,13 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
             std::exchange(kernels, RoundKernels::threads) == RoundKernels::threads)
             return finish(differing);
         next_row = 0;
-        // not from inside a callback of the runner's own
+        // The runner is not destroyed inside its own callback.
         old_runner = std::move(runner);
         old_store = std::move(store);
         start();
     }
     std::unique_ptr<ExpertStore> old_store;
-    std::unique_ptr<ExpertRunner> old_runner;  // goes before its store
+    std::unique_ptr<ExpertRunner> old_runner;  // destroyed before its store
 };
 
 }  // namespace
@@ -336,7 +336,7 @@ std::vector<KernelCase> kernel_cases(bool wide) {
             cases.back().kernels = RoundKernels::threads;
         }
 
-    // A chunk or two a lane, lanes without one, and the shape that is served.
+    // Shapes with a chunk or two per lane, with lanes without a chunk, and the served shape.
     for (const std::uint32_t rows : {1u, 2u, 5u, 8u, 9u, 21u})
         cases.push_back({"odd", {96, 160, 32}, rows, Dtype::f32, false, false, true});
     cases.push_back({"odd", {352, 224, 32}, 21, Dtype::f16, false, false, true});

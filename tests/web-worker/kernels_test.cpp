@@ -1,4 +1,4 @@
-// The kernels on a real Vulkan device (lavapipe where there is no GPU), against double.
+// Compares the kernels on a real Vulkan device (lavapipe if there is no GPU) with double.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -62,7 +62,7 @@ TEST_F(KernelsTest, EveryShapeSizeAndDtypeAgreesWithDouble) {
 
 constexpr std::uint32_t wire_hidden = 64;
 
-// Ordinary rows, and those at which a conversion may go wrong.
+// Ordinary rows, and rows that are difficult for a conversion.
 std::vector<std::vector<float>> rows_to_pack() {
     std::vector<std::vector<float>> rows;
     const auto add = [&](const std::function<float(std::uint32_t)>& value) {
@@ -77,21 +77,21 @@ std::vector<std::vector<float>> rows_to_pack() {
                            : 0.0157f * static_cast<float>(static_cast<int>(i * 7919 % 127) - 63));
         });
 
-    // ties: the step is 1
+    // Ties: the step is 1.
     add([](std::uint32_t i) { return i == 0 ? 127.0f : static_cast<float>(i) - 31.5f; });
-    // ties of a step of 2
+    // Ties with a step of 2.
     add([](std::uint32_t i) { return i == 0 ? -254.0f : 2.0f * static_cast<float>(i) + 1; });
     add([](std::uint32_t) { return 0.0f; });
-    // the scale would be subnormal
+    // The scale would be subnormal.
     add([](std::uint32_t i) { return i % 2 ? 1.4e-36f : -1e-37f; });
-    // the values are
+    // The values are subnormal.
     add([](std::uint32_t i) { return i % 3 ? 1e-40f : 0.0f; });
     add([](std::uint32_t i) { return i == 7 ? std::numeric_limits<float>::infinity() : 1.0f; });
     add([](std::uint32_t i) { return i == 9 ? std::numeric_limits<float>::quiet_NaN() : 1.0f; });
     return rows;
 }
 
-// What pack_rows reads before its rows: an answer for each pair.
+// The words that pack_rows reads before its rows: one answer for each pair.
 std::vector<std::uint32_t> pack_tables(Dtype dtype, std::uint32_t num_rows) {
     gpu::RoundHeader header;
     header.num_tokens = header.num_answers = num_rows;
@@ -106,11 +106,11 @@ std::vector<std::uint32_t> pack_tables(Dtype dtype, std::uint32_t num_rows) {
     return words;
 }
 
-// f16 and bf16 bit for bit.
+// Compares f16 and bf16 bit by bit.
 void expect_half_row(Dtype dtype, std::span<const float> values, std::uint32_t row, ByteView wire,
                      ByteView twin) {
     for (std::uint32_t i = 0; i < wire_hidden; ++i) {
-        // subnormals may be flushed
+        // The GPU may flush subnormals to zero.
         if (std::isnan(values[i]) || (std::fabs(values[i]) < 1e-38f && dtype == Dtype::bf16))
             continue;
         const std::size_t at = 2 * (row * std::size_t{wire_hidden} + i);
@@ -119,7 +119,7 @@ void expect_half_row(Dtype dtype, std::span<const float> values, std::uint32_t r
     }
 }
 
-// A value within half a step, and 2^-12 of one for the GPU's division.
+// Checks that a value differs by at most half a step, and 2^-12 of a step for the GPU's division.
 void expect_int8_row(std::span<const float> values, std::uint32_t row, std::uint32_t num_rows,
                      ByteView wire, ByteView twin) {
     float scale, twin_scale;
@@ -141,7 +141,7 @@ void expect_int8_row(std::span<const float> values, std::uint32_t row, std::uint
     }
 }
 
-// pack_rows alone, against encode_rows().
+// Compares pack_rows alone with encode_rows().
 TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
     const std::vector<std::vector<float>> rows = rows_to_pack();
     std::vector<float> values;
@@ -174,7 +174,7 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
         gpu::Command run, copy;
         run.pipeline = *pipeline;
         run.bind_group = group;
-        run.workgroups = {1, num_rows, 1};  // 64 columns are less than a workgroup's
+        run.workgroups = {1, num_rows, 1};  // 64 columns fit into one workgroup
         copy.kind = gpu::Command::Kind::copy;
         copy.source = y_wire;
         copy.target = readback;
@@ -209,7 +209,7 @@ TEST_F(KernelsTest, SelfTestPasses) {
     EXPECT_LE(*error, 1e-6);
 }
 
-// Rows of 384 values, each asked of all of `experts`.
+// Makes rows of 384 values, each for all of `experts`.
 GroupDispatchView group_of(std::initializer_list<std::uint16_t> experts, std::uint32_t num_tokens,
                            std::span<const float> x) {
     GroupDispatchView group;
@@ -240,8 +240,8 @@ Bytes blob_of(const ExpertShape& shape) {
     return quantize_expert_int4(weights);
 }
 
-// A served expert: rounds after the first create nothing, submit once and read
-// once, whatever their size; a single row is bit-equal alone and in company.
+// A served expert: rounds after the first create nothing, submit once and read once, whatever their
+// size. A row has the same bits alone and with others.
 TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     const ExpertShape shape{384, 256, 128};
     const Bytes blob = blob_of(shape);

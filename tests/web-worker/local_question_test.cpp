@@ -1,4 +1,4 @@
-// What "this device" reads of a request is what the hub reads of it.
+// "This device" reads the same fields of a request as the hub does.
 #include "web-worker/local/local_question.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ TEST_F(LocalQuestionTest, ReadsWhatTheHubReads) {
     }
 }
 
-TEST_F(LocalQuestionTest, WhatDoesNotHoldIsRefusedByName) {
+TEST_F(LocalQuestionTest, InvalidFieldIsRefusedByName) {
     const std::pair<const char*, const char*> cases[] = {
         {R"({"temperature": 3})", "temperature"},
         {R"({"temperature": "hot"})", "temperature"},
@@ -107,7 +107,7 @@ TEST_F(LocalQuestionTest, WhatDoesNotHoldIsRefusedByName) {
     }
 }
 
-TEST_F(LocalQuestionTest, WhatActsOnTheHubAloneIsNotPassedOver) {
+TEST_F(LocalQuestionTest, HubOnlyFieldIsRefusedAndNotIgnored) {
     for (const char* fields :
          {R"({"tools": []})", R"({"response_format": {"type": "json_object"}})",
           R"({"grammar": "root ::= \"a\""})", R"({"n": 2})", R"({"logprobs": true})"}) {

@@ -1,4 +1,4 @@
-// The memory limit: what it holds, and what happens when it is moved while the worker serves.
+// The memory limit: the experts that fit, and the worker's behaviour when the limit moves.
 #include <algorithm>
 #include <set>
 
@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-// A stage whose hub has more experts than fit, and gives as many as HELLO has room for.
+// A stage whose hub has more experts than fit, and assigns as many as HELLO has room for.
 struct FullStage : Stage {
     explicit FullStage(std::uint64_t limit_bytes, std::uint64_t blobs_an_arena = 0)
         : Stage(limit_bytes) {
@@ -21,7 +21,7 @@ struct FullStage : Stage {
         run_until_phase(WorkerPhase::serving);
         phases.clear();
     }
-    // Moves the limit; what BUDGET said of it.
+    // Moves the limit, and returns the BUDGET that the worker sent.
     Budget move_limit(std::uint64_t limit_bytes) {
         core->set_budget(limit_bytes);
         const Budget told = decode_budget(next(FrameType::budget), limits).value();
@@ -39,7 +39,7 @@ struct FullStage : Stage {
     std::uint64_t room = 0;  // experts
 };
 
-// The lanes came on top of the limit once: a quarter of a gigabyte for a large model.
+// Regression: the lanes were once not part of the limit: 256 MB more for a large model.
 TEST(MemoryLimitTest, WeightsAndCallsInFlightStayWithinTheLimitTogether) {
     for (const std::uint64_t limit_bytes : {150'000ull, 400'000ull, 3'000'000ull}) {
         FullStage stage(limit_bytes);
@@ -53,7 +53,8 @@ TEST(MemoryLimitTest, WeightsAndCallsInFlightStayWithinTheLimitTogether) {
     }
 }
 
-// A moved slider once threw every weight away, hung up, and told people that the hub was gone.
+// Regression: a moved slider once dropped all weights, closed the connection, and showed that the
+// hub was gone.
 TEST(MemoryLimitTest, ASmallerLimitServesOnWithWhatFits) {
     for (const std::uint64_t blobs_an_arena : {0u, 20u, 33u}) {
         FullStage stage(3'000'000, blobs_an_arena);
@@ -62,7 +63,7 @@ TEST(MemoryLimitTest, ASmallerLimitServesOnWithWhatFits) {
 
         const Budget told = stage.move_limit(1'000'000);
         EXPECT_LT(stage.room, before / 2);
-        EXPECT_EQ(told.dropped.size(), before - stage.room) << "what no longer fits, and no more";
+        EXPECT_EQ(told.dropped.size(), before - stage.room) << "only experts that no longer fit";
         EXPECT_EQ(stage.status().phase, WorkerPhase::serving);
 
         std::uint32_t sequence_id = 0;
@@ -74,7 +75,7 @@ TEST(MemoryLimitTest, ASmallerLimitServesOnWithWhatFits) {
         stage.run_until_shown();
         EXPECT_LE(stage.status().device.buffer_bytes, 1'000'000u);
         EXPECT_EQ(stage.status().units_assigned, stage.room);
-        EXPECT_EQ(stage.fetches, fetches) << "what stays is not loaded again";
+        EXPECT_EQ(stage.fetches, fetches) << "experts that stay are not loaded again";
         stage.expect_no_outage();
     }
 }
@@ -94,7 +95,7 @@ TEST(MemoryLimitTest, ALargerLimitKeepsItsArenasAndTakesMore) {
     stage.assign(more);
     stage.expect_answer(2, 0);
     stage.expect_answer(3, static_cast<std::uint16_t>(stage.room - 1));
-    EXPECT_EQ(stage.fetches, static_cast<int>(stage.room)) << "each expert came once";
+    EXPECT_EQ(stage.fetches, static_cast<int>(stage.room)) << "each expert was fetched once";
 
     stage.run_until_shown();
     EXPECT_LE(stage.status().device.buffer_bytes, 3'000'000u);
@@ -115,7 +116,7 @@ TEST(MemoryLimitTest, ALimitThatIsMovedToAndFroEndsWhereItBegan) {
     stage.expect_no_outage();
 }
 
-// The queue once outlived the model it was for.
+// Regression: the queue once outlived its model.
 TEST(MemoryLimitTest, GroupsThatRunOrWaitWhileTheLimitIsMovedAreAnswered) {
     for (const std::uint64_t limit_bytes : {150'000u, 9'000'000u}) {
         FullStage stage(3'000'000);
@@ -124,7 +125,7 @@ TEST(MemoryLimitTest, GroupsThatRunOrWaitWhileTheLimitIsMovedAreAnswered) {
             stage.give(encode_group_dispatch(group_of(id, 0), false));
 
         stage.move_limit(limit_bytes);
-        stage.give(encode_group_dispatch(group_of(6, 0), false));  // was on its way already
+        stage.give(encode_group_dispatch(group_of(6, 0), false));  // was in flight already
         stage.device->release_reads();
         for (std::uint32_t id = 1; id <= 6; ++id) {
             const auto result = decode_group_result(stage.next(FrameType::group_result),
@@ -140,12 +141,12 @@ TEST(MemoryLimitTest, GroupsThatRunOrWaitWhileTheLimitIsMovedAreAnswered) {
     }
 }
 
-TEST(MemoryLimitTest, WhatIsAssignedBeyondASmallerLimitIsNamedAtOnce) {
+TEST(MemoryLimitTest, ExpertsBeyondASmallerLimitAreReportedAtOnce) {
     FullStage stage(3'000'000);
     const std::uint64_t before = stage.room;
     stage.move_limit(1'000'000);
 
-    // it crossed the BUDGET
+    // This ASSIGN and the BUDGET crossed in flight.
     stage.give(encode_assign(units_of({static_cast<std::uint16_t>(before)})));
     const auto told = decode_budget(stage.next(FrameType::budget), stage.limits);
     EXPECT_EQ(told->budget_bytes / stage_blob_bytes, stage.room);
@@ -153,7 +154,7 @@ TEST(MemoryLimitTest, WhatIsAssignedBeyondASmallerLimitIsNamedAtOnce) {
     stage.expect_no_outage();
 }
 
-TEST(MemoryLimitTest, ManyUnitsAreLetGoOfInSeveralFramesOfWhichEachIsTrue) {
+TEST(MemoryLimitTest, ManyUnitsAreReleasedInSeveralConsistentFrames) {
     Stage stage(40'000'000);
     stage.limits = wide_limits;
     stage.limits.num_layers = 3;
@@ -179,7 +180,7 @@ TEST(MemoryLimitTest, ManyUnitsAreLetGoOfInSeveralFramesOfWhichEachIsTrue) {
     EXPECT_EQ(stage.status().units_ready, held);
 }
 
-TEST(MemoryLimitTest, AHubThatKnowsNoBudgetIsToldByAReconnectThatIsNoOutage) {
+TEST(MemoryLimitTest, HubWithoutBudgetIsNotifiedByAReconnect) {
     Stage stage;
     stage.hub_caps.clear();
     stage.serve({1, 2});
@@ -188,7 +189,7 @@ TEST(MemoryLimitTest, AHubThatKnowsNoBudgetIsToldByAReconnectThatIsNoOutage) {
     stage.phases.clear();
 
     stage.core->set_budget(100 * stage_blob_bytes);
-    stage.give(encode_group_dispatch(group_of(6, 1), false));  // was on its way already
+    stage.give(encode_group_dispatch(group_of(6, 1), false));  // was in flight already
     stage.welcome();
     stage.assign({1, 2});
     stage.expect_answer(1, 2);
@@ -197,7 +198,7 @@ TEST(MemoryLimitTest, AHubThatKnowsNoBudgetIsToldByAReconnectThatIsNoOutage) {
     EXPECT_EQ(std::count(stage.phases.begin(), stage.phases.end(), WorkerPhase::offline), 0);
 }
 
-TEST(MemoryLimitTest, ALimitThatIsMovedWhilePausedIsToldByTheNextHello) {
+TEST(MemoryLimitTest, NextHelloReportsALimitMovedWhilePaused) {
     Stage stage;
     stage.serve({1, 2});
     stage.core->pause();
@@ -210,16 +211,16 @@ TEST(MemoryLimitTest, ALimitThatIsMovedWhilePausedIsToldByTheNextHello) {
     EXPECT_EQ(stage.fetches, 2);
 }
 
-// It once named sixteen of the adapter's bindings, and had
-// room for half of the experts that it was given then.
-TEST(MemoryLimitTest, TheHubIsToldWhatThisAdapterHoldsAndNoMoreIsFetched) {
+// Regression: HELLO once reported sixteen times the adapter's binding size, and the worker had room
+// for half of the experts that were then assigned.
+TEST(MemoryLimitTest, WorkerReportsItsAdaptersCapacityAndFetchesNoMore) {
     for (const bool knows_budget : {false, true}) {
         Stage stage;
         stage.limits = wide_limits;
-        stage.binding_bytes = stage_blob_bytes * 19 / 10;  // one blob an arena
+        stage.binding_bytes = stage_blob_bytes * 19 / 10;  // one blob per arena
         if (!knows_budget) stage.hub_caps.clear();
         stage.core->start();
-        // HELLO does not know the size of a blob yet
+        // The size of a blob is not known when HELLO is sent.
         std::uint64_t room = stage.welcome() / stage_blob_bytes;
         EXPECT_GT(room, ExpertStore::arenas_max);
         room = (knows_budget
@@ -244,7 +245,7 @@ TEST(MemoryLimitTest, TheHubIsToldWhatThisAdapterHoldsAndNoMoreIsFetched) {
     }
 }
 
-TEST(MemoryLimitTest, AMemoryLimitWithoutRoomForOneExpertIsSaid) {
+TEST(MemoryLimitTest, LimitWithoutRoomForOneExpertIsReported) {
     for (const bool moved : {false, true}) {
         Stage stage(moved ? 100 * stage_blob_bytes : stage_blob_bytes);
         if (moved) {
@@ -262,7 +263,8 @@ TEST(MemoryLimitTest, AMemoryLimitWithoutRoomForOneExpertIsSaid) {
     }
 }
 
-// Experts that come one at a time once took an arena each, and the sixteenth was the last.
+// Regression: experts that arrived one at a time once took an arena each, and there were only
+// sixteen.
 TEST(ExpertStoreTest, ManySmallReservationsFillTheBudget) {
     std::deque<std::function<void()>> unused;
     auto device = gpu::open_vulkan_device(
@@ -281,8 +283,8 @@ TEST(ExpertStoreTest, ManySmallReservationsFillTheBudget) {
     EXPECT_TRUE(store.put(Unit{1, 0}, blob).ok());
 }
 
-// How many arenas each of six layers of eight experts lies in, when they come in an order of
-// hashes.
+// Returns the number of arenas of each of six layers with eight experts, which arrive in the order
+// of their hashes.
 std::vector<std::size_t> arenas_of_layers(std::uint64_t arena_bytes) {
     auto device = gpu::open_vulkan_device({}, [](std::function<void()>) {});
     EXPECT_TRUE(device.ok());
@@ -308,14 +310,14 @@ std::vector<std::size_t> arenas_of_layers(std::uint64_t arena_bytes) {
     return found;
 }
 
-TEST(ExpertStoreTest, ALayersExpertsShareAnArenaInWhateverOrderTheyCome) {
+TEST(ExpertStoreTest, ExpertsOfALayerShareAnArena) {
     const std::vector<std::size_t> one_each(6, 1);
     EXPECT_EQ(arenas_of_layers(256 * 48), one_each);
-    EXPECT_EQ(arenas_of_layers(256 * 21), one_each) << "two layers an arena";
+    EXPECT_EQ(arenas_of_layers(256 * 21), one_each) << "two layers per arena";
     EXPECT_EQ(arenas_of_layers(256 * 8), one_each);
 }
 
-TEST(ExpertStoreTest, ALayerThatNoArenaHoldsLiesInAsFewAsItNeeds) {
+TEST(ExpertStoreTest, LargeLayerUsesAsFewArenasAsPossible) {
     EXPECT_EQ(arenas_of_layers(256 * 4), std::vector<std::size_t>(6, 2));
 }
 

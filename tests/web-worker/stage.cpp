@@ -283,7 +283,7 @@ Bytes Stage::welcome_frame() const {
                            .expert_shape = stage_shape,
                            .top_k = 2,
                            .expert_blob_bytes = stage_blob_bytes,
-                           .dtype = Dtype::f32,  // as group_of() asks
+                           .dtype = Dtype::f32,  // as in group_of()
                            .caps = hub_caps,
                            .arithmetic = hub_asks,
                            .nonce = hub_nonce});

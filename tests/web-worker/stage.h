@@ -1,6 +1,6 @@
-// The worker's core on a stage: the hub's side and the platform in one, scripted by a test, over a
-// real Vulkan device that can be told to break. What the worker sent lies in `sent`.
-// Time is virtual: timers run as soon as nothing else is at hand.
+// A stage for the worker's core: a scripted hub and a platform in one object, over a real Vulkan
+// device that can be made to fail. `sent` stores the frames that the worker sent. Time is virtual:
+// a timer fires as soon as no other event is pending.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 namespace moex {
 
-// One small model: experts of a formula, a blob of about 11 kB each.
+// A small model: the experts are computed by a formula, and a blob has about 11 kB.
 inline constexpr ExpertShape stage_shape{96, 64, 32};
 inline const std::uint64_t stage_blob_bytes = expert_blob_layout(stage_shape).size_bytes;
 inline const WireLimits stage_limits{.hidden_size = 96,
@@ -28,7 +28,7 @@ inline const WireLimits stage_limits{.hidden_size = 96,
                                      .num_experts = 8,
                                      .num_tokens_max = 16,
                                      .num_pairs_max = 32};
-// with more experts than any test's memory holds; expert e has the weights of e % 8
+// A model with more experts than the memory of any test holds. Expert e has the weights of e % 8.
 inline const WireLimits wide_limits{.hidden_size = 96,
                                     .num_layers = 1,
                                     .num_experts = 512,
@@ -39,13 +39,14 @@ Sha256 hash_of(std::uint16_t expert);
 std::vector<AssignedUnit> units_of(const std::vector<std::uint16_t>& experts);
 std::vector<std::uint16_t> first_experts(std::uint64_t count);  // 0, 1, ...
 
-// Two rows for one expert, f32; and the error of an answer to it beside the reference in doubles.
+// Makes a group of two f32 rows for one expert; and computes the error of its answer against the
+// reference in double.
 GroupDispatch group_of(std::uint32_t sequence_id, std::uint16_t expert);
 double error_of(const std::vector<float>& y, const GroupDispatch& group);
 
-// The real device, until it is told to break: then it is lost, as a
-// browser's is when its GPU process dies. It has `memory_bytes`, and like
-// WebGPU it gives a buffer beyond that and says afterwards that there was none.
+// The real device until break_down(): then it is lost, as a browser's device is when its GPU
+// process crashes. It has `memory_bytes` of memory. Like WebGPU, it first returns a buffer beyond
+// that, and reports out of memory afterwards.
 class FragileDevice : public gpu::DeviceDecorator {
   public:
     FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t memory_bytes,
@@ -53,7 +54,7 @@ class FragileDevice : public gpu::DeviceDecorator {
 
     void break_down(std::string reason, gpu::LossKind kind = gpu::LossKind::other);
     void release_reads();
-    bool hold_reads = false;  // the GPU takes its time
+    bool hold_reads = false;  // readbacks wait for release_reads()
     std::vector<std::function<void()>> held_reads;
 
     const gpu::AdapterInfo& adapter() const override { return adapter_; }
@@ -63,18 +64,18 @@ class FragileDevice : public gpu::DeviceDecorator {
                      std::function<void(Result<ByteView>)> done) override;
     void on_lost(std::function<void(gpu::Loss)> handler) override { lost_ = std::move(handler); }
     void expect_work(double within_ms) override { expected_ms.push_back(within_ms); }
-    std::vector<double> expected_ms;  // what it was told to stay awake for
+    std::vector<double> expected_ms;  // arguments of expect_work()
     bool is_shared() const override { return others_compute; }
     bool others_compute = false;
     std::uint64_t transfer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes,
                            gpu::TransferKind kind, std::function<void()> done) override;
     void await_transfer(std::uint64_t number) override;
-    std::map<std::uint64_t, gpu::TransferKind> transfers;  // what was asked of it, by number
-    std::set<std::uint64_t> awaited;                       // by submissions
+    std::map<std::uint64_t, gpu::TransferKind> transfers;  // kinds of the transfers, by number
+    std::set<std::uint64_t> awaited;                       // numbers that submissions await
 
   private:
     gpu::AdapterInfo adapter_;
-    std::unique_ptr<gpu::Device> owned_;  // the one below
+    std::unique_ptr<gpu::Device> owned_;  // the real device
     std::uint64_t memory_bytes_;
     std::function<void(std::function<void()>)> post_;
     std::function<void(gpu::Loss)> lost_;
@@ -105,51 +106,51 @@ class Stage : public Platform {
     // ---- verbs
     void run_until(const std::function<bool()>& finished);
     void run_until_phase(WorkerPhase phase);
-    // Until the worker has shown its status once more.
+    // Runs until the worker has shown its status once more.
     void run_until_shown();
-    // The next frame of `type`; frames of other types stay.
+    // Returns the next frame of `type`. Frames of other types stay in `sent`.
     Bytes next(FrameType type);
     bool has_sent(FrameType type) const;
     void give(const Bytes& frame) { core->on_frame(frame); }
     void hang_up(std::uint16_t code, std::string reason);
-    // Answers HELLO, whose budget is the value.
+    // Answers HELLO, and returns its budget.
     std::uint64_t welcome();
     Bytes welcome_frame() const;
-    // Assigns, and waits until READY has named as many experts.
+    // Assigns `experts`, and runs until READY has reported as many.
     void assign(const std::vector<std::uint16_t>& experts);
     void serve(const std::vector<std::uint16_t>& experts);
-    // Asks for a group; its answer must come and be right.
+    // Sends a group, and checks that its answer arrives and is right.
     void expect_answer(std::uint32_t sequence_id, std::uint16_t expert);
-    // Loses the GPU; how long it took until another was opened, or -1 when none will be.
+    // Loses the GPU. Returns the time until another was opened, or -1 if none will be opened.
     double lose_device(const std::string& reason);
     const WorkerStatus& status() const { return core->status(); }
 
-    // ---- the hub and the line to it
+    // ---- the hub and the connection to it
     WireLimits limits = stage_limits;
     std::vector<std::string> hub_caps{"budget"};
     std::optional<WorkerArithmetic> hub_asks;
     std::string hub_nonce;
     bool connected = false;
     bool hub_is_down = false;
-    bool hold_closing = false;  // no close notice comes
+    bool hold_closing = false;  // on_closed() is not called
     int connects = 0;
-    std::uint16_t closed_with = 0;  // by the worker
+    std::uint16_t closed_with = 0;  // the worker's close code
     std::deque<Bytes> sent;
 
     // ---- the GPU
-    bool no_gpu = false;              // none is opened
-    FragileDevice* device = nullptr;  // the newest
+    bool no_gpu = false;              // create_device() fails
+    FragileDevice* device = nullptr;  // the newest device
     int devices_opened = 0;
     std::uint64_t binding_bytes = std::numeric_limits<std::uint64_t>::max();
     std::uint64_t device_memory_bytes = std::numeric_limits<std::uint64_t>::max();
 
     // ---- downloads
     int fetches = 0, generation = 0;
-    bool hold_fetches = false;  // a slow network
+    bool hold_fetches = false;  // fetches wait in held_fetches, as on a slow network
     std::vector<std::function<void()>> held_fetches;
-    int fetches_failing = 0;     // the first so many
-    bool remembers = false;      // every blob lies in this machine's memory
-    bool shares_memory = false;  // and the GPU reads it there
+    int fetches_failing = 0;     // fetches up to this number fail
+    bool remembers = false;      // find_blob() finds every blob in memory
+    bool shares_memory = false;  // the GPU can read that memory
     native::BlobMemory memory{16u << 20, [this](ByteView piece, bool begins) {
                                   if (shares_memory && begins && device != nullptr)
                                       shared = device->share_memory(piece);
@@ -158,9 +159,9 @@ class Stage : public Platform {
 
     // ---- time and people
     double clock_ms = 0;
-    // else timers of seconds do not strike: the GPU's work takes no time on this clock
+    // False: timers of seconds do not fire, since the GPU's work takes no time on this clock.
     bool long_waits = false;
-    bool hold_timers = false;  // none strikes: time stands still
+    bool hold_timers = false;  // no timer fires
     std::uint64_t last_timer = 0;
     using Timers = std::map<std::uint64_t, std::pair<double, std::function<void()>>>;
     Timers timers;

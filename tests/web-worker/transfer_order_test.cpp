@@ -1,4 +1,4 @@
-// Which copies go next, and where they went.
+// The order in which copies are submitted, and their places in it.
 #include "web-worker/gpu/vulkan/transfer_order.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 using Numbers = std::vector<std::uint64_t>;
 constexpr auto awaited = TransferKind::awaited, prefetch = TransferKind::prefetch;
 
-// Copies of one byte each; four keep the link busy.
+// Copies have one byte each; four copies keep the link busy.
 class TransferOrderTest : public testing::Test {
   protected:
     void ask(TransferKind kind, int count) {
@@ -22,7 +22,7 @@ class TransferOrderTest : public testing::Test {
     TransferOrder order_{4};
 };
 
-TEST_F(TransferOrderTest, ForeseenOnesGoWhileTheLinkIsNotBusy) {
+TEST_F(TransferOrderTest, PrefetchesGoWhileTheLinkIsNotBusy) {
     ask(prefetch, 10);
     EXPECT_EQ(take(), (Numbers{1, 2, 3, 4}));
     EXPECT_FALSE(order_.has_next());
@@ -35,7 +35,7 @@ TEST_F(TransferOrderTest, ForeseenOnesGoWhileTheLinkIsNotBusy) {
     EXPECT_FALSE(order_.has_next());
 }
 
-TEST_F(TransferOrderTest, AwaitedOnesGoBeforeThemAndAtOnce) {
+TEST_F(TransferOrderTest, AwaitedCopiesGoFirstAndAtOnce) {
     ask(prefetch, 6);
     (void)take();
     ask(awaited, 2);
@@ -46,7 +46,7 @@ TEST_F(TransferOrderTest, AwaitedOnesGoBeforeThemAndAtOnce) {
     EXPECT_EQ(take(), (Numbers{5, 6}));
 }
 
-TEST_F(TransferOrderTest, AwaitedOnesGoWithoutTheOthers) {
+TEST_F(TransferOrderTest, AwaitedCopiesGoWithoutPrefetches) {
     ask(prefetch, 2);
     EXPECT_EQ(order_.take(awaited), Numbers{});
     ask(awaited, 1);
@@ -55,12 +55,12 @@ TEST_F(TransferOrderTest, AwaitedOnesGoWithoutTheOthers) {
     EXPECT_EQ(take(), Numbers{1});
 }
 
-TEST_F(TransferOrderTest, AForeseenOneThatIsAwaitedNowGoes) {
+TEST_F(TransferOrderTest, PrefetchThatBecomesAwaitedGoes) {
     ask(prefetch, 8);
     (void)take();
     order_.hurry(7);
     order_.hurry(7);
-    order_.hurry(2);  // went
+    order_.hurry(2);  // submitted already
     EXPECT_EQ(take(), Numbers{7});
     EXPECT_EQ(order_.place(7), 5u);
     order_.hurry_all();
@@ -68,7 +68,7 @@ TEST_F(TransferOrderTest, AForeseenOneThatIsAwaitedNowGoes) {
     EXPECT_EQ(order_.place(8), 8u);
 }
 
-TEST_F(TransferOrderTest, KnowsWhereEachWent) {
+TEST_F(TransferOrderTest, PlaceIsTheOrderOfSubmission) {
     ask(prefetch, 5);
     ask(awaited, 1);
     EXPECT_EQ(order_.place(6), 0u);
@@ -78,7 +78,7 @@ TEST_F(TransferOrderTest, KnowsWhereEachWent) {
     EXPECT_EQ(order_.place(4), 0u);
 
     order_.over(3);
-    EXPECT_EQ(order_.settled(), 2u) << "the third is under way";
+    EXPECT_EQ(order_.settled(), 2u) << "the third is in flight";
     EXPECT_LE(order_.place(2), 3u);
     (void)take();
     order_.over(6);
@@ -90,7 +90,7 @@ TEST_F(TransferOrderTest, KnowsWhereEachWent) {
     EXPECT_EQ(order_.ask(awaited, 1), 7u);
 }
 
-// One larger than the bound goes by itself.
+// A copy larger than the bound is submitted by itself.
 TEST_F(TransferOrderTest, CountsBytes) {
     order_.ask(prefetch, 100);
     order_.ask(prefetch, 2);

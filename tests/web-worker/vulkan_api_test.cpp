@@ -1,4 +1,4 @@
-// Which of several devices is meant.
+// The choice of one device among several.
 #include "web-worker/gpu/vulkan/vulkan_api.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// On any Vulkan device; lavapipe where there is no GPU.
+// Keep-alive dispatches, on any Vulkan device; lavapipe if there is no GPU.
 #include "web-worker/gpu/vulkan/vulkan_awake.h"
 
 #include <gtest/gtest.h>
@@ -35,20 +35,20 @@ class VulkanAwakeTest : public testing::Test {
     VkQueue queue_ = VK_NULL_HANDLE;
 };
 
-TEST_F(VulkanAwakeTest, EndsWhenItIsLetGoOf) {
+TEST_F(VulkanAwakeTest, KeepAliveWorkEndsAfterRelease) {
     constexpr std::uint32_t for_ever = 0xffffffff;
     VulkanAwake awake(device_, queue_);
     ASSERT_TRUE(awake.open(adapter_, false, for_ever).ok());
     for (std::uint32_t piece = 1; piece <= 20; ++piece) {
         awake.follow();
-        awake.follow();  // one is there
+        awake.follow();  // one is in flight already
         EXPECT_EQ(awake.num_followed(), piece);
         while (!awake.has_begun()) {}
         awake.release();
         EXPECT_EQ(vkQueueWaitIdle(queue_), VK_SUCCESS);
     }
 
-    awake.follow();  // its destructor lets go
+    awake.follow();  // the destructor releases it
 }
 
 TEST_F(VulkanAwakeTest, EndsOnItsOwn) {
@@ -61,14 +61,14 @@ TEST_F(VulkanAwakeTest, EndsOnItsOwn) {
     EXPECT_EQ(vkQueueWaitIdle(queue_), VK_SUCCESS);
 }
 
-// The owner's thread may ask for what it read; what it read is the same.
+// The owner's thread may poll for readbacks; the bytes are the same.
 TEST_F(VulkanAwakeTest, NeitherItNorWhoAnswersChangesWhatIsRead) {
     for (const bool owner_answers : {false, true}) {
         test::PostedLoop loop;
         const auto device = test::must(
             open_vulkan_device({.stay_awake = StayAwake::always}, loop.poster()));
         device->set_owner_answers(owner_answers);
-        EXPECT_FALSE(device->answer_read(true));  // nothing was asked
+        EXPECT_FALSE(device->answer_read(true));  // no readback is pending
         const BufferId buffer = test::must(device->create_buffer(64, BufferUsage::storage, "a"));
         const BufferId readback = test::must(device->create_buffer(64, BufferUsage::readback, "b"));
 

@@ -1,4 +1,4 @@
-// Copies beside the kernels. On any Vulkan device; lavapipe where there is no GPU.
+// Copies while kernels run, on any Vulkan device; lavapipe if there is no GPU.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -20,10 +20,10 @@ namespace {
 
 constexpr std::size_t memory_bytes = 1u << 20, piece_bytes = 4096;
 constexpr std::size_t num_pieces = memory_bytes / piece_bytes;
-// Copies of all of the memory that are more than are under way at once.
+// The number of copies of all the memory that exceeds the bytes in flight.
 constexpr std::uint64_t many = 5 * VulkanTransfers::busy_bytes / memory_bytes;
 
-// Of both kinds, among each other.
+// Alternates both kinds.
 TransferKind kind_of(std::size_t number) {
     return number % 3 == 1 ? TransferKind::awaited : TransferKind::prefetch;
 }
@@ -86,8 +86,9 @@ class VulkanTransfersTest : public testing::Test {
     std::size_t num_done_ = 0;
 };
 
-// In another order than they lie there, all of them under way when the copy is submitted.
-TEST_F(VulkanTransfersTest, WhatIsSubmittedBehindATransferSeesIt) {
+// The copies are in another order than their memory, and all in flight when the kernel is
+// submitted.
+TEST_F(VulkanTransfersTest, LaterSubmissionSeesTheTransfer) {
     Bytes expected(memory_bytes);
     for (std::size_t i = 0; i < num_pieces; ++i) {
         const std::size_t to = i * 37 % num_pieces;
@@ -103,7 +104,7 @@ TEST_F(VulkanTransfersTest, WhatIsSubmittedBehindATransferSeesIt) {
     EXPECT_EQ(device_->counters().bytes_transferred, memory_bytes);
 }
 
-TEST_F(VulkanTransfersTest, ItIsToldOnceItIsOver) {
+TEST_F(VulkanTransfersTest, DoneIsCalledWhenTheTransferIsOver) {
     for (std::size_t i = 0; i < 8; ++i) {
         const std::uint64_t number = transfer(i, 0);
         EXPECT_EQ(num_done_, i) << "never inside the call";
@@ -113,8 +114,8 @@ TEST_F(VulkanTransfersTest, ItIsToldOnceItIsOver) {
     EXPECT_TRUE(std::ranges::equal(ByteView(read()).first(piece_bytes), piece(7)));
 }
 
-// A buffer's zeros and what write_buffer() gave it come first.
-TEST_F(VulkanTransfersTest, WhatWasWrittenBeforeItIsReplaced) {
+// The transfer is ordered after the buffer's zeros and after write_buffer().
+TEST_F(VulkanTransfersTest, TransferReplacesEarlierWrites) {
     for (std::size_t round = 0; round < 20; ++round) {
         const BufferId fresh = test::must(
             device_->create_buffer(2 * piece_bytes, BufferUsage::storage, "f"));
@@ -150,18 +151,18 @@ TEST_F(VulkanTransfersTest, MemoryThatIsNotSharedIsNotRead) {
     device_->unshare_memory(all);
     EXPECT_EQ(device_->transfer(target_, 0, piece(0), TransferKind::awaited, never), 0u);
     EXPECT_TRUE(std::ranges::equal(ByteView(read()).first(piece_bytes), piece(3)))
-        << "unsharing waits for who reads it";
+        << "unsharing waits for the copies that read it";
     EXPECT_FALSE(device_->share_memory(all.subspan(4)).ok()) << "not on a page";
 }
 
-TEST_F(VulkanTransfersTest, ADeviceThatGoesTellsNobodyOfWhatIsUnderWay) {
+TEST_F(VulkanTransfersTest, DestroyedDeviceCallsNoPendingDone) {
     for (std::size_t i = 0; i < num_pieces; ++i) transfer(i, i);
     device_.reset();
-    EXPECT_EQ(num_done_, 0u) << "by nobody but the loop";
+    EXPECT_EQ(num_done_, 0u) << "only the loop calls back";
 }
 
-// A queue of its own, which a thread gives copies to, and the kernels' queue, which only the owner
-// may use: lavapipe has just one.
+// The test runs with a transfer queue, to which a thread submits copies, and with the compute
+// queue, which only the owner may use. lavapipe has just one queue.
 class TransferQueueTest : public testing::TestWithParam<bool> {
   protected:
     TransferQueueTest() {
@@ -233,8 +234,8 @@ class TransferQueueTest : public testing::TestWithParam<bool> {
     std::span<std::uint32_t> memory_;
 };
 
-// In bursts of any length; what one begins is not asked for again before it is over.
-TEST_P(TransferQueueTest, EachIsToldOnceAndLiesThere) {
+// Bursts of any length. A place is not copied to again before its copy is over.
+TEST_P(TransferQueueTest, EachCopyIsReportedOnceWithItsBytes) {
     std::set<std::uint64_t> told;
     std::uint64_t asked = 0;
     for (std::size_t burst = 0; burst < 120; ++burst) {
@@ -261,8 +262,9 @@ TEST_P(TransferQueueTest, EachIsToldOnceAndLiesThere) {
     EXPECT_EQ(*told.rbegin(), asked);
 }
 
-// More bytes than are under way at once: others follow as those end, or are waited for.
-TEST_P(TransferQueueTest, ForeseenOnesFollowEachOther) {
+// Asks for more bytes than may be in flight. Other copies follow when some end, or when one is
+// awaited.
+TEST_P(TransferQueueTest, PrefetchesFollowEachOther) {
     std::set<std::uint64_t> told;
     for (std::uint64_t number = 1; number <= many; ++number)
         copy_all(TransferKind::prefetch, [&told, number] { told.insert(number); });
@@ -275,7 +277,7 @@ TEST_P(TransferQueueTest, ForeseenOnesFollowEachOther) {
     for (std::size_t i = 0; i < num_pieces; ++i) EXPECT_TRUE(lies_at(i, i)) << i;
 }
 
-TEST_P(TransferQueueTest, ItGoesWithWhatItWasAskedForJustNow) {
+TEST_P(TransferQueueTest, DestructionWithPendingCopiesCallsNoDone) {
     bool told = false;
     for (std::uint64_t i = 0; i < many; ++i) copy_all(kind_of(i), [&told] { told = true; });
     transfers_.reset();

@@ -1,4 +1,4 @@
-// The whole core: what it serves, and its phases over pause and resume.
+// The whole core: the calls that it serves, and its phases over pause and resume.
 #include "tests/web-worker/stage.h"
 
 namespace moex {
@@ -11,7 +11,7 @@ TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
     EXPECT_EQ(stage.status().adapter.backend, "vulkan");
     EXPECT_LE(stage.status().self_test_nrmse, 1e-6);
 
-    // The published call: f16 rows, one expert, by the three plain kernels.
+    // The published call: f16 rows and one expert, computed by the three plain kernels.
     const GroupDispatch group = group_of(0, 1);
     Dispatch call{.sequence_id = 12,
                   .layer = 0,
@@ -36,8 +36,8 @@ TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
     EXPECT_FALSE(refused->fatal);
 }
 
-// Measured once: a GPU that is opened again is the same one.
-TEST(WorkerCoreTest, HelloTellsHowFastTheGpuIs) {
+// The speed is measured once: a GPU that is opened again is the same GPU.
+TEST(WorkerCoreTest, HelloReportsTheGpusSpeed) {
     const TimingOptions brief{.shape_name = "demo",
                               .shape = {384, 256, 128},
                               .experts = 1,
@@ -55,12 +55,12 @@ TEST(WorkerCoreTest, HelloTellsHowFastTheGpuIs) {
     EXPECT_GT(speed.read_mb_s, 0u);
     for (const std::uint64_t expert_ns : speed.expert_ns) EXPECT_GT(expert_ns, 0u);
 
-    EXPECT_EQ(stage.device->counters().buffer_bytes, 0u) << "what was made to measure is gone";
+    EXPECT_EQ(stage.device->counters().buffer_bytes, 0u) << "measurement freed";
     ASSERT_GE(stage.lose_device("gone"), 0);
     EXPECT_EQ(decode_hello(stage.next(FrameType::hello))->speed.expert_ns, speed.expert_ns);
 }
 
-// It would take long, and a hub learns nothing by it.
+// The measurement would take long, and is of no use to a hub.
 TEST(WorkerCoreTest, ASoftwareAdapterIsNotMeasured) {
     Stage stage;
     stage.core->start();
@@ -74,9 +74,8 @@ TEST(WorkerCoreTest, ASoftwareAdapterIsNotMeasured) {
     EXPECT_LE(small->read_bytes, 8u << 20);
 }
 
-// While no timer strikes no time passes: what is asked is answered all the same, whatever the
-// power.
-TEST(WorkerCoreTest, ItsPowerIsToldAtOnceAndDelaysNothing) {
+// If no timer fires, no time passes: calls are answered nevertheless, at any power.
+TEST(WorkerCoreTest, PowerIsReportedAtOnceAndDelaysNothing) {
     Stage stage(64u << 20, {.power_percent = 40});
     stage.hub_caps.push_back(power_cap);
     stage.serve({1});
@@ -100,7 +99,7 @@ TEST(WorkerCoreTest, ItsPowerIsToldAtOnceAndDelaysNothing) {
     EXPECT_EQ(decode_power(stage.next(FrameType::power)).value(), power_percent_min);
 }
 
-TEST(WorkerCoreTest, FullPowerAndAnOlderHubAreToldNothing) {
+TEST(WorkerCoreTest, FullPowerAndOlderHubsGetNoPowerFrame) {
     Stage full;
     full.hub_caps.push_back(power_cap);
     full.serve({1});
@@ -132,7 +131,7 @@ TEST(WorkerCoreTest, AnIdentityIsSentOnTheConnectionThatItWasSignedFor) {
     stage.hang_up(1006, "");
     stage.welcome();
     stage.core->identify(7, identity);
-    EXPECT_FALSE(stage.has_sent(FrameType::identity)) << "a hub that counts for nobody";
+    EXPECT_FALSE(stage.has_sent(FrameType::identity)) << "a hub that counts for no contributor";
 }
 
 TEST(WorkerCoreTest, APausedWorkerLeavesAndKeepsItsWeights) {
@@ -155,7 +154,7 @@ TEST(WorkerCoreTest, APausedWorkerLeavesAndKeepsItsWeights) {
 TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
     Stage stage;
     stage.core->start();
-    stage.core->pause();  // before there is a GPU
+    stage.core->pause();  // before the GPU is open
     stage.run_until([&] { return stage.devices_opened == 1; });
     EXPECT_EQ(stage.status().phase, WorkerPhase::paused);
     stage.run_until([&] { return stage.status().self_test_rounds == 1; });
@@ -163,17 +162,17 @@ TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
 
     stage.core->resume();
 
-    stage.core->pause();  // before the line is open
+    stage.core->pause();  // before the connection is open
     stage.core->resume();
     stage.welcome();
-    stage.core->pause();   // and once more before anything was assigned
+    stage.core->pause();   // again, before any expert was assigned
     stage.core->resume();  // while the platform is still closing
     stage.welcome();
     stage.assign({1});
     stage.expect_answer(2, 1);
 }
 
-// The page once showed a Pause that did nothing, and no Resume.
+// Regression: the page once showed a Pause button without effect, and no Resume button.
 TEST(WorkerCoreTest, APausedWorkerIsShownAsPausedWhateverItsGpuDoes) {
     Stage stage;
     stage.serve({1});

@@ -1,5 +1,5 @@
-// The kernel cases compiled to WASM: a page asks for
-// one after the other and hears of each by mx_report.
+// The kernel cases compiled to WASM. A page starts one case after another, and gets each result
+// through mx_report.
 #include <emscripten.h>
 
 #include <nlohmann/json.hpp>
@@ -28,7 +28,7 @@ void report(const nlohmann::json& answer) {
 
 extern "C" {
 
-void mx_bind_heap();  // bridge_library.js: gives JavaScript its way into the heap
+void mx_bind_heap();  // bridge_library.js: gives JavaScript access to the heap
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 

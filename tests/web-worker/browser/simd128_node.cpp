@@ -1,5 +1,4 @@
-// The integer kernels compiled to WASM, for Node: the cases, the digest, and how long an expert
-// takes.
+// The integer kernels compiled to WASM, for Node: the cases, the digest, and the time of an expert.
 #include <emscripten.h>
 
 #include <algorithm>
@@ -24,13 +23,13 @@ EMSCRIPTEN_KEEPALIVE const char* simd128_disagreements() {
     return found.c_str();
 }
 
-// 1 when the answers have the bits that every machine gives.
+// Returns 1 if the answers have the bits that every machine gives.
 EMSCRIPTEN_KEEPALIVE int simd128_digest_is_right() {
     return moex::answers_digest(one_thread()) == moex::expected_answers_digest ? 1 : 0;
 }
 
-// Milliseconds of one expert over `num_rows` rows: the median of `repeats` walks over experts that
-// no cache holds together.
+// Returns the milliseconds of an expert over `num_rows` rows: the median of `repeats` passes over
+// more experts than a cache holds.
 EMSCRIPTEN_KEEPALIVE double simd128_expert_ms(std::uint32_t hidden, std::uint32_t intermediate,
                                               std::uint32_t group_size, std::uint32_t num_rows,
                                               int exact, std::uint32_t repeats) {

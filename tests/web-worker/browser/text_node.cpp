@@ -1,4 +1,5 @@
-// Tokenizer and template as a tab runs them, for Node: a question of text_answers.h and its answer.
+// The tokenizer and the template as a tab runs them, for Node: a request of text_answers.h and its
+// answer.
 #include <emscripten.h>
 
 #include "tests/support/text_answers.h"

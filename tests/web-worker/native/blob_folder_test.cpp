@@ -1,4 +1,4 @@
-// What a folder keeps of the blobs that were brought to it, and who leaves.
+// The blobs that a folder keeps, and the blobs that it evicts.
 #include "web-worker/native/blob_folder.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class BlobFolderTest : public testing::Test {
   protected:
     ~BlobFolderTest() override { std::filesystem::remove_all(folder_); }
 
-    // As a worker that begins: `limit` of blobs, 0 for none.
+    // Opens the folder as a starting worker does. `limit`: number of blobs; 0: no limit.
     std::unique_ptr<BlobFolder> begin(const std::string& model, std::uint64_t limit) {
         auto folder = std::make_unique<BlobFolder>(BlobFolder::Options{
             folder_, limit * blob_bytes,
@@ -34,7 +34,7 @@ class BlobFolderTest : public testing::Test {
         folder->serves_model(model);
         return folder;
     }
-    // As a fetch does: looks, and writes what is not there. Whether it was.
+    // Reads a blob as a fetch does, and writes it if it is missing. Returns true if it was found.
     static bool ask(BlobFolder& folder, int number) {
         if (folder.read(hash_of(number), blob_bytes)) return true;
         folder.write(hash_of(number), Bytes(blob_bytes, std::byte(number)));
@@ -61,11 +61,11 @@ TEST_F(BlobFolderTest, KeepsAllWithoutALimitAndGivesItsBytes) {
     EXPECT_TRUE(told_.empty());
 }
 
-TEST_F(BlobFolderTest, OthersLeaveFirstThenWhoWasUsedLeastAlsoAfterANewStart) {
+TEST_F(BlobFolderTest, OtherModelsAreEvictedFirstThenTheLeastUsed) {
     {
         auto before = begin("other", 0);
         for (const int number : {1, 2}) ask(*before, number);
-        for (int i = 0; i < 9; ++i) ask(*before, 1);  // often, and still another model's
+        for (int i = 0; i < 9; ++i) ask(*before, 1);  // often used, but of another model
     }
     {
         auto folder = begin("served", 4);
@@ -75,24 +75,24 @@ TEST_F(BlobFolderTest, OthersLeaveFirstThenWhoWasUsedLeastAlsoAfterANewStart) {
     auto folder = begin("served", 4);
     EXPECT_EQ(here(), "1234");
     ask(*folder, 5);
-    EXPECT_EQ(here(), "1345") << "the longest unused of the other model";
+    EXPECT_EQ(here(), "1345") << "the least recently used of the other model is evicted";
     ask(*folder, 6);
     EXPECT_EQ(here(), "3456");
 
-    // 3 was used twice, the others once.
+    // Blob 3 was used twice, the others once.
     ask(*folder, 7);
-    EXPECT_EQ(here(), "3456") << "asked for once as they were";
+    EXPECT_EQ(here(), "3456") << "the new one was used once, as they were";
     ASSERT_EQ(told_.size(), 1u);
     EXPECT_NE(told_[0].find("the limit of 4 MB"), std::string::npos) << told_[0];
     ask(*folder, 7);
-    EXPECT_EQ(here(), "3567") << "4 was asked for less";
+    EXPECT_EQ(here(), "3567") << "4 was used less often";
     ask(*folder, 8);
     EXPECT_EQ(here(), "3567");
-    EXPECT_EQ(told_.size(), 1u) << "told once";
+    EXPECT_EQ(told_.size(), 1u) << "reported once";
     EXPECT_EQ(folder->bytes_kept(), 4 * blob_bytes);
 }
 
-TEST_F(BlobFolderTest, ABlobOfAnotherSizeIsNoneAndIsWrittenAnew) {
+TEST_F(BlobFolderTest, BlobOfAnotherSizeIsIgnoredAndWrittenAgain) {
     auto folder = begin("a", 0);
     ask(*folder, 1);
     std::filesystem::resize_file(folder_ / to_hex(hash_of(1)), 1000);
@@ -102,10 +102,10 @@ TEST_F(BlobFolderTest, ABlobOfAnotherSizeIsNoneAndIsWrittenAnew) {
     EXPECT_TRUE(ask(*folder, 1));
 }
 
-TEST_F(BlobFolderTest, ADiskThatTakesNoMoreIsToldOnceAndLeavesNothingHalf) {
+TEST_F(BlobFolderTest, FullDiskIsReportedOnceWithoutAPartialFile) {
     auto folder = begin("a", 0);
     ask(*folder, 1);
-    // The system refuses longer files, as a full disk would.
+    // The system refuses to write longer files, as a full disk would.
     const auto handler = std::signal(SIGXFSZ, SIG_IGN);
     rlimit before{};
     getrlimit(RLIMIT_FSIZE, &before);
@@ -122,9 +122,9 @@ TEST_F(BlobFolderTest, ADiskThatTakesNoMoreIsToldOnceAndLeavesNothingHalf) {
     EXPECT_EQ(folder->bytes_kept(), blob_bytes);
     for (const auto& entry : std::filesystem::directory_iterator(folder_))
         EXPECT_NE(entry.path().extension(), ".part");
-    EXPECT_TRUE(ask(*folder, 1)) << "what is there serves on";
+    EXPECT_TRUE(ask(*folder, 1)) << "stored blobs can still be read";
 
-    folder->drop(hash_of(1));  // room
+    folder->drop(hash_of(1));  // frees room
     EXPECT_FALSE(ask(*folder, 2));
     EXPECT_EQ(here(), "2");
 }

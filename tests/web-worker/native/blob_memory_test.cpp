@@ -1,4 +1,4 @@
-// What stays in a machine's memory of the blobs that were read there.
+// The blobs that stay in a machine's memory after they were read.
 #include "web-worker/native/blob_memory.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace moex::native {
 namespace {
 
-constexpr std::uint64_t page = 64u << 10;  // what the budget is counted in
+constexpr std::uint64_t page = 64u << 10;  // the unit of the budget
 
 Sha256 hash_of(int number) { return {std::byte(number)}; }
 Bytes blob_of(int number, std::size_t size = page) { return Bytes(size, std::byte(number)); }
@@ -24,17 +24,17 @@ bool is_here(BlobMemory& memory, int number, std::size_t size = page) {
     return true;
 }
 
-TEST(BlobMemoryTest, GivesWhatItKeepsAndForgetsWhatWasAskedForLeastRecently) {
+TEST(BlobMemoryTest, LeastRecentlyUsedBlobIsEvicted) {
     BlobMemory memory(3 * page + page / 2);
     for (const int number : {1, 2, 3}) memory.keep(hash_of(number), blob_of(number));
     EXPECT_TRUE(is_here(memory, 1));
 
     memory.keep(hash_of(4), blob_of(4));
-    EXPECT_FALSE(is_here(memory, 2)) << "three were asked for later";
+    EXPECT_FALSE(is_here(memory, 2)) << "three blobs were used later";
     for (const int number : {1, 3, 4}) EXPECT_TRUE(is_here(memory, number)) << number;
 }
 
-// Places are of one size: those of another model's blobs go with the last of them.
+// The places of a piece have one size. A piece of another model's size is freed with its last blob.
 TEST(BlobMemoryTest, ALargerBlobTakesTheRoomOfSeveralAndOneBeyondTheBudgetNone) {
     BlobMemory memory(4 * page);
     for (const int number : {1, 2, 3}) memory.keep(hash_of(number), blob_of(number));
@@ -56,7 +56,7 @@ TEST(BlobMemoryTest, WithoutABudgetNothingStays) {
     EXPECT_FALSE(is_here(memory, 1));
 }
 
-TEST(BlobMemoryTest, WhatIsKeptTwiceIsHereOnce) {
+TEST(BlobMemoryTest, BlobKeptTwiceIsStoredOnce) {
     BlobMemory memory(2 * page);
     for (int i = 0; i < 3; ++i) memory.keep(hash_of(1), blob_of(1));
     memory.keep(hash_of(2), blob_of(2));
@@ -64,8 +64,8 @@ TEST(BlobMemoryTest, WhatIsKeptTwiceIsHereOnce) {
     EXPECT_TRUE(is_here(memory, 2));
 }
 
-// As while a GPU copies from it.
-TEST(BlobMemoryTest, WhatIsHeldElsewhereKeepsItsBytesAndItsPlaceWhenItGoes) {
+// A GPU, for example, may still copy from the held blob.
+TEST(BlobMemoryTest, HeldBlobKeepsItsBytesAndPlaceAfterEviction) {
     std::optional<BlobMemory> memory(2 * page);
     for (const int number : {1, 2}) memory->keep(hash_of(number), blob_of(number));
     HeldBlob held = memory->find(hash_of(1));
@@ -86,7 +86,7 @@ TEST(BlobMemoryTest, WhatIsHeldElsewhereKeepsItsBytesAndItsPlaceWhenItGoes) {
     EXPECT_EQ(held.bytes.front(), std::byte(4));
 }
 
-TEST(BlobMemoryTest, TellsOfItsPiecesOfMemoryWhereBlobsLie) {
+TEST(BlobMemoryTest, PiecesOfMemoryAreReported) {
     std::vector<ByteView> pieces;
     const auto told = [&](ByteView piece, bool begins) {
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(piece.data()) % 4096, 0u);
@@ -100,7 +100,7 @@ TEST(BlobMemoryTest, TellsOfItsPiecesOfMemoryWhereBlobsLie) {
         EXPECT_TRUE(pieces.empty());
         memory.keep(hash_of(1), blob_of(1));
         memory.keep(hash_of(2), blob_of(2));
-        ASSERT_EQ(pieces.size(), 1u) << "one for as many as the budget has";
+        ASSERT_EQ(pieces.size(), 1u) << "one piece for the whole budget";
         EXPECT_EQ(memory.pieces().front().data(), pieces.front().data());
         const HeldBlob blob = memory.find(hash_of(2));
         EXPECT_GE(blob.bytes.data(), pieces.front().data());
@@ -110,7 +110,7 @@ TEST(BlobMemoryTest, TellsOfItsPiecesOfMemoryWhereBlobsLie) {
     EXPECT_TRUE(pieces.empty());
 }
 
-TEST(BlobMemoryTest, APieceOfPlacesOfAnotherSizeIsGivenBackOnceNobodyHoldsThem) {
+TEST(BlobMemoryTest, UnusedPieceOfAnotherSizeIsFreed) {
     std::vector<std::uint64_t> sizes;
     BlobMemory memory(2 * page, [&](ByteView piece, bool begins) {
         if (begins)

@@ -1,5 +1,5 @@
-// One device for several workers of a process. On any Vulkan device; lavapipe where there is no
-// GPU.
+// One device shared by several workers of a process. Runs on any Vulkan device; lavapipe if there
+// is no GPU.
 #include "web-worker/native/shared_device.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace moex::native {
 namespace {
 
-// A Vulkan device that can be told to be lost.
+// A Vulkan device that a test can declare lost.
 class Breakable : public gpu::DeviceDecorator {
   public:
     Breakable(std::unique_ptr<gpu::Device> device, Breakable*& newest)
@@ -41,7 +41,7 @@ class SharedDeviceTest : public testing::Test {
     std::unique_ptr<gpu::Device> lend() { return test::must(shared_.lend()); }
 
     test::PostedLoop loop_;
-    Breakable* newest_ = nullptr;  // null: none is open
+    Breakable* newest_ = nullptr;  // null: no device is open
     int num_opened_ = 0;
     SharedDevice shared_{[this]() -> Result<std::unique_ptr<gpu::Device>> {
         ++num_opened_;
@@ -70,7 +70,7 @@ TEST_F(SharedDeviceTest, IsOpenedByTheFirstAndClosedByTheLast) {
     EXPECT_EQ(shared_.number(), 2u);
 }
 
-// What one leaves behind does not touch what the other reads.
+// A worker that returns its device does not disturb the readbacks of another.
 TEST_F(SharedDeviceTest, EachReadsItsOwn) {
     auto one = lend(), other = lend();
     const auto fill = [](gpu::Device& device, std::uint32_t value) {
@@ -102,10 +102,10 @@ TEST_F(SharedDeviceTest, EachReadsItsOwn) {
     loop_.run_until(finished, other.get());
 }
 
-TEST_F(SharedDeviceTest, AllHearOfItsLossOnceAndTheNextGetAnother) {
+TEST_F(SharedDeviceTest, LossIsReportedOnceAndAnotherDeviceLent) {
     auto one = lend(), other = lend(), third = lend();
     std::string heard;
-    // Whoever hears of it may give its own back, and ask for another at once.
+    // A handler may destroy its lent device, and ask for another one at once.
     one->on_lost([&](const gpu::Loss& loss) {
         heard += "one: " + loss.reason + "; ";
         one.reset();
@@ -113,7 +113,7 @@ TEST_F(SharedDeviceTest, AllHearOfItsLossOnceAndTheNextGetAnother) {
     });
     other->on_lost([&](const gpu::Loss&) { heard += "other; "; });
     third->on_lost([&](const gpu::Loss&) { heard += "third; "; });
-    third.reset();  // hears nothing any more
+    third.reset();  // its handler is not called any more
 
     Breakable* const lost = newest_;
     lost->lose();
@@ -129,7 +129,7 @@ TEST_F(SharedDeviceTest, AllHearOfItsLossOnceAndTheNextGetAnother) {
     EXPECT_EQ(shared_.number(), 2u);
 }
 
-TEST(SharedDeviceErrorTest, WhatOpeningSaysIsToldAndNothingIsLent) {
+TEST(SharedDeviceErrorTest, ErrorOfOpeningIsReturnedAndNoDeviceLent) {
     SharedDevice shared([]() -> Result<std::unique_ptr<gpu::Device>> {
         return Error{ErrorCode::unavailable, "no driver"};
     });

@@ -33,7 +33,7 @@ class Peer {
     Peer(const Peer&) = delete;
     ~Peer() { ::close(socket_); }
 
-    // Answers the upgrade; `behind` leaves in the same segment as the 101.
+    // Answers the upgrade. `behind` is sent in the same segment as the 101.
     bool accept_upgrade(const std::string& behind) {
         std::size_t end;
         while ((end = in_.find("\r\n\r\n")) == std::string::npos)
@@ -58,7 +58,7 @@ class Peer {
         return true;
     }
 
-    // Frames up to the client's close frame, after which a server ends the connection.
+    // Returns the frames up to the client's close frame, after which a server ends the connection.
     std::vector<PeerFrame> read_to_close() {
         std::vector<PeerFrame> frames;
         do frames.push_back(read());
@@ -66,7 +66,7 @@ class Peer {
         return frames;
     }
 
-    // The next frame of the client, unmasked; opcode -1 where the connection has ended.
+    // Returns the client's next frame, unmasked. Opcode -1: the connection has ended.
     PeerFrame read() {
         if (!have(2)) return {};
         std::size_t size = byte(1) & 127, at = 2;
@@ -155,7 +155,7 @@ class WebSocketClientTest : public testing::Test {
     ~WebSocketClientTest() override { ::close(listener_); }
 
     // Runs `serve` on a thread for the one connection of a client that `set_up` has prepared;
-    // returns once both ends are done.
+    // returns when both sides are done.
     void connect(const std::function<void(WebSocketClient&)>& set_up,
                  const std::function<void(Peer&)>& serve) {
         std::thread server([&] {
@@ -176,7 +176,7 @@ class WebSocketClientTest : public testing::Test {
         };
         set_up(*client);
         client->open();
-        client.reset();  // the pending operations keep it
+        client.reset();  // the pending operations keep it alive
         io.run();
         server.join();
     }
@@ -267,7 +267,7 @@ struct Conversation {
     std::vector<std::pair<std::size_t, std::string>> answers;  // {after n messages, frame}
 };
 
-// Wires a client that answers as `talk` says and records the messages that it was given.
+// Sets up a client that answers as `talk` says, and records the messages that it receives.
 void play(
     WebSocketClient& client, const Conversation& talk, std::vector<std::string>& heard,
     const std::function<void()>& after_message = [] {}) {
@@ -312,7 +312,7 @@ TEST_F(WebSocketClientTest, FramesAreWholeAndInOrderAmongControlFrames) {
     }
 }
 
-// How a connection ends after some part of a conversation.
+// The ways in which a connection ends after a part of a conversation.
 enum class Ending { server_close, server_cut, server_half_frame, client_close };
 
 TEST_F(WebSocketClientTest, ConnectionEndsOnceAtEveryMoment) {
@@ -347,7 +347,7 @@ TEST_F(WebSocketClientTest, ConnectionEndsOnceAtEveryMoment) {
                 });
 
             EXPECT_EQ(closed_, 1);
-            // Each frame that was sent at all is one of the client's, whole and in its place.
+            // Each frame that arrived is a frame of the client, complete and in order.
             const std::vector<std::string> wanted = talk.frames_wanted();
             ASSERT_LE(frames.size(), wanted.size());
             for (std::size_t i = 0; i < frames.size(); ++i) EXPECT_EQ(frames[i], wanted[i]);

@@ -1,11 +1,11 @@
-// The line to the hub: when it is opened, given up and opened again, and what a frame that breaks
-// the rules does to it.
+// The connection to the hub: when it is opened, given up and opened again, and the effect of a
+// frame that breaks the protocol.
 #include "tests/web-worker/stage.h"
 
 namespace moex {
 namespace {
 
-TEST(HubConnectionTest, ComesBackWithoutADownloadAndSaysWhatItStillHolds) {
+TEST(HubConnectionTest, WorkerReconnectsWithoutADownloadAndReportsItsExperts) {
     Stage stage;
     stage.serve({1, 4});
     EXPECT_EQ(stage.fetches, 2);
@@ -16,8 +16,8 @@ TEST(HubConnectionTest, ComesBackWithoutADownloadAndSaysWhatItStillHolds) {
     EXPECT_EQ(stage.fetches, 2);
 }
 
-// Before the hub decides what it shall hold.
-TEST(HubConnectionTest, ItsFirstReadySaysWhatItKeptWhereTheHubWaitsForIt) {
+// READY is sent before the hub decides which experts this worker shall hold.
+TEST(HubConnectionTest, FirstReadyReportsKeptExpertsToAWaitingHub) {
     Stage stage;
     stage.hub_caps.push_back("held");
     stage.core->start();
@@ -52,7 +52,7 @@ TEST(HubConnectionTest, ASilentHubIsLeft) {
     stage.serve({1});
 
     stage.long_waits = true;
-    stage.run_until([&] { return !stage.connected; });  // time passes, no frame comes
+    stage.run_until([&] { return !stage.connected; });  // time passes without a frame
     stage.long_waits = false;
     EXPECT_GE(stage.clock_ms, 12000);
 
@@ -61,7 +61,7 @@ TEST(HubConnectionTest, ASilentHubIsLeft) {
     EXPECT_EQ(stage.fetches, 1);
 }
 
-TEST(HubConnectionTest, AHubThatNeverSaysWelcomeIsLeft) {
+TEST(HubConnectionTest, HubThatNeverSendsWelcomeIsLeft) {
     Stage stage;
     stage.core->start();
     (void)stage.next(FrameType::hello);
@@ -75,8 +75,8 @@ TEST(HubConnectionTest, AHubThatNeverSaysWelcomeIsLeft) {
     stage.assign({1});
 }
 
-// It was tried about once a second for ever.
-TEST(HubConnectionTest, AHubThatBreaksAfterEachWelcomeIsLeftAloneEverLonger) {
+// Regression: the worker once retried about once a second without end.
+TEST(HubConnectionTest, HubThatBreaksAfterWelcomeIsRetriedMoreSlowly) {
     Stage stage;
     stage.core->start();
     stage.long_waits = true;
@@ -91,7 +91,7 @@ TEST(HubConnectionTest, AHubThatBreaksAfterEachWelcomeIsLeftAloneEverLonger) {
         last_ms = waits_ms;
     }
     stage.welcome();
-    for (int second = 0; second < 12; ++second) {  // now it serves
+    for (int second = 0; second < 12; ++second) {  // now the hub serves
         stage.clock_ms += 1000;
         stage.give(encode_heartbeat(1));
     }
@@ -109,16 +109,16 @@ TEST(HubConnectionTest, ARefusedTokenIsFinal) {
     EXPECT_FALSE(stage.connected);
 }
 
-// It went on asking for its experts once, and kept those it had on the GPU.
+// Regression: a refused worker once continued to fetch its experts, and kept experts on the GPU.
 TEST(HubConnectionTest, ARefusedWorkerFetchesNothingMoreAndFreesItsMemory) {
     Stage stage;
     stage.serve({1});
     stage.fetches_failing = 1000;
     stage.give(encode_assign(units_of({2, 3})));
-    // both wait for another try
+    // Both downloads wait for a retry,
     stage.run_until([&] { return stage.status().errors == 2; });
     stage.hold_fetches = true;
-    // and one is on its way
+    // and one download is in flight.
     stage.give(encode_assign(units_of({4})));
     stage.give(encode_error({.sequence_id = no_sequence_id,
                              .code = "unauthorized",
@@ -166,7 +166,7 @@ TEST_P(BadFrameTest, IsAnsweredWithAFatalErrorAnd1002) {
     EXPECT_TRUE(error->fatal);
     EXPECT_EQ(error->code, GetParam().code);
     EXPECT_EQ(stage.closed_with, 1002);
-    stage.welcome();  // and comes back
+    stage.welcome();  // and reconnects
 }
 INSTANTIATE_TEST_SUITE_P(
     Table, BadFrameTest,

@@ -1,4 +1,4 @@
-// A worker that holds more experts than lie in its slots, on a stage.
+// A stage with a worker that holds more experts than it has slots.
 #pragma once
 
 #include "tests/web-worker/stage.h"
@@ -18,7 +18,7 @@ struct CacheStage : Stage {
         hub_caps.insert(hub_caps.end(), caps.begin(), caps.end());
         limits = wire;
         core->start();
-        told_bytes = welcome();
+        reported_bytes = welcome();
         assign(first_experts(held));
         run_until_phase(WorkerPhase::serving);
         run_until_shown();
@@ -31,16 +31,16 @@ struct CacheStage : Stage {
             hints.push_back({.unit = {0, expert}, .deadline_ms = deadline_ms, .confidence = 200});
         give(encode_prefetch(1000, hints));
     }
-    // All blobs lie in memory that the GPU reads.
+    // Puts all blobs into memory that the GPU can read.
     void share_memory() {
         remembers = shares_memory = true;
         for (const ByteView piece : memory.pieces()) shared = device->share_memory(piece);
     }
-    // How many of the last questions found their expert in a slot.
+    // Returns the number of hits since `before`.
     std::uint64_t resident_since(const SlotCounters& before) const {
         return status().slots.resident - before.resident;
     }
-    std::uint64_t told_bytes = 0;
+    std::uint64_t reported_bytes = 0;
     std::uint32_t slots = 0, asked = 0;
 };
 

@@ -1,4 +1,4 @@
-// A group in passes: every expert in one of them, those that lie in slots first.
+// A group in passes: every expert is in one pass, and the experts in slots are in the first pass.
 #include "web-worker/slots/group_passes.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ std::vector<GroupPass> cut(std::uint32_t num_experts, std::uint32_t slots,
                       [&](std::uint32_t expert) { return in_slots.contains(expert); });
 }
 
-TEST(GroupPassesTest, EveryExpertIsInOneOfThemAndNoneHasMoreThanThereIsRoomFor) {
+TEST(GroupPassesTest, EveryExpertIsInOnePassThatFits) {
     for (const std::uint32_t num_experts : {1u, 2u, 7u, 20u, 128u})
         for (const std::uint32_t slots : {1u, 2u, 3u, 16u, 100u, 127u})
             for (const std::uint32_t there : {0u, 1u, 16u, 90u}) {
@@ -41,7 +41,7 @@ TEST(GroupPassesTest, EveryExpertIsInOneOfThemAndNoneHasMoreThanThereIsRoomFor) 
             }
 }
 
-TEST(GroupPassesTest, WhatLiesInSlotsComesFirstAndLeavesRoomForTheNext) {
+TEST(GroupPassesTest, FirstPassHasExpertsInSlotsAndLeavesRoom) {
     const std::vector<GroupPass> passes = cut(60, 32, {3, 40, 59});
     EXPECT_EQ(passes.front(), (GroupPass{3, 40, 59}));
     for (std::size_t i = 1; i < passes.size(); ++i)

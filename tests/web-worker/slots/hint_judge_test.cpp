@@ -1,4 +1,4 @@
-// Which hints are worth their way, told by what groups ask.
+// The judge decides from the requests of groups which hints are worth a copy.
 #include "web-worker/slots/hint_judge.h"
 
 #include <gtest/gtest.h>
@@ -38,8 +38,8 @@ TEST(HintJudgeTest, ARankIsBelievedUntilItWasWrongForAWhile) {
     EXPECT_TRUE(judge.worth({3, 7}, true));
     EXPECT_FALSE(judge.worth({3, 8}, true));
     EXPECT_FALSE(judge.worth({3, 8}, false)) << "nor is an empty slot worth its copy";
-    EXPECT_TRUE(judge.worth({3, 9}, true)) << "of which no hint tells";
-    EXPECT_TRUE(judge.worth({4, 8}, true)) << "nor of this layer";
+    EXPECT_TRUE(judge.worth({3, 9}, true)) << "no hint predicts it";
+    EXPECT_TRUE(judge.worth({4, 8}, true)) << "nor one of this layer";
     EXPECT_DOUBLE_EQ(judge.right(0), 1);
 
     judge.certain({3, 8});
@@ -53,16 +53,16 @@ TEST(HintJudgeTest, ARankIsBelievedUntilItWasWrongForAWhile) {
     EXPECT_TRUE(judge.worth({3, 8}, true)) << "it is right again, though it was not brought";
 }
 
-TEST(HintJudgeTest, TheNewestWordOnALayerCountsAndOnlyForItsNextGroup) {
+TEST(HintJudgeTest, NewestHintCountsForTheNextGroupOnly) {
     Judged judge;
     judge.hint(1, {5});
     judge.hint(1, {6});
     judge.ask(2, {6});
-    EXPECT_DOUBLE_EQ(judge.right(0), 1) << "another layer's";
+    EXPECT_DOUBLE_EQ(judge.right(0), 1) << "a group of another layer";
     judge.ask(1, {5});
     EXPECT_DOUBLE_EQ(judge.right(0), 1 - HintJudge::newest_share);
     judge.ask(1, {5});
-    EXPECT_DOUBLE_EQ(judge.right(0), 1 - HintJudge::newest_share) << "told once";
+    EXPECT_DOUBLE_EQ(judge.right(0), 1 - HintJudge::newest_share) << "a hint counts once";
 }
 
 TEST(HintJudgeTest, LateRanksCountAsOne) {
@@ -76,8 +76,8 @@ TEST(HintJudgeTest, LateRanksCountAsOne) {
     EXPECT_DOUBLE_EQ(judge.right(HintJudge::num_ranks - 1), 1 - HintJudge::newest_share * 0.75);
 }
 
-// A hint is right every second time; who leaves for it is asked again each time. Between, another
-// layer asks for three.
+// A hint is right every second time. The expert that is evicted for it is requested again each
+// time. Between the groups of this layer, another layer requests three experts.
 void leave_and_be_asked(Judged& judge, std::uint32_t num_slots) {
     for (std::uint16_t turn = 0; turn < 200; ++turn) {
         judge.hint(0, {7});
@@ -88,7 +88,7 @@ void leave_and_be_asked(Judged& judge, std::uint32_t num_slots) {
     judge.hint(0, {7});
 }
 
-TEST(HintJudgeTest, WhoIsAskedMoreOftenThanAHintIsRightKeepsItsSlot) {
+TEST(HintJudgeTest, OftenRequestedExpertIsNotEvictedForAHint) {
     Judged judge;
     leave_and_be_asked(judge, many_slots);
     EXPECT_GT(judge.missed(), 0.9);
@@ -97,13 +97,13 @@ TEST(HintJudgeTest, WhoIsAskedMoreOftenThanAHintIsRightKeepsItsSlot) {
 
     int groups = 0;
     for (; !judge.worth({0, 7}, true); judge.ask(1, {1}))
-        ASSERT_LT(++groups, 2000) << "it is tried again one day";
+        ASSERT_LT(++groups, 2000) << "it is tried again later";
     EXPECT_GT(groups, 100);
 }
 
-TEST(HintJudgeTest, WhereEverybodyLeavesBeforeTheyAreAskedAgainNobodyIsMissed) {
+TEST(HintJudgeTest, ExpertsWithoutALastingSlotAreNotMissed) {
     Judged judge;
-    leave_and_be_asked(judge, 4);  // of five that both layers ask
+    leave_and_be_asked(judge, 4);  // both layers together request five experts
     EXPECT_DOUBLE_EQ(judge.missed(), 0);
     EXPECT_TRUE(judge.worth({0, 7}, true));
 }

@@ -1,4 +1,4 @@
-// Whether hints pay, by calls whose times are given.
+// Trials decide whether hints pay. The times of calls are given.
 #include "web-worker/slots/hint_trial.h"
 
 #include <gtest/gtest.h>
@@ -8,13 +8,13 @@
 namespace moex {
 namespace {
 
-// A worker whose calls come so long after each other, with hints and without.
+// A worker whose calls arrive at the intervals of `interval_ms`, with hints and without.
 class Worker {
   public:
     using IntervalMs = std::function<double(std::uint64_t call, bool follows)>;
     explicit Worker(IntervalMs interval_ms) : interval_ms_(std::move(interval_ms)) {}
 
-    // How many of the next calls found hints followed.
+    // Plays `num_calls` calls, and returns the number of calls at which hints were followed.
     std::uint32_t play(std::uint32_t num_calls, bool has_hints = true) {
         std::uint32_t num_followed = 0;
         for (std::uint32_t i = 0; i < num_calls; ++i) {
@@ -36,20 +36,20 @@ class Worker {
 };
 
 constexpr std::uint32_t trial_calls = HintTrial::num_stages * HintTrial::stage_calls;
-// With a token's end in every twelve calls, which takes longer.
+// Returns intervals in which every twelfth call is the end of a token and takes longer.
 Worker::IntervalMs intervals(double with_ms, double without_ms) {
     return [=](std::uint64_t call, bool follows) {
         return (follows ? with_ms : without_ms) + (call % 12 == 0 ? 5 : 0);
     };
 }
 
-TEST(HintTrialTest, HintsAreFollowedUntilTheyWereFoundToCost) {
+TEST(HintTrialTest, HintsAreFollowedUntilATrialFindsACost) {
     Worker worker(intervals(1.2, 1.0));
     EXPECT_EQ(worker.play(HintTrial::pause_min), HintTrial::pause_min);
     EXPECT_EQ(worker.play(trial_calls), trial_calls / 2);
     EXPECT_EQ(worker.play(HintTrial::pause_min), 0u);
 
-    // What they cost is looked for again, ever more rarely.
+    // Further trials follow after longer and longer pauses.
     EXPECT_EQ(worker.play(trial_calls), trial_calls / 2);
     EXPECT_LT(worker.play(20 * HintTrial::pause_max), 20 * HintTrial::pause_max / 20);
 }
@@ -60,8 +60,8 @@ TEST(HintTrialTest, HintsThatPayAreKept) {
     EXPECT_GT(worker.play(num_calls), num_calls - num_calls / 20);
 }
 
-// The first of its calls tell, or all of them where they begin as before.
-TEST(HintTrialTest, ATurnThatCostsMuchEndsATrial) {
+// The first timed calls show the cost, or the whole stage if its first calls are as fast as before.
+TEST(HintTrialTest, StageThatCostsMuchEndsATrial) {
     Worker at_once(intervals(1.0, 2.0));
     (void)at_once.play(HintTrial::pause_min);
     constexpr std::uint32_t few = HintTrial::settling_calls + HintTrial::calls_to_despair;
@@ -74,8 +74,8 @@ TEST(HintTrialTest, ATurnThatCostsMuchEndsATrial) {
     EXPECT_EQ(in_the_end.play(trial_calls), trial_calls - HintTrial::stage_calls);
 }
 
-// Among the first calls without hints, which are faster.
-TEST(HintTrialTest, APauseOfSomebodyElsesEndsNoTrial) {
+// The pause is among the first calls without hints, which are faster.
+TEST(HintTrialTest, PauseOfAnotherProcessEndsNoTrial) {
     constexpr std::uint64_t at = HintTrial::pause_min + HintTrial::stage_calls +
                                  HintTrial::settling_calls + 10;
     Worker worker([](std::uint64_t call, bool follows) {
@@ -85,13 +85,13 @@ TEST(HintTrialTest, APauseOfSomebodyElsesEndsNoTrial) {
     EXPECT_EQ(worker.play(100), 0u);
 }
 
-TEST(HintTrialTest, WhatHardlyDiffersChangesNothing) {
+TEST(HintTrialTest, SmallDifferenceChangesNothing) {
     Worker worker(intervals(1.01, 1.0));
     (void)worker.play(HintTrial::pause_min + trial_calls);
     EXPECT_EQ(worker.play(1000), 1000u);
 }
 
-TEST(HintTrialTest, WhenTheyPayAgainTheyAreFollowedAgain) {
+TEST(HintTrialTest, HintsThatPayAgainAreFollowedAgain) {
     Worker worker(intervals(1.3, 1.0));
     (void)worker.play(HintTrial::pause_min + trial_calls);
     EXPECT_EQ(worker.play(100), 0u);
@@ -100,9 +100,9 @@ TEST(HintTrialTest, WhenTheyPayAgainTheyAreFollowedAgain) {
     EXPECT_EQ(worker.play(100), 100u);
 }
 
-// Somebody else takes the machine for one stage: with hints, which looks as if they cost much, or
-// without, which hides it.
-TEST(HintTrialTest, OneTurnAloneDecidesNothing) {
+// Another process uses the machine for one stage: a stage with hints, which makes hints look
+// costly, or a stage without hints, which hides their cost.
+TEST(HintTrialTest, OneDisturbedStageDecidesNothing) {
     for (const bool cost : {false, true}) {
         const std::uint64_t disturbed = HintTrial::pause_min + (cost ? HintTrial::stage_calls : 0);
         Worker worker([&](std::uint64_t call, bool follows) {
@@ -120,7 +120,7 @@ TEST(HintTrialTest, NothingIsTriedWithoutHintsNorAtRest) {
     Worker silent(intervals(1.2, 1.0));
     EXPECT_EQ(silent.play(10 * HintTrial::pause_min, false), 10 * HintTrial::pause_min);
 
-    // Calls of users who read: most come to a worker at rest.
+    // Calls of users who read between their messages: most calls find a worker at rest.
     Worker resting([](std::uint64_t call, bool follows) {
         return call % 3 == 0 ? (follows ? 1.2 : 1.0) : 10 * HintTrial::rest_ms;
     });

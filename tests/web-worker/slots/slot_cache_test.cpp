@@ -1,5 +1,5 @@
-// Experts on demand: a worker that holds more experts than lie in its slots answers for all of
-// them.
+// Experts on demand: a worker that holds more experts than it has slots answers calls of all
+// experts.
 #include <algorithm>
 
 #include "tests/web-worker/slots/cache_stage.h"
@@ -12,7 +12,8 @@ namespace {
 TEST(SlotCacheTest, MoreExpertsThanSlotsAreHeldAndAllAreAnswered) {
     for (const EvictionPolicy policy : policies) {
         CacheStage stage(policy);
-        EXPECT_EQ(stage.told_bytes / stage_blob_bytes, num_held) << "HELLO tells what it holds";
+        EXPECT_EQ(stage.reported_bytes / stage_blob_bytes, num_held)
+            << "HELLO reports the capacity";
         ASSERT_GT(stage.slots, 2u);
         ASSERT_LT(stage.slots, num_held / 2);
         EXPECT_EQ(stage.status().units_ready, num_held);
@@ -30,8 +31,8 @@ TEST(SlotCacheTest, MoreExpertsThanSlotsAreHeldAndAllAreAnswered) {
     }
 }
 
-// What a policy is for, by what it keeps.
-TEST(SlotCacheTest, EachPolicyKeepsWhatItSays) {
+// Each policy keeps the experts that it is named for.
+TEST(SlotCacheTest, EachPolicyKeepsTheExpertsOfItsName) {
     for (const EvictionPolicy policy : policies) {
         CacheStage stage(policy);
         for (int i = 0; i < 3; ++i) stage.ask(60);
@@ -46,9 +47,9 @@ TEST(SlotCacheTest, EachPolicyKeepsWhatItSays) {
     }
 }
 
-TEST(SlotCacheTest, WhatIsForeseenIsThereBeforeItIsAskedFor) {
+TEST(SlotCacheTest, PredictedExpertHasASlotBeforeItsGroup) {
     CacheStage stage;
-    stage.hint({90, 91, 500});  // one that it does not hold
+    stage.hint({90, 91, 500});  // the worker does not hold 500
     stage.run_until([&] { return stage.status().slots.prefetched == 2; });
 
     stage.ask(90);
@@ -58,8 +59,8 @@ TEST(SlotCacheTest, WhatIsForeseenIsThereBeforeItIsAskedFor) {
     EXPECT_EQ(stage.status().slots.wasted, 0u);
 }
 
-// What a hub that reads SLOTS is told behind a heartbeat, and of the newest connection alone.
-TEST(SlotCacheTest, ItsFiguresAreToldWhereTheyChanged) {
+// A hub that reads SLOTS gets the figures after a heartbeat. They count the newest connection only.
+TEST(SlotCacheTest, ChangedFiguresAreSentAfterAHeartbeat) {
     CacheStage stage(EvictionPolicy::lru, {slots_cap});
     stage.hint({90, 91});
     stage.run_until([&] { return stage.status().slots.prefetched == 2; });
@@ -86,7 +87,7 @@ TEST(SlotCacheTest, ItsFiguresAreToldWhereTheyChanged) {
     EXPECT_EQ(decode_slots(stage.next(FrameType::slots))->asked, 1u);
 }
 
-TEST(SlotCacheTest, AnOlderHubIsToldNoFigures) {
+TEST(SlotCacheTest, OlderHubGetsNoFigures) {
     CacheStage stage;
     stage.ask(60);
     stage.give(encode_heartbeat(1));
@@ -94,7 +95,7 @@ TEST(SlotCacheTest, AnOlderHubIsToldNoFigures) {
     EXPECT_FALSE(stage.has_sent(FrameType::slots));
 }
 
-// A group that waits comes first; what it kept waiting is dropped once its time is over.
+// A group that waits goes first. Hints that waited behind it are dropped after their deadline.
 TEST(SlotCacheTest, AHintThatIsLaterThanItsDeadlineIsDroppedAndCounted) {
     for (const std::uint16_t deadline_ms : {0, 50}) {
         CacheStage stage(EvictionPolicy::lru, {slots_cap, tiers_cap});
@@ -118,21 +119,21 @@ TEST(SlotCacheTest, AHintThatIsLaterThanItsDeadlineIsDroppedAndCounted) {
     }
 }
 
-TEST(SlotCacheTest, SlotsAndStoreAreToldApart) {
+TEST(SlotCacheTest, HelloReportsSlotsAndStoreSeparately) {
     Stage stage(limit_bytes, {.keep_bytes = num_held * stage_blob_bytes});
     stage.core->start();
     const DeviceInfo told = decode_hello(stage.next(FrameType::hello))->device;
     EXPECT_EQ(told.store_bytes, num_held * stage_blob_bytes);
     EXPECT_GT(told.slot_bytes, 0u);
     EXPECT_LT(told.slot_bytes, limit_bytes);
-    EXPECT_EQ(told.budget_bytes, told.store_bytes) << "what a hub that knows no store gives out";
+    EXPECT_EQ(told.budget_bytes, told.store_bytes) << "the budget for a hub that knows no store";
 
     Stage plain(limit_bytes);
     plain.core->start();
     EXPECT_EQ(decode_hello(plain.next(FrameType::hello))->device.store_bytes, 0u);
 }
 
-TEST(SlotCacheTest, ReadySaysWhereAnExpertLiesToAHubThatReadsIt) {
+TEST(SlotCacheTest, ReadyReportsTiersToAHubThatReadsThem) {
     for (const bool remembers : {false, true}) {
         Stage stage(limit_bytes, {.keep_bytes = num_held * stage_blob_bytes});
         stage.remembers = remembers;
@@ -156,7 +157,7 @@ TEST(SlotCacheTest, ReadySaysWhereAnExpertLiesToAHubThatReadsIt) {
     }
 }
 
-// Whether or not anything is to be brought: somebody of that layer is asked soon.
+// The hint wakes the GPU even if no expert is to be brought: a call of that layer arrives soon.
 TEST(SlotCacheTest, AHintWakesTheGpuForTheCallThatIsToCome) {
     CacheStage stage;
     EXPECT_TRUE(stage.device->expected_ms.empty());
@@ -166,8 +167,8 @@ TEST(SlotCacheTest, AHintWakesTheGpuForTheCallThatIsToCome) {
     EXPECT_EQ(stage.device->expected_ms, (std::vector<double>{40, 30}));
 }
 
-// What was foreseen for another token is no lead of this one.
-TEST(SlotCacheTest, AHintThatIsLongAgoForesawNothing) {
+// A prediction for an earlier token does not count as one for the present token.
+TEST(SlotCacheTest, OldHintIsNotCountedAsAPrediction) {
     CacheStage stage;
     for (const std::uint16_t expert : {90, 91, 92}) stage.hint({expert});
     stage.run_until([&] { return stage.status().slots.prefetched == 3; });
@@ -176,7 +177,7 @@ TEST(SlotCacheTest, AHintThatIsLongAgoForesawNothing) {
     EXPECT_EQ(stage.status().slots.foreseen, 2u) << "91 and 92, each once";
 }
 
-// More is foreseen than there is room for, none of it comes true.
+// The hints predict more experts than there are slots, and every prediction is wrong.
 TEST(SlotCacheTest, WrongHintsCostNoAnswer) {
     for (const EvictionPolicy policy : policies)
         for (const bool remembers : {false, true}) {
@@ -191,13 +192,13 @@ TEST(SlotCacheTest, WrongHintsCostNoAnswer) {
         }
 }
 
-// The second of two is never asked for: it is not brought any more, and the first one is.
-TEST(SlotCacheTest, HintsOfARankThatIsNeverRightAreLeftAlone) {
+// The second of two predicted experts is never requested. Later only the first one is brought.
+TEST(SlotCacheTest, RankThatIsNeverRightIsNotBrought) {
     CacheStage stage;
     stage.remembers = true;
     constexpr std::uint16_t never = num_held - 1;
     const SlotCounters& now = stage.status().slots;
-    std::uint32_t turn = stage.slots;  // those before lie in slots
+    std::uint32_t turn = stage.slots;  // the experts before this one have slots
     const auto turns = [&](int count) {
         for (; count > 0; --count, ++turn) {
             const auto right = static_cast<std::uint16_t>(turn % never);
@@ -211,10 +212,10 @@ TEST(SlotCacheTest, HintsOfARankThatIsNeverRightAreLeftAlone) {
 
     const SlotCounters before = now;
     turns(num_held);
-    EXPECT_EQ(now.resident - before.resident, num_held) << "the first is there";
-    EXPECT_EQ(now.prefetched - before.prefetched, num_held) << "and nobody else";
+    EXPECT_EQ(now.resident - before.resident, num_held) << "the first has a slot";
+    EXPECT_EQ(now.prefetched - before.prefetched, num_held) << "and no other is brought";
 
-    // Asked for without a group, it is brought all the same.
+    // An expert that a single call requests is brought nevertheless.
     stage.hint({static_cast<std::uint16_t>(turn % never), never});
     stage.give(encode_dispatch(
         {.sequence_id = 1000, .expert = never, .x = std::vector<float>(96), .gates = {0}}, 96,
@@ -223,16 +224,16 @@ TEST(SlotCacheTest, HintsOfARankThatIsNeverRightAreLeftAlone) {
     stage.run_until([&] { return now.prefetched == before.prefetched + num_held + 2u; });
 }
 
-// With them calls come later than without: they are right, and follow no more.
+// Calls with hints take longer than calls without: right hints are then ignored, too.
 struct TimedStage : CacheStage {
     double now_ms() override { return time_ms; }
-    double time_ms = 1e6;  // the test's own: others' timers do not move it
+    double time_ms = 1e6;  // set by the test; timers do not move it
 };
 TEST(SlotCacheTest, HintsThatCostMoreThanTheySpareAreIgnored) {
     TimedStage stage;
     stage.remembers = true;
     const SlotCounters& now = stage.status().slots;
-    std::uint32_t turn = stage.slots;  // those before lie in slots
+    std::uint32_t turn = stage.slots;  // the experts before this one have slots
     const auto calls = [&](std::uint32_t count) {
         for (; count > 0; --count, ++turn) {
             const auto expert = static_cast<std::uint16_t>(turn % num_held);
@@ -256,8 +257,8 @@ TEST(SlotCacheTest, HintsThatCostMoreThanTheySpareAreIgnored) {
     EXPECT_EQ(stage.status().errors, 0u);
 }
 
-// An expert that lies in this machine's memory goes from there to a slot.
-TEST(SlotCacheTest, WhatLiesInMemoryIsNotFetched) {
+// An expert in this machine's memory is copied from there to a slot.
+TEST(SlotCacheTest, ExpertInMemoryIsNotFetched) {
     CacheStage stage;
     stage.remembers = true;
     const int fetches = stage.fetches;
@@ -274,9 +275,9 @@ TEST(SlotCacheTest, WhatLiesInMemoryIsNotFetched) {
     EXPECT_EQ(stage.status().slots.brought, before.brought + 3);
 }
 
-// As WhatLiesInMemoryIsNotFetched, where the GPU copies it beside what is computed: a call is
-// answered by what it brought, whether it was there, on its way or asked for just now.
-TEST(SlotCacheTest, WhatTheGpuBringsItselfIsThereWhenItIsUsed) {
+// As ExpertInMemoryIsNotFetched, but the GPU copies the experts while kernels run. A call is
+// answered correctly whether its expert has a slot, is in flight, or is requested just now.
+TEST(SlotCacheTest, ExpertCopiedByTheGpuIsReadyWhenUsed) {
     for (const EvictionPolicy policy : policies) {
         CacheStage stage(policy);
         stage.share_memory();
@@ -294,15 +295,15 @@ TEST(SlotCacheTest, WhatTheGpuBringsItselfIsThereWhenItIsUsed) {
         const std::uint64_t loads = counters.loads;
         for (const std::uint16_t expert : first_experts(num_held)) stage.ask(expert);
         stage.run_until([&] { return counters.loads - loads >= num_held - stage.slots; });
-        EXPECT_EQ(stage.fetches, num_held) << "each once, when it was assigned";
+        EXPECT_EQ(stage.fetches, num_held) << "one fetch for each, when it was assigned";
         const std::uint64_t transfers = stage.device->counters().transfers - before;
         EXPECT_GT(transfers, 0u);
-        EXPECT_LE(transfers, stage.status().slots.brought) << "some by the thread, in trials";
+        EXPECT_LE(transfers, stage.status().slots.brought) << "in trials the thread copies some";
         EXPECT_EQ(stage.status().errors, 0u);
     }
 }
 
-TEST(SlotCacheTest, WhatAGroupAsksForIsAwaitedAndAHintsForeseenUntilThen) {
+TEST(SlotCacheTest, PrefetchBecomesAwaitedWhenAGroupUsesIt) {
     CacheStage stage;
     stage.share_memory();
     if (!stage.shared.ok()) GTEST_SKIP() << stage.shared.error().message;
@@ -326,8 +327,8 @@ TEST(SlotCacheTest, WhatAGroupAsksForIsAwaitedAndAHintsForeseenUntilThen) {
     EXPECT_EQ(transfers.size(), 2u);
 }
 
-// Trials of who brings experts sooner (transfer_choice.h) run while it serves.
-TEST(SlotCacheTest, NowAndThenTheGpuBringsWhatTheThreadBringsUsually) {
+// Trials of the faster copier (transfer_choice.h) run while the worker serves.
+TEST(SlotCacheTest, TrialLetsTheGpuCopyInsteadOfTheThread) {
     TimedStage stage;
     stage.share_memory();
     if (!stage.shared.ok()) GTEST_SKIP() << stage.shared.error().message;
@@ -337,7 +338,7 @@ TEST(SlotCacheTest, NowAndThenTheGpuBringsWhatTheThreadBringsUsually) {
         stage.time_ms += 1;
         stage.ask(expert = (expert + 1) % num_held);
     };
-    stage.ask(expert);  // the first that is brought: groups count from here on
+    stage.ask(expert);  // the first copy: groups are counted from here on
     for (std::uint32_t i = 1; i < TransferChoice::pause_min; ++i) ask_next();
     EXPECT_EQ(stage.device->counters().transfers, 0u);
     for (std::uint32_t i = 0; i < 2 * TransferChoice::groups_a_window; ++i) ask_next();
@@ -346,9 +347,9 @@ TEST(SlotCacheTest, NowAndThenTheGpuBringsWhatTheThreadBringsUsually) {
     EXPECT_EQ(stage.status().errors, 0u);
 }
 
-// A hint, and the call that it foresaw right behind it: whether the copy has begun, is over, or has
-// to be asked for.
-TEST(SlotCacheTest, WhatIsOnItsWayIsNotBroughtAgain) {
+// The predicted call follows directly after its hint. The copy may have begun, may be over, or may
+// not have been requested yet.
+TEST(SlotCacheTest, ExpertInFlightIsNotBroughtAgain) {
     CacheStage stage;
     stage.share_memory();
     if (!stage.shared.ok()) GTEST_SKIP() << stage.shared.error().message;
@@ -364,7 +365,7 @@ TEST(SlotCacheTest, WhatIsOnItsWayIsNotBroughtAgain) {
     EXPECT_EQ(stage.status().errors, 0u);
 }
 
-TEST(SlotCacheTest, AReleaseOfWhatIsOnItsWayFreesItsSlotForAnother) {
+TEST(SlotCacheTest, ReleaseOfAnExpertInFlightFreesItsSlot) {
     CacheStage stage;
     stage.share_memory();
     if (!stage.shared.ok()) GTEST_SKIP() << stage.shared.error().message;
@@ -376,8 +377,8 @@ TEST(SlotCacheTest, AReleaseOfWhatIsOnItsWayFreesItsSlotForAnother) {
     EXPECT_EQ(stage.status().errors, 0u);
 }
 
-// It was there when the group came and is gone when its turn comes.
-TEST(SlotCacheTest, WhatLeavesMemoryMeanwhileIsFetched) {
+// The blob was in memory when the group arrived, and is not when its expert is placed.
+TEST(SlotCacheTest, ExpertThatLeftMemoryIsFetched) {
     CacheStage stage;
     stage.remembers = true;
     const int fetches = stage.fetches;
@@ -390,14 +391,14 @@ TEST(SlotCacheTest, WhatLeavesMemoryMeanwhileIsFetched) {
     EXPECT_EQ(stage.fetches, fetches + 1);
 }
 
-// All that lies in slots is foreseen as well: nobody leaves for a hint.
+// All experts in slots are predicted as well, so no expert is evicted for a hint.
 TEST(SlotCacheTest, AHintFromMemoryWaitsForAFreeSlot) {
     CacheStage stage(EvictionPolicy::cacheless);
     stage.remembers = true;
     stage.hint(first_experts(num_held - 1));
     EXPECT_EQ(stage.status().slots.prefetched, 0u);
 
-    stage.ask(num_held - 1);  // gone behind its use, and its slot free
+    stage.ask(num_held - 1);  // it is evicted after its use, and its slot is free
     stage.run_until([&] { return stage.status().slots.prefetched == 1; });
     EXPECT_EQ(stage.status().errors, 0u);
 }
@@ -416,7 +417,7 @@ TEST(SlotCacheTest, AnExpertThatCannotBeReadFailsItsCallAlone) {
     stage.ask(0);
 }
 
-TEST(SlotCacheTest, WhoWaitsForAnExpertIsAnsweredInOrderOrCancelled) {
+TEST(SlotCacheTest, WaitingGroupsAreAnsweredInOrderOrCancelled) {
     CacheStage stage;
     stage.hold_fetches = true;
     stage.give(encode_group_dispatch(group_of(1, 90), false));
@@ -433,7 +434,7 @@ TEST(SlotCacheTest, WhoWaitsForAnExpertIsAnsweredInOrderOrCancelled) {
     EXPECT_EQ(answered, (std::vector<std::uint32_t>{1, 3}));
 }
 
-TEST(SlotCacheTest, WhatIsReleasedOnItsWayIsRefused) {
+TEST(SlotCacheTest, GroupOfAnExpertReleasedInFlightIsRefused) {
     CacheStage stage;
     stage.hold_fetches = true;
     stage.give(encode_group_dispatch(group_of(1, 90), false));
@@ -446,7 +447,7 @@ TEST(SlotCacheTest, WhatIsReleasedOnItsWayIsRefused) {
     stage.ask(91);
 }
 
-TEST(SlotCacheTest, APauseWhileAnExpertIsOnItsWayEndsInService) {
+TEST(SlotCacheTest, PauseWithAnExpertInFlightEndsInService) {
     CacheStage stage;
     stage.hold_fetches = true;
     stage.give(encode_group_dispatch(group_of(1, 90), false));
@@ -459,7 +460,7 @@ TEST(SlotCacheTest, APauseWhileAnExpertIsOnItsWayEndsInService) {
     EXPECT_EQ(decode_units(stage.next(FrameType::ready), stage.limits)->size(), num_held);
     const int fetches = stage.fetches;
     stage.assign(first_experts(num_held));
-    EXPECT_EQ(stage.fetches, fetches) << "all of it was held";
+    EXPECT_EQ(stage.fetches, fetches) << "all experts were held";
     stage.ask(90);
 }
 
@@ -479,7 +480,7 @@ TEST(SlotCacheTest, AMovedLimitChangesSlotsAndNotWhatIsHeld) {
     EXPECT_EQ(stage.status().units_resident, num_held);
 }
 
-TEST(SlotCacheTest, ALimitWithoutRoomForATokensExpertsIsSaid) {
+TEST(SlotCacheTest, LimitWithoutRoomForATokensExpertsIsReported) {
     Stage stage(16'000, {.keep_bytes = num_held * stage_blob_bytes});
     stage.limits = wide_limits;
     stage.core->start();

@@ -1,5 +1,5 @@
-// Groups of more experts than there are slots, or of many that lie in none: computed in passes,
-// with the bits of one that finds all of them in slots.
+// Groups with more experts than slots, or with many experts without a slot, are computed in passes.
+// The answers have the same bits as the answers of a worker with slots for all experts.
 #include "tests/web-worker/slots/cache_stage.h"
 
 namespace moex {
@@ -12,7 +12,7 @@ constexpr WireLimits pass_limits{.hidden_size = 96,
                                  .num_tokens_max = 4,
                                  .num_pairs_max = num_wide};
 
-// With fewer slots than a group has experts, and room for its rows.
+// A stage with fewer slots than a group has experts, and room for all its rows.
 struct PassStage : CacheStage {
     explicit PassStage(EvictionPolicy policy = EvictionPolicy::lru)
         : CacheStage(1'780'000, 2 * num_wide, pass_limits, policy) {}
@@ -24,7 +24,7 @@ struct RoomyStage : Stage {
     }
 };
 
-// Four rows, 32 experts each, all of them different; or a row of `num_experts`.
+// Makes four rows with 32 different experts each; or a row with `num_experts`.
 GroupDispatch wide_group(std::uint32_t sequence_id, Dtype dtype, bool unsummed,
                          std::uint16_t num_rows = 4, std::uint16_t num_experts = num_wide) {
     GroupDispatch group{.sequence_id = sequence_id};
@@ -45,7 +45,7 @@ GroupDispatch wide_group(std::uint32_t sequence_id, Dtype dtype, bool unsummed,
     return group;
 }
 
-// Each expert is brought once, whatever rows ask for it.
+// Each expert is brought once, however many rows ask for it.
 TEST(SlotPassesTest, AGroupInPassesHasTheBitsOfOneWithout) {
     RoomyStage roomy;
     for (const EvictionPolicy policy : policies)
@@ -102,7 +102,7 @@ TEST(SlotPassesTest, ARowOfMoreExpertsThanSlotsIsAnswered) {
     stage.ask(0);
 }
 
-TEST(SlotPassesTest, AGroupInPassesEndsWithItsCancelOrWhatCannotBeRead) {
+TEST(SlotPassesTest, PassesEndAtACancelOrAnUnreadableExpert) {
     PassStage stage;
     stage.hold_fetches = true;
     stage.give(encode_group_dispatch(wide_group(1, Dtype::f32, false), false));
@@ -125,7 +125,8 @@ TEST(SlotPassesTest, AGroupInPassesEndsWithItsCancelOrWhatCannotBeRead) {
     stage.ask(5);
 }
 
-// Its lane is free once what the GPU was given has ended; until then others run in the others.
+// The lane is free when its submitted passes have ended. Until then other groups use the other
+// lanes.
 TEST(SlotPassesTest, ACancelBetweenPassesLeavesTheirLaneToOthers) {
     RoomyStage roomy;
     PassStage stage;

@@ -1,4 +1,4 @@
-// Who brings experts is told by how soon groups are answered.
+// The times of answered groups decide whether the GPU or the thread copies experts.
 #include "web-worker/slots/transfer_choice.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,8 @@ struct Groups {
     TransferChoice choice{true};
     double now_ms = 0;
 
-    // How many of `count` groups the GPU brought experts for; `took_ms` of one, by who did.
+    // Answers `count` groups, and returns the number for which the GPU copied. `took_ms` returns
+    // the time of a group, by copier.
     std::uint32_t run(std::uint32_t count, const std::function<double(bool by_gpu)>& took_ms) {
         std::uint32_t by_gpu = 0;
         for (std::uint32_t i = 0; i < count; ++i) {
@@ -26,7 +27,7 @@ struct Groups {
 
 constexpr std::uint32_t trial = 2 * TransferChoice::pairs * TransferChoice::groups_a_window;
 
-TEST(TransferChoiceTest, TheGpuBringsWhatItBringsSooner) {
+TEST(TransferChoiceTest, GpuCopiesIfItIsFaster) {
     Groups groups;
     const std::uint32_t count = 100'000;
     const std::uint32_t by_gpu = groups.run(count, [](bool gpu) { return gpu ? 1.0 : 3.0; });
@@ -35,7 +36,7 @@ TEST(TransferChoiceTest, TheGpuBringsWhatItBringsSooner) {
     EXPECT_LT(by_gpu, count) << "and made";
 }
 
-TEST(TransferChoiceTest, AThreadDoesWhereTheGpuIsShared) {
+TEST(TransferChoiceTest, ThreadCopiesIfTheGpuIsShared) {
     Groups groups;
     groups.run(TransferChoice::pause_alone + trial + 1, [](bool gpu) { return gpu ? 2.0 : 1.0; });
     EXPECT_FALSE(groups.choice.by_gpu());
@@ -48,8 +49,7 @@ TEST(TransferChoiceTest, AFewGroupsThatTakeMuchLongerEndATrial) {
               trial - TransferChoice::groups_to_settle - TransferChoice::groups_to_despair);
 }
 
-// One of the first groups that the other way brings for is somebody's who had not asked for a
-// while.
+// One of the first groups of the other copier follows a long pause without calls.
 TEST(TransferChoiceTest, APauseEndsNoTrial) {
     Groups groups;
     groups.run(TransferChoice::pause_alone + TransferChoice::groups_a_window +
@@ -60,14 +60,14 @@ TEST(TransferChoiceTest, APauseEndsNoTrial) {
     EXPECT_FALSE(groups.choice.by_gpu());
 }
 
-TEST(TransferChoiceTest, AWrongGuessIsMended) {
+TEST(TransferChoiceTest, WrongFirstGuessIsCorrected) {
     Groups groups{.choice = TransferChoice(false)};
     EXPECT_EQ(groups.run(TransferChoice::pause_min, [](bool) { return 1.0; }), 0u);
     groups.run(trial, [](bool gpu) { return gpu ? 1.0 : 3.0; });
     EXPECT_TRUE(groups.choice.by_gpu());
 }
 
-TEST(TransferChoiceTest, ItFollowsWhenOthersComeAndGo) {
+TEST(TransferChoiceTest, ChoiceFollowsOtherProcesses) {
     Groups groups;
     groups.run(10'000, [](bool gpu) { return gpu ? 1.0 : 3.0; });
     EXPECT_TRUE(groups.choice.by_gpu());
@@ -84,18 +84,18 @@ TEST(TransferChoiceTest, AHiccupDecidesNothing) {
     EXPECT_TRUE(groups.choice.by_gpu());
 }
 
-TEST(TransferChoiceTest, GroupsForWhichNothingIsBroughtTellNothing) {
+TEST(TransferChoiceTest, GroupsWithoutCopiesAreNotTimed) {
     Groups groups;
     groups.run(TransferChoice::pause_alone, [](bool) { return 1.0; });
     groups.run(TransferChoice::groups_a_window, [](bool) { return 1.0; });
-    EXPECT_FALSE(groups.choice.by_gpu()) << "the other way's window";
+    EXPECT_FALSE(groups.choice.by_gpu()) << "the window of the other copier";
     for (int i = 0; i < 100'000; ++i) groups.choice.answered(groups.now_ms += 1, false);
-    EXPECT_FALSE(groups.choice.by_gpu()) << "that goes on";
+    EXPECT_FALSE(groups.choice.by_gpu()) << "the window continues";
     groups.run(trial, [](bool gpu) { return gpu ? 1.0 : 3.0; });
     EXPECT_TRUE(groups.choice.by_gpu());
 }
 
-TEST(TransferChoiceTest, ATimeWithoutQuestionsIsNobodys) {
+TEST(TransferChoiceTest, TimeWithoutCallsIsNotCounted) {
     Groups groups;
     groups.run(TransferChoice::pause_alone + TransferChoice::groups_a_window + 10,
                [](bool gpu) { return gpu ? 1.0 : 1.1; });
