@@ -29,7 +29,7 @@ void DeviceKeeper::open() {
                              life = life_.watch()](Result<std::unique_ptr<gpu::Device>> made) {
         if (!life.alive() || closed_ || at != generation_) return;
         if (!made.ok()) {
-            // A browser whose GPU process has just crashed has no adapter for a while.
+            // After its GPU process has crashed, a browser has no adapter for a while.
             if (devices_opened_ > 0) return reopen(made.error().message);
             return give_up(made.error().message);
         }

@@ -66,7 +66,7 @@ class ExpertRunner : public GroupRunner {
     const RunnerOptions& options() const { return options_; }
 
     bool has_free_lane() const override;
-    // The time of one of the last rounds; 0 if the GPU does not measure it.
+    // The time of a recent round; 0 if the GPU does not measure it.
     double gpu_us() const override { return device_.gpu_us(); }
     // The most pairs that a group of `num_tokens` rows may have. A group of more than `tokens_max`
     // rows is split into parts of `tokens_max` rows.
@@ -90,7 +90,7 @@ class ExpertRunner : public GroupRunner {
     static void self_test(gpu::Device& device, std::function<void(Result<double>)> done);
 
   private:
-    struct Sizes {  // bytes of one lane's buffers and of the single-call buffers
+    struct Sizes {  // bytes of a lane's buffers and of the single-call buffers
         std::uint64_t upload = 0, x = 0, intermediate = 0, y_pairs = 0, y_wire = 0;
         std::uint64_t single_tokens = 0, single_x = 0, single_gate_up = 0, single_intermediate = 0;
     };
@@ -177,7 +177,7 @@ class ExpertRunner : public GroupRunner {
     };
     std::optional<Refit> refit_;  // waits for the calls in flight
     std::vector<Lane> lanes_;
-    std::shared_ptr<Passes> passes_;  // the group whose next pass may start
+    std::shared_ptr<Passes> passes_;  // the group with a further pass to start
     Single single_;
     std::vector<std::vector<gpu::Command>> commands_;  // reused
     LifeGuard life_;

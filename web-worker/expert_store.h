@@ -1,8 +1,8 @@
 // The store of experts in GPU memory: blobs in slots of a few large arenas. An arena is a buffer of
-// at most the size of one storage binding. A round asks for experts of one layer, and one dispatch
-// computes the experts of one arena. A layer's experts therefore share an arena if one has room for
-// them, in whatever order they arrive. This class owns the arenas' buffers. Experts beyond the
-// budget are not in this store; slot_cache.h knows which of them the worker holds.
+// at most the size of a storage binding. A round asks for experts of one layer, and one dispatch
+// computes the experts of a single arena. A layer's experts therefore share an arena if one has
+// room for them, in whatever order they arrive. This class owns the arenas' buffers. Experts beyond
+// the budget are not in this store; slot_cache.h knows the experts that the worker holds.
 #pragma once
 
 #include <cstdint>

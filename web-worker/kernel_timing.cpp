@@ -372,7 +372,7 @@ void KernelTiming::hold_single(std::uint32_t rows) {
     next();
 }
 
-// Records the commands of one round of each layer.
+// Records the commands of a round for each layer.
 void KernelTiming::hold_rounds(std::uint32_t rows) {
     unfinished_ = options_.layers;
     device_.holds = true;

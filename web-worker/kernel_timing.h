@@ -23,7 +23,7 @@ struct TimingRow {
     std::string shape;
     std::uint32_t rows = 0;                     // rows of each expert
     double p10_us = 0, p50_us = 0, p99_us = 0;  // from frame in, or submission, to the bytes read
-    double gpu_us = 0;                          // GPU time of one repetition
+    double gpu_us = 0;                          // GPU time of a repetition
     std::uint32_t dispatches = 0;
     double mb = 0;  // 10^6 bytes of weights that must be read once
     double gb_s() const { return gpu_us > 0 ? mb * 1e3 / gpu_us : 0; }
@@ -81,7 +81,7 @@ class KernelTiming {
     std::unique_ptr<ExpertRunner> runner_;
     std::vector<Group> groups_;  // by layer, for the present number of rows
     std::vector<double> times_;
-    std::uint32_t unfinished_ = 0;  // rounds whose commands were recorded and not run
+    std::uint32_t unfinished_ = 0;  // rounds that were recorded and not run
 
     struct Slope {  // the slope that is being measured
         std::vector<gpu::Command> once, many;

@@ -1,7 +1,7 @@
 // The plan of a grouped round on the GPU, made before the GPU is used: the tables of the upload,
 // and which kernels run over how many rows. Pure: the same group and slots give the same plan.
 //
-// A round whose experts are in one arena and have few rows each takes two dispatches: gate_up reads
+// A round with experts in one arena and with few rows each takes two dispatches: gate_up reads
 // x in its wire form; down adds the pairs of an answer and writes the wire form. Every other round
 // unpacks x, computes tiles arena by arena, and packs the answers. A tile is up to eight rows of
 // one expert, so that each weight is read once for all these rows. Both give the same bits. A
@@ -20,14 +20,15 @@
 namespace moex {
 
 struct RoundPlan {
-    // Uses tiles for every round, also of one row, and unpacks x for them. Set once, before plan().
+    // Uses tiles for every round, also for single rows, and unpacks x for them. Set once, before
+    // plan().
     bool tiles_only = false;
 
     // The contents of the upload buffer: header, places, tables, x. It views `words`, or the memory
     // around the group's x.
     ByteView upload;
     std::vector<std::uint32_t> words;
-    struct Tiles {  // the tiles of one place, in the order of the places
+    struct Tiles {  // the tiles of a place, in the order of the places
         std::uint32_t arena = 0, family = 0, num_tiles = 0;
     };
     std::vector<Tiles> tiles;
@@ -36,7 +37,7 @@ struct RoundPlan {
     bool unpack = false;          // a tile reads rows of f32
     bool pack = true;             // the answers are complete
 
-    // The index of an arena's tiles of one family. Uniforms and bind groups are made per place.
+    // The index of an arena's tiles of a family. Uniforms and bind groups are made per place.
     static std::uint32_t place_of(std::uint32_t arena, std::uint32_t family) {
         return arena * gpu::tile_families + family;
     }

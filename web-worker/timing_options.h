@@ -17,7 +17,7 @@ struct TimingOptions {
     ExpertShape shape{2048, 768, 128};
     std::vector<std::uint32_t> rows{1, 8, 64};
     std::uint32_t experts = 8;  // experts of a round, each with all rows
-    std::uint32_t layers = 4;   // layers whose rounds alternate, so that no cache holds weights
+    std::uint32_t layers = 4;   // rounds of these layers alternate, so that caches hold no weights
     std::uint64_t read_bytes = 256ull << 20;  // 0: the bound is not measured
     std::uint32_t rounds = 100;               // timed from frame to frame; 0: GPU time only
     double submission_us = 3e4;               // about the time of the longest submission

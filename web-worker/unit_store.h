@@ -1,5 +1,5 @@
-// The interface of a store of experts for one model, in slots of one size. The slot cache fills it.
-// Implementations: expert_store.h on a GPU; cpu/cpu_store.h in memory, for the processor.
+// The interface of a store of experts for one model, in slots of equal size. The slot cache fills
+// it. Implementations: expert_store.h on a GPU; cpu/cpu_store.h in memory, for the processor.
 #pragma once
 
 #include <cstdint>

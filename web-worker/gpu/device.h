@@ -186,7 +186,7 @@ class Device {
     // error or does nothing.
     virtual void on_lost(std::function<void(Loss)> handler) = 0;
     virtual DeviceCounters counters() const = 0;
-    // The GPU's time for a recent submission whose readback was delivered; 0 if the GPU cannot
+    // The GPU's time for a recent submission with a delivered readback; 0 if the GPU cannot
     // measure it. Only some submissions are timed. Copies into buffers are not counted. A tab,
     // where the clock is coarse, returns the mean of 64.
     virtual double gpu_us() const = 0;

@@ -39,7 +39,7 @@ struct AnswerPair {
 };
 static_assert(sizeof(AnswerPair) == 16, "the kernels step by 4 words");
 
-// One unit of work: up to tile_rows pairs of one expert.
+// One unit of work: up to tile_rows pairs of the same expert.
 struct RoundTile {
     std::uint32_t blob_word = 0;  // first word of the expert's blob in its arena
     std::uint32_t first_pair = 0;
@@ -48,7 +48,7 @@ struct RoundTile {
 };
 static_assert(sizeof(RoundTile) == 16, "the kernels step by 4 words");
 
-// The families of kernels: tiles of one row, and of up to eight.
+// The families of kernels: tiles with a single row, and with up to eight rows.
 inline constexpr std::uint32_t tile_families = 2;
 inline constexpr std::uint32_t tile_rows[tile_families] = {1, 8};
 

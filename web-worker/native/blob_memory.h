@@ -1,5 +1,5 @@
 // An LRU cache of verified blobs in this machine's memory, up to a budget. The blobs are stored in
-// a few large, page-aligned pieces of memory. A piece consists of places of one size. A GPU can
+// a few large, page-aligned pieces of memory. All places of a piece have the same size. A GPU can
 // therefore map each piece once (Device::share_memory()) and read the blobs itself. A blob that a
 // caller still holds (HeldBlob) keeps its place after it is evicted. One thread.
 #pragma once

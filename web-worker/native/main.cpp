@@ -161,7 +161,7 @@ int list_devices() {
     return left;
 }
 
-// Reads the token from the first of these that has one: a file, the environment, the join link.
+// Reads the token from the file, else from the environment, else from the join link.
 Result<std::string> join_token(const Arguments& arguments, const native::HubUrl& url) {
     if (!arguments.token_file.empty()) {
         std::ifstream in(arguments.token_file);

@@ -41,7 +41,7 @@ class HintJudge {
     // A frame of hints has arrived, the most likely expert first. For each of its layers it
     // replaces the hints before.
     void hinted(std::span<const Unit> units);
-    // A group has requested `units`, all of one layer. `num_slots`: the worker's slots.
+    // A group has requested `units`, all of the same layer. `num_slots`: the worker's slots.
     void asked(std::span<const Unit> units, std::uint32_t num_slots);
     // A caller requested `unit` and will request it again: it is no prediction any more.
     void certain(Unit unit);

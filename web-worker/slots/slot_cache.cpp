@@ -11,7 +11,7 @@ constexpr std::size_t hints_at_once = 4;
 // meanwhile waits for no more than this.
 constexpr std::uint64_t hint_bytes_per_event = 2u << 20;
 // Copies by the GPU that hints may have in flight. A copy that a group waits for goes first
-// (gpu::TransferKind), but it cannot have the slots of these.
+// (gpu::TransferKind), but it cannot take the slots of these copies.
 constexpr std::uint64_t hint_transfers_at_once = 8;
 
 constexpr std::uint8_t refused = 255;

@@ -12,8 +12,8 @@
 //
 // Three classes share the picture. ExpertLoader knows what the hub assigned; it downloads a blob
 // and hands it over with keep(), or releases it with forget(). SlotCache knows the state of each
-// expert that the worker holds. UnitStore owns the slots: it holds exactly those experts whose
-// state has a slot (has_slot()).
+// expert that the worker holds. UnitStore owns the slots: it holds exactly the experts in a
+// state with a slot (has_slot()).
 //
 //   state           where the expert's blob is          event -> next state
 //   --------------  ----------------------------------  -------------------------------------------
@@ -32,7 +32,7 @@
 //   in_use          its slot; groups that use it run    unuse -> in_slot, evict -> stored
 //   every state                                         forget -> absent; keep: no change if held
 //
-// Example: a hint predicts expert (3, 17), whose blob is in a folder, and a group asks for it soon:
+// Example: a hint predicts expert (3, 17) with a blob in a folder, and a group asks for it soon:
 //   stored -fetch-> fetching -arrive-> fetched -put-> in_slot -use-> in_use -unuse-> in_slot
 //
 // Limits. `stored` does not say whether the blob is in memory: the platform may drop it from memory
@@ -62,7 +62,7 @@
 
 namespace moex {
 
-// The state of one expert in a worker, see the table at the head of this file.
+// The state of an expert in a worker, see the table at the head of this file.
 enum class ExpertState : std::uint8_t {
     absent,
     stored,
@@ -195,7 +195,7 @@ class SlotCache {
     // The caller has called Platform::cancel_fetches(). A group that waits gets `cancelled`.
     void fetches_cancelled();
 
-    // ---- the experts of a group: distinct units, all of them held
+    // ---- the experts of a group: distinct units that are held
 
     bool in_slots(std::span<const Unit> units) const;
     std::uint32_t slots() const { return store_.slots_max(); }
@@ -225,7 +225,7 @@ class SlotCache {
   private:
     // Eviction order: number of uses (LFU) or 0, then the time of the last use.
     using Rank = std::pair<std::uint64_t, std::uint64_t>;
-    // The wait of one group, from bring() until the last of its experts is in its slot.
+    // The wait of a group, from bring() until its last expert is in its slot.
     struct Load {
         double asked_ms = 0;
         std::uint64_t transfers = 0;  // copies in flight

@@ -23,7 +23,7 @@ class PostedLoop {
             wake_.notify_one();
         };
     }
-    // Runs posted functions until one of them, or an answer of the device, has set `finished`.
+    // Runs posted functions until a function, or an answer of the device, has set `finished`.
     void run_until(const bool& finished, Device* device = nullptr) {
         while (!finished) {
             std::function<void()> function = take();

@@ -22,7 +22,7 @@ struct VulkanAdapter {
     VkPhysicalDeviceProperties properties{};
     std::string driver;
     std::uint32_t queue_family = 0;
-    // The family whose queues copy while kernels run; queue_family if the device has no such
+    // The family of queues that copy while kernels run; queue_family if the device has no such
     // family.
     std::uint32_t transfer_family = 0;
     // The page size of process memory that the device can read; 0: it cannot read any.

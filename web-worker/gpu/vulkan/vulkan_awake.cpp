@@ -93,7 +93,7 @@ Status VulkanAwake::record(std::uint32_t queue_family) {
     VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
     begin.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;
     MOEX_VULKAN(vkBeginCommandBuffer(commands_, &begin), "vkBeginCommandBuffer");
-    // Wait for the workgroup before, whose count this one reads.
+    // Wait for the workgroup before: this workgroup reads its count.
     VkMemoryBarrier counted{.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER};
     counted.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT;
     counted.dstAccessMask = VK_ACCESS_SHADER_READ_BIT;

@@ -15,8 +15,8 @@ namespace moex::gpu {
 // its speed.
 enum class RobustAccess {
     always,
-    // All kernels except those whose indices the CPU checked, if the driver can set this for each
-    // pipeline (VK_EXT_pipeline_robustness); otherwise as `always`.
+    // All kernels except those with indices that the CPU checked, if the driver can set this for
+    // each pipeline (VK_EXT_pipeline_robustness); otherwise as `always`.
     unless_checked,
     never,
 };

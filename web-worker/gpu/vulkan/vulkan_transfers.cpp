@@ -124,7 +124,7 @@ Status VulkanTransfers::share(ByteView bytes) {
 void VulkanTransfers::unshare(ByteView bytes) {
     const auto found = memories_.find(bytes.data());
     if (found == memories_.end()) return;
-    // Wait for all copies, since any of them may read the memory.
+    // Wait for all copies, since any copy may read the memory.
     give_all();
     reached(given_, true);
     free(found->second);
@@ -160,7 +160,7 @@ std::uint64_t VulkanTransfers::copy(ByteView bytes, VkBuffer target, std::uint64
     return number;
 }
 
-// Returns a command buffer whose copy is over, or a new one.
+// Returns a command buffer that was used by a finished copy, or a new one.
 Result<VkCommandBuffer> VulkanTransfers::commands() {
     if (!used_.empty() && reached(used_.front().place, false)) {
         const VkCommandBuffer oldest = used_.front().commands;

@@ -95,7 +95,7 @@ class VulkanTransfers {
     };
     using Done = std::vector<std::function<void()>>;
     struct Pending {
-        std::uint64_t last = 0;  // place of the last of these copies
+        std::uint64_t last = 0;  // place of the last copy in `done`
         Done done;
     };
     Memories::const_iterator find(ByteView bytes) const;
