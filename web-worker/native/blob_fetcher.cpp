@@ -11,7 +11,7 @@ namespace moex::native {
 namespace {
 
 constexpr int fetches_max = 4;   // at once, as in a tab
-constexpr int attempts_max = 4;  // attempts in a row without a byte
+constexpr int attempts_max = 4;  // attempts without a new byte
 constexpr auto attempt_delay = std::chrono::milliseconds(200);
 
 // Calls OpenSSL directly: hub/base/sha256.h belongs to the hub, and protocol uses no library.
