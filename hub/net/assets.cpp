@@ -8,7 +8,7 @@
 #include "hub/net/http/content_coding.h"
 #include "protocol/text.h"
 
-// Made by embed_assets.cmake: one row per file, ended by a null name.
+// embed_assets.cmake makes this table: one row per file, and a null name at the end.
 extern "C" {
 struct MoexAssetForm {
     const std::byte* data;
@@ -17,7 +17,7 @@ struct MoexAssetForm {
 struct MoexAssetRow {
     const char* path;
     const char* sha256;
-    MoexAssetForm plain, brotli, gzip;  // null where that would not be smaller
+    MoexAssetForm plain, brotli, gzip;  // null: this coding is not smaller
 };
 extern const MoexAssetRow moex_asset_table[];
 }
@@ -66,8 +66,8 @@ std::string content_type_of(std::string_view path) {
 }
 
 Assets::Assets(const fs::path& directory) {
-    // The build's outputs (wasm/, vendor/) come from the binary in
-    // both cases; where a folder has a file of that name, it wins.
+    // The outputs of the build (wasm/, vendor/) are served from the binary in both cases. A file of
+    // the folder replaces the embedded file of the same name.
     for (const MoexAssetRow* row = moex_asset_table; row->path; ++row)
         embedded_[row->path] = forms_of(*row);
     if (directory.empty()) return;
@@ -76,7 +76,7 @@ Assets::Assets(const fs::path& directory) {
     for (const auto& entry : fs::directory_iterator(directory, error)) {
         const std::string suffix = entry.path().extension().string();
         const bool is_page = suffix == ".html" || suffix == ".svg";
-        // It may keep what lies beneath it alone.
+        // A service worker controls only pages below its own path, so it is served from the root.
         if (is_page || entry.path().filename() == "service_worker.js") add_file(directory, entry);
     }
 

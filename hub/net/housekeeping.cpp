@@ -5,10 +5,10 @@
 namespace moex::net {
 namespace {
 
-// A worker that did nothing is seen again after as many ticks.
+// A worker without work is recorded again after this number of ticks.
 constexpr std::uint32_t see_idle_every_ticks = 60;
 constexpr std::uint32_t coverage_every_ticks = 10;
-constexpr std::size_t speed_samples = 6;  // the speed is that of the last five seconds
+constexpr std::size_t speed_samples = 6;  // samples of the last five seconds
 
 }  // namespace
 
@@ -81,7 +81,7 @@ void Housekeeping::watch_minute() {
     minute_.units = coverage.units;
 }
 
-// What happened since the minute before ended.
+// Returns the increase since the end of the minute before.
 void Housekeeping::end_minute() {
     SwarmBackend* swarm = hub_.swarm;
     Engine* engine = hub_.engine;

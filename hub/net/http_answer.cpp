@@ -1,4 +1,4 @@
-// The way back of HttpConnection: what handlers hold, heads, streams of events, writing.
+// The answering half of HttpConnection: responders for handlers, heads, streams of events, writing.
 #include <ctime>
 
 #include "hub/base/log.h"
@@ -7,7 +7,8 @@
 namespace moex::net {
 namespace {
 
-// Of one write: what a slow reader may take `write_within` for, and what fits one system call.
+// Limits of one write: bytes that a slow client must read within `write_within`, and buffers of one
+// system call.
 constexpr std::size_t write_bytes_max = 256 << 10, write_chunks_max = 64;
 
 std::string http_date() {
@@ -21,7 +22,7 @@ std::string http_date() {
 
 }  // namespace
 
-// What the handlers hold. Any thread; everything is posted to the connection's strand.
+// The responder of the handlers. Any thread; each call is posted to the connection's strand.
 class ConnectionResponder : public WireResponder {
   public:
     ConnectionResponder(std::shared_ptr<HttpConnection> connection, std::uint64_t serial,
@@ -100,7 +101,7 @@ std::string HttpConnection::head_of(const HttpResponse& response,
     const auto add = [&](std::string_view name, std::string_view value) {
         head += name;
         head += ": ";
-        // No value, whatever it quotes, opens a line of its own.
+        // A value cannot begin a line of its own, whatever text it quotes.
         for (const char c : value) head += c == '\r' || c == '\n' ? ' ' : c;
         head += "\r\n";
     };
@@ -136,7 +137,7 @@ void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteVi
                              std::shared_ptr<const void> keep) {
     if (!is_open(serial)) return;
     if (state_ == State::streaming) {
-        // The stream's head went out while this answer was waited for: it is the last event.
+        // The head of the stream was sent before this answer, so the answer is the last event.
         if (!exchange_.expects_stream) return;
         send_event(serial, {std::move(response.body), std::move(response.event_name)},
                    std::move(response.on_sent));
@@ -216,8 +217,8 @@ void HttpConnection::end_stream(std::uint64_t serial) {
     if (outbox_.empty() && !write_pending_) on_answer_sent();
 }
 
-// The last responder went away without an answer: ours to admit. A stream
-// ends short, without its last chunk, so that no client takes it for whole.
+// Answers a request whose last responder was destroyed without an answer, which is an error of the
+// hub. A stream ends without its last chunk, so that no client takes it for complete.
 void HttpConnection::drop_request(std::uint64_t serial) {
     if (!is_open(serial)) return;
     if (state_ == State::streaming) return close();

@@ -1,5 +1,5 @@
-// The way in of HttpConnection: states, reading, judging, and the end. The way back is
-// in http_answer.cpp.
+// The reading half of HttpConnection: states, reading, admission, and the end. The answering half
+// is in http_answer.cpp.
 #include "hub/net/http_connection.h"
 
 #include "hub/net/http/request_id.h"
@@ -9,9 +9,9 @@
 namespace moex::net {
 namespace {
 
-// Sent before the answer of the request in progress.
+// bytes that a client may send ahead of the answer
 constexpr std::size_t read_ahead_bytes_max = 64 << 10;
-// Of a refused request: read past for the sake of the connection.
+// bytes of a refused body that are read and dropped to keep the connection
 constexpr std::uint64_t drained_body_bytes_max = 64 << 10;
 constexpr std::uint64_t linger_bytes_max = 16u << 20;
 constexpr Duration linger_within = 2s;
@@ -66,7 +66,7 @@ bool HttpConnection::may_follow(State from, State to) {
     return false;
 }
 
-// The one place where the state changes. A new state has no deadline until it takes one.
+// Changes the state; no other function does. A new state has no deadline until it sets one.
 void HttpConnection::enter(State next) {
     MOEX_CHECK(may_follow(state_, next),
                text("an HTTP connection from ", state_name(state_), " to ", state_name(next)));
@@ -111,8 +111,8 @@ void HttpConnection::on_shut() {
     give_up(handlers);
 }
 
-// Whoever computes for this connection stops; nobody does any
-// more once the hub has let go of what was attached to it.
+// Calls the disconnect handlers, which stop the work for this connection. Once the hub has detached
+// the engine and the API there is no such work.
 void HttpConnection::give_up(const std::vector<std::function<void()>>& handlers) {
     const std::shared_lock attached(hub_.attached_mutex);
     if (hub_.api)
@@ -176,7 +176,8 @@ void HttpConnection::begin_exchange() {
     exchange_.secure = transport_->secure();
 }
 
-// The head is whole: who asks is added to it, and whoever may not ask is refused.
+// Called when the head is complete. Adds the client to the request, and refuses a request without
+// access.
 void HttpConnection::judge_head() {
     GatedRequest& request = gate_.request();
     Client client = hub_.proxies.client_of(peer_address_, transport_->secure(), request.headers);
@@ -214,7 +215,7 @@ void HttpConnection::judge_head() {
     if (waits) push("HTTP/1.1 100 Continue\r\n\r\n");
 }
 
-// Counts what has come of the body; false when all connections together hold too much.
+// Counts the bytes of the body. Returns false if all connections together hold too many bytes.
 bool HttpConnection::hold_body() {
     const std::uint64_t size = gate_.request().body.size();
     if (size <= body_bytes_held_) return true;
@@ -225,7 +226,7 @@ bool HttpConnection::hold_body() {
 
 void HttpConnection::release_body() { hub_.body_bytes.give(std::exchange(body_bytes_held_, 0)); }
 
-// Where the next request would begin is unknown, or not worth reading up to.
+// Refuses and closes: the beginning of the next request is unknown, or too far away to read up to.
 void HttpConnection::refuse_now(const Refusal& refusal) {
     gate_.drop_body();
     release_body();
@@ -259,7 +260,7 @@ void HttpConnection::handle(GatedRequest request) {
     const Checked<Admission>& admission = exchange_.admission;
     if (!admission.ok()) return respond(serial_, refusal_of(admission.refusal()));
     if (admission->is_upgrade) return upgrade(std::move(request));
-    release_body();  // it is read; who gets the answer may ask again at once
+    release_body();  // the body was read, and the client may send its next request at once
     routes_.handle(*admission, std::move(request), make_responder());
 }
 
@@ -292,8 +293,8 @@ void HttpConnection::upgrade(GatedRequest request) {
     connection->start(std::move(request));
 }
 
-// A clean end of the peer's bytes in the middle of a request is a
-// hang-up when someone computes for it; a short answer may still go out.
+// The peer has ended its direction. If a request is being computed, this counts as a disconnect. A
+// short answer may still be sent.
 void HttpConnection::on_peer_closed(bool clean) {
     peer_done_ = true;
     const bool may_finish = state_ == State::finishing ||
@@ -312,8 +313,8 @@ void HttpConnection::on_answer_sent() {
     process();
 }
 
-// Closing with unread bytes would reset the connection and
-// may destroy the answer on its way: read them, for a while.
+// Reads and drops bytes for a while. Closing with unread bytes would reset the connection, and
+// could destroy the answer in flight.
 void HttpConnection::linger() {
     if (peer_done_) return close();
     enter(State::lingering);
@@ -345,7 +346,7 @@ void HttpConnection::log_exchange(bool whole) {
 void HttpConnection::close() {
     if (is_over()) return;
     enter(State::closed);
-    log_exchange(false);  // what was under way, if anything
+    log_exchange(false);  // the request in progress, if any
 
     gate_.drop_body();
     release_body();
@@ -362,7 +363,8 @@ void HttpConnection::wait_at_most(Duration duration) {
     arm_timer();
 }
 
-// One timer for both deadlines: set to the next one, and only moved when an earlier one comes.
+// Sets one timer for both deadlines. The timer has the earlier one, and moves only to an earlier
+// time.
 void HttpConnection::arm_timer() {
     if (is_over()) return;
     std::optional<TimePoint> next = deadline_;
@@ -390,7 +392,7 @@ void HttpConnection::on_deadline() {
     switch (state_) {
         case State::reading_head:
         case State::reading_body:
-            // Inside a request the client is told; an idle connection just ends.
+            // A client inside a request gets an answer; an idle connection is closed.
             if (is_idle) return close();
             return refuse({408, "request_timeout", "the request did not arrive in time"});
         case State::answering: begin_stream(serial_); [[fallthrough]];

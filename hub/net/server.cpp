@@ -16,7 +16,7 @@
 namespace moex::net {
 namespace {
 
-// The swarm's strand and timer.
+// The strand and timer of the swarm.
 class StrandHost : public SwarmHost {
   public:
     explicit StrandHost(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand) {}
@@ -36,11 +36,12 @@ class StrandHost : public SwarmHost {
     asio::steady_timer timer_;
 };
 
-// The address that other machines would use: the one the default route leaves by. Nothing is sent.
+// Returns the address that other machines would use: the source address of the default route. No
+// packet is sent.
 std::string outward_address(asio::io_context& io, bool v6) {
     NetError error;
     asio::ip::udp::socket socket(io);
-    // documentation ranges
+    // addresses of the documentation ranges
     const asio::ip::udp::endpoint somewhere(
         asio::ip::make_address(v6 ? "2001:db8::1" : "192.0.2.1"), 9);
     socket.open(somewhere.protocol(), error);
@@ -90,8 +91,8 @@ struct Server::State {
     std::atomic<bool> finished{false};
     TimePoint drain_until{};
 
-    // What other machines call us: a name the owner gave, our address
-    // where the certificate allows it, a name of the certificate.
+    // Returns the name of this hub for other machines: a name of the operator, the address if the
+    // certificate allows it, or a name of the certificate.
     std::string outward_name(const std::vector<std::string>& certified) {
         if (!hub.options.hosts.empty()) return hub.options.hosts[0];
         std::string address = outward_address(hub.io, hub.options.listen_address == "::");
@@ -107,7 +108,7 @@ struct Server::State {
 
     void name_urls(bool tls, const std::vector<std::string>& certified) {
         if (!hub.options.trusted_proxies.empty() && !hub.options.hosts.empty()) {
-            // the proxy's: pages that use WebGPU want TLS
+            // the scheme of the proxy: pages that use WebGPU need TLS
             hub.base_url = "https://" + hub.options.hosts[0];
             return;
         }
@@ -117,7 +118,7 @@ struct Server::State {
         hub.base_url = text(tls ? "https://" : "http://", name, ':', listener->port());
     }
 
-    // What one handler throws ends that handler, not the hub.
+    // An exception ends its handler and not the hub.
     void run_io(Duration spin_max) {
         name_thread("net");
         SpinWait<std::chrono::steady_clock> spin(spin_max);
@@ -130,8 +131,8 @@ struct Server::State {
             }
     }
 
-    // SIGHUP: certificate, access log, keys and settings may have been replaced. What cannot be
-    // read stays as it was.
+    // SIGHUP: certificate, access log, keys and settings may have been replaced. A file that cannot
+    // be read keeps its old content in force.
     void on_signal(int number) {
         if (number != SIGHUP) return begin_stop();
         try {
@@ -170,7 +171,7 @@ struct Server::State {
         });
     }
 
-    // Streams first, workers after them: they compute for the streams.
+    // End streams first and workers after them, because workers compute for the streams.
     void watch_drain() {
         Engine* engine = hub.engine;
         const bool idle = (!engine || engine->idle()) && hub.active_requests == 0;
@@ -197,7 +198,7 @@ struct Server::State {
         watch_close();
     }
     void watch_close() {
-        // A second stop() does not wait for the peers' farewell.
+        // A second stop() does not wait for the peers to close.
         const bool gone = hub.worker_connections->size() == 0 && hub.http_connections->size() == 0;
         if (!gone && stops < 2 && now_steady() < close_until) {
             drain_timer.expires_after(10ms);
@@ -210,7 +211,7 @@ struct Server::State {
         health_watch.stop();
         {
             const std::unique_lock rooms(hub.attached_mutex);
-            hub.api = nullptr;  // engine and swarm may go once run() has returned
+            hub.api = nullptr;  // the caller may destroy engine and swarm after run()
             hub.swarm = nullptr;
             hub.engine = nullptr;
         }
@@ -262,8 +263,8 @@ Server::~Server() {
     state.hub.io.stop();
     for (std::thread& thread : state.threads) thread.join();
 
-    // What still hangs in the queues lets go of its
-    // connections here, while everything it refers to lives.
+    // Destroy the handlers that are still queued. They release their connections here, while all
+    // objects that they use still exist.
     state.hub.http_connections->shut_all();
     state.hub.worker_connections->shut_all();
     state.host.cancel();
@@ -331,8 +332,8 @@ void Server::run(std::size_t num_threads, Duration spin_max) {
     state.housekeeping.start();
     state.health_watch.start();
 
-    // The caller only waits: a wake-up meant for it could be taken by another thread. The
-    // others go on serving the strand after run() has returned, for what is taken down then.
+    // The calling thread only waits, because another thread could take a wake-up meant for it. The
+    // other threads serve the strand after run() has returned, for the objects that stop then.
     for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 2); ++i)
         state.threads.emplace_back([&state, spin_max] { state.run_io(spin_max); });
     state.finished.wait(false);

@@ -6,7 +6,7 @@ namespace moex::net {
 namespace {
 
 constexpr Duration close_within = 2s;
-// An owner may tick and untick; to verify one takes a tenth of a millisecond.
+// A contributor may change the choice several times; one verification takes 0.1 ms.
 constexpr std::uint32_t identities_max = 64;
 
 bool is_identity(ByteView frame) {
@@ -75,7 +75,7 @@ void WorkerConnection::read_next() {
 
 void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
     if (error) {
-        // The WebSocket layer has said 1002 or 1009 itself where the peer broke its rules.
+        // The WebSocket layer has sent 1002 or 1009 itself if the peer broke its rules.
         if (error != websocket::error::closed &&
             error.category() == NetError(websocket::error::closed).category()) {
             if (welcomed_)
@@ -95,14 +95,14 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
 
     if (welcomed_ && is_identity(frame)) return on_identity(frame);
 
-    // id_ was there before the first frame was read
+    // id_ was set before the first frame was read
     if (Trace::on() != nullptr) rounds_.received(id_, frame);
 
     to_swarm(std::move(frame));
 }
 
-// Answers are read here, those that were asked for: a worker's rows are work, and the strand is one
-// for all workers.
+// Decodes requested answers on the connection's thread, because decoding rows is work and all
+// workers share the strand of the swarm.
 void WorkerConnection::to_swarm(Bytes frame) {
     std::optional<WorkerAnswer> answer;
     if (welcomed_) answer = answers_->read(frame);
@@ -126,7 +126,7 @@ void WorkerConnection::to_swarm(Bytes frame) {
     });
 }
 
-// On the swarm strand, behind the swarm's own look at the frame.
+// Called on the swarm strand, after the swarm has read the frame.
 void WorkerConnection::trace_on_demand(ByteView frame) {
     const auto worker = hub_.swarm.load()->core().worker(id_);
     if (!worker) return;
@@ -136,7 +136,8 @@ void WorkerConnection::trace_on_demand(ByteView frame) {
                         tokens - std::min(tokens, engine.cached_tokens));
 }
 
-// Whose worker this is says nothing of what it computes: the swarm never hears of it.
+// Handles IDENTITY here. The contributor of a worker does not matter to the swarm, so the frame is
+// not passed on.
 void WorkerConnection::on_identity(ByteView frame) {
     const Result<Identity> identity = decode_identity(frame);
     if (!identity.ok() || ++identities_ > identities_max) {
@@ -211,8 +212,9 @@ void WorkerConnection::close(CloseCode code, const std::string& reason) {
                [self = shared_from_this(), code, reason] { self->begin_close(code, reason); });
 }
 
-// What waits goes out first (DRAIN, an ERROR that says why); then the close frame; a peer that does
-// not answer it is cut off. While the upgrade is being answered nothing else may be written.
+// Sends the waiting frames first (DRAIN, an ERROR with the reason), then the close frame. A peer
+// that does not answer the close frame is disconnected. Nothing else may be written while the
+// upgrade is being answered.
 void WorkerConnection::begin_close(CloseCode code, const std::string& reason) {
     if (closing_ || ended_) return;
     closing_ = true;

@@ -42,7 +42,7 @@ AccessLog::File AccessLog::open(const std::filesystem::path& path) {
     if (path.empty()) return nullptr;
     if (path == "-") return File(stdout);
 
-    // "e": a child process does not inherit it.
+    // "e": child processes do not inherit the file.
     File file(std::fopen(path.c_str(), "ae"));
     if (!file)
         throw std::runtime_error(
@@ -67,7 +67,8 @@ void AccessLog::write(const AccessLine& line) {
     const std::string whole = json_ ? access_json(line, time) + '\n'
                                     : text("time=", time, ' ', access_text(line), '\n');
 
-    // One write a line: lines of several threads never mix, and a full disk loses lines only.
+    // Each line is one write, so lines of several threads never mix, and a full disk loses whole
+    // lines only.
     const std::lock_guard lock(mutex_);
     std::fwrite(whole.data(), 1, whole.size(), file_.get());
     std::fflush(file_.get());
@@ -94,7 +95,7 @@ std::string peer_network(std::string_view address) {
 
 namespace {
 
-// Without its query, which may hold anything, and no longer than a line bears.
+// Returns the target without its query, which may have private data, and cut to a fixed length.
 std::string_view shown_target(const AccessLine& line) {
     return line.raw_target.substr(0, line.raw_target.find('?')).substr(0, target_chars_max);
 }

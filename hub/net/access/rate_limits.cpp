@@ -10,9 +10,9 @@
 namespace moex::net {
 namespace {
 
-// `level` tokens at `at`; refills at `per_minute` up to `burst`.
+// A bucket with `level` tokens at time `at`. It refills at `per_minute` up to `burst`.
 struct Bucket {
-    double level = -1;  // -1: not used yet, starts full
+    double level = -1;  // -1: not used yet; the bucket starts full
     TimePoint at{};
 
     void refill(TimePoint now, double per_minute, double burst) {
@@ -20,7 +20,8 @@ struct Bucket {
         level = level < 0 ? burst : std::min(burst, level + per_minute * minutes);
         at = now;
     }
-    // Until `cost` is there; one beyond the burst waits for a full bucket.
+    // Returns the time until the bucket has `cost` tokens. A cost above the burst waits for a full
+    // bucket.
     Duration wait_for(double cost, double per_minute, double burst) const {
         const double lacking = std::min(cost, burst) - level;
         if (lacking <= 0) return Duration{0};
@@ -30,7 +31,7 @@ struct Bucket {
     }
     void pay(double cost) { level = std::max(0.0, level - cost); }
 
-    // Zero when the tokens were there and are taken, otherwise the time until they are.
+    // Takes `cost` tokens and returns zero, or returns the time until the bucket has them.
     Duration take(TimePoint now, double per_minute, double burst, double cost = 1) {
         refill(now, per_minute, burst);
         const Duration wait = wait_for(cost, per_minute, burst);
@@ -63,7 +64,7 @@ struct RateLimits::State {
     RateOptions options;
     std::mutex mutex;
     std::unordered_map<std::string, Address> addresses;
-    std::list<std::string> recent;  // front: seen last
+    std::list<std::string> recent;  // LRU order; front: seen last
     std::unordered_map<std::string, Bucket> keys, key_texts;
 
     Address& find(const std::string& address) {
@@ -129,7 +130,7 @@ Duration RateLimits::text_bytes(TimePoint now, const std::string& address, const
     Bucket& texts = state_->find(address).texts;
     if (key.empty()) return texts.take(now, per_minute, burst, cost);
 
-    // Both or neither: what one bucket refuses costs nothing in the other.
+    // Take from both buckets or from neither: a refusal by one bucket costs nothing in the other.
     const double more = state_->options.key_text_bytes_factor;
     Bucket& key_texts = state_->key_texts[key];
     texts.refill(now, per_minute, burst);

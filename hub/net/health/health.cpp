@@ -6,7 +6,7 @@ namespace moex::net {
 namespace {
 
 constexpr Duration silence_max = 2s;
-// A failure longer ago says nothing: nobody may have asked since.
+// An older failure is ignored, because there may have been no request since.
 constexpr Duration failure_counts_within = 30s;
 
 std::int64_t whole_seconds(Duration duration) {
@@ -32,7 +32,7 @@ void HealthJudge::follow(TimePoint now, const HealthSample& sample) {
     const std::uint64_t failures = sample.rounds_failed - last_.rounds_failed;
     const bool some_succeeded = ended(sample) > ended(last_) + failures;
 
-    // A cancelled round ends as well: only one with an answer speaks for the swarm.
+    // A cancelled round ends too. Only a round with an answer shows that the swarm answers.
     if (failures > 0)
         failed_at_ = now;
     else if (some_succeeded && answered)

@@ -44,7 +44,7 @@ MetricFamily family(const char* name, const char* help, MetricType type,
     return out;
 }
 
-// The families of one answer, in the order in which they are shown.
+// The metric families of one answer, in the order of the text.
 class Families {
   public:
     explicit Families(std::vector<MetricFamily>& out) : out_(out) {}
@@ -67,7 +67,7 @@ class Families {
     std::vector<MetricFamily>& out_;
 };
 
-// One label and its value.
+// A label and its value.
 Labelled labelled(const char* label, const char* value, double number) {
     return {{{label, value}}, number};
 }
@@ -173,7 +173,7 @@ void add_calls(Families& out, const SwarmCounters& swarm) {
     out.counter("moex_bans_total", "Workers that were banned for false answers.", swarm.bans);
 }
 
-// As workers say themselves.
+// Values that the workers report themselves.
 void add_on_demand(Families& out, const SlotFigures& slots) {
     out.counters("moex_on_demand_experts_total",
                  "Experts asked of workers that hold them on demand, by where they lay.",
@@ -284,7 +284,7 @@ struct Metrics::State {
 };
 
 Metrics::Metrics() : state_(std::make_unique<State>()) {
-    // A counter that is there from the start shows its first increase.
+    // A counter that exists from the start shows its first increase.
     for (const char* reason : {"stop", "length", "abort", "error"})
         state_->success.Add({{"finished_reason", reason}});
     using enum WorkerEvent::Kind;
@@ -311,7 +311,7 @@ void Metrics::on_ejection(CloseCode code) {
 void Metrics::on_latency(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s) {
     state_->ttft.Observe(ttft_s);
     state_->e2e.Observe(e2e_s);
-    // one token has no gap
+    // an answer of one token has no gap
     if (mean_inter_token_s > 0) state_->inter_token.Observe(mean_inter_token_s);
     state_->queue.Observe(queue_s);
 }

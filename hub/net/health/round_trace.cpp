@@ -7,11 +7,12 @@
 namespace moex::net {
 namespace {
 
-// Questions that are never answered (cancelled, a worker that hangs) are forgotten beyond that.
+// The most requests that are remembered. Some are never answered: they were cancelled, or their
+// worker hangs.
 constexpr std::size_t asked_max = 4096;
 
-// What a group's header says (PROTOCOL.md). The frame was not checked yet: nothing but the drawing
-// hangs on it.
+// The fields of a group's header (PROTOCOL.md). The frame was not checked yet, so the values are
+// used for drawing alone.
 struct GroupHeader {
     std::uint16_t layer = 0, num_experts = 0;
     std::uint32_t num_tokens = 0, num_pairs = 0;
@@ -47,7 +48,8 @@ void RoundTrace::note_hints(ByteView frame, TimePoint queued_at) {
     }
 }
 
-// A layer before the last one is of another token: what was not asked of the one before never is.
+// Returns the hints of `layer`. A layer that is not behind the last one belongs to another token;
+// older hints that were not requested are then dropped.
 RoundTrace::Hinted RoundTrace::take_hints(std::uint16_t layer, TimePoint queued_at) {
     if (layer <= last_layer_)
         std::erase_if(hinted_, [this](const auto& one) { return one.second.at < last_asked_; });
@@ -58,7 +60,7 @@ RoundTrace::Hinted RoundTrace::take_hints(std::uint16_t layer, TimePoint queued_
 }
 
 void RoundTrace::sent(ByteView head, std::uint64_t frame_bytes, TimePoint queued_at) {
-    // a frame of ours is well formed, and its length is not its head's
+    // The hub made the frame, so it is well formed. The frame is longer than `head`.
     ByteReader in(head);
     in.take(6);  // magic, version
     const auto type = static_cast<FrameType>(in.u16());

@@ -1,4 +1,4 @@
-// Asio's and Beast's own code, compiled once for the whole program.
+// Compiles the code of Asio and Beast once for the whole program.
 #include "hub/net/http/asio.h"
 
 #include <boost/asio/impl/src.hpp>

@@ -9,7 +9,7 @@
 namespace moex::net {
 namespace {
 
-// qvalue = "0" or "1", "." and up to three digits, in thousandths.
+// Parses a qvalue: "0" or "1", then "." and up to three digits. Returns thousandths.
 std::optional<int> weight_of(std::string_view value) {
     if (value.empty() || value.size() > 5 || (value[0] != '0' && value[0] != '1')) return {};
     if (value.size() > 1 && value[1] != '.') return {};
@@ -29,7 +29,7 @@ struct Wish {
     int weight = 1000;
 };
 
-// One item of the list, "gzip;q=0.5"; nullopt where it cannot be read.
+// Parses one item of the list, such as "gzip;q=0.5". Returns nullopt if the item is not valid.
 std::optional<Wish> wish_of(std::string_view item) {
     const std::size_t semicolon = item.find(';');
     Wish wish{lower_case(trim_blanks(item.substr(0, semicolon)))};
@@ -43,7 +43,7 @@ std::optional<Wish> wish_of(std::string_view item) {
     return wish;
 }
 
-// What the field gives `coding` by name.
+// Returns the weight that the field gives to `coding` by name.
 std::optional<int> named_weight(std::string_view field, std::string_view coding) {
     while (!field.empty()) {
         const std::string_view item = field.substr(0, field.find(','));

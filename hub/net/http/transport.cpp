@@ -75,7 +75,7 @@ class TlsTransport : public Transport {
     }
 
   private:
-    std::shared_ptr<ssl::context> context_;  // before the stream, so that it outlives it
+    std::shared_ptr<ssl::context> context_;  // declared before the stream, which uses it
     ssl::stream<tcp::socket> stream_;
 };
 

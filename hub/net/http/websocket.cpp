@@ -48,7 +48,7 @@ class WebSocketOver : public WebSocket {
     void write(std::span<const ByteView> parts, std::function<void(NetError)> handler) override {
         parts_.clear();
         if (is_tls && parts.size() > 1) {
-            // one record for each part, otherwise
+            // Join the parts, because TLS would write one record for each part.
             std::size_t total = 0;
             for (const ByteView part : parts) total += part.size();
             joined_.clear();
@@ -82,11 +82,11 @@ class WebSocketOver : public WebSocket {
   private:
     using FrameBuffer = decltype(asio::dynamic_buffer(std::declval<Bytes&>()));
     std::shared_ptr<ssl::context> context_;
-    // No permessage-deflate: it costs memory per peer, and activations do not shrink.
+    // No permessage-deflate: the extension costs memory per peer, and activations do not shrink.
     websocket::stream<Stream, false> stream_;
     beast_http::request<beast_http::empty_body> upgrade_;
     static constexpr bool is_tls = !std::is_same_v<Stream, tcp::socket>;
-    std::vector<asio::const_buffer> parts_;  // of what is being written
+    std::vector<asio::const_buffer> parts_;  // parts of the message that is being written
     Bytes joined_;
     Bytes frame_;
     std::optional<FrameBuffer> buffer_;

@@ -25,7 +25,7 @@ std::optional<std::uint64_t> digits(std::string_view text) {
     return value;
 }
 
-// What cannot be read as one byte range is ignored, as RFC 9110 section 14.2 allows.
+// Parses one byte range. Any other field is ignored, as RFC 9110 section 14.2 allows.
 Range parse_range(std::string_view value, std::uint64_t size) {
     if (value.substr(0, 6) != "bytes=" || value.find(',') != std::string_view::npos) return {};
 
@@ -78,7 +78,8 @@ BlobAnswer answer_blob(const HttpRequest& request, std::uint64_t blob_bytes,
 
     Range range;
     if (const auto asked = request.header("range")) {
-        // If-Range with another tag: the client's part is of something else, it gets the whole.
+        // If-Range has another tag, so the client's part belongs to another blob. Send the whole
+        // blob.
         const auto condition = request.header("if-range");
         if (!condition || *condition == etag) range = parse_range(*asked, blob_bytes);
     }

@@ -1,5 +1,5 @@
-// What those who lend are told, behind the join token: what the hub lacks, whose work it was, and
-// the way to be forgotten.
+// Routes for contributors, which need the join token: the experts that the hub lacks, the work of
+// each contributor, and the deletion of a contributor's data.
 #include <algorithm>
 #include <ctime>
 #include <functional>
@@ -47,7 +47,7 @@ json totals_json(const ContributorTotals& totals) {
     return shown;
 }
 
-// What a MoE layer lacks beside what workers hold: experts that nobody has, and copies in all.
+// The experts of a MoE layer that no worker holds, and the copies that are missing in all.
 struct LayerNeed {
     std::uint32_t layer = 0, missing = 0, copies = 0;
 };
@@ -69,7 +69,7 @@ std::vector<LayerNeed> needs_of(const ModelConfig& config,
     return needs;
 }
 
-// Those that lack the most copies, the most first.
+// Returns the layers that lack the most copies, in descending order.
 json scarce_json(std::vector<LayerNeed> needs) {
     std::erase_if(needs, [](const LayerNeed& need) { return need.copies == 0; });
     std::ranges::stable_sort(needs, std::greater<>(), &LayerNeed::copies);
@@ -111,7 +111,8 @@ void Routes::serve_lend(HttpRequest, Responder responder) const {
     });
 }
 
-// ?key=: of whose totals are wanted, in hexadecimal digits. Nobody is shown another's.
+// Reads ?key=, the public key of a contributor in hexadecimal digits. The answer has the totals of
+// that contributor alone.
 void Routes::serve_contributors(HttpRequest request, Responder responder) const {
     std::optional<PublicKey> mine;
     if (!request.query.empty()) {
@@ -162,7 +163,7 @@ void Routes::forget_contributor(HttpRequest request, Responder responder) const 
         return responder->refuse({403, "the signature is not that key's, or not for this hub",
                                   "wrong_signature", "signature"});
 
-    // First its workers, so that nothing of theirs comes in afterwards.
+    // Forget the workers first, so that none of their later work is recorded.
     asio::post(hub_.swarm_strand, [this, key = *key, responder = std::move(responder)] {
         hub_.contributors.forget(key);
         asio::post(hub_.disk_thread, [this, key, responder] {

@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-// Minutes of one step.
+// The minutes of one step.
 struct Step {
     std::int64_t time_s = 0;
     std::uint64_t num_minutes = 0;

@@ -1,6 +1,5 @@
-// What pages ask of the registry: the history; for the host keys, the join link, the settings in
-// force. Each handler runs on the
-// disk thread, since the registry writes before it answers.
+// Routes of the registry: the history; for the operator also keys, the join link and the settings
+// in force. Each handler runs on the disk thread, because the registry writes before it answers.
 #include <algorithm>
 #include <ctime>
 
@@ -38,7 +37,7 @@ json key_json(const KeyInfo& key, std::int64_t now_s) {
             {"revoked_s", key.revoked_s}};
 }
 
-// What one key used: today, by the UTC day, and in all.
+// The usage of one key: today (UTC), and in total.
 struct Used {
     TokenUse today, all;
 };
@@ -89,7 +88,7 @@ Checked<KeyWish> wish_of(const json& body) {
 
 }  // namespace
 
-// Runs `answer` on the disk thread; what it returns is what the request gets.
+// Runs `answer` on the disk thread, and sends its result as the answer of the request.
 template <class Answer>
 void Routes::answer_from_disk(Responder responder, Answer answer) const {
     asio::post(hub_.disk_thread, [responder = std::move(responder), answer = std::move(answer)] {
@@ -175,7 +174,7 @@ void Routes::show_settings(HttpRequest, Responder responder) const {
     });
 }
 
-// The token of the link that `serve` printed, once, for an admin key.
+// Exchanges the one-time token of the link that `serve` printed for an admin key.
 void Routes::claim_admin(HttpRequest request, Responder responder) const {
     answer_from_disk(
         std::move(responder), [this, request = std::move(request)]() -> Checked<HttpResponse> {

@@ -1,4 +1,4 @@
-// The table of routes, and how its rows are found.
+// The table of routes, and the search for a row.
 #include <span>
 #include <vector>
 
@@ -19,7 +19,7 @@ constexpr Route remove(const char* path, Handler handler, std::optional<Role> ro
     return {"DELETE", path, handler, role};
 }
 
-// Work on a text: for the API's keys, within the rates.
+// A row for work on a text: it needs an API key and is rate limited.
 constexpr Route post_text(const char* path, Handler handler) {
     return {"POST", path, handler, Role::api, Work::text};
 }
@@ -89,7 +89,7 @@ constexpr Route route_table[] = {
         .says("Stops such a stream.", "StoppedStream")
         .with_rest("stream"),
 
-    // the same without /v1, as llama.cpp has them
+    // the same without /v1, as in llama.cpp
     get("/models", &Routes::ask_api<&Api::models>, open_to_all)
         .says("The same as /v1/models.", "ModelList"),
     post_text("/chat/completions", &Routes::ask_api<&Api::chat>)
@@ -181,8 +181,8 @@ constexpr Route route_table[] = {
 
 bool is_prefix(std::string_view pattern) { return pattern.back() == '*'; }
 
-// What was meant by a path that is not in the table: clients
-// add /v1 twice or not at all, and slashes at the end.
+// Returns the path that a client meant with an unknown path. Clients add /v1 twice or not at all,
+// and slashes at the end.
 std::string meant_path(std::string_view path) {
     std::string_view bare = path;
     while (bare.size() > 1 && bare.back() == '/') bare.remove_suffix(1);
@@ -195,7 +195,7 @@ std::string meant_path(std::string_view path) {
 
 }  // namespace
 
-// The table as /openapi.json shows it; the same for every hub of this version.
+// Returns the table for /openapi.json, which is the same for every hub of this version.
 std::string describe_routes() {
     std::vector<DescribedRoute> described;
     for (const Route& route : route_table) {
@@ -214,13 +214,13 @@ std::string describe_routes() {
     return openapi_document(described, MOEX_VERSION);
 }
 
-// What the '*' of `pattern` stands for in `path`; nothing where it has none.
+// Returns the part of `path` that the '*' of `pattern` matches; empty if `pattern` has no '*'.
 std::string_view rest_of(std::string_view path, std::string_view pattern) {
     return is_prefix(pattern) ? path.substr(pattern.size() - 1) : std::string_view();
 }
 
-// The row of a path, the pages aside: an exact one before a prefix, one of that method before
-// others.
+// Returns the row of a path; pages have no row. An exact path is preferred to a prefix, and a row
+// of `method` to other rows.
 const Route* find_route(std::string_view path, std::string_view method) {
     const Route* found = nullptr;
     bool is_exact = false;

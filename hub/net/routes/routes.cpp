@@ -12,7 +12,8 @@ namespace moex::net {
 
 namespace {
 
-// What our pages may load: only their own files. Tried with WASM, WebGPU, WebSocket and Cache.
+// The content security policy: pages may load only files of the hub. Tried with WASM, WebGPU,
+// WebSocket and Cache.
 constexpr const char* page_policy =
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src "
     "'self'; style-src 'self'; img-src 'self' data:; "
@@ -72,7 +73,7 @@ Checked<void> Routes::check_key(const HttpRequest& request, Role wanted) const {
                    .headers = {{"WWW-Authenticate", "Bearer"}}};
 }
 
-// Guessing keys costs as much as asking with a right one.
+// A guess of a key counts against the rate limit like a request with a valid key.
 Checked<void> Routes::slow_down(const HttpRequest& request, Refusal refusal) const {
     const Duration wait = hub_.rates.api_request(now_steady(), request.remote_address,
                                                  request.loopback);
@@ -86,14 +87,14 @@ Checked<void> Routes::check_key_and_rate(const HttpRequest& request, Role role) 
     return slow_down(request, key.refusal());
 }
 
-// A page that may call the API is not the host.
+// A page of another origin that may call the API is not the operator.
 Checked<void> Routes::check_own_page(const HttpRequest& request) const {
     if (hub_.live()->access.judge_origin(request) != AccessPolicy::Origin::allowed) return {};
     return Refusal{403, "this is for the hub's own pages, whatever --cors-origin allows",
                    "origin_not_allowed", ""};
 }
 
-// The key stands in Authorization alone: a browser adds nothing there by itself.
+// The key is read from Authorization alone, because a browser adds no Authorization by itself.
 Checked<void> Routes::check_host(const HttpRequest& request, const Route& route) const {
     MOEX_ADMIT(check_own_page(request));
     const std::optional<std::string> key = request.header("authorization") ? bearer_key(request)
@@ -118,7 +119,7 @@ Checked<void> Routes::check_host(const HttpRequest& request, const Route& route)
                                .headers = {{"WWW-Authenticate", "Bearer"}}});
 }
 
-// As at /worker: the token opens it on loopback too.
+// As at /worker, the token is required on loopback too.
 Checked<void> Routes::check_join_token(const HttpRequest& request) const {
     MOEX_ADMIT(check_own_page(request));
     const std::optional<std::string> token = bearer_key(request);
@@ -137,7 +138,7 @@ bool Routes::may_see_join_link(const HttpRequest& request) const {
     return key && hub_.registry.key_role(*key) == Role::admin;
 }
 
-// Whether there is anybody to do the work, and whether this client may ask for more of it.
+// Checks that the hub can do the work, and that the client is within its rate limit.
 Checked<void> Routes::check_work(const HttpRequest& request, Admission& admission) const {
     if (!hub_.api) return refuse_for_now(503, "Loading model", "unavailable", 2s);
     if (hub_.draining)
@@ -148,12 +149,12 @@ Checked<void> Routes::check_work(const HttpRequest& request, Admission& admissio
         wait > Duration{0})
         return refuse_for_now(429, "too many requests from this address", "rate_limited", wait);
 
-    // Where no key is asked for, one that is known counts all the same.
+    // Where no key is required, a known key is used for the accounts all the same.
     const std::optional<std::string> key = bearer_key(request);
     if (key) admission.key = hub_.registry.find_key(*key);
     if (!hub_.keys_required) return {};
 
-    // the key itself is kept nowhere
+    // the hub does not store the key itself
     admission.key_hash = to_hex(sha256(as_byte_view(*key)));
     if (const Duration wait = hub_.rates.key_request(now, admission.key_hash, request.loopback);
         wait > Duration{0})
@@ -161,7 +162,7 @@ Checked<void> Routes::check_work(const HttpRequest& request, Admission& admissio
     return {};
 }
 
-// A long text costs more than a short one: its bytes count as well.
+// Checks the rate limit of text bytes, because a long text costs more than a short one.
 Checked<void> Routes::check_cost(const Admission& admission, const HttpRequest& request) const {
     const Duration wait = hub_.rates.text_bytes(now_steady(), request.remote_address,
                                                 admission.key_hash, request.loopback,
@@ -250,7 +251,7 @@ Checked<WorkerAdmission> Routes::judge_worker(const HttpRequest& request) const 
         return Refusal{401, "the join token is not known here", "invalid_join_token", ""};
     }
 
-    // Not a page of ours: it must prove that it holds the token before it gets a socket.
+    // The client is no page of the hub. It must send the token before it gets a socket.
     if (hub_.live()->access.judge_origin(request) == AccessPolicy::Origin::none)
         return Refusal{
             .status = 401,
@@ -271,7 +272,8 @@ void Routes::handle(const Admission& admission, HttpRequest request,
             return responder->refuse(cost.refusal());
         }
     request.rest = rest_of(request.path, route.path);
-    // Two keys behind one address take turns, and neither finds what the other's prompts left.
+    // Two keys behind one address are two clients: they share the engine in round-robin order, and
+    // neither reuses the cached prompts of the other.
     request.client = text(rate_key(request.remote_address), ' ', admission.key_hash);
     const auto key = hub_.keys_required ? bearer_key(request) : std::nullopt;
     request.owner = key ? to_hex(sha256(as_byte_view(*key))) : rate_key(request.remote_address);
@@ -288,8 +290,8 @@ void Routes::answer_preflight(const Route& route, const HttpRequest& request,
 
     if (!cors_origin(request).empty()) {
         response.headers.emplace_back("Access-Control-Allow-Methods", methods);
-        // Whatever it wants to send: the origin is the owner's choice, and
-        // client libraries add headers of their own with each version.
+        // Allow every header. The operator has chosen the origin, and each version of a client
+        // library adds headers of its own.
         response.headers.emplace_back("Access-Control-Allow-Headers",
                                       request.header("access-control-request-headers")
                                           .value_or("Authorization, Content-Type, X-Api-Key"));
@@ -298,7 +300,8 @@ void Routes::answer_preflight(const Route& route, const HttpRequest& request,
     responder.respond(std::move(response));
 }
 
-// An admitted upgrade never comes here: its connection becomes the worker's.
+// Answers a plain request. An admitted upgrade does not reach this function, because its connection
+// becomes a worker's.
 void Routes::refuse_plain_worker(HttpRequest, Responder responder) const {
     responder->refuse({404, "no such route", "not_found", ""});
 }
@@ -306,7 +309,7 @@ void Routes::refuse_plain_worker(HttpRequest, Responder responder) const {
 void Routes::serve_asset(HttpRequest request, Responder responder) const {
     const std::optional<Asset> found = hub_.assets.find(
         request.path, request.header("accept-encoding").value_or(""));
-    // a page of --static went away this moment
+    // a page of --static was deleted meanwhile
     if (!found) return responder->refuse({404, "no such route", "not_found", ""});
     const Asset& asset = *found;
     HttpResponse head;
@@ -335,7 +338,7 @@ void Routes::serve_blob(HttpRequest request, Responder responder) const {
     answer_range(request, hub_.package->blob(*hash), Keeps::anybody, *responder);
 }
 
-// `bytes` are borrowed from the package; what the request names is their hash.
+// `bytes` are borrowed from the package. The request names them by their hash.
 void Routes::answer_range(const HttpRequest& request, const Result<ByteView>& bytes, Keeps keeps,
                           WireResponder& responder) const {
     const std::string& name = request.rest;

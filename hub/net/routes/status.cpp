@@ -45,7 +45,7 @@ json coverage_json(const Coverage& coverage) {
             {"extra", coverage.extra}};
 }
 
-// [[..num_experts..], ..per layer..]; [] for dense layers.
+// Returns [[..num_experts..], ..per layer..], with [] for dense layers.
 json replicas_json(const ModelConfig& config, const std::vector<std::uint16_t>& replicas) {
     json rows = json::array();
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
@@ -60,7 +60,7 @@ json replicas_json(const ModelConfig& config, const std::vector<std::uint16_t>& 
     return rows;
 }
 
-// A letter for each expert, a text for each layer; "" for dense layers.
+// Returns one text per layer with a letter for each expert; "" for dense layers.
 json tiers_json(const ModelConfig& config, const std::vector<std::optional<UnitTier>>& tiers) {
     static constexpr char letters[num_unit_tiers] = {'d', 'm', 's'};  // disk, memory, slot
     json rows = json::array();
@@ -123,7 +123,7 @@ json speed_json(const SpeedProfile& speed) {
             {"read_mb_s", speed.read_mb_s}};
 }
 
-// Times are means: of a hit that a hint named, and of a group that waited.
+// The times are means: over hits that a hint had predicted, and over groups that waited.
 json slots_json(const SlotFigures& figures, std::uint64_t blob_bytes) {
     const auto mean_ms = [](std::uint64_t us, std::uint64_t count) {
         return count == 0 ? 0.0 : 1e-3 * static_cast<double>(us) / static_cast<double>(count);
@@ -141,7 +141,7 @@ json slots_json(const SlotFigures& figures, std::uint64_t blob_bytes) {
             {"expired", figures.expired}};
 }
 
-// What the experts of a layer may take to be brought, and what groups waited for them.
+// The time in which a layer's experts can be loaded without delay, and the time that groups waited.
 json load_window_json(const LoadWindow& window) {
     return {{"groups", window.groups},
             {"hub_ms", window.hub_ms},
@@ -188,7 +188,7 @@ json calls_json(const SwarmCounters& calls, std::uint64_t blob_bytes) {
             {"split", split_json(calls.split)}};
 }
 
-// Without the worker's address: that is nobody else's business.
+// The JSON omits the worker's address, which is private.
 json worker_json(const WorkerView& worker, std::uint64_t blob_bytes, TimePoint now) {
     return {{"id", worker.id},
             {"state", worker_state_name(worker.state)},

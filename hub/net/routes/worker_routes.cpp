@@ -1,4 +1,5 @@
-// What the host orders of a worker: to drain, to keep what it holds, to stay out; and who is out.
+// Orders of the operator to workers: drain, pin (keep the experts that it holds) and ban; and the
+// list of bans.
 #include <ctime>
 
 #include "hub/base/log.h"
@@ -20,7 +21,7 @@ Checked<WorkerId> worker_field(const json& body) {
     return id;
 }
 
-// Whether it is begun or ended; begun unless the body says otherwise.
+// Returns true to begin the order, and false to end it. Without the field the order begins.
 Checked<bool> on_field(const json& body) {
     const auto found = body.find("on");
     if (found == body.end()) return true;
@@ -38,7 +39,7 @@ json ban_json(const Ban& ban, std::int64_t now_s) {
 
 }  // namespace
 
-// Runs on the swarm strand, where the swarm may be gone.
+// Runs on the swarm strand. The swarm may be detached.
 Checked<void> Routes::order_worker(WorkerId worker, WorkerOrder order) const {
     SwarmBackend* swarm = hub_.swarm;
     if (!swarm) return Refusal{503, "Loading model", "unavailable", ""};
@@ -76,7 +77,8 @@ void Routes::pin_worker(HttpRequest request, Responder responder) const {
     order_by_body(request, std::move(responder), WorkerOrder::pin, WorkerOrder::unpin, "pin");
 }
 
-// The book first, then the door: who comes back at once finds it closed.
+// Writes the ban to the registry first, and then removes the worker, so that a worker which
+// reconnects at once is refused.
 void Routes::ban_worker(HttpRequest request, Responder responder) const {
     constexpr std::uint64_t days_default = 30, days_max = 36'500;
     struct Wish {
@@ -95,7 +97,7 @@ void Routes::ban_worker(HttpRequest request, Responder responder) const {
                                    responder = std::move(responder)] {
         SwarmBackend* swarm = hub_.swarm;
         const auto view = swarm ? swarm->core().worker(wish.worker) : std::nullopt;
-        // who has no key to ban is told so by the order itself
+        // The order itself refuses a worker without a key.
         if (!view || view->worker_key.empty()) {
             const Checked<void> done = order_worker(wish.worker, WorkerOrder::ban);
             return responder->refuse(done.ok() ? Refusal{404, "it has left", "not_found", ""}
