@@ -136,9 +136,8 @@ void add_calls(Families& out, const SwarmCounters& swarm) {
                                        std::min(swarm.groups_answered, swarm.bad_answers);
 
     out.counter("moex_rounds_total", "Layers exchanged with the workers.", swarm.rounds);
-    out.counter("moex_rounds_failed_total", "Rounds that nobody could answer.",
-                swarm.rounds_failed);
-    out.counters("moex_calls_total", "Expert calls, by who answered.",
+    out.counter("moex_rounds_failed_total", "Rounds without an answer.", swarm.rounds_failed);
+    out.counters("moex_calls_total", "Expert calls, by the side that answered.",
                  {labelled("result", "remote", number(swarm.calls_remote)),
                   labelled("result", "local", number(swarm.calls_local))});
     out.counter("moex_fallback_total", "Expert calls answered by the hub itself.",
@@ -146,14 +145,14 @@ void add_calls(Families& out, const SwarmCounters& swarm) {
     out.counters("moex_groups_total", "Groups sent to and answered by workers.",
                  {labelled("direction", "sent", number(swarm.groups_sent)),
                   labelled("direction", "answered", number(swarm.groups_answered))});
-    out.counters("moex_hedges_total", "Second attempts, by whether they won.",
+    out.counters("moex_hedges_total", "Second attempts, by result.",
                  {labelled("won", "true", number(swarm.hedges_won)),
                   labelled("won", "false", number(hedges_lost))});
     out.counter("moex_redispatched_total", "Groups sent again after a failure.",
                 swarm.redispatched);
     out.counter("moex_timeouts_total", "Attempts that took too long.", swarm.timeouts);
     out.counter("moex_cancels_total", "Attempts cancelled.", swarm.cancels);
-    out.counter("moex_late_total", "Answers that came after they were needed.", swarm.late);
+    out.counter("moex_late_total", "Answers that arrived too late.", swarm.late);
     const std::uint64_t out_of_bounds = swarm.bad_answers - std::min(swarm.bad_answers, swarm.lies);
     out.counters("moex_verify_total",
                  "Answers checked for shape, finite values and norm; rows computed again.",
@@ -162,13 +161,12 @@ void add_calls(Families& out, const SwarmCounters& swarm) {
                   {{{"method", "judge"}, {"result", "ok"}}, number(swarm.rows_right)},
                   {{{"method", "judge"}, {"result", "bad"}}, number(swarm.rows_wrong)},
                   {{{"method", "judge"}, {"result", "undecided"}}, number(swarm.rows_undecided)}});
-    out.counters("moex_pairs_total",
-                 "Expert and row pairs of contributors, by what was known when they counted.",
+    out.counters("moex_pairs_total", "Expert and row pairs of contributors, by proof.",
                  {labelled("proof", "verified", number(swarm.pairs_verified)),
                   labelled("proof", "proven", number(swarm.pairs_proven)),
                   labelled("proof", "unchecked", number(swarm.pairs_unchecked))});
     out.counter("moex_pairs_replaced_total",
-                "Expert and row pairs that a request did not wait for: default vectors stand in.",
+                "Expert and row pairs replaced by default vectors, because a request did not wait.",
                 swarm.pairs_late);
     out.counter("moex_bans_total", "Workers that were banned for false answers.", swarm.bans);
 }
@@ -176,11 +174,11 @@ void add_calls(Families& out, const SwarmCounters& swarm) {
 // Values that the workers report themselves.
 void add_on_demand(Families& out, const SlotFigures& slots) {
     out.counters("moex_on_demand_experts_total",
-                 "Experts asked of workers that hold them on demand, by where they lay.",
+                 "Experts requested from workers that load on demand, by hit or miss.",
                  {labelled("found", "hit", number(slots.hits)),
                   labelled("found", "late", number(slots.late)),
                   labelled("found", "missing", number(slots.misses() - slots.late))});
-    out.counter("moex_on_demand_foreseen_total", "Hits that a hint had named.", slots.foreseen);
+    out.counter("moex_on_demand_foreseen_total", "Hits that a hint had predicted.", slots.foreseen);
     out.counter("moex_on_demand_lead_seconds_total", "From hint to call, of all of these.",
                 1e-6 * number(slots.lead_us));
     out.counter("moex_on_demand_loads_total", "Groups that waited for experts.", slots.loads);

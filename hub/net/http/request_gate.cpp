@@ -91,8 +91,8 @@ std::size_t RequestGate::feed(std::string_view in) {
     return taken;
 }
 
-// Reads one byte of the head. Each byte is checked when it arrives, so that a TLS hello or a bare LF
-// gets an answer at once and not after a timeout.
+// Reads one byte of the head. Each byte is checked when it arrives, so that a TLS hello or a bare
+// LF gets an answer at once and not after a timeout.
 void RequestGate::take_head_byte(char byte) {
     state_ = State::head;
     const bool after_cr = !line_.empty() && line_.back() == '\r';

@@ -157,10 +157,10 @@ void Routes::forget_contributor(HttpRequest request, Responder responder) const 
 
     const std::string challenge = field("challenge");
     if (!hub_.registry.nonces().fits_to_forget(challenge, std::time(nullptr)))
-        return responder->refuse({409, "the challenge is of another time; ask for a new one",
-                                  "stale_challenge", "challenge"});
+        return responder->refuse(
+            {409, "the challenge has expired; request a new one", "stale_challenge", "challenge"});
     if (!signature_fits(*key, *signature, forget_text(challenge, own_origin(request))))
-        return responder->refuse({403, "the signature is not that key's, or not for this hub",
+        return responder->refuse({403, "the signature is not of that key, or not for this hub",
                                   "wrong_signature", "signature"});
 
     // Forget the workers first, so that none of their later work is recorded.

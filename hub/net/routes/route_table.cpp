@@ -49,19 +49,21 @@ constexpr Route route_table[] = {
         .says("The WebSocket of contributors; 101 after the upgrade (protocol/PROTOCOL.md)."),
 
     get("/health", &Routes::serve_health, open_to_all)
-        .says("Whether requests can be answered now: 200 or 503.", "Health"),
+        .says("Returns 200 if requests can be answered now, and otherwise 503.", "Health"),
     get("/v1/health", &Routes::serve_health, open_to_all).says("The same as /health.", "Health"),
     get("/metrics", &Routes::serve_metrics, Role::admin).says("Counters for Prometheus, as text."),
     get("/api/status", &Routes::serve_status, Role::api)
-        .says("What the status page shows.", "Status"),
+        .says("The figures of the status page.", "Status"),
     get("/api/history", &Routes::serve_history, Role::api)
         .says("The last hour, day or week (?span=1h, 24h or 7d).", "History"),
-    get("/api/info", &Routes::serve_info, open_to_all).says("What the pages ask first.", "Info"),
+    get("/api/info", &Routes::serve_info, open_to_all)
+        .says("The facts that every page reads first.", "Info"),
     get("/api/package", &Routes::list_package, Role::api)
-        .says("The files of the model's package: who has them all can compute it elsewhere.",
-              "Package"),
+        .says(
+            "The files of the model's package: a device that loads them all can compute the model.",
+            "Package"),
     get("/api/package/*", &Routes::serve_package_file, Role::api)
-        .says("One of them, by its SHA-256; ranges and ETag.")
+        .says("One file of the package, by its SHA-256; ranges and ETag.")
         .with_rest("sha256"),
     get("/openapi.json", &Routes::serve_openapi, open_to_all).says("This description."),
 
@@ -74,7 +76,8 @@ constexpr Route route_table[] = {
         .says("An answer to a chat, whole or as a stream of events.", "ChatCompletion",
               "ChatRequest"),
     post_text("/v1/completions", &Routes::ask_api<&Api::complete>)
-        .says("A text goes on, whole or as a stream of events.", "Completion", "CompletionRequest"),
+        .says("The continuation of a text, whole or as a stream of events.", "Completion",
+              "CompletionRequest"),
     post_text("/v1/responses", &Routes::ask_api<&Api::respond>)
         .says("An answer as output items, whole or as a stream of events.", "Response",
               "ResponseRequest")
@@ -83,10 +86,10 @@ constexpr Route route_table[] = {
         .says("Texts as rows of numbers: the mean of the model's last hidden state, of length 1.",
               "EmbeddingList", "EmbeddingRequest"),
     get("/v1/streams/*", &Routes::ask_api<&Api::resume_stream>, Role::api)
-        .says("What a stream with moex.resumable says behind Last-Event-ID, and goes on to say.")
+        .says("The events of a stream with moex.resumable after Last-Event-ID, and those to come.")
         .with_rest("stream"),
     remove("/v1/streams/*", &Routes::ask_api<&Api::stop_stream>, Role::api)
-        .says("Stops such a stream.", "StoppedStream")
+        .says("Stops a stream with moex.resumable.", "StoppedStream")
         .with_rest("stream"),
 
     // the same without /v1, as in llama.cpp
@@ -107,7 +110,7 @@ constexpr Route route_table[] = {
               "AnthropicMessage", "AnthropicRequest")
         .speaks(Dialect::anthropic),
     post_text("/v1/messages/count_tokens", &Routes::ask_api<&Api::anthropic_count>)
-        .says("How many tokens such a request's prompt has.", "AnthropicCount",
+        .says("The number of tokens in the prompt of a Messages request.", "AnthropicCount",
               "AnthropicCountRequest")
         .speaks(Dialect::anthropic),
 
@@ -116,20 +119,21 @@ constexpr Route route_table[] = {
               "OllamaChatRequest")
         .speaks(Dialect::ollama),
     post_text("/api/generate", &Routes::ask_api<&Api::ollama_generate>)
-        .says("Ollama's answer to one prompt, as above.", "OllamaText", "OllamaGenerateRequest")
+        .says("Ollama's answer to one prompt, in the form of /api/chat.", "OllamaText",
+              "OllamaGenerateRequest")
         .speaks(Dialect::ollama),
     post_text("/api/show", &Routes::ask_api<&Api::ollama_show>)
         .says("Ollama's description of the model.", "OllamaModel", "OllamaShowRequest")
         .speaks(Dialect::ollama),
     post_text("/api/embed", &Routes::ask_api<&Api::ollama_embed>)
-        .says("Ollama's embeddings: of one text, or of several.", "OllamaEmbeddings",
+        .says("Ollama's embeddings of one text or of several.", "OllamaEmbeddings",
               "OllamaEmbedRequest")
         .speaks(Dialect::ollama),
     get("/api/tags", &Routes::ask_api<&Api::ollama_tags>, open_to_all)
         .says("Ollama's list of models: the one that is served.", "OllamaTags")
         .speaks(Dialect::ollama),
     get("/api/version", &Routes::serve_version, open_to_all)
-        .says("The hub's version, where Ollama's is asked for.", "OllamaVersion")
+        .says("The hub's version, at the path of Ollama's version.", "OllamaVersion")
         .speaks(Dialect::ollama),
 
     post_text("/tokenize", &Routes::ask_api<&Api::tokenize>)
@@ -139,39 +143,43 @@ constexpr Route route_table[] = {
     post_text("/apply-template", &Routes::ask_api<&Api::apply_template>)
         .says("The prompt of a chat as the model sees it.", "Prompt", "ChatRequest"),
     get("/props", &Routes::ask_api<&Api::props>, Role::api)
-        .says("Context, sampling where a request says nothing, and the chat template.", "Props"),
+        .says("Context, default sampling, and the chat template.", "Props"),
 
     lenders("GET", "/api/lend", &Routes::serve_lend)
-        .says("What the hub lacks, for who thinks of lending a GPU; wants the join token.", "Lend"),
+        .says(
+            "The experts that the hub lacks, for people who may lend a GPU; needs the join token.",
+            "Lend"),
     lenders("GET", "/api/contributors", &Routes::serve_contributors)
-        .says("The board of who lent most; with ?key= the totals of that key.", "Contributors"),
+        .says("The contributors that lent most; with ?key= the totals of that key.",
+              "Contributors"),
     lenders("POST", "/api/contributors/forget", &Routes::forget_contributor)
-        .says("Drops what is known of a key; signed with it.", "Forgotten", "ForgetWish"),
+        .says("Deletes the data of a contributor's key; signed with the key.", "Forgotten",
+              "ForgetWish"),
 
     hosts("GET", "/api/admin/keys", &Routes::list_keys)
-        .says("All keys by their public ids, with what was used.", "Keys"),
+        .says("All keys by their public ids, with their usage.", "Keys"),
     hosts("POST", "/api/admin/keys", &Routes::make_key)
-        .says("A new key, shown this once.", "Key", "KeyWish"),
+        .says("A new key. It is shown only once.", "Key", "KeyWish"),
     hosts("POST", "/api/admin/keys/revoke", &Routes::revoke_key)
-        .says("Ends a key and what runs with it.", "KeyId", "KeyId"),
+        .says("Ends a key and the requests that run with it.", "KeyId", "KeyId"),
     hosts("GET", "/api/admin/join", &Routes::show_join_link)
         .says("The link by which workers join.", "JoinLink"),
     hosts("POST", "/api/admin/join/rotate", &Routes::rotate_join_link)
-        .says("A new join link; the former one lets nobody in.", "JoinLink", "Nothing"),
+        .says("A new join link. The previous link is no longer valid.", "JoinLink", "Nothing"),
     hosts("POST", "/api/admin/workers/drain", &Routes::drain_worker)
-        .says("A worker lets go of what others have by then, and gets nothing more; or does again.",
+        .says("Drains a worker: other workers take over its experts. Or ends the drain.",
               "WorkerOrder", "WorkerOrder"),
     hosts("POST", "/api/admin/workers/pin", &Routes::pin_worker)
-        .says("What a worker holds moves to no newcomer; or does again.", "WorkerOrder",
+        .says("Pins a worker: its experts do not move to new workers. Or unpins it.", "WorkerOrder",
               "WorkerOrder"),
     hosts("POST", "/api/admin/workers/ban", &Routes::ban_worker)
-        .says("A worker goes, and its key stays closed.", "Ban", "BanWish"),
+        .says("Removes a worker and bans its key.", "Ban", "BanWish"),
     hosts("GET", "/api/admin/bans", &Routes::list_bans)
-        .says("Workers' keys that are or were closed, the latest first.", "Bans"),
+        .says("The present and past bans of workers' keys, the latest first.", "Bans"),
     hosts("POST", "/api/admin/bans/lift", &Routes::lift_ban)
-        .says("Forgets the bans of a key, named by its beginning.", "Ban", "BanKey"),
+        .says("Lifts the bans of a key, named by its first characters.", "Ban", "BanKey"),
     hosts("GET", "/api/admin/settings", &Routes::show_settings)
-        .says("The settings in force and where each came from.", "Settings"),
+        .says("The settings in force, each with its source.", "Settings"),
     hosts("POST", "/api/admin/claim", &Routes::claim_admin, Door::claim)
         .says("An admin key for the token of a one-time link.", "ClaimedKey", "Nothing"),
 

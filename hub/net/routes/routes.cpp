@@ -32,13 +32,13 @@ Checked<void> Routes::check_origin(const HttpRequest& request) const {
     if (!hub_.live()->access.host_allowed(host))
         return Refusal{403,
                        text("Host \"", std::string(host.substr(0, 200)),
-                            "\" is not a name of this hub; its owner can add it with --host, or "
+                            "\" is not a name of this hub; its operator can add it with --host, or "
                             "name the proxy before it with --trusted-proxy"),
                        "host_not_allowed", ""};
 
     if (hub_.live()->access.judge_origin(request) == AccessPolicy::Origin::foreign)
         return Refusal{403,
-                       "requests from this Origin are not allowed; the hub's owner can add it "
+                       "requests from this Origin are not allowed; the hub's operator can add it "
                        "with --cors-origin",
                        "origin_not_allowed", ""};
     return {};
@@ -255,7 +255,8 @@ Checked<WorkerAdmission> Routes::judge_worker(const HttpRequest& request) const 
     if (hub_.live()->access.judge_origin(request) == AccessPolicy::Origin::none)
         return Refusal{
             .status = 401,
-            .message = "without an Origin the join token must come as Authorization: Bearer TOKEN",
+            .message =
+                "without an Origin the join token must be sent as Authorization: Bearer TOKEN",
             .code = "missing_join_token",
             .param = {},
             .headers = {{"WWW-Authenticate", "Bearer"}}};
@@ -358,7 +359,7 @@ void Routes::answer_range(const HttpRequest& request, const Result<ByteView>& by
 
 Checked<void> Routes::check_gives_model() const {
     if (!hub_.options.give_model)
-        return Refusal{404, "this hub gives its model to nobody (--give-model off)",
+        return Refusal{404, "this hub does not give its model away (--give-model off)",
                        "model_not_given", ""};
     if (!hub_.package->holds_all_blobs())
         return Refusal{404, "the hub itself lacks experts of its model", "package_incomplete", ""};

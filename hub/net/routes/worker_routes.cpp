@@ -106,9 +106,9 @@ void Routes::ban_worker(HttpRequest request, Responder responder) const {
         asio::post(hub_.disk_thread, [this, wish, id, view = *view, responder] {
             const std::int64_t now_s = std::time(nullptr);
             const auto ban = hub_.registry.bans().add(view.worker_key, view.nickname,
-                                                      "its host's order", now_s, wish.least_s);
+                                                      "order of the operator", now_s, wish.least_s);
             if (!ban.ok()) return responder->refuse(refusal_to_host(ban.error()));
-            log_warn("http: a worker was banned by its host", kv("worker", wish.worker),
+            log_warn("http: the operator banned a worker", kv("worker", wish.worker),
                      kv("days", wish.least_s / ban_day_s), kv("request", id));
             asio::post(hub_.swarm_strand, [this, wish, ban = *ban, now_s, responder] {
                 (void)order_worker(wish.worker, WorkerOrder::ban);  // it may have left meanwhile
