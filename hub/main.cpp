@@ -1,4 +1,4 @@
-// moex-hub: parse, run one command, stop.
+// moex-hub: parses its arguments, runs one command, and stops.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,8 +12,8 @@ int main(int argc, char** argv) {
     using namespace moex;
 
     hold_standard_descriptors();
-    // A reader that left and a file beyond its size limit are errors of that write (EPIPE, EFBIG),
-    // which the command tells in a sentence. Their signals would end the process without one.
+    // A closed pipe and a file beyond its size limit are errors of the write (EPIPE, EFBIG), which
+    // the command reports in a sentence. Their signals would end the process without a sentence.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
     guard_mapped_files();

@@ -1,5 +1,5 @@
-// moex-hub ban: which workers' keys are closed, and opening one again. Beside a
-// hub that runs, which sees it at the worker's next attempt to join, or without one.
+// moex-hub ban: lists the banned keys of workers, and lifts a ban. A hub may be running: it sees
+// the change at the worker's next attempt to join.
 #include <cstdio>
 #include <ctime>
 
@@ -54,7 +54,7 @@ int run_ban(const Invocation& invocation) {
         return fail(text(directory.string(),
                          ": no hub keeps its bans here; --state names the folder of one"));
 
-    const auto registry = Registry::open(directory);  // brings the schema up to date
+    const auto registry = Registry::open(directory);  // updates the schema
     if (!registry.ok()) return fail(registry.error().message);
     BanBook& bans = (*registry)->bans();
     if (action == "list") return list(bans);

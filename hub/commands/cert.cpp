@@ -1,5 +1,5 @@
-// moex-hub cert: a self-signed certificate in the state folder, and plain words on what browsers
-// make of it.
+// moex-hub cert: makes a self-signed certificate in the state folder, and explains how browsers
+// treat the certificate.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -19,7 +19,7 @@
 namespace moex {
 namespace {
 
-// Created with its final mode: others can never read the key, not even for a moment.
+// Creates a file with its final mode, so that other users can never read the key.
 Status write_file(const std::filesystem::path& path, const std::string& content, mode_t mode) {
     std::error_code ignored;
     std::filesystem::remove(path, ignored);
@@ -34,8 +34,8 @@ Status write_file(const std::filesystem::path& path, const std::string& content,
     return {};
 }
 
-// How other machines reach this one: the addresses of its interfaces, but loopback and link-local
-// ones.
+// Returns the addresses at which other machines reach this one: those of its interfaces, without
+// loopback and link-local addresses.
 std::vector<std::string> outward_addresses() {
     std::vector<std::string> addresses;
     ifaddrs* interfaces = nullptr;
@@ -61,7 +61,8 @@ std::vector<std::string> outward_addresses() {
     return addresses;
 }
 
-// Under which names this hub may be reached: the usual ones, this machine's and the host's own.
+// Returns the names at which this hub may be reached: the usual names, those of this machine, and
+// those of --host.
 std::vector<std::string> names_of(const Settings& settings) {
     std::vector<std::string> names{"localhost", "127.0.0.1", "::1"};
     const auto add = [&](const std::string& name) {

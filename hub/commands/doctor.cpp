@@ -1,4 +1,4 @@
-// moex-hub doctor: each thing that `serve` rests on, whether it holds, and what mends it.
+// moex-hub doctor: checks each condition that `serve` needs, and prints how to fix a problem.
 // Source: the Linux manual pages adjtimex(2), getrlimit(2), statvfs(3).
 #include <netdb.h>
 #include <openssl/evp.h>
@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 struct Finding {
     enum class Grade { ok, note, wrong } grade = Grade::ok;
     std::string words;
-    std::string fix = {};  // of a note and of what is wrong
+    std::string fix = {};  // how to fix a note or an error
 };
 using Grade = Finding::Grade;
 
@@ -62,7 +62,7 @@ Finding look_at_model(const Settings& settings) {
     return {Grade::ok, text(model.name(), ", all of its ", model.num_blobs(), " expert blobs")};
 }
 
-// Whether the address can be bound, as serve would.
+// Binds the address as `serve` would, and closes it again.
 Finding look_at_port(const Settings& settings) {
     const ListenAddress listen = parse_listen(settings.text("listen")).value();
     const std::string shown = text(listen.address, ":", listen.port);
@@ -95,7 +95,7 @@ auto owned(Thing* thing, Free free) {
     return std::unique_ptr<Thing, Free>(thing, free);
 }
 
-// The first certificate and the key of PEM files, and whether they belong together.
+// Reads the first certificate and the key of the PEM files, and checks that they match.
 Finding look_at_tls(const Settings& settings) {
     const std::string &cert_file = settings.text("tls-cert"), &key_file = settings.text("tls-key");
     const bool loopback = net::is_loopback_address(
@@ -155,7 +155,8 @@ Finding look_at_memory(const Settings&) {
             "end other programs, or --kv-mb for a smaller KV cache"};
 }
 
-// What --gpu asks for; otherwise of moex-worker on this machine, the hub itself needs none.
+// Checks the device of --gpu. Without --gpu it checks whether moex-worker could use a GPU here; the
+// hub itself needs none.
 Finding look_at_gpu(const Settings& settings) {
     if (const std::string& wanted = settings.text("gpu"); wanted != "off") {
         const auto found = find_gpu(wanted);
@@ -216,7 +217,7 @@ Finding look_at_descriptors(const Settings& settings) {
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) != 0)
         return {Grade::note, "the limit is not told", "ulimit -Hn"};
-    constexpr std::uint64_t own = 64;  // files, sqlite, pipes
+    constexpr std::uint64_t own = 64;  // descriptors for files, sqlite and pipes
     const std::uint64_t wanted = settings.number("connections-max") + own;
     if (files.rlim_max >= wanted)
         return {Grade::ok, text("up to ", files.rlim_max, " (", wanted, " wanted)")};

@@ -1,5 +1,5 @@
-// moex-hub generate: one generation on this machine; the text goes to stdout as it comes,
-// everything else to stderr.
+// moex-hub generate: one generation on this machine. The text is printed to stdout while it is
+// generated, and everything else to stderr.
 #include <algorithm>
 #include <charconv>
 #include <condition_variable>
@@ -80,7 +80,7 @@ Result<std::vector<TokenId>> prompt_ids(const Invocation& invocation, const Load
     return ids;
 }
 
-// What the settings say, and the package's own defaults where they say nothing.
+// Returns the sampling options: those of the settings, and the package's defaults for the others.
 SamplingOptions sampling_of(const Settings& settings, const GenerationDefaults& defaults) {
     const std::string &temperature = settings.text("temperature"), &top_p = settings.text("top-p"),
                       &seed = settings.text("seed");
@@ -107,7 +107,7 @@ Result<GenerationRequest> request_of(const Invocation& invocation, const LoadedM
     request.max_tokens = static_cast<std::uint32_t>(settings.number("max-tokens"));
     request.stop_ids.assign(defaults.eos_token_ids.begin(), defaults.eos_token_ids.end());
 
-    // A margin is the gap between the first and the second of the likeliest tokens.
+    // A margin is the gap between the log-probabilities of the two likeliest tokens.
     request.logprobs = invocation.argument("--margins") != nullptr;
     request.top_logprobs = request.logprobs ? 2 : 0;
 
@@ -121,7 +121,7 @@ Result<GenerationRequest> request_of(const Invocation& invocation, const LoadedM
     return request;
 }
 
-// From the engine's thread to ours.
+// A queue from the engine's thread to the main thread.
 class Mailbox {
   public:
     GenerationSink sink() {
@@ -139,7 +139,7 @@ class Mailbox {
                     }};
     }
 
-    // Waits for tokens or the end; `end` is set once, with the last tokens.
+    // Waits for tokens or for the end. `end` is set once, with the last tokens.
     std::deque<SampledToken> take(std::optional<GenerationEnd>& end) {
         std::unique_lock lock(mutex_);
         wake_.wait(lock, [&] { return !tokens_.empty() || end_; });
@@ -154,7 +154,7 @@ class Mailbox {
     std::optional<GenerationEnd> end_;
 };
 
-// The first Ctrl-C cancels the generation, so that what it has is printed; the second one exits.
+// The first Ctrl-C cancels the generation, so that its tokens are printed. The second one exits.
 class Interruption {
   public:
     Interruption()
@@ -171,7 +171,7 @@ class Interruption {
         cancel_ = std::move(cancel);
         if (number_ != 0) cancel_();
     }
-    // Cancels nothing from now on. The signal that came, or 0.
+    // Stops cancelling. Returns the signal that arrived, or 0.
     int release() {
         const std::lock_guard lock(mutex_);
         cancel_ = {};
@@ -182,17 +182,17 @@ class Interruption {
     std::mutex mutex_;
     std::function<void()> cancel_;
     int number_ = 0;
-    SignalWatcher signals_;  // last: its thread uses the members above
+    SignalWatcher signals_;  // the last member: its thread uses the members above
 };
 
-// Tokens as text to stdout, or their ids where the package has no tokenizer.
+// Prints tokens to stdout as text, or as ids if the package has no tokenizer.
 class TokenPrinter {
   public:
     explicit TokenPrinter(const Tokenizer* tokenizer) {
         if (tokenizer) decoder_.emplace(*tokenizer);
     }
 
-    // False when the reader is gone.
+    // Returns false if stdout was closed by its reader.
     bool print(const SampledToken& token) {
         if (token.top.size() == 2)
             margin_min_ = std::min(margin_min_, token.top[0].logprob - token.top[1].logprob);
@@ -215,7 +215,7 @@ class TokenPrinter {
     std::uint32_t num_tokens_ = 0;
 };
 
-// What is said at the end, and the exit code. `signal`: that came meanwhile, or 0.
+// Prints the summary, and returns the exit code. `signal` is the signal that arrived, or 0.
 int finish(const Invocation& invocation, TokenPrinter& printer, const GenerationEnd& end,
            int signal) {
     printer.finish();
@@ -230,7 +230,7 @@ int generate(const Invocation& invocation, const LoadedModel& model, GenerationR
     EngineOptions engine_options = engine_options_of(invocation.settings, model);
     engine_options.sequences_max = 1;
 
-    Mailbox mailbox;  // outlives the engine, which writes to it
+    Mailbox mailbox;  // outlives the engine, which writes to the mailbox
     Engine engine(*model.decoder, *model.local, engine_options);
     const auto id = engine.submit(std::move(request), mailbox.sink());
     if (!id.ok()) return fail(id.error().message);
@@ -244,7 +244,7 @@ int generate(const Invocation& invocation, const LoadedModel& model, GenerationR
     return finish(invocation, printer, *end, interruption.release());
 }
 
-// The same on a GPU.
+// Generates on a GPU.
 int generate(const Invocation& invocation, const LoadedModel& model, GpuModel& gpu,
              const GenerationRequest& request, Interruption& interruption) {
     std::stop_source stop;
@@ -263,7 +263,7 @@ int generate(const Invocation& invocation, const LoadedModel& model, GpuModel& g
     return code;
 }
 
-// Null when the settings keep the model on the CPU, or "auto" finds nothing to take.
+// Opens the GPU. Returns null if the settings keep the model on the CPU, or if "auto" finds no GPU.
 Result<std::unique_ptr<GpuModel>> open_gpu(const Invocation& invocation, const LoadedModel& model,
                                            const GenerationRequest& request) {
     const std::string& wanted = invocation.settings.text("gpu");
@@ -298,8 +298,8 @@ int run_generate(const Invocation& invocation) {
     }
 
     set_log_of(invocation.settings);
-    Interruption interruption;  // before any thread is made
-    // The CPU's matrices are loaded when it is clear that it computes.
+    Interruption interruption;  // before any thread, because threads inherit blocked signals
+    // Load the CPU's matrices only once it is clear that the CPU computes.
     const bool texts_only = invocation.check_only || invocation.settings.text("gpu") != "off";
     auto model = load_model(
         invocation.settings, [](std::string_view) {},

@@ -1,4 +1,4 @@
-// moex-hub inspect: what a package holds, for people and as JSON.
+// moex-hub inspect: prints the content of a package, for people and as JSON.
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
@@ -16,10 +16,10 @@ bool has_side_file(const ModelPackage& package, SideFile file) {
     return SideTensors::open(package, file).ok();
 }
 
-// What is not in the package's own getters.
+// Figures for which the package has no getter.
 struct PackageFacts {
     std::uint32_t num_moe_layers = 0;
-    std::optional<Sha256> first_blob;  // in the order of hashes
+    std::optional<Sha256> first_blob;  // the first one in the order of hashes
     std::uint64_t hub_bytes = 0;
     bool has_tokenizer = false, has_template = false;
 };

@@ -1,5 +1,5 @@
-// moex-hub key: who may use the hub, how much, and what was written. Beside a hub that runs, which
-// sees the change within a quarter of a second, or without one.
+// moex-hub key: manages the keys of clients, their limits, and their usage. A hub may be running:
+// it sees a change within a quarter of a second.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -29,7 +29,7 @@ std::optional<std::uint64_t> whole_number(std::string_view value) {
     return number;
 }
 
-// "30d", "12h", or the UTC day on which it ends, "2027-01-31".
+// Parses "30d", "12h", or the UTC day on which the key ends, "2027-01-31".
 Result<std::int64_t> parse_expiry(const std::string& value, std::int64_t now_s) {
     constexpr std::uint64_t days_max = 36'500;
     if (value.ends_with('d') || value.ends_with('h')) {
@@ -89,7 +89,7 @@ int add(Registry& registry, const Invocation& invocation) {
         return made.error().code == ErrorCode::invalid_argument ? wrong(made.error().message)
                                                                 : fail(made.error().message);
 
-    // The key alone on stdout, for scripts.
+    // Print the key alone on stdout, for scripts.
     std::fprintf(stderr, "key %s, role %s, for %s; it is shown this once:\n", made->info.id.c_str(),
                  role_name(made->info.role), one_line(made->info.name).c_str());
     (void)print_now(made->key + '\n');
@@ -101,7 +101,7 @@ const char* state_of(const KeyInfo& key) {
     return key.opens(std::time(nullptr)) ? "open" : "expired";
 }
 
-// Columns as wide as their widest cell; the last one as it is.
+// Prints columns as wide as their widest cell; the last column is not padded.
 std::string table(const std::vector<std::vector<std::string>>& rows) {
     std::vector<std::size_t> widths;
     for (const auto& row : rows)
@@ -150,7 +150,7 @@ int revoke(Registry& registry, const Invocation& invocation) {
     return exit_stopped;
 }
 
-// RFC 4180.
+// Quotes a CSV cell (RFC 4180).
 std::string csv_field(const std::string& value) {
     if (value.find_first_of(",\"\n\r") == std::string::npos) return value;
     std::string quoted = "\"";

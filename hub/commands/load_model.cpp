@@ -29,8 +29,8 @@ Result<std::filesystem::path> find_model(const Settings& settings) {
 
 namespace {
 
-// int8 unless something asks for more: rounding that all backends share needs sums that all of them
-// have, and experts that were packed in full precision were packed for goldens.
+// Returns int8 unless a setting requires exact arithmetic. Deterministic rounding needs sums that
+// all backends have, and experts that were packed in full precision were packed for goldens.
 Result<Arithmetic> arithmetic_of(const Settings& settings, const ModelPackage& package) {
     const std::string& asked = settings.text("arithmetic");
     const bool deterministic = settings.on("deterministic");
@@ -42,8 +42,8 @@ Result<Arithmetic> arithmetic_of(const Settings& settings, const ModelPackage& p
     return Arithmetic::exact;
 }
 
-// What int8 arithmetic packs the hub's matrices to. What the package has in codes stays so, but
-// that int8 ones can be rounded again.
+// Returns the data type to which int8 arithmetic packs the hub's matrices. Matrices that the
+// package has as codes keep their type, except that int8 codes can be rounded again.
 Result<std::optional<PackedDtype>> hub_dtype_of(const Settings& settings,
                                                 const ModelPackage& package) {
     const std::string& asked = settings.text("hub-dtype");
@@ -71,7 +71,8 @@ KvDtype kv_dtype_of(const Settings& settings, Arithmetic arithmetic) {
     return arithmetic == Arithmetic::exact ? KvDtype::f32 : KvDtype::f16;
 }
 
-// Packed experts are a copy in memory, where exact ones stay mapped and may leave it.
+// Returns exact arithmetic if packed experts do not fit. Packed experts are a copy in memory, while
+// exact experts stay mapped, and the kernel may evict their pages.
 Arithmetic expert_arithmetic(Arithmetic asked, const ModelPackage& package) {
     const std::uint64_t bytes = package.num_blobs() * package.expert_blob_bytes(),
                         available = memory_available();
@@ -133,7 +134,7 @@ Result<LoadedModel> load_model(const Settings& settings,
     model.kv_dtype = kv_dtype_of(settings, arithmetic);
     if (parts == LoadParts::everything) MOEX_TRY(load_decoder(model, settings, stage));
 
-    // A package may come without blobs: the hub of a host who serves them elsewhere.
+    // A package may have no blobs, if the operator serves them from elsewhere.
     if (model.package->holds_all_blobs())
         model.local = std::make_unique<LocalExperts>(model.package, *model.threads,
                                                      rounding_of(settings),
@@ -157,7 +158,7 @@ EngineOptions engine_options_of(const Settings& settings, const LoadedModel& mod
     options.kv_dtype = model.kv_dtype;
     constexpr std::uint64_t kv_bytes_min = 256ull << 20;
     options.kv_bytes_max = settings.number("kv-mb") << 20;
-    // Taken page by page, as it is used.
+    // The memory is allocated page by page, when it is used.
     if (options.kv_bytes_max == 0)
         options.kv_bytes_max = std::max(kv_bytes_min, memory_available() / 4);
     return options;

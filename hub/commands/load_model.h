@@ -1,4 +1,4 @@
-// A package made ready to run on this machine: what serve, generate and eval share.
+// Loads a package and makes it ready to run on this machine. Shared by serve, generate and eval.
 #pragma once
 
 #include <filesystem>
@@ -17,27 +17,28 @@
 
 namespace moex {
 
-// --model, or the demo: static/models/demo here, beside the program, or where it was installed.
+// Returns the folder of --model, or of the demo: static/models/demo in the current folder, beside
+// the program, or in the installation.
 Result<std::filesystem::path> find_model(const Settings& settings);
 
 struct LoadedModel {
     std::shared_ptr<const ModelPackage> package;
-    std::shared_ptr<const Tokenizer> tokenizer;         // null when the package has none
-    std::shared_ptr<const ChatTemplate> chat_template;  // null when the package has none
+    std::shared_ptr<const Tokenizer> tokenizer;         // null if the package has none
+    std::shared_ptr<const ChatTemplate> chat_template;  // null if the package has none
     std::unique_ptr<ThreadPool> threads;
     std::unique_ptr<Decoder> decoder;     // null until load_decoder()
-    std::unique_ptr<LocalExperts> local;  // null unless all expert blobs are here
-    KvDtype kv_dtype = KvDtype::f32;      // that the settings and the arithmetic ask for
+    std::unique_ptr<LocalExperts> local;  // null unless the package has all expert blobs
+    KvDtype kv_dtype = KvDtype::f32;      // chosen by the settings and the arithmetic
 };
 
 enum class LoadParts { texts, all_but_decoder, everything };
 
-// `stage` hears what is being done, in two or three words. Where the settings ask for a compute
-// thread a core, `spare_share` of the cores have none, rounded down.
+// Calls `stage` with a description of each step, in two or three words. If the settings ask for one
+// compute thread per core, `spare_share` of the cores (rounded down) get none.
 Result<LoadedModel> load_model(const Settings& settings,
                                const std::function<void(std::string_view)>& stage,
                                LoadParts parts = LoadParts::everything, double spare_share = 0);
-// The matrices of this machine's cores, where load_model() left them out.
+// Loads the matrices of this machine's cores, if load_model() omitted them.
 Status load_decoder(LoadedModel& model, const Settings& settings,
                     const std::function<void(std::string_view)>& stage);
 

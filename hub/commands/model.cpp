@@ -1,5 +1,6 @@
-// moex-hub model: what a round, a token and a prompt take and a worker holds, before anything runs;
-// the paper's tables beside the right values; a running hub's own time foretold and measured.
+// moex-hub model: calculates the times of a round, a token and a prompt, and the experts of a
+// worker, without a hub. Also prints the paper's tables beside the correct values, and the
+// calculated and the measured times of a running hub.
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -19,7 +20,7 @@
 namespace moex {
 namespace {
 
-// Reads options that are numbers; the first that is wrong is kept.
+// Reads options that are numbers, and keeps the first error.
 class Numbers {
   public:
     explicit Numbers(const Invocation& invocation) : invocation_(invocation) {}
@@ -44,10 +45,10 @@ class Numbers {
 
 struct NamedModel {
     RoundShape shape;
-    double bits = 4.25;  // INT4 as packages hold it: a scale and a zero of 16 bits for 128 weights
+    double bits = 4.25;  // INT4 packages: a scale and a zero of 16 bits for 128 weights
 };
 
-// A shape of `moex-hub synth`, or the folder of a package.
+// Returns a shape of `moex-hub synth`, or the shape of the package in a folder.
 Result<NamedModel> model_of(const std::string& name) {
     NamedModel model;
     auto shape = synth_shape(name);
@@ -110,8 +111,9 @@ Result<std::string> key_of(const Invocation& invocation) {
     return key;
 }
 
-// `url`, or - for what /api/status said, on stdin. Where --over says for how long, twenty looks
-// behind a first one; otherwise one, at all that was since the hub began.
+// Calculates from the status of a running hub. `url` may be "-" for an /api/status body on stdin.
+// With --over the hub is sampled once and then twenty times; otherwise one sample has all figures
+// since the hub's start.
 Result<std::vector<ModelRow>> look_at_hub(const Invocation& invocation, const std::string& url) {
     Numbers numbers(invocation);
     const double over_s = numbers.read("--over", 0, 0, 86'400);
@@ -123,7 +125,7 @@ Result<std::vector<ModelRow>> look_at_hub(const Invocation& invocation, const st
         return read_status(told);
     };
 
-    std::vector<HubLook> looks(1);  // of the beginning: nothing yet
+    std::vector<HubLook> looks(1);  // the first sample: zero counts
     if (over_s > 0 && url != "-") {
         MOEX_ASSIGN(first, look());
         looks[0] = std::move(first);

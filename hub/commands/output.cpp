@@ -12,7 +12,7 @@
 namespace moex {
 namespace {
 
-int first_failure = 0;  // errno of the first write to stdout that failed; 0: none is known
+int first_failure = 0;  // errno of the first failed write to stdout; 0: no failure is known
 
 void note_failure(int failure) {
     if (first_failure == 0) first_failure = failure;
@@ -29,7 +29,7 @@ bool print_now(std::string_view content) {
 }
 
 int finish_output(int code) {
-    // Flushed whatever the code is: what an interrupted command has belongs to its reader.
+    // Flush with every exit code, so that the output of an interrupted command is printed.
     const bool arrived = print_now({}) && std::ferror(stdout) == 0;
     if (arrived || code != exit_stopped) return code;
 

@@ -1,20 +1,21 @@
-// What a command prints has to arrive: a full disk or a reader that left is a sentence and a
-// failed exit, never a silent success.
+// Output of commands with checked writes. A full disk or a closed pipe gives a sentence and a
+// failed exit, and never a silent success.
 #pragma once
 
 #include <string_view>
 
 namespace moex {
 
-// Writes to stdout at once. False when it did not arrive; finish_output() then says why.
+// Writes to stdout at once. Returns false if the write failed; finish_output() then reports why.
 bool print_now(std::string_view content);
 
-// Flushes stdout and returns the exit code that `code` becomes: exit_failed, with a sentence on
-// stderr, when the command ended well and something it printed did not arrive.
+// Flushes stdout and returns the exit code for `code`: exit_failed, with a sentence on stderr, if
+// the command succeeded but a write to stdout failed.
 int finish_output(int code);
 
-// Closed standard descriptors are opened on /dev/null, for reading only: a file of ours never
-// becomes stdout, and printing to a closed one still fails. Call it before anything is opened.
+// Opens closed standard descriptors on /dev/null, for reading only. A file that the program opens
+// then never becomes stdout, and printing to a closed stdout still fails. Call it before opening
+// files.
 void hold_standard_descriptors();
 
 }  // namespace moex

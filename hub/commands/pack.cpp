@@ -1,4 +1,4 @@
-// moex-hub pack, verify and synth: packages made and checked.
+// moex-hub pack, verify and synth: make and check packages.
 #include <cstdio>
 
 #include "hub/commands/calibrate.h"
@@ -51,7 +51,7 @@ std::function<void(const PackProgress&)> progress_into(ProgressBar& bar) {
     };
 }
 
-// Default vectors into a package that was just made.
+// Adds default vectors to a package that was just made.
 Status calibrate_package(const std::string& directory, const std::string& path,
                          const Settings& settings, ThreadPool& threads) {
     MOEX_ASSIGN(package, ModelPackage::open(directory));
@@ -63,7 +63,7 @@ Status calibrate_package(const std::string& directory, const std::string& path,
                 Tokenizer::load(*tokenizer_json,
                                 package->tokenizer_file("tokenizer_config.json").value_or("")));
 
-    // As `serve` computes.
+    // Use the arithmetic of `serve`.
     const bool in_integers = package->expert_dtype() == ExpertDtype::int4;
     const Arithmetic arithmetic = in_integers ? Arithmetic::int8 : Arithmetic::exact;
     MOEX_ASSIGN(decoder, Decoder::create(package, threads, {.arithmetic = arithmetic}));
@@ -76,8 +76,8 @@ Status calibrate_package(const std::string& directory, const std::string& path,
                            to_side_tensors(*profile, package->config()));
 }
 
-// The experts of `source`, a package or a checkpoint, in fewer bits. A checkpoint's are a package
-// of bf16 experts for as long as it takes.
+// Writes the experts of `source`, a package or a checkpoint, in fewer bits. The experts of a
+// checkpoint are first packed to a temporary package of bf16 experts.
 Result<PackReport> pack_shadow(const std::string& source, const std::string& out,
                                const ShadowOptions& shadow, PackOptions options,
                                ThreadPool& threads,
@@ -100,7 +100,7 @@ Result<PackReport> pack_shadow(const std::string& source, const std::string& out
     return report;
 }
 
-// --shadow, where it was given.
+// Packs a shadow if --shadow was given.
 Result<std::optional<ShadowOptions>> shadow_options_of(const Invocation& invocation) {
     const std::string* name = invocation.argument("--shadow");
     if (!name) return std::optional<ShadowOptions>();

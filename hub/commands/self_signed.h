@@ -1,4 +1,4 @@
-// A self-signed certificate for trying TLS at home.
+// Makes a self-signed certificate, to try TLS at home.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ struct Certificate {
     std::string sha256_fingerprint;  // AB:CD:..., as browsers show it
 };
 
-// ECDSA P-256, signed by itself. `names` become its subject alternative names: DNS names, or IP
-// addresses where they parse as one.
+// Makes a certificate with ECDSA P-256 that signs itself. `names` become its subject alternative
+// names: IP addresses if they parse as such, and otherwise DNS names.
 Result<Certificate> make_self_signed(const std::vector<std::string>& names, int days);
 
 }  // namespace moex

@@ -29,7 +29,7 @@ SignalWatcher::SignalWatcher(std::function<void(int, int)> on_signal)
 
 SignalWatcher::~SignalWatcher() {
     done_ = true;
-    // It waits for this signal, which ends nothing.
+    // The thread waits for this signal, which ends only its wait.
     pthread_kill(thread_.native_handle(), SIGTERM);  // NOLINT(bugprone-bad-signal-to-kill-thread)
     thread_.join();
 }

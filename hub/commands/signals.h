@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM as calls on a thread of their own, where locks and I/O are allowed.
+// Handles SIGINT and SIGTERM on a thread of their own, where locks and I/O are allowed.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@ namespace moex {
 
 class SignalWatcher {
   public:
-    // Make it before any other thread: threads inherit the blocked signals.
-    // `on_signal(n, number)`: n is 1 for the first signal.
+    // Make the watcher before any other thread, because threads inherit the blocked signals.
+    // `on_signal(n, number)` gets n = 1 for the first signal.
     explicit SignalWatcher(std::function<void(int, int)> on_signal);
     ~SignalWatcher();
 

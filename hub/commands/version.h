@@ -1,4 +1,4 @@
-// The version that CMake's project() names.
+// The version in project() of CMakeLists.txt.
 #pragma once
 
 namespace moex {

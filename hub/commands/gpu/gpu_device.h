@@ -1,4 +1,4 @@
-// Which device `--gpu` means.
+// Opens the device that `--gpu` names.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,15 @@
 
 namespace moex {
 
-// `name`: "auto" for a real GPU; or a device's index, or part of its name, software ones included.
-// It is asked for what it read (gpu::Device::answer_read()). unavailable: "auto", and there is no
-// real one here.
+// `name`: "auto" for a real GPU, or a device's index, or part of a device's name, where software
+// devices count too. The caller polls the device for its reads (gpu::Device::answer_read()).
+// unavailable: "auto", and this machine has no real GPU.
 Result<std::unique_ptr<gpu::Device>> open_gpu_device(const std::string& name,
                                                      gpu::PostFunction post,
                                                      bool stay_awake = false);
 
-// no_space where a model needs more than `there_bytes` of the device's memory (0: nobody knows);
-// both are named.
+// Returns no_space if a model needs more than `there_bytes` of the device's memory (0: unknown).
+// The message names both sizes.
 Status check_memory(const gpu::AdapterInfo& adapter, const DecoderMemory::Needs& needs,
                     std::uint64_t there_bytes);
 KvKind kv_kind_of(KvDtype dtype);

@@ -11,7 +11,7 @@
 namespace moex {
 namespace {
 
-// Nothing but the likeliest token is asked for.
+// Returns true if a request needs only the likeliest token of each step.
 bool is_greedy(const GenerationRequest& request) {
     const SamplingOptions& sampling = request.sampling;
     return sampling.temperature == 0 && sampling.repetition_penalty == 1 &&

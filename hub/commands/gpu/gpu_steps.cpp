@@ -15,19 +15,19 @@
 namespace moex {
 namespace {
 
-// Of the GPU's memory; drivers, and other programs, want some.
+// Share of the GPU's memory that is used; drivers and other programs need the rest.
 constexpr double memory_share_max = 0.95;
-// A device that is lost so often without a step in between is not opened once more.
+// A device that is lost this often without a step in between is not opened again.
 constexpr std::uint32_t losses_max = 2;
 
-// A step's rows as the GPU takes them: those without logits first, then those whose likeliest
-// tokens are asked.
+// The rows of a step in the order of the GPU: rows without logits first, then the rows whose
+// likeliest tokens are requested, then the other rows with logits.
 struct PlannedStep {
     std::vector<StepRow> rows;
-    std::vector<std::uint32_t> index;                 // in the batch, of each row
-    std::vector<std::uint32_t> num_pages;             // of each row's sequence, this step included
-    std::vector<const StepRows*> sequence;            // of each row
-    std::uint32_t num_logits = 0, num_likeliest = 0;  // of the former the first
+    std::vector<std::uint32_t> index;       // row -> index in the batch
+    std::vector<std::uint32_t> num_pages;   // row -> pages of its sequence, with this step
+    std::vector<const StepRows*> sequence;  // row -> its sequence
+    std::uint32_t num_logits = 0, num_likeliest = 0;  // num_likeliest: the first rows with logits
 };
 
 PlannedStep plan(std::span<const StepRows> batch) {
@@ -108,7 +108,7 @@ class VulkanSteps : public GpuSteps {
         if (cores_ != nullptr) return cores_->run(batch, experts, micro_batches, std::move(stop));
         Result<StepResult> result = run_here(batch, experts, micro_batches, stop);
         if (result.ok() && !(result->logits.empty() && result->likeliest.empty()))
-            losses_ = 0;  // what it computed was read
+            losses_ = 0;  // the results of a step were read
         else if (!result.ok() && result.error().code == ErrorCode::device_lost)
             lost_because_ = result.error().message;
         return result;
@@ -142,12 +142,12 @@ class VulkanSteps : public GpuSteps {
     }
 
   private:
-    // A pass that asks nobody has nothing to wait for.
+    // A pass without requests to another backend has nothing to wait for.
     std::uint32_t num_lanes() const {
         return options_.holds_experts ? 1 : std::max(1u, options_.micro_batches_max);
     }
 
-    // The device with the whole model on it, and as many pages as it had before.
+    // Opens the device with the whole model, and with the same number of pages as before.
     Status open_device() {
         MOEX_ASSIGN(device,
                     options_.open_device
@@ -194,8 +194,8 @@ class VulkanSteps : public GpuSteps {
         return result;
     }
 
-    // How many pages there are to be: as many as are asked for or, unless they are, as are of use
-    // and fit.
+    // Returns the number of pages: the requested number, or else the number that is useful and
+    // fits.
     Result<GpuDecoderOptions> choose_sizes(const DecoderModel& model) const {
         const GpuStepsOptions& options = options_;
         const gpu::AdapterInfo& adapter = device_->adapter();
@@ -221,7 +221,7 @@ class VulkanSteps : public GpuSteps {
             return GpuDecoder::sizes_of(adapter, model, decoder);
         };
         std::uint64_t pages = std::min(of_use, bindable);
-        if (num_pages_ > 0)  // the engine counts on them
+        if (num_pages_ > 0)  // the engine relies on this number of pages
             pages = num_pages_;
         else if (options.kv_bytes_max > 0)
             pages = std::min(pages, options.kv_bytes_max / page_bytes);
@@ -237,7 +237,7 @@ class VulkanSteps : public GpuSteps {
         return decoder;
     }
 
-    // Room in the cache for every row of the batch.
+    // Reserves pages of the cache for every row of the batch.
     Status reserve(std::span<const StepRows> batch) const {
         for (const StepRows& one : batch) {
             const std::uint64_t end = one.kv->num_tokens() + one.tokens.size();
@@ -257,7 +257,7 @@ class VulkanSteps : public GpuSteps {
         return {};
     }
 
-    // As many rows from `first` on as one pass has room for.
+    // Returns the number of rows from `first` on that fit into one pass.
     std::uint32_t rows_of_pass(const PlannedStep& step, std::uint32_t first) const {
         const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
         const std::uint32_t first_logit = num_rows - step.num_logits,
@@ -271,24 +271,24 @@ class VulkanSteps : public GpuSteps {
         return end - first;
     }
 
-    // Some rows of a pass, which walk through the layers in a lane of their own. Kept from pass to
-    // pass for their memory.
+    // A micro-batch: rows of a pass that go through the layers in a lane of their own. The objects
+    // are reused from pass to pass for their memory.
     struct Part {
         std::uint32_t lane = 0;
-        std::span<const std::uint32_t> index;     // in the batch, of each row
-        std::span<const StepRows* const> asked;   // whose likeliest tokens are asked
-        std::uint32_t num_logits = 0, layer = 0;  // layer: that it waits at, or num_layers
+        std::span<const std::uint32_t> index;     // row -> index in the batch
+        std::span<const StepRows* const> asked;   // requests for the likeliest tokens
+        std::uint32_t num_logits = 0, layer = 0;  // layer: where it waits, or num_layers
         TimePoint layer_began{};                  // for the trace
         std::vector<StepRow> rows;
-        std::vector<SequenceRow> sequence_rows;  // the same, for who foresees
+        std::vector<SequenceRow> sequence_rows;  // the same, for the predictor
         std::vector<std::uint32_t> pages;
         std::vector<float> x, y, expert_weights;
         std::vector<std::uint16_t> expert_ids;
-        std::unique_ptr<ExpertRound> round;  // on its way
+        std::unique_ptr<ExpertRound> round;  // in flight
     };
 
-    // Rows [first, first + count) of a step, cut into `num_parts`. Within a layer an earlier part's
-    // keys and values are there before a later one of the same sequence reads them.
+    // Computes rows [first, first + count) of a step, cut into `num_parts`. Within a layer the keys
+    // and values of an earlier part are stored before a later part of the same sequence reads them.
     Status pass(const PlannedStep& step, std::uint32_t first, std::uint32_t count,
                 std::uint32_t num_parts, ExpertBackend& experts, const std::stop_token& stop,
                 StepResult& result) {
@@ -306,7 +306,7 @@ class VulkanSteps : public GpuSteps {
         while (status.ok() && parts.back().layer < config_.num_layers)
             for (Part& part : parts)
                 if (status.ok()) status = compute_layer(part, experts, stop, result);
-        for (Part& part : parts) part.round.reset();  // cancels what is still on its way
+        for (Part& part : parts) part.round.reset();  // cancels rounds that are still in flight
         return status;
     }
 
@@ -344,8 +344,8 @@ class VulkanSteps : public GpuSteps {
         decoder_->start(batch, part.lane);
     }
 
-    // Behind the answers of the layer before, up to the next round's way out or, where no layer is
-    // left, to what the rows gave.
+    // Continues a part after the answers of the layer before, until its next round is sent, or
+    // until the results of its rows if no layer is left.
     Status compute_layer(Part& part, ExpertBackend& experts, const std::stop_token& stop,
                          StepResult& result) {
         if (part.round) MOEX_TRY(finish_round(part, stop, result));
@@ -363,7 +363,7 @@ class VulkanSteps : public GpuSteps {
         return layer;
     }
 
-    // From the answer to the layer before until its rows are here.
+    // Measures from the answer of the layer before until the rows of this layer are read back.
     void trace_layer(const Part& part) {
         Trace* const trace = Trace::on();
         if (trace == nullptr) return;
@@ -442,7 +442,8 @@ class VulkanSteps : public GpuSteps {
             part.expert_ids.resize(routed->routes.size() / 2);
             part.expert_weights.resize(part.expert_ids.size());
             for (std::size_t i = 0; i < part.expert_ids.size(); ++i) {
-                // A row of NaNs has no routes: its logits are refused, whatever computes it.
+                // A row of NaNs has no routes. Its logits are refused, whichever device computes
+                // it.
                 part.expert_ids[i] = static_cast<std::uint16_t>(
                     std::min(routed->routes[2 * i], config_.num_experts - 1));
                 part.expert_weights[i] = std::bit_cast<float>(routed->routes[2 * i + 1]);
@@ -453,7 +454,7 @@ class VulkanSteps : public GpuSteps {
         return was_read;
     }
 
-    // What the round says of the rows that it was asked for.
+    // Adds the provenance that the round reports for its rows.
     static void add_answer(const ExpertAnswer& answer, std::span<const std::uint32_t> index,
                            StepResult& result) {
         for (std::size_t i = 0; i < std::min(index.size(), answer.rows.size()); ++i) {
@@ -473,7 +474,7 @@ class VulkanSteps : public GpuSteps {
         result.experts_waited += answer.waited;
     }
 
-    // Of the rows of this pass that ask for them, behind those of the passes before it.
+    // Appends the likeliest tokens of the rows that request them to those of earlier passes.
     Status read_likeliest(std::span<const StepRows* const> asked, StepResult& result) {
         bool finished = false;
         Status was_read;
@@ -496,7 +497,7 @@ class VulkanSteps : public GpuSteps {
         return was_read;
     }
 
-    // Those of this pass, behind those of the passes before it.
+    // Appends the logits of this pass to those of earlier passes.
     Status read_logits(StepResult& result) {
         bool finished = false;
         Status was_read;
@@ -516,20 +517,20 @@ class VulkanSteps : public GpuSteps {
     ThreadPool& threads_;
     GpuStepsOptions options_;
     ExpertForesight* foresight_ = nullptr;
-    std::uint32_t num_pages_ = 0;  // of the first device, and of each that comes after it
+    std::uint32_t num_pages_ = 0;  // of the first device, and of every later one
     std::uint64_t kv_bytes_ = 0, weight_bytes_ = 0;
     gpu::PostedLoop loop_;
     std::unique_ptr<gpu::Device> device_;
     std::unique_ptr<GpuDecoder> decoder_;
     KvDtype kv_dtype_ = KvDtype::f32;
-    StepDevice* cores_ = nullptr;  // set once no GPU comes any more
-    std::uint32_t losses_ = 0;     // in a row
+    StepDevice* cores_ = nullptr;  // set once no GPU can be opened
+    std::uint32_t losses_ = 0;     // losses without a step in between
     std::string lost_because_;
     mutable std::mutex adapter_mutex_;
     std::string adapter_;
 
     TimePoint layer_issued_{};  // for the trace
-    std::vector<Part> parts_;   // one a lane
+    std::vector<Part> parts_;   // one per lane
     std::vector<float> spare_logits_;
 };
 

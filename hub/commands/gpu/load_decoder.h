@@ -1,4 +1,4 @@
-// A package's decoder on a GPU, with its weights.
+// Makes the decoder of a package on a GPU, with its weights.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace moex {
 
-// Waits until all weights lie on `device`, running what is posted to `loop`, its own. `progress`
-// may be empty.
+// Waits until all weights are stored on `device`, and runs the functions that the device posts to
+// `loop`. `progress` may be empty.
 Result<std::unique_ptr<GpuDecoder>> load_decoder(gpu::Device& device, gpu::PostedLoop& loop,
                                                  std::shared_ptr<const ModelPackage> package,
                                                  const DecoderModel& model,

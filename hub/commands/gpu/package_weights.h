@@ -1,4 +1,4 @@
-// A package's weights as the GPU's decoder asks for them, from the files that a hub maps.
+// Reads the weights of a package for the GPU's decoder, from the files that a hub maps.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,11 @@
 
 namespace moex {
 
-// What `package` is to the GPU.
+// Returns the package as the GPU's decoder sees it.
 Result<DecoderModel> decoder_model_of(const ModelPackage& package);
 
-// Nothing is copied: a tensor, and a blob, is one stretch.
+// Gives the mapped files of a package. Nothing is copied, because each tensor and each blob is one
+// range of bytes.
 class MappedFiles : public PackageFiles {
   public:
     explicit MappedFiles(const ModelPackage& package) : package_(package) {}

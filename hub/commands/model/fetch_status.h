@@ -1,4 +1,4 @@
-// What a running hub answers at /api/status, asked over plain HTTP.
+// Fetches /api/status of a running hub over plain HTTP.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace moex {
 
-// http://HOST[:PORT]: the body of GET /api/status there, with `key` as its bearer's where there is
-// one. Gives up after ten seconds without an end, and above 64 MiB.
+// Returns the body of GET /api/status at http://HOST[:PORT]. A `key` is sent as Bearer. Errors: a
+// timeout of ten seconds, and a body above 64 MiB.
 Result<std::string> fetch_status(const std::string& url, std::string_view key);
 
 }  // namespace moex

@@ -1,4 +1,4 @@
-// What a running hub tells of itself at /api/status, as `moex-hub model --from-metrics` reads it.
+// The figures of a running hub in /api/status, as `moex-hub model --from-metrics` reads them.
 #pragma once
 
 #include <map>
@@ -11,20 +11,20 @@
 
 namespace moex {
 
-// Counters are since the hub's start, or since each worker's.
+// Counters start at the hub's start, or at the start of each worker.
 struct WorkerLook {
     double groups = 0;
-    double mean_ms = 0;             // of its last 64 answers
-    double p50_ms = 0, p99_ms = 0;  // of up to 1,024, in steps of an eighth
+    double mean_ms = 0;             // over the last 64 answers
+    double p50_ms = 0, p99_ms = 0;  // over up to 1,024 answers, in steps of an eighth
 };
 struct HubLook {
     std::string model;
-    HubFigures figures;  // without workers
+    HubFigures figures;  // has no workers
     std::map<std::uint64_t, WorkerLook> workers;
 };
 Result<HubLook> read_status(std::string_view json);
-// What happened from the first to the last look; a worker's mean is that of the looks behind the
-// first. Errors: the hub was started again, or nothing was asked in between.
+// Returns the increase from the first to the last sample. A worker's mean is over the samples after
+// the first. Errors: the hub was restarted, or there was no request in between.
 Result<HubFigures> figures_over(std::span<const HubLook> looks);
 
 }  // namespace moex

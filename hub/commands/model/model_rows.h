@@ -1,4 +1,5 @@
-// The rows of `moex-hub model`: one figure each, beside the paper's or the measured one.
+// The rows of `moex-hub model`. Each has one calculated figure, beside the paper's or the measured
+// figure.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,7 @@ namespace moex {
 
 struct ModelRow {
     std::string table, row, quantity;  // "Table 1", "h=2", "ms"
-    std::optional<double> beside;      // what the paper says, or what was measured
+    std::optional<double> beside;      // the figure of the paper or of a measurement
     double value = 0;
     std::string how;
 };
@@ -22,18 +23,18 @@ struct RowColumns {
 inline constexpr RowColumns paper_columns{"paper", "computed"};
 inline constexpr RowColumns measured_columns{"measured", "predicted"};
 
-// What somebody asks about a swarm of their own.
+// The swarm for which a person wants the figures.
 struct ModelQuestion {
     std::string name;
     RoundShape shape;
     LayerTimes times;
-    double bits = 4.25;                 // of an expert's weight
-    double workers = 16, replicas = 2;  // of each expert
-    double copies = 3;                  // h goes from 1 to this
-    double rows = 256;                  // of a prompt's chunk
+    double bits = 4.25;                 // bits of an expert's weight
+    double workers = 16, replicas = 2;  // replicas of each expert
+    double copies = 3;                  // rows for h = 1 to this number
+    double rows = 256;                  // rows of a prompt's chunk
 };
 std::vector<ModelRow> model_rows(const ModelQuestion& question);
-// Tables 1 and 3, eq. 3 and eq. 13 with the paper's parts.
+// Returns rows for Tables 1 and 3, eq. 3 and eq. 13, with the values of the paper.
 std::vector<ModelRow> paper_rows();
 std::vector<ModelRow> forecast_rows(const std::string& model, const HubFigures& figures);
 

@@ -1,4 +1,4 @@
-// Not staying root: the hub binds its port and then becomes somebody without rights.
+// Gives up root: the hub binds its port, and then becomes a user without rights.
 #pragma once
 
 #include <sys/types.h>
@@ -17,21 +17,21 @@ struct SystemUser {
     std::filesystem::path home;
 };
 
-// not_found names the user; invalid_argument for root itself.
+// Finds a user. not_found names the user; invalid_argument if the user is root.
 Result<SystemUser> find_user(const std::string& name);
 
-// Makes `folder` for the user (0700) where there is none; one that is there keeps its owner.
+// Makes `folder` for the user (0700) if it does not exist. An existing folder keeps its owner.
 Status give_folder(const std::filesystem::path& folder, const SystemUser& user);
 
-// While it lives, files are opened and made as `user`. Root comes back at the end, to bind ports
-// and read keys.
+// Opens and makes files as `user` during its lifetime. The destructor restores root, which binds
+// ports and reads keys.
 class ActingAs {
   public:
     explicit ActingAs(const SystemUser& user);
     ~ActingAs();
 };
 
-// For good. Throws std::runtime_error when the system refuses.
+// Becomes the user until the process ends. Throws std::runtime_error if the system refuses.
 void become(const SystemUser& user);
 
 }  // namespace moex

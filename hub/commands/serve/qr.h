@@ -1,4 +1,4 @@
-// A QR code as text: two modules per character cell, dark on light whatever the terminal's colours.
+// Draws a QR code as text: two modules per character cell, dark on light with any terminal colours.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace moex {
-std::string qr_half_blocks(std::string_view content);  // empty when the content does not fit
-// The same as rows of '1' (dark) and '0', without the light border.
+std::string qr_half_blocks(std::string_view content);  // empty if the content does not fit
+// Returns the code as rows of '1' (dark) and '0' (light), without the border.
 std::vector<std::string> qr_rows(const std::string& content);
 }  // namespace moex

@@ -23,7 +23,7 @@ std::uint64_t number_of(const std::optional<std::string>& words) {
 
 ServiceManager::ServiceManager(const Environment& environment)
     : socket_(environment("NOTIFY_SOCKET").value_or("")) {
-    // Meant for another process where a script stands between.
+    // The variable is meant for another process, if a script started this one.
     const auto watched = environment("WATCHDOG_PID");
     if (watched && number_of(watched) != static_cast<std::uint64_t>(::getpid())) return;
 

@@ -1,4 +1,4 @@
-// What the service manager that started this process is told: that the hub serves, lives, stops.
+// Notifies the service manager that started this process: the hub serves, is alive, or stops.
 // Sources: sd_notify(3) for the datagrams, systemd.service(5) for Type=notify and WatchdogSec.
 #pragma once
 
@@ -14,19 +14,21 @@
 
 namespace moex {
 
-// Silent where nobody asked to be told. Copied freely: it holds no socket between two words.
+// Sends nothing if no manager requested notifications. Copies are cheap: the object holds no socket
+// between two messages.
 class ServiceManager {
   public:
     using Environment = std::function<std::optional<std::string>(const char*)>;
 
-    // Of NOTIFY_SOCKET (a path, or '@' and an abstract name), WATCHDOG_USEC and WATCHDOG_PID.
+    // Reads NOTIFY_SOCKET (a path, or '@' and an abstract name), WATCHDOG_USEC and WATCHDOG_PID.
     explicit ServiceManager(const Environment& environment);
 
-    // Lines of NAME=value, e.g. "READY=1\nSTATUS=serves". False where nobody asked to be told, or
-    // nobody took it: then there is nothing that the hub could do about it. Any thread.
+    // Sends lines of NAME=value, e.g. "READY=1\nSTATUS=serves". Returns false if no manager
+    // requested notifications or received this one; the hub can then do nothing about it. Any
+    // thread.
     bool tell(std::string_view lines) const;
 
-    // How often "WATCHDOG=1" is due, half of the manager's patience; zero: nobody waits for it.
+    // Returns the interval of "WATCHDOG=1", half of the manager's timeout. Zero: no watchdog runs.
     Duration watchdog_every() const { return watchdog_every_; }
 
   private:
@@ -34,13 +36,13 @@ class ServiceManager {
     Duration watchdog_every_{0};
 };
 
-// Says "WATCHDOG=1" whenever it is due, from the loop that it watches: `post` hands a function to
-// that loop, and a loop that stands still takes none.
+// Sends "WATCHDOG=1" at its interval, from the event loop that the watchdog observes. `post` passes
+// a function to that loop, and a loop that hangs runs none.
 class LifeSigns {
   public:
     using Post = std::function<void(std::function<void()>)>;
 
-    // `manager` outlives whatever was posted.
+    // `manager` outlives the functions that were posted.
     LifeSigns(const ServiceManager& manager, Post post);
     ~LifeSigns();
     LifeSigns(const LifeSigns&) = delete;
@@ -53,7 +55,7 @@ class LifeSigns {
     std::mutex mutex_;
     std::condition_variable ended_;
     bool done_ = false;
-    std::thread thread_;  // last: it uses the members above
+    std::thread thread_;  // the last member: the thread uses the members above
 };
 
 }  // namespace moex
