@@ -58,7 +58,7 @@ Finding look_at_model(const Settings& settings) {
         return {Grade::note,
                 text(model.name(), ": ", missing, " of ", model.num_blobs(),
                      " expert blobs are not here"),
-                "let another host serve /weights at this address, or pack the model here"};
+                "serve /weights at this address from another machine, or pack the model here"};
     return {Grade::ok, text(model.name(), ", all of its ", model.num_blobs(), " expert blobs")};
 }
 
@@ -86,8 +86,9 @@ Finding look_at_port(const Settings& settings) {
     if (is_free) return {Grade::ok, text(shown, " is free")};
     const std::string why = std::generic_category().message(bound == 0 ? errno : reason);
     return {Grade::wrong, text(shown, " cannot be bound: ", why),
-            reason == EACCES ? "choose a port from 1024 on, or start as root with --user NAME"
-                             : "choose another with --listen, or stop who holds it (ss -ltnp)"};
+            reason == EACCES
+                ? "choose a port from 1024 on, or start as root with --user NAME"
+                : "choose another with --listen, or stop the program that has it (ss -ltnp)"};
 }
 
 template <class Thing, class Free>
@@ -216,7 +217,7 @@ Finding look_at_state(const Settings& settings) {
 Finding look_at_descriptors(const Settings& settings) {
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) != 0)
-        return {Grade::note, "the limit is not told", "ulimit -Hn"};
+        return {Grade::note, "the system does not report the limit", "ulimit -Hn"};
     constexpr std::uint64_t own = 64;  // descriptors for files, sqlite and pipes
     const std::uint64_t wanted = settings.number("connections-max") + own;
     if (files.rlim_max >= wanted)
@@ -231,13 +232,12 @@ Finding look_at_clock(const Settings&) {
     constexpr std::int64_t released_s = 1'767'225'600;  // 2026-01-01
     if (std::time(nullptr) < released_s)
         return {Grade::wrong,
-                "stands before this program was made: certificates and ends of keys "
-                "are judged by it",
+                "is earlier than this program: certificates and ends of keys depend on it",
                 "timedatectl set-ntp true"};
     timex state{};
     if (::adjtimex(&state) == TIME_ERROR || (state.status & STA_UNSYNC))
-        return {Grade::note, "nobody keeps it right", "timedatectl set-ntp true"};
-    return {Grade::ok, "kept right"};
+        return {Grade::note, "not synchronised", "timedatectl set-ntp true"};
+    return {Grade::ok, "synchronised"};
 }
 
 }  // namespace

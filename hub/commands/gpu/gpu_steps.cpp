@@ -120,7 +120,7 @@ class VulkanSteps : public GpuSteps {
         Status opened = Error{ErrorCode::device_lost, text("lost ", losses_max, " times")};
         if (++losses_ <= losses_max) opened = open_device();
         if (opened.ok()) {
-            log_warn("hub: the GPU was lost and is there again, answers go on",
+            log_warn("hub: the GPU was lost and opened again, answers continue",
                      kv("adapter", adapter()), kv("because", lost_because_));
             return {};
         }
@@ -132,7 +132,7 @@ class VulkanSteps : public GpuSteps {
                          text("the GPU was lost (", lost_because_, "), none came back (",
                               opened.error().message, "), and ", why)};
         };
-        if (!options_.cores) return fail("nobody else computes");
+        if (!options_.cores) return fail("no other device computes");
         const auto cores = options_.cores();
         if (!cores.ok()) return fail(cores.error().message);
         cores_ = *cores;

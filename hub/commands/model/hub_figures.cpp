@@ -51,7 +51,8 @@ Result<HubLook> read_status(std::string_view json) {
     const Json &engine = part_of(status, "engine"), &calls = part_of(status, "calls");
     if (!find_member(engine, "experts_waited_s"))
         return Error{ErrorCode::bad_field,
-                     "/api/status tells no engine.experts_waited_s: of an older hub, or of none"};
+                     "/api/status has no engine.experts_waited_s: it is of an older hub, or "
+                     "of no hub"};
 
     HubLook look;
     look.model = text_of(part_of(status, "model"), "name");

@@ -153,7 +153,7 @@ std::vector<ModelRow> forecast_rows(const std::string& model, const HubFigures& 
     }
     if (figures.calls_local > 0)
         add("calls", "local %", 100 * figures.calls_local / figures.calls, 0,
-            "answered by the hub itself, which no worker's time tells");
+            "answered by the hub itself, which no worker's time includes");
     return rows;
 }
 
