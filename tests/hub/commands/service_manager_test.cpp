@@ -1,4 +1,4 @@
-// What a service manager hears, on real datagram sockets.
+// The messages that a service manager receives, on real datagram sockets.
 #include "hub/commands/serve/service_manager.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace moex {
 namespace {
 
-// The manager's end: a socket at a path, or with '@' an abstract one.
+// The manager's socket: at a path, or with '@' at an abstract name.
 class NotifySocket {
   public:
     explicit NotifySocket(const std::string& name)
@@ -32,7 +32,7 @@ class NotifySocket {
     }
     ~NotifySocket() { ::close(socket_); }
 
-    // What was said next, waited for; "" where `flags` has MSG_DONTWAIT and nothing was.
+    // Waits for the next message. Returns "" if `flags` has MSG_DONTWAIT and no message is pending.
     std::string next(int flags = 0) const {
         char words[256];
         const ssize_t size = ::recv(socket_, words, sizeof words, flags);
@@ -103,7 +103,7 @@ TEST(ServiceManagerTest, ALoopThatStandsStillGivesNoSignOfLife) {
     EXPECT_EQ(socket.next(), "WATCHDOG=1");
 }
 
-TEST(ServiceManagerTest, NobodyIsFedWhereNoWatchdogWaits) {
+TEST(ServiceManagerTest, NoLifeSignIsSentWithoutAWatchdog) {
     std::atomic<int> posted = 0;
     {
         const LifeSigns signs(manager_of({}), [&](const std::function<void()>&) { ++posted; });

@@ -1,4 +1,4 @@
-// What the door refuses, in the words of whoever knocked: no route's error depends on who noticed.
+// Refusals are in the dialect of the route, whichever part of the hub refuses the request.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -65,7 +65,7 @@ TEST(DialectErrorsTest, RefusalsOfTheDoorHaveTheRoutesShape) {
     }
 }
 
-// The gate sees bytes alone, and refuses before anybody looked for a route.
+// The gate reads only bytes, and refuses before the route is looked up.
 TEST(DialectErrorsTest, ABodyThatIsTooLargeIsSaidSo) {
     TestHub hub;
     for (const Row& row : rows) {

@@ -1,5 +1,5 @@
-// Stopping: what runs ends whole, workers are told, run()
-// returns; and a client that hangs up frees its slot.
+// Stopping: running answers end whole, workers get DRAIN, and run() returns. A client that
+// disconnects frees its slot.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -50,8 +50,8 @@ TEST(DrainTest, AStreamEndsWholeAndNewWorkIsRefused) {
     hub.wait_stopped();
 }
 
-// Nobody answers for the experts yet: the client's proxies hear
-// pings, and the failure comes as the stream's last event.
+// No worker computes the experts yet. The client's proxies get pings, and the failure is the last
+// event of the stream.
 TEST(DrainTest, AStreamThatWaitsForItsFirstTokenPings) {
     TestHubOptions options;
     options.server.clients.ping_every = 20ms;
@@ -124,8 +124,8 @@ TEST(DrainTest, AHangUpFreesTheSlot) {
     EXPECT_TRUE(hub.healthy());
 }
 
-// What is still running at the deadline is told so: a
-// stream by its last event, a whole answer by its status.
+// Requests that still run at the deadline are ended: a stream with its last event, and a whole
+// answer with its status.
 TEST(DrainTest, TheDeadlineEndsWhatRunsWithAnError) {
     TestHubOptions options;
     options.server.drain_within = 0s;

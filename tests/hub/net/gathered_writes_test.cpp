@@ -1,5 +1,5 @@
-// Frames whose rows others share, over a real socket, with TLS and without: one message with all
-// their bytes, and nothing held once the peer has gone in the middle of one.
+// Frames that share rows with other frames, over a real socket, with TLS and without. Each is one
+// message with all bytes, and no rows are held once the peer has left in the middle of a frame.
 #include <gtest/gtest.h>
 
 #include <future>

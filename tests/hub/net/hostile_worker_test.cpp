@@ -1,5 +1,5 @@
-// Hostile peers of /worker over a real socket: upgrades, WebSocket
-// frames and HELLOs; each ends with its code, the hub serves on.
+// Hostile peers of /worker over a real socket: upgrades, WebSocket frames and HELLOs. Each
+// connection ends with its code, and the hub continues to serve.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -339,10 +339,10 @@ TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
     };
     join(first, "first");
     join(second, "second");
-    // One that comes back before its old connection was missed takes the place of that.
+    // A worker that reconnects before its old connection timed out takes the old place.
     join(again, "first");
     EXPECT_EQ(first.read_close(3s).close_code(), 1008);
-    // One too many is told why, and never gets a WELCOME or a place.
+    // A worker beyond the limit gets the reason, and no WELCOME and no place.
     Hello hello = good_hello(hub.token());
     hello.worker_key = "third";
     ASSERT_TRUE(third.upgrade(hub.port(), hub.page_origin()));
@@ -357,15 +357,15 @@ TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
     RawFrame pong = again.read_frame(3s);
     while (pong.opcode == op_binary) pong = again.read_frame(3s);
     EXPECT_EQ(pong.opcode, 10);
-    // A place taken over is no ejection, and who had no place never joined.
+    // A taken place is no ejection, and a worker without a place never joined.
     const std::string metrics = fetch(hub.port(), "GET", "/metrics").body;
     EXPECT_NE(metrics.find("moex_ejections_total{reason=\"bad_answers\"} 0"), std::string::npos);
     EXPECT_NE(metrics.find("moex_worker_events_total{event=\"joined\"} 3"), std::string::npos)
         << metrics;
 }
 
-// Sockets that never say who they are take no more than that
-// address's share: beyond it an upgrade is refused at once.
+// Sockets that never send HELLO take at most the share of their address. Beyond that an upgrade is
+// refused at once.
 TEST(WorkerLimitsTest, AnAddressMayHoldSoManyWorkerSockets) {
     TestHubOptions options;
     options.server.workers_per_address_max = 1;

@@ -1,5 +1,4 @@
-// A whole hub on the demo package, with its door on a
-// free port: what a client meets, nothing replaced.
+// A whole hub with the demo package on a free port. All parts are the real ones, as for a client.
 #pragma once
 
 #include <filesystem>

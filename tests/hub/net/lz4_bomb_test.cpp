@@ -1,5 +1,4 @@
-// Answers of workers whose LZ4 part claims what it
-// cannot hold: refused, and memory stays where it was.
+// Answers of workers with a false size of their LZ4 part are refused, and memory does not grow.
 #include <fstream>
 
 #include <gtest/gtest.h>

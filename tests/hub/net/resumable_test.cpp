@@ -1,5 +1,5 @@
-// Streams that outlive their line, over real sockets: clients hang up at random places and come
-// back, with their key or with another.
+// Streams that outlive their connection, over real sockets. Clients disconnect at random places and
+// reconnect, with their key or with another key.
 #include <atomic>
 #include <random>
 
@@ -166,7 +166,7 @@ TEST(ResumableTest, AnAnswerThatNobodyHearsIsKeptToItsEnd) {
               400u);
 }
 
-TEST(ResumableTest, NobodyElsesKeyOpensAStream) {
+TEST(ResumableTest, AnotherKeyDoesNotOpenAStream) {
     TestHubOptions options;
     options.server.require_keys = true;
     TestHub hub(options);
@@ -236,7 +236,7 @@ TEST(ResumableTest, WhenNobodyComesBackTheSlotIsFree) {
     EXPECT_TRUE(eventually([&] { return running_now(hub.port()) == 0; }));
 }
 
-TEST(ResumableTest, WhatIsTooLongToKeepIsSaidByName) {
+TEST(ResumableTest, TooLongStreamIsReportedByName) {
     TestHubOptions options;
     options.api.resumable.bytes_max = 2000;
     TestHub hub(options);
@@ -251,7 +251,7 @@ TEST(ResumableTest, WhatIsTooLongToKeepIsSaidByName) {
     EXPECT_EQ(rest_of(tail).size(), 2u);
 }
 
-TEST(ResumableTest, WhatCannotBeResumedIsRefusedByName) {
+TEST(ResumableTest, UnresumableRequestIsRefusedByName) {
     TestHub hub;
     const std::string type = "Content-Type: application/json\r\n";
     const auto ask = [&](const char* path, Json body) {

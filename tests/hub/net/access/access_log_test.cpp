@@ -1,5 +1,5 @@
-// Request ids and the access log, as a host would use them: a
-// user's report names an id, and one line of the log has it.
+// Request ids and the access log, as an operator uses them: a user's report has an id, and one line
+// of the log has the same id.
 #include <gtest/gtest.h>
 
 #include <filesystem>

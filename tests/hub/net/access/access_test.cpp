@@ -1,4 +1,4 @@
-// Host and Origin rules: who is one of us.
+// The rules for Host and Origin, which admit the pages of the hub.
 #include "hub/net/access/access.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST(AccessTest, APlainPageIsNotOurOwnOnceTheRequestCameOverTls) {
     EXPECT_EQ(policy.judge_origin(request), AccessPolicy::Origin::same);
 }
 
-// A plain hub has no page that came over TLS: whoever says so is another server of that name.
+// A hub without TLS has no page that was sent over TLS. Such a page is of another server.
 TEST(AccessTest, ATlsPageIsNotThePlainHubsOwn) {
     const AccessPolicy policy({"127.0.0.1", {"hub.example"}, {}});
     HttpRequest request;

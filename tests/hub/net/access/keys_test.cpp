@@ -1,4 +1,4 @@
-// Keys as a host manages them while the hub runs: ended, limited, counted.
+// Keys that an operator ends, limits and counts while the hub runs.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -78,7 +78,7 @@ TEST_F(KeysTest, AKeyMadeBesideOpensAndOneThatExpiresCloses) {
     EXPECT_EQ(status_of(key), 200u);
 }
 
-TEST_F(KeysTest, WhatClientsWereSentIsCountedForTheirKey) {
+TEST_F(KeysTest, TokensThatClientsGotCountForTheirKey) {
     TestHub hub;
     const MadeKey made = hub.registry().make_key({.name = "app"}).value();
     const std::string body = R"({"prompt": "Once upon", "max_tokens": 7, )" + endless;

@@ -15,7 +15,7 @@ class TokenLimitsTest : public testing::Test {
     TimePoint now_{};
 };
 
-TEST_F(TokenLimitsTest, WhatWasReservedIsMissingUntilItIsGivenBack) {
+TEST_F(TokenLimitsTest, ReservedTokensAreMissingUntilTheyAreReturned) {
     EXPECT_EQ(reserve(1000).tokens, 1000u);
     EXPECT_EQ(reserve(200).tokens, 200u);
     // 100 tokens come in five seconds

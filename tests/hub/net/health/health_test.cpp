@@ -1,4 +1,4 @@
-// When a hub may say that it is well: a table of what the swarm did, under a given clock.
+// The states in which a hub is healthy: a table of samples of the swarm, with a given clock.
 #include "hub/net/health/health.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ class HealthJudgeTest : public testing::Test {
     Health health_;
 };
 
-TEST_F(HealthJudgeTest, NobodyAskedAndEverythingCoveredIsOk) {
+TEST_F(HealthJudgeTest, CoveredSwarmWithoutRequestsIsOk) {
     EXPECT_EQ(after(0s), HealthState::ok);
     EXPECT_EQ(after(1h), HealthState::ok);
     EXPECT_TRUE(health_.reason.empty());
@@ -33,7 +33,7 @@ TEST_F(HealthJudgeTest, AnExpertWithoutAnAnswererIsUncovered) {
     EXPECT_EQ(after(250ms), HealthState::ok);
 }
 
-// Silent and busy workers alike: they were asked, and no answer comes.
+// Silent and busy workers are the same here: calls were sent, and no answer arrives.
 TEST_F(HealthJudgeTest, SilenceWhileARoundWaitsIsDegradedLongBeforeItsDeadline) {
     sample_.rounds = sample_.rounds_open = 1;
     EXPECT_EQ(after(0s), HealthState::ok);

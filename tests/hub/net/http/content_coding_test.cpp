@@ -30,7 +30,7 @@ TEST(ContentCodingTest, TheBestOfTheHeaviestIsChosen) {
         EXPECT_EQ(choose_coding(field, both), chosen) << field;
 }
 
-TEST(ContentCodingTest, WhatIsAbsentUnknownRefusedOrUnreadableIsSentAsItIs) {
+TEST(ContentCodingTest, AbsentUnknownRefusedOrInvalidCodingsGivePlainContent) {
     for (const char* field :
          {"", "identity", "deflate", "brotli", "br;q=0", "*;q=0", "br;q=0.0, gzip;q=0.000",
           "br;q=2", "br;q=1.5", "br;q=0.1234", "br;q=.5", "br;q=-1", "br;q=", "br;level=11",

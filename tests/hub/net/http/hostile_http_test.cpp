@@ -1,5 +1,5 @@
-// Hostile HTTP over a real socket: each answered within 3 s with
-// its status, the connection closed, the hub still serving.
+// Hostile HTTP over a real socket. Each request gets its status within 3 s, its connection is
+// closed, and the hub continues to serve.
 #include <sys/resource.h>
 
 #include <vector>
@@ -114,7 +114,7 @@ std::string post_head(std::size_t length, const std::string& lines = {}) {
 }
 
 // The body is never sent: each of these is answered from the head alone.
-TEST(HostileHttpTest, WhoMayNotAskIsRefusedBeforeTheBody) {
+TEST(HostileHttpTest, ClientWithoutAccessIsRefusedBeforeTheBody) {
     TestHubOptions options;
     options.server.require_keys = true;
     TestHub hub(options);
@@ -157,7 +157,8 @@ TEST(HostileHttpTest, ASmallRefusedBodyKeepsTheConnection) {
                 "{\"content\": \"hi\"}GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
                 "2\r\n\r\n{}GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
     EXPECT_EQ(client.read_response().status, 401u);
-    EXPECT_EQ(client.read_response().status, 200u);  // a body nobody asked for is read past
+    EXPECT_EQ(client.read_response().status,
+              200u);  // a body that no route needs is read and dropped
     EXPECT_EQ(client.read_response().status, 200u);
 }
 
@@ -200,8 +201,8 @@ TEST(HostileHttpTest, BodiesInMemoryAreBoundedOverAllConnections) {
     for (int i = 0; i < 5; ++i) EXPECT_EQ(ask().status, 200u);
 }
 
-// Behind a proxy each client has its own limits, and none of this
-// machine's rights; whoever is no proxy cannot name another address.
+// Behind a proxy each client has its own limits, and none of the rights of this machine. A peer
+// that is no trusted proxy cannot name another address.
 TEST(HostileHttpTest, LimitsHoldForTheClientBehindATrustedProxy) {
     TestHubOptions options;
     options.server.trusted_proxies = {"127.0.0.1"};

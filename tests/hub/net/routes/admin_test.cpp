@@ -1,4 +1,4 @@
-// The host's routes: who may ask, from where, and what the admin page gets.
+// The operator's routes: their credentials and origins, and the data of the admin page.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// Whose worker it is: signed over a real socket by who is honest and by who is not; what is counted
-// for it; who is told; and the way to be forgotten.
+// Contributors: honest and false signatures over a real socket, the work that is counted for a
+// contributor, access to the totals, and the deletion of a contributor's data.
 #include "hub/net/contributors.h"
 
 #include <gtest/gtest.h>
@@ -115,7 +115,7 @@ TEST_F(ContributorsTest, ASignedWorkerIsKnownByItsKeyAndShownByItsNicknameOnlyIf
     EXPECT_TRUE(eventually([&] { return mine(signer_)["nickname"] == ""; }));
 }
 
-TEST_F(ContributorsTest, WhatIsNotSignedForThisConnectionIsRefusedAndTheWorkerStays) {
+TEST_F(ContributorsTest, SignatureOfAnotherConnectionIsRefusedAndWorkerStays) {
     Contributor lender(hub_, "one"), other(hub_, "two");
     EXPECT_NE(lender.welcome.nonce, other.welcome.nonce);
     const Welcome& own = lender.welcome;
@@ -210,7 +210,7 @@ TEST_F(ContributorsTest, OnlyTheJoinTokenOpensTheBoardAlsoOnLoopback) {
     EXPECT_EQ(get("/api/contributors?key=xyz").status, 400u);
 }
 
-TEST_F(ContributorsTest, WhoHoldsTheKeyIsForgottenAndNobodyElse) {
+TEST_F(ContributorsTest, OnlyTheHolderOfTheKeyIsForgotten) {
     Contributor lender(hub_, "one");
     const Bytes frame = encode_identity(signer_.identity(text_for(lender.welcome)));
     lender.say(frame);
@@ -237,7 +237,7 @@ TEST_F(ContributorsTest, WhoHoldsTheKeyIsForgottenAndNobodyElse) {
     EXPECT_FALSE(is_known(signer_));
 }
 
-TEST_F(ContributorsTest, WhatTheHubLacksIsSaidToWhoHasTheLink) {
+TEST_F(ContributorsTest, MissingExpertsAreListedForHoldersOfTheLink) {
     const json lend = json::parse(get("/api/lend").body);
     const ModelConfig& config = hub_.package().config();
     EXPECT_EQ(lend["units"], config.num_layers * config.num_experts);

@@ -1,5 +1,5 @@
-// The route table from outside: what is open without
-// a key, who may ask, what the pages and blobs carry.
+// The route table from outside: routes that are open without a key, credentials of the others, and
+// headers of pages and blobs.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -82,7 +82,7 @@ TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
                                         "/models", "/api/tags", "/api/version"}));
 }
 
-TEST(RoutesTest, WhatIsNotInTheTableIs404) {
+TEST(RoutesTest, PathOutsideTheTableIs404) {
     TestHub hub;
     for (const char* path : {"/nowhere",
                              "/api",
@@ -398,7 +398,7 @@ TEST(RoutesTest, HealthSaysWhenAnExpertHasNoAnswerer) {
     EXPECT_EQ(nlohmann::json::parse(response.body)["status"], "uncovered");
 }
 
-// One client's long texts held up everybody: the threads of the sockets and the swarm read them.
+// Long texts of one client once delayed all clients, because the socket threads read them.
 TEST(RoutesTest, TextsAreReadByThePoolOfTextsAlone) {
     TestHubOptions options;
     options.api.texts.jobs_per_client_max = 0;
