@@ -1,4 +1,4 @@
-// moex-hub train-estimator: a package learns to foresee its own routes.
+// moex-hub train-estimator: trains a predictor of the package's own routes and stores it there.
 #include <cstdio>
 
 #include "hub/commands/calibrate.h"
@@ -10,7 +10,8 @@
 namespace moex {
 namespace {
 
-// The package's own default vectors; where it has none, the text's, which it keeps.
+// Returns the package's default vectors; if it has none, counts them on the text and stores them in
+// the package.
 Result<std::shared_ptr<const ExpertProfile>> profile_of(LoadedModel& model,
                                                         const Settings& settings,
                                                         const std::string& path) {

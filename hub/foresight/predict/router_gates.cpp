@@ -13,7 +13,7 @@ Result<RouterGates> RouterGates::load(std::shared_ptr<const ModelPackage> packag
     const ModelConfig& config = gates.config();
     if (!config.has_experts())
         return Error{ErrorCode::unsupported,
-                     text(gates.package_->name(), ": a dense model, no experts to foresee")};
+                     text(gates.package_->name(), ": a dense model has no experts to predict")};
     gates.layers_.resize(config.num_layers);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         if (!config.is_moe(layer)) continue;

@@ -141,7 +141,7 @@ Result<std::uint64_t> count_rounds(const ModelConfig& config, std::size_t num_to
     if (wanted > whole || wanted < options.side_by_side)
         return Error{ErrorCode::invalid_argument,
                      text("the text has ", num_tokens, " tokens: ", whole, " whole windows of ",
-                          options.window_tokens, ", asked for ", wanted, "; training wants ",
+                          options.window_tokens, ", requested ", wanted, "; training wants ",
                           options.side_by_side, " at least")};
     return wanted / options.side_by_side;
 }

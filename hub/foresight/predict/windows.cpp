@@ -16,7 +16,7 @@ Result<std::uint32_t> count_windows(const ModelConfig& config, std::size_t num_t
     if (wanted == 0 || wanted > whole)
         return Error{ErrorCode::invalid_argument,
                      text("the text has ", num_tokens, " tokens: ", whole, " whole windows of ",
-                          options.window_tokens, ", asked for ", std::max(wanted, 1u))};
+                          options.window_tokens, ", requested ", std::max(wanted, 1u))};
     return wanted;
 }
 

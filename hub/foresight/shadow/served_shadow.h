@@ -16,13 +16,15 @@
 //   The model enters step n+1 with       the shadow
 //     the token that the shadow drew     keeps pass n+1, and its hints stay valid
 //     another token                      drops pass n+1 and its hints, and begins anew with it
+//     another token, period not due      keeps pass n+1 and its own token for now
 //   The model reaches a layer before the shadow does: that hint is late and is dropped.
 //   The model ends step n before pass n ends: pass n is cut.
 //
 // The shadow is at most one token ahead: at the end of pass n it draws its likeliest token, and
 // continues with that token. It aligns with the model in two ways, each with a period. Aligned in
-// tokens: if the model's token is not the one that the shadow drew, the shadow begins again with
-// the model's token. Aligned in keys: the model's rows of keys and values replace the shadow's own.
+// tokens: when the period is due and the model's token is not the one that the shadow drew, the
+// shadow begins again with the model's token. Aligned in keys: the model's rows of keys and values
+// replace the shadow's own.
 //
 // A hint is sent when its layer is `lead` MoE layers ahead of the model and not before: an expert
 // that is loaded too early takes the slot of one that is needed sooner. Limits: a step of many rows
