@@ -1,13 +1,13 @@
-// Plants the bugs of mutants.mjs one by one into a copy of the file that they are in, links the tests with it, and says
-// which of them the tests find. The checkout and its build stay as they are.
+// Plants the bugs of mutants.mjs one by one into a copy of their file, links the tests with the copy, and prints which
+// bugs the tests find. The checkout and its build are not changed.
 // usage: node tests/sim/mutants/run.mjs [--check] [--build DIR] [--dispatch-only] [NUMBER|FROM-TO...]
-//   --check          only that each still applies; without it the tests run, up to half a minute of one core each
-//   --build          where dispatch_test and sim_test were built from this checkout, with Ninja [build]
-//   --dispatch-only  dispatch_test alone: what only a simulated swarm finds counts as surviving
-//   NUMBER, FROM-TO  which of the list, from 1 [all]
+//   --check          only check that each mutant still applies; else run the tests, up to 30 s of one core per mutant
+//   --build          the directory where dispatch_test and sim_test were built from this checkout, with Ninja [build]
+//   --dispatch-only  run dispatch_test alone; a mutant that only the simulated swarm finds counts as surviving
+//   NUMBER, FROM-TO  numbers of mutants in the list, from 1 [all]
 // example: nice node tests/sim/mutants/run.mjs 1-10 14
 // Prints CSV: number, file, what, the first test that fails, or SURVIVES.
-// exit: 0 all that were run were found or are known to survive, 1 one survived, 2 one does not apply or does not build
+// exit: 0 each mutant was found or is known to survive, 1 a mutant survived, 2 a mutant does not apply or not build
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -22,13 +22,13 @@ const buildAt = args.indexOf('--build');
 const build = resolve(root, buildAt >= 0 ? args.splice(buildAt, 2)[1] : 'build');
 const has = (flag) => args.includes(flag);
 
-// The tests that a bug of this room has to get past, those that take least first, and their seconds.
+// The test programs that run on each mutant, fastest first, and their timeouts in seconds.
 const tests = [['dispatch_test', 300], ['sim_test', 900]].slice(0, has('--dispatch-only') ? 1 : 2);
 
 function planted(mutant, number) {
   const parts = readFileSync(join(root, 'hub/dispatch', mutant.file), 'utf8').split(mutant.from);
   if (parts.length === 2) return parts.join(mutant.to);
-  console.error(`mutant ${number}, ${mutant.file}: "${mutant.from}" is there ${parts.length - 1} times`);
+  console.error(`mutant ${number}, ${mutant.file}: "${mutant.from}" occurs ${parts.length - 1} times`);
   return null;
 }
 
@@ -40,7 +40,7 @@ function chosen() {
   return given.length > 0 ? given : mutants.map((_, i) => i + 1);
 }
 
-// How the build makes that file, by its own word.
+// Returns the command with which the build makes `target`, as Ninja prints it.
 const commandOf = (target) => execFileSync('ninja', ['-C', build, '-t', 'commands', target], {
   encoding: 'utf8', maxBuffer: 1 << 28,
 }).trimEnd().split('\n').at(-1);
@@ -54,7 +54,8 @@ function runs(command) {
 const at = mkdtempSync(join(tmpdir(), 'mutants-'));
 process.on('exit', () => rmSync(at, { recursive: true, force: true }));
 
-// The first test that fails, hangs or crashes with that text in place of the file; null: none does.
+// Returns the first test that fails, hangs or crashes with `text` as the content of `file`; null if no test does;
+// undefined if the text does not build.
 function finder(file, text) {
   const source = join(at, basename(file)), object = `${source}.o`;
   writeFileSync(source, text);
@@ -62,7 +63,7 @@ function finder(file, text) {
   if (!runs(made.replace(/ -MD -MT \S+ -MF \S+ -o \S+ -c \S+$/, ` -o ${object} -c ${source}`))) return undefined;
 
   for (const [name, seconds] of tests) {
-    // before the room's own library, which is not asked then for what this one defines
+    // Link the object before the room's library, so that the linker takes the mutant's definitions.
     const program = join(at, name);
     if (!runs(commandOf(name).replace(` -o ${name} `, ` ${object} -o ${program} `))) return undefined;
     const run = spawnSync(program, ['--gtest_brief=1', '--gtest_fail_fast'], {
@@ -85,7 +86,7 @@ if (has('--check')) {
 const healthy = basename(mutants[0].file);
 const before = finder(healthy, readFileSync(join(root, 'hub/dispatch', healthy), 'utf8'));
 if (before !== null) {
-  console.error(`without any mutant: ${before ?? 'does not build'}`);
+  console.error(`tests fail without a mutant: ${before ?? 'does not build'}`);
   process.exit(2);
 }
 
