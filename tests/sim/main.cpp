@@ -1,5 +1,5 @@
-// moex-sim: the dispatch core under a seeded clock and
-// network; the same seed gives the same event-log hash.
+// moex-sim: runs the dispatch core under a seeded clock and network. The same seed gives the same
+// hash of the event log.
 #include <CLI/CLI.hpp>
 
 #include <cinttypes>
@@ -12,7 +12,8 @@
 
 namespace {
 
-// A goal missed is said, and is no broken invariant.
+// Prints the table of goals. Returns 1 if an invariant broke; a missed goal is printed, but it is
+// not a broken invariant.
 int print_goals(const moex::sim::GoalOptions& options, bool csv) {
     bool any_broken = false;
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
@@ -94,33 +95,36 @@ void add_options(CLI::App& app, Arguments& to) {
     app.add_option("--minutes", to.minutes, "simulated time over which the rounds are spread")
         ->capture_default_str()
         ->check(CLI::Range(0.01, 1e4));
-    app.add_option("--workers", to.num_workers, "at the start; churn lets them come and go")
+    app.add_option("--workers", to.num_workers,
+                   "workers at the start; with churn they join and leave")
         ->capture_default_str()
         ->check(CLI::Range(0u, 10000u));
-    app.add_option("--rounds", to.num_rounds, "in all; 0: 200 a minute")->capture_default_str();
+    app.add_option("--rounds", to.num_rounds, "rounds in total; 0: 200 per simulated minute")
+        ->capture_default_str();
     app.add_option("--faults", to.faults_list,
                    "none, all, or a list: "
                    "loss,delay,duplication,reorder,truncation,flips,stalls,busy,errors,churn,liars")
         ->capture_default_str();
     app.add_flag("--verbose", to.verbose, "print the event log");
     app.add_flag("--tokens", to.tokens,
-                 "the goals of reliability, by runs of whole tokens: a table");
-    app.add_flag("--sweep", to.sweep, "policies of second attempts over kinds of swarms: CSV");
+                 "measure the reliability goals by runs of whole tokens; print a table");
+    app.add_flag("--sweep", to.sweep,
+                 "compare hedge policies over several kinds of swarms; print CSV");
     app.add_flag("--theory", to.theory,
-                 "`fixed h` for k calls of independent log-normal times beside the integral: CSV; "
-                 "exit 1 when one is off by more than 1 %");
-    app.add_flag("--csv", to.csv, "of --tokens: the table as CSV");
-    app.add_option("--hedge", to.hedge, "of --tokens: off, fixed H, adaptive or delayed")
+                 "compare `fixed h` for k calls with independent log-normal times to the integral; "
+                 "print CSV; exit 1 if a value differs by more than 1 %");
+    app.add_flag("--csv", to.csv, "with --tokens: print the table as CSV");
+    app.add_option("--hedge", to.hedge, "with --tokens: off, fixed H, adaptive or delayed")
         ->capture_default_str();
     app.add_option("--effort", to.effort,
-                   "of --tokens, --sweep and --theory: share of the usual number of tokens")
+                   "with --tokens, --sweep or --theory: share of the usual number of tokens")
         ->capture_default_str()
         ->check(CLI::Range(0.05, 100.0));
-    app.add_option(
-        "--only", to.only,
-        "of --tokens: R1 to R8, or R4-always, R4-rare, R4-sleepers, which are 10,000 tokens each, "
-        "or R4-honest, R4-stalls, 320 days of a worker each; "
-        "of --sweep: the name of a kind of swarm");
+    app.add_option("--only", to.only,
+                   "with --tokens: one goal, R1 to R8, or R4-always, R4-rare, R4-sleepers (10,000 "
+                   "tokens each), "
+                   "or R4-honest, R4-stalls (320 worker-days each); "
+                   "with --sweep: the name of a kind of swarm");
 }
 
 }  // namespace
@@ -132,7 +136,7 @@ int main(int argc, char** argv) {
     CLI::App app(
         "Replays the dispatch core against simulated workers that stall, lie, refuse and "
         "leave.\nexample: moex-sim --seed 7 --minutes 10 --faults loss,stalls\n"
-        "exit: 0 every invariant held, 1 one broke, 2 wrong arguments",
+        "exit: 0 every invariant held, 1 an invariant broke, 2 wrong arguments",
         "moex-sim");
     add_options(app, given);
     try {

@@ -26,7 +26,7 @@ WorkerProfile usual_profile(std::mt19937_64& random) {
 
 SimOptions goal_options(const GoalOptions& goal, std::uint32_t num_workers, bool local_fallback) {
     constexpr std::uint32_t num_experts = 128;
-    // Half of them have room for one and a half copies of everything.
+    // Half of the workers together have memory for one and a half copies of all experts.
     const std::uint32_t room = 3 * goal_layers * num_experts / num_workers;
     SimOptions options{.num_workers = 0,
                        .seed = goal.seed,
@@ -93,8 +93,8 @@ void TokenReport::add(const TokenReport& other) {
 
 namespace {
 
-// Which streams' rows came out false, and whether what the hub says of them leaves that open: not
-// all of what workers computed was computed again.
+// Counts the false rows of a round in `report`, and sets changed[i] if the row of stream i is
+// false. A false row is unmarked if the hub claims to have verified all of the row's remote pairs.
 void count_rows(const RoundOutcome& outcome, std::vector<bool>& changed, TokenReport& report) {
     if (!outcome.answer || !outcome.answer->ok()) return;
     report.rows += changed.size();

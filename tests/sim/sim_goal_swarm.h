@@ -1,6 +1,7 @@
-// The swarm that the goals of reliability are measured in: 48 layers of 128 experts, ordinary tabs,
-// of which half have room for one and a half copies of everything. Runs of whole tokens in it: one
-// round a layer, the rows of all streams in it, as the engine asks.
+// Provides the swarm in which the reliability goals are measured, and runs whole tokens in it.
+// The model has 48 layers of 128 experts. The workers are ordinary tabs; half of them together have
+// memory for one and a half copies of all experts. A token takes one round per layer, and a round
+// contains one row of each stream, as the engine submits it.
 #pragma once
 
 #include <functional>
@@ -15,28 +16,31 @@ namespace moex::sim {
 struct TokenRun {
     std::uint32_t num_tokens = 200, num_streams = 1;
     Duration between_layers = 300us;  // what the hub computes itself
-    // before the token of this number
+    // called before each token, with the token's number
     std::function<void(SimSwarm&, std::uint32_t)> before = {};
 };
 struct TokenReport {
-    std::vector<double> token_ms;  // of all, failed ones too
+    std::vector<double> token_ms;  // times of all tokens, failed ones included
     std::uint64_t failed = 0;
     std::uint64_t changed = 0;  // tokens of a stream with a false row in any layer
-    // Of all layers and streams: computed, false, and said to have been computed again although.
+    // Rows of all layers and streams: computed rows, false rows, and false rows with a provenance
+    // that claims that the hub verified all of the row's remote pairs.
     std::uint64_t rows = 0, rows_wrong = 0, rows_wrong_unmarked = 0;
     SwarmCounters counters;
     std::vector<std::string> violations;
 
     double quantile_ms(double q) const;
     double longest_ms() const { return quantile_ms(1); }
-    // groups beyond the first of each call
+    // groups beyond the first of each call, as a share of the first groups
     double extra_share() const;
-    // Another swarm's tokens beside these.
+    // Adds the tokens and counters of another swarm's report to this report.
     void add(const TokenReport& other);
 };
-// Runs in a swarm that has loaded; `swarm` goes on where it was.
+// Runs `run.num_tokens` tokens in a swarm in which all units are loaded. Simulated time
+// continues from the swarm's present time. Counters in the report are those of this run alone.
 TokenReport run_tokens(SimSwarm& swarm, const TokenRun& run);
 
+// One row of the table of goals.
 struct Goal {
     std::string name, wanted, measured;
     bool holds = false;
@@ -46,22 +50,24 @@ struct GoalOptions {
     std::uint64_t seed = 1;
     HedgePolicy hedge{.mode = HedgeMode::delayed};
     double effort = 1;  // share of the usual number of tokens
-    std::string only;   // "R2": those alone; empty: all
+    std::string only;   // "R2": only goals of this name; empty: all
 };
 inline constexpr std::uint32_t goal_layers = 48;
 inline constexpr std::uint32_t goal_blob_bytes = 2'500'000;         // of one expert
-inline constexpr std::uint32_t goal_down_bytes_per_s = 10'000'000;  // of one tab's line
+inline constexpr std::uint32_t goal_down_bytes_per_s = 10'000'000;  // of one tab's connection
 
-// As a table shows it.
+// Formats `value` with `digits` decimals for a table cell.
 std::string number(double value, int digits = 0);
 
-// Ordinary tabs on lines of their own, fast and slow ones among them: the median is 20 ms, one
-// group of a hundred stalls, one of ten thousand is never answered.
+// Draws the profile of an ordinary tab with a connection of its own. Tabs differ in speed; the
+// median of a group's time is 20 ms over all tabs. One group in a hundred stalls, and one in ten
+// thousand is never answered.
 WorkerProfile usual_profile(std::mt19937_64& random);
 
+// Returns the options of the swarm described at the head of this file, without workers.
 SimOptions goal_options(const GoalOptions& goal, std::uint32_t num_workers, bool local_fallback);
 
-// Its workers have loaded all that they were assigned.
+// A swarm with the workers of a goal. The constructor returns when they have loaded their units.
 struct GoalSwarm {
     GoalSwarm(const GoalOptions& goal, std::uint32_t num_workers, bool local_fallback,
               bool stalls = true);
@@ -73,7 +79,7 @@ struct GoalSwarm {
     SimSwarm swarm;
 };
 
-// The effort's share of `num_tokens`, four at the least.
+// Returns `num_tokens` times `goal.effort`, but at least four.
 std::uint32_t scaled(const GoalOptions& goal, double num_tokens);
 
 }  // namespace moex::sim

@@ -14,7 +14,7 @@ Goal tail(const GoalOptions& goal) {
         GoalOptions own = goal;
         own.seed = seed;
         GoalSwarm at(own, 64, false);
-        at.tokens(scaled(goal, 20));  // by then it knows its workers
+        at.tokens(scaled(goal, 20));  // warm-up: the hub learns the workers' latencies
         report.add(at.tokens(scaled(goal, 300)));
     }
     const double p50 = report.quantile_ms(0.5), p99 = report.quantile_ms(0.99);
@@ -28,7 +28,8 @@ Goal tail(const GoalOptions& goal) {
             .violations = report.violations};
 }
 
-// To have every unit again: what nobody has, loaded by all who are there in equal parts.
+// Returns the least time, in seconds, until every unit has a holder again: the units without a
+// holder are loaded by all connected workers in equal parts.
 double least_loading_s(SimSwarm& swarm) {
     const std::vector<std::uint16_t> replicas = swarm.core().replicas();
     const auto num_lost = static_cast<double>(std::ranges::count(replicas, 0));
@@ -40,7 +41,7 @@ Goal half_killed(const GoalOptions& goal, bool local_fallback) {
     GoalSwarm at(goal, 64, local_fallback, false);
     at.tokens(scaled(goal, 20), 8);
     const std::uint32_t num_tokens = scaled(goal, 40);
-    double loading_s = 0;  // of what is left with nobody, by all who stay, evenly
+    double loading_s = 0;  // least time to load the units that lost their last holder
     const TokenReport report = run_tokens(at.swarm,
                                           {.num_tokens = num_tokens,
                                            .num_streams = 8,
@@ -56,7 +57,7 @@ Goal half_killed(const GoalOptions& goal, bool local_fallback) {
             .wanted = local_fallback ? "0 failed, stall <= 2 s" : "0 failed; stall is loading",
             .measured = text(report.failed, " of ", num_tokens, " failed, stall ", number(stall, 1),
                              " s", local_fallback ? "" : ", loading ",
-                             local_fallback ? "" : text(number(loading_s, 1), " s at the least")),
+                             local_fallback ? "" : text("at least ", number(loading_s, 1), " s")),
             .holds = report.failed == 0 && (stall <= 2 || !local_fallback),
             .violations = report.violations};
 }
@@ -66,9 +67,9 @@ Goal all_silent(const GoalOptions& goal) {
     at.tokens(scaled(goal, 10));
     at.swarm.go_dark("10.");
     const TokenReport report = at.tokens(1);
-    // 48 x 5 ms of its own
+    // The local backend alone takes 48 x 5 ms; the goal allows 2 s more.
     return {.name = "R3 all 64 silent, local backend",
-            .wanted = "its own time and <= 2 s",
+            .wanted = "the backend's time + <= 2 s",
             .measured = text("a token of ", number(report.longest_ms() / 1000, 2), " s"),
             .holds = report.failed == 0 && report.longest_ms() <= 2240,
             .violations = report.violations};
@@ -88,7 +89,7 @@ Goal all_gone(const GoalOptions& goal) {
             .holds = !ok && s <= 10};
 }
 
-// The hub's machine slept: every deadline and every heartbeat is due at once.
+// Measures the case that the hub's machine slept: all deadlines and heartbeats are due at once.
 Goal clock_leap(const GoalOptions& goal) {
     GoalSwarm at(goal, 16, false, false);
     at.tokens(4);
@@ -98,9 +99,9 @@ Goal clock_leap(const GoalOptions& goal) {
                        if (token == num_tokens / 2) swarm.jump_clock(10min);
                    }});
     return {.name = "R7 the clock leaps 10 min, alone",
-            .wanted = "none failed, nobody is lost",
+            .wanted = "none failed, no worker lost",
             .measured = text(report.failed, " of ", num_tokens, " failed, ",
-                             at.swarm.workers_alive().size(), " of 16 there"),
+                             at.swarm.workers_alive().size(), " of 16 connected"),
             .holds = report.failed == 0 && at.swarm.workers_alive().size() == 16,
             .violations = report.violations};
 }
@@ -158,7 +159,7 @@ Goal slower_line(const GoalOptions& goal) {
         WorkerProfile profile{.compute = 160ms, .spread = 0.1};
         at.swarm.set_profile(worker, profile);
     }
-    at.tokens(2);  // five calls and more for each
+    at.tokens(2);  // each worker answers at least five calls
     const TokenReport report = at.tokens(scaled(goal, 20));
     const double share = static_cast<double>(report.counters.timeouts) /
                          static_cast<double>(report.counters.groups_sent);
@@ -186,7 +187,8 @@ Goal faults(const GoalOptions& goal) {
 using Measure = std::function<Goal(const GoalOptions&)>;
 using Measures = std::vector<std::pair<const char*, Measure>>;
 
-// 10,000 tokens each, of eight users, or days: minutes, so only when they are asked for.
+// Returns the measurements that take minutes: 10,000 tokens of eight users each, or days of
+// simulated time. They run only if `GoalOptions::only` names them.
 Measures long_measures() {
     constexpr std::uint32_t num_streams = 8, num_tokens = 10'000 / num_streams;
     const auto of = [](const char* name, WorkerProfile way, double changed_max) {
@@ -194,8 +196,8 @@ Measures long_measures() {
             return liars(to, name, way, scaled(to, num_tokens), num_streams, changed_max);
         };
     };
-    // Workers with a record are checked at a rate: hub/dispatch/trust/answer_trust.h says what
-    // passes.
+    // Workers with a record are checked at a rate, so some lies pass:
+    // hub/dispatch/trust/answer_trust.h gives the bound.
     constexpr double by_record_max = 10;
     return {{"R4-honest", [](const GoalOptions& to) { return honest_days(to, 320, false); }},
             {"R4-stalls", [](const GoalOptions& to) { return honest_days(to, 320, true); }},

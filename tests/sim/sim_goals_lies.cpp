@@ -11,7 +11,7 @@ constexpr std::uint32_t r4_workers = 40;
 
 SimOptions checked_options(const GoalOptions& goal) {
     SimOptions options = goal_options(goal, r4_workers, true);
-    options.check_whole_every = 20'000;  // it takes three quarters of the time otherwise
+    options.check_whole_every = 20'000;  // otherwise three quarters of the run time
     options.swarm.checks.on = options.swarm.checks.judge = true;
     options.swarm.checks.seed = goal.seed;
     return options;
@@ -24,7 +24,7 @@ std::string by_record(const SwarmCounters& counters) {
                 " % by record, residual ", number(counters.residual_max, 2));
 }
 
-// Every third worker lies from now on, `num_liars` in all.
+// Makes every third worker a liar from now on, `num_liars` in all, and returns their ids.
 std::set<WorkerId> make_liars(GoalSwarm& at, const WorkerProfile& way, std::uint32_t num_liars) {
     std::set<WorkerId> liars;
     const auto workers = at.swarm.workers_alive();

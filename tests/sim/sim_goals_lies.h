@@ -1,17 +1,20 @@
-// R4 as runs of whole tokens: what liars get through, and what is thought of who does not lie.
+// Measures goal R4 by runs of whole tokens: how many false answers of liars pass, and whether the
+// hub accuses honest workers.
 #pragma once
 
 #include "tests/sim/sim_goal_swarm.h"
 
 namespace moex::sim {
 
-// 12 of 40 lie, in all eleven ways; `way`: how often and from when on. A hub with the weights
-// checks: everything of who is new, then a share.
+// Measures a swarm in which 12 of 40 workers lie, with all eleven kinds of lies. `way` gives how
+// often and from which answer on the workers lie. The hub has the weights and checks answers: all
+// answers of a new worker, later a share. The goal allows `changed_max` tokens with a false row.
 Goal liars(const GoalOptions& goal, const char* name, const WorkerProfile& way,
            std::uint32_t num_tokens, std::uint32_t num_streams, double changed_max);
 
-// Forty who do not lie serve a token every half a minute, for days: nobody is accused, and who does
-// not stall is never ejected. `stalls`: as usual_profile() does.
+// Measures forty honest workers that serve one token every 30 s, for `worker_days` days of a worker
+// in all. The goal: no worker is accused, and without stalls none is ejected. With `stalls`, groups
+// stall as in usual_profile().
 Goal honest_days(const GoalOptions& goal, double worker_days, bool stalls);
 
 }  // namespace moex::sim

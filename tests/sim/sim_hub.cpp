@@ -1,5 +1,5 @@
-// The hub's side of the simulated swarm: carries out what the core asks for, and holds what comes
-// of it against what it must be.
+// The hub's side of the simulated swarm: carries out the core's actions, and compares the results
+// with the right values.
 #include <algorithm>
 #include <cmath>
 
@@ -13,8 +13,8 @@ void SimState::perform(std::vector<SwarmAction>& actions) {
     const auto next = core->next_deadline();
     if (!next || (tick_at && *tick_at <= *next)) return;
 
-    // Of those that are to come only the earliest counts: were each to ask for another, there would
-    // be more of them with every hour.
+    // Keep only the earliest pending tick. If every pending tick scheduled another one, their
+    // number would grow with simulated time.
     tick_at = std::max(now, *next);
     at(
         *tick_at,
@@ -30,7 +30,7 @@ void SimState::perform(std::vector<SwarmAction>& actions) {
 
 void SimState::act(SendFrame& action) {
     num_gathered += !action.frame.is_whole();
-    // until it arrives it keeps alive what it keeps alive until a connection has written it
+    // Keep the frame's rows alive until it arrives, as a connection does until it has written them.
     const auto kept = std::make_shared<const WireFrame>(action.frame);
     Bytes frame = std::move(action.frame).whole();
     note("hub sends", action.worker, frame);
@@ -39,8 +39,8 @@ void SimState::act(SendFrame& action) {
         return violation(text("a frame to the unknown worker ", action.worker));
     if (!found->second.alive) return;
     if (const auto unit = found->second.ledger.hub_sends(frame, limits))
-        violation(text("worker ", action.worker, " is asked for layer ", unit->layer, " expert ",
-                       unit->expert, ", which it was not assigned or never said ready"));
+        violation(text("worker ", action.worker, " is sent a call for layer ", unit->layer,
+                       " expert ", unit->expert, ", which was not assigned to it or never READY"));
     if (!units_asked(frame, limits).empty()) {
         check_bound(action.worker);
         if (options.watches_liveness) check_not_ejected(found->second);
@@ -134,7 +134,8 @@ void SimState::act(RoundDone& action) {
     if (!outcome.want.empty()) check_value(action.round, outcome);
 }
 
-// Nobody lacks an answer whose patience was not over, nor more than it may; the rest is whole.
+// Checks that the latency budget of a row had passed if one of its pairs is missing, and that no
+// row lacks more than its `pairs_max`. Then removes the missing pairs from `outcome.want`.
 void SimState::leave_out_late(RoundId round, RoundOutcome& outcome) {
     const std::vector<LatePair>& late = (*outcome.answer)->late;
     for (const LatePair& pair : late) {
@@ -179,7 +180,7 @@ bool SimState::worker_events_removed(WorkerId worker) const {
 
 namespace {
 
-// Rows that are off by more than `error_max` of their own largest value.
+// Returns the rows with an error larger than `error_max` times the row's largest value, ascending.
 std::vector<std::uint32_t> rows_off(const RoundOutcome& outcome, std::uint32_t hidden,
                                     double error_max) {
     std::vector<std::uint32_t> rows;
@@ -206,16 +207,16 @@ void SimState::check_value(RoundId round, RoundOutcome& outcome) {
     }
     outcome.error_max = worst / largest;
     const bool exact = options.swarm.rounding.deterministic;
-    // a row that went as bf16 was rounded by 2^-9 twice, one as int8 to 127 steps
+    // A row sent as bf16 is rounded by 2^-9 twice; a row sent as int8 is rounded to 127 steps.
     const double rounding_max = options.swarm.x_int8 ? 1.5e-2 : 6e-3;
     outcome.wrong = exact ? worst != 0 : outcome.error_max > rounding_max;
     outcome.rows_wrong = rows_off(outcome, limits.hidden_size, exact ? 0 : rounding_max);
-    // what a plausible liar said is not the core's to know, yet
+    // The core may not yet know that an answer of a plausible liar is false.
     const auto& said_by = (*outcome.answer)->workers;
     const bool lied = std::any_of(said_by.begin(), said_by.end(), [&](WorkerId id) {
         return is_plausible(workers.at(id).profile.lie);
     });
-    // but what was computed again is right whoever said it, within what the judge tolerates
+    // But an answer that the hub computed again must be right, within the judge's tolerance.
     constexpr double smallest_lie = 0.02;
     const auto& rows = (*outcome.answer)->rows;
     const bool all_checked = options.swarm.checks.judge &&
@@ -226,14 +227,15 @@ void SimState::check_value(RoundId round, RoundOutcome& outcome) {
         violation(text("round ", round, " has a wrong sum, off by ", outcome.error_max));
 }
 
-// What the event touched after every event, everything after many.
+// Checks the state that the event changed after every event, and the complete state every
+// `check_whole_every` events.
 void SimState::check_invariants() {
     const bool whole = ++num_checks % options.check_whole_every == 0;
     for (std::string& broken : core->check_invariants(whole)) violation(std::move(broken));
 }
 
 void SimState::check_bound(WorkerId id) {
-    constexpr std::uint32_t published_rounds_max = 2;  // of a call for each expert
+    constexpr std::uint32_t published_rounds_max = 2;  // a round sends one call per expert
     const std::uint32_t depth = options.swarm.queue_depth;
     const bool is_published = workers.at(id).peer == Peer::published;
     const std::size_t in_flight = core->in_flight(id),

@@ -1,5 +1,6 @@
-// What must happen, however much goes wrong, and what must not: held against what the simulated
-// workers hold, can and have said, apart from the core's own account of it.
+// Checks liveness under faults: what must happen in spite of all faults, and what must never
+// happen. The checks use the true state of the simulated workers and the frames that they sent.
+// They do not use the core's own view of the workers.
 #include <algorithm>
 
 #include "tests/sim/sim_state.h"
@@ -7,15 +8,15 @@
 namespace moex::sim {
 namespace {
 
-// An ASSIGN that is lost is noticed after half a minute, at the next heartbeat.
+// The hub notices a lost ASSIGN after half a minute, at the next heartbeat.
 constexpr Duration covered_within = 45s;
 constexpr Duration watched_every = 1s;
-// Ejected workers are left alone for this long at least.
+// The hub sends no call to an ejected worker for at least this time.
 constexpr Duration ejected_for_min = 5s;
 
 }  // namespace
 
-// It serves as far as it is asked.
+// Returns true if the worker answers every call correctly.
 bool SimState::is_sound(const SimWorker& worker) const {
     return worker.alive && !worker.stalled && !worker.compute_stalled && !worker.loading_stalled &&
            !worker.forgot && worker.profile.lie == Lie::none && worker.error_code.empty() &&
@@ -33,8 +34,9 @@ void SimState::watch_liveness() {
         true);
 }
 
-// If the living have room for every unit, twice over, since some of them may be on probation after
-// a lost ASSIGN, every unit has a holder before long.
+// Checks that every unit gets a holder within `covered_within` if the sound workers have memory for
+// two copies of each unit. One copy is not enough, since some workers may be on probation after a
+// lost ASSIGN.
 void SimState::check_coverage() {
     std::uint64_t room = 0;
     for (const auto& [id, worker] : workers) {
@@ -55,15 +57,16 @@ void SimState::check_coverage() {
             since = now;
         } else if (now - *since > covered_within) {
             violation(text("layer ", unit / limits.num_experts, " expert ",
-                           unit % limits.num_experts, " has nobody for ",
-                           to_ms(now - *since) / 1000, " s, the living have room for ", room));
+                           unit % limits.num_experts, " has had no holder for ",
+                           to_ms(now - *since) / 1000, " s, the workers have memory for ", room));
             since = now;
         }
     }
 }
 
-// Second attempts beside slow ones: a twentieth of the first ones, five a second, and what was
-// saved. A group may be cut in two by then, which is paid for later.
+// Checks the budget of second attempts beside slow ones: a twentieth of the first attempts, plus
+// five per second. The constant 20 covers the saved-up allowance, and groups that were split in
+// two, for which the policy pays afterwards.
 void SimState::check_budget() {
     if (options.swarm.hedge.mode != HedgeMode::delayed) return;
     const SwarmCounters counts = core->counters();
@@ -73,12 +76,13 @@ void SimState::check_budget() {
         violation(text(counts.hedges_sent, " second attempts, the budget is ", allowed));
 }
 
-// With a local backend nobody is asked for want of others.
+// Checks that an ejected worker is sent no call. The check applies only with a local backend:
+// without one, the hub may have to use an ejected worker because no other worker holds the unit.
 void SimState::check_not_ejected(const SimWorker& worker) {
     if (!core->options().local_fallback || !worker.ejected_at) return;
-    // both in one event: nobody can say which came first
+    // At the same instant, the order of call and ejection is unknown.
     if (now > *worker.ejected_at && now < *worker.ejected_at + ejected_for_min)
-        violation(text("worker ", worker.id, " is asked ", to_ms(now - *worker.ejected_at),
+        violation(text("worker ", worker.id, " is sent a call ", to_ms(now - *worker.ejected_at),
                        " ms after it was ejected"));
 }
 
@@ -95,8 +99,8 @@ void SimState::remember_holders(RoundId round, std::uint32_t layer,
     }
 }
 
-// A round ends well if each of its units has had, from its beginning to its end, somebody sound who
-// holds it.
+// Adds a violation if a round failed although each of its units had a sound holder from the round's
+// begin to its end.
 void SimState::check_failure(RoundId round, const Error& error) {
     if (!options.watches_liveness || error.code == ErrorCode::overloaded) return;
     const auto found = holders_of.find(round);

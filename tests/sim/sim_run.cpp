@@ -1,5 +1,5 @@
-// One whole run under faults: rounds spread over time,
-// workers that come and go, and the report on what held.
+// Implements run_simulation(): one run under faults, with rounds spread over time and with workers
+// that join and leave, and its report of broken invariants.
 #include <algorithm>
 
 #include "tests/sim/sim_swarm.h"
@@ -30,7 +30,8 @@ SimOptions drawn_options(const SimRun& run, std::mt19937_64& random) {
     options.swarm.queue_depth = 1 + static_cast<std::uint32_t>(random() % 4);
     options.swarm.limits.num_tokens_max = random() % 3 == 0 ? 5 : 512;
     options.swarm.limits.num_pairs_max = random() % 3 == 0 ? 12 : 4096;
-    // Every second seed gives and takes copies as often as rounds as even as these allow.
+    // Let every second seed create and remove copies of hot experts often. The rounds are drawn
+    // evenly, so the thresholds are close to the mean.
     if (run.seed % 2 == 0)
         options.swarm.hot = {.copies_max = 8,
                              .half_life = 3s,
@@ -46,7 +47,8 @@ SimOptions drawn_options(const SimRun& run, std::mt19937_64& random) {
     return options;
 }
 
-// Every round is answered exactly once; with a local backend at hand it does not fail.
+// Adds a violation unless the round was answered exactly once and, if the hub has a local backend,
+// succeeded. Cancelled rounds are not checked.
 void judge(const RoundOutcome& outcome, RoundId id, bool local_fallback, SimReport& report) {
     if (outcome.cancelled) return;
     if (outcome.times_done != 1)
@@ -92,14 +94,13 @@ SimReport run_simulation(const SimRun& run) {
                            text("10.0.", random() % 4, ".7"));
         }
         if (due > swarm.now()) swarm.run_for(due - swarm.now());
-        // Those that were thrown out, or lost their connection
-        // to a broken frame, come back as new ones.
+        // Replace workers that the hub removed, or that lost their connection after a broken frame.
         if (run.faults.churn_per_minute > 0 && swarm.workers_alive().size() < run.num_workers / 2)
             swarm.join();
         RoundSpec spec{.layer = static_cast<std::uint32_t>(random() % options.num_layers),
                        .num_tokens = 1 + static_cast<std::uint32_t>(
                                              uniform() < 0.1 ? random() % 40 : random() % 3)};
-        // Of every third seed, rows that do not wait for all.
+        // In every third seed, one row of each round does not wait for late answers.
         if (run.seed % 3 == 0)
             spec.patience = {{.row = i % spec.num_tokens, .wait = 20ms, .pairs_max = 1 + i % 3}};
         rounds.push_back(swarm.submit(std::move(spec)));
@@ -109,7 +110,7 @@ SimReport run_simulation(const SimRun& run) {
     const bool all_ended = swarm.run_until_idle(60s);
     report.violations = swarm.violations();
     if (!all_ended)
-        report.violations.push_back("rounds are open a minute after the last was submitted");
+        report.violations.push_back("rounds are still open a minute after the last submit");
 
     for (const RoundId id : rounds)
         judge(swarm.outcome(id), id, options.swarm.local_fallback, report);

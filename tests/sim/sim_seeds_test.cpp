@@ -1,5 +1,5 @@
-// A hundred seeds under every fault: each call answered exactly once
-// and rightly, asked of holders only, queues bounded, every round ends.
+// Runs a hundred seeds with all faults and checks the invariants: each call is answered exactly
+// once and correctly, calls are sent to holders only, queues are bounded, and every round ends.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_goals.h"
@@ -27,7 +27,7 @@ TEST_P(SimSeedsTest, EveryInvariantHoldsUnderAllFaults) {
         gathered += report.frames_gathered;
     }
     EXPECT_GT(gathered, 10u * 100);
-    EXPECT_GT(timeouts, 0u);  // the faults did strike
+    EXPECT_GT(timeouts, 0u);  // the faults had an effect
     EXPECT_GT(removed, 0u);
     EXPECT_GT(late, 0u);
     RecordProperty("rounds_ok", static_cast<int>(rounds_ok));
@@ -57,15 +57,15 @@ TEST(SimReplayTest, WithoutFaultsNothingIsLostLateOrRefused) {
     }
 }
 
-// Whole tokens, a few of each goal: what they measure is a table (moex-sim --tokens), what must
-// hold of the core holds in them as well.
+// This test runs a few tokens of each goal. The measured values belong to a table (moex-sim
+// --tokens); the test only checks that the core's invariants hold in these runs, too.
 TEST(SimGoalsTest, RunsOfWholeTokensBreakNoInvariant) {
     for (const Goal& goal : measure_goals({.seed = 3, .effort = 0.05}))
         EXPECT_TRUE(goal.violations.empty()) << goal.name << ": " << goal.violations.front();
 }
 
-// Where nobody checks, what liars say is counted, and is said to be unchecked; where the hub does,
-// nothing of it is left.
+// Without checks, the report counts the liars' false rows, and their provenance says that they are
+// unchecked. With checks, no false row remains.
 TEST(SimGoalsTest, FalseRowsAreCounted) {
     for (const bool checks : {false, true}) {
         SimOptions options{.num_workers = 0, .num_layers = 48, .num_experts = 8};
@@ -85,7 +85,7 @@ TEST(SimGoalsTest, FalseRowsAreCounted) {
     }
 }
 
-TEST(SimGoalsTest, WhoIsHonestIsNotAccused) {
+TEST(SimGoalsTest, HonestWorkersAreNotAccused) {
     const std::vector<Goal> goals = measure_goals(
         {.seed = 5, .effort = 0.0005, .only = "R4-honest"});
     ASSERT_EQ(goals.size(), 1u);

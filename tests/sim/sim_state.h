@@ -1,6 +1,6 @@
-// The inside of SimSwarm: the clock, the events, and each worker as it is.
-// Private to this folder; sim_hub.cpp plays the hub's driver, sim_worker.cpp the network and the
-// workers, sim_swarm.cpp has the verbs.
+// The state of SimSwarm: the clock, the event queue, and the true state of each worker.
+// Private to this folder. sim_hub.cpp implements the hub's driver, sim_worker.cpp the network and
+// the workers, sim_liveness.cpp the liveness checks, and sim_swarm.cpp the public methods.
 #pragma once
 
 #include <cmath>
@@ -22,8 +22,8 @@ namespace moex::sim {
 struct SimState {
     // One direction of a worker's connection.
     struct Line {
-        TimePoint last{};     // nothing overtakes
-        TimePoint free_at{};  // of what was put on it
+        TimePoint last{};     // arrival of the last frame; no frame overtakes it
+        TimePoint free_at{};  // end of the transmission of all frames sent so far
         std::uint64_t bytes_per_s = 0;
     };
     struct SimWorker {
@@ -38,12 +38,13 @@ struct SimState {
         std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
         bool overflows_f16 = false;
         std::uint64_t num_answers = 0;
-        std::vector<float> previous;  // answer, of a liar that repeats it
+        std::vector<float> previous;  // the last answer, for a liar that repeats answers
         std::uint32_t busy_ms = 0;
         std::string error_code;
         bool error_fatal = false;
         TimePoint free_at{}, loaded_at{}, stalls_until{};
-        // With less memory than experts: when each is there, and who was wanted least recently.
+        // One expert in the memory of a worker with `slots`: when its load ends, and the number of
+        // its last request. The least recently requested expert is evicted first.
         struct Slot {
             TimePoint there_at{};
             std::uint64_t wanted = 0;
@@ -85,10 +86,10 @@ struct SimState {
     std::map<RoundId, RoundOutcome> outcomes;
     std::vector<std::string> violations, lines;
     std::vector<WorkerEvent> worker_events;
-    std::set<WorkerId> removed_now;  // told to go: no answer of theirs may count any more
+    std::set<WorkerId> removed_now;  // closed by the hub: their answers must not be used any more
     std::optional<TimePoint> tick_at;
     std::vector<std::optional<TimePoint>> uncovered_since;  // [num_layers * num_experts]
-    // Of open rounds: for each unit those who could answer it when the round began.
+    // For each open round and each of its units: the workers that could answer when it began.
     std::map<RoundId, std::map<Unit, std::vector<WorkerId>>> holders_of;
 
     double normal() {
@@ -146,11 +147,12 @@ struct SimState {
     bool network_reorders() const;
     void begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame);
     void load(SimWorker& worker, std::vector<Unit> units);
-    // To its memory, with `slots`. When all of them are there. A group waits for its own.
+    // Loads `units` into the memory of a worker with `slots`, and returns the time at which all of
+    // them are loaded. A group does not start before its own units are loaded (bring_for_group).
     void bring_for_group(SimWorker& worker, std::span<const Unit> units);
     TimePoint bring(SimWorker& worker, std::span<const Unit> units, bool urgent);
     void tell_held(const SimWorker& worker);
-    // How many of them it has to download, and has from now on.
+    // Adds `units` to the worker's cache. Returns how many it had to download.
     std::uint64_t download(SimWorker& worker, std::span<const Unit> units);
     Duration compute_time(const SimWorker& worker, std::uint32_t num_pairs);
     Duration stall_time(const SimWorker& worker);

@@ -17,12 +17,13 @@ constexpr std::uint32_t num_workers = 24, sweep_layers = 48, num_experts = 64;
 struct Profile {
     const char* name;
     WorkerProfile usual;
-    double speed_spread = 0;      // of the logarithm of what a worker's own median is
-    double slow_factor = 1;       // of the first worker
-    double churn_per_minute = 0;  // share of all that leave, and as many that come
+    double speed_spread = 0;      // of the logarithm of the workers' medians
+    double slow_factor = 1;       // factor on the first worker's time
+    double churn_per_minute = 0;  // share of the workers that leave; as many join
 };
 
-// What no policy reaches: an oracle hedges the stalled calls, exactly and at once; nobody stalls.
+// Two bounds for every policy. The oracle hedges exactly the stalled calls, at the moment at which
+// they stall. In "no stalls", no worker stalls.
 constexpr std::string_view oracle = "oracle", no_stalls = "no stalls";
 
 std::vector<Profile> profiles() {
@@ -112,7 +113,7 @@ SweepRow sweep_cell(Profile profile, std::string_view policy, const SweepOptions
     TokenReport report;
     for (std::uint64_t seed = options.seed; seed < options.seed + options.num_seeds; ++seed) {
         Sweep sweep(profile, hedge, seed, policy == oracle);
-        sweep.tokens(num_tokens / 8);  // by then it knows its workers
+        sweep.tokens(num_tokens / 8);  // warm-up: the hub learns the latencies
         report.add(sweep.tokens(num_tokens));
     }
     return {.profile = profile.name,

@@ -12,8 +12,8 @@ constexpr double median_ms = 20, spread = 0.5;
 
 TheoryCell measure_fixed(std::uint32_t num_copies, std::uint32_t num_calls,
                          std::uint32_t num_rounds, std::uint64_t seed) {
-    // A worker for each copy of each expert, so that none waits for another, and a line without
-    // length.
+    // Give each copy of each expert a worker of its own, so that no call queues behind another, and
+    // give the network no latency.
     SimOptions options{.num_workers = 0,
                        .seed = seed,
                        .num_layers = 1,
@@ -24,7 +24,7 @@ TheoryCell measure_fixed(std::uint32_t num_copies, std::uint32_t num_calls,
     options.swarm.local_fallback = false;
     options.swarm.replicas = num_copies;
     options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = num_copies};
-    options.swarm.timeout_min = options.swarm.timeout_max = 5s;  // nobody is asked once more
+    options.swarm.timeout_min = options.swarm.timeout_max = 5s;  // no call is retried
     SimSwarm swarm(options);
     for (std::uint32_t i = 0; i < num_copies * num_calls; ++i)
         swarm.join_as(
@@ -39,7 +39,7 @@ TheoryCell measure_fixed(std::uint32_t num_copies, std::uint32_t num_calls,
         swarm.run_until_answered(round);
         sum_ms += to_ms(swarm.now() - start);
         swarm.forget(round);
-        swarm.run_for(500ms);  // the losers have ended, too
+        swarm.run_for(500ms);  // the slower copies have ended, too
     }
     return {.num_copies = num_copies,
             .num_calls = num_calls,

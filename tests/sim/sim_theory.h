@@ -1,5 +1,7 @@
-// What `fixed h` must give where everything is independent: a round of k calls, each asked of h
-// workers at once, ends after the largest of k smallest of h. Simulated, beside the integral.
+// Compares the simulated time of a round under `fixed h` with the expected value from theory.
+// All latencies are independent. A round has k calls, and each call is sent to h workers at once.
+// The round then takes the maximum over k calls of the minimum over h latencies; the expected value
+// is an integral (hub/foresight/cost/round_time.h).
 #pragma once
 
 #include <cstdint>
@@ -8,11 +10,11 @@ namespace moex::sim {
 
 struct TheoryCell {
     std::uint32_t num_copies = 1, num_calls = 1;  // h, k
-    double wanted_ms = 0, measured_ms = 0;        // the mean of a round
+    double wanted_ms = 0, measured_ms = 0;        // the mean time of a round
     double deviation() const { return measured_ms / wanted_ms - 1; }
 };
-// Times are log-normal, 20 ms at the median. The mean of that many rounds is off by 0.8 / sqrt of
-// them at the most, one standard deviation.
+// Simulates `num_rounds` rounds with log-normal latencies and a median of 20 ms. The standard
+// deviation of the mean is at most 0.8 / sqrt(num_rounds) of the expected value.
 TheoryCell measure_fixed(std::uint32_t num_copies, std::uint32_t num_calls,
                          std::uint32_t num_rounds, std::uint64_t seed);
 

@@ -1,4 +1,5 @@
-// What a simulated swarm is made of and asked for: faults, workers, rounds and what came of them.
+// The data types of the simulated swarm: its options, the faults and workers it is made of, the
+// rounds it is given, and the outcome of each round.
 #pragma once
 
 #include <cstdint>
@@ -11,41 +12,43 @@
 
 namespace moex::sim {
 
-// Shares of messages (or rounds, or workers) that a fault strikes.
+// For each fault, the share of messages, groups or workers that it affects, from 0 to 1.
 struct Faults {
     double loss = 0, duplication = 0, reorder = 0, truncation = 0, bit_flips = 0;  // per message
-    double delay = 0;  // per message: held up to `delay_max`
+    double delay = 0;  // per message: delayed by up to `delay_max`
     Duration delay_max = 200ms;
-    double stall = 0;  // per group: the worker says nothing for up to `stall_max`
+    double stall = 0;  // per group: the worker sends nothing for up to `stall_max`
     Duration stall_max = 3s;
     double busy = 0, error = 0;   // per group: BUSY, or a non-fatal ERROR
-    double churn_per_minute = 0;  // joins and leaves of the whole swarm
+    double churn_per_minute = 0;  // departures as a share of the swarm, and as many joins
     double liars =
-        0;  // share of workers that answer with a wrong shape, NaN, or far beyond the norm bound
+        0;  // share of workers that answer with a wrong shape, NaN, or a norm beyond the bound
 };
-// "none", "all", or names joined by commas: loss delay duplication
-// reorder truncation flips stalls busy errors churn liars.
+// Parses "none", "all", or names joined by commas: loss, delay, duplication, reorder, truncation,
+// flips, stalls, busy, errors, churn, liars.
 Result<Faults> parse_faults(std::string_view list);
 
-enum class Peer { ours, published };  // published: speaks the five messages only
+enum class Peer { ours, published };  // published: knows only the five published messages
 
-// What a worker is like. A simulated tab's line carries calls, answers and weights.
+// The properties of one simulated worker. A tab's connection carries calls, answers and weights.
 struct WorkerProfile {
-    Duration compute = 3ms;  // of a group: the median
-    Duration per_pair{};     // and for each pair of it
-    double spread = 0;       // of the logarithm of its time; 0: evenly up to twice `compute`
-    double stall = 0;        // share of groups that take `stall_min` to `stall_max` longer
+    Duration compute = 3ms;  // time of a group: the median
+    Duration per_pair{};     // further time for each pair of the group
+    // Standard deviation of the logarithm of a group's time; 0: uniform, from `compute` to twice
+    // `compute`.
+    double spread = 0;
+    double stall = 0;  // share of groups that take `stall_min` to `stall_max` longer
     Duration stall_min{}, stall_max{};
     double never = 0;  // share of groups that are never answered
-    std::uint64_t up_bytes_per_s = 0, down_bytes_per_s = 0;  // 0: no bound
+    std::uint64_t up_bytes_per_s = 0, down_bytes_per_s = 0;  // 0: unlimited
     std::uint32_t budget_experts = 0;                        // 0: the swarm's
-    // Experts that lie in its memory, 0: all; any other is brought there in `load`, one after the
-    // other, when it is asked for or hinted.
+    // Number of experts that fit into the worker's fast memory; 0: all. Any other expert is loaded
+    // there when a call or a hint names it, one after the other, in `load` each.
     std::uint32_t slots = 0;
     Duration load = 5ms;
     Lie lie = Lie::none;
-    double lie_share = 1;            // of its answers
-    std::uint64_t honest_first = 0;  // a sleeper: so many right answers before the first lie
+    double lie_share = 1;            // share of the worker's answers that are false
+    std::uint64_t honest_first = 0;  // number of right answers before the first lie (a sleeper)
 };
 
 struct SimOptions {
@@ -54,33 +57,34 @@ struct SimOptions {
     std::uint32_t num_layers = 3, num_experts = 16, top_k = 4, hidden_size = 32;
     std::uint32_t budget_experts = 1000;  // per worker
     double published_share = 0;
-    Duration latency = 2ms;           // of the network one way; jitter is as large again
+    Duration latency = 2ms;           // of the network, one way; jitter adds up to as much again
     Duration compute = 3ms;           // of a group
-    Duration local_compute = 5ms;     // of whatever the local backend is given
+    Duration local_compute = 5ms;     // of any call to the local backend
     std::uint64_t blob_bytes = 1000;  // of one expert's weights
-    // Rows are small here: from two of them on a frame shares its round's.
+    // Rows are small in the simulation: a frame of two rows or more shares the round's rows
+    // without a copy.
     std::uint64_t gathered_bytes_min = 128;
-    bool reports_held = true;  // workers say after WELCOME what they have cached
-    // An oracle that no policy reaches: what would meet a stall is computed at once by others who
-    // hold it, as soon as they are free, and the hub never knows.
+    bool reports_held = true;  // workers report their cached units after WELCOME
+    // An oracle, as a bound for every policy: a call that a stall would delay is computed by other
+    // holders of its units as soon as these are free. The hub does not know of it.
     bool foresees_stalls = false;
     Faults faults;
-    // Holds what goes on against what must: units find holders, rounds with an honest holder end
-    // well, ejected workers are left alone, second attempts stay within their budget.
+    // Checks liveness: every unit gets a holder, a round with an honest holder for each
+    // unit succeeds, ejected workers are sent no calls, second attempts stay within their budget.
     bool watches_liveness = false;
-    // Events between two checks of everything; after each event what it may have touched is
-    // checked.
+    // Number of events between two complete checks of the invariants. After every event only the
+    // state that the event may have changed is checked.
     std::uint32_t check_whole_every = 1000;
-    SwarmOptions swarm;  // shape, limits and hashes are filled in
+    SwarmOptions swarm;  // SimSwarm fills in shape, limits and hashes
     bool log = false;    // keep the event log as text
 };
 
 struct RoundSpec {
     std::uint32_t layer = 0, num_tokens = 1;
-    std::vector<std::uint16_t> expert_ids;  // empty: drawn; else [num_tokens, top_k]
+    std::vector<std::uint16_t> expert_ids;  // [num_tokens, top_k]; empty: drawn
     std::vector<RowPatience> patience = {};
 };
-// What one pair of a round adds to its row.
+// The summand that one (row, expert) pair of a round adds to its row.
 struct PairValue {
     std::uint32_t row = 0;
     std::uint16_t expert = 0;
@@ -91,16 +95,17 @@ struct RoundOutcome {
     bool cancelled = false;
     std::optional<Result<ExpertAnswer>> answer;
     std::vector<float> y, want;
-    // of rounds with a patience: what may be left out, and what `want` is made of
+    // For rounds with a latency budget: which pairs may be missing, and the summands of `want`.
     std::vector<RowPatience> patience;
     std::vector<PairValue> parts;
     double error_max = 0;  // |y - want| over the largest |want|
-    bool wrong = false;    // by more than rounding: somebody lied, or the core mixed things up
-    std::vector<std::uint32_t> rows_wrong;  // the same of a row by itself, ascending
+    bool wrong = false;    // by more than rounding: a worker lied, or the core is wrong
+    std::vector<std::uint32_t> rows_wrong;  // rows that are wrong, ascending
     TimePoint asked_at{}, done_at{};
 };
 
-// The sim's expert: gate * f(layer, expert, x), rounded to f16 as a worker's answer is.
+// Computes the simulated expert y = gate * f(layer, expert, x) for one row of `hidden_size` values.
+// With `round_f16`, y is rounded to f16 as a worker's answer is.
 void sim_expert(std::uint32_t layer, std::uint32_t expert, const float* x, float gate,
                 std::uint32_t hidden_size, bool round_f16, float* y);
 

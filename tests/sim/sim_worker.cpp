@@ -1,5 +1,5 @@
-// The network and the workers: frames that are lost, late, doubled or broken; loading, computing,
-// lying.
+// Simulates the network, which loses, delays, duplicates and damages frames, and the workers, which
+// load units, compute and lie.
 #include <algorithm>
 #include <cmath>
 
@@ -8,12 +8,12 @@
 
 namespace moex::sim {
 
-// Flips strike headers alone: a flipped value of y looks like an
-// answer, and no check of today can tell (TCP's checksum does).
+// Flips one random bit of the frame's header. Bits of y are never flipped: a changed value of y is
+// a valid frame that the hub cannot recognise as damaged. On a real network TCP's checksum does so.
 void SimState::flip(Bytes& frame) {
     const std::size_t end = std::min<std::size_t>(frame.size(), tensor_header_bytes);
     std::size_t byte = random() % end;
-    // another attempt's sequence id would be as good as its own
+    // Spare the sequence id (bytes 12 to 15): the id of another attempt would be valid as well.
     if (byte >= 12 && byte < 16) byte -= 12;
     frame[byte] ^= static_cast<std::byte>(1u << (random() % 8));
 }
@@ -49,14 +49,15 @@ void SimState::to_hub(WorkerId id, Bytes frame) {
 void SimState::hub_reads(WorkerId id, const Bytes& frame) {
     if (!workers.at(id).alive) return;
     note("hub reads", id, frame);
-    // A socket would have ended here with 1009. A network that doubles frames or loses the
-    // question delivers what a stream never could.
+    // A real socket would close with 1009 here. The check needs a network that keeps order: one
+    // that duplicates or loses frames delivers sequences that a stream cannot deliver.
     if (frame.size() > workers.at(id).frame_limit && !network_reorders())
         violation(text("worker ", id, " sends ", frame.size(), " bytes, its limit is ",
                        workers.at(id).frame_limit));
     workers.at(id).ledger.hub_reads(frame, limits);
     std::vector<SwarmAction> actions;
-    // As a connection does: answers are read before the core has them; some it has to read itself.
+    // Decode answers before the core receives them, as a connection does. The core has to decode
+    // every fourth frame itself.
     std::optional<WorkerAnswer> answer;
     if (core->welcomed(id) && num_frames_read++ % 4 != 0)
         answer = core->answer_reader(id).read(frame);
@@ -74,7 +75,7 @@ void SimState::worker_reads(WorkerId id, Bytes frame) {
         return at(worker.reads_at,
                   [this, id, frame = std::move(frame)] { worker_reads(id, frame); });
     const Result<FrameHeader> header = decode_frame_header(frame);
-    // its own decoder refuses: it reconnects, which to the hub is a leave
+    // The worker's decoder refuses the frame: the worker reconnects, which the hub sees as a leave.
     if (!header.ok()) return leave(id);
     switch (header->type) {
         case FrameType::welcome:
@@ -133,10 +134,10 @@ void SimState::begin_group(SimWorker& worker, const FrameHeader& header, Bytes f
     if (worker.compute_stalled) return;
     for (const Unit& unit : units_asked(frame, limits)) {
         if (worker.held.contains(unit)) continue;
-        // A RELEASE may overtake a call, and a WEIGHT_SYNC be lost, where
-        // the network loses, doubles or reorders; a stream does neither.
+        // Only a network that loses, duplicates or reorders frames can let a RELEASE overtake a
+        // call, or lose a WEIGHT_SYNC. A stream does neither.
         if (!network_reorders() && !worker.forgot)
-            violation(text("worker ", id, " is asked for layer ", unit.layer, " expert ",
+            violation(text("worker ", id, " is sent a call for layer ", unit.layer, " expert ",
                            unit.expert, ", which it does not hold"));
         return to_hub(id,
                       encode_error({.sequence_id = header.sequence_id,
@@ -193,7 +194,8 @@ TimePoint SimState::bring(SimWorker& worker, std::span<const Unit> units, bool u
     const Duration load = worker.profile.load;
     TimePoint all_there = now;
 
-    // The newest word counts, and a call's before all: hints that were not begun are dropped.
+    // The newest request has priority, and calls have priority over hints: drop the loads for hints
+    // that have not begun.
     const TimePoint begins_at = urgent ? now : std::max(now, worker.urgent_until);
     std::erase_if(worker.slots,
                   [&](const auto& one) { return one.second.there_at > begins_at + load; });
@@ -220,7 +222,7 @@ TimePoint SimState::bring(SimWorker& worker, std::span<const Unit> units, bool u
     return all_there;
 }
 
-// Its first READY: what it need not download.
+// Sends the worker's first READY, which lists the cached units that it need not download.
 void SimState::tell_held(const SimWorker& worker) {
     const std::set<Unit>& cached = caches[worker.key];
     to_hub(worker.id, encode_ready({cached.begin(), cached.end()}));
@@ -234,7 +236,8 @@ std::uint64_t SimState::download(SimWorker& worker, std::span<const Unit> units)
     return cached.size() - before;
 }
 
-// Weights that come over a line of so many bytes a second are ready one after the other.
+// Loads `units` and reports them with READY. With a limited download rate, the units become ready
+// one after the other; without a limit, all together.
 void SimState::load(SimWorker& worker, std::vector<Unit> units) {
     constexpr Duration told_every = 20ms;  // as web-worker/expert_loader does
     const WorkerId id = worker.id;
@@ -286,7 +289,8 @@ Duration SimState::stall_time(const SimWorker& worker) {
     return time;
 }
 
-// One group after the other; a stall holds up those behind it.
+// Returns the time at which the worker answers a group. The worker computes one group at a time, so
+// a stall delays the groups queued behind it.
 TimePoint SimState::answer_time(SimWorker& worker, std::span<const Unit> units,
                                 std::uint32_t num_pairs) {
     const TimePoint usual = std::max(now, worker.free_at) + compute_time(worker, num_pairs);
@@ -302,7 +306,8 @@ TimePoint SimState::answer_time(SimWorker& worker, std::span<const Unit> units,
     return worker.free_at;
 }
 
-// Nobody who stalls among them; nullopt where a unit has no other holder.
+// Returns the time at which other holders of `units` that do not stall would have computed the
+// group; nullopt if a unit has no such holder.
 std::optional<TimePoint> SimState::time_of_others(const SimWorker& worker,
                                                   std::span<const Unit> units,
                                                   std::uint32_t num_pairs) {

@@ -1,6 +1,8 @@
-// What the hub may ask of whom, kept from the frames alone: a unit is askable from the
-// READY that the hub read (or the echo that stands for it) until the RELEASE that it sent.
-// A second account beside the core's own, so that a slip in the core's routes is seen.
+// Records, from the frames alone, which units the hub may request from one worker. A unit may be
+// requested from the READY that the hub read (for published peers: the heartbeat echo that replaces
+// READY) until the RELEASE that the hub sent. The ledger is independent of the core's own state, so
+// the simulator notices errors in the core's routing.
+// Example: ASSIGN {0, 7}, READY {0, 7}: DISPATCH {0, 7} is legal; after RELEASE {0, 7} it is not.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,8 @@
 
 namespace moex::sim {
 
-// The units that a DISPATCH or GROUP_DISPATCH asks for; empty for other frames and for broken ones.
+// Returns the units that a DISPATCH or GROUP_DISPATCH requests; empty for other frames and for
+// malformed ones.
 inline std::vector<Unit> units_asked(ByteView frame, const WireLimits& limits) {
     std::vector<Unit> asked;
     const Result<FrameHeader> header = decode_frame_header(frame);
@@ -28,9 +31,11 @@ inline std::vector<Unit> units_asked(ByteView frame, const WireLimits& limits) {
     return asked;
 }
 
+// Checks the requests to one worker against its earlier frames.
 class UnitLedger {
   public:
-    // The hub sends this frame. The first unit that it asks for and must not, if any.
+    // Records a frame that the hub sends. Returns the first unit that the frame requests illegally,
+    // or nullopt.
     std::optional<Unit> hub_sends(ByteView frame, const WireLimits& limits) {
         const Result<FrameHeader> header = decode_frame_header(frame);
         if (!header.ok()) return std::nullopt;
@@ -59,7 +64,7 @@ class UnitLedger {
         }
         return std::nullopt;
     }
-    // The hub reads this frame, as the network left it.
+    // Records a frame that the hub reads, as the network delivered it.
     void hub_reads(ByteView frame, const WireLimits& limits) {
         const Result<FrameHeader> header = decode_frame_header(frame);
         if (!header.ok()) return;
@@ -86,7 +91,7 @@ class UnitLedger {
         if (assigned_.contains(unit)) ready_.insert(unit);
     }
     std::set<Unit> assigned_, ready_, synced_;
-    // published peers: what was synced before this HEARTBEAT
+    // for published peers: the units synced before the HEARTBEAT with this sequence id
     std::map<std::uint32_t, std::set<Unit>> before_beat_;
 };
 
