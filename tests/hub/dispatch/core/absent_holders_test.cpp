@@ -4,7 +4,7 @@
 namespace moex::sim {
 namespace {
 
-TEST(SwarmCoreTest, TheLocalBackendAnswersWhenNobodyElseCan) {
+TEST(SwarmCoreTest, LocalBackendAnswersWithoutHolders) {
     SimOptions options = two_workers();
     options.num_workers = 0;
     SimSwarm swarm(options);
@@ -68,7 +68,7 @@ TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundWaitsForItsReturn) 
 
 // A tab whose GPU was reset needs a few seconds; the chat that was waiting for it went on after
 // two and ended with "no worker holds expert 0".
-TEST(SwarmCoreTest, ASoleHolderThatComesBackAfterFiveSecondsAnswersTheRound) {
+TEST(SwarmCoreTest, SoleHolderBackAfterFiveSecondsAnswersTheRound) {
     SimOptions options = two_workers();
     options.num_workers = 0;
     options.swarm.local_fallback = false;

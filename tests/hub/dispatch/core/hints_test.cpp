@@ -29,7 +29,7 @@ std::set<Unit> hold_all(SimSwarm& swarm, WorkerId worker, std::vector<std::strin
     return held;
 }
 
-TEST(SwarmHintsTest, GoToWhoHoldsExpertsOnDemandAndToNobodyElse) {
+TEST(SwarmHintsTest, HintsGoToOnDemandWorkersOnly) {
     SimOptions options{.num_workers = 0, .seed = 3, .log = true};
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
@@ -73,7 +73,7 @@ TEST(SwarmHintsTest, GoToWhoHoldsExpertsOnDemandAndToNobodyElse) {
 }
 
 // Four times what it takes to get to their layer, once a round has told what one takes.
-TEST(SwarmHintsTest, HaveADeadlineByHowManyLayersTheyLead) {
+TEST(SwarmHintsTest, DeadlinesFollowTheLeadInLayers) {
     SimOptions options{.num_workers = 0, .seed = 3, .num_layers = 4};
     options.swarm.local_fallback = false;
     options.swarm.checks.on = false;
@@ -113,7 +113,7 @@ SwarmOptions on_their_own() {
     return options;
 }
 
-TEST(SwarmTiersTest, WhatReadySaysIsShownAndAnOlderWorkerSaysNothing) {
+TEST(SwarmTiersTest, TiersInReadyAreShownAndOptional) {
     SimSwarm swarm({.num_workers = 0, .seed = 3, .swarm = on_their_own(), .log = true});
     const WorkerId worker = swarm.connect(false, "10.1.0.1");
     const std::set<Unit> held = hold_all(swarm, worker, {"group", on_demand_cap});
@@ -131,7 +131,7 @@ TEST(SwarmTiersTest, WhatReadySaysIsShownAndAnOlderWorkerSaysNothing) {
     EXPECT_EQ(swarm.core().workers()[0].tiers, (Tiers{num_stored, 1, 1}));
 }
 
-TEST(SwarmTiersTest, OfAllHoldersTheNearestPlaceCounts) {
+TEST(SwarmTiersTest, NearestTierOfAllHoldersCounts) {
     SimSwarm swarm({.num_workers = 2, .seed = 3, .swarm = on_their_own()});
     ASSERT_TRUE(swarm.run_until_ready());
     const SwarmCore& core = swarm.core();
@@ -169,7 +169,7 @@ TEST(SwarmTiersTest, OfAllHoldersTheNearestPlaceCounts) {
 }
 
 // Two workers with memory for all tell figures; one of them leaves.
-TEST(SwarmSlotsTest, AreAddedUpOverWorkersAndConnections) {
+TEST(SwarmSlotsTest, CountersAreAddedOverWorkersAndConnections) {
     SimSwarm swarm({.num_workers = 2, .seed = 3, .swarm = on_their_own()});
     ASSERT_TRUE(swarm.run_until_ready());
     const WorkerId one = swarm.core().workers()[0].id, two = swarm.core().workers()[1].id;
@@ -255,7 +255,7 @@ Decoding decode(const Foresee& foresee) {
     return decoding;
 }
 
-TEST(SwarmHintsTest, WrongLateAndMaliciousOnesCostTimeAndNoAnswer) {
+TEST(SwarmHintsTest, BadHintsCostTimeButNoAnswer) {
     constexpr std::uint32_t num_layers = 4, num_experts = 16;
     const Decoding without = decode([](std::uint32_t, const Route&) { return hints_of(0, {}); });
     const Decoding right = decode([](std::uint32_t layer, const Route& next) {
@@ -288,7 +288,7 @@ TEST(SwarmHintsTest, WrongLateAndMaliciousOnesCostTimeAndNoAnswer) {
 
 // There is no frame in which a worker could tell what its memory holds: whoever tries has broken
 // the protocol, and nobody else's answers change.
-TEST(SwarmHintsTest, AWorkerThatHintsIsShownTheDoor) {
+TEST(SwarmHintsTest, WorkerThatSendsHintsIsDisconnected) {
     SimOptions options{.num_workers = 1, .seed = 9};
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);

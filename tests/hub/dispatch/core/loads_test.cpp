@@ -12,7 +12,7 @@
 namespace moex::sim {
 namespace {
 
-TEST(SlotGuessTest, HoldsWhatWasUsedLastAndAllWithoutSlots) {
+TEST(SlotGuessTest, GuessHoldsRecentExpertsOrAllWithoutSlots) {
     SlotGuess guess;
     guess.use(1);
     EXPECT_TRUE(guess.holds(1));
@@ -73,7 +73,7 @@ TEST(SwarmLoadsTest, ALoadIsNeitherATimeoutNorAFailure) {
 }
 
 // Two hold everything and have memory for half of it each. Once the hub knows, both halves stay.
-TEST(SwarmLoadsTest, WhoHasItInMemoryIsAsked) {
+TEST(SwarmLoadsTest, WorkerWithTheExpertInMemoryIsPreferred) {
     SimSwarm swarm(options_of(HedgeMode::off));
     const WorkerProfile profile{.slots = 32, .load = 5ms};
     const WorkerId workers[] = {swarm.join_as(profile, "10.0.0.1"),
@@ -99,7 +99,7 @@ TEST(SwarmLoadsTest, WhoHasItInMemoryIsAsked) {
 }
 
 // The one that has it in memory was busy, so the other one loads: it has a second before that ends.
-TEST(SwarmLoadsTest, ACallThatLoadsHasItsSecondWhereSomebodyHasItInMemory) {
+TEST(SwarmLoadsTest, LoadingCallIsHedgedAtAWorkerWithTheExpert) {
     SimSwarm swarm(options_of(HedgeMode::delayed));
     const WorkerId ready = swarm.join_as({}, "10.0.0.1");
     ASSERT_TRUE(swarm.run_until_ready());

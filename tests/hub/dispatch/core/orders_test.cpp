@@ -15,7 +15,7 @@ SimOptions options(std::uint32_t replicas) {
 }
 WorkerView view(SimSwarm& swarm, WorkerId worker) { return *swarm.core().worker(worker); }
 
-TEST(OrdersTest, ADrainedWorkerGivesAllItHasToOthersAndNobodyNotices) {
+TEST(OrdersTest, DrainedWorkerHandsOverWithoutAGap) {
     for (const std::uint32_t replicas : {1u, 2u}) {
         SimSwarm swarm(options(replicas));
         const WorkerId one = swarm.join(), two = swarm.join(), three = swarm.join();
@@ -47,7 +47,7 @@ TEST(OrdersTest, ADrainedWorkerGivesAllItHasToOthersAndNobodyNotices) {
     }
 }
 
-TEST(OrdersTest, WhatNobodyElseHasRoomForStaysUntilSomebodyComes) {
+TEST(OrdersTest, UnplaceableUnitsStayUntilAWorkerJoins) {
     SimSwarm swarm(options(1));
     const WorkerId alone = swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
@@ -91,7 +91,7 @@ TEST(OrdersTest, AnOrderHoldsForTheKeyOverReconnectsAndMemoryLimits) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-TEST(OrdersTest, WhatAPinnedWorkerHoldsMovesToNoNewcomer) {
+TEST(OrdersTest, UnitsOfAPinnedWorkerDoNotMove) {
     for (const bool pins : {false, true}) {
         SimSwarm swarm(options(1));
         const WorkerId keeper = swarm.join();
@@ -127,7 +127,7 @@ TEST(OrdersTest, ABannedWorkerIsOutAndItsKeyWithIt) {
     }
 }
 
-TEST(OrdersTest, WhoIsNotThereOrHasNoKeyIsNamed) {
+TEST(OrdersTest, OrderForAnUnknownOrKeylessWorkerIsRefused) {
     SimSwarm swarm(options(1));
     EXPECT_EQ(swarm.order(77, WorkerOrder::drain).error().code, ErrorCode::not_found);
     const WorkerId silent = swarm.connect(true);

@@ -50,7 +50,7 @@ double share(std::uint64_t part, std::uint64_t whole) {
     return static_cast<double>(part) / static_cast<double>(whole);
 }
 
-TEST(PowerTest, AmongEqualsOneIsAskedAsMuchLessAsItSays) {
+TEST(PowerTest, ReducedPowerReducesTheShareAmongEquals) {
     const Asked all = ask({{1000, 0}, {1000, 100}, {1000, 100}}, 3);
     EXPECT_NEAR(share(all.groups[0], all.groups[1]), 1, 0.2);
     for (const std::uint32_t percent : {50u, 25u, 10u}) {
@@ -60,7 +60,7 @@ TEST(PowerTest, AmongEqualsOneIsAskedAsMuchLessAsItSays) {
 }
 
 // One that alone holds all that a round needs would be asked each time, whatever it has done.
-TEST(PowerTest, ItTakesAsManyTurnsAsItSaysAndTheSameOnesOnEveryRun) {
+TEST(PowerTest, PowerGivesAFixedShareOfEvents) {
     for (const WorkerId id : {WorkerId{1}, WorkerId{2}, WorkerId{77}})
         for (const double power : {1.0, 0.7, 0.3, 0.1}) {
             Worker worker(id, 1), again(id, 1);
@@ -74,14 +74,14 @@ TEST(PowerTest, ItTakesAsManyTurnsAsItSaysAndTheSameOnesOnEveryRun) {
         }
 }
 
-TEST(PowerTest, WhatNobodyElseHoldsIsAskedOfItAtOnce) {
+TEST(PowerTest, SoleHolderIsUsedAtOnceDespiteItsPower) {
     const Asked whole = ask({{1000, 100}}, 1), tenth = ask({{1000, 10}}, 1);
     EXPECT_EQ(tenth.groups, whole.groups);
     EXPECT_EQ(tenth.slowest, whole.slowest) << "no answer waits for a turn";
     EXPECT_EQ(tenth.local, 0u);
 }
 
-TEST(PowerTest, APowerThatIsNoneEndsTheConnection) {
+TEST(PowerTest, InvalidPowerEndsTheConnection) {
     SimSwarm swarm({.num_workers = 2, .seed = 3});
     ASSERT_TRUE(swarm.run_until_ready());
     const WorkerId bad = swarm.workers_alive().front();

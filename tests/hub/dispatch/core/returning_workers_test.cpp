@@ -61,7 +61,7 @@ TEST_F(ReturningWorkersTest, AConnectionThatReplacesItsGhostMovesNoByte) {
 }
 
 // After a night: its place is given away, and what it has cached is what it is given again.
-TEST_F(ReturningWorkersTest, WhoComesBackLateGetsWhatItHasCached) {
+TEST_F(ReturningWorkersTest, LateReturnGetsItsCachedUnits) {
     SimSwarm swarm(options());
     fill(swarm);
     swarm.leave(worker_of_tab[5]);
@@ -73,7 +73,7 @@ TEST_F(ReturningWorkersTest, WhoComesBackLateGetsWhatItHasCached) {
     EXPECT_GT(swarm.core().worker(back)->units_ready, 0u);
 }
 
-TEST_F(ReturningWorkersTest, AFreshHubGivesEachWhatItHasCached) {
+TEST_F(ReturningWorkersTest, FreshHubAssignsCachedUnits) {
     SimSwarm swarm(options());
     fill(swarm);
     for (int tab = 0; tab < 16; ++tab) swarm.leave(worker_of_tab[tab]);
@@ -85,7 +85,7 @@ TEST_F(ReturningWorkersTest, AFreshHubGivesEachWhatItHasCached) {
     EXPECT_LE(swarm.bytes_downloaded() - before, before / 10);
 }
 
-TEST_F(ReturningWorkersTest, AUnitThatNobodyElseHasIsAtAnotherWithinThreeSeconds) {
+TEST_F(ReturningWorkersTest, SoleUnitIsReplacedWithinThreeSeconds) {
     SimOptions alone = options();
     alone.swarm.replicas = 1;
     SimSwarm swarm(alone);
@@ -99,7 +99,7 @@ TEST_F(ReturningWorkersTest, AUnitThatNobodyElseHasIsAtAnotherWithinThreeSeconds
 // Twelve seconds of downloads, in equal parts; a round waits ten. What it waits for is loaded
 // before second copies and before what later layers need: also where the first of them have left
 // before the last, and what they had in later layers was all that was missing.
-TEST_F(ReturningWorkersTest, WhenHalfOfThemLeaveRoundsWaitForTheDownloadAndNoneFails) {
+TEST_F(ReturningWorkersTest, RoundsSurviveTheLossOfHalfTheWorkers) {
     SimOptions slow = options();
     slow.blob_bytes = 2'500'000;
     SimSwarm swarm(slow);
@@ -118,7 +118,7 @@ TEST_F(ReturningWorkersTest, WhenHalfOfThemLeaveRoundsWaitForTheDownloadAndNoneF
 }
 
 // It promised to say what it has and says nothing: nobody waits longer than a moment.
-TEST_F(ReturningWorkersTest, WhoDoesNotSayWhatItHasIsPlacedAllTheSame) {
+TEST_F(ReturningWorkersTest, WorkerThatReportsNoCacheIsPlaced) {
     SimOptions mute = options();
     mute.reports_held = false;
     mute.num_workers = 1;

@@ -63,7 +63,7 @@ TEST(SlowWorkersTest, ALateSumAndEarlyPartsOfItMakeOneAnswer) {
 }
 
 // Nobody waits for them any more, and still they say how long such work takes there.
-TEST(SlowWorkersTest, AnswersToWhatWasCancelledTellHowLongTheyTook) {
+TEST(SlowWorkersTest, AnswersToCancelledCallsRecordLatency) {
     SimOptions options = workers_alone(1);
     options.compute = Duration(1us);
     options.latency = 40ms;
@@ -84,7 +84,7 @@ TEST(SlowWorkersTest, AnswersToWhatWasCancelledTellHowLongTheyTook) {
 }
 
 // Thirty frames of a layer at once, one for each expert: the later ones met the timeout of one.
-TEST(SlowWorkersTest, WhatWaitsItsTurnIsNotLate) {
+TEST(SlowWorkersTest, QueuedGroupIsNotLate) {
     SimOptions options = workers_alone(0);
     options.compute = 5ms;
     SimSwarm swarm(options);
@@ -122,7 +122,7 @@ TEST(SlowWorkersTest, ASoleHolderIsAskedAgainWithinTheRoundsTime) {
 }
 
 // What was lost was asked for later with every error of the other holder: behind the round's end.
-TEST(SlowWorkersTest, SomebodyElsesErrorsDoNotKeepAHolderFromBeingAskedAgain) {
+TEST(SlowWorkersTest, ErrorsOfOneHolderDoNotDelayRetriesAtAnother) {
     SimOptions options = workers_alone(2);
     options.swarm.replicas = 2;
     SimSwarm swarm(options);
@@ -140,7 +140,7 @@ TEST(SlowWorkersTest, SomebodyElsesErrorsDoNotKeepAHolderFromBeingAskedAgain) {
 
 // One of eight that takes sixteen pairs at a time made fifteen times as many groups of
 // everybody's prefill.
-TEST(SlowWorkersTest, AWeakWorkerCutsNobodyElsesWork) {
+TEST(SlowWorkersTest, WeakWorkerDoesNotSplitOthersGroups) {
     const auto groups_of_a_prefill = [](bool one_is_weak) {
         SimOptions options = workers_alone(8);
         options.swarm.replicas = 3;
@@ -196,7 +196,7 @@ TEST_F(LocalBackendTest, ARoundWaitsForABusyWorkerAsLongAsComputingHereTakes) {
     EXPECT_EQ(swarm->core().counters().calls_local, calls_local);
 }
 
-TEST_F(LocalBackendTest, WhatIsComputedHereSoonerDoesNotWait) {
+TEST_F(LocalBackendTest, FasterLocalBackendDoesNotWait) {
     const auto swarm = swarm_of(40ms, 5ms);
     swarm->submit();
     const RoundId second = swarm->submit();
@@ -206,7 +206,7 @@ TEST_F(LocalBackendTest, WhatIsComputedHereSoonerDoesNotWait) {
 }
 
 // It hangs, and nobody else holds it: the timeout was waited for.
-TEST_F(LocalBackendTest, AnAttemptThatNobodyCanDoubleIsComputedHere) {
+TEST_F(LocalBackendTest, UnhedgeableAttemptIsComputedLocally) {
     const auto swarm = swarm_of(10ms, 5ms);
     swarm->stall_compute(1);
     const RoundId round = swarm->submit();

@@ -120,7 +120,7 @@ TEST(SwarmBackendTest, AWorkerAnswersTheEnginesThread) {
     EXPECT_EQ(events, (std::vector{WorkerEvent::Kind::joined, WorkerEvent::Kind::ready}));
 }
 
-TEST(SwarmBackendTest, DroppedRoundsAndADestroyedBackendLeaveNobodyWaiting) {
+TEST(SwarmBackendTest, DroppedRoundsAndADestroyedBackendEndAllWaits) {
     ThreadHost host;
     auto backend = std::make_unique<SwarmBackend>(small_options(), host, nullptr, nullptr);
     for (int i = 0; i < 50; ++i) {
@@ -141,7 +141,7 @@ TEST(SwarmBackendTest, DroppedRoundsAndADestroyedBackendLeaveNobodyWaiting) {
     host.stop();
 }
 
-TEST(SwarmBackendTest, AWaitEndsWhenItIsToldToStop) {
+TEST(SwarmBackendTest, WaitEndsOnAStopRequest) {
     ThreadHost host;
     SwarmOptions options = small_options();
     options.holder_wait = 30s;
@@ -261,7 +261,7 @@ TEST(SwarmBackendTest, ConnectionsGatherAndReadOnThreadsOfTheirOwn) {
     host.stop();
 }
 
-TEST(SwarmBackendTest, NobodyToAnswerIsAnErrorAtTheDeadline) {
+TEST(SwarmBackendTest, RoundWithoutHoldersFailsAtItsDeadline) {
     ThreadHost host;
     SwarmOptions options = small_options();
     options.round_deadline = 20ms;

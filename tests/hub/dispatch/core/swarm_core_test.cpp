@@ -47,7 +47,7 @@ TEST(SwarmCoreTest, SecondWorkerAnswersWhenTheFirstIsStalledAndHedgeTwoCostsNoTi
     EXPECT_EQ(told, swarm.core().counters().cancels);
 }
 
-TEST(SwarmCoreTest, WhatOthersHaveAnsweredIsCancelledWhileTheRoundGoesOn) {
+TEST(SwarmCoreTest, CoveredAttemptIsCancelledDuringTheRound) {
     SimOptions options{.num_workers = 0, .seed = 3};
     options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = 2};
     options.swarm.replicas = 4;
@@ -87,7 +87,7 @@ TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
 }
 
 // Connections read while the strand asks: a guess that was read before its question is no answer.
-TEST(SwarmCoreTest, AnAnswerThatWasReadBeforeItsQuestionEndsItsConnection) {
+TEST(SwarmCoreTest, AnswerReadBeforeItsRequestEndsTheConnection) {
     SimOptions options{.num_workers = 1, .seed = 3};
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
@@ -207,7 +207,7 @@ TEST(SwarmCoreTest, ABusyWorkerIsSparedForAsLongAsItAsked) {
 }
 
 // BUSY is no attempt: however often it was said, the worker computes it in the end.
-TEST(SwarmCoreTest, WhoSaidBusyThreeTimesIsAskedAgainBeforeTheLocalBackend) {
+TEST(SwarmCoreTest, BusyWorkerIsRetriedBeforeTheLocalBackend) {
     SimOptions options{.num_workers = 1, .seed = 3, .latency = Duration(100us)};
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());

@@ -53,7 +53,7 @@ TEST(SwarmCoreTest, AWorkerThatTakesSmallGroupsGetsSmallGroups) {
     EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
 }
 
-TEST(SwarmCoreTest, WhatAWorkerCannotTakeInSmallerGroupsGoesElsewhere) {
+TEST(SwarmCoreTest, CallTooLargeForAWorkerGoesElsewhere) {
     SimOptions options = two_workers();
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
@@ -75,7 +75,7 @@ TEST(SwarmCoreTest, WhatAWorkerCannotTakeInSmallerGroupsGoesElsewhere) {
     EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
 }
 
-TEST(SwarmCoreTest, ACallThatNobodyTakesAtOnceIsCutFinerByTheNextRound) {
+TEST(SwarmCoreTest, CallTooLargeForAllIsSplitInTheNextRound) {
     SimOptions options = two_workers();
     options.num_workers = 1;
     options.swarm.local_fallback = false;
@@ -104,7 +104,7 @@ TEST(SwarmCoreTest, ACallThatNobodyTakesAtOnceIsCutFinerByTheNextRound) {
 }
 
 class OverflowTest : public testing::TestWithParam<Peer> {};
-TEST_P(OverflowTest, AnAnswerBeyondF16IsAskedForInBf16AndIsNoLie) {
+TEST_P(OverflowTest, AnswerBeyondF16IsRequestedInBf16) {
     SimOptions options{.num_workers = 0, .seed = 5, .log = true};
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
@@ -155,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(EveryLie, LiarTest,
                          testing::Values(Lie::shape, Lie::not_finite, Lie::huge));
 
 // Frames that nobody asked for may not be long; an answer may, for as long as it may still come.
-TEST(SwarmCoreTest, AWorkersFrameLimitFollowsWhatItWasAsked) {
+TEST(SwarmCoreTest, FrameLimitFollowsTheOpenRequests) {
     SimOptions options = two_workers();
     options.num_workers = 1;
     options.hidden_size = 512;

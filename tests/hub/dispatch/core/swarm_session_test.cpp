@@ -222,7 +222,7 @@ TEST(SwarmSessionTest, ADenseModelHasNoPlaceForAWorker) {
 }
 
 // Half the bytes out; the judge computes with what the worker got.
-TEST(SwarmSessionTest, RowsTravelAsInt8ToWhoTakesThemUnlessAnswersMustBeTheSameFromAll) {
+TEST(SwarmSessionTest, CapableWorkersGetInt8RowsUnlessDeterministic) {
     for (const bool deterministic : {false, true}) {
         SimOptions options{.num_workers = 2, .seed = 3, .log = true};
         options.swarm.rounding.deterministic = deterministic;
@@ -331,7 +331,7 @@ TEST(SwarmSessionTest, SequenceIdsWrapInMidService) {
     EXPECT_EQ(swarm.core().worker(worker)->groups_answered, 12u);
 }
 
-TEST(SwarmSessionTest, DrainSaysSoServesOnAndClosesAtItsDeadline) {
+TEST(SwarmSessionTest, DrainNotifiesServesOnAndClosesAtItsDeadline) {
     SimSwarm swarm(no_workers());
     const WorkerId worker = swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
@@ -477,7 +477,7 @@ TEST(SwarmSessionTest, APublishedPeerThatDownloadsIsNotAskedAndStaysHealthy) {
     EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{peer});
 }
 
-TEST(SwarmSessionTest, APublishedPeerThatSaysNothingWhileItDownloadsIsGivenUp) {
+TEST(SwarmSessionTest, SilentDownloadingPeerIsDisconnected) {
     SimSwarm swarm(no_workers());
     const WorkerId peer = swarm.join(Peer::published);
     swarm.stall(peer);
@@ -508,7 +508,7 @@ TEST(SwarmSessionTest, CopiesBeyondTheWishAreReleasedWithPublishedPeersToo) {
 }
 
 // A moved limit once was a connection that ended: everything was assigned and loaded anew.
-TEST(SwarmSessionTest, AWorkerThatMovesItsMemoryLimitKeepsItsConnectionAndWhatStillFits) {
+TEST(SwarmSessionTest, MemoryLimitChangeKeepsConnectionAndFittingUnits) {
     SimOptions options = no_workers();
     options.swarm.local_fallback = false;
     options.swarm.replicas = 1;

@@ -37,7 +37,7 @@ TEST(SequenceIdsTest, AnIdIsLiveForAMinuteAfterItsCancel) {
     EXPECT_FALSE(ids.was_issued(id - 1));
 }
 
-TEST(SequenceIdsTest, TheLongestAnswerIsThatOfTheIdsWhichMayStillBeAnswered) {
+TEST(SequenceIdsTest, LongestAnswerCoversAllIdsStillAnswerable) {
     SequenceIds ids(1);
     const TimePoint start{100s};
     EXPECT_EQ(ids.answer_bytes_max(), 0u);
@@ -62,7 +62,7 @@ TEST(SequenceIdsTest, TheLongestAnswerIsThatOfTheIdsWhichMayStillBeAnswered) {
     EXPECT_EQ(ids.answer_bytes_max(), 0u);
 }
 
-TEST(AnswerMemoryTest, GivesBackWhatItWasGivenLastAndKeepsNoMoreThanItsBound) {
+TEST(AnswerMemoryTest, LastReturnedBufferIsReusedWithinTheBound) {
     AnswerMemory memory;
     EXPECT_EQ(memory.take().capacity(), 0u);
     memory.give({});
@@ -113,7 +113,7 @@ TEST(WorkerTest, TimeoutFollowsTheWorkersOwnLatencyWithinBounds) {
     EXPECT_EQ(worker.attempt_timeout(600, options), 5s);
 }
 
-TEST(WorkerTest, OldNewsGivesWayToWhatTheSwarmNeeds) {
+TEST(WorkerTest, OldEstimatesLoseWeight) {
     Worker worker(1, 1);
     LatencyEstimates swarm;
     for (int i = 0; i < 20; ++i) {
@@ -125,7 +125,7 @@ TEST(WorkerTest, OldNewsGivesWayToWhatTheSwarmNeeds) {
     EXPECT_NEAR(to_ms(worker.predicted(8, swarm, TimePoint{10min})), 10, 1);
 }
 
-TEST(RoundSplitTest, MeansFollowWhatWorkersTell) {
+TEST(RoundSplitTest, MeansFollowTheReportedTimes) {
     RoundSplit split;
     split.record(2ms, {.worker_us = 500, .gpu_us = 0});  // its GPU has no clock
     EXPECT_DOUBLE_EQ(split.group_ms, 2);

@@ -110,7 +110,7 @@ TEST_F(GroupsSettleTest, WorkersThatAreStartedTogetherLoadEachExpertOnce) {
 }
 
 // A second and a half apart, in which one loads a tenth of all.
-TEST_F(GroupsSettleTest, OfWorkersThatComeOneByOneLittleIsLoadedTwice) {
+TEST_F(GroupsSettleTest, WorkersJoiningOneByOneLoadLittleTwice) {
     for (int i = 0; i < 8; ++i) {
         join();
         run(1500ms);

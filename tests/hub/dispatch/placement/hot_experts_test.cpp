@@ -24,7 +24,7 @@ void count(HotExperts& heat, std::uint32_t unit, int times) {
     for (int i = 0; i < times; ++i) heat.count(unit, 1);
 }
 
-TEST(HotExpertsTest, WhatIsAskedThreeTimesAsOftenAsTheMeanIsHotTheHottestFirst) {
+TEST(HotExpertsTest, UnitsUsedThreeTimesTheMeanAreHotHottestFirst) {
     HotExperts heat(16, some_hot());
     for (std::uint32_t unit = 0; unit < 16; ++unit) count(heat, unit, 10);
     count(heat, 3, 60), count(heat, 9, 70), count(heat, 12, 80);
@@ -33,7 +33,7 @@ TEST(HotExpertsTest, WhatIsAskedThreeTimesAsOftenAsTheMeanIsHotTheHottestFirst) 
     EXPECT_EQ(heat.look(start, {12}).hot, (std::vector<std::uint32_t>{9})) << "one has a copy";
 }
 
-TEST(HotExpertsTest, FewAsksSayNothing) {
+TEST(HotExpertsTest, FewRequestsMakeNothingHot) {
     HotExperts heat(16, some_hot());
     count(heat, 3, 7);
     EXPECT_TRUE(heat.look(start, {}).hot.empty());
@@ -48,7 +48,7 @@ TEST(HotExpertsTest, BetweenHotAndColdNothingHappens) {
     EXPECT_EQ(heat.look(start, {4}).cold, (std::vector<std::uint32_t>{4}));
 }
 
-TEST(HotExpertsTest, WhatWasGivenACopyIsGivenNoneAgainForAWhile) {
+TEST(HotExpertsTest, UnitWithANewCopyGetsNoSecondForAWhile) {
     HotExperts heat(16, some_hot());
     count(heat, 3, 1000);
     ASSERT_EQ(heat.look(start, {}).hot.size(), 1u);
@@ -58,7 +58,7 @@ TEST(HotExpertsTest, WhatWasGivenACopyIsGivenNoneAgainForAWhile) {
     EXPECT_EQ(heat.look(start + 30s, {}).hot.size(), 1u);
 }
 
-TEST(HotExpertsTest, ItLooksAgainUntilNobodyHasACopyBeyondTheOthersAndThenRests) {
+TEST(HotExpertsTest, PollingEndsWhenNoExtraCopyIsLeft) {
     HotExperts heat(16, some_hot());
     EXPECT_FALSE(heat.next_look(start)) << "nothing was counted";
     count(heat, 3, 64);
@@ -78,7 +78,7 @@ TEST(HotExpertsTest, ItLooksAgainUntilNobodyHasACopyBeyondTheOthersAndThenRests)
 // ---- in a placement
 
 // Members come, go and change their room while units are given one more copy, and lose it.
-TEST(PlacementExtrasTest, WhateverHappensNothingLacksACopyThatAnExtraHoldsTheRoomOf) {
+TEST(PlacementExtrasTest, ExtraCopyNeverTakesTheRoomOfAFirstCopy) {
     constexpr std::uint32_t num_units = 24;
     std::size_t num_given = 0, num_gone = 0;
     for (std::uint32_t seed = 1; seed <= 60; ++seed) {
@@ -132,7 +132,7 @@ TEST(PlacementExtrasTest, WhateverHappensNothingLacksACopyThatAnExtraHoldsTheRoo
 }
 
 // What is on its way to somebody is no reason to let something without a copy wait.
-TEST(PlacementExtrasTest, AnExtraThatNobodyHasLoadedGoesOnceAnythingLacksACopy) {
+TEST(PlacementExtrasTest, UnloadedExtraIsDroppedOnceAUnitLacksACopy) {
     bool is_loaded = false;
     Placement placement({.num_units = 4,
                          .layer_units = 4,
@@ -215,7 +215,7 @@ std::uint32_t copies_of(SimSwarm& swarm, Unit unit) {
     return swarm.core().replicas()[std::size_t{unit.layer} * 16 + unit.expert];
 }
 
-TEST(SwarmHeatTest, AnExpertThatManyAskForGainsACopyAndLosesItWhenNobodyDoes) {
+TEST(SwarmHeatTest, HotExpertGainsACopyAndLosesItWhenCold) {
     SimSwarm swarm(roomy());
     ASSERT_TRUE(swarm.run_until_ready());
     const WireLimits& limits = swarm.core().options().limits;
@@ -242,7 +242,7 @@ TEST(SwarmHeatTest, AnExpertThatManyAskForGainsACopyAndLosesItWhenNobodyDoes) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-TEST(SwarmHeatTest, WithoutTheOptionNothingIsGivenAndNobodyLooks) {
+TEST(SwarmHeatTest, WithoutTheOptionNoCopyIsGiven) {
     SimOptions options = roomy();
     options.swarm.hot.copies_max = 0;
     SimSwarm swarm(options);
@@ -252,7 +252,7 @@ TEST(SwarmHeatTest, WithoutTheOptionNothingIsGivenAndNobodyLooks) {
     EXPECT_EQ(swarm.core().counters().extras_given, 0u);
 }
 
-TEST(SwarmHeatTest, WhatIsForeseenGainsACopyBeforeItIsAskedFor) {
+TEST(SwarmHeatTest, PredictedExpertGainsACopyBeforeItIsRequested) {
     SimSwarm swarm(roomy());
     ASSERT_TRUE(swarm.run_until_ready());
     for (int i = 0; i < 60; ++i) {
@@ -265,7 +265,7 @@ TEST(SwarmHeatTest, WhatIsForeseenGainsACopyBeforeItIsAskedFor) {
     EXPECT_EQ(swarm.core().counters().rounds, 0u);
 }
 
-TEST(SwarmHeatTest, WhatWorkersCountGivesNothing) {
+TEST(SwarmHeatTest, WorkerCountersGiveNoCopy) {
     SimSwarm swarm(roomy());
     const WorkerId liar = swarm.join_as({.slots = 8}, "10.7.0.1");
     ASSERT_TRUE(swarm.run_until_ready());
@@ -280,7 +280,7 @@ TEST(SwarmHeatTest, WhatWorkersCountGivesNothing) {
 }
 
 // Load that comes and goes faster and slower than counts are forgotten.
-TEST(SwarmHeatTest, LoadThatComesAndGoesCostsADownloadAMinuteAtMost) {
+TEST(SwarmHeatTest, AlternatingLoadCostsAtMostOneDownloadAMinute) {
     for (const Duration pause : {2s, 20s, 45s}) {
         SimSwarm swarm(roomy());
         ASSERT_TRUE(swarm.run_until_ready());
@@ -302,7 +302,7 @@ TEST(SwarmHeatTest, LoadThatComesAndGoesCostsADownloadAMinuteAtMost) {
 }
 
 // 48 units, room for 49 while all four are there: who leaves takes more with it than is free.
-TEST(SwarmHeatTest, AnExpertWithoutACopyWaitsForNoneThatIsBeyondTheOthers) {
+TEST(SwarmHeatTest, ExpertWithoutACopyTakesTheRoomOfAnExtra) {
     SimSwarm swarm(roomy(16));
     ASSERT_TRUE(swarm.run_until_ready());
     ask(swarm, 200);

@@ -48,7 +48,7 @@ struct Swarm {
     }
 };
 
-TEST(PlacementRuleTest, ItsWordsAreReadAndWritten) {
+TEST(PlacementRuleTest, NamesAreParsedAndPrinted) {
     for (const char* choice : {"fan-out", "hash", "groups 1", "groups 64"})
         EXPECT_EQ(placement_text(parse_placement(choice).value()), choice);
     EXPECT_EQ(parse_placement("groups:4").value().num_groups, 4u);
@@ -57,7 +57,7 @@ TEST(PlacementRuleTest, ItsWordsAreReadAndWritten) {
         EXPECT_FALSE(parse_placement(choice).ok()) << choice;
 }
 
-TEST(PlacementRuleTest, HashedUnitsOfALayerLieOnAllWorkersAndANewcomerTakesItsShareOnly) {
+TEST(PlacementRuleTest, HashedLayerIsSpreadAndANewcomerTakesItsShare) {
     Swarm few("fan-out", 1), hashed("hash", 1);
     for (WorkerId id = 1; id <= 6; ++id) {
         hashed.changes.clear();
@@ -73,7 +73,7 @@ TEST(PlacementRuleTest, HashedUnitsOfALayerLieOnAllWorkersAndANewcomerTakesItsSh
     EXPECT_TRUE(hashed.placement.check().empty());
 }
 
-TEST(PlacementGroupsTest, ALayerLiesEvenlyWithItsGroupAlone) {
+TEST(PlacementGroupsTest, LayerIsSpreadEvenlyOverItsGroupAlone) {
     Swarm swarm("groups 4", 1);
     for (WorkerId id = 1; id <= 8; ++id) swarm.join(id);
 
@@ -88,7 +88,7 @@ TEST(PlacementGroupsTest, ALayerLiesEvenlyWithItsGroupAlone) {
     EXPECT_TRUE(swarm.placement.check().empty());
 }
 
-TEST(PlacementGroupsTest, CopiesLieInTheGroupToo) {
+TEST(PlacementGroupsTest, CopiesStayInTheGroup) {
     Swarm swarm("groups 2", 2);
     for (WorkerId id = 1; id <= 6; ++id) swarm.join(id);
     for (std::uint32_t layer = 0; layer < num_layers; ++layer)
@@ -98,7 +98,7 @@ TEST(PlacementGroupsTest, CopiesLieInTheGroupToo) {
     EXPECT_TRUE(swarm.placement.check().empty());
 }
 
-TEST(PlacementGroupsTest, WithFewerWorkersThanGroupsEveryUnitHasSomebody) {
+TEST(PlacementGroupsTest, EveryUnitHasAHolderWithFewerWorkersThanGroups) {
     Swarm swarm("groups 4", 1);
     swarm.join(1);
     for (std::uint32_t unit = 0; unit < num_units; ++unit)
@@ -111,7 +111,7 @@ TEST(PlacementGroupsTest, WithFewerWorkersThanGroupsEveryUnitHasSomebody) {
 }
 
 // Its layers stay with the other one of its group; and who is left in no group's favour moves over.
-TEST(PlacementGroupsTest, WhenSomebodyLeavesTheGroupKeepsItsLayersAndGroupsStayEven) {
+TEST(PlacementGroupsTest, GroupKeepsItsLayersAndStaysEvenAfterALeave) {
     Swarm swarm("groups 2", 1);
     for (WorkerId id = 1; id <= 4; ++id) swarm.join(id);
     const std::set<WorkerId> group = swarm.holders(0);
@@ -129,7 +129,7 @@ TEST(PlacementGroupsTest, WhenSomebodyLeavesTheGroupKeepsItsLayersAndGroupsStayE
     EXPECT_TRUE(swarm.placement.check().empty());
 }
 
-TEST(PlacementGroupsTest, WhatItsWorkersHaveNoRoomForLiesElsewhereUntilTheyHave) {
+TEST(PlacementGroupsTest, UnitsBeyondAGroupsMemoryAreHeldElsewhere) {
     Swarm swarm("groups 2", 1);
     swarm.join(1, 100);
     swarm.join(2);
@@ -142,7 +142,7 @@ TEST(PlacementGroupsTest, WhatItsWorkersHaveNoRoomForLiesElsewhereUntilTheyHave)
     EXPECT_EQ(swarm.placement.num_away(), 0u);
 }
 
-TEST(PlacementGroupsTest, WhatIsLoadedMovesHomeAsFastAsItMay) {
+TEST(PlacementGroupsTest, LoadedUnitsMoveHomeAtTheAllowedRate) {
     Swarm swarm("groups 2", 1, [](WorkerId, std::uint32_t) { return true; });
     swarm.join(1);
     swarm.changes.clear();

@@ -41,7 +41,7 @@ void check_rules(const Placement& placement, std::uint32_t num_units, std::uint3
     }
 }
 
-RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity, ()) {
+RC_GTEST_PROP(PlacementProperty, CopiesAreOnDifferentWorkersWithinCapacity, ()) {
     const auto num_units = *rc::gen::inRange<std::uint32_t>(1, 300);
     const auto replicas = *rc::gen::inRange<std::uint32_t>(1, 4);
     Placement placement({.num_units = num_units,
@@ -111,7 +111,7 @@ RC_GTEST_PROP(PlacementProperty, LoadStaysNearTheFairShare, ()) {
 
 // The second was left with 218 of them: all of its units
 // had their other copy at the fifth, which could take none.
-TEST(PlacementTest, AWorkerFullOfUnitsThatTheNewcomerHoldsToIsRelievedByOthers) {
+TEST(PlacementTest, FullWorkerIsRelievedByOthersThanTheNewcomer) {
     Placement placement({.num_units = 1000, .replicas = 2, .seed = 0});
     Changes changes;
     WorkerId id = 0;
@@ -151,7 +151,7 @@ TEST(PlacementTest, ALeaveMovesOnlyWhatTheLeaverHeld) {
     for (std::uint32_t unit = 0; unit < 2000; ++unit) EXPECT_EQ(placement.owners(unit).size(), 2u);
 }
 
-TEST(PlacementTest, ASmallerCapacityGivesTheSpareFirstAndALargerOneTakesItsShareBack) {
+TEST(PlacementTest, ReducedCapacityDropsSparesFirstAndRegainsItsShare) {
     Placement placement({.num_units = 2000, .replicas = 2, .seed = 5});
     Changes changes;
     for (WorkerId id = 1; id <= 20; ++id) join(placement, member(id, 1000, id), changes);
@@ -203,7 +203,7 @@ TEST(PlacementTest, AThirdCopyGivesWayToASecond) {
         EXPECT_EQ(placement.owners(unit).size(), 2u) << unit;
 }
 
-TEST(PlacementTest, ReplicasLieOnDifferentAddressPrefixesWhereThereAreSeveral) {
+TEST(PlacementTest, ReplicasAreOnDifferentAddressPrefixesIfPossible) {
     Placement placement({.num_units = 1000, .replicas = 2, .seed = 9});
     Changes changes;
     for (WorkerId id = 1; id <= 8; ++id) join(placement, member(id, 1000, id % 2), changes);
@@ -234,7 +234,7 @@ TEST(PlacementTest, AReturningWorkerFavoursTheUnitsItHadBefore) {
 }
 
 // A row's experts were spread over nearly as many workers as it has experts.
-TEST(PlacementTest, ALayerLiesWithFewWorkers) {
+TEST(PlacementTest, LayerIsHeldByFewWorkers) {
     constexpr std::uint32_t num_layers = 48, num_experts = 128;
     Placement placement({.num_units = num_layers * num_experts,
                          .layer_units = num_experts,
@@ -257,7 +257,7 @@ TEST(PlacementTest, ALayerLiesWithFewWorkers) {
 }
 
 // Each has room for everything. Without a bound the neighbours of its layers took all of it.
-TEST(PlacementTest, WhatALeaverHadMakesNobodyFullerThanTheBound) {
+TEST(PlacementTest, UnitsOfALeaverExceedNoWorkersBound) {
     Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
     Changes changes;
     for (WorkerId id = 1; id <= 10; ++id) join(placement, member(id, 1000, id), changes);
@@ -271,7 +271,7 @@ TEST(PlacementTest, WhatALeaverHadMakesNobodyFullerThanTheBound) {
     }
 }
 
-TEST(PlacementTest, WhatIsLoadedMovesAsFastAsItIsAllowedTo) {
+TEST(PlacementTest, LoadedUnitsMoveAtTheAllowedRate) {
     Placement placement({.num_units = 1000,
                          .layer_units = 100,
                          .replicas = 2,
@@ -293,7 +293,7 @@ TEST(PlacementTest, WhatIsLoadedMovesAsFastAsItIsAllowedTo) {
 }
 
 // Also where somebody who has others of the layer, and is less filled, is on the same one.
-TEST(PlacementTest, WhatALeaverHadGoesToAnotherAddressPrefix) {
+TEST(PlacementTest, UnitsOfALeaverGoToAnotherAddressPrefix) {
     Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
     Changes changes;
     std::map<WorkerId, std::uint64_t> prefixes;
@@ -317,7 +317,7 @@ TEST(PlacementTest, WhatALeaverHadGoesToAnotherAddressPrefix) {
 }
 
 // By layers alone the neighbours of a lost layer would load all of it, and others nothing.
-TEST(PlacementTest, WhatManyLeaveWithNobodyIsLoadedByAllWhoStay) {
+TEST(PlacementTest, UnitsLostInAMassLeaveAreLoadedByAll) {
     constexpr std::uint32_t num_workers = 32, num_experts = 64, num_units = 24 * num_experts;
     std::vector<std::set<WorkerId>> loaded(num_units);
     Placement placement(
@@ -348,7 +348,7 @@ TEST(PlacementTest, WhatManyLeaveWithNobodyIsLoadedByAllWhoStay) {
     EXPECT_TRUE(placement.check().empty()) << placement.check().front();
 }
 
-TEST(PlacementTest, WhoTakesAnothersPlaceHasItsUnitsAndNothingMoves) {
+TEST(PlacementTest, ReplacementTakesOverUnitsAndNothingMoves) {
     Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
     Changes changes;
     for (WorkerId id = 1; id <= 8; ++id) join(placement, member(id, 1000, id), changes);
@@ -371,7 +371,7 @@ TEST(PlacementTest, WhoTakesAnothersPlaceHasItsUnitsAndNothingMoves) {
     EXPECT_TRUE(placement.check().empty()) << placement.check().front();
 }
 
-TEST(PlacementTest, WhatANewcomerHasAlreadyIsWhatItGets) {
+TEST(PlacementTest, NewcomerIsAssignedItsCachedUnits) {
     Placement placement({.num_units = 1000,
                          .layer_units = 100,
                          .replicas = 2,

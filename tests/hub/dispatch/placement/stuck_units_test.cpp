@@ -35,7 +35,7 @@ struct StuckUnitsTest : testing::Test {
 };
 
 // Half of the units had nobody for as long as it echoed its heartbeats.
-TEST_F(StuckUnitsTest, AWorkerThatNeverSaysReadyGivesItsUnitsBack) {
+TEST_F(StuckUnitsTest, WorkerWithoutReadyLosesItsUnits) {
     const WorkerId stuck = swarm.join(Peer::ours, "10.0.1.1");
     swarm.stall_loading(stuck);
     swarm.run_for(1s);
@@ -58,7 +58,7 @@ TEST_F(StuckUnitsTest, AWorkerThatNeverSaysReadyGivesItsUnitsBack) {
     expect_all_answered();
 }
 
-TEST_F(StuckUnitsTest, NoSpaceGivesWhatIsNotLoadedToOthersAtOnce) {
+TEST_F(StuckUnitsTest, NoSpaceMovesUnloadedUnitsToOthersAtOnce) {
     const WorkerId full = swarm.join(Peer::ours, "10.0.1.1");
     swarm.stall_loading(full);
     swarm.run_for(1s);
@@ -74,7 +74,7 @@ TEST_F(StuckUnitsTest, NoSpaceGivesWhatIsNotLoadedToOthersAtOnce) {
 }
 
 // After sixteen errors of any kind what it lost was assigned to nobody again.
-TEST_F(StuckUnitsTest, UnitsThatAWorkerGoesOnNotHavingGoToOthers) {
+TEST_F(StuckUnitsTest, UnitsThatAWorkerStillLacksGoToOthers) {
     const WorkerId broken = swarm.join(Peer::ours, "10.0.1.1");
     ASSERT_TRUE(swarm.run_until_ready());
     swarm.answer_error(broken, "unknown_expert");

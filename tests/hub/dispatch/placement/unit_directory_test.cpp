@@ -92,7 +92,7 @@ struct UnitDirectoryTest : testing::Test {
     TimePoint now{100s};
 };
 
-TEST_F(UnitDirectoryTest, TheFirstHoldsAllAndTheNextASecondCopyOfAll) {
+TEST_F(UnitDirectoryTest, FirstWorkerHoldsAllAndTheNextSecondCopies) {
     UnitHolder& first = join();
     EXPECT_EQ(first.num_assigned, num_units);
     EXPECT_EQ(first.num_ready, 0u);
@@ -103,7 +103,7 @@ TEST_F(UnitDirectoryTest, TheFirstHoldsAllAndTheNextASecondCopyOfAll) {
     EXPECT_EQ(num_released, 0u);
 }
 
-TEST_F(UnitDirectoryTest, ACopyIsLetGoWhenThoseWhoShallHoldTheUnitHaveIt) {
+TEST_F(UnitDirectoryTest, CopyIsReleasedWhenTheNewHoldersAreReady) {
     join();
     join();
     load_all();
@@ -123,7 +123,7 @@ TEST_F(UnitDirectoryTest, ACopyIsLetGoWhenThoseWhoShallHoldTheUnitHaveIt) {
     EXPECT_EQ(num_uncovered(), 0u);
 }
 
-TEST_F(UnitDirectoryTest, ACopyAtSomebodyWhoIsNotAskedLetsNobodyGo) {
+TEST_F(UnitDirectoryTest, CopyOfAnUnusedWorkerReleasesNoOther) {
     join();
     join();
     load_all();
@@ -143,7 +143,7 @@ TEST_F(UnitDirectoryTest, ReleasesOfOneMomentAreOneOrder) {
     EXPECT_LE(orders.size(), 2u);
 }
 
-TEST_F(UnitDirectoryTest, WhatALeaverHeldIsOrderedOfOthersAtOnce) {
+TEST_F(UnitDirectoryTest, UnitsOfALeaverAreOrderedFromOthersAtOnce) {
     join();
     UnitHolder& second = join();
     UnitHolder& third = join();
@@ -158,7 +158,7 @@ TEST_F(UnitDirectoryTest, WhatALeaverHeldIsOrderedOfOthersAtOnce) {
         EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
 }
 
-TEST_F(UnitDirectoryTest, WhoIsBackInAMomentFindsItsPlaceAndNothingWasOrderedOfOthers) {
+TEST_F(UnitDirectoryTest, QuickReturnKeepsThePlaceAndOrdersNothing) {
     for (int i = 0; i < 4; ++i) join();
     load_all();
     wait(10s);
@@ -179,7 +179,7 @@ TEST_F(UnitDirectoryTest, WhoIsBackInAMomentFindsItsPlaceAndNothingWasOrderedOfO
     EXPECT_EQ(num_released, released_before);
 }
 
-TEST_F(UnitDirectoryTest, WhatNobodyElseHasDoesNotWaitForWhoIsAway) {
+TEST_F(UnitDirectoryTest, SoleUnitsDoNotWaitForAnAbsentWorker) {
     open(1);
     for (int i = 0; i < 4; ++i) join();
     load_all();
@@ -192,7 +192,7 @@ TEST_F(UnitDirectoryTest, WhatNobodyElseHasDoesNotWaitForWhoIsAway) {
     EXPECT_EQ(num_uncovered(), 0u);
 }
 
-TEST_F(UnitDirectoryTest, WhoStaysAwayLosesItsPlace) {
+TEST_F(UnitDirectoryTest, AbsentWorkerLosesItsPlaceAfterATime) {
     for (int i = 0; i < 4; ++i) join();
     load_all();
     wait(10s);
@@ -204,7 +204,7 @@ TEST_F(UnitDirectoryTest, WhoStaysAwayLosesItsPlace) {
         EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
 }
 
-TEST_F(UnitDirectoryTest, WhereManyLeaveNobodyIsWaitedFor) {
+TEST_F(UnitDirectoryTest, MassLeaveIsNotWaitedFor) {
     for (int i = 0; i < 8; ++i) join();
     load_all();
     for (int i = 0; i < 4; ++i) leave(*holders[static_cast<std::size_t>(i)], true);
@@ -216,7 +216,7 @@ TEST_F(UnitDirectoryTest, WhereManyLeaveNobodyIsWaitedFor) {
 
 // Leaves come one by one: what the first of them had is not to be loaded before what the last of
 // them leaves with nobody and is needed first, nor are second copies.
-TEST_F(UnitDirectoryTest, AMomentAfterAMassLeaveWhatNobodyHoldsIsOrderedBeforeSecondCopies) {
+TEST_F(UnitDirectoryTest, AfterAMassLeaveLostUnitsAreOrderedFirst) {
     for (int i = 0; i < 8; ++i) join();
     load_all();
     orders.clear();
@@ -242,7 +242,7 @@ TEST_F(UnitDirectoryTest, AMomentAfterAMassLeaveWhatNobodyHoldsIsOrderedBeforeSe
 }
 
 // On a line that takes seconds for what it may have ahead, it is told less at a time.
-TEST_F(UnitDirectoryTest, WhoLoadsSlowlyIsToldTwoUnitsAtATime) {
+TEST_F(UnitDirectoryTest, SlowLoaderGetsTwoUnitsAtATime) {
     open(2, 8);
     UnitHolder& first = join();
     std::size_t told_most = 0;
@@ -257,7 +257,7 @@ TEST_F(UnitDirectoryTest, WhoLoadsSlowlyIsToldTwoUnitsAtATime) {
     EXPECT_EQ(told_most, 2u);
 }
 
-TEST_F(UnitDirectoryTest, WhatNobodyHoldsIsOrderedAsItIsNeeded) {
+TEST_F(UnitDirectoryTest, UnitsWithoutAHolderAreOrderedByNeed) {
     directory->needs_layer_of(20);
     join();
     ASSERT_EQ(orders.size(), 1u);
@@ -266,7 +266,7 @@ TEST_F(UnitDirectoryTest, WhatNobodyHoldsIsOrderedAsItIsNeeded) {
         EXPECT_EQ(orders[0].units[i], (20 + i) % num_units);
 }
 
-TEST_F(UnitDirectoryTest, NobodyIsToldMoreAtOnceThanItMayHaveAheadAndAllOfItInTheEnd) {
+TEST_F(UnitDirectoryTest, OrdersStayWithinLoadsAheadUntilAllAreSent) {
     open(2, 8);
     UnitHolder& first = join();
     EXPECT_EQ(first.num_assigned, 8u);
@@ -283,7 +283,7 @@ TEST_F(UnitDirectoryTest, NobodyIsToldMoreAtOnceThanItMayHaveAheadAndAllOfItInTh
     EXPECT_EQ(first.num_later, 0u);
 }
 
-TEST_F(UnitDirectoryTest, WhoLoadsFastMayHaveMoreAheadAndLessWhenItIsSlow) {
+TEST_F(UnitDirectoryTest, LoadsAheadFollowTheLoadingSpeed) {
     open(2, 4);
     UnitHolder& first = join();
     EXPECT_EQ(first.num_loading(), 4u);
@@ -317,7 +317,7 @@ TEST_F(UnitDirectoryTest, AWorkerKnowsHowManyUnitsAreToCome) {
 }
 
 // It has less room now, and nothing to load or let go of for that: what it lost was to come later.
-TEST_F(UnitDirectoryTest, AWorkerIsToldWhenNothingButItsEndHasMoved) {
+TEST_F(UnitDirectoryTest, WorkerIsSentAReducedNumberOfUnitsToCome) {
     open(1, 8);
     directory->needs_layer_of(20);
     UnitHolder& first = join();
@@ -333,7 +333,7 @@ TEST_F(UnitDirectoryTest, AWorkerIsToldWhenNothingButItsEndHasMoved) {
     EXPECT_TRUE(orders[0].units.empty());
 }
 
-TEST_F(UnitDirectoryTest, WhoNeedNotLoadWhatItWasToldIsToldTheRest) {
+TEST_F(UnitDirectoryTest, CancelledLoadsMakeRoomForTheRemainingOrders) {
     open(2, 8);
     UnitHolder& first = join();
     for (int i = 0; i < 8; ++i) load(first);
@@ -351,7 +351,7 @@ TEST_F(UnitDirectoryTest, WhoNeedNotLoadWhatItWasToldIsToldTheRest) {
 }
 
 // In its queue are some second copies; then the only holder of others leaves.
-TEST_F(UnitDirectoryTest, WhatLosesItsLastHolderComesBeforeTheSecondCopiesThatSomebodyIsToLoad) {
+TEST_F(UnitDirectoryTest, LostUnitsAreOrderedBeforeQueuedSecondCopies) {
     open(2, 8);
     UnitHolder& gone = join();
     for (int i = 0; i < 8; ++i) load(gone);
@@ -372,7 +372,7 @@ TEST_F(UnitDirectoryTest, WhatLosesItsLastHolderComesBeforeTheSecondCopiesThatSo
     EXPECT_EQ(orders[0].units, next);
 }
 
-TEST_F(UnitDirectoryTest, WhatSomebodyHasCachedIsOrderedAtOnce) {
+TEST_F(UnitDirectoryTest, CachedUnitsAreOrderedAtOnce) {
     open(2, 8);
     holders.push_back(std::make_unique<UnitHolder>(UnitHolder{.id = ++last_id}));
     PlacementMember member{
@@ -387,7 +387,7 @@ TEST_F(UnitDirectoryTest, WhatSomebodyHasCachedIsOrderedAtOnce) {
         EXPECT_TRUE(holders.back()->has(unit, UnitHolder::assigned)) << unit;
 }
 
-TEST_F(UnitDirectoryTest, WhoLoadsNothingForTooLongGivesItBackAndMayTryAgainLater) {
+TEST_F(UnitDirectoryTest, StuckLoaderLosesItsUnitsAndMayRetryLater) {
     open(1);
     UnitHolder& stuck = join(30);
     UnitHolder& other = join(num_units);
@@ -410,7 +410,7 @@ TEST_F(UnitDirectoryTest, WhoLoadsNothingForTooLongGivesItBackAndMayTryAgainLate
     EXPECT_GT(stuck.num_assigned, 0u);
 }
 
-TEST_F(UnitDirectoryTest, NoSpaceGivesBackWhatIsNotLoadedAndNothingElse) {
+TEST_F(UnitDirectoryTest, NoSpaceReleasesUnloadedUnitsOnly) {
     UnitHolder& full = join();
     const std::vector<std::uint32_t> some{0, 1, 2, 3};
     directory->on_ready(full, some, now);
@@ -420,7 +420,7 @@ TEST_F(UnitDirectoryTest, NoSpaceGivesBackWhatIsNotLoadedAndNothingElse) {
     EXPECT_EQ(full.num_ready, 4u);
 }
 
-TEST_F(UnitDirectoryTest, WhatSomebodyDoesNotHaveIsNoRouteUntilItSaysReadyAgain) {
+TEST_F(UnitDirectoryTest, MissingUnitIsNoRouteUntilReadyAgain) {
     UnitHolder& holder = join();
     load(holder);
     const std::vector<std::uint32_t> lost{7};

@@ -15,14 +15,14 @@ AttemptPolicy policy_that_saw(int num_quick, int num_slow) {
     return policy;
 }
 
-TEST(AttemptPolicyTest, ASecondIsAskedWhenTheFirstTakesLongerThanNearlyAllDo) {
+TEST(AttemptPolicyTest, SecondAttemptIsSentWhenTheFirstIsUnusuallySlow) {
     EXPECT_FALSE(policy_that_saw(20, 0).second_after(20ms)) << "too little is known";
     EXPECT_NEAR(to_ms(*policy_that_saw(98, 2).second_after(20ms)), 20, 3);
     EXPECT_NEAR(to_ms(*policy_that_saw(98, 2).second_after(100ms)), 100, 13);
     EXPECT_NEAR(to_ms(*policy_that_saw(90, 10).second_after(20ms)), 200, 26);
 }
 
-TEST(AttemptPolicyTest, OtherPoliciesAskForNoSecondLater) {
+TEST(AttemptPolicyTest, OtherPoliciesSendNoLaterSecondAttempt) {
     for (const char* text : {"off", "fixed 2", "adaptive"}) {
         AttemptPolicy policy = policy_that_saw(100, 0);
         policy.set(*parse_hedge_policy(text));
@@ -122,7 +122,7 @@ struct KnownSwarm {
 
 // All become slow in one moment: every attempt is overdue, by what was known. That is no reason to
 // ask for everything twice.
-TEST(AttemptPolicyStory, WhereAllBecomeSlowAtOnceSecondAttemptsEndWithTheBudget) {
+TEST(AttemptPolicyStory, SecondAttemptsEndWithTheBudgetWhenAllSlowDown) {
     KnownSwarm known(40, 4000);
     SimSwarm& swarm = known.swarm;
     for (const WorkerId id : swarm.workers_alive()) swarm.slow_down(id, 30ms);
@@ -141,7 +141,7 @@ TEST(AttemptPolicyStory, WhereAllBecomeSlowAtOnceSecondAttemptsEndWithTheBudget)
 }
 
 // What is overdue is not asked of somebody who has work of his own: that one would be late as well.
-TEST(AttemptPolicyStory, NobodyWhoIsBusyIsAskedForASecondAttempt) {
+TEST(AttemptPolicyStory, BusyWorkerGetsNoSecondAttempt) {
     KnownSwarm known(2, 400);
     SimSwarm& swarm = known.swarm;
     for (const WorkerId id : swarm.workers_alive()) swarm.stall_compute(id);
@@ -174,7 +174,7 @@ TEST(AttemptPolicyStory, TheSwitchWorksWhileRoundsAreOpen) {
 }
 
 // Both had the same number of groups, and every round waited for the slow one.
-TEST(RouterStory, AWorkerTenTimesSlowerComputesNextToNothingThatOthersHold) {
+TEST(RouterStory, TenTimesSlowerWorkerComputesAlmostNothing) {
     SimOptions options{.num_workers = 0, .seed = 5};
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);

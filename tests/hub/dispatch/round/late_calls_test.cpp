@@ -71,7 +71,7 @@ class LateCallsTest : public testing::Test {
     WorkerId slow_ = 0, quick_ = 0;
 };
 
-TEST_F(LateCallsTest, WhatIsLateIsLeftOutAtTheRowsDeadlineAndNothingElse) {
+TEST_F(LateCallsTest, OnlyLateCallsAreLeftOutAtTheRowsDeadline) {
     const RoundId round = submit({row(2)}, {{.row = 0, .wait = 60ms, .pairs_max = 4}});
     ASSERT_TRUE(swarm_.run_until_answered(round));
     EXPECT_EQ(took(round), 60ms);
@@ -86,7 +86,7 @@ TEST_F(LateCallsTest, WhatIsLateIsLeftOutAtTheRowsDeadlineAndNothingElse) {
     EXPECT_EQ(swarm_.core().in_flight(slow_), 0u) << "it was told that nobody waits";
 }
 
-TEST_F(LateCallsTest, WhatIsThereInTimeIsNotLeftOut) {
+TEST_F(LateCallsTest, PunctualAnswersAreNotLeftOut) {
     swarm_.stall_compute(slow_, false);
     const RoundId round = submit({row(2)}, {{.row = 0, .wait = 5s, .pairs_max = 4}});
     ASSERT_TRUE(swarm_.run_until_answered(round));
@@ -105,7 +105,7 @@ TEST_F(LateCallsTest, ARowThatLacksMoreThanItMayWaits) {
     EXPECT_FALSE(swarm_.outcome(round).wrong);
 }
 
-TEST_F(LateCallsTest, RowsBesideItWaitAsEver) {
+TEST_F(LateCallsTest, RowsWithoutABudgetWaitAsUsual) {
     // Row 1 asks the slow one: the round goes on, and what comes meanwhile counts for row 0, too.
     const RoundId both = submit({row(1), row(1)}, {{.row = 0, .wait = 60ms, .pairs_max = 4}});
     swarm_.run_for(1s);
@@ -134,7 +134,7 @@ TEST_F(LateCallsTest, EachRowHasATimeOfItsOwn) {
 }
 
 // The last answer of those that must be waited for comes after the time of those that need not.
-TEST_F(LateCallsTest, ARoundEndsWithTheLastAnswerThatMustBeThere) {
+TEST_F(LateCallsTest, RoundEndsWithTheLastRequiredAnswer) {
     swarm_.slow_down(quick_, 400ms);
     const RoundId round = submit({row(2), row(0)}, {{.row = 0, .wait = 60ms, .pairs_max = 2}});
     ASSERT_TRUE(swarm_.run_until_answered(round));

@@ -55,7 +55,7 @@ Round opened(const Rows& rows) {
 }
 
 // 0.123456 was read as 0.123474 alone, and as 0.123535 beside a row with 70,000 in it.
-TEST(RoundTest, ARowTravelsTheSameWhateverItsNeighboursAre) {
+TEST(RoundTest, RowEncodingDoesNotDependOnItsNeighbours) {
     const Round alone = opened(Rows({0.123456f})),
                 beside = opened(Rows({70000.0f, 0.123456f, 3.0f}));
     EXPECT_EQ((*alone.x)[0], half_to_float(float_to_half(0.123456f)));
@@ -80,7 +80,7 @@ TEST(RoundTest, RowsBeyondF16TravelInGroupsOfTheirOwn) {
     }
 }
 
-TEST(RoundTest, EachPieceThatALiarAnsweredIsOpenAgain) {
+TEST(RoundTest, EverySliceThatALiarAnsweredIsOpenAgain) {
     Round round = opened(Rows({1.0f, 70000.0f}));
     for (const std::uint32_t block : {0u, 1u}) {
         Attempt attempt;
@@ -98,7 +98,7 @@ TEST(RoundTest, EachPieceThatALiarAnsweredIsOpenAgain) {
 }
 
 // 1e8 - 1e8 + 1 is 1, and 1 + 1e8 - 1e8 is nothing.
-TEST(RoundTest, SumsAreAddedInTheSameOrderWhoeverWasFaster) {
+TEST(RoundTest, SumOrderDoesNotDependOnArrival) {
     const std::vector<float> x(hidden, 1.0f), weights(3, 1.0f);
     const std::vector<std::uint16_t> ids{0, 1, 2};
     const std::vector<float> answers{1e8f, -1e8f, 1.0f};
@@ -209,7 +209,7 @@ TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
 
 // Blocks of rows as int8, as f16 and widened, in one round and in turns: the engine's thread makes
 // the forms that travel, each once a round, and the strand none.
-TEST(RoundTest, RowsAreInTheirFormsBeforeTheStrandHasThem) {
+TEST(RoundTest, RowsAreEncodedBeforeTheStrandReceivesThem) {
     const RoundOptions options = deterministic_options();
     const RowReader reader = reader_of(options);
     const Rows mixed({0.5f, 70000.0f, 3.0f}), narrow({0.5f, 3.0f});

@@ -130,13 +130,13 @@ std::vector<RouteWorker> even_workers(std::uint32_t count) {
     return workers;
 }
 
-TEST(RouterTest, AFewRowsGoToTheOneWhoCanTakeMostOfThem) {
+TEST(RouterTest, FewRowsGoToTheWorkerThatTakesMost) {
     Router router;
     const std::vector<CallSlice> slices{{1, {0, 1}}, {1, {1, 2}}, {1, {1}}, {1, {0, 1}}};
     EXPECT_EQ(cover_of(router, even_workers(3), slices), (Cover{{1, {0, 1, 2, 3}}}));
 }
 
-TEST(RouterTest, TiesGoToTheLessLoadedThenToTheOneWhoWorkedLess) {
+TEST(RouterTest, TiesGoToLessLoadThenToLessWork) {
     Router router;
     std::vector<RouteWorker> workers = even_workers(3);
     workers[0].num_live = 1;
@@ -156,7 +156,7 @@ TEST(RouterTest, ALargeRoundIsSharedBySpeed) {
     EXPECT_EQ(cover.at(1).size(), 10u);
 }
 
-TEST(RouterTest, WhoIsThreeTimesSlowerOrOverdueComputesWhatNobodyElseCanTake) {
+TEST(RouterTest, SlowOrOverdueWorkerComputesOnlyUnitsWithoutAlternative) {
     Router router;
     std::vector<RouteWorker> workers = even_workers(4);
     workers[0].pace_ms = 16;
@@ -165,7 +165,7 @@ TEST(RouterTest, WhoIsThreeTimesSlowerOrOverdueComputesWhatNobodyElseCanTake) {
     EXPECT_EQ(cover_of(router, workers, slices), (Cover{{0, {3}}, {1, {2}}, {2, {0}}, {3, {1}}}));
 }
 
-TEST(RouterTest, WhatNobodyTakesIsLeft) {
+TEST(RouterTest, SlicesWithoutAWorkerAreLeft) {
     Router router;
     EXPECT_EQ(cover_of(router, even_workers(1), {{1, {}}, {1, {0}}, {1, {}}}), (Cover{{0, {1}}}));
     std::vector<std::uint32_t> left;
@@ -173,7 +173,7 @@ TEST(RouterTest, WhatNobodyTakesIsLeft) {
     EXPECT_EQ(left, (std::vector<std::uint32_t>{0, 2}));
 }
 
-RC_GTEST_PROP(RouterProperty, GivesWhatThePlainTwinGives, ()) {
+RC_GTEST_PROP(RouterProperty, CoverEqualsThatOfThePlainTwin, ()) {
     Router router;
     for (int round = 0; round < 3; ++round) {  // its vectors are kept
         std::vector<RouteWorker> workers = even_workers(*rc::gen::inRange<std::uint32_t>(1, 12));

@@ -40,7 +40,7 @@ class AnswerReaderTest : public testing::Test {
     AnswerReader reader_{limits, memory_, asked_};
 };
 
-TEST_F(AnswerReaderTest, ReadsWhatTheStrandWillAsk) {
+TEST_F(AnswerReaderTest, ReaderMeasuresWhatTheStrandNeeds) {
     std::vector<float> y(64, 0.5f);
     for (std::size_t i = 32; i < 64; ++i) y[i] = -2;
     const Bytes frame = encode_group_result(answer_of(y), false);
@@ -56,7 +56,7 @@ TEST_F(AnswerReaderTest, ReadsWhatTheStrandWillAsk) {
     EXPECT_EQ(answer->square_sums, (std::vector<double>{8, 128}));
 }
 
-TEST_F(AnswerReaderTest, SaysWhatIsBrokenAndLeavesTheVerdictToTheStrand) {
+TEST_F(AnswerReaderTest, BrokenAnswerIsReportedAndTheStrandDecides) {
     std::vector<float> y(64, 0.5f);
     y[40] = std::numeric_limits<float>::infinity();
     const auto infinite = reader_.read(encode_group_result(answer_of(y), false));
@@ -72,7 +72,7 @@ TEST_F(AnswerReaderTest, SaysWhatIsBrokenAndLeavesTheVerdictToTheStrand) {
     EXPECT_EQ(broken->broken->code, ErrorCode::payload_size);
 }
 
-TEST_F(AnswerReaderTest, LeavesOtherFramesToTheStrand) {
+TEST_F(AnswerReaderTest, OtherFramesAreLeftToTheStrand) {
     EXPECT_FALSE(reader_.read({}));
     EXPECT_FALSE(reader_.read(Bytes(40)));
     EXPECT_FALSE(reader_.read(encode_heartbeat(3)));
@@ -80,7 +80,7 @@ TEST_F(AnswerReaderTest, LeavesOtherFramesToTheStrand) {
 
 // To decode an answer is work, and whoever wants to make the hub work sends some that nobody asked
 // for: infinities show that these were not looked at.
-TEST_F(AnswerReaderTest, WhatNobodyAskedForIsNotDecoded) {
+TEST_F(AnswerReaderTest, UnrequestedAnswerIsNotDecoded) {
     GroupResult unasked = answer_of(std::vector<float>(64, std::numeric_limits<float>::infinity()));
     unasked.sequence_id = 10;
     const Bytes frame = encode_group_result(unasked, false);
@@ -103,7 +103,7 @@ TEST_F(AnswerReaderTest, WhatNobodyAskedForIsNotDecoded) {
     EXPECT_FALSE(reader_.read(frame)->asked_for);
 }
 
-TEST_F(AnswerReaderTest, RowsOfAnotherShapeThanWasAskedAreNotDecoded) {
+TEST_F(AnswerReaderTest, RowsOfAWrongShapeAreNotDecoded) {
     GroupResult more = answer_of(std::vector<float>(96, std::numeric_limits<float>::infinity()));
     more.shape.num_tokens = more.shape.num_pairs = 3;
     const auto answer = reader_.read(encode_group_result(more, false));
@@ -121,7 +121,7 @@ TEST_F(AnswerReaderTest, RowsOfAnotherShapeThanWasAskedAreNotDecoded) {
     EXPECT_EQ(single->shape.num_tokens, 3u);
 }
 
-TEST_F(AnswerReaderTest, ACompressedAnswerTakesMemoryForWhatWasAskedAlone) {
+TEST_F(AnswerReaderTest, CompressedAnswerTakesMemoryOfTheRequestOnly) {
     if (!lz4_can_encode) GTEST_SKIP() << "SKIPPED: built without an LZ4 encoder";
     const GroupResult result = answer_of(std::vector<float>(64, 1.0f));
     const Bytes packed = encode_group_result(result, true);
@@ -135,7 +135,7 @@ TEST_F(AnswerReaderTest, ACompressedAnswerTakesMemoryForWhatWasAskedAlone) {
     EXPECT_TRUE(reader_.read(packed)->y.empty());
 }
 
-TEST_F(AnswerReaderTest, TakesTheMemoryThatASumGaveBack) {
+TEST_F(AnswerReaderTest, MemoryOfASumIsReused) {
     {
         RoundSum sum(1, 32);
         sum.keep(std::vector<float>(64));
@@ -150,7 +150,7 @@ TEST_F(AnswerReaderTest, TakesTheMemoryThatASumGaveBack) {
 }
 
 // Slow connections keep the rows of their frames alive, and with these all rows of their rounds.
-TEST(WireRowsPoolTest, LendsEachConnectionItsShareAndWhoHoldsNothingAlways) {
+TEST(WireRowsPoolTest, ConnectionGetsItsShareAndAnIdleOneAlways) {
     const auto pool = std::make_shared<WireRowsPool>();
     const std::vector<float> x(std::size_t{1024} * 2048, 0.5f);  // 4 MiB as f16
     constexpr std::uint64_t round_bytes = 4 << 20;
@@ -200,7 +200,7 @@ TEST(WireRowsPoolTest, AFewRowsAreCopied) {
     EXPECT_TRUE(pool->lend(rows, 5, held));
 }
 
-TEST(RowReaderTest, MakesTheFormThatTravelledLastBeforeAnybodyAsks) {
+TEST(RowReaderTest, LastUsedEncodingIsMadeInAdvance) {
     const RowReader reader({}, std::make_shared<AnswerMemory>());
     const std::vector<float> x(64, 0.5f);
     const ExpertBatch batch{.num_tokens = 2, .hidden_size = 32, .x = x};
@@ -216,7 +216,7 @@ TEST(RowReaderTest, MakesTheFormThatTravelledLastBeforeAnybodyAsks) {
 }
 
 // Who took rows as int8 has left: they are made in vain for a few rounds, and no more.
-TEST(RowReaderTest, AFormThatNobodyNeedsAnyMoreIsNotMade) {
+TEST(RowReaderTest, UnusedEncodingIsNoLongerMade) {
     const RowReader reader({}, std::make_shared<AnswerMemory>());
     const std::vector<float> x(64, 0.5f);
     const ExpertBatch batch{.num_tokens = 2, .hidden_size = 32, .x = x};

@@ -172,12 +172,12 @@ AnswerSample identity_sample(std::uint64_t id, float answer) {
             .y = {answer}};
 }
 
-TEST(AnswerJudge, WithoutWeightsAndForNoNumberItSaysSo) {
+TEST(AnswerJudge, JudgeReportsMissingWeightsAndNonNumbers) {
     EXPECT_EQ(judge_answer(identity_sample(1, 2), NoWeights()).verdict, Verdict::undecided);
     EXPECT_EQ(judge_answer(identity_sample(1, std::nanf("")), Identity()).verdict, Verdict::lie);
 }
 
-TEST(JudgeThread, JudgesWhatIsAwaitedAndAnswersForEachSample) {
+TEST(JudgeThread, AwaitedSamplesAreJudgedAndAllAreAnswered) {
     constexpr std::uint64_t num_samples = 1000;
     std::promise<void> all;
     std::vector<int> seen(num_samples);
@@ -254,7 +254,7 @@ TEST_F(AnswerTrustTest, TheRateFallsWithTheRecordDownToItsLeast) {
 
 // Where answers have several rows it takes as many answers as rows; meanwhile each waits for the
 // verdict on some of its rows.
-TEST_F(AnswerTrustTest, UntilItHasGivenAsManyAnswersSomeOfEachIsHeldAndChecked) {
+TEST_F(AnswerTrustTest, NewWorkerHasRowsOfEachAnswerHeldAndChecked) {
     constexpr std::uint32_t num_rows = 8;
     std::size_t num_checked = 0;
     for (std::uint32_t given = 0; given < options_.to_prove; ++given) {
@@ -274,7 +274,7 @@ TEST_F(AnswerTrustTest, UntilItHasGivenAsManyAnswersSomeOfEachIsHeldAndChecked) 
 
 // The claim in the header: of a tenth of all workers who lie in one of a hundred answers, at most
 // one row of 100,000 counts.
-TEST_F(AnswerTrustTest, WhoLiesInOneOfAHundredAnswersIsOutBeforeOneOfThemCounts) {
+TEST_F(AnswerTrustTest, OnePercentLiarIsOutBeforeALieCounts) {
     std::mt19937_64 random(3);
     for (const std::uint32_t num_rows : {1u, 8u, 40u}) {
         double rows = 0, rows_wrong = 0;
@@ -339,7 +339,7 @@ TEST_F(AnswerTrustTest, ABanGrowsAndEndsAndIsLifted) {
     EXPECT_EQ(trust_.banned_for("key", now_), 720h);
 }
 
-TEST_F(AnswerTrustTest, AnOddAnswerIsHeldWhoeverSentIt) {
+TEST_F(AnswerTrustTest, OddAnswerOfAnyWorkerIsHeld) {
     prove();
     EXPECT_TRUE(answer(3, true).hold);
     EXPECT_EQ(answer(3, true).rows.size(), 3u);
@@ -365,7 +365,7 @@ TEST_F(AnswerTrustTest, CreditWaitsForARowThatWasRightAndALieStrikesOutTheRest) 
     EXPECT_EQ(trust_.pairs_credited("key"), credited + 160 + 16);
 }
 
-TEST_F(AnswerTrustTest, AnAddressRaisesTheRateOfItsKeysAndBansNobody) {
+TEST_F(AnswerTrustTest, AddressRaisesTheRateOfItsKeysWithoutBans) {
     prove();
     for (std::uint32_t rows = 0; rows < 4 * options_.to_prove; rows += 64) answer(64);
     const auto share = [&](std::uint64_t address) {

@@ -86,7 +86,7 @@ TEST_P(PlausibleLies, ChangeNothingWhereTwoOthersJudge) {
 INSTANTIATE_TEST_SUITE_P(All, PlausibleLies, testing::ValuesIn(plausible_lies),
                          [](const auto& lie) { return text("lie_", lie.index); });
 
-TEST(LyingWorkersTest, WhereNobodyCanCheckTheAnswerSaysSo) {
+TEST(LyingWorkersTest, UncheckableAnswerIsMarked) {
     SimSwarm swarm(checked(1, false));
     ASSERT_TRUE(swarm.run_until_ready());
     const Outcome out = ask(swarm, 10);
@@ -96,7 +96,7 @@ TEST(LyingWorkersTest, WhereNobodyCanCheckTheAnswerSaysSo) {
     EXPECT_EQ(swarm.core().counters().pairs_unchecked, out.sum.pairs_remote);
 }
 
-TEST(LyingWorkersTest, TwoThatDifferAreBothSuspectedAndNobodyIsBanned) {
+TEST(LyingWorkersTest, TwoDifferingWorkersAreSuspectedNotBanned) {
     SimSwarm swarm(checked(2, false));
     ASSERT_TRUE(swarm.run_until_ready());
     swarm.lie(swarm.workers_alive()[0], Lie::scaled);
@@ -142,7 +142,7 @@ TEST(LyingWorkersTest, AnAbsurdAnswerOfAProvenWorkerIsHeld) {
     }
 }
 
-TEST(LyingWorkersTest, WhatNoExpertGivesIsALieWithoutComputingItAgain) {
+TEST(LyingWorkersTest, ImpossibleAnswerIsALieWithoutRecomputation) {
     for (const Lie lie : {Lie::shape, Lie::not_finite, Lie::huge}) {
         SimSwarm swarm(checked(3));
         ASSERT_TRUE(swarm.run_until_ready());
@@ -180,7 +180,7 @@ TEST(LyingWorkersTest, ABannedKeyStaysOutForItsTime) {
 }
 
 // Who comes with ten keys would be asked for most of it, all of which the hub computes again.
-TEST(LyingWorkersTest, NewcomersAreAskedForAFifthWhileOthersHaveARecord) {
+TEST(LyingWorkersTest, NewcomersGetAFifthWhileOthersHaveARecord) {
     SimOptions options = checked(2);
     options.swarm.checks.to_prove = 64;
     options.swarm.replicas = 12;

@@ -73,7 +73,7 @@ TEST_F(HealthTest, AMinuteOfHealthForgivesOneEjection) {
     EXPECT_EQ(health.ejections(), 2u);
 }
 
-TEST_F(HealthTest, WhoeverMayNotBeEjectedStaysSuspect) {
+TEST_F(HealthTest, UnejectableWorkerStaysSuspect) {
     for (int i = 0; i < 10; ++i) health.failed(now, false, health_options);
     EXPECT_EQ(health.state(), Health::suspect);
 }
@@ -136,7 +136,7 @@ TEST(WorkerHealthStory, AHungGpuWithGoodHeartbeatsIsAskedLessAndLess) {
 }
 
 // One that always said BUSY was never demoted: every round asked it first.
-TEST(WorkerHealthStory, AWorkerThatAlwaysSaysBusyIsEjected) {
+TEST(WorkerHealthStory, AlwaysBusyWorkerIsEjected) {
     SimSwarm swarm(four_workers(true));
     join_four(swarm);
     const WorkerId busy = swarm.workers_alive().front();
@@ -152,7 +152,7 @@ TEST(WorkerHealthStory, AWorkerThatAlwaysSaysBusyIsEjected) {
     EXPECT_EQ(swarm.core().worker(busy)->health, Health::healthy);
 }
 
-TEST(WorkerHealthStory, WithoutALocalBackendHalfOfTheSwarmGoesOnBeingAsked) {
+TEST(WorkerHealthStory, WithoutALocalBackendHalfTheSwarmStaysInUse) {
     SimSwarm swarm(four_workers(false));
     join_four(swarm);
     for (const WorkerId worker : swarm.workers_alive()) swarm.answer_error(worker, "device_lost");
@@ -169,7 +169,7 @@ TEST(WorkerHealthStory, WithoutALocalBackendHalfOfTheSwarmGoesOnBeingAsked) {
     EXPECT_GT(rounds_for(swarm, 3s), 100u);
 }
 
-TEST(WorkerHealthStory, TheOnlyHolderIsAskedAlthoughItIsEjected) {
+TEST(WorkerHealthStory, OnlyHolderIsUsedDespiteItsEjection) {
     SimOptions health_options = four_workers(false);
     health_options.swarm.replicas = 1;
     SimSwarm swarm(health_options);
@@ -213,7 +213,7 @@ TEST(WorkerHealthStory, WhenAllFallSilentAtOnceTheLocalBackendComputesAtOnce) {
     EXPECT_EQ(swarm.core().counters().calls_local, local);
 }
 
-TEST(WorkerHealthStory, InDarknessWithoutTheLocalBackendEachCallIsSentOnceAndWaited) {
+TEST(WorkerHealthStory, SilentSwarmWithoutLocalBackendSendsEachCallOnce) {
     SimSwarm swarm(four_workers(true));
     join_four(swarm);
     for (const WorkerId worker : swarm.workers_alive()) swarm.stall_compute(worker);
