@@ -1,4 +1,4 @@
-// What several stories of simulated swarms begin with, and ask at their end.
+// Provides the options and final checks that several tests of simulated swarms share.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Rounds that find nobody who holds their experts: who is waited for, and how long.
+// Tests rounds without a holder for some of their experts: whether the round waits, and how long.
 #include "tests/hub/dispatch/swarm_stage.h"
 
 namespace moex::sim {
@@ -66,8 +66,8 @@ TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundWaitsForItsReturn) 
     EXPECT_FALSE(swarm.outcome(round).answer->ok());
 }
 
-// A tab whose GPU was reset needs a few seconds; the chat that was waiting for it went on after
-// two and ended with "no worker holds expert 0".
+// A tab with a reset GPU needs a few seconds to return. Before, the waiting chat ended after two
+// seconds with "no worker holds expert 0".
 TEST(SwarmCoreTest, SoleHolderBackAfterFiveSecondsAnswersTheRound) {
     SimOptions options = two_workers();
     options.num_workers = 0;
@@ -117,7 +117,7 @@ TEST(SwarmCoreTest, AHolderThatCameAndLeftGivesTheNextOneItsTimeAgain) {
 
     const TimePoint left = swarm.now();
     swarm.leave(worker);
-    // eight seconds from here, but the whole round no longer than ten
+    // The wait is eight seconds from here, but the whole round may take at most ten.
     while (!swarm.outcome(round).answer) swarm.run_for(10ms);
     EXPECT_NEAR(to_ms(swarm.now() - left), 7950, 100);
 }

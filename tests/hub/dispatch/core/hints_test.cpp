@@ -1,4 +1,4 @@
-// What is foreseen for a coming layer goes to those who have a use for it.
+// Tests hints: predictions for a coming layer are sent to the workers that can use them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace moex::sim {
 namespace {
 
-// A worker that says READY of whatever it is assigned. What it holds.
+// Connects `worker` with `caps` and reports READY for all its assigned units. Returns these units.
 std::set<Unit> hold_all(SimSwarm& swarm, WorkerId worker, std::vector<std::string> caps) {
     Hello hello;
     hello.token = "sim-token";
@@ -72,7 +72,8 @@ TEST(SwarmHintsTest, HintsGoToOnDemandWorkersOnly) {
     EXPECT_FALSE(core.wants_hints());
 }
 
-// Four times what it takes to get to their layer, once a round has told what one takes.
+// The deadline is four times the time until the hint's layer, once a round has shown how long a
+// layer takes.
 TEST(SwarmHintsTest, DeadlinesFollowTheLeadInLayers) {
     SimOptions options{.num_workers = 0, .seed = 3, .num_layers = 4};
     options.swarm.local_fallback = false;
@@ -136,7 +137,7 @@ TEST(SwarmTiersTest, NearestTierOfAllHoldersCounts) {
     ASSERT_TRUE(swarm.run_until_ready());
     const SwarmCore& core = swarm.core();
     const WorkerId one = core.workers()[0].id, two = core.workers()[1].id;
-    std::vector<Unit> shared;  // that both hold
+    std::vector<Unit> shared;  // units that both workers hold
     std::vector<std::size_t> places;
     const std::vector<std::uint16_t> replicas = core.replicas();
     const std::uint32_t num_experts = core.options().limits.num_experts;
@@ -157,7 +158,7 @@ TEST(SwarmTiersTest, NearestTierOfAllHoldersCounts) {
         swarm.say(worker, encode_ready(shared, std::vector(shared.size(), tier)));
         swarm.run_for(100ms);
     };
-    expect_all(UnitTier::slot);  // who says nothing computes where it lies
+    expect_all(UnitTier::slot);  // no tier reported: the unit counts as in memory
     say(one, UnitTier::store);
     expect_all(UnitTier::slot);
     say(two, UnitTier::memory);
@@ -168,7 +169,7 @@ TEST(SwarmTiersTest, NearestTierOfAllHoldersCounts) {
     expect_all(std::nullopt);
 }
 
-// Two workers with memory for all tell figures; one of them leaves.
+// Two workers with memory for all units report counters; then one of them leaves.
 TEST(SwarmSlotsTest, CountersAreAddedOverWorkersAndConnections) {
     SimSwarm swarm({.num_workers = 2, .seed = 3, .swarm = on_their_own()});
     ASSERT_TRUE(swarm.run_until_ready());
@@ -200,14 +201,14 @@ TEST(SwarmSlotsTest, ACounterThatShrinksEndsTheConnection) {
     EXPECT_NE(swarm.core().workers()[0].id, liar);
 }
 
-// Tokens through all layers, at workers with memory for a few of their experts.
+// The result of decoding tokens through all layers at workers with memory for a few experts.
 struct Decoding {
     Duration took{};
     std::uint64_t missed = 0;
 };
 using Route = std::vector<std::uint16_t>;
-// What is hinted while a layer's round is on its way: of the layer, and what the next one will be
-// asked.
+// Returns the hints to send while a layer's round is in flight. Arguments: the layer, and the
+// experts that the next layer will request.
 using Foresee = std::function<std::vector<ExpertHint>(std::uint32_t layer, const Route& next)>;
 
 std::vector<ExpertHint> hints_of(std::uint32_t layer, const Route& experts) {
@@ -264,7 +265,7 @@ TEST(SwarmHintsTest, BadHintsCostTimeButNoAnswer) {
     EXPECT_LT(right.missed, without.missed / 2);
     EXPECT_LT(right.took, without.took);
 
-    // The others of the next layer; those of the round that is on its way; everything there is.
+    // Hint the wrong experts of the next layer, then those of the round in flight, then all units.
     const Decoding wrong = decode([](std::uint32_t layer, const Route& next) {
         Route others;
         for (std::uint16_t expert = 0; expert < num_experts; ++expert)
@@ -286,8 +287,8 @@ TEST(SwarmHintsTest, BadHintsCostTimeButNoAnswer) {
     for (const Decoding& bad : {wrong, late, everything}) EXPECT_GT(bad.took, right.took);
 }
 
-// There is no frame in which a worker could tell what its memory holds: whoever tries has broken
-// the protocol, and nobody else's answers change.
+// The protocol has no frame in which a worker sends hints. A worker that sends one is disconnected
+// for a protocol error, and the answers of other workers do not change.
 TEST(SwarmHintsTest, WorkerThatSendsHintsIsDisconnected) {
     SimOptions options{.num_workers = 1, .seed = 9};
     options.swarm.local_fallback = false;

@@ -1,5 +1,5 @@
-// Workers that load experts when they are asked for them: a load is no stall, and who has an expert
-// in memory is asked before who has to load it.
+// Tests workers that load experts on demand. A load does not count as a stall, and a worker with
+// the expert in memory is preferred to one that has to load it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ SimOptions options_of(HedgeMode hedge) {
     return options;
 }
 
-// Experts `first` to `first + 3` of a layer.
+// Submits a round with the experts `first` to `first + 3` of a layer.
 RoundId ask(SimSwarm& swarm, std::uint32_t layer, std::uint16_t first) {
     const auto at = [&](int i) { return static_cast<std::uint16_t>(first + i); };
     const RoundId round = swarm.submit(
@@ -53,8 +53,8 @@ void tell(SimSwarm& swarm, WorkerId worker, std::uint32_t slots, Duration load) 
                   {.slots = slots, .loads = 1, .load_us = static_cast<std::uint64_t>(load / 1us)}));
 }
 
-// It answers in some 8 ms what lies in its memory, and needs 180 ms more for what does not: beyond
-// its timeout, which is 100 ms at least.
+// The worker answers in about 8 ms with experts in memory, and in 180 ms more if it has to load
+// them. This is more than its timeout, which is at least 100 ms.
 TEST(SwarmLoadsTest, ALoadIsNeitherATimeoutNorAFailure) {
     SimSwarm swarm(options_of(HedgeMode::off));
     const WorkerId worker = swarm.join_as({.slots = 8, .load = 45ms}, "10.0.0.1");
@@ -72,7 +72,8 @@ TEST(SwarmLoadsTest, ALoadIsNeitherATimeoutNorAFailure) {
     EXPECT_GT(swarm.experts_missed(worker), 40u) << "each of these rounds waited for loads";
 }
 
-// Two hold everything and have memory for half of it each. Once the hub knows, both halves stay.
+// Two workers hold all units and have memory for half of them each. Once the hub has learnt this,
+// each worker keeps one half in memory.
 TEST(SwarmLoadsTest, WorkerWithTheExpertInMemoryIsPreferred) {
     SimSwarm swarm(options_of(HedgeMode::off));
     const WorkerProfile profile{.slots = 32, .load = 5ms};
@@ -85,7 +86,7 @@ TEST(SwarmLoadsTest, WorkerWithTheExpertInMemoryIsPreferred) {
         return swarm.experts_missed(workers[0]) + swarm.experts_missed(workers[1]);
     };
     std::mt19937 random(3);
-    std::vector<std::uint32_t> quarters(16);  // of layers, each asked in one round
+    std::vector<std::uint32_t> quarters(16);  // quarters of layers, each requested in one round
     std::iota(quarters.begin(), quarters.end(), 0);
     const auto all_once = [&] {
         std::shuffle(quarters.begin(), quarters.end(), random);
@@ -98,7 +99,8 @@ TEST(SwarmLoadsTest, WorkerWithTheExpertInMemoryIsPreferred) {
     EXPECT_LE(missed() - before, 8u * 64 / 8) << "of 512 experts asked";
 }
 
-// The one that has it in memory was busy, so the other one loads: it has a second before that ends.
+// The worker with the expert in memory is busy, so the other worker loads. The call gets a second
+// attempt before the load ends.
 TEST(SwarmLoadsTest, LoadingCallIsHedgedAtAWorkerWithTheExpert) {
     SimSwarm swarm(options_of(HedgeMode::delayed));
     const WorkerId ready = swarm.join_as({}, "10.0.0.1");
@@ -109,7 +111,7 @@ TEST(SwarmLoadsTest, LoadingCallIsHedgedAtAWorkerWithTheExpert) {
     swarm.run_for(2s);
     tell(swarm, loads, 4, 400ms);
 
-    // Two at once fill its queue, so the third round has nobody but the other one.
+    // Two rounds at once fill its queue, so only the other worker is left for the third round.
     std::vector<RoundId> rounds;
     const SwarmCounters before = swarm.core().counters();
     for (std::uint32_t layer = 0; layer < 3; ++layer)
@@ -124,8 +126,8 @@ TEST(SwarmLoadsTest, LoadingCallIsHedgedAtAWorkerWithTheExpert) {
     (void)ready;
 }
 
-// Whatever a worker says of its loads: a call that it never answers is given to others within the
-// longest timeout and two seconds.
+// Whatever a worker reports about its loads, a call that it never answers is sent to another worker
+// within the longest timeout plus two seconds.
 TEST(SwarmLoadsTest, ALieAboutLoadsCostsTwoSecondsAtMost) {
     SimOptions options = options_of(HedgeMode::off);
     SimSwarm swarm(options);

@@ -1,4 +1,5 @@
-// What a host orders of one worker: it goes without a gap, keeps what it has, or stays out.
+// Tests the operator's orders for one worker: drain (it leaves without a gap in service), pin (it
+// keeps its units), and ban (it stays out).
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -6,7 +7,7 @@
 namespace moex::sim {
 namespace {
 
-// 48 experts; every worker has room for all of them, and nobody computes beside them.
+// There are 48 experts; every worker has memory for all, and no local backend exists.
 SimOptions options(std::uint32_t replicas) {
     SimOptions options{.num_workers = 0, .seed = 5};
     options.swarm.local_fallback = false;

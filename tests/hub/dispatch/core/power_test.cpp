@@ -1,5 +1,6 @@
-// A worker names the share of what it could do that it wants to be asked for, and is asked that
-// much less; what nobody else holds is asked of it all the same, at once.
+// Tests the power setting: a worker names the share of its capacity that it offers, and gets
+// correspondingly fewer calls. Calls for units without another holder are sent to it at once
+// anyway.
 #include <gtest/gtest.h>
 
 #include "hub/dispatch/core/worker_pool.h"
@@ -9,13 +10,13 @@ namespace moex::sim {
 namespace {
 
 struct Asked {
-    std::vector<std::uint64_t> groups;  // of each worker, as they joined
+    std::vector<std::uint64_t> groups;  // sent to each worker, in order of joining
     Duration slowest{};
     std::uint64_t local = 0;
 };
 
-// So many rounds of a token, one after the other, at workers with these budgets and powers in per
-// cent; 0: it names none.
+// Runs `rounds` rounds of one token, one after the other. `workers` gives the budget and the power
+// in per cent of each worker; 0: the worker names no power.
 Asked ask(const std::vector<std::pair<std::uint32_t, std::uint32_t>>& workers,
           std::uint32_t replicas, int rounds = 600) {
     SimOptions options{.num_workers = 0, .seed = 11};
@@ -59,7 +60,8 @@ TEST(PowerTest, ReducedPowerReducesTheShareAmongEquals) {
     }
 }
 
-// One that alone holds all that a round needs would be asked each time, whatever it has done.
+// Without this rule, a worker that alone holds all units of a round would be chosen every time,
+// however much it has computed already.
 TEST(PowerTest, PowerGivesAFixedShareOfEvents) {
     for (const WorkerId id : {WorkerId{1}, WorkerId{2}, WorkerId{77}})
         for (const double power : {1.0, 0.7, 0.3, 0.1}) {

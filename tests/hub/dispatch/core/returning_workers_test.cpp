@@ -1,5 +1,5 @@
-// Workers that come back: a reload, another network, a hub that was started anew. Bytes are
-// counted where workers download them.
+// Tests workers that return: after a reload, from another network, or to a restarted hub. The tests
+// count the bytes that workers download.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace moex::sim {
 namespace {
 
-// Sixteen tabs with room for three times the model in all.
+// Sixteen tabs that together have memory for the model three times.
 struct ReturningWorkersTest : testing::Test {
     static SimOptions options() {
         SimOptions options{
@@ -31,7 +31,8 @@ struct ReturningWorkersTest : testing::Test {
     std::map<int, WorkerId> worker_of_tab;
 };
 
-// 2.7 GB at Qwen3-30B: the others were told to load what it had, and it what others had.
+// Before, a reload moved 2.7 GB with Qwen3-30B: other workers were ordered to load the units of the
+// reloaded tab, and the tab the units of others.
 TEST_F(ReturningWorkersTest, AReloadMovesNoByte) {
     SimSwarm swarm(options());
     fill(swarm);
@@ -48,7 +49,7 @@ TEST_F(ReturningWorkersTest, AReloadMovesNoByte) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-// Another network: the hub has not noticed that the old connection is gone.
+// The worker changes its network, and the hub has not yet noticed that the old connection is dead.
 TEST_F(ReturningWorkersTest, AConnectionThatReplacesItsGhostMovesNoByte) {
     SimSwarm swarm(options());
     fill(swarm);
@@ -60,7 +61,7 @@ TEST_F(ReturningWorkersTest, AConnectionThatReplacesItsGhostMovesNoByte) {
     EXPECT_EQ(swarm.core().coverage().replicas_min, 2u);
 }
 
-// After a night: its place is given away, and what it has cached is what it is given again.
+// The worker returns after a night. Its place is lost, but it is assigned its cached units again.
 TEST_F(ReturningWorkersTest, LateReturnGetsItsCachedUnits) {
     SimSwarm swarm(options());
     fill(swarm);
@@ -81,7 +82,7 @@ TEST_F(ReturningWorkersTest, FreshHubAssignsCachedUnits) {
     for (int tab = 0; tab < 16; ++tab) join(swarm, tab);
     swarm.run_for(60s);
     EXPECT_EQ(swarm.core().coverage().replicas_min, 2u);
-    // all of them within a moment: hardly anything moves
+    // All workers return within a moment, so hardly any unit moves.
     EXPECT_LE(swarm.bytes_downloaded() - before, before / 10);
 }
 
@@ -96,9 +97,9 @@ TEST_F(ReturningWorkersTest, SoleUnitIsReplacedWithinThreeSeconds) {
     EXPECT_EQ(swarm.core().coverage().replicas_min, 1u);
 }
 
-// Twelve seconds of downloads, in equal parts; a round waits ten. What it waits for is loaded
-// before second copies and before what later layers need: also where the first of them have left
-// before the last, and what they had in later layers was all that was missing.
+// The lost units take twelve seconds to download, in equal parts, and a round waits ten. The units
+// of the waiting round must be loaded before second copies and before units of later layers. This
+// also holds if the first leavers left only units of later layers without a holder.
 TEST_F(ReturningWorkersTest, RoundsSurviveTheLossOfHalfTheWorkers) {
     SimOptions slow = options();
     slow.blob_bytes = 2'500'000;
@@ -117,7 +118,7 @@ TEST_F(ReturningWorkersTest, RoundsSurviveTheLossOfHalfTheWorkers) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-// It promised to say what it has and says nothing: nobody waits longer than a moment.
+// The worker announced a report of its cached units and sends none. The hub waits only a moment.
 TEST_F(ReturningWorkersTest, WorkerThatReportsNoCacheIsPlaced) {
     SimOptions mute = options();
     mute.reports_held = false;

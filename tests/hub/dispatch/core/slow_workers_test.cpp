@@ -1,4 +1,5 @@
-// Workers that are slow, weak or away: whose answers count, and what they cost the others.
+// Tests workers that are slow, weak or absent: which answers count, and how other workers are
+// affected.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -20,8 +21,8 @@ void expect_right(const SimSwarm& swarm, RoundId round) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-// Groups of 600 to 1,200 ms, beyond the longest timeout: each was thrown away when it came, and
-// of five rounds none succeeded.
+// Groups take 600 to 1,200 ms, longer than the longest timeout. Before, each answer was dropped
+// when it arrived, and none of five rounds succeeded.
 TEST(SlowWorkersTest, AnHonestAnswerAfterItsTimeoutCounts) {
     for (const bool deterministic : {false, true}) {
         SimOptions options = workers_alone(2);
@@ -40,7 +41,7 @@ TEST(SlowWorkersTest, AnHonestAnswerAfterItsTimeoutCounts) {
     }
 }
 
-// A sum that comes late covers what others have begun to answer in parts.
+// A late sum covers pairs that other workers have already begun to answer in parts.
 TEST(SlowWorkersTest, ALateSumAndEarlyPartsOfItMakeOneAnswer) {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
         SimOptions options = workers_alone(0);
@@ -62,7 +63,7 @@ TEST(SlowWorkersTest, ALateSumAndEarlyPartsOfItMakeOneAnswer) {
     }
 }
 
-// Nobody waits for them any more, and still they say how long such work takes there.
+// No round waits for these answers any more, but they still show the latency of the worker.
 TEST(SlowWorkersTest, AnswersToCancelledCallsRecordLatency) {
     SimOptions options = workers_alone(1);
     options.compute = Duration(1us);
@@ -71,7 +72,8 @@ TEST(SlowWorkersTest, AnswersToCancelledCallsRecordLatency) {
     ASSERT_TRUE(swarm.run_until_ready());
     const WorkerId id = swarm.workers_alive().front();
 
-    // at once, when nothing is slow yet; some of it is computed before that is heard
+    // Submit all rounds at once, before any is slow. Some groups are computed before their CANCEL
+    // arrives.
     for (int i = 0; i < 8; ++i) {
         const RoundId round = swarm.submit();
         swarm.run_for(1ms);
@@ -83,7 +85,8 @@ TEST(SlowWorkersTest, AnswersToCancelledCallsRecordLatency) {
     EXPECT_GT(swarm.core().worker(id)->latency_p50_ms, 80);
 }
 
-// Thirty frames of a layer at once, one for each expert: the later ones met the timeout of one.
+// A published peer gets thirty frames of a layer at once, one per expert. Before, the later frames
+// met the timeout of a single frame.
 TEST(SlowWorkersTest, QueuedGroupIsNotLate) {
     SimOptions options = workers_alone(0);
     options.compute = 5ms;
@@ -101,8 +104,8 @@ TEST(SlowWorkersTest, QueuedGroupIsNotLate) {
     EXPECT_EQ(swarm.core().counters().timeouts, 0u);
 }
 
-// A question or an answer was lost. While the late attempt lived its worker was not asked again,
-// and the round ended after ten seconds, without what it could have had.
+// A request or an answer was lost. Before, the worker got no retry while the late attempt was open,
+// and the round failed after ten seconds although the worker could have answered.
 TEST(SlowWorkersTest, ASoleHolderIsAskedAgainWithinTheRoundsTime) {
     for (const std::uint32_t queue_depth : {1u, 2u})
         for (const Duration away : {Duration(100ms), Duration(2s)}) {
@@ -121,7 +124,8 @@ TEST(SlowWorkersTest, ASoleHolderIsAskedAgainWithinTheRoundsTime) {
         }
 }
 
-// What was lost was asked for later with every error of the other holder: behind the round's end.
+// Before, every error of the other holder delayed the retry of the lost call, beyond the round's
+// end.
 TEST(SlowWorkersTest, ErrorsOfOneHolderDoNotDelayRetriesAtAnother) {
     SimOptions options = workers_alone(2);
     options.swarm.replicas = 2;
@@ -138,8 +142,8 @@ TEST(SlowWorkersTest, ErrorsOfOneHolderDoNotDelayRetriesAtAnother) {
     expect_right(swarm, round);
 }
 
-// One of eight that takes sixteen pairs at a time made fifteen times as many groups of
-// everybody's prefill.
+// Before, one of eight workers that takes sixteen pairs at a time caused fifteen times as many
+// groups in the prefills of all workers.
 TEST(SlowWorkersTest, WeakWorkerDoesNotSplitOthersGroups) {
     const auto groups_of_a_prefill = [](bool one_is_weak) {
         SimOptions options = workers_alone(8);
@@ -153,7 +157,7 @@ TEST(SlowWorkersTest, WeakWorkerDoesNotSplitOthersGroups) {
             EXPECT_TRUE(swarm.run_until_idle());
             return round;
         };
-        for (int i = 0; i < 3; ++i) prefill();  // by now it has said so
+        for (int i = 0; i < 3; ++i) prefill();  // the worker has reported its limit by now
         const std::uint64_t before = swarm.core().counters().groups_sent;
         for (int i = 0; i < 10; ++i) expect_right(swarm, prefill());
         return swarm.core().counters().groups_sent - before;
@@ -186,7 +190,8 @@ struct LocalBackendTest : testing::Test {
     std::uint64_t calls_local = 0;
 };
 
-// 50 ms were the bound for everything: what the worker had in 80 was computed here in 400.
+// Before, the bound was always 50 ms: a call that the worker answers in 80 ms was computed locally
+// in 400 ms.
 TEST_F(LocalBackendTest, ARoundWaitsForABusyWorkerAsLongAsComputingHereTakes) {
     const auto swarm = swarm_of(80ms, 400ms);
     const RoundId first = swarm->submit(), second = swarm->submit();
@@ -205,7 +210,7 @@ TEST_F(LocalBackendTest, FasterLocalBackendDoesNotWait) {
     EXPECT_EQ(swarm->outcome(second).done_at - swarm->outcome(second).asked_at, Duration(5ms));
 }
 
-// It hangs, and nobody else holds it: the timeout was waited for.
+// The only holder hangs. Before, the round waited for the timeout.
 TEST_F(LocalBackendTest, UnhedgeableAttemptIsComputedLocally) {
     const auto swarm = swarm_of(10ms, 5ms);
     swarm->stall_compute(1);

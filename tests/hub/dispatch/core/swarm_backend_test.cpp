@@ -1,4 +1,4 @@
-// The backend under real threads: an engine that waits, a strand that answers.
+// Tests the backend with real threads: an engine thread that waits and a strand that answers.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -109,7 +109,7 @@ TEST(SwarmBackendTest, AWorkerAnswersTheEnginesThread) {
     for (std::size_t i = 0; i < 32; ++i) want[i] += part[i];
     for (int i = 0; i < 200; ++i) {
         std::fill(row.y.begin(), row.y.end(), -1.0f);
-        // the first waits for the worker to be ready
+        // The first round waits until the worker is ready.
         const auto answer = backend->submit(row.batch())->wait();
         ASSERT_TRUE(answer.ok()) << answer.error().message;
         EXPECT_EQ(row.y, want);
@@ -124,7 +124,7 @@ TEST(SwarmBackendTest, DroppedRoundsAndADestroyedBackendEndAllWaits) {
     ThreadHost host;
     auto backend = std::make_unique<SwarmBackend>(small_options(), host, nullptr, nullptr);
     for (int i = 0; i < 50; ++i) {
-        OneRow row;  // gone with its round
+        OneRow row;  // destroyed before its round ends
         backend->submit(row.batch());
     }
     OneRow row;
@@ -150,7 +150,7 @@ TEST(SwarmBackendTest, WaitEndsOnAStopRequest) {
     for (int i = 0; i < 100; ++i) {
         std::stop_source stop;
         auto round = backend.submit(row.batch());
-        // before, while or after the wait begins
+        // The stop arrives before, while or after the wait begins.
         std::thread stopper([&] { stop.request_stop(); });
         const auto answer = round->wait(stop.get_token());
         stopper.join();
@@ -160,8 +160,8 @@ TEST(SwarmBackendTest, WaitEndsOnAStopRequest) {
     host.stop();
 }
 
-// A worker with a thread of its own, as a connection has: gathers what it is sent, answers, and
-// reads its answers there, while the strand and the engine go on.
+// A worker with a thread of its own, like a connection. The thread gathers the frames, answers, and
+// decodes the answers, while the strand and the engine continue.
 class ThreadedWorker : public WorkerLink {
   public:
     ThreadedWorker(SwarmBackend& backend, ThreadHost& host, WireLimits limits)
@@ -249,7 +249,7 @@ TEST(SwarmBackendTest, ConnectionsGatherAndReadOnThreadsOfTheirOwn) {
                                 .expert_weights = weights,
                                 .y = y};
         auto round = backend.submit(batch);
-        backend.submit(batch);  // dropped in the middle
+        backend.submit(batch);  // dropped while in flight
         const auto answer = round->wait();
         ASSERT_TRUE(answer.ok()) << answer.error().message;
         EXPECT_EQ(y, std::vector<float>(y.size(), 1.0f));

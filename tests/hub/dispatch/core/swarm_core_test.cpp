@@ -1,4 +1,4 @@
-// Rounds as stories: who answers when workers are slow, gone or busy.
+// Tests whole rounds: which worker answers when others are slow, gone or busy.
 #include "tests/hub/dispatch/swarm_stage.h"
 
 namespace moex::sim {
@@ -17,7 +17,7 @@ TEST(SwarmCoreTest, OneFrameEachWayPerRoundWhenOneWorkerHoldsAll) {
     EXPECT_EQ(swarm.core().counters().calls_remote, 40u);
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
 
-    // they take turns
+    // The workers are used round-robin.
     for (const WorkerView& worker : swarm.core().workers()) EXPECT_EQ(worker.groups_answered, 5u);
 }
 
@@ -72,7 +72,7 @@ TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
     SimOptions options = two_workers();
     options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = 2};
     options.compute = 10ms;
-    options.latency = 20ms;  // the CANCEL comes after the work is done
+    options.latency = 20ms;  // the CANCEL arrives after the computation
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
 
@@ -86,7 +86,8 @@ TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
     EXPECT_EQ(swarm.workers_alive().size(), 2u);
 }
 
-// Connections read while the strand asks: a guess that was read before its question is no answer.
+// Connections read while the strand sends. An answer that was read before its request was sent is a
+// guess, and ends the connection.
 TEST(SwarmCoreTest, AnswerReadBeforeItsRequestEndsTheConnection) {
     SimOptions options{.num_workers = 1, .seed = 3};
     options.swarm.local_fallback = false;
@@ -163,7 +164,7 @@ TEST(SwarmCoreTest, ATimeoutGoesToTheOtherReplicaAndThreeInARowMakeUnhealthy) {
     ASSERT_TRUE(swarm.run_until_ready());
 
     const WorkerId stalled = swarm.workers_alive()[0];
-    swarm.stall(stalled);  // it reads nothing, so its heartbeats fail as well
+    swarm.stall(stalled);  // the worker reads nothing, so its heartbeats fail as well
     for (int i = 0; i < 20; ++i) {
         const RoundId round = swarm.submit();
         ASSERT_TRUE(swarm.run_until_idle());
@@ -173,7 +174,7 @@ TEST(SwarmCoreTest, ATimeoutGoesToTheOtherReplicaAndThreeInARowMakeUnhealthy) {
     EXPECT_EQ(swarm.core().worker(stalled)->state, WorkerState::unhealthy);
 
     swarm.stall(stalled, false);
-    swarm.run_for(6s);  // its time is over: it gets a copy of what the other computes
+    swarm.run_for(6s);  // the ejection ends: it gets a copy of another's call
     swarm.submit();
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.core().worker(stalled)->state, WorkerState::active);
@@ -202,11 +203,11 @@ TEST(SwarmCoreTest, ABusyWorkerIsSparedForAsLongAsItAsked) {
         EXPECT_NE(swarm.answered_by(round), std::vector<WorkerId>{busy});
     }
     EXPECT_EQ(swarm.core().worker(busy)->busy, 1u);
-    EXPECT_EQ(swarm.core().worker(busy)->state, WorkerState::active);  // no failure of its own
+    EXPECT_EQ(swarm.core().worker(busy)->state, WorkerState::active);  // BUSY is not a failure
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
 }
 
-// BUSY is no attempt: however often it was said, the worker computes it in the end.
+// BUSY does not count as an attempt: after any number of BUSY the worker still computes the call.
 TEST(SwarmCoreTest, BusyWorkerIsRetriedBeforeTheLocalBackend) {
     SimOptions options{.num_workers = 1, .seed = 3, .latency = Duration(100us)};
     SimSwarm swarm(options);
@@ -235,7 +236,7 @@ TEST(SwarmCoreTest, AfterThreeTriesTheLocalBackendComputesIt) {
     EXPECT_EQ(swarm.core().counters().groups_sent, 3u);
 }
 
-// It got all, 60 of 60 groups, until it had done as much as the others in their last seconds.
+// Before, a newcomer got all groups, 60 of 60, until its recent work equalled that of the others.
 TEST(SwarmCoreTest, ANewcomerGetsItsShareAndNoMore) {
     SimOptions options{.num_workers = 2, .seed = 3};
     options.swarm.replicas = 3;
@@ -283,7 +284,8 @@ TEST(SwarmCoreTest, DeterministicAnswersAreEqualFromOneWorkerThreeWorkersHedgedA
          std::vector<std::pair<std::uint32_t, std::uint32_t>>{{1, 1}, {3, 1}, {3, 2}, {0, 1}}) {
         SimOptions options = two_workers();
         options.num_workers = num_workers;
-        options.budget_experts = num_workers == 3 ? 40 : 1000;  // three must share the work
+        // the three workers must share the units
+        options.budget_experts = num_workers == 3 ? 40 : 1000;
         options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = hedge};
         SimSwarm swarm(options);
         swarm.run_until_ready();

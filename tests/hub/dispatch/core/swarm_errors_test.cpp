@@ -1,4 +1,4 @@
-// Errors, limits and wrong answers of a worker: what becomes of it, and of the round.
+// Tests errors, limits and wrong answers of a worker: the effects on the worker and on the round.
 #include "tests/hub/dispatch/swarm_stage.h"
 
 namespace moex::sim {
@@ -33,8 +33,8 @@ TEST(SwarmCoreTest, AFatalErrorEndsTheConnection) {
     EXPECT_TRUE(swarm.closed_with(broken).has_value());
 }
 
-// Every round once failed three times there, and a worker
-// of little memory was unhealthy from its first prefill on.
+// Before, every round failed three times at such a worker, and a worker with little memory was
+// unhealthy from its first prefill on.
 TEST(SwarmCoreTest, AWorkerThatTakesSmallGroupsGetsSmallGroups) {
     SimOptions options = two_workers();
     options.num_workers = 1;
@@ -48,7 +48,7 @@ TEST(SwarmCoreTest, AWorkerThatTakesSmallGroupsGetsSmallGroups) {
         const RoundId round = swarm.submit({.num_tokens = 20});  // 80 pairs
         ASSERT_TRUE(swarm.run_until_idle());
         expect_exact(swarm, round);
-        EXPECT_LE(swarm.core().worker(small)->errors, 1u);  // 80: after that it is known
+        EXPECT_LE(swarm.core().worker(small)->errors, 1u);  // at 80 pairs; then the limit is known
     }
     EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
 }
@@ -71,7 +71,7 @@ TEST(SwarmCoreTest, CallTooLargeForAWorkerGoesElsewhere) {
         expect_exact(swarm, round);
         EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{large});
     }
-    EXPECT_LE(swarm.core().worker(small)->errors, 2u);  // two were under way at once
+    EXPECT_LE(swarm.core().worker(small)->errors, 2u);  // two were in flight at once
     EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
 }
 
@@ -113,7 +113,8 @@ TEST_P(OverflowTest, AnswerBeyondF16IsRequestedInBf16) {
 
     swarm.overflow_f16(worker);
     if (GetParam() == Peer::published) {
-        // It knows f16 alone: nobody can answer, but it is no liar, and its other answers count.
+        // The worker knows only f16, so no worker can answer. The worker is not treated as a liar,
+        // and its other answers count.
         swarm.submit();
         swarm.run_for(2s);
         EXPECT_EQ(swarm.core().counters().bad_answers, 0u);
@@ -154,7 +155,7 @@ TEST_P(LiarTest, IsRemovedAfterThreeBadAnswersAndNoneOfThemIsUsed) {
 INSTANTIATE_TEST_SUITE_P(EveryLie, LiarTest,
                          testing::Values(Lie::shape, Lie::not_finite, Lie::huge));
 
-// Frames that nobody asked for may not be long; an answer may, for as long as it may still come.
+// Unrequested frames may not be long. An answer may be long as long as it may still arrive.
 TEST(SwarmCoreTest, FrameLimitFollowsTheOpenRequests) {
     SimOptions options = two_workers();
     options.num_workers = 1;
@@ -177,7 +178,7 @@ TEST(SwarmCoreTest, FrameLimitFollowsTheOpenRequests) {
     swarm.run_for(1s);
     swarm.cancel(large);
     swarm.run_for(1s);
-    EXPECT_GE(swarm.frame_limit(worker), answer);  // on its way when the CANCEL came
+    EXPECT_GE(swarm.frame_limit(worker), answer);  // in flight when CANCEL arrived
 
     swarm.run_for(61s);
     EXPECT_EQ(swarm.frame_limit(worker), control);
@@ -227,7 +228,7 @@ TEST(SwarmCoreTest, GroupsAreSplitByTheWireLimits) {
     expect_exact(swarm, round);
     EXPECT_GE(swarm.core().counters().groups_sent, 44u / 6);
 
-    // the worker's decoder holds the limits against every frame
+    // The worker's decoder checks the limits of every frame.
     EXPECT_EQ(swarm.core().counters().bad_frames, 0u);
     EXPECT_EQ(swarm.workers_alive().size(), 1u);
     EXPECT_EQ(swarm.core().counters().calls, swarm.core().counters().calls_remote);

@@ -1,5 +1,5 @@
-// Sessions: who is let in, who is shown the door and with which code,
-// drain, and the peer that speaks the five published messages only.
+// Tests sessions: which workers are admitted, which are disconnected and with which code, drain,
+// and peers that know only the five published messages.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -45,7 +45,7 @@ TEST_P(FirstFrameTest, IsRefusedAndTheHubServesOn) {
     const RoundId round = swarm.submit();
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
-    EXPECT_EQ(swarm.core().counters().removed, 0u);  // it never was one of us
+    EXPECT_EQ(swarm.core().counters().removed, 0u);  // it never was a member
 }
 INSTANTIATE_TEST_SUITE_P(
     Table, FirstFrameTest,
@@ -149,7 +149,7 @@ TEST(SwarmSessionTest, ADeterministicHubAsksForExactAnswers) {
     }
 }
 
-// Nothing that a published peer reads could tell it.
+// No message that a published peer reads can request deterministic rounding.
 TEST(SwarmSessionTest, ADeterministicHubTakesNoPublishedPeerThatRounds) {
     SimSwarm swarm(no_workers());
     const WorkerId peer = swarm.connect(true);
@@ -211,7 +211,7 @@ TEST(SwarmSessionTest, TheHubIsFullBeyondWorkersMax) {
     EXPECT_EQ(swarm.closed_with(second), CloseCode::going_away);
 }
 
-// Told once and for good: a policy is no reason to come again.
+// The close code is final: the worker must not reconnect after a policy refusal.
 TEST(SwarmSessionTest, ADenseModelHasNoPlaceForAWorker) {
     SimOptions options = no_workers();
     options.num_experts = options.top_k = 0;
@@ -221,7 +221,7 @@ TEST(SwarmSessionTest, ADenseModelHasNoPlaceForAWorker) {
     EXPECT_EQ(swarm.closed_with(worker), CloseCode::policy);
 }
 
-// Half the bytes out; the judge computes with what the worker got.
+// Rows as int8 need half the bytes. The judge computes with the rounded rows that the worker got.
 TEST(SwarmSessionTest, CapableWorkersGetInt8RowsUnlessDeterministic) {
     for (const bool deterministic : {false, true}) {
         SimOptions options{.num_workers = 2, .seed = 3, .log = true};
@@ -287,7 +287,8 @@ TEST(SwarmSessionTest, ASwarmOfPublishedPeersServes) {
     EXPECT_TRUE(swarm.violations().empty());
 }
 
-// It was let in, given units and never asked: every round of them failed.
+// Before, such a peer was admitted and assigned units, but never sent a call, so every round with
+// these units failed.
 TEST(SwarmSessionTest, APublishedPeerWithoutTheWiresDtypeIsRefusedByName) {
     SimOptions options = no_workers();
     options.swarm.rounding.wire_dtype = Dtype::bf16;
@@ -337,7 +338,7 @@ TEST(SwarmSessionTest, DrainNotifiesServesOnAndClosesAtItsDeadline) {
     ASSERT_TRUE(swarm.run_until_ready());
 
     swarm.drain(3s);
-    const RoundId round = swarm.submit();  // streams that fit end whole
+    const RoundId round = swarm.submit();  // streams that fit the deadline complete
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{worker});
 
@@ -363,8 +364,8 @@ TEST(SwarmSessionTest, AWorkerThatDrainsGetsNoNewWork) {
     }
 }
 
-// It only got no new attempts once: its experts had
-// one copy less until the connection ended by itself.
+// Before, a draining worker only got no new attempts. Its experts had one copy less until the
+// connection ended by itself.
 TEST(SwarmSessionTest, AWorkerThatDrainsHandsOverItsExpertsAnswersAndIsClosed) {
     SimOptions options = no_workers();
     options.swarm.local_fallback = false;
@@ -386,7 +387,7 @@ TEST(SwarmSessionTest, AWorkerThatDrainsHandsOverItsExpertsAnswersAndIsClosed) {
 
     std::uint32_t assigned = 0;
     for (const WorkerView& view : swarm.core().workers()) assigned += view.units_assigned;
-    EXPECT_EQ(assigned, 2u * 48u);  // two copies of every expert, on those who stay
+    EXPECT_EQ(assigned, 2u * 48u);  // two copies of each expert, on the workers that stay
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
 
@@ -416,7 +417,8 @@ TEST(SwarmSessionTest, AWorkerThatDrainsAndStallsIsClosedAtItsDeadline) {
     EXPECT_TRUE(swarm.run_until_idle());
 }
 
-// Both had a place once, and the ghost's share went unanswered until its heartbeats were missed.
+// Before, both connections had a place. Calls to the old one, the ghost, got no answer until its
+// heartbeats were missed.
 TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     SimOptions options = no_workers();
     options.swarm.replicas = 1;
@@ -430,12 +432,12 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     swarm.stall(ghost);
     const std::size_t frames_before = swarm.frames_to(other).size();
     const WorkerId back = swarm.join(Peer::ours, "10.0.0.2", "mine");
-    swarm.run_for(20ms);  // until it has said what it holds
+    swarm.run_for(20ms);  // until it has reported its cached units
     EXPECT_EQ(swarm.closed_with(ghost), CloseCode::policy);
     EXPECT_EQ(swarm.core().worker(back)->units_assigned, share);
     EXPECT_EQ(swarm.core().worker(other)->units_assigned, others);
 
-    // nothing moved to others and back
+    // No unit moved to other workers and back.
     EXPECT_EQ(swarm.frames_to(other).size(), frames_before);
     EXPECT_EQ(swarm.core().counters().removed, 0u);
     ASSERT_TRUE(swarm.run_until_ready());
@@ -448,8 +450,8 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     EXPECT_EQ(swarm.core().counters().timeouts, 0u);
 }
 
-// It was asked while it downloaded, answered nothing
-// in time, and three such calls made it unhealthy.
+// Before, the peer was sent calls while it downloaded. It answered none in time, and three such
+// calls made it unhealthy.
 TEST(SwarmSessionTest, APublishedPeerThatDownloadsIsNotAskedAndStaysHealthy) {
     SimOptions options = no_workers();
     options.swarm.replicas = 1;
@@ -458,7 +460,7 @@ TEST(SwarmSessionTest, APublishedPeerThatDownloadsIsNotAskedAndStaysHealthy) {
     ASSERT_TRUE(swarm.run_until_ready());
 
     swarm.slow_download(peer, 400ms);
-    // its share is the peer's now: ten seconds of work
+    // The peer takes over the leaver's share: ten seconds of downloads.
     swarm.leave(other);
     for (int i = 0; i < 18; ++i) {
         const RoundId round = swarm.submit();
@@ -507,7 +509,8 @@ TEST(SwarmSessionTest, CopiesBeyondTheWishAreReleasedWithPublishedPeersToo) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-// A moved limit once was a connection that ended: everything was assigned and loaded anew.
+// Before, a change of the memory limit ended the connection, and all units were assigned and loaded
+// again.
 TEST(SwarmSessionTest, MemoryLimitChangeKeepsConnectionAndFittingUnits) {
     SimOptions options = no_workers();
     options.swarm.local_fallback = false;

@@ -1,4 +1,4 @@
-// The swarm's strand for tests under real threads: a thread of its own, and a timer.
+// Provides the swarm's strand for tests with real threads: a thread of its own, and a timer.
 #pragma once
 
 #include <condition_variable>
@@ -12,7 +12,7 @@
 
 namespace moex {
 
-// A strand of its own thread; the timer is kept with the queue.
+// Runs posted work on one thread of its own; the timer is part of the same queue.
 class ThreadHost : public SwarmHost {
   public:
     ThreadHost() : thread_([this] { run(); }) {}

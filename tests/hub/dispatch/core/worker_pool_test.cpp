@@ -11,7 +11,7 @@ TEST(SequenceIdsTest, WrapsAndSkipsLiveIdsAndTheReservedOne) {
     SequenceIds ids(0xfffffffdu);
     EXPECT_EQ(ids.issue(1), 0xfffffffdu);
     EXPECT_EQ(ids.issue(2), 0xfffffffeu);
-    EXPECT_EQ(ids.issue(3), 0u);  // 0xffffffff names no attempt
+    EXPECT_EQ(ids.issue(3), 0u);  // 0xffffffff is reserved
     EXPECT_EQ(ids.issue(4), 1u);
     ids.release(0);
     EXPECT_EQ(ids.find_live(0), nullptr);
@@ -100,11 +100,11 @@ TEST(WorkerTest, TimeoutFollowsTheWorkersOwnLatencyWithinBounds) {
     Worker worker(1, 1);
     const SwarmOptions options{
         .timeout_min = 100ms, .timeout_max = 500ms, .software_timeout_max = 5s};
-    EXPECT_EQ(worker.attempt_timeout(8, options), 500ms);  // nothing known yet
+    EXPECT_EQ(worker.attempt_timeout(8, options), 500ms);  // no samples yet
 
     for (int i = 0; i < 50; ++i) worker.record_latency(50ms, 8);
     EXPECT_NEAR(to_ms(worker.attempt_timeout(8, options)), 200, 30);
-    // another size of group is another matter
+    // Another group size has a latency of its own.
     EXPECT_EQ(worker.attempt_timeout(600, options), 500ms);
 
     for (int i = 0; i < 6000; ++i) worker.record_latency(1ms, 8);  // old samples fade
@@ -137,7 +137,7 @@ TEST(RoundSplitTest, MeansFollowTheReportedTimes) {
     EXPECT_NEAR(split.worker_ms, 0.25, 1e-3);
     EXPECT_NEAR(split.gpu_ms, 0.1, 1e-9);
 
-    // one that says it took longer than the hub waited
+    // A worker reports a longer time than the hub waited.
     for (int i = 0; i < 1000; ++i) split.record(1ms, {.worker_us = 9000, .gpu_us = 9000});
     EXPECT_NEAR(split.worker_ms, 1, 1e-3);
     EXPECT_NEAR(split.gpu_ms, 1, 1e-3);

@@ -1,5 +1,5 @@
-// Groups of workers at the size of a large model: how often its experts are loaded, and for how
-// long, until every layer lies with its group alone.
+// Tests groups of workers with a large model: how often experts are loaded, and how long it takes,
+// until every layer is held by its group alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace moex {
 namespace {
 
-// Workers that have room for everything and load so many units a second, in the order in which they
-// are told.
+// A directory with workers that have memory for all units. They load a fixed number of units per
+// second, in the order of their orders.
 struct GroupsSettleTest : testing::Test {
     static constexpr std::uint32_t layer_units = 128, num_units = 48 * layer_units;
     static constexpr Duration turn = 50ms;
@@ -86,7 +86,7 @@ struct GroupsSettleTest : testing::Test {
                    return loader->holder.num_ready == num_units / 8;
                });
     }
-    // From now on; a minute at most.
+    // Returns the seconds from now until all groups have settled; waits a minute at most.
     double seconds_to_settle() {
         const TimePoint from = now;
         while (!is_settled() && now - from < 60s) run(turn);
@@ -109,7 +109,7 @@ TEST_F(GroupsSettleTest, WorkersThatAreStartedTogetherLoadEachExpertOnce) {
     EXPECT_EQ(num_told, num_units);
 }
 
-// A second and a half apart, in which one loads a tenth of all.
+// The workers join 1.5 s apart. In that time one worker loads a tenth of all units.
 TEST_F(GroupsSettleTest, WorkersJoiningOneByOneLoadLittleTwice) {
     for (int i = 0; i < 8; ++i) {
         join();

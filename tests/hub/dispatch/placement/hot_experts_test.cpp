@@ -1,5 +1,5 @@
-// Experts that are asked for, or foreseen, more than others have one more copy where there is room:
-// how many, for how long, and who comes first.
+// Tests the extra copies of hot experts, which are requested or predicted more often than others:
+// how many experts get one, for how long, and in which order.
 #include "hub/dispatch/placement/hot_experts.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ TEST(HotExpertsTest, PollingEndsWhenNoExtraCopyIsLeft) {
     EXPECT_FALSE(heat.next_look(start)) << "it waits already";
     EXPECT_TRUE(heat.look(start + 2s, {}).look_again);
     EXPECT_TRUE(heat.look(start + 4s, {3}).look_again);
-    // 64 asks halve in 10 s: below 4 after 40 s
+    // A count of 64 is halved every 10 s, so it is below 4 after 40 s.
     EXPECT_TRUE(heat.look(start + 38s, {3}).cold.empty());
     EXPECT_EQ(heat.look(start + 44s, {3}).cold, (std::vector<std::uint32_t>{3}));
     EXPECT_FALSE(heat.look(start + 46s, {}).look_again);
@@ -77,7 +77,7 @@ TEST(HotExpertsTest, PollingEndsWhenNoExtraCopyIsLeft) {
 
 // ---- in a placement
 
-// Members come, go and change their room while units are given one more copy, and lose it.
+// Members join, leave and change their capacity, while units get an extra copy and lose it.
 TEST(PlacementExtrasTest, ExtraCopyNeverTakesTheRoomOfAFirstCopy) {
     constexpr std::uint32_t num_units = 24;
     std::size_t num_given = 0, num_gone = 0;
@@ -131,7 +131,7 @@ TEST(PlacementExtrasTest, ExtraCopyNeverTakesTheRoomOfAFirstCopy) {
     EXPECT_GT(num_gone, 500u);
 }
 
-// What is on its way to somebody is no reason to let something without a copy wait.
+// A unit without a copy must not wait for an extra copy that is still being loaded.
 TEST(PlacementExtrasTest, UnloadedExtraIsDroppedOnceAUnitLacksACopy) {
     bool is_loaded = false;
     Placement placement({.num_units = 4,
@@ -154,7 +154,7 @@ TEST(PlacementExtrasTest, UnloadedExtraIsDroppedOnceAUnitLacksACopy) {
         ASSERT_TRUE(give_one());
         const std::uint32_t extra = *placement.extras().begin();
         const auto owners = placement.owners(extra);
-        WorkerId leaver = 0;  // one that holds something, not the extra
+        WorkerId leaver = 0;  // a worker that holds units, but not the extra copy
         for (const WorkerId worker : {1, 2, 3, 4})
             if (std::ranges::find(owners, worker) == owners.end() && placement.load(worker) > 0)
                 leaver = worker;
@@ -169,7 +169,7 @@ TEST(PlacementExtrasTest, UnloadedExtraIsDroppedOnceAUnitLacksACopy) {
 
 // ---- in a swarm
 
-// Four workers with room for more than the 48 units in one copy each.
+// Four workers with memory for more than one copy of each of the 48 units.
 SimOptions roomy(std::uint32_t budget_experts = 20) {
     SimOptions options{.num_workers = 4, .seed = 5, .budget_experts = budget_experts, .log = true};
     options.swarm.replicas = 1;
@@ -182,7 +182,7 @@ SimOptions roomy(std::uint32_t budget_experts = 20) {
 
 constexpr Unit hot_unit{1, 7};
 
-// So many rounds, 50 ms apart, that ask for the hot unit and three others in turn.
+// Runs `num_rounds` rounds, 50 ms apart, that request the hot unit and, alternating, three others.
 void ask(SimSwarm& swarm, int num_rounds) {
     for (int i = 0; i < num_rounds; ++i) {
         RoundSpec spec{.layer = hot_unit.layer, .expert_ids = {hot_unit.expert}};
@@ -194,7 +194,7 @@ void ask(SimSwarm& swarm, int num_rounds) {
     }
 }
 
-// How often each unit stood in a frame of this type, over all workers.
+// Returns how often each unit was listed in frames of `type`, over all workers.
 std::map<Unit, int> told(const SimSwarm& swarm, FrameType type, const WireLimits& limits) {
     std::map<Unit, int> times;
     for (const WorkerId worker : swarm.workers_alive())
@@ -279,7 +279,7 @@ TEST(SwarmHeatTest, WorkerCountersGiveNoCopy) {
     EXPECT_EQ(swarm.core().counters().extras_given, 0u);
 }
 
-// Load that comes and goes faster and slower than counts are forgotten.
+// The load alternates faster, and then slower, than the counts decay.
 TEST(SwarmHeatTest, AlternatingLoadCostsAtMostOneDownloadAMinute) {
     for (const Duration pause : {2s, 20s, 45s}) {
         SimSwarm swarm(roomy());
@@ -301,14 +301,16 @@ TEST(SwarmHeatTest, AlternatingLoadCostsAtMostOneDownloadAMinute) {
     }
 }
 
-// 48 units, room for 49 while all four are there: who leaves takes more with it than is free.
+// There are 48 units, and four workers have memory for 49. A worker that leaves takes more memory
+// with it than is free.
 TEST(SwarmHeatTest, ExpertWithoutACopyTakesTheRoomOfAnExtra) {
     SimSwarm swarm(roomy(16));
     ASSERT_TRUE(swarm.run_until_ready());
     ask(swarm, 200);
     ASSERT_EQ(copies_of(swarm, hot_unit), 2u);
 
-    // one that holds no copy of it goes; the three that stay have room for 48 and no more
+    // Let a worker without a copy of the hot unit leave. The other three have memory for exactly
+    // 48.
     WorkerId leaver = 0;
     const WireLimits& limits = swarm.core().options().limits;
     for (const WorkerId worker : swarm.workers_alive()) {
@@ -320,9 +322,9 @@ TEST(SwarmHeatTest, ExpertWithoutACopyTakesTheRoomOfAnExtra) {
         if (!holds_it) leaver = worker;
     }
     ASSERT_NE(leaver, 0u);
-    swarm.say(leaver, encode_drain(0));  // it says so: its place is not kept
+    swarm.say(leaver, encode_drain(0));  // it announces the leave, so its place is not kept
     ASSERT_TRUE(swarm.run_until_ready());
-    EXPECT_EQ(swarm.core().coverage().replicas_min, 1u) << "each of the 48 has somebody";
+    EXPECT_EQ(swarm.core().coverage().replicas_min, 1u) << "each of the 48 has a holder";
     EXPECT_EQ(swarm.core().coverage().extra, 0u);
     EXPECT_EQ(copies_of(swarm, hot_unit), 1u);
 

@@ -1,4 +1,5 @@
-// The rules of placement that a host may choose beside few workers a layer.
+// Tests the placement rules that an operator may choose instead of the default (few workers per
+// layer).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -110,7 +111,8 @@ TEST(PlacementGroupsTest, EveryUnitHasAHolderWithFewerWorkersThanGroups) {
     EXPECT_TRUE(swarm.placement.check().empty());
 }
 
-// Its layers stay with the other one of its group; and who is left in no group's favour moves over.
+// The leaver's layers stay with the other worker of its group. A worker of the larger group moves
+// over if the groups would become uneven.
 TEST(PlacementGroupsTest, GroupKeepsItsLayersAndStaysEvenAfterALeave) {
     Swarm swarm("groups 2", 1);
     for (WorkerId id = 1; id <= 4; ++id) swarm.join(id);

@@ -22,7 +22,7 @@ PlacementMember member(WorkerId id, std::uint32_t capacity, std::uint64_t prefix
 constexpr std::uint32_t all_moves = 1u << 30;
 bool all_is_loaded(WorkerId, std::uint32_t) { return true; }
 
-// Joins, and takes its share at once.
+// Adds a member and gives it its share at once, without the rate limit for moves.
 void join(Placement& placement, const PlacementMember& newcomer, Changes& changes) {
     placement.join(newcomer, changes);
     placement.rebalance(all_moves, changes);
@@ -83,7 +83,7 @@ RC_GTEST_PROP(PlacementProperty, CopiesAreOnDifferentWorkersWithinCapacity, ()) 
         std::uint64_t total = 0;
         for (const auto& [id, units] : capacity) {
             RC_ASSERT(placement.load(id) <= std::min(units, num_units));
-            // the changes tell the whole story
+            // The reported changes must explain the complete load.
             RC_ASSERT(placement.load(id) == held[id].size());
             total += std::min(units, num_units);
         }
@@ -109,8 +109,8 @@ RC_GTEST_PROP(PlacementProperty, LoadStaysNearTheFairShare, ()) {
         RC_ASSERT(placement.load(id) <= 1.1 * placement.fair_share(id) + 3);
 }
 
-// The second was left with 218 of them: all of its units
-// had their other copy at the fifth, which could take none.
+// Before, worker 2 stayed full with its 218 units: all of them had their other copy at worker 5,
+// the newcomer, which therefore could not take them.
 TEST(PlacementTest, FullWorkerIsRelievedByOthersThanTheNewcomer) {
     Placement placement({.num_units = 1000, .replicas = 2, .seed = 0});
     Changes changes;
@@ -177,8 +177,8 @@ TEST(PlacementTest, ReducedCapacityDropsSparesFirstAndRegainsItsShare) {
         EXPECT_TRUE(change.added || change.worker != 7) << "it gives nothing away";
 }
 
-// Three workers of half the model each, and one leaves: the two that stayed went on holding one
-// half of the units twice and the other half not at all.
+// Three workers have memory for half of the model each, and one leaves. Before, the other two went
+// on holding one half of the units twice and the other half not at all.
 TEST(PlacementTest, ASecondCopyGivesWayToAUnitThatHasNone) {
     for (const auto& [num_workers, capacity, num_left] :
          std::vector<std::array<std::uint32_t, 3>>{{3, 500, 2}, {64, 49, 32}, {20, 60, 17}}) {
@@ -229,11 +229,11 @@ TEST(PlacementTest, AReturningWorkerFavoursTheUnitsItHadBefore) {
 
     for (const std::uint32_t unit : before)
         for (const WorkerId owner : placement.owners(unit)) same += owner == 99;
-    // by chance it would be a fifth
+    // By chance it would be a fifth.
     EXPECT_GT(same, before.size() / 3) << "of " << before.size();
 }
 
-// A row's experts were spread over nearly as many workers as it has experts.
+// Before, the experts of a row were spread over nearly as many workers as the row has experts.
 TEST(PlacementTest, LayerIsHeldByFewWorkers) {
     constexpr std::uint32_t num_layers = 48, num_experts = 128;
     Placement placement({.num_units = num_layers * num_experts,
@@ -243,9 +243,9 @@ TEST(PlacementTest, LayerIsHeldByFewWorkers) {
     Changes changes;
     for (WorkerId id = 1; id <= 400; ++id) {
         join(placement, member(id, 400, id % 50), changes);
-        if (id < 31) continue;  // from here on there is room for all
+        if (id < 31) continue;  // from here on the workers have memory for all units
 
-        // if each held its share of one layer after the other
+        // The minimum number of workers, reached if each fills its share layer by layer.
         const double least = std::max(2.0, 2.0 * num_experts / placement.fair_share(id));
         if (id % 23 == 0) {
             EXPECT_LE(placement.workers_per_layer(), 1.5 * least + 0.5) << id << " workers";
@@ -256,7 +256,8 @@ TEST(PlacementTest, LayerIsHeldByFewWorkers) {
     EXPECT_TRUE(placement.check().empty()) << placement.check().front();
 }
 
-// Each has room for everything. Without a bound the neighbours of its layers took all of it.
+// Each worker has memory for all units. Without a bound, the neighbours in the leaver's layers
+// would take all of its units.
 TEST(PlacementTest, UnitsOfALeaverExceedNoWorkersBound) {
     Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
     Changes changes;
@@ -292,7 +293,8 @@ TEST(PlacementTest, LoadedUnitsMoveAtTheAllowedRate) {
     EXPECT_FALSE(placement.unbalanced());
 }
 
-// Also where somebody who has others of the layer, and is less filled, is on the same one.
+// The rule also holds if a less loaded worker that has other units of the layer is on the same
+// prefix.
 TEST(PlacementTest, UnitsOfALeaverGoToAnotherAddressPrefix) {
     Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
     Changes changes;
@@ -316,7 +318,8 @@ TEST(PlacementTest, UnitsOfALeaverGoToAnotherAddressPrefix) {
     }
 }
 
-// By layers alone the neighbours of a lost layer would load all of it, and others nothing.
+// If layers alone decided, the neighbours of a lost layer would load all of its units, and the
+// other workers none.
 TEST(PlacementTest, UnitsLostInAMassLeaveAreLoadedByAll) {
     constexpr std::uint32_t num_workers = 32, num_experts = 64, num_units = 24 * num_experts;
     std::vector<std::set<WorkerId>> loaded(num_units);
@@ -383,7 +386,7 @@ TEST(PlacementTest, NewcomerIsAssignedItsCachedUnits) {
     newcomer.cached.resize(1000);
     for (std::uint32_t unit = 3; unit < 1000; unit += 3) newcomer.cached[unit] = true;
     changes.clear();
-    // although nothing may move for which there is a download
+    // No move that costs a download is allowed here.
     placement.join(newcomer, changes);
     placement.rebalance(1, changes);
 

@@ -1,4 +1,4 @@
-// Workers that do not load what they are assigned: nobody else may go without it for that.
+// Tests workers that do not load their assigned units: the units must become available elsewhere.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -6,7 +6,7 @@
 namespace moex::sim {
 namespace {
 
-// Two workers, each with room for all 48 units, one copy of each.
+// Two workers, each with memory for all 48 units; one copy of each unit is wanted.
 struct StuckUnitsTest : testing::Test {
     StuckUnitsTest() : swarm(options()) {
         good = swarm.join(Peer::ours, "10.0.0.1");
@@ -34,7 +34,7 @@ struct StuckUnitsTest : testing::Test {
     WorkerId good = 0;
 };
 
-// Half of the units had nobody for as long as it echoed its heartbeats.
+// Before, half of the units had no holder for as long as the stuck worker echoed heartbeats.
 TEST_F(StuckUnitsTest, WorkerWithoutReadyLosesItsUnits) {
     const WorkerId stuck = swarm.join(Peer::ours, "10.0.1.1");
     swarm.stall_loading(stuck);
@@ -48,7 +48,7 @@ TEST_F(StuckUnitsTest, WorkerWithoutReadyLosesItsUnits) {
     EXPECT_EQ(swarm.core().coverage().replicas_min, 1u);
     expect_all_answered();
 
-    // its line is whole again: it gets its share, and the other keeps serving meanwhile
+    // The stuck worker recovers: it gets its share, and the other worker serves meanwhile.
     swarm.stall_loading(stuck, false);
     for (int i = 0; i < 70; ++i) {
         swarm.run_for(1s);
@@ -73,7 +73,7 @@ TEST_F(StuckUnitsTest, NoSpaceMovesUnloadedUnitsToOthersAtOnce) {
     expect_all_answered();
 }
 
-// After sixteen errors of any kind what it lost was assigned to nobody again.
+// Before, the units that a worker lost were assigned to no other worker after sixteen errors.
 TEST_F(StuckUnitsTest, UnitsThatAWorkerStillLacksGoToOthers) {
     const WorkerId broken = swarm.join(Peer::ours, "10.0.1.1");
     ASSERT_TRUE(swarm.run_until_ready());

@@ -1,4 +1,4 @@
-// The directory by itself: what workers are told to hold, and when they are told to let go.
+// Tests the directory by itself: which units workers are ordered to hold, and when to release them.
 #include "hub/dispatch/placement/unit_directory.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t num_units = 48;
 
-// A directory and workers who do what they are told, when the test says so.
+// A directory and workers that carry out their orders when the test calls for it.
 struct UnitDirectoryTest : testing::Test {
     UnitDirectoryTest() { open(2); }
     void open(std::uint32_t replicas, std::uint32_t loads_ahead = num_units) {
@@ -40,7 +40,7 @@ struct UnitDirectoryTest : testing::Test {
         directory->settle(now);
         read_orders();
     }
-    // Time passes as the directory asks for it.
+    // Advances the clock by `time`, and runs the directory at each of its deadlines.
     void wait(Duration time) {
         const TimePoint until = now + time;
         while (directory->wake_at() && *directory->wake_at() <= until) {
@@ -50,7 +50,7 @@ struct UnitDirectoryTest : testing::Test {
         }
         now = until;
     }
-    // What it was told to hold and has not said READY of.
+    // Returns the units that the holder was ordered to load and has not reported READY.
     std::vector<std::uint32_t> open_of(const UnitHolder& holder) const {
         std::vector<std::uint32_t> units;
         for (std::uint32_t unit = 0; unit < num_units; ++unit)
@@ -83,7 +83,7 @@ struct UnitDirectoryTest : testing::Test {
         return count;
     }
 
-    std::set<WorkerId> out, left;  // not asked; their place may be kept
+    std::set<WorkerId> out, left;  // get no requests; have left, place perhaps kept
     std::unique_ptr<UnitDirectory> directory;
     std::vector<std::unique_ptr<UnitHolder>> holders;
     std::vector<UnitOrder> orders;
@@ -208,14 +208,14 @@ TEST_F(UnitDirectoryTest, MassLeaveIsNotWaitedFor) {
     for (int i = 0; i < 8; ++i) join();
     load_all();
     for (int i = 0; i < 4; ++i) leave(*holders[static_cast<std::size_t>(i)], true);
-    wait(300ms);  // for those who leave with them
+    wait(300ms);  // the time in which more workers may leave
     load_all();
     EXPECT_EQ(num_uncovered(), 0u);
     EXPECT_FALSE(directory->wake_at() && *directory->wake_at() > now + 1s);
 }
 
-// Leaves come one by one: what the first of them had is not to be loaded before what the last of
-// them leaves with nobody and is needed first, nor are second copies.
+// Workers leave one by one. Units of the first leaver must not be loaded before units that the last
+// leaver leaves without a holder and that are needed earlier. Nor must second copies.
 TEST_F(UnitDirectoryTest, AfterAMassLeaveLostUnitsAreOrderedFirst) {
     for (int i = 0; i < 8; ++i) join();
     load_all();
@@ -241,7 +241,7 @@ TEST_F(UnitDirectoryTest, AfterAMassLeaveLostUnitsAreOrderedFirst) {
         EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
 }
 
-// On a line that takes seconds for what it may have ahead, it is told less at a time.
+// A connection that takes seconds for the units ahead gets smaller orders.
 TEST_F(UnitDirectoryTest, SlowLoaderGetsTwoUnitsAtATime) {
     open(2, 8);
     UnitHolder& first = join();
@@ -297,7 +297,7 @@ TEST_F(UnitDirectoryTest, LoadsAheadFollowTheLoadingSpeed) {
     EXPECT_EQ(first.num_loading(), 8u);
 }
 
-// Its progress has an end from the first order on, also where that end moves.
+// The worker's progress bar has an end from the first order on, even if that end changes later.
 TEST_F(UnitDirectoryTest, AWorkerKnowsHowManyUnitsAreToCome) {
     open(1, 8);
     UnitHolder& first = join();
@@ -316,7 +316,8 @@ TEST_F(UnitDirectoryTest, AWorkerKnowsHowManyUnitsAreToCome) {
     EXPECT_EQ(first.num_ready + second.num_ready, num_units);
 }
 
-// It has less room now, and nothing to load or let go of for that: what it lost was to come later.
+// The worker has less memory now. It has nothing to load or release, since only units that were to
+// come later are cancelled.
 TEST_F(UnitDirectoryTest, WorkerIsSentAReducedNumberOfUnitsToCome) {
     open(1, 8);
     directory->needs_layer_of(20);
@@ -339,7 +340,7 @@ TEST_F(UnitDirectoryTest, CancelledLoadsMakeRoomForTheRemainingOrders) {
     for (int i = 0; i < 8; ++i) load(first);
     UnitHolder& second = join();
     ASSERT_EQ(second.num_assigned, 8u);
-    // the next to come take over much of what it was told to load
+    // The next workers take over many of the units that the first was ordered to load.
     for (int i = 0; i < 4; ++i) join();
     for (int i = 0; i < 40; ++i) {
         load_all();
@@ -350,7 +351,7 @@ TEST_F(UnitDirectoryTest, CancelledLoadsMakeRoomForTheRemainingOrders) {
         EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
 }
 
-// In its queue are some second copies; then the only holder of others leaves.
+// A worker has second copies in its queue when the only holder of other units leaves.
 TEST_F(UnitDirectoryTest, LostUnitsAreOrderedBeforeQueuedSecondCopies) {
     open(2, 8);
     UnitHolder& gone = join();
@@ -445,7 +446,7 @@ TEST_F(UnitDirectoryTest, AMoveWaitsForRoomWhereThereIsNone) {
     load_all();
     EXPECT_EQ(num_uncovered(), 0u);
 
-    // room for less: what it let go of goes to nobody, since nobody has room
+    // Reduce its memory. The dropped units go to no other worker, since none has memory.
     const std::vector<std::uint32_t> dropped = [&] {
         std::vector<std::uint32_t> units;
         for (std::uint32_t unit = 0; unit < num_units && units.size() < 4; ++unit)

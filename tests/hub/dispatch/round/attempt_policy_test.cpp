@@ -1,4 +1,4 @@
-// When a second worker is asked, and when not.
+// Tests when a second attempt is sent to another worker, and when not.
 #include "hub/dispatch/round/attempt_policy.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(AttemptPolicyTest, TheBudgetIsATwentiethOfTheFirstsAndFiveASecond) {
         for (; policy.affords(now); ++num) policy.pay(1);
         return num;
     };
-    EXPECT_EQ(afforded(), 10);  // what it saved up
+    EXPECT_EQ(afforded(), 10);  // the saved-up allowance
     EXPECT_EQ(afforded(), 0);
     now += 1s;
     EXPECT_EQ(afforded(), 5);
@@ -57,7 +57,7 @@ TEST(AttemptPolicyTest, AdaptiveAsksTwoWhileTheMedianIsAboveItsBound) {
     EXPECT_EQ(policy.attempts_at_once(), 2u);
 }
 
-// The story of the default: one answer of a hundred is half a second late.
+// The default case: one answer in a hundred is half a second late.
 struct StallStory {
     double p99_ms = 0;
     SwarmCounters counts;
@@ -97,7 +97,7 @@ TEST(AttemptPolicyStory, DelayedTakesTheStallsOutOfTheTailWithinTheBudget) {
     EXPECT_LT(run_with("delayed", true).p99_ms, 60);
 }
 
-// A swarm that knows its workers, each of them alike and with everything.
+// A swarm after a warm-up. All workers are alike and hold all units.
 struct KnownSwarm {
     KnownSwarm(std::uint32_t num_workers, int num_rounds) : swarm(options_of(num_workers)) {
         EXPECT_TRUE(swarm.run_until_ready());
@@ -120,8 +120,8 @@ struct KnownSwarm {
     SimSwarm swarm;
 };
 
-// All become slow in one moment: every attempt is overdue, by what was known. That is no reason to
-// ask for everything twice.
+// All workers become slow at the same moment, so every attempt is overdue by the known latencies.
+// Even then, not every call may be sent twice.
 TEST(AttemptPolicyStory, SecondAttemptsEndWithTheBudgetWhenAllSlowDown) {
     KnownSwarm known(40, 4000);
     SimSwarm& swarm = known.swarm;
@@ -140,7 +140,7 @@ TEST(AttemptPolicyStory, SecondAttemptsEndWithTheBudgetWhenAllSlowDown) {
     EXPECT_LE(hedges, 10 + 0.05 * first + 5 * to_ms(swarm.now() - start) / 1000 + 1);
 }
 
-// What is overdue is not asked of somebody who has work of his own: that one would be late as well.
+// An overdue call is not sent to a busy worker, since its answer would be late as well.
 TEST(AttemptPolicyStory, BusyWorkerGetsNoSecondAttempt) {
     KnownSwarm known(2, 400);
     SimSwarm& swarm = known.swarm;
@@ -173,7 +173,7 @@ TEST(AttemptPolicyStory, TheSwitchWorksWhileRoundsAreOpen) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-// Both had the same number of groups, and every round waited for the slow one.
+// Before, both workers got the same number of groups, and every round waited for the slow one.
 TEST(RouterStory, TenTimesSlowerWorkerComputesAlmostNothing) {
     SimOptions options{.num_workers = 0, .seed = 5};
     options.swarm.local_fallback = false;

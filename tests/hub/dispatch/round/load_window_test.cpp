@@ -1,4 +1,4 @@
-// How long loading may take without anybody waiting: in itself, and as a swarm's core measures it.
+// Tests how long a load may take without delaying a token: the formula, and the core's measurement.
 #include "hub/dispatch/round/load_window.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(LoadWindowTest, TheHubsTimeIsBetweenALayerAndTheNextOfAStepOfFewRows) {
     round(0, 1, 1s);
     round(1, 1, 2ms);
     round(2, 1, 4ms);
-    round(0, 1, 500ms);  // another token: whoever asks for it takes their time
+    round(0, 1, 500ms);  // another token: the time before it is the client's
     round(1, 17, 90ms);  // a prompt
     round(2, 1, 3ms);
     EXPECT_DOUBLE_EQ(meter.window(1, 0).hub_ms, 3);
@@ -44,7 +44,7 @@ TEST(LoadWindowTest, AWorkersTimeIsWithoutItsWaitingAndNoLongerThanTheHubWaited)
     EXPECT_EQ(meter.window(4, 1'000'000).worker_ms, 0) << "a worker said that it waited so long";
 }
 
-// With rounds of layers in turn; the simulator's hub takes no time of its own.
+// The rounds visit the layers in order. The simulator's hub needs no time of its own.
 TEST(SwarmGroupsTest, WorkersHoldTheirGroupsLayersAndRoundsAreRight) {
     sim::SimOptions options{.num_workers = 0, .seed = 5, .num_layers = 8};
     options.swarm.local_fallback = false;

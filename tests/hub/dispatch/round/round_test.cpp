@@ -1,4 +1,4 @@
-// One round by itself: how its rows travel, and who is said to have answered them.
+// Tests one round by itself: how its rows are encoded, and which workers its answer names.
 #include "hub/dispatch/round/round.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ RoundOptions deterministic_options() {
     return options;
 }
 
-// Rows of one value each, all of them to the experts 1 and 2.
+// Rows of one value each, all routed to the experts 1 and 2.
 struct Rows {
     explicit Rows(const std::vector<float>& values) {
         for (const float value : values) {
@@ -54,7 +54,7 @@ Round opened(const Rows& rows) {
     return round;
 }
 
-// 0.123456 was read as 0.123474 alone, and as 0.123535 beside a row with 70,000 in it.
+// Before, 0.123456 was read as 0.123474 alone, and as 0.123535 beside a row that contains 70,000.
 TEST(RoundTest, RowEncodingDoesNotDependOnItsNeighbours) {
     const Round alone = opened(Rows({0.123456f})),
                 beside = opened(Rows({70000.0f, 0.123456f, 3.0f}));
@@ -97,7 +97,7 @@ TEST(RoundTest, EverySliceThatALiarAnsweredIsOpenAgain) {
     for (const CallSlice& slice : round.slices) EXPECT_TRUE(slice.is_open());
 }
 
-// 1e8 - 1e8 + 1 is 1, and 1 + 1e8 - 1e8 is nothing.
+// In f32, 1e8 - 1e8 + 1 is 1, but 1 + 1e8 - 1e8 is 0, so the order of the sum matters.
 TEST(RoundTest, SumOrderDoesNotDependOnArrival) {
     const std::vector<float> x(hidden, 1.0f), weights(3, 1.0f);
     const std::vector<std::uint16_t> ids{0, 1, 2};
@@ -130,8 +130,9 @@ TEST(RoundTest, SumOrderDoesNotDependOnArrival) {
     }
 }
 
-// A group's rows come from those that were encoded once for the round: bit for bit what encoding
-// them for this group alone gives, also past 64 rows and where they travel as int8 or widened.
+// A group's frame takes its rows from those that were encoded once for the round. They are equal,
+// bit for bit, to rows encoded for this group alone, also beyond 64 rows, as int8, and widened to
+// bf16.
 TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
     std::vector<float> values;
     for (int i = 0; i < 150; ++i) values.push_back(0.01f * static_cast<float>(i - 40));
@@ -164,8 +165,8 @@ TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
         }
 }
 
-// Frames share the round's rows. A connection that has not written enough of them gets copies,
-// which its outbox counts; nobody else does for its sake. The bytes are the same.
+// Frames share the round's rows. A connection with too many unwritten rows gets copies, which its
+// outbox counts; other connections are not affected. The bytes are the same.
 TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
     constexpr std::uint32_t wide = 2048, num_rows = 512;  // 2 MiB as f16
     const std::vector<float> x(std::size_t{num_rows} * wide, 0.5f), weights(num_rows * top_k, 1.0f);
@@ -207,14 +208,17 @@ TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
     EXPECT_EQ(*slow_one + *quick_one, 0u);
 }
 
-// Blocks of rows as int8, as f16 and widened, in one round and in turns: the engine's thread makes
-// the forms that travel, each once a round, and the strand none.
+// Blocks of rows are sent as int8, as f16 and widened, in one round and in alternating rounds. The
+// engine's thread makes each encoding that is sent once per round; the strand encodes no rows.
 TEST(RoundTest, RowsAreEncodedBeforeTheStrandReceivesThem) {
     const RoundOptions options = deterministic_options();
     const RowReader reader = reader_of(options);
     const Rows mixed({0.5f, 70000.0f, 3.0f}), narrow({0.5f, 3.0f});
-    const std::vector<std::pair<const Rows*, bool>> turns{
-        {&mixed, true}, {&narrow, false}, {&narrow, true}, {&mixed, false}};  // whether as int8
+    const std::vector<std::pair<const Rows*, bool>> turns{// rows, and true for int8
+                                                          {&mixed, true},
+                                                          {&narrow, false},
+                                                          {&narrow, true},
+                                                          {&mixed, false}};
     const auto held = std::make_shared<RowsHeld>();
     std::uint64_t num_late = 0;
     for (int i = 0; i < 40; ++i) {
@@ -231,7 +235,7 @@ TEST(RoundTest, RowsAreEncodedBeforeTheStrandReceivesThem) {
             group.x_int8 = x_int8 && group.shape.dtype == Dtype::f16;
             (void)round.encode(attempt, group, false, reader, held);
         }
-        if (i < 4) continue;  // until both forms were seen
+        if (i < 4) continue;  // until both encodings were used
         EXPECT_EQ(read - before, rows == &mixed ? 3u : 2u);
         num_late += reader.pool()->num_encoded() - read;
     }

@@ -34,7 +34,7 @@ Cover cover_of(Router& router, const std::vector<RouteWorker>& workers,
     return cover;
 }
 
-// The slow, obvious one: looks at every worker and every slice again for each group.
+// A slow reference implementation: examines every worker and every slice again for each group.
 class PlainRouter {
   public:
     PlainRouter(const std::vector<RouteWorker>& workers, const std::vector<CallSlice>& slices)
@@ -175,7 +175,7 @@ TEST(RouterTest, SlicesWithoutAWorkerAreLeft) {
 
 RC_GTEST_PROP(RouterProperty, CoverEqualsThatOfThePlainTwin, ()) {
     Router router;
-    for (int round = 0; round < 3; ++round) {  // its vectors are kept
+    for (int round = 0; round < 3; ++round) {  // the router reuses its vectors
         std::vector<RouteWorker> workers = even_workers(*rc::gen::inRange<std::uint32_t>(1, 12));
         for (RouteWorker& worker : workers) {
             worker.num_live = *rc::gen::inRange<std::uint32_t>(0, 3);

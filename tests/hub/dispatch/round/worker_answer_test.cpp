@@ -1,4 +1,4 @@
-// Answers and rows as other threads than the strand's read them.
+// Tests the classes with which threads other than the strand read answers and rows.
 #include "hub/dispatch/round/worker_answer.h"
 
 #include <gtest/gtest.h>
@@ -78,8 +78,8 @@ TEST_F(AnswerReaderTest, OtherFramesAreLeftToTheStrand) {
     EXPECT_FALSE(reader_.read(encode_heartbeat(3)));
 }
 
-// To decode an answer is work, and whoever wants to make the hub work sends some that nobody asked
-// for: infinities show that these were not looked at.
+// Decoding an answer costs time, so an attacker could send unrequested answers to load the hub.
+// This test sends infinities: they would be reported if the reader had decoded the answer.
 TEST_F(AnswerReaderTest, UnrequestedAnswerIsNotDecoded) {
     GroupResult unasked = answer_of(std::vector<float>(64, std::numeric_limits<float>::infinity()));
     unasked.sequence_id = 10;
@@ -149,13 +149,13 @@ TEST_F(AnswerReaderTest, MemoryOfASumIsReused) {
     EXPECT_EQ(memory_->bytes(), 0u);
 }
 
-// Slow connections keep the rows of their frames alive, and with these all rows of their rounds.
+// Slow connections keep the rows of their frames alive, and thereby all rows of these rounds.
 TEST(WireRowsPoolTest, ConnectionGetsItsShareAndAnIdleOneAlways) {
     const auto pool = std::make_shared<WireRowsPool>();
     const std::vector<float> x(std::size_t{1024} * 2048, 0.5f);  // 4 MiB as f16
     constexpr std::uint64_t round_bytes = 4 << 20;
     using Lent = std::vector<std::shared_ptr<const WireRows>>;
-    // as many as it gets, of another round each
+    // Borrows rows of one round after the other, until the pool refuses.
     const auto lend_all = [&](const std::shared_ptr<RowsHeld>& held) {
         Lent lent;
         for (;;) {
@@ -177,7 +177,7 @@ TEST(WireRowsPoolTest, ConnectionGetsItsShareAndAnIdleOneAlways) {
     const std::uint64_t out = pool->bytes_out();
     EXPECT_LE(out, WireRowsPool::bytes_out_max + 20 * round_bytes);
 
-    // one whose frames leave at once
+    // a connection that writes its frames at once
     const auto quick = std::make_shared<RowsHeld>();
     for (int i = 0; i < 100; ++i)
         ASSERT_TRUE(pool->lend(pool->encode(Dtype::f16, x, 2048), 1024, quick)) << i;
@@ -215,7 +215,8 @@ TEST(RowReaderTest, LastUsedEncodingIsMadeInAdvance) {
     EXPECT_EQ(rows.x_rms, (std::vector<double>{0.5, 0.5}));
 }
 
-// Who took rows as int8 has left: they are made in vain for a few rounds, and no more.
+// The worker that took rows as int8 has left. The reader makes int8 rows for a few more rounds, and
+// then stops.
 TEST(RowReaderTest, UnusedEncodingIsNoLongerMade) {
     const RowReader reader({}, std::make_shared<AnswerMemory>());
     const std::vector<float> x(64, 0.5f);

@@ -1,5 +1,5 @@
-// What is checked of a worker's answers and what is made of it: the judge over the demo model's own
-// experts, the records of trust, the judge's thread.
+// Tests the checks of a worker's answers and their consequences: the judge with the demo model's
+// experts, the trust records, and the judge's thread.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr TimePoint start{1s};
 
-// Answers as a worker gives them: x and y through the wire, sums over `pairs_per_row` experts.
+// Answers as workers give them: x and y rounded as on the wire, sums over `pairs_per_row` experts.
 class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
   protected:
     AnswerJudgeTest()
@@ -27,7 +27,7 @@ class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
           threads_(2),
           experts_(package_, threads_, {}) {}
 
-    // Rows like those behind an RMSNorm: mean square 1, a few outliers.
+    // Draws rows like the output of an RMSNorm: mean square 1, a few outliers.
     std::vector<float> hidden_rows(std::uint32_t num_rows) {
         std::normal_distribution<float> normal;
         std::vector<float> x(std::size_t{num_rows} * hidden());
@@ -50,7 +50,8 @@ class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
         return sample;
     }
 
-    // What a worker says that computes in f32; with the weights of other experts by `shift`.
+    // Returns the answer of a worker that computes in f32. With `shift`, the worker uses the
+    // weights of the experts with ids greater by `shift`.
     std::vector<float> answer_to(const AnswerSample& sample, std::uint32_t shift) const {
         std::vector<float> x = sample.x, y(sample.x.size()), one(hidden());
         round_rows(sample.dtype, x, hidden());
@@ -67,7 +68,7 @@ class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
         return y;
     }
 
-    // A wire of 8 bits hides a twentieth in its own rounding, in rows with a large value.
+    // Rounding to 8 bits hides an error of a twentieth in rows with a large value.
     static float clear_factor() { return GetParam() == Dtype::int8 ? 1.5f : 1.05f; }
     std::uint32_t hidden() const { return package_->config().hidden_size; }
 
@@ -87,7 +88,8 @@ TEST_P(AnswerJudgeTest, HonestRowsStayWithinAThirdOfTheTolerance) {
     }
 }
 
-// Integers are judged by integers: who claims to compute in 8 bits has no more room for a lie.
+// The judge computes integer answers with integers, so a worker that claims to compute in 8 bits
+// gets no larger tolerance.
 TEST_P(AnswerJudgeTest, IntegersAreJudgedByIntegers) {
     const LocalExperts integers(package_, threads_, {}, Arithmetic::int8);
     AnswerSample sample = honest_sample(8, 1);
@@ -144,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Wire, AnswerJudgeTest,
                          testing::Values(Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32),
                          [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
 
-// No weights of this expert, or a disk that fails.
+// A judge without weights for the expert, or with a failing disk.
 class NoWeights : public ExpertCompute {
   public:
     Status compute(std::uint32_t, std::uint32_t, std::span<const float>, std::span<const float>,
@@ -153,7 +155,7 @@ class NoWeights : public ExpertCompute {
     }
 };
 
-// y = x.
+// An expert that returns y = x.
 class Identity : public ExpertCompute {
   public:
     Status compute(std::uint32_t, std::uint32_t, std::span<const float> x, std::span<const float>,
@@ -187,7 +189,7 @@ TEST(JudgeThread, AwaitedSamplesAreJudgedAndAllAreAnswered) {
     JudgeThread judge(identity, [&](std::uint64_t id, const Judgement& judgement) {
         const std::lock_guard lock(mutex);
         ++seen[id];
-        if (id % 2 == 0) {  // awaited ones are never passed over
+        if (id % 2 == 0) {  // awaited samples are never skipped
             EXPECT_EQ(judgement.verdict, id % 4 == 0 ? Verdict::honest : Verdict::lie);
         }
         if (++num_done == num_samples) all.set_value();
@@ -247,13 +249,13 @@ TEST_F(AnswerTrustTest, TheRateFallsWithTheRecordDownToItsLeast) {
         if (!plan.rows.empty()) say(Verdict::honest, plan);
     }
     EXPECT_EQ(trust_.rate("key", now_), 1.0 / 256);
-    // the integral of q: 1024 ln 256 of them while it falls, 1 of 256 after that
+    // The integral of the rate q: 1024 ln 256 rows while q falls, and 1 row in 256 afterwards.
     const double expected = 1024 * std::log(256) + (num_rows + 1024 - 262'144) / 256.0;
     EXPECT_NEAR(static_cast<double>(num_checked), expected, 0.05 * expected);
 }
 
-// Where answers have several rows it takes as many answers as rows; meanwhile each waits for the
-// verdict on some of its rows.
+// If answers have several rows, a worker needs as many answers as it would need rows. Until then
+// each answer waits for the verdict on some of its rows.
 TEST_F(AnswerTrustTest, NewWorkerHasRowsOfEachAnswerHeldAndChecked) {
     constexpr std::uint32_t num_rows = 8;
     std::size_t num_checked = 0;
@@ -272,8 +274,8 @@ TEST_F(AnswerTrustTest, NewWorkerHasRowsOfEachAnswerHeldAndChecked) {
     EXPECT_NEAR(static_cast<double>(num_checked), expected, 0.1 * expected);
 }
 
-// The claim in the header: of a tenth of all workers who lie in one of a hundred answers, at most
-// one row of 100,000 counts.
+// This test checks a claim of the header: if a tenth of all workers lie in one of a hundred
+// answers, at most one false row in 100,000 counts.
 TEST_F(AnswerTrustTest, OnePercentLiarIsOutBeforeALieCounts) {
     std::mt19937_64 random(3);
     for (const std::uint32_t num_rows : {1u, 8u, 40u}) {
@@ -294,14 +296,15 @@ TEST_F(AnswerTrustTest, OnePercentLiarIsOutBeforeALieCounts) {
     }
 }
 
-// And this: a sleeper is seen after n / to_prove rows in the mean.
+// This test checks another claim of the header: a sleeper is detected after n / to_prove rows on
+// average.
 TEST_F(AnswerTrustTest, ASleeperGetsOneInAThousandOfItsRecordThrough) {
     for (const std::uint32_t record : {8'192u, 65'536u}) {
         double passed = 0;
         constexpr int num_sleepers = 400;
         for (int sleeper = 0; sleeper < num_sleepers; ++sleeper) {
             const std::string key = text(record, '/', sleeper);
-            const std::uint32_t each = record / 1024;  // so many answers make it proven
+            const std::uint32_t each = record / 1024;  // this many answers make the worker proven
             for (std::uint32_t rows = 0; rows < record; rows += each)
                 trust_.on_verdict(key, 0, Verdict::honest,
                                   trust_.plan(key, 0, each, each, false, now_), now_);

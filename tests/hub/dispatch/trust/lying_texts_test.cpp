@@ -1,6 +1,6 @@
-// Liars against the demo model's own experts, with real threads: a hub that computes no expert
-// itself, judges with its weights, and must predict every token of a text as it does alone, bit for
-// bit. MOEX_LIES_TOKENS=10000: as many tokens in sum, by hand.
+// Tests liars with the demo model's experts and real threads. The hub computes no expert itself and
+// judges with its own weights. It must produce every token of a text as it does alone, bit for bit.
+// For a longer run by hand, MOEX_LIES_TOKENS=10000 sets the total number of tokens.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -15,7 +15,7 @@
 namespace moex {
 namespace {
 
-// Holds everything, computes in f32, and lies in a share of its answers.
+// A worker that holds all units, computes in f32, and lies in a share of its answers.
 class Liar : public WorkerLink {
   public:
     Liar(ThreadHost& host, const LocalExperts& experts, WireLimits limits, Lie lie, double share)
@@ -139,7 +139,7 @@ class LyingTexts : public testing::Test {
         options.rounding = rounding();
         options.local_fallback = false;
         options.replicas = 3;
-        options.round_deadline = 300s;  // a machine that is busy elsewhere
+        options.round_deadline = 300s;  // long enough for a busy machine
         options.timeout_max = 60s;
         options.checks = {.on = true, .seed = 3};
         return options;
@@ -153,7 +153,8 @@ class LyingTexts : public testing::Test {
         return read.ok() ? read->mean_nll : 0;
     }
 
-    // Two honest workers and one that lies; what is predicted, and what was seen of the liar.
+    // Runs two honest workers and one liar. Checks the predicted tokens, and the lies that the hub
+    // saw.
     void expect_unchanged(Lie lie, double share) {
         ThreadHost host;
         auto backend = std::make_unique<SwarmBackend>(options(), host, &experts_, nullptr);
@@ -175,9 +176,10 @@ class LyingTexts : public testing::Test {
         EXPECT_EQ(counts.calls_local, 0u);
         EXPECT_LE(counts.residual_max, 1.0 / 3);
         EXPECT_GT(workers[1]->num_answers(), 0u);
-        // groups of a prefill seldom have the size of the one before: nothing to repeat
+        // Groups of a prefill seldom have the size of the group before, so Lie::previous has no
+        // answer to repeat.
         if (share == 1 && lie != Lie::previous) {
-            // a machine that is busy elsewhere may have asked it less often
+            // On a busy machine the hub may have sent the liar fewer calls.
             EXPECT_EQ(counts.lies, std::min<std::uint64_t>(3, workers[1]->num_answers()));
             if (counts.lies == 3) {
                 EXPECT_EQ(workers[1]->closed(), CloseCode::policy);

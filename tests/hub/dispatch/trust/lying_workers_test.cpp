@@ -1,4 +1,5 @@
-// Workers that lie plausibly, in a swarm whose hub checks: by its own weights, or by other workers.
+// Tests workers with plausible lies. The hub checks answers with its own weights or with the
+// answers of other workers.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -20,7 +21,7 @@ struct Outcome {
     RowProvenance sum;
 };
 
-// Rounds one after the other, as a token's layers are.
+// Runs rounds one after the other, like the layers of a token.
 Outcome ask(SimSwarm& swarm, int num_rounds, std::uint32_t num_tokens = 2) {
     Outcome out;
     for (int i = 0; i < num_rounds; ++i) {
@@ -129,7 +130,7 @@ TEST(LyingWorkersTest, AWorkerWithARecordIsCheckedAtARateAndItsFirstLieSeenEndsI
     EXPECT_EQ(ask(swarm, 50, 4).wrong, 0u);
 }
 
-// An answer of a size that its experts never gave waits, whoever sent it.
+// An answer with a norm that its experts never gave is held for a check, even from a proven worker.
 TEST(LyingWorkersTest, AnAbsurdAnswerOfAProvenWorkerIsHeld) {
     for (const Lie lie : {Lie::zero, Lie::scaled_1000, Lie::constant}) {
         SimOptions options = checked(2);
@@ -179,7 +180,8 @@ TEST(LyingWorkersTest, ABannedKeyStaysOutForItsTime) {
     EXPECT_EQ(swarm.closed_with(later), std::nullopt);
 }
 
-// Who comes with ten keys would be asked for most of it, all of which the hub computes again.
+// Otherwise a client with ten new keys would get most calls, and the hub would compute all of them
+// again.
 TEST(LyingWorkersTest, NewcomersGetAFifthWhileOthersHaveARecord) {
     SimOptions options = checked(2);
     options.swarm.checks.to_prove = 64;
@@ -200,7 +202,7 @@ TEST(LyingWorkersTest, NewcomersGetAFifthWhileOthersHaveARecord) {
             sum += static_cast<double>(swarm.core().worker(id)->pairs_answered);
         return sum;
     };
-    ask(swarm, 200, 4);  // what was asked before they came counts as well, for a while
+    ask(swarm, 200, 4);  // earlier work still counts for a while
     const double of_proven = pairs_of(proven), of_new = pairs_of(newcomers);
     ask(swarm, 200, 4);
     for (const WorkerId id : newcomers) ASSERT_EQ(swarm.core().worker(id)->trust, Trust::unproven);
@@ -217,7 +219,7 @@ TEST(LyingWorkersTest, RecordsOutliveAConnection) {
     const WorkerId first = swarm.join(Peer::ours, "10.0.0.9", "key");
     ASSERT_TRUE(swarm.run_until_ready());
     ask(swarm, 200, 4);
-    swarm.run_for(1s);  // until nothing is with the judge
+    swarm.run_for(1s);  // until the judge has finished
     ASSERT_EQ(swarm.core().worker(first)->trust, Trust::proven);
     swarm.leave(first);
     const WorkerId again = swarm.join(Peer::ours, "10.0.0.9", "key");
@@ -227,8 +229,8 @@ TEST(LyingWorkersTest, RecordsOutliveAConnection) {
     EXPECT_EQ(swarm.core().worker(again)->pairs_credited, 0u) << "each connection counts its own";
 }
 
-// Every fault at once, with lies that are not loud: the invariants hold, nothing changes but what
-// came from workers with a record.
+// All faults at once, with plausible lies: the invariants hold, and only answers of workers with a
+// record can be false.
 TEST(LyingWorkersTest, UnderFaultsTheCoreKeepsItsInvariants) {
     for (std::uint64_t seed = 1; seed <= 12; ++seed) {
         SimOptions options = checked(6, seed % 2 == 0);
