@@ -72,7 +72,7 @@ TEST(HotExpertsTest, PollingEndsWhenNoExtraCopyIsLeft) {
     EXPECT_FALSE(heat.look(start + 46s, {}).look_again);
     EXPECT_FALSE(heat.next_look(start + 50s));
     count(heat, 3, 1);
-    EXPECT_TRUE(heat.next_look(start + 50s)) << "somebody asks again";
+    EXPECT_TRUE(heat.next_look(start + 50s)) << "a new request";
 }
 
 // ---- in a placement
@@ -261,7 +261,7 @@ TEST(SwarmHeatTest, PredictedExpertGainsACopyBeforeItIsRequested) {
         swarm.run_for(100ms);
     }
     EXPECT_EQ(copies_of(swarm, hot_unit), 2u);
-    EXPECT_EQ(copies_of(swarm, {hot_unit.layer, 2}), 1u) << "nobody is sure of it";
+    EXPECT_EQ(copies_of(swarm, {hot_unit.layer, 2}), 1u) << "low confidence";
     EXPECT_EQ(swarm.core().counters().rounds, 0u);
 }
 
@@ -329,7 +329,7 @@ TEST(SwarmHeatTest, ExpertWithoutACopyTakesTheRoomOfAnExtra) {
     EXPECT_EQ(copies_of(swarm, hot_unit), 1u);
 
     ask(swarm, 200);
-    EXPECT_EQ(swarm.core().coverage().extra, 0u) << "nobody has room";
+    EXPECT_EQ(swarm.core().coverage().extra, 0u) << "no memory is free";
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 

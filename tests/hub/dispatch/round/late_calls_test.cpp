@@ -83,7 +83,7 @@ TEST_F(LateCallsTest, OnlyLateCallsAreLeftOutAtTheRowsDeadline) {
     EXPECT_EQ(from.pairs_remote, 2);
     EXPECT_EQ(swarm_.core().counters().pairs_late, 2u);
     EXPECT_EQ(swarm_.core().num_rounds_open(), 0u);
-    EXPECT_EQ(swarm_.core().in_flight(slow_), 0u) << "it was told that nobody waits";
+    EXPECT_EQ(swarm_.core().in_flight(slow_), 0u) << "CANCEL was sent";
 }
 
 TEST_F(LateCallsTest, PunctualAnswersAreNotLeftOut) {

@@ -204,7 +204,7 @@ TEST(RowReaderTest, LastUsedEncodingIsMadeInAdvance) {
     const RowReader reader({}, std::make_shared<AnswerMemory>());
     const std::vector<float> x(64, 0.5f);
     const ExpertBatch batch{.num_tokens = 2, .hidden_size = 32, .x = x};
-    EXPECT_TRUE(reader.read(batch).encodings.empty()) << "most likely nobody is there";
+    EXPECT_TRUE(reader.read(batch).encodings.empty()) << "no worker is likely connected";
 
     reader.travels(Dtype::f16, true);
     const RoundRows rows = reader.read(batch);

@@ -127,7 +127,7 @@ TEST(WorkerHealthStory, AHungGpuWithGoodHeartbeatsIsAskedLessAndLess) {
     EXPECT_EQ(swarm.core().worker(hung)->state, WorkerState::unhealthy);
 
     rounds_for(swarm, 60s);
-    EXPECT_EQ(swarm.core().counters().timeouts, timeouts) << "a probe costs nobody a wait";
+    EXPECT_EQ(swarm.core().counters().timeouts, timeouts) << "a probe delays no round";
     EXPECT_GE(swarm.core().worker(hung)->ejections, 3u);
     EXPECT_LE(swarm.core().worker(hung)->ejections, 6u);
 
