@@ -34,7 +34,8 @@ comments() {
         }
         {
           flush()
-          if (match($0, /[;{,)][ \t]+\/\/+ /)) { place = FILENAME ":" FNR; text = substr($0, RSTART + RLENGTH); flush() }
+          if (!match($0, /[;{,)][ \t]+\/\/+ /)) next
+          place = FILENAME ":" FNR; text = substr($0, RSTART + RLENGTH); flush()
         }
         END { flush() }'
 }

@@ -31,7 +31,7 @@ struct ApiOptions {
     // hub has no lossy modes, for the reason in `no_modes`.
     std::function<Result<ExpertMode>(std::string_view name)> find_mode;
     std::string no_modes = "this hub has no lossy modes.";
-    std::vector<std::string> modes;             // lossy modes that /v1/models lists
+    std::vector<std::string> modes;            // lossy modes that /v1/models lists
     std::map<std::string, double> perplexity;  // by mode, with "exact"; empty: not measured
     // The most expert calls of an answer that a request may replace (moex.late_ms); 0: the hub
     // waits for every call.

@@ -148,7 +148,8 @@ test('INT4 experts are multiplied in integers unless exact arithmetic is asked f
 test('foresight_bench reports the recall of each predictor, as tables and plots', () => inFolder(async (folder) => {
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`;
   const args = ['--model', modelFolder, '--text', text, '--window', '32', '--windows', '2'];
-  const all = await runBench('foresight_bench', [...args, '--calibrate', text, '--calibrate-tokens', '64', '--out', `${folder}/out`]);
+  const all = await runBench('foresight_bench',
+    [...args, '--calibrate', text, '--calibrate-tokens', '64', '--out', `${folder}/out`]);
   assert.equal(all.code, 0, all.stderr);
   assert.match(all.stdout, /^moex-demo: 2 windows of 32 tokens, 4 of 16 experts in 8 MoE layers\n/);
   for (const name of ['random', 'previous-token', 'lru', 'lfu', 'popularity', 'request-popularity', 'next-gate',
@@ -187,7 +188,8 @@ test('eval measures the served lossy modes and records them', () => inFolder(asy
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, model = `${folder}/demo`;
   cpSync(modelFolder, model, { recursive: true });
   const args = ['eval', '--model', model, '--text', text, '--window', '64', '--windows', '2'];
-  const measured = await runHub([...args, '--experts', 'speculative,estimator', '--record', '--out', `${folder}/x.csv`]);
+  const measured = await runHub(
+    [...args, '--experts', 'speculative,estimator', '--record', '--out', `${folder}/x.csv`]);
   assert.equal(measured.code, 0, measured.stderr);
   for (const mode of ['exact', 'early:1', 'estimator'])
     assert.match(measured.stdout, new RegExp(`^${mode} +\\d+\\.\\d{3}`, 'm'));
@@ -225,7 +227,7 @@ test('a package learns default vectors and an estimator that predictors read', (
     assert.match(said.stdout, new RegExp(`\\d  ${name} +0\\.\\d{3} ± 0\\.\\d{3}`));
 }));
 
-test('a shadow in fewer bits follows the model, with the recall that the bench reports', () => inFolder(async (folder) => {
+test('a shadow in fewer bits follows the model with the reported recall', () => inFolder(async (folder) => {
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, shadow = `${folder}/int3`;
   const packed = await runHub(['pack', '--shadow', 'int3', modelFolder, shadow]);
   assert.equal(packed.code, 0, packed.stderr);

@@ -23,7 +23,8 @@ before(async () => { expected = await generateText(prompt, max_tokens); });
 
 // Starts a hub, and one worker that holds all experts. story(hub, cache) -> the worker's final report of its calls.
 // `toWorker`: handler of a front between the two.
-async function onDemand(t, { is_exact = true, serve = [], worker: more = [], backend = "gpu", toWorker = null }, story) {
+async function onDemand(t, options, story) {
+  const { is_exact = true, serve = [], worker: more = [], backend = "gpu", toWorker = null } = options;
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
   const hub = await Hub.start([...patient.filter((one) => is_exact || one !== "--deterministic"), ...serve]);
   t.after(async () => {

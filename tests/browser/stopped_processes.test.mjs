@@ -36,7 +36,8 @@ test(`hub, workers or both are stopped for ${stopped_ms / 1000} s, and the same 
   const swarms = [hub_stops, workers_stop, both_stop];
   const before = await Promise.all(swarms.map(({ hub }) => chat(hub, request)));
 
-  const children = [hub_stops.hub, ...workers_stop.workers, both_stop.hub, ...both_stop.workers].map((one) => one.child);
+  const stopped = [hub_stops.hub, ...workers_stop.workers, both_stop.hub, ...both_stop.workers];
+  const children = stopped.map((one) => one.child);
   for (const child of children) child.kill("SIGSTOP");
   await new Promise((resolve) => setTimeout(resolve, stopped_ms));
   for (const child of children) child.kill("SIGCONT");

@@ -33,7 +33,10 @@ comments 0 none; passes "a clean tree"
 grep -q '100 comments of 1000 words' said || complain "counted otherwise: $(head -1 said)"
 for word in who WHOSE whom; do comments 1 "$word"; passes "one $word"; comments 2 "$word"; fails "two $word"; done
 for word in nobody Somebody; do comments 1 "$word"; fails "one $word"; done
-for word in lies stood tells told; do comments 1 "$word"; passes "one $word"; comments 2 "$word"; fails "two $word"; done
+for word in lies stood tells told; do
+  comments 1 "$word"; passes "one $word"
+  comments 2 "$word"; fails "two $word"
+done
 comments 7 What front; passes "seven without a subject"
 comments 8 What front; fails "eight without a subject"
 comments 50 understands; passes "a word that holds another"

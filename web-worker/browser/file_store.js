@@ -140,7 +140,8 @@ export class FileStore {
     if (have > file.bytes) have = 0;
     const write = (bytes) => {
       const written = handle.write(bytes, { at: have });      // at the end of the quota only a part is written
-      if (written !== bytes.length) throw new StoreError("no_space", `the browser stores no more bytes of ${file.name}`);
+      if (written !== bytes.length)
+        throw new StoreError("no_space", `the browser stores no more bytes of ${file.name}`);
       have += bytes.length;
       how.progress(bytes.length);
     };
@@ -149,7 +150,8 @@ export class FileStore {
       const before = have;
       const broke = await this.fetchRange(file, have, write, how);
       fruitless = have > before ? 0 : fruitless + 1;
-      if (fruitless === fruitless_max) throw new StoreError("unavailable", `${file.name} cannot be downloaded: ${broke}`);
+      if (fruitless === fruitless_max)
+        throw new StoreError("unavailable", `${file.name} cannot be downloaded: ${broke}`);
       if (fruitless > 0) await new Promise((go) => { setTimeout(go, wait_first_ms * 2 ** (fruitless - 1)); });
     }
   }

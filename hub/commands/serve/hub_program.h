@@ -105,8 +105,8 @@ class HubProgram {
     std::optional<SystemUser> user_;
     std::filesystem::path state_directory_;
     LoadedModel model_;
-    std::unique_ptr<GpuSteps> gpu_;          // null: this machine's cores compute the steps
-    std::atomic<bool> gpu_is_lost_{false};   // the cores compute the steps until the end
+    std::unique_ptr<GpuSteps> gpu_;            // null: this machine's cores compute the steps
+    std::atomic<bool> gpu_is_lost_{false};     // the cores compute the steps until the end
     std::unique_ptr<LossyModes> lossy_modes_;  // null: no_lossy_modes_ says why
     std::string no_lossy_modes_;
     std::shared_ptr<const ExpertProfile> default_vectors_;  // null: no answer may be late
