@@ -78,8 +78,8 @@ test("TiersAndPrefetchedExpertsAreShown", () => {
   assert.equal(onDemandWords(demand), "Of the experts on demand, 28 were on contributors' GPUs when these became "
     + "ready, 0 in memory, 100 on disk. 75 % of the requested experts were loaded, 2 per token were not. Hints had "
     + "prefetched 90 of the loaded experts, 1.3 ms ahead; 3 were still in flight, 2 hints arrived too late, 1.2 MB "
-    + "were prefetched in vain. Calls that waited for experts took 2.5 ms longer; 800 µs would be hidden with 4 groups of "
-    + "contributors if all experts were predicted.");
+    + "were prefetched in vain. Calls that waited for experts took 2.5 ms longer; 800 µs would be hidden with 4 groups "
+    + "of contributors if all experts were predicted.");
 });
 
 test("NothingIsShownWithoutExpertsOnDemand", () => {
