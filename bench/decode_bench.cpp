@@ -103,9 +103,9 @@ struct StepTimes {
     std::size_t size() const { return seconds.size(); }
     double median() const { return seconds[size() / 2]; }
     double p99() const { return seconds[size() * 99 / 100]; }
-    // The CPU time of a single step is coarse, since the system accounts threads of other cores at
-    // its ticks. The mean is over the faster three quarters, since the slower steps also pack
-    // experts that are used for the first time.
+    // Returns the mean CPU time of the faster three quarters of the steps. The slower steps also
+    // pack experts that are used for the first time. A median would be as coarse as a single step,
+    // since the system accounts threads of other cores at its ticks.
     double cpu_mean() const {
         const std::size_t count = std::max<std::size_t>(size() * 3 / 4, 1);
         return std::accumulate(cpu_seconds.begin(),
@@ -114,7 +114,8 @@ struct StepTimes {
     }
 };
 
-// Bytes per second that all threads read: the upper bound of a decode step.
+// Returns the bytes per second that all threads together read from memory. A decode step cannot
+// read its weights faster.
 double memory_bandwidth(ThreadPool& threads) {
     std::vector<float> data(std::size_t{64} << 20, 1.0f);
     const float one = 1.0f;

@@ -1,13 +1,14 @@
-// The time of a token in each lossy mode. One sequence decodes; its experts' answers arrive a given
-// time after their request; exact and lossy modes take turns. Early calls leave before the last
-// answers are in. Guesses of a layer's experts are made while the hub waits; they pay only where
-// experts are loaded on demand (bench/on_demand_bench.mjs), so that this bench shows their cost.
+// The time of a token in each lossy mode. One sequence decodes, and the answers of its experts
+// arrive a given time after their request. Exact and lossy modes take turns. In the early modes a
+// layer's experts are called before the answers of the layer below have arrived. In the other lossy
+// modes the hub guesses a layer's experts while it waits. Guesses save time only where experts are
+// loaded on demand (bench/on_demand_bench.mjs), so this bench shows only what they cost.
 //   early_calls_bench [--model DIR] [--tokens N] [--repeats N]
 // Experts are computed here when they are requested; their round is complete `round_trip_ms` later.
-// CSV: round trip in ms, mode (column "way"), rounds one after the other, ms a token (median),
-// tok/s, times exact (median of the ratios of each repeat), and the processor's ms a token over all
-// threads, which other load on the machine does not change. At 0 ms sixteen times as many tokens
-// are decoded. example: early_calls_bench --tokens 16
+// CSV: round trip in ms, mode (column "way"), rounds of a token that follow each other, ms a token
+// (median), tok/s, tok/s relative to exact (median of the ratios of each repeat), and the
+// processor's ms a token over all threads, which other load on the machine does not change. At 0 ms
+// sixteen times as many tokens are decoded. example: early_calls_bench --tokens 16
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -104,7 +105,7 @@ int run(const char* model, std::uint32_t num_tokens, int repeats) {
     const auto decoder = must(Decoder::create(package, threads, {.arithmetic = Arithmetic::int8}));
     LocalExperts local(package, threads, {}, Arithmetic::int8);
     TrialSources sources{.package = must(load_speculation_sources(package, threads))};
-    // The choice of the two layers that hybrid asks the estimator about changes no time.
+    // The layers that hybrid asks the estimator about. Any two of them take the same time.
     sources.estimator_layers = {1, 2};
 
     std::vector<std::unique_ptr<Speculator>> speculators;

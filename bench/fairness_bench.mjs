@@ -37,7 +37,7 @@ const bodies = {
     stop: ['a', 'b', 'c', 'd'].map((c) => c.repeat(1024)) })],
 };
 
-// Sends one POST as the client of an address. Resolves to { status, retry_s }.
+// Sends one POST as a client whose address is `address`. Resolves to { status, retry_s }.
 const agent = new Agent({ keepAlive: true });
 function post(url, address, path, body) {
   return new Promise((resolve, reject) => {

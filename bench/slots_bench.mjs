@@ -374,7 +374,7 @@ function say(line) {
   if (options.out) appendFileSync(options.out, `${line}\n`);
 }
 
-// Abandons the running cell, whatever it waits for.
+// Ends the bench at its time limit, in the middle of a cell, whatever that cell waits for.
 const watch = setTimeout(() => {
   console.error("slots_bench: the time is up");
   for (const child of running) child.kill("SIGKILL");

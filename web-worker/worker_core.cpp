@@ -166,7 +166,7 @@ struct WorkerCore::State {
         if (weights_bytes(report.status.budget_bytes / 2) < least_bytes)
             return fail(text(here(), " has too little free memory (", loss.reason.substr(0, 200),
                              "). Close other pages that use it, then start again."));
-        report.status.budget_bytes /= 2;  // the next HELLO reports it
+        report.status.budget_bytes /= 2;  // the next HELLO reports the smaller budget
         keeper.reopen_smaller(loss.reason, report.status.budget_bytes);
     }
 

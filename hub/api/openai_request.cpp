@@ -218,7 +218,8 @@ void read_content(BodyFields& fields, const OrderedJson& content, bool may_be_nu
     }
 }
 
-// Reads a call of an earlier turn of the assistant. Templates want the arguments as an object.
+// Reads a tool call that the assistant made in an earlier turn. Chat templates want its arguments
+// as an object.
 void read_call(BodyFields& fields, const OrderedJson& call, const std::string& where,
                OrderedJson& out) {
     const auto function = call.is_object() ? call.find("function") : call.end();

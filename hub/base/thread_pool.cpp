@@ -108,8 +108,8 @@ struct ThreadPool::State {
     std::vector<std::thread> threads;
     std::vector<Share> shares;  // the first share is the caller's
 
-    // The job. It is written before its shares are, and is not changed until all its ranges are
-    // done. A thread that has taken a range may read the job until then.
+    // The current job. It is written before the threads get their shares of its ranges, and is not
+    // changed until all ranges are done: a thread that has taken a range may read it until then.
     const std::function<void(std::size_t, std::size_t)>* body = nullptr;
     std::size_t count = 0, num_ranges = 0;
     alignas(64) std::atomic<std::uint32_t> ranges_left{0};

@@ -83,7 +83,7 @@ class Sampler {
     SamplingOptions options_;
     std::map<TokenId, std::uint32_t> output_counts_;
     std::vector<TokenId> prompt_tokens_;  // sorted, unique
-    std::uint32_t position_;              // of the next token, in the sequence
+    std::uint32_t position_;              // position of the next token in the sequence
     std::uint32_t tokens_max_;
     std::vector<TokenId> answer_;  // the answer so far, for the mask
     std::vector<float> scratch_;

@@ -23,7 +23,8 @@ constexpr std::uint32_t trial_every = 32;
 // If the fixed cost of having any rows exceeds the available time, rows that take this share of the
 // fixed cost are added nevertheless.
 constexpr double worth_it = 0.25;
-// Step sizes of the quantile of lateness.
+// The lateness that a share `late_share` of the steps exceeds is tracked, as a logarithm. It rises
+// by late_step * (1 - late_share) at most and falls by late_step * late_share.
 constexpr double late_step = 0.1, late_share = 0.01;
 // During this many steps lateness may come from costs that are not learned yet, so it is not
 // recorded.

@@ -314,7 +314,7 @@ void RegistryState::look_at_keys() {
     const std::int64_t now_s = unix_now_s();
     {
         const std::lock_guard lock(keys_mutex);
-        if (changed && !std::exchange(join_token, {}).empty())  // it may have been rotated
+        if (changed && !std::exchange(join_token, {}).empty())  // the token may have changed too
             if (const auto token = load_join_token(); !token.ok())
                 log_error("registry: join token not read", kv("error", token.error().message));
         for (const StoredKey& key : keys) {

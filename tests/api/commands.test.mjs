@@ -231,7 +231,7 @@ test('a shadow in fewer bits follows the model with the reported recall', () => 
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, shadow = `${folder}/int3`;
   const packed = await runHub(['pack', '--shadow', 'int3', modelFolder, shadow]);
   assert.equal(packed.code, 0, packed.stderr);
-  assert.deepEqual(readdirSync(shadow).length, 9);  // eight layers and their description
+  assert.deepEqual(readdirSync(shadow).length, 9);  // a file for each of the eight layers, and their description
 
   const args = ['--text', text, '--window', '24', '--windows', '2', '--out', `${folder}/out`];
   const said = await runBench('foresight_bench', [...args, '--shadow', `${shadow},served:2,${shadow}:3`]);

@@ -69,7 +69,7 @@ TEST(DispatchTest, BadHeadersAreRefused) {
     EXPECT_EQ(verdict(decode(with_u16(frame, 24, 31))), "bad_field");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 0))), "unknown_dtype");
 
-    // An int8 payload would be shorter.
+    // Type 3 is int8: its payload would be shorter than the f16 payload of this frame.
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 3))), "payload_size");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 4))), "unknown_dtype");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 5))), "unknown_dtype");

@@ -70,8 +70,8 @@ class FragileDevice : public gpu::DeviceDecorator {
     std::uint64_t transfer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes,
                            gpu::TransferKind kind, std::function<void()> done) override;
     void await_transfer(std::uint64_t number) override;
-    std::map<std::uint64_t, gpu::TransferKind> transfers;  // kinds of the transfers, by number
-    std::set<std::uint64_t> awaited;                       // numbers that submissions await
+    std::map<std::uint64_t, gpu::TransferKind> transfers;  // from a transfer's number to its kind
+    std::set<std::uint64_t> awaited;  // numbers of the transfers that submissions await
 
   private:
     gpu::AdapterInfo adapter_;

@@ -26,8 +26,8 @@ class BlobFetcher {
     using Done = std::function<void(Result<Bytes>)>;
     using Post = std::function<void(std::function<void()>)>;
 
-    // `memory_bytes`: the budget for blobs in memory. `notify` is called for each piece of this
-    // memory.
+    // `memory_bytes`: the budget for blobs in memory, which is allocated in pieces. `notify` is
+    // called before a piece stores its first blob and before it is freed.
     BlobFetcher(HubAddress hub, BlobFolder::Options cache, std::uint64_t memory_bytes, Post post,
                 BlobMemory::Notify notify);
     ~BlobFetcher();

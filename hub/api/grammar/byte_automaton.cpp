@@ -198,7 +198,9 @@ class Nfa {
         const bool loops = e.max == unbounded && e.min > 0;
         for (std::uint32_t i = loops ? 1 : 0; i < e.min && !overflow; ++i)
             from = emit(e.parts[0], from);
-        if (loops) {  // loop over the last copy: a second copy would grow (x+)+ to four
+        // The last required copy is the loop: with a copy of its own for the loop, (x+)+ would
+        // contain x four times.
+        if (loops) {
             const State begin = add();
             nodes[from].empty.push_back(begin);
             const State end = emit(e.parts[0], begin);

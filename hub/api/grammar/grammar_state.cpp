@@ -166,8 +166,9 @@ class GrammarState::Walker {
         }
     }
 
-    // Continues after the node above `frame` is done. `result` is the id of the word that was
-    // written, `name` the name of a further member.
+    // Continues in `frame` after a child of its node is done. `result`: the id of the word, if the
+    // child is one of a list of words; `name`: the name, if the child is the name of a member that
+    // the schema does not list.
     void leave(const StackFramePointer& frame, std::uint32_t result, const NameText* name) {
         if (!frame) return add({});
         const GrammarNode& node = *frame->node;

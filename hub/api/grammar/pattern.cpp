@@ -113,7 +113,7 @@ class PatternParser {
                 at_ = begin;
                 fail("nothing to repeat");
             }
-            take("?");  // a lazy quantifier accepts the same texts
+            take("?");  // a lazy quantifier accepts the same texts as a greedy one
             one = Expression::repeat(std::move(one), min, max);
             if (peek() == '*' || peek() == '+' || peek() == '?') fail("nothing to repeat");
         }

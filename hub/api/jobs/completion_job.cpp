@@ -488,8 +488,8 @@ Usage ApiJob::usage() const {
     Usage usage;
     for (std::size_t i = 0; i < inputs_.prompts.size(); ++i) {
         usage.prompt_tokens += inputs_.prompts[i].size();
-        // Take the minimum: the first choice of a prompt computes what the other choices find
-        // cached.
+        // The cached tokens of a prompt are the least of all its choices: the first choice computes
+        // what the other choices find cached.
         const std::size_t n = inputs_.params.n;
         usage.cached_tokens += std::min_element(choices_.begin() + i * n,
                                                 choices_.begin() + (i + 1) * n,

@@ -309,7 +309,7 @@ void Placement::fill_missing(std::vector<PlacementChange>& changes) {
                 // otherwise each missing unit would walk the whole ring in vain
                 const bool is_room = load_total_ < capacity_total_;
                 Member* owner = is_room ? choose_owner(unit, to_load_max) : nullptr;
-                // members with room hold it already
+                // no member with room may own this unit
                 if (owner == nullptr)
                     owner = make_way(unit, copy, to_load_max, donor, gave_way, changes);
                 return owner;

@@ -167,7 +167,8 @@ std::uint32_t Placement::take_share(Member& newcomer, std::uint32_t moves_max,
         const bool is_begun = donation.fragment != nullptr;
         if (!is_begun) donation = next_of_fullest(newcomer);
         if (donation.fragment == nullptr) break;
-        // For the last quarter of its share, cut no layer and cause no needless download.
+        // A newcomer that has three quarters of its share takes only units that it has cached; if
+        // it has none cached, only whole layers and the rest of layers that it has begun.
         if (4 * newcomer.load >= 3 * share(newcomer) && !is_cached &&
             (!newcomer.given.cached.empty() || (!is_begun && !donation.is_whole())))
             break;

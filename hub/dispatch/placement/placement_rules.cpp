@@ -99,8 +99,8 @@ void Placement::enter_group(Member& newcomer) {
             newcomer.group = group;
 }
 
-// Evens the groups after a leave or a resize: the newest member of a group with two members more
-// moves to the smaller group.
+// Evens the groups after a leave or a resize: while the largest group has at least two members more
+// than the smallest, its newest member moves to the smallest.
 void Placement::even_groups() {
     if (options_.choice.rule != PlacementRule::groups) return;
     for (auto sizes = group_sizes();; sizes = group_sizes()) {

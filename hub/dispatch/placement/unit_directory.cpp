@@ -14,8 +14,8 @@ constexpr Duration balance_every = 250ms;  // while moves are left to do
 constexpr Duration more_come_within = 500ms, more_come_max = 3s;
 constexpr Duration many_left_for = 2s;  // after a quarter of the workers is lost
 constexpr Duration more_leave_within = 250ms;
-// A worker that loads half of its orders within the first time may have more ahead; one that takes
-// longer than the second, less.
+// A worker that loads half of its orders sooner than half_loaded_soon may have more orders ahead;
+// one that takes longer than half_loaded_late may have fewer.
 constexpr Duration half_loaded_soon = 250ms, half_loaded_late = 1s;
 constexpr std::uint32_t ahead_least = 2;
 }  // namespace
@@ -119,8 +119,8 @@ bool UnitDirectory::is_covered(std::uint32_t unit) const {
                        [this](const UnitHolder* holder) { return options_.serves(*holder); });
 }
 
-// Reassigns the units of a lost worker that no other worker has ready. Returns false if nothing of
-// its place is left.
+// Gives the units of a lost worker that no other worker has ready to other workers. Returns false
+// if the lost worker keeps no unit.
 bool UnitDirectory::give_uncovered(const Away& away) {
     std::vector<std::uint32_t> uncovered;
     std::uint32_t num_kept = 0;

@@ -200,7 +200,7 @@ TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewest) {
 
 TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
     const std::vector<float> logits{2.0f, 1.9f, -1.0f, -1.1f};
-    {  // positive divided, negative multiplied, for prompt and output alike
+    {  // repetition penalty: divides positive logits, multiplies negative ones; also for the prompt
         const std::vector<TokenId> prompt{0, 0};
         Sampler sampler({.temperature = 0, .repetition_penalty = 1.1}, prompt);
         // 2.0 / 1.1 < 1.9, divided once however often the token occurred
@@ -211,7 +211,7 @@ TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
         const std::vector<float> below{-1.0f, -1.1f};
         EXPECT_EQ(negative.choose(below), 1u);
     }
-    {  // presence: once, and only for the output
+    {  // presence penalty: once for each token, and only for tokens of the output
         const std::vector<TokenId> prompt{0};
         Sampler sampler({.temperature = 0, .presence_penalty = 0.15}, prompt);
         EXPECT_EQ(sampler.choose(logits), 0u);
@@ -221,7 +221,7 @@ TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
         sampler.accept(0);
         EXPECT_EQ(sampler.choose(logits), 0u);
     }
-    {  // frequency: per occurrence
+    {  // frequency penalty: for each occurrence
         Sampler sampler({.temperature = 0, .frequency_penalty = 0.06}, {});
         sampler.accept(0);
         EXPECT_EQ(sampler.choose(logits), 0u);

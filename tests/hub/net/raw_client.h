@@ -60,7 +60,8 @@ class RawClient {
     std::string in_;
 };
 
-// Asks again and again, over the wire, until `happened` says yes; false when 60 s were not enough.
+// Calls `happened`, which asks the hub over the wire, until it returns true. Returns false if 60 s
+// were not enough.
 template <class Condition>
 bool eventually(Condition happened) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);

@@ -136,7 +136,8 @@ TEST(WorkerHealthStory, AHungGpuWithGoodHeartbeatsIsAskedLessAndLess) {
     EXPECT_EQ(swarm.core().worker(hung)->health, Health::healthy);
 }
 
-// Before, a worker that always reported BUSY was never demoted, and every round tried it first.
+// An earlier version never demoted a worker that always reported BUSY, and every round tried it
+// first.
 TEST(WorkerHealthStory, AlwaysBusyWorkerIsEjected) {
     SimSwarm swarm(four_workers(true));
     join_four(swarm);
