@@ -47,13 +47,12 @@ if (process.argv.length <= 5)
 // The shadows of the demo, by dtype.
 const shadows = mkdtempSync(join(tmpdir(), "moex-shadows-"));
 for (const dtype of ["int2", "int3"]) {
-  if (!hints.some((one) => one.split("+")[0] === `shadow:${dtype}`)) continue;
+  if (!hints.includes(`shadow:${dtype}`)) continue;
   const packed = await run(join(build, "moex-hub"), ["pack", "--shadow", dtype, "static/models/demo",
     join(shadows, dtype)]);
   if (packed.code !== 0) throw new Error(packed.stderr);
 }
-const flagOf = (prefetch) => (/^shadow:int\d(\+|$)/.test(prefetch) ? prefetch.replace(":", `:${shadows}/`) : prefetch)
-  .replaceAll("+", ",");
+const flagOf = (prefetch) => (/^shadow:int\d$/.test(prefetch) ? prefetch.replace(":", `:${shadows}/`) : prefetch);
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
 async function measure({ budget_mb, host_mb, policy, prefetch, experts }) {

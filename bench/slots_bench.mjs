@@ -10,7 +10,7 @@
 // LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]], separated by commas, in the order of the rows. HINTS: off; N or on,
 // as in `serve --prefetch`; N@RECALL replays the routes of texts that were decoded before, with that share of hints
 // right (random weights predict nothing); N@RECALL+1 also replays the next token's first layers before that token is
-// drawn; shadow=DIR or shadow=served=N, the hints of a served shadow. `all:lru:off` is a worker with memory for all
+// drawn; shadow=DIR, the hints of a shadow. `all:lru:off` is a worker with memory for all
 // experts. WORKERS [1] share the layers, and MB is the memory of each. Where GROUPS are given, `serve --placement
 // "groups GROUPS"` assigns the layers, so that hints lead by GROUPS layers. --host-mb is for all workers together.
 // --context 1024,8192,65536: measures each cell behind prompts of these lengths, a row each. Keys and values of all

@@ -46,7 +46,7 @@ class DrawNoise {
 };
 
 // Time of an exponential clock of rate 1 from uniform noise: -log2(1 - noise / 2^64), in units of
-// 2^-57, rounded down by less than two units; at least 1. About 0.1 us.
+// 2^-57, rounded up by less than two units; at least 1. About 0.1 us.
 std::uint64_t exponential_time(std::uint64_t noise);
 
 }  // namespace moex

@@ -96,19 +96,18 @@ Status check_prefetch(std::string_view value) {
 }
 
 Status check_prefetch_by(std::string_view value) {
-    static constexpr std::string_view served[] = {"auto", "next-gate", "estimator"};
+    static constexpr std::string_view served[] = {"auto", "next-gate", "quasi-hidden", "estimator"};
     if (is_one_of(served, value)) return {};
 
     static constexpr std::string_view measured[] = {
-        "quasi-hidden", "previous-token",     "lru",    "lfu",
-        "popularity",   "request-popularity", "random", "linear"};
+        "previous-token", "lru", "lfu", "popularity", "request-popularity", "random", "linear"};
     if (is_one_of(measured, value))
         return wrong_value(
             "\"", value,
-            "\" is no longer served; write next-gate or estimator, or auto for the "
+            "\" is no longer served; write next-gate, quasi-hidden or estimator, or auto for the "
             "best one that the package has. The bench program foresight_bench measures ",
             value);
-    return wrong_value("wanted auto, next-gate or estimator, found \"", value, "\"");
+    return wrong_value("wanted auto, next-gate, quasi-hidden or estimator, found \"", value, "\"");
 }
 
 Status check_replay(std::string_view value) {

@@ -177,9 +177,10 @@ const Setting contributor_settings[] = {
     {"prefetch-by", word, serve, all_help, "NAME", "auto",
      "the predictor of --prefetch\n"
      "next-gate: the next layer's router reads this layer's input\n"
+     "quasi-hidden: the same with default vectors for the answers in flight\n"
      "estimator: a small trained network; it does not work with --gpu\n"
      "auto: the best one that the package has the files for; with --gpu next-gate",
-     0, 0, "auto|next-gate|estimator", check_prefetch_by},
+     0, 0, "auto|next-gate|quasi-hidden|estimator", check_prefetch_by},
     {"prefetch-replay", word, serve, no_help, "RECALL", "",
      "replay the experts of a text that was decoded before; this share of them is right. With +1 "
      "the first layers of the next token are predicted too, as a shadow does that is a token ahead "

@@ -13,7 +13,8 @@ const request = {
 
 // Starts a hub without experts of its own and two workers on the processor.
 async function swarm(t) {
-  const hub = await Hub.start(["--local-fallback", "off", "--timeout-ms", "60000", "--round-deadline-s", "300"]);
+  const hub = await Hub.start(
+    ["--local-fallback", "off", "--deterministic", "--timeout-ms", "60000", "--round-deadline-s", "300"]);
   t.after(() => hub.remove());
   const workers = [];
   for (let i = 0; i < 2; ++i) {

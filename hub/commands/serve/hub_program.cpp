@@ -563,8 +563,11 @@ void HubProgram::offer_lossy_modes(ApiOptions& options) {
             options.modes.end())
             options.modes.push_back(options.experts);
     }
-    for (const auto& [mode, perplexity] : lossy_modes_->losses().perplexity)
-        options.perplexity[mode] = perplexity;
+    // A package may have measured modes that are not served any more: these are not listed.
+    for (const auto& [name, perplexity] : lossy_modes_->losses().perplexity)
+        if (name == "exact" ||
+            std::find(options.modes.begin(), options.modes.end(), name) != options.modes.end())
+            options.perplexity[name] = perplexity;
     const auto usual = options.perplexity.find(std::string(early_calls_mode));
     if (usual != options.perplexity.end()) options.perplexity["speculative"] = usual->second;
 }

@@ -83,8 +83,8 @@ const translations = {
       + "shadow:DIR: ein gröber gerundeter Entwurf des Modells (`pack --shadow`) läuft auf freien Kernen voraus und "
       + "sagt die nächsten Experten vorher",
     "prefetch-by": "was bei --prefetch vorhersagt; next-gate: der Router der nächsten Schicht liest die Eingabe dieser "
-      + "Schicht; estimator: ein kleines gelerntes Netz, nicht mit --gpu; auto: das beste, für das das Paket "
-      + "die Dateien hat, mit --gpu next-gate",
+      + "Schicht; quasi-hidden: dasselbe mit mittleren Antworten für ausstehende; estimator: ein kleines "
+      + "gelerntes Netz, nicht mit --gpu; auto: das beste, für das das Paket die Dateien hat, mit --gpu next-gate",
     placement: "Regel, nach der Helfer einen Experten halten; fan-out: wenige Helfer je Schicht; hash: jeder Experte "
       + "für sich; „groups N“: N Gruppen von Helfern rechnen die Schichten reihum, sodass eine Gruppe Experten auf "
       + "Abruf lädt, während andere rechnen; Vorhersagen gehen dann N Schichten voraus",

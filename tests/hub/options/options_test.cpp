@@ -327,16 +327,17 @@ TEST_F(OptionsTest, OldExpertModesAreRefusedWithTheTwoServedModes) {
 }
 
 TEST_F(OptionsTest, OldPredictorsAreRefusedWithTheServedOnes) {
-    for (const char* predictor : {"quasi-hidden", "previous-token", "lru", "lfu", "popularity",
-                                  "request-popularity", "random", "linear"}) {
+    for (const char* predictor :
+         {"previous-token", "lru", "lfu", "popularity", "request-popularity", "random", "linear"}) {
         const std::string refusal = refusal_of("prefetch-by", predictor);
         EXPECT_NE(refusal.find(std::string("--prefetch-by: \"") + predictor + '"'),
                   std::string::npos)
             << refusal;
-        EXPECT_NE(refusal.find("write next-gate or estimator"), std::string::npos) << refusal;
+        EXPECT_NE(refusal.find("write next-gate, quasi-hidden or estimator"), std::string::npos)
+            << refusal;
         EXPECT_NE(refusal.find("foresight_bench measures"), std::string::npos) << refusal;
     }
-    for (const char* predictor : {"auto", "next-gate", "estimator"})
+    for (const char* predictor : {"auto", "next-gate", "quasi-hidden", "estimator"})
         EXPECT_EQ(refusal_of("prefetch-by", predictor), "");
 }
 
