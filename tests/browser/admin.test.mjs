@@ -130,7 +130,7 @@ test("an operator drains, pins, bans and readmits a contributor", async () => {
   assert.equal(await peer.closed, 1008);
   await row.waitFor({ state: "detached" });
   const ban = page.locator("#bans tr", { hasText: "Ada's tower" });
-  await ban.locator("td[data-name='Closed']", { hasText: "until" }).waitFor();
+  await ban.locator("td[data-name='Blocked']", { hasText: "until" }).waitFor();
   assert.equal(await new SilentPeer(keyed, "0123456789abcdef").closed, 1008);
 
   await ban.getByRole("button", { name: "Lift" }).click();

@@ -477,7 +477,7 @@ test("a tool call is a card with a result, schema JSON a card with rows", async 
 
     await ask(page, "How is the weather?");
     const card = page.locator(".card-json");
-    await page.getByLabel("What weather gave").fill("rain");
+    await page.getByLabel("Result of weather").fill("rain");
     assert.deepEqual(scripted.requests[0].tools, [{ type: "function", function: { name: "weather" } }]);
     assert.equal(scripted.requests[0].tool_choice, "auto");
     assert.match(await card.textContent(), /Calls weather/);

@@ -69,7 +69,7 @@ export const table = {
       + "hub, and the answers are computed there.",
     no_answer: "The hub does not answer. This page continues by itself when the hub is back.",
     shutting_down: "The hub is shutting down.",
-    loading: "The hub loading its model. This page continues by itself.",
+    loading: "The hub is loading its model. This page continues by itself.",
     missing: (missing, units) => `No contributor holds ${whole.format(missing)} of the model's `
       + `${count(units, "expert")}, so answers must wait.`,
     parts_missing: "No contributor holds some parts of the model, so answers must wait.",
