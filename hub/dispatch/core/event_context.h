@@ -32,8 +32,8 @@ enum class TimerKind : std::uint8_t {
     drain
 };
 
-// A timer is never cancelled. When it fires, the part that set it checks whether it is still
-// needed.
+// A timer is never cancelled. When it fires, the part that set it checks whether it still needs the
+// timer.
 struct SwarmTimer {
     TimePoint at;
     TimerKind kind;
@@ -47,7 +47,7 @@ using SwarmTimers = std::priority_queue<SwarmTimer, std::vector<SwarmTimer>, std
 struct EventContext {
     SwarmState& state;
     TimePoint now;
-    std::vector<SwarmAction>& out;  // the actions that follow from the event, in order
+    std::vector<SwarmAction>& out;  // actions that the core returns for the event, in order
 
     void send(Worker& worker, WireFrame frame);
     void event(const Worker& worker, WorkerEvent::Kind kind, std::string detail);

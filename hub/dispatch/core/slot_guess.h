@@ -1,9 +1,10 @@
 // An estimate of the experts that a worker has in its GPU memory now (its slots).
 //
-// The hub assumes a least-recently-used cache: the units that the worker was asked for, or was sent
-// in a hint, most recently, as many as it has slots. The estimate may be wrong, because the worker
-// itself decides what its memory keeps. The hub uses the estimate only to predict how long an
-// answer takes, and to choose between holders.
+// The hub assumes that the worker keeps a least-recently-used cache. The estimate therefore
+// contains the units that the hub most recently requested or sent in a hint, as many as the worker
+// has slots. The estimate may be wrong, because the worker itself decides what its memory keeps.
+// The hub uses the estimate only to predict how long an answer takes, and to choose between
+// holders.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ namespace moex {
 
 class SlotGuess {
   public:
-    // `slots` 0: the worker reports no slots, and the estimate is that all units it holds are in
-    // memory.
+    // With `slots` 0 the worker reports no slots. The estimate is then that all units that it holds
+    // are in its memory.
     void set_slots(std::uint32_t slots) {
         slots_ = slots;
         shrink();
@@ -41,7 +42,8 @@ class SlotGuess {
     std::uint32_t slots_ = 0;
     std::uint64_t clock_ = 0;
     std::unordered_map<std::uint32_t, std::uint64_t> used_at_;
-    std::map<std::uint64_t, std::uint32_t> by_use_;  // the same entries, least recently used first
+    // the entries of `used_at_`, least recently used first
+    std::map<std::uint64_t, std::uint32_t> by_use_;
 };
 
 }  // namespace moex

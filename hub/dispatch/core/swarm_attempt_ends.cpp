@@ -1,4 +1,5 @@
-// The ends of attempts: late, cancelled, dropped or answered, and what the hub learns from each.
+// The ends of attempts: an attempt may be late, cancelled, dropped or answered. This file also
+// updates what the hub learns from each end.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -15,8 +16,9 @@ void SwarmAttempts::drop_attempt(EventContext& context, Attempt& attempt, Attemp
                                failure == AttemptFailure::bad_answer;
         if (is_answer && !attempt.hedge) ++slice.answered;
         if (failure == AttemptFailure::busy) {
-            std::erase(slice.tried, attempt.worker);  // the worker may be asked again
-            if (!attempt.hedge && slice.dispatches > 0) --slice.dispatches;  // BUSY was no attempt
+            std::erase(slice.tried, attempt.worker);  // after BUSY the worker may be asked again
+            // BUSY does not count as an attempt
+            if (!attempt.hedge && slice.dispatches > 0) --slice.dispatches;
         }
     }
 
@@ -40,9 +42,9 @@ void SwarmAttempts::drop_attempt(EventContext& context, Attempt& attempt, Attemp
     in_flight_.erase_attempt(attempt.id);
 }
 
-// Many workers compute one frame after the other. The time of this attempt has not begun while the
-// worker answers requests that were sent before it. A worker that answers nothing is late with all
-// of its attempts at once.
+// Many workers compute one frame after the other. While the worker still answers requests that were
+// sent earlier, it has not started on this attempt, so the deadline moves. For a worker that
+// answers nothing, all attempts become late at the same time.
 bool SwarmAttempts::is_queued_behind_others(EventContext& context, Attempt& attempt) {
     const Worker& worker = *pool_.find(attempt.worker);
     if (worker.answered_at <= attempt.sent_at || worker.answered_sent_at > attempt.sent_at)
@@ -56,10 +58,10 @@ bool SwarmAttempts::is_queued_behind_others(EventContext& context, Attempt& atte
     return true;
 }
 
-// The deadline has passed. The slices are sent to another worker as well, and the first answer
-// counts: a slow worker is not a dead one.
+// Handles an attempt that is past its deadline. The slices are sent to another worker as well, and
+// the first answer counts. The slow attempt stays open, because a slow worker is not a dead one.
 void SwarmAttempts::on_attempt_late(EventContext& context, Attempt& attempt) {
-    if (attempt.check_id != 0) return;  // the judge is late, not the worker
+    if (attempt.check_id != 0) return;  // the worker has answered and the judge is late
     if (is_queued_behind_others(context, attempt)) return;
     Round& round = *in_flight_.find_round(attempt.round);
     round.set_late(attempt);
@@ -74,8 +76,9 @@ void SwarmAttempts::on_attempt_late(EventContext& context, Attempt& attempt) {
     if (Round* open = in_flight_.find_round(round_id)) swarm_.rounds.dispatch(context, *open);
 }
 
-// The attempt ends without an answer, which would have taken longer. Only an attempt before its
-// deadline counts as slow here: a late one was counted as a failure already.
+// Learns from an attempt that ends without an answer: its latency would have been longer than the
+// time so far. Only an attempt that is still before its deadline counts as slow here, because a
+// late attempt was counted as a failure already.
 void SwarmAttempts::learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker) {
     if (2 * (now - attempt.sent_at) <= 3 * attempt.predicted + 2 * worker.load_slack()) return;
     // The worker is most likely still busy with this attempt, even if it was cancelled.
@@ -89,7 +92,7 @@ void SwarmAttempts::learn_unanswered(TimePoint now, const Attempt& attempt, Work
 
 void SwarmAttempts::learn_latency(TimePoint now, const Attempt& attempt, Worker& worker) {
     const Duration took = now - attempt.sent_at;
-    // The load is predicted separately, so it is not part of the worker's speed.
+    // The load time is predicted separately, so it does not count towards the worker's latency.
     const Duration worked = attempt.load == Duration{} ? took
                                                        : std::max(took - attempt.load, took / 4);
     worker.record_latency(worked, attempt.num_pairs, now);
@@ -97,11 +100,12 @@ void SwarmAttempts::learn_latency(TimePoint now, const Attempt& attempt, Worker&
     if (!attempt.hedge) policy_.on_end(took, attempt.predicted);
 }
 
-// Ends an attempt that is no longer needed.
+// Ends an attempt that the round no longer needs.
 void SwarmAttempts::cancel_attempt(EventContext& context, Attempt& attempt) {
     Round& round = *in_flight_.find_round(attempt.round);
     if (attempt.check_id != 0) {
-        // The worker has answered already. The verdict on it follows all the same.
+        // The worker has answered already. The judge's verdict on the answer still updates the
+        // worker's trust record.
         swarm_.checks.on_cancelled(attempt);
         round.end(attempt);
         in_flight_.erase_attempt(attempt.id);
@@ -115,14 +119,15 @@ void SwarmAttempts::cancel_attempt(EventContext& context, Attempt& attempt) {
 
     swarm_.checks.lose_witness(attempt);
 
-    // A probe is not cancelled: its purpose is the worker's answer, needed or not.
+    // A probe is not cancelled: its purpose is to get an answer from the worker, whether a round
+    // needs the answer or not.
     if (Worker* worker = pool_.find(attempt.worker); worker != nullptr && !attempt.probe) {
         ++counts_.cancels;
         learn_unanswered(context.now, attempt, *worker);
         context.send(*worker, encode_cancel(attempt.sequence_id));
 
-        // The worker drops cancelled work without a reply. After many cancels without a sign of
-        // life it is sent a heartbeat, and no more work until a frame arrives.
+        // The worker drops cancelled work without a reply. After many cancels without any frame
+        // from the worker, the hub sends it a heartbeat, and no more work until a frame arrives.
         if (++worker->cancels_since_heard == worker->cancels_since_heard_max() &&
             worker->heartbeats.size() < options_.heartbeats_missed_max)
             swarm_.sessions.send_heartbeat(context, *worker, {});
@@ -153,7 +158,7 @@ void SwarmAttempts::accept_answer(EventContext& context, Attempt& attempt, std::
 
 void SwarmAttempts::on_local(EventContext& context, AttemptId id, Result<std::vector<float>> y) {
     Attempt* attempt = in_flight_.find_attempt(id);
-    if (attempt == nullptr || attempt->worker != 0) return;  // its round has ended
+    if (attempt == nullptr || attempt->worker != 0) return;  // the attempt's round has ended
 
     Round& round = *in_flight_.find_round(attempt->round);
     if (!y.ok()) {

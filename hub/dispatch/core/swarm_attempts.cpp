@@ -1,4 +1,4 @@
-// The start of attempts: groups sent to one worker, or passed to the local backend.
+// The start of attempts: a group is sent to one worker, or passed to the local backend.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -6,10 +6,11 @@
 
 namespace moex {
 namespace {
-// Returns an upper bound on the answer to a group of this shape, compressed or not. It also bounds
-// a RESULT, the answer to a DISPATCH with one row per pair.
+// Returns an upper bound in bytes on the answer frame for a group of this shape, compressed or not.
+// The bound also holds for a RESULT, the answer to a DISPATCH with one row per pair.
 std::uint64_t answer_frame_bytes(const GroupShape& shape) {
-    constexpr std::uint64_t headers_bytes_max = 64;  // RESULT has 28, GROUP_RESULT 32
+    // the header of RESULT has 28 bytes, that of GROUP_RESULT 32
+    constexpr std::uint64_t headers_bytes_max = 64;
     const std::uint32_t rows = shape.unsummed ? shape.num_pairs : shape.num_tokens;
     return headers_bytes_max +
            lz4_block_bytes_max(wire_rows_bytes(shape.dtype, rows, shape.hidden_dim));
@@ -50,7 +51,7 @@ void SwarmAttempts::send_attempt(EventContext& context, Round& round, Worker& wo
 
     attempt.sent_at = context.now;
     attempt.load = begin_load(round, attempt, worker);
-    // Allow time for the load: waiting for a load is no stall.
+    // The timeout includes the time to load experts: a worker that waits for a load is not stalled.
     attempt.timeout = worker.attempt_timeout(attempt.num_pairs, options_) + worker.load_slack();
     attempt.deadline = context.now + attempt.timeout;
     context.set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
@@ -72,7 +73,7 @@ void SwarmAttempts::send_attempt(EventContext& context, Round& round, Worker& wo
                         .layer = attempt.shape.layer,
                         .expert = slice.expert,
                         .dtype = attempt.shape.dtype};
-        round.copy_rows(attempt, single.x);  // an expert's rows are its pairs, in order
+        round.copy_rows(attempt, single.x);  // the rows of one expert are its pairs, in order
         std::swap(single.gates, group_.gates);
         context.send(worker, encode_dispatch(single, round.hidden_size, worker.lz4));
         std::swap(single.gates, group_.gates);
@@ -91,7 +92,7 @@ Duration SwarmAttempts::begin_load(const Round& round, const Attempt& attempt, W
     return load;
 }
 
-// Returns true if each slice of the attempt has another holder that has it in memory.
+// Returns true if for each slice of the attempt another worker has the expert loaded in memory.
 bool SwarmAttempts::is_loaded_elsewhere(const Round& round, const Attempt& attempt,
                                         const Worker& worker) const {
     return std::ranges::all_of(attempt.slices, [&](std::uint32_t i) {
@@ -104,8 +105,8 @@ bool SwarmAttempts::is_loaded_elsewhere(const Round& round, const Attempt& attem
     });
 }
 
-// Schedules the second attempt. An attempt that waits for a load, while another worker has the
-// units in memory, earns it as early as an attempt without a load.
+// Schedules the second attempt (hedge). If this attempt waits for experts to load, while another
+// worker has them in memory, the hedge is sent as early as for an attempt without a load.
 void SwarmAttempts::plan_second(EventContext& context, const Round& round, const Attempt& attempt,
                                 const Worker& worker) {
     const bool may_skip_load = attempt.load > Duration{} &&
@@ -115,8 +116,8 @@ void SwarmAttempts::plan_second(EventContext& context, const Round& round, const
         context.set_timer(context.now + *wait, TimerKind::hedge, attempt.id);
 }
 
-// Charges failed groups to the budget. They are retried at once while the budget has room, and
-// later otherwise, so that many errors do not cause as many retries.
+// Charges failed groups to the retry budget. The groups are retried at once while the budget has
+// room, and later otherwise, so that many errors do not cause as many retries.
 void SwarmAttempts::pay_for_retries(EventContext& context, Round& round) {
     constexpr Duration later = 100ms;
     if (round.num_unpaid == 0 || (round.retry_at && *round.retry_at > context.now)) return;
@@ -182,15 +183,15 @@ void SwarmAttempts::on_hedge_time(EventContext& context, Attempt& attempt) {
     policy_.pay(static_cast<std::uint32_t>(round.attempts.size() - num_before));
     if (!slow.empty() && compute_beside(context, round, attempt, slow)) return;
 
-    // The holders have work of their own, most likely in this very round. Try again when they are
+    // All holders are busy, most likely with slices of this very round. Try again when they are
     // idle.
     if (!slow.empty())
         context.set_timer(context.now + std::max<Duration>(2ms, attempt.predicted / 4),
                           TimerKind::hedge, attempt.id);
 }
 
-// No holder is idle: the local backend computes the slices too, once the attempt has taken as long
-// as a local computation would.
+// Called when no holder is idle. The local backend computes the slices too, once the attempt has
+// taken as long as a local computation would.
 bool SwarmAttempts::compute_beside(EventContext& context, Round& round, const Attempt& attempt,
                                    std::span<const std::uint32_t> slices) {
     std::uint32_t num_pairs = 0;

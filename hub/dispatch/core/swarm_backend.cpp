@@ -16,15 +16,17 @@
 namespace moex {
 namespace {
 
-// The shared state of a round: the engine's thread waits for it, the strand fills it.
+// The state of a round that two threads share: the engine's thread waits for the round, and the
+// strand writes its answer.
 struct PendingRound {
     std::mutex mutex;
     std::condition_variable done_signal;
-    std::atomic<bool> done = false;  // written under the mutex
-    bool abandoned = false;          // the spans of the batch are no longer valid
+    std::atomic<bool> done = false;  // written only while `mutex` is held
+    // the engine has left the round: the spans in `batch` are no longer valid
+    bool abandoned = false;
     ExpertBatch batch;
-    RoundRows rows;  // rows of the batch, until the strand takes them
-    RoundId id = 0;  // set by the strand; 0 until the round is open
+    RoundRows rows;  // rows of `batch`, until the strand takes them over
+    RoundId id = 0;  // round id, set by the strand; 0 until the round is open
     std::optional<Result<ExpertAnswer>> answer;
     RoundSum sum;
 
@@ -42,32 +44,32 @@ struct PendingRound {
 
 }  // namespace
 
-// Posted functions share this state, so that one which runs late finds it closed instead of
-// destroyed.
+// Functions posted to the strand share ownership of this state. A function that runs late finds the
+// state closed instead of destroyed.
 struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
-    // Serialises the strand's work with the destructor. It is recursive, because a link may report
-    // its own end from inside send().
+    // Serialises the work on the strand with the destructor. The mutex is recursive, because a link
+    // may report its own end from inside send().
     std::recursive_mutex mutex;
     bool closed = false;
 
     SwarmCore core;
-    const RowReader row_reader;  // the core's reader, for the engine's thread
+    const RowReader row_reader;  // the core's row reader, used by the engine's thread
     SwarmHost& host;
     const ExpertCompute* local;
     std::function<void(const WorkerEvent&)> on_event;
     std::unordered_map<WorkerId, std::shared_ptr<WorkerLink>> links;
     std::unordered_map<RoundId, std::shared_ptr<PendingRound>> rounds;
     std::optional<TimePoint> timer_at;
-    SpinWait<std::chrono::steady_clock> spin;  // for the engine's thread
-    std::atomic<bool> wants_hints = false;     // copy of the core's answer, for the engine's thread
+    SpinWait<std::chrono::steady_clock> spin;  // used by the engine's thread
+    std::atomic<bool> wants_hints = false;     // copy of core.wants_hints() for the engine's thread
 
-    // The thread of the local backend and its queue, with jobs of open rounds.
+    // The local backend's thread and its queue of jobs. All jobs belong to open rounds.
     std::mutex jobs_mutex;
     std::condition_variable jobs_signal;
     std::deque<ComputeLocally> jobs;
     bool jobs_stop = false;
     std::thread local_thread;
-    std::unique_ptr<JudgeThread> judge;  // null: no answer can be checked
+    std::unique_ptr<JudgeThread> judge;  // null: this hub cannot check answers
 
     std::mutex liars_mutex;
     std::set<WorkerId> liars;
@@ -102,7 +104,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     void act(SendFrame& action) {
         const auto link = links.find(action.worker);
         if (link == links.end()) return;
-        // send() may call on_disconnect()
+        // Hold a reference to the link: send() may call on_disconnect(), which erases the link.
         const std::shared_ptr<WorkerLink> kept = link->second;
         kept->send(std::move(action.frame));
     }
@@ -142,7 +144,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         drop_jobs(action.round);
         if (node) node.mapped()->complete(std::move(action.answer), std::move(action.sum));
     }
-    // Drops the jobs of a round that has ended, since they would delay the next round.
+    // Drops the local jobs of a round that has ended. They would delay the next round.
     void drop_jobs(RoundId round) {
         const std::lock_guard lock(jobs_mutex);
         std::erase_if(jobs, [&](const ComputeLocally& job) { return job.round == round; });
@@ -159,7 +161,8 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
 
     void arm_timer() {
         const std::optional<TimePoint> next = core.next_deadline();
-        if (!next || (timer_at && *timer_at <= *next)) return;  // an early tick is harmless
+        // the earlier timer stays, because an early tick is harmless
+        if (!next || (timer_at && *timer_at <= *next)) return;
         timer_at = next;
         host.set_timer(*next, [weak = weak_from_this()] {
             const auto self = weak.lock();
@@ -188,7 +191,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
             const RoundId round = job.round;
             const std::uint64_t attempt = job.attempt;
             auto y = std::make_shared<Result<std::vector<float>>>(compute(job));
-            job.x.reset();  // the core reuses it once it is the only owner
+            job.x.reset();  // the core reuses the buffer `x` once it is the only owner
             post([round, attempt, y](State& state) {
                 std::vector<SwarmAction> actions;
                 state.core.on_local(now_steady(), round, attempt, std::move(*y), actions);
@@ -220,7 +223,7 @@ namespace {
 class SwarmRound : public ExpertRound {
   public:
     using Cancel = std::function<void(std::shared_ptr<PendingRound>)>;
-    // `spin` belongs to the thread that waits, and outlives this object.
+    // `spin` belongs to the engine's thread, which waits in this object, and outlives the object.
     SwarmRound(std::shared_ptr<PendingRound> pending, SpinWait<std::chrono::steady_clock>& spin,
                Cancel cancel)
         : pending_(std::move(pending)),
@@ -235,8 +238,8 @@ class SwarmRound : public ExpertRound {
         cancel_(pending_);
     }
     Result<ExpertAnswer> wait(std::stop_token stop) override {
-        // This callback must outlive the lock below: its destructor waits for a running callback,
-        // which may need the mutex.
+        // The stop callback must outlive the lock below: its destructor waits for a running
+        // callback, which may need the mutex.
         const std::stop_callback wake(stop, [this] {
             const std::lock_guard lock(pending_->mutex);
             pending_->done_signal.notify_all();
@@ -282,7 +285,8 @@ SwarmBackend::~SwarmBackend() {
     state_->jobs_signal.notify_all();
     if (state_->local_thread.joinable()) state_->local_thread.join();
     {
-        // The judge may still post a verdict; it then finds this state closed.
+        // The judge may still post a verdict during destruction; the verdict then finds this state
+        // closed.
         std::unique_ptr<JudgeThread> judge;
         {
             const std::lock_guard lock(state_->mutex);
@@ -316,7 +320,7 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
         const TraceSpan span(Trace::Row::strand, "round", {"layer", pending->batch.layer});
         std::vector<SwarmAction> actions;
         {
-            // The lock keeps the batch alive while its experts are read.
+            // The lock keeps the batch valid while the core reads its experts.
             const std::lock_guard spans(pending->mutex);
             if (pending->abandoned) return;
             pending->id = state->core.on_round(now_steady(), pending->batch,

@@ -1,6 +1,6 @@
-// Runs a SwarmCore on one strand: an ExpertBackend in which workers compute the experts. hub/net
-// provides the strand, the timer and the sockets through SwarmHost. Local calls run on a thread of
-// their own, and so does the judge.
+// Runs a SwarmCore on one strand as an ExpertBackend: workers compute the experts. hub/net provides
+// the strand, the timer and the sockets through SwarmHost. Local computations run on a thread of
+// their own, and the judge runs on another one.
 #pragma once
 
 #include <functional>
@@ -11,14 +11,14 @@
 
 namespace moex {
 
-// The services that the swarm needs from hub/net. Any thread may call post(). The other functions
-// may be called from posted functions only.
+// The services that the swarm needs from hub/net. Any thread may call post(). set_timer() may be
+// called only from functions that run on the strand.
 class SwarmHost {
   public:
     virtual ~SwarmHost() = default;
     // Runs `function` on the swarm's strand, in the order of the calls.
     virtual void post(std::function<void()> function) = 0;
-    // Replaces the timer that was set before.
+    // Sets the strand's only timer. A timer that was set before is replaced.
     virtual void set_timer(TimePoint at, std::function<void()> function) = 0;
 };
 
@@ -26,34 +26,36 @@ class SwarmHost {
 class WorkerLink {
   public:
     virtual ~WorkerLink() = default;
-    // Closes the connection when its outbox exceeds the cap in bytes.
+    // Queues the frame. Closes the connection when its queue of unsent frames exceeds the cap in
+    // bytes.
     virtual void send(WireFrame frame) = 0;
     virtual void close(CloseCode code, const std::string& reason) = 0;
-    // A longer frame ends the connection with code 1009. The limit holds from the next frame header
-    // on; a read that is already waiting for a header is bound by it as well.
+    // Sets the largest frame that the worker may send; a longer frame ends the connection with code
+    // 1009. The limit applies from the next frame header on, even if a read is already waiting for
+    // that header.
     virtual void set_frame_limit(std::uint64_t bytes) = 0;
 };
 
 class SwarmBackend : public ExpertBackend {
   public:
-    // `local` may be null when the hub has no expert weights: then no judge checks answers.
+    // `local` is null in a hub without expert weights. Such a hub has no judge that checks answers.
     // `on_event` runs on the strand.
     SwarmBackend(SwarmOptions options, SwarmHost& host, const ExpertCompute* local,
                  std::function<void(const WorkerEvent&)> on_event);
     ~SwarmBackend() override;
 
-    // The engine's thread calls these.
+    // The engine's thread calls the functions from here to hint().
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "swarm"; }
     bool works_elsewhere() const override { return true; }
     bool wants_hints() const override;
     void hint(std::span<const ExpertHint> hints) override;
 
-    // Returns true if the worker was caught with a false answer. Any thread may call it. The last
-    // 10,000 such workers are remembered.
+    // Returns true if the worker was caught with a false answer. The backend remembers the 10,000
+    // workers that were caught most recently. Any thread may call this function.
     bool has_lied(WorkerId worker) const;
 
-    // The strand calls these.
+    // The strand calls the functions from here to core().
     WorkerId on_connect(std::shared_ptr<WorkerLink> link, std::string address, bool authorized);
     void on_frame(WorkerId worker, ByteView frame);
     // Passes an answer that the connection's thread has already read with core().answer_reader().
@@ -65,7 +67,8 @@ class SwarmBackend : public ExpertBackend {
 
   private:
     struct State;
-    std::shared_ptr<State> state_;  // posted functions share it, since they may outlive the backend
+    // functions posted to the strand share it and may outlive the backend
+    std::shared_ptr<State> state_;
 };
 
 }  // namespace moex

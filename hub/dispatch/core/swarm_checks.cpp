@@ -1,5 +1,5 @@
-// Checks of answers by the judge: which answers wait for it, and what a verdict does to the round,
-// to the worker and to its record.
+// Checks of workers' answers by the judge: which answers wait for the judge, and how a verdict
+// affects the round, the worker and the worker's trust record.
 #include <algorithm>
 #include <cmath>
 
@@ -34,7 +34,8 @@ SwarmChecks::SwarmChecks(SwarmState& swarm)
       trust_(options_.checks),
       gains_(swarm.placement.directory().num_units()) {}
 
-// Returns true if a row is larger than all right answers so far of its experts, or all zeros.
+// Returns true if a row is all zeros, or if its norm exceeds the largest that its experts have had
+// in right answers so far.
 bool SwarmChecks::is_odd(const Round& round, const Attempt& attempt,
                          std::span<const double> square_sums, bool unsummed) const {
     std::vector<double> bounds(square_sums.size());
@@ -51,7 +52,8 @@ bool SwarmChecks::is_odd(const Round& round, const Attempt& attempt,
     return false;
 }
 
-// Collects the rows `rows` of the answer, with the inputs that are needed to compute them again.
+// Collects the given rows of the answer, with the inputs that the judge needs to compute them
+// again.
 AnswerSample SwarmChecks::sample_of(const Round& round, const Attempt& attempt,
                                     std::span<const float> y, bool unsummed,
                                     std::span<const std::uint32_t> rows,
@@ -190,7 +192,7 @@ void SwarmChecks::on_judgement(EventContext& context, std::uint64_t id,
     }
 }
 
-// Handles an answer that is wrong without computing it again.
+// Handles an answer that is known to be wrong without a recomputation (shape, infinity or norm).
 void SwarmChecks::on_wrong_answer(EventContext& context, Worker& worker, Attempt& attempt,
                                   const std::string& wrong) {
     const RoundId round_id = attempt.round;
@@ -214,7 +216,8 @@ std::string SwarmChecks::wrong_rows(const CheckPlan& plan) {
     return text(plan.rows.size(), " rows of an answer differ from the rows computed again");
 }
 
-// Reports the false answer and removes a banned worker. The record is already updated.
+// Reports a false answer, and removes the worker if it is `banned`. The worker's trust record is
+// already updated.
 void SwarmChecks::on_wrong_rows(EventContext& context, WorkerId liar, const std::string& what,
                                 bool banned) {
     ++counts_.bad_answers;
@@ -235,8 +238,8 @@ void SwarmChecks::on_wrong_rows(EventContext& context, WorkerId liar, const std:
         CloseCode::policy);
 }
 
-// Cancels a worker's attempts with answers that wait for the judge. Appends the rounds, which must
-// be dispatched again, to `touched`.
+// Cancels those attempts of a worker whose answers wait for the judge. Appends the rounds of these
+// attempts to `touched`; the caller must dispatch these rounds again.
 void SwarmChecks::drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched) {
     std::vector<AttemptId> held;
     for (const auto& [id, check] : pending_)
@@ -272,7 +275,8 @@ void SwarmChecks::on_welcome(Worker& worker, TimePoint now) {
 
 void SwarmChecks::describe(const Worker& worker, WorkerView& view) const {
     if (!options_.checks.on) return;
-    const TimePoint any = TimePoint::max();  // a connected worker is not banned
+    // the time does not matter, because a connected worker is not banned
+    const TimePoint any = TimePoint::max();
     view.trust = trust_.trust(worker.trust_key, any);
     view.check_rate = trust_.rate(worker.trust_key, any);
     view.rows_verified = trust_.rows_verified(worker.trust_key);

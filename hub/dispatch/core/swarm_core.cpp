@@ -1,4 +1,4 @@
-// The entry points of the core: each event is passed to the part that it concerns.
+// The entry points of the dispatch core: each event is passed to the part that handles it.
 #include "hub/dispatch/core/swarm_core.h"
 
 #include <algorithm>
@@ -75,8 +75,8 @@ void SwarmState::end_event(EventContext& context) {
 
 namespace {
 
-// Lowers the limits so that an answer of f32 rows, one per pair, fits into one frame, and the
-// request too.
+// Lowers the limits so that the largest request, and an answer with one f32 row per pair, each fit
+// into one frame.
 SwarmOptions with_frames_that_fit(SwarmOptions options) {
     WireLimits& limits = options.limits;
     const std::uint64_t tables = 64 + std::uint64_t{4} * limits.num_experts,
@@ -105,7 +105,7 @@ void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
     SwarmState& state = *state_;
     EventContext context{state, now, actions};
     Worker* worker = state.pool.find(id);
-    if (worker == nullptr) return;  // closed meanwhile
+    if (worker == nullptr) return;  // the connection was closed meanwhile
 
     state.frames.count_frame(*worker, frame.size());
     state.frames.on_frame(context, *worker, frame);
@@ -118,7 +118,7 @@ void SwarmCore::on_answer(TimePoint now, WorkerId id, WorkerAnswer answer,
     SwarmState& state = *state_;
     EventContext context{state, now, actions};
     Worker* worker = state.pool.find(id);
-    if (worker == nullptr || !worker->welcomed()) return;  // closed meanwhile
+    if (worker == nullptr || !worker->welcomed()) return;  // the connection was closed meanwhile
 
     state.frames.count_frame(*worker, answer.frame_bytes);
     state.health.on_sign_of_life(*worker, now);
@@ -211,7 +211,8 @@ void SwarmCore::set_hedge(const HedgePolicy& policy) {
 }
 void SwarmCore::set_local_fallback(bool on) {
     state_->options.local_fallback = on;
-    if (!on) state_->health.forget_silence();  // then only the workers can compute
+    // without a local backend only the workers can compute
+    if (!on) state_->health.forget_silence();
 }
 const RowReader& SwarmCore::row_reader() const { return state_->row_reader; }
 AnswerReader SwarmCore::answer_reader(WorkerId id) const {

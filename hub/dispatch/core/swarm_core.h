@@ -21,60 +21,62 @@
 
 namespace moex {
 
-struct SwarmState;  // in swarm_state.h, private to this room
+struct SwarmState;  // defined in swarm_state.h, which is private to this room
 
 class SwarmCore {
   public:
     explicit SwarmCore(SwarmOptions options);
     ~SwarmCore();
 
-    // Events. Each call appends the actions that follow to `actions`. `authorized`: the HTTP
-    // upgrade carried a valid token (Bearer). Then the connection needs no token in its HELLO, and
+    // Events. Each call appends the actions that follow to `actions`. `authorized` is true if the
+    // HTTP upgrade carried a valid bearer token. Such a connection needs no token in its HELLO, and
     // may begin with a HEARTBEAT.
     WorkerId on_connect(TimePoint now, std::string address, bool authorized,
                         std::vector<SwarmAction>& actions);
     void on_frame(TimePoint now, WorkerId worker, ByteView frame,
                   std::vector<SwarmAction>& actions);
-    // The same as on_frame() for an answer that another thread has read with answer_reader(worker).
+    // Does the same as on_frame(), for an answer that another thread has already read with
+    // answer_reader(worker).
     void on_answer(TimePoint now, WorkerId worker, WorkerAnswer answer,
                    std::vector<SwarmAction>& actions);
     void on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions);
-    // Opens a round and copies what it needs from `batch`. RoundDone follows exactly once, in this
-    // call or in a later event.
+    // Opens a round and copies what it needs from `batch`. Exactly one RoundDone action follows, in
+    // this call or in a later event.
     RoundId on_round(TimePoint now, const ExpertBatch& batch, std::vector<SwarmAction>& actions);
-    // The same where row_reader() has already read the rows of the batch. The batch's x may be
-    // gone.
+    // Opens a round whose rows were already read by row_reader(). The x of the batch may be gone.
     RoundId on_round(TimePoint now, const ExpertBatch& batch, RoundRows rows,
                      std::vector<SwarmAction>& actions);
-    // Experts that coming layers are predicted to need, the most confident first. Hints are advice:
-    // no answer depends on them.
+    // Passes the experts that the next layers are predicted to need, the most confident prediction
+    // first. Hints are advice: no answer depends on them.
     void on_hints(TimePoint now, std::span<const ExpertHint> hints,
                   std::vector<SwarmAction>& actions);
-    // Ends the round. No RoundDone follows.
+    // Ends the round. No RoundDone action follows.
     void on_cancel_round(TimePoint now, RoundId round, std::vector<SwarmAction>& actions);
-    // The reply to ComputeLocally: y [num_pairs, hidden_size], with gates applied.
+    // Passes the reply to the action ComputeLocally: y [num_pairs, hidden_size], with gates
+    // applied.
     void on_local(TimePoint now, RoundId round, std::uint64_t attempt, Result<std::vector<float>> y,
                   std::vector<SwarmAction>& actions);
-    // The reply to CheckAnswer.
+    // Passes the reply to the action CheckAnswer.
     void on_judgement(TimePoint now, std::uint64_t sample, const Judgement& judgement,
                       std::vector<SwarmAction>& actions);
     void on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions);
     // Carries out an operator's order for one worker.
     // - drain: the worker gets no more units and releases the units that it holds, each one once
-    //   another worker has it ready. The connection stays open, and `use` ends the state.
-    // - pin: no unit moves from this worker to a newcomer. drain and pin hold for the worker's key
-    //   over reconnects, until they are ended.
-    // - ban: the connection ends, and the worker's answers in open rounds are dropped. Its key is
-    //   closed for as long as a first ban lasts, where `closed_for` keeps no record of its own.
-    // Returns not_found if no such worker was welcomed, invalid_argument if the worker has no key
-    // to ban.
+    //   another worker has it ready. The connection stays open, and the order `use` ends the drain.
+    // - pin: no unit moves from this worker to a newcomer. Both drain and pin hold for the worker's
+    //   key over reconnects, until they are ended.
+    // - ban: the connection ends, and the worker's answers in open rounds are dropped. The worker's
+    //   key may not join for as long as a first ban lasts, unless the option `closed_for` keeps
+    //   bans itself. Returns not_found if no such worker was welcomed, invalid_argument if the
+    //   worker has no key to ban.
     Status on_order(TimePoint now, WorkerId worker, WorkerOrder order,
                     std::vector<SwarmAction>& actions);
     // The driver calls this when `now` has reached next_deadline(). An early call is harmless.
     void on_tick(TimePoint now, std::vector<SwarmAction>& actions);
     std::optional<TimePoint> next_deadline() const;
 
-    // Returns true if the worker was sent a WELCOME, or was admitted without one (published peers).
+    // Returns true if the worker was sent a WELCOME, or is a published peer that was admitted
+    // without one.
     bool welcomed(WorkerId worker) const;
 
     SwarmCounters counters() const;
@@ -86,23 +88,23 @@ class SwarmCore {
     std::vector<std::uint16_t> replicas() const;
     // [num_layers * num_experts]: the nearest place (slot, memory, store) at which any active
     // worker has the unit, as reported in READY. nullopt where no worker has the unit. A worker
-    // that reports no places counts as having all its units in slots.
+    // that reports no places is counted as if all its units were in slots.
     std::vector<std::optional<UnitTier>> tiers() const;
 
     // Returns true if a connected worker can make use of hints.
     bool wants_hints() const;
     std::size_t num_rounds_open() const;
     std::size_t in_flight(WorkerId worker) const;  // number of groups
-    // Returns the invariants of the core's state that are violated; empty unless the core has a
-    // bug. With `whole` it checks every worker and unit, otherwise only rounds and attempts in
-    // flight. It is slow and meant for tests.
+    // Returns the violated invariants of the core's state; empty unless the core has a bug. With
+    // `whole` it checks every worker and unit, otherwise only rounds and attempts in flight. The
+    // check is slow and meant for tests.
     std::vector<std::string> check_invariants(bool whole) const;
 
-    // Switches for tests and the operator, at run time.
-    void set_hedge(const HedgePolicy& policy);  // holds for rounds that open later
-    const SwarmOptions& options() const;        // the options now in force
-    // Readers with which another thread reads the answers of this worker, or the rows of a batch.
-    // Both may outlive the core.
+    // Switches that tests and the operator may change at run time.
+    void set_hedge(const HedgePolicy& policy);  // applies to rounds that open later
+    const SwarmOptions& options() const;        // the options that are in force now
+    // Return readers for other threads: answer_reader() reads the answers of this worker,
+    // row_reader() the rows of a batch. The readers may outlive the core.
     AnswerReader answer_reader(WorkerId worker) const;
     const RowReader& row_reader() const;
     void set_local_fallback(bool on);

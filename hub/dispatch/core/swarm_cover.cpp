@@ -1,4 +1,5 @@
-// The cover for a dispatch: which workers may take which slices, and the groups that are sent.
+// Chooses workers for the open slices of a round (a cover): which workers may take which slices,
+// and the groups that are then sent.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -24,9 +25,9 @@ bool SwarmCover::can_take(const Worker& worker, const CallSlice& slice) const {
            !slice.was_tried(worker.id) && (worker.health.serves() || in_need(slice.unit));
 }
 
-// For each expert of the layer: the most pairs that a ready holder takes in one group. A weak
-// worker gets slices that are small enough, and does not reduce the slices of other experts. Empty
-// when there are no weak workers.
+// Returns, for each expert of the layer, the most pairs that a ready holder takes in one group. A
+// weak worker (one with a lower limit than the wire's) gets slices that are small enough, without
+// smaller slices for other experts. Empty when there are no weak workers.
 std::span<const std::uint32_t> SwarmCover::slice_pairs_max(std::uint32_t layer) {
     if (pool_.num_weak() == 0) return {};
 
@@ -39,7 +40,7 @@ std::span<const std::uint32_t> SwarmCover::slice_pairs_max(std::uint32_t layer) 
     return pairs_max_of_;
 }
 
-// Returns the worker's number in the router; nullopt if it may not be sent anything now.
+// Returns the worker's number in the router; nullopt if the worker may not be sent a group now.
 std::optional<std::uint32_t> SwarmCover::route_of(Worker& worker, Dtype dtype, bool idle_only,
                                                   TimePoint now) {
     if (worker.mark == mark_) return worker.route;
@@ -58,15 +59,15 @@ std::optional<std::uint32_t> SwarmCover::route_of(Worker& worker, Dtype dtype, b
     return worker.route;
 }
 
-// Removes takers without a trust record if a taker with one is left.
+// Removes takers without a trust record, if at least one taker with a trust record remains.
 void SwarmCover::prefer_proven() {
     const auto is_proven = [&](std::uint32_t number) { return routed_[number]->is_proven; };
     if (std::any_of(takers_.begin(), takers_.end(), is_proven))
         std::erase_if(takers_, [&](std::uint32_t number) { return !is_proven(number); });
 }
 
-// Removes takers that would have to load the unit, if a taker has it in memory. If none has, the
-// load time becomes part of their prediction.
+// Removes takers that would first have to load the unit into memory, if another taker already has
+// it in memory. If no taker has it, the load time is added to the predicted latency of each taker.
 void SwarmCover::prefer_resident(std::uint32_t unit, TimePoint now) {
     const auto load_of = [&](std::uint32_t number) { return routed_[number]->load_of(unit); };
     const bool any_resident = std::ranges::any_of(takers_, [&](std::uint32_t number) {
@@ -117,12 +118,12 @@ void SwarmCover::plan_cover(EventContext& context, Round& round, std::vector<std
     std::sort(open.begin(), open.end());
 }
 
-// Splits a group into frames by the wire's limits. Slices for which the worker's queue has no room
-// are appended to `unsent`.
+// Splits a group into frames that keep the limits of the wire. Slices for which the worker's queue
+// has no room are appended to `unsent`.
 void SwarmCover::send_group(EventContext& context, Round& round, Worker& worker,
                             std::vector<std::uint32_t> slices, bool hedge,
                             std::vector<std::uint32_t>& unsent) {
-    std::sort(slices.begin(), slices.end());  // by block, then expert
+    std::sort(slices.begin(), slices.end());  // sorted by block, then by expert
     const std::uint32_t pairs_max = std::min(options_.limits.num_pairs_max, worker.pairs_max);
 
     const auto belong_together = [&](const CallSlice& a, const CallSlice& b) {

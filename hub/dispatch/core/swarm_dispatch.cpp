@@ -7,12 +7,12 @@
 
 namespace moex {
 namespace {
-// first pause after every replica failed, without a local backend
+// first pause before a retry after every replica failed, in a hub without a local backend
 constexpr Duration retry_after = 20ms;
 }  // namespace
 
 // Sends every open slice of the round. It is called when a round opens, when an attempt failed, and
-// when a worker has become free.
+// when a worker has room for another group.
 void SwarmRounds::dispatch(EventContext& context, Round& round) {
     if (round.ends_without_rest(context.now)) return finish_round(context, round);
     std::vector<std::uint32_t> open;
@@ -51,7 +51,8 @@ void SwarmRounds::dispatch(EventContext& context, Round& round) {
         }
     }
 
-    // No worker is free for the rest: decide which slices wait for one.
+    // No worker is free for the slices that are still in `open`: decide which of them wait for a
+    // worker.
     if (options_.local_fallback) split_waiting(context, round, open, local);
     if (!local.empty()) swarm_.attempts.compute_locally(context, round, std::move(local));
     swarm_.health.send_probes(context, round);
@@ -72,9 +73,10 @@ TimePoint SwarmRounds::free_at(const Worker& worker, TimePoint now) {
     return std::max(at, now);
 }
 
-// With a local backend a slice waits only for a worker that can take it and is free before the
-// round's wait ends, and only while few rounds wait already. `here`: the time of a local
-// computation; an answer that is predicted later than that is not waited for.
+// Returns true if the slice should wait for a worker. With a local backend a slice waits only for a
+// worker that can take it and that is free before the round's wait ends. It does not wait if many
+// rounds wait already. `here`: predicted time of a local computation; the slice does not wait for
+// an answer that is predicted to arrive later than that.
 bool SwarmRounds::has_worker_worth_waiting_for(const Round& round, const CallSlice& slice,
                                                TimePoint now, std::optional<Duration> here) {
     if (round.wait_until && now >= *round.wait_until) return false;
@@ -94,8 +96,9 @@ bool SwarmRounds::has_worker_worth_waiting_for(const Round& round, const CallSli
     });
 }
 
-// Moves the slices that no worker is worth waiting for to `local`. For the rest the round waits as
-// long as a local computation takes, so that it never takes more than twice that time.
+// Moves the slices that should not wait for a worker to `local`. For the other slices the round
+// waits at most as long as a local computation takes. The round therefore never takes more than
+// twice that time.
 void SwarmRounds::split_waiting(EventContext& context, Round& round,
                                 std::vector<std::uint32_t>& open,
                                 std::vector<std::uint32_t>& local) {
@@ -115,7 +118,8 @@ void SwarmRounds::split_waiting(EventContext& context, Round& round,
     context.set_timer(*round.wait_until, TimerKind::round, round.id);
 }
 
-// Returns true if a worker that holds the unit, loads it, or will soon, takes slices of this size.
+// Returns true if slices of this size are accepted by a worker that holds the unit, loads it, or
+// will soon be ordered to load it.
 bool SwarmRounds::has_taker(const CallSlice& slice) const {
     const UnitDirectory& directory = swarm_.placement.directory();
     if (directory.holders(slice.unit).empty()) return directory.is_awaited(slice.unit);
@@ -150,7 +154,8 @@ void SwarmRounds::wait_for_workers(EventContext& context, Round& round,
     forgive(context, round, open);
 }
 
-// Fails the round if a slice became too large for all of its holders. A new round cuts it finer.
+// Fails the round if a slice has more pairs than any of its holders accepts. A new round will cut
+// the expert's pairs into smaller slices.
 bool SwarmRounds::fail_without_taker(EventContext& context, Round& round,
                                      std::span<const std::uint32_t> open) {
     for (const std::uint32_t i : open) {
@@ -169,8 +174,8 @@ bool SwarmRounds::fail_without_taker(EventContext& context, Round& round,
     return false;
 }
 
-// Fails the round if a slice has waited too long for a unit that no worker holds or loads. A unit
-// that is being loaded is worth the wait until the round's deadline.
+// Fails the round if a slice has waited too long for a unit that no worker holds or loads. For a
+// unit that a worker is loading, the slice waits until the round's deadline.
 bool SwarmRounds::fail_without_holder(EventContext& context, Round& round,
                                       std::span<const std::uint32_t> open) {
     std::optional<TimePoint> give_up_at;
@@ -200,8 +205,9 @@ bool SwarmRounds::fail_without_holder(EventContext& context, Round& round,
     return false;
 }
 
-// Makes failed workers eligible for a slice again, after a pause that grows each time. So it does
-// with overdue workers, after a longer time: a request or an answer may have been lost.
+// Makes workers that failed eligible for the same slice again, after a pause that grows each time.
+// Overdue workers become eligible again after a longer time, because a request or an answer may
+// have been lost.
 void SwarmRounds::forgive(EventContext& context, Round& round,
                           std::span<const std::uint32_t> open) {
     if (round.retry_at && *round.retry_at > context.now) return;
@@ -234,10 +240,10 @@ void SwarmRounds::forgive(EventContext& context, Round& round,
     }
 }
 
-// The retry time of an overdue worker: three times its timeout, at most two seconds more than the
-// timeout, and doubled for each try that got no answer. A slow worker must not be asked again and
-// again. Quick bad answers do not count, so that a lost request is retried before the round's
-// deadline.
+// Returns the time at which an overdue worker may be sent the slice again. The wait is three times
+// its timeout, but at most two seconds more than the timeout, and it doubles for each try without
+// an answer: a slow worker must not be asked again and again. Quick bad answers do not count as
+// tries, so that a lost request is retried before the round's deadline.
 TimePoint SwarmRounds::overdue_retry_at(const CallSlice& slice, WorkerId worker) {
     constexpr Duration more_max = 2s;
     constexpr std::uint32_t doublings_max = 3;
@@ -245,7 +251,7 @@ TimePoint SwarmRounds::overdue_retry_at(const CallSlice& slice, WorkerId worker)
     for (const AttemptId id : slice.live) {
         const Attempt& attempt = *in_flight_.find_attempt(id);
         if (attempt.worker != worker) continue;
-        if (attempt.check_id != 0) return TimePoint::max();  // it has answered
+        if (attempt.check_id != 0) return TimePoint::max();  // the worker has answered
 
         const Duration allowed = attempt.timeout + std::min(2 * attempt.timeout, more_max);
         const std::uint32_t silent = std::max(slice.dispatches - slice.answered, 1u),
@@ -255,8 +261,8 @@ TimePoint SwarmRounds::overdue_retry_at(const CallSlice& slice, WorkerId worker)
     return at;
 }
 
-// Cancels the oldest attempt at a worker if all attempts in its queue are overdue, so that a new
-// one can be sent.
+// Cancels the oldest attempt in the worker's queue if the queue is full and all of its attempts are
+// overdue, so that a new attempt can be sent.
 void SwarmRounds::make_room(EventContext& context, Worker& worker) {
     if (worker.ids.num_live() < worker.queue_depth) return;
     const auto& live = worker.ids.live();

@@ -1,4 +1,5 @@
-// Failures, probes and silence: their effects on a worker and on the swarm.
+// Failures of workers, probes of ejected workers, and silence of the whole swarm, with their
+// effects.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -30,8 +31,8 @@ void SwarmHealth::on_silence(EventContext& context, Worker& worker) {
                   text(worker.heartbeats_missed, " heartbeats missed"));
 }
 
-// Without a local backend half of the swarm stays in service whatever it does. If most workers
-// fail, their requests are more likely at fault than all of the workers.
+// Without a local backend, half of the swarm stays in service however often its workers fail. If
+// most workers fail, the requests are more likely at fault than all of the workers.
 bool SwarmHealth::may_eject_one_more() const {
     if (options_.local_fallback) return true;
     std::size_t num_out = 1, num_loaded = 0;
@@ -55,9 +56,9 @@ void SwarmHealth::add_failure(EventContext& context, Worker& worker, const char*
              "; no requests for ", (worker.health.ejected_until() - context.now) / 1s, " s"));
 }
 
-// One silent worker is slow or gone. The network is considered down if three workers (or all, if
-// there are fewer) have timed out, and no frame from any worker has arrived since their requests
-// were sent.
+// A single silent worker is slow or gone; that says nothing about the network. The network is
+// considered down if three workers (or all, if there are fewer) have timed out, and no frame from
+// any worker has arrived since their requests were sent.
 void SwarmHealth::watch_for_silence(EventContext& context, const Attempt& late) {
     constexpr std::size_t enough = 3;
     if (!options_.local_fallback || all_silent_ || late.sent_at < heard_at_) return;
@@ -84,8 +85,9 @@ void SwarmHealth::on_ejection_over(EventContext& context, Worker& worker) {
         probing_.push_back(worker.id);
 }
 
-// Half-open state: after its ejection a worker is sent a copy of a request that others compute. It
-// serves again when it has answered, and is ejected for longer if it does not answer in time.
+// Sends probes to half-open workers. After its ejection a worker is half-open: it is sent a copy of
+// a request that other workers compute. It serves again when it has answered the copy, and is
+// ejected for longer if it does not answer in time.
 void SwarmHealth::send_probes(EventContext& context, Round& round) {
     if (probing_.empty() || all_silent_) return;
     constexpr Duration probe_within = 5s;

@@ -1,5 +1,5 @@
-// The start of a session: the first frame, admission, WELCOME, and the peers that speak the five
-// published messages.
+// The start of a session: the first frame, admission and WELCOME. This file also admits peers that
+// speak the five published messages.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -18,20 +18,22 @@ std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
     return bits;
 }
 
-// The close code for a refused worker: `policy` if the reason is permanent, `going_away` if it may
-// try again.
+// Returns the close code for a refused worker: `policy` if the reason is permanent, `going_away` if
+// the worker may try again.
 CloseCode refusal_code(const Error& error) {
     const bool lasts = error.code == ErrorCode::unauthorized ||
                        error.code == ErrorCode::unsupported;
     return lasts ? CloseCode::policy : CloseCode::going_away;
 }
 
-// Deterministic rounding: all workers compute with the same x.
+// Returns true if x may be sent as int8. With deterministic rounding it may not, so that all
+// workers compute with the same x.
 bool sends_x_int8(const SwarmOptions& options) {
     return options.x_int8 && !options.rounding.deterministic;
 }
 
-// Deterministic rounding: answers differ at most by the order of f32 sums.
+// Returns the arithmetic that workers must use, if any. With deterministic rounding it is exact, so
+// that answers differ at most by the order of f32 sums.
 std::optional<WorkerArithmetic> arithmetic_asked(const SwarmOptions& options) {
     if (!options.rounding.deterministic) return std::nullopt;
     return WorkerArithmetic::exact;
@@ -60,9 +62,10 @@ void SwarmSessions::on_first_frame(EventContext& context, Worker& worker, const 
     }
 }
 
-// Returns the reason why one more worker may not join. It is checked before WELCOME, so that the
-// placement does not change for a worker without a place. A worker that returns while its old
-// connection is still open replaces that connection.
+// Returns the reason why one more worker may not join; nullopt if it may. The check runs before
+// WELCOME, so that the placement does not change for a worker that is then refused. A worker that
+// returns while its old connection is still open is not counted as one more, because it replaces
+// that connection.
 std::optional<Error> SwarmSessions::no_place_for(const Worker& worker,
                                                  const std::string& worker_key) {
     if (auto shut = swarm_.checks.closed(worker.connected_at, worker_key)) return shut;
@@ -108,7 +111,7 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
     }
 
     worker.dtypes = dtype_bits_of(hello->dtypes);
-    // for tests: all workers of this project accept f32
+    // wire dtype f32 is used in tests: all workers of this project accept f32
     if (options_.rounding.wire_dtype == Dtype::f32) worker.dtypes |= dtype_bits_of({Dtype::f32});
 
     if (!names(hello->caps, "group") || !worker.accepts(options_.rounding.wire_dtype)) {
@@ -148,7 +151,7 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
     welcome(context, worker);
 }
 
-// Copies the fields of HELLO once the worker is admitted.
+// Copies the fields of HELLO into the worker's record after admission.
 void SwarmSessions::take_hello(Worker& worker, const Hello& hello) {
     worker.device = hello.device;
     worker.nickname = hello.nickname;
@@ -167,7 +170,7 @@ void SwarmSessions::take_hello(Worker& worker, const Hello& hello) {
                                       std::max(1u, swarm_.placement.directory().num_units()))));
 }
 
-// Admits a peer with the five published messages: its token was in the upgrade, and its
+// Admits a peer that speaks the five published messages. Its token was in the HTTP upgrade, and its
 // capabilities are in its first HEARTBEAT.
 void SwarmSessions::on_published_peer(EventContext& context, Worker& worker, ByteView frame) {
     if (!worker.authorized) {
@@ -211,7 +214,7 @@ void SwarmSessions::on_published_peer(EventContext& context, Worker& worker, Byt
         return;
     }
 
-    // no message can ask such a peer to compute otherwise
+    // no message can ask a published peer to use exact arithmetic
     if (options_.rounding.deterministic && worker.arithmetic != WorkerArithmetic::exact) {
         refuse(context, worker,
                {ErrorCode::unsupported, "this hub is deterministic and takes exact answers only"},
@@ -219,12 +222,13 @@ void SwarmSessions::on_published_peer(EventContext& context, Worker& worker, Byt
         return;
     }
 
-    // such a peer has not announced LZ4
+    // a published peer has not announced LZ4
     worker.lz4 = false;
-    // the field is optional for such a peer
+    // a published peer may omit its memory budget
     if (worker.device.budget_bytes == 0) worker.device.budget_bytes = 1ull << 30;
-    // A published peer is sent one frame per expert, so the queue bounds rounds instead of frames.
-    // The bound is two, because the peer may silently work through cancelled requests as well.
+    // A published peer is sent one frame per expert, so its queue depth is set to a number of
+    // rounds instead of frames. The depth is at most two rounds, because the peer may silently
+    // compute cancelled requests as well.
     constexpr std::uint32_t rounds_max = 2;
     worker.queue_depth = std::clamp(options_.queue_depth, 1u, rounds_max) *
                          options_.limits.num_experts;
@@ -242,8 +246,8 @@ void SwarmSessions::welcome(EventContext& context, Worker& worker) {
                   text("room for ", swarm_.placement.capacity_of(worker), " experts"));
     context.set_timer(context.now + options_.heartbeat_every, TimerKind::heartbeat, worker.id);
 
-    // A worker may return before the hub has noticed that its old connection is lost. Remove the
-    // old connection, which is a ghost.
+    // A worker may return before the hub has noticed that the worker's old connection is lost.
+    // Remove that old connection, which is called a ghost.
     Worker* ghost = worker.worker_key.empty() ? nullptr
                                               : pool_.find_key(worker.worker_key, worker.id);
     if (ghost != nullptr) {

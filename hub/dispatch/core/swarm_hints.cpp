@@ -1,6 +1,6 @@
-// Hints (PREFETCH): experts that coming layers are predicted to need, sent to holders that do not
-// have all of their units in memory. Hints are advice: no round waits for them, and no answer
-// depends on them.
+// Hints (PREFETCH frames) list experts that the next layers are predicted to need. They are sent to
+// holders that do not have all of their units in memory. Hints are advice: no round waits for them,
+// and no answer depends on them.
 #include <algorithm>
 #include <map>
 
@@ -18,8 +18,8 @@ void SwarmCore::on_hints(TimePoint now, std::span<const ExpertHint> hints,
     state_->placement.send_hints(context, hints);
 }
 
-// The time after which the worker need not begin the load, because the round is over, or another
-// worker computes it.
+// Returns the time in ms after which the worker need not begin to load the hinted expert, because
+// by then the round is over, or another worker computes the expert.
 std::uint16_t SwarmPlacement::deadline_of(const ExpertHint& hint) const {
     const double group_ms = to_ms(swarm_.times.group_latency.p50());
     if (hint.deadline_ms > 0 || group_ms == 0) return hint.deadline_ms;
@@ -28,16 +28,16 @@ std::uint16_t SwarmPlacement::deadline_of(const ExpertHint& hint) const {
     const double layer_ms = group_ms + swarm_.times.load_window.window(1, 0).hub_ms;
     const int num_layers = static_cast<int>(moe_layers_.size());
     int lead = moe_index_[hint.layer] - swarm_.times.last_moe_index;
-    // A layer that is half of the layers or more behind belongs to the next token; a nearer one is
-    // already late.
+    // A layer that is behind the current layer by half of all layers or more belongs to the next
+    // token. A layer that is less far behind is already late.
     if (lead <= -num_layers / 2) lead += num_layers;
     lead = std::max(lead, 1);
     return static_cast<std::uint16_t>(std::clamp(time_factor * lead * layer_ms, least_ms, 65535.0));
 }
 
-// Sends the hints to all holders that might be asked. The router chooses among them only when the
-// layer is reached. Holders that may have the expert in memory already are included: only the
-// holder knows, and a hint keeps the expert there.
+// Sends the hints to all holders that might be asked for the expert. The router chooses among these
+// holders only when the layer is reached. Holders that may have the expert in memory already are
+// included: only the holder itself knows, and a hint keeps the expert in its memory.
 void SwarmPlacement::send_hints(EventContext& context, std::span<const ExpertHint> hints) {
     if (pool_.num_on_demand() == 0) return;
 

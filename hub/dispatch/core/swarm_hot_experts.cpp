@@ -1,5 +1,6 @@
-// Popularity of units: the hub's own requests and predictions give a unit one more copy, and take
-// it back. Counters that workers report are not used, so that no worker can move a unit.
+// Popularity of units: requests and predictions of the hub decide which unit gets one more copy,
+// and when it loses that copy. Counters that workers report are not used, so that no worker can
+// move a unit.
 #include "hub/dispatch/core/swarm_state.h"
 
 namespace moex {
@@ -14,8 +15,8 @@ void SwarmPlacement::count_requested(EventContext& context, const ExpertBatch& b
         context.set_timer(*at, TimerKind::hot_experts, 0);
 }
 
-// Counts predictions with their confidence as weight. A predicted expert is most likely requested a
-// moment later, and is counted again then.
+// Counts each prediction with its confidence as weight. A predicted expert is most likely requested
+// a moment later, and that request is counted too.
 void SwarmPlacement::count_predicted(EventContext& context, std::span<const ExpertHint> hints) {
     if (!hot_experts_.is_on()) return;
     for (const ExpertHint& hint : hints)
@@ -35,7 +36,7 @@ void SwarmPlacement::update_hot_experts(EventContext& context) {
     for (const std::uint32_t unit : verdict.cold) directory_.take_extra(unit);
     counts_.extras_taken += verdict.cold.size();
     for (const std::uint32_t unit : verdict.hot) {
-        // a worker that has begun to load one copy is not given another at once
+        // add_extra() passes over workers that are already loading another copy
         if (!directory_.add_extra(unit)) continue;
         hot_experts_.given(unit, context.now);
         ++counts_.extras_given;

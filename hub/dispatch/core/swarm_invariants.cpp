@@ -1,5 +1,5 @@
-// Invariants of the core's state between two events. The simulator checks them after each event.
-// Each invariant is maintained by several functions in several files.
+// Checks the invariants of the dispatch core's state between two events. The simulator runs the
+// checks after each event. Each invariant is maintained by several functions in several files.
 #include <algorithm>
 #include <limits>
 
@@ -11,7 +11,8 @@ namespace {
 
 using Broken = std::vector<std::string>;
 
-// `b` was sent later. Returns true if `b` is contained in `a` or disjoint from it.
+// Attempt `b` was sent later than attempt `a`. Returns true if the slices of `b` are all in `a`, or
+// if no slice is in both.
 bool apart_or_within(const Attempt& a, const Attempt& b) {
     const auto shared = static_cast<std::size_t>(
         std::count_if(b.slices.begin(), b.slices.end(), [&](std::uint32_t slice) {

@@ -1,4 +1,5 @@
-// Orders of the operator for one worker: drain without a gap, keep its units (pin), ban.
+// Orders of the operator for one worker: drain it without a gap in service, pin it (it keeps its
+// units), or ban it.
 #include "hub/dispatch/core/swarm_core.h"
 #include "hub/dispatch/core/swarm_state.h"
 

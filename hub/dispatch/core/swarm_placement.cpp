@@ -1,5 +1,5 @@
-// Units and their holders: the directory's orders become ASSIGN, WEIGHT_SYNC and RELEASE, and the
-// workers' reports about units go to the directory.
+// Units and their holders: the directory's orders become ASSIGN, WEIGHT_SYNC and RELEASE frames,
+// and the workers' reports about units are passed to the directory.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -12,8 +12,8 @@ std::uint32_t num_moe_layers(const SwarmOptions& options) {
                                                     [](auto is_moe) { return is_moe != 0; }));
 }
 
-// Options of the directory. The deadline of loading allows for four blobs at once over a slow
-// connection, which is no reason to give up on a worker.
+// Returns the options of the directory. The deadline of loading is long enough for four blobs at
+// once over a slow connection, because a slow connection is no reason to give up on a worker.
 UnitDirectoryOptions directory_options(const SwarmOptions& options) {
     constexpr std::uint64_t slow_line_bytes_per_s = 125'000, blobs_at_once = 4;
     const std::chrono::milliseconds slow_load(1000 * blobs_at_once * options.expert_blob_bytes /
@@ -24,13 +24,14 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
         .replicas = std::max(1u, options.replicas),
         .seed = options.seed,
         .choice = options.placement};
-    // A worker is ordered one or two seconds of a good connection ahead. With more, units that lost
-    // their last holder would wait.
+    // A worker is ordered as many units ahead as a good connection downloads in one or two seconds.
+    // With more units ahead, units that have lost their last holder would wait behind them.
     constexpr std::uint64_t ahead_bytes = 16 << 20, ahead_min = 4;
     const std::uint64_t ahead = std::max(
         ahead_min, ahead_bytes / std::max<std::uint64_t>(1, options.expert_blob_bytes));
-    // All copies can move within about eight minutes, or within seconds with groups: a unit held
-    // outside of its group prevents hints from leading by as many layers as there are groups.
+    // The rate of moves lets all copies move within about eight minutes. With groups it is within
+    // seconds, because a unit that is held outside of its group prevents hints from leading by as
+    // many layers as there are groups.
     const double num_copies = static_cast<double>(placement.replicas) * placement.num_units;
     const bool grouped = placement.choice.rule == PlacementRule::groups;
     return {.placement = placement,
@@ -45,7 +46,8 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
 }
 
 constexpr std::size_t assign_units_max = 512;  // per frame
-// WEIGHT_SYNCs before a HEARTBEAT; its echo confirms that they are loaded
+// number of WEIGHT_SYNC frames before a HEARTBEAT; the echo of the HEARTBEAT confirms that the
+// units are loaded
 constexpr std::size_t sync_units_max = 16;
 constexpr std::size_t release_units_max = 4096;
 }  // namespace
@@ -143,8 +145,8 @@ void SwarmPlacement::send_assign(EventContext& context, Worker& worker,
     if (!synced.empty()) swarm_.sessions.send_heartbeat(context, worker, std::move(synced));
 }
 
-// None of the five messages takes a unit back. A published peer is simply not sent requests for it
-// any more.
+// None of the five published messages takes a unit back. The hub simply sends a published peer no
+// more requests for the unit.
 void SwarmPlacement::send_release(EventContext& context, Worker& worker,
                                   std::span<const std::uint32_t> units) {
     if (worker.published_peer) return;
@@ -196,9 +198,10 @@ void SwarmPlacement::mark_ready(EventContext& context, Worker& worker,
     carry_out_orders(context);
 }
 
-// The worker does not hold a unit of this attempt. It is sent no request for these units until its
-// READY lists them again. The units are assigned anew, so that a worker that lost its weights
-// downloads them. A worker that reports this error many times is left alone.
+// Handles an ERROR of a worker that does not hold a unit of this attempt. The worker is sent no
+// request for the attempt's units until its READY lists them again. The units are assigned to it
+// anew, so that a worker that lost its weights downloads them again. After many such errors the hub
+// stops assigning the units anew.
 void SwarmPlacement::on_missing_units(EventContext& context, Worker& worker, const Attempt& attempt,
                                       const Round& round) {
     constexpr std::uint64_t errors_max = 16;
@@ -209,7 +212,8 @@ void SwarmPlacement::on_missing_units(EventContext& context, Worker& worker, con
     carry_out_orders(context);
 }
 
-// A published peer loads in order and without reports; loading_silence_max bounds its time.
+// Checks whether the worker loads its units in time. A published peer is not checked: it loads in
+// order and without reports, and loading_silence_max bounds its time.
 void SwarmPlacement::check_loading(EventContext& context, Worker& worker) {
     if (worker.leaving() || worker.published_peer) return;
     directory_.check_loading(worker, capacity_of(worker), context.now);
@@ -223,8 +227,8 @@ Duration SwarmPlacement::holder_wait_of(std::uint32_t unit, TimePoint unheld_sin
     return seen ? options_.holder_wait : options_.holder_wait_unseen;
 }
 
-// The worker has another memory limit. Units that it dropped are not requested from it any more;
-// the placement keeps its other units where they are.
+// Handles a new memory limit of the worker. Units that the worker dropped are no longer requested
+// from it; the placement keeps its other units where they are.
 void SwarmPlacement::on_capacity(EventContext& context, Worker& worker,
                                  std::span<const std::uint32_t> dropped) {
     directory_.on_budget(worker, capacity_of(worker), dropped, context.now);
@@ -256,7 +260,7 @@ void SwarmPlacement::set_drained(EventContext& context, Worker& worker, bool on)
         drained_.insert(ring_key_of(worker));
     else
         drained_.erase(ring_key_of(worker));
-    // the same as a memory limit of zero, or the old limit
+    // a drain has the effect of a memory limit of zero; the end of a drain restores the old limit
     if (!worker.leaving()) on_capacity(context, worker, {});
 }
 

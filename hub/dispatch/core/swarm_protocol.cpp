@@ -1,5 +1,5 @@
-// Frames that arrive: the meaning of each in the state of its connection, and the end of a
-// connection that breaks the rules.
+// Handles frames that arrive from workers: the meaning of each frame in the present state of its
+// connection, and the end of a connection that breaks the protocol.
 #include <algorithm>
 #include <charconv>
 
@@ -7,10 +7,11 @@
 
 namespace moex {
 namespace {
-constexpr Duration busy_max = 5s;  // a worker that wants more should leave
+// longest time that BUSY may ask for; a worker that wants more should leave
+constexpr Duration busy_max = 5s;
 
-// Returns how many pairs the worker takes after it refused `num_pairs`: the number that it reports,
-// otherwise half.
+// Returns how many pairs per group the worker accepts after it refused `num_pairs` pairs: the
+// number in its ERROR, otherwise half of `num_pairs`.
 std::uint32_t pairs_taken(const ErrorMessage& error, std::uint32_t num_pairs) {
     std::uint32_t wanted = 0;
     const char* const end = error.wanted.data() + error.wanted.size();
@@ -92,15 +93,16 @@ void SwarmFrames::on_ready(EventContext& context, Worker& worker, ByteView frame
 
     const std::vector<std::uint32_t> units = swarm_.placement.units_of(ready->units);
     // The first READY of a worker with the capability "held" lists the units that it need not
-    // download. It is no promise to answer, even if it arrives late.
+    // download. Such a READY does not promise that the worker will answer for these units, even if
+    // it arrives late.
     if (std::exchange(worker.reports_held, false))
         return swarm_.placement.place(context, worker, units);
     take_tiers(worker, *ready);
     swarm_.placement.mark_ready(context, worker, units);
 }
 
-// A worker in service has another memory limit. Units that it dropped are not requested from it any
-// more; the placement keeps its other units where they are.
+// Handles BUDGET: a worker in service has a new memory limit. Units that it dropped are no longer
+// requested from it; the placement keeps its other units where they are.
 void SwarmFrames::on_budget(EventContext& context, Worker& worker, ByteView frame) {
     const Result<Budget> budget = decode_budget(frame, options_.limits);
     if (!budget.ok()) {
@@ -109,7 +111,8 @@ void SwarmFrames::on_budget(EventContext& context, Worker& worker, ByteView fram
     }
     if (worker.leaving()) return;
     worker.device.budget_bytes = budget->budget_bytes;
-    // Its buffers for calls have another size as well. It reports again if a group is too large.
+    // The worker's buffers for groups have a new size as well, so the old limit on pairs is lifted.
+    // The worker reports again if a group is too large.
     pool_.set_pairs_max(worker, std::numeric_limits<std::uint32_t>::max());
 
     swarm_.placement.on_capacity(context, worker, swarm_.placement.units_of(budget->dropped));
@@ -124,8 +127,8 @@ void SwarmFrames::on_power(EventContext& context, Worker& worker, ByteView frame
     worker.power = *percent / 100.0;
 }
 
-// Records the places of units as they are reported. All else that the hub knows about a worker's
-// memory is an estimate.
+// Records where the worker reports to hold each unit (slot, memory or store). Everything else that
+// the hub knows about a worker's memory is an estimate.
 void SwarmFrames::take_tiers(Worker& worker, const Ready& ready) {
     for (std::size_t i = 0; i < ready.tiers.size(); ++i) {
         if (!swarm_.placement.is_unit(ready.units[i])) continue;
@@ -174,8 +177,8 @@ void SwarmFrames::on_answer(EventContext& context, Worker& worker, WorkerAnswer 
                is_broken = of_its_type && answer.broken;
 
     if (is_broken && answer.broken->code != ErrorCode::non_finite) {
-        // The bytes are no answer at all, so the connection is useless. Its attempts are sent to
-        // other workers.
+        // The bytes cannot be decoded as an answer, so the connection is closed. The worker's
+        // attempts are sent to other workers.
         ++counts_.bad_frames;
         swarm_.sessions.refuse(context, worker, *answer.broken,
                                close_code_for(answer.broken->code));
@@ -183,8 +186,8 @@ void SwarmFrames::on_answer(EventContext& context, Worker& worker, WorkerAnswer 
     }
 
     if (is_broken && worker.published_peer) {
-        // A published peer has no ERROR for this: an infinity means that f16 overflowed. The worker
-        // is honest, but this is no answer.
+        // A published peer has no ERROR frame for an overflow of f16; it answers with an infinity
+        // instead. The worker is honest, but the result cannot be used.
         ++worker.errors;
         worker.ids.release(attempt.sequence_id);
         const bool again = swarm_.rounds.retry_in_bf16(round, attempt);
@@ -215,12 +218,12 @@ void SwarmFrames::on_answer(EventContext& context, Worker& worker, WorkerAnswer 
                                  worker.published_peer || round.unsummed);
 }
 
-// Handles an answer to a cancelled attempt, or to no attempt at all.
+// Handles an answer to a cancelled attempt, or an answer that belongs to no attempt.
 void SwarmFrames::on_unawaited_result(EventContext& context, Worker& worker,
                                       std::uint32_t sequence_id) {
     if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(sequence_id)) {
-        // The answer is late, but it still measures the time of a group of this size.
-        if (worker.load == Duration{})  // otherwise part of the time may be a load
+        // The answer is late, but its latency is still a valid sample for groups of this size.
+        if (worker.load == Duration{})  // with a load time, part of the latency may be a load
             worker.record_latency(context.now - cancelled->sent_at, cancelled->num_pairs,
                                   context.now);
         swarm_.health.on_sign_of_work(context, worker, cancelled->sent_at);
@@ -234,8 +237,8 @@ void SwarmFrames::on_unawaited_result(EventContext& context, Worker& worker,
     swarm_.rounds.free_capacity();
 }
 
-// Handles an answer with an id that was not issued when it was read. A worker that guesses a future
-// request cannot have computed it.
+// Handles an answer whose id was not yet issued when the answer was read. A worker that guesses the
+// id of a future request cannot have computed it.
 void SwarmFrames::on_unasked_answer(EventContext& context, Worker& worker,
                                     std::uint32_t sequence_id) {
     ++counts_.bad_frames;
@@ -328,8 +331,8 @@ void SwarmFrames::on_error(EventContext& context, Worker& worker, ByteView frame
         error->code == error_code_name(ErrorCode::not_found)) {
         swarm_.placement.on_missing_units(context, worker, attempt, round);
     } else if (error->code == error_code_name(ErrorCode::num_tokens_range)) {
-        // The worker has less memory than the limits allow. It may be sent smaller groups; slices
-        // that cannot be split go to other workers.
+        // The worker has less memory than the limits need. From now on it is sent smaller groups;
+        // slices that cannot be split go to other workers.
         const std::uint32_t taken = pairs_taken(*error, attempt.num_pairs);
         if (taken > 0) {
             pool_.set_pairs_max(worker, std::min(worker.pairs_max, taken));

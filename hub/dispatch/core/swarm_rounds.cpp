@@ -1,4 +1,4 @@
-// The start of a round, and its ends.
+// The start of a round, and its possible ends: it finishes, fails or is closed.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -44,7 +44,8 @@ RoundId SwarmRounds::open_round(EventContext& context, const ExpertBatch& batch,
     }
 
     context.set_timer(round.deadline, TimerKind::round, id);
-    // The round may end at each of the times. on_round_time() checks it again then.
+    // The round may end at each of the times in `patience`. on_round_time() then checks whether it
+    // does.
     for (TimePoint last{}; const RowPatience& one : round.patience)
         if (const TimePoint at = context.now + one.wait;
             at != std::exchange(last, at) && at < round.deadline)
@@ -66,8 +67,8 @@ void SwarmRounds::finish_round(EventContext& context, Round& round) {
         counts_.pairs_late += row.pairs_late;
     }
 
-    // A call counts as local if any part was local. Only rounds beyond the wire's row limit have
-    // calls with several parts.
+    // An expert call counts as local if any part of it was computed locally. Only rounds with more
+    // rows than the wire's limit have calls of several parts.
     std::vector<std::uint8_t> from(options_.limits.num_experts);
     for (const CallSlice& slice : round.slices)
         if (slice.done)
@@ -108,7 +109,8 @@ void SwarmRounds::close_round(EventContext& context, Round& round) {
 
 void SwarmRounds::on_round_time(EventContext& context, Round& round) {
     if (context.now < round.deadline) {
-        dispatch(context, round);  // its wait or its pause is over
+        // the round's wait for a worker, or its pause before a retry, is over
+        dispatch(context, round);
         return;
     }
 
@@ -117,7 +119,8 @@ void SwarmRounds::on_round_time(EventContext& context, Round& round) {
         if (in_flight_.find_attempt(id)->worker != 0) remote.push_back(id);
 
     if (!options_.local_fallback) {
-        // The local backend may still finish work that it began before it was switched off.
+        // The local backend may still finish work that it began before the operator switched it
+        // off.
         const bool open = std::any_of(round.slices.begin(), round.slices.end(),
                                       [](const CallSlice& slice) { return slice.is_open(); });
         if (open || !remote.empty())
@@ -142,7 +145,7 @@ void SwarmRounds::on_round_time(EventContext& context, Round& round) {
 }
 
 bool SwarmRounds::retry_in_bf16(Round& round, const Attempt& attempt) const {
-    // deterministic: always rounded to the wire's dtype
+    // with deterministic rounding x is always rounded to the wire's dtype
     if (attempt.shape.dtype != Dtype::f16 || options_.rounding.deterministic) return false;
 
     const bool carried =

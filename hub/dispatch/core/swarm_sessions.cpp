@@ -1,16 +1,19 @@
-// Connections after their first frame: limits, heartbeats, drain and the end.
+// Connections of workers after their first frame: limits, heartbeats, drain and the end of each
+// connection.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
 
 namespace moex {
 namespace {
-// Times heartbeats_missed_max: then the connection counts as lost.
+// The connection is closed after this many times heartbeats_missed_max missed heartbeats.
 constexpr std::uint32_t heartbeats_missed_close = 5;
-// A published peer is silent between two batches of weights, at most for this time.
+// A published peer sends nothing while it loads a batch of weights. This is the longest silence
+// that the hub accepts.
 constexpr Duration loading_silence_max = 10min;
 
-// A proxy connects from loopback on behalf of any client.
+// Returns true for a loopback address. Such a connection may come from a proxy, on behalf of any
+// client.
 bool is_loopback(std::string_view address) {
     return address.starts_with("127.") || address == "::1" || address == "[::1]" ||
            address.starts_with("::ffff:127.");
@@ -37,7 +40,8 @@ WorkerId SwarmSessions::connect(EventContext& context, std::string address, bool
     if (draining_)
         refuse(context, worker, {ErrorCode::unavailable, "the hub is stopping; try again later"},
                CloseCode::going_away);
-    // The count includes ghosts, which are removed when their worker sends HELLO.
+    // The count includes ghosts: lost connections that are removed only when their worker sends
+    // HELLO again.
     else if (pool_.all().size() > 2 * std::size_t{options_.workers_max})
         refuse(context, worker,
                {ErrorCode::overloaded,
@@ -84,7 +88,8 @@ void SwarmSessions::remove_worker(EventContext& context, WorkerId id, WorkerEven
     }
     if (worker->welcomed() && kind == WorkerEvent::Kind::removed) ++counts_.removed;
 
-    // A worker that was removed, or that announced its departure, does not keep its place.
+    // The placement keeps no place for a worker that was removed, or that announced its departure
+    // with DRAIN.
     const bool may_return = kind == WorkerEvent::Kind::left && !worker->worker_key.empty() &&
                             !worker->leaving() && !draining_ &&
                             options_.return_within > Duration::zero();
@@ -99,13 +104,13 @@ void SwarmSessions::remove_worker(EventContext& context, WorkerId id, WorkerEven
     }
 
     if (kind == WorkerEvent::Kind::removed) {
-        // Drop its answers in open rounds too, since they are not trusted any more.
+        // The removed worker's answers in open rounds are not trusted any more, so drop them too.
         swarm_.checks.drop_held(context, id, touched);
         for (const auto& [round_id, round] : in_flight_.rounds())
             if (round->reject_answers_of(id) > 0) touched.push_back(round_id);
     }
 
-    // at the end no other worker takes over
+    // after the deadline of the hub's own drain, no other worker takes over the units
     swarm_.placement.settle(context, !draining_ || drain_at_ > context.now);
 
     std::sort(touched.begin(), touched.end());
@@ -129,8 +134,8 @@ void SwarmSessions::on_heartbeat_time(EventContext& context, Worker& worker) {
     swarm_.placement.check_loading(context, worker);
 
     if (worker.loading_in_order() && context.now - worker.heard_at < loading_silence_max) {
-        // Repeat the heartbeat while its echo is awaited, in case an echo is lost: seven times in
-        // ten minutes.
+        // The worker's echo is still awaited. Repeat the heartbeat, in case an echo is lost: seven
+        // times in ten minutes.
         const TimePoint first = worker.heartbeats.front().sent_at,
                         last = worker.heartbeats.back().sent_at;
         if (context.now - last >= 2 * (last - first)) send_heartbeat(context, worker, {});
@@ -163,7 +168,7 @@ void SwarmSessions::on_heartbeat(EventContext& context, Worker& worker, const Fr
     std::vector<std::uint32_t> loaded;
     for (auto beat = worker.heartbeats.begin(); beat <= echoed; ++beat)
         loaded.insert(loaded.end(), beat->units.begin(), beat->units.end());
-    // A worker handles frames in order, so an echo also answers the earlier heartbeats.
+    // The worker handles frames in order, so this echo also answers the earlier heartbeats.
 
     worker.heartbeats.erase(worker.heartbeats.begin(), echoed + 1);
     worker.heartbeats_missed = 0;
@@ -174,11 +179,11 @@ void SwarmSessions::on_heartbeat(EventContext& context, Worker& worker, const Fr
     }
 
     swarm_.placement.mark_ready(context, worker, loaded);
-    swarm_.rounds.free_capacity();  // its silence is over
+    swarm_.rounds.free_capacity();  // the worker was silent and may be sent groups again
 }
 
-// The worker leaves. Its units are reassigned now, and it may still answer what it was sent.
-// close_leavers() closes the connection after that.
+// Handles DRAIN: the worker leaves. Its units are reassigned now, and it may still answer the
+// requests that it was sent. close_leavers() closes the connection after that.
 void SwarmSessions::on_worker_drain(EventContext& context, Worker& worker, ByteView frame) {
     const Result<std::uint32_t> deadline_ms = decode_drain(frame);
     if (!deadline_ms.ok()) {

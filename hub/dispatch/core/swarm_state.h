@@ -33,23 +33,23 @@
 
 namespace moex {
 
-// Times measured over the whole swarm, for hint deadlines and for views.
+// Times measured over the whole swarm, for the deadlines of hints and for views.
 struct SwarmTimes {
     LatencyHistogram group_latency;
     LoadWindowMeter load_window;
-    std::int32_t last_moe_index = 0;  // index among MoE layers of the newest round's layer
+    std::int32_t last_moe_index = 0;  // index of the newest round's layer among the MoE layers
 };
 
 struct SwarmState {
     explicit SwarmState(SwarmOptions given);
 
     void on_timer(EventContext& context, const SwarmTimer& timer);
-    // The last step of each event: settles checks, closes drained connections, then dispatches the
-    // rounds that wait.
+    // The last step of each event: settles checks without a witness, closes drained connections,
+    // then dispatches the rounds that wait.
     void end_event(EventContext& context);
     WorkerView view_of(const Worker& worker) const;
 
-    // ---- shared by the parts
+    // ---- objects that the parts share
     SwarmOptions options;
     SwarmCounters counts;
     WorkerPool pool;

@@ -76,7 +76,7 @@ std::vector<std::optional<UnitTier>> SwarmCore::tiers() const {
             const Worker& worker = worker_of(holder);
             if (!worker.health.serves_in_need()) continue;
             const auto place = worker.tiers.find(unit);
-            // nullopt compares below every place
+            // std::max works here, because nullopt is less than every tier
             tier = std::max(
                 tier, std::optional(place == worker.tiers.end() ? UnitTier::slot : place->second));
         }

@@ -1,7 +1,8 @@
-// Checks in a hub without the experts' weights: a second worker (the witness) judges. It is sent
-// the same request. Two answers that agree prove each other, unless both workers collude. If they
+// Checks of answers in a hub without expert weights. A second worker (the witness) is sent the same
+// request. Two answers that agree prove each other, unless both workers collude. If the two answers
 // differ, a third worker is asked, and the worker that disagrees with both others has lied. Where
-// no other worker holds these experts, the answer counts as unchecked, and the reply reports it.
+// no other worker holds these experts, the answer counts as unchecked, and the reply to the client
+// reports that.
 #include <algorithm>
 
 #include "hub/dispatch/core/swarm_state.h"
@@ -32,8 +33,8 @@ void SwarmChecks::hold_for_witness(EventContext& context, Worker& worker, Attemp
                                   Evidence::unchecked);
 }
 
-// Finds a worker at another address that holds all units of the attempt; workers with a trust
-// record come first.
+// Finds a witness: a worker at another address that holds all units of the attempt. Workers with a
+// trust record are preferred.
 Worker* SwarmChecks::find_witness(TimePoint now, const Round& round, const Attempt& attempt,
                                   const PendingCheck& check) {
     const auto may = [&](const Worker& worker) {
@@ -67,15 +68,16 @@ bool SwarmChecks::ask_witness(EventContext& context, std::uint64_t id) {
     const PendingCheck& check = pending_.at(id);
     const Attempt& held = *in_flight_.find_attempt(check.attempt);
     Round& round = *in_flight_.find_round(held.round);
-    // a published peer's answer for one expert in a summed round has another shape
+    // In a summed round, a published peer's answer for one expert has another shape than a
+    // witness's answer would have.
     if (check.unsummed != round.unsummed) return false;
 
     Worker* witness = find_witness(context.now, round, held, check);
     if (witness == nullptr) return false;
     const std::vector<std::uint32_t> slices = held.slices;
-    // Parts of this sum may be in flight already. They are not needed any more, since the whole
-    // answer is here. A whole attempt beside them would break the invariant that attempts are
-    // nested.
+    // Other attempts may be in flight for parts of the sum that `held` contains. They are no longer
+    // needed, since the whole answer has arrived. The witness repeats the whole attempt, and such
+    // parts beside it would break the invariant that attempts are nested.
     const std::vector<AttemptId> others = round.attempts;
     for (const AttemptId other_id : others) {
         Attempt& other = *in_flight_.find_attempt(other_id);
@@ -96,7 +98,7 @@ void SwarmChecks::on_witness(EventContext& context, Worker& witness, Attempt& at
     const std::uint64_t id = attempt.witness_of_check;
     const auto found = pending_.find(id);
     if (found == pending_.end() || found->second.attempt == 0) {
-        // too late to judge, but as good as any other answer
+        // too late to judge the first answer, but as good as any other answer to the round
         swarm_.attempts.accept_answer(context, attempt, std::move(y), unsummed,
                                       Evidence::unchecked);
         return;
@@ -104,8 +106,8 @@ void SwarmChecks::on_witness(EventContext& context, Worker& witness, Attempt& at
 
     PendingCheck& check = found->second;
     Round& round = *in_flight_.find_round(attempt.round);
-    // Both are exact: their arithmetic is known. Beside integer arithmetic the tolerance leaves
-    // room for a small false term.
+    // Both workers declared their arithmetic, so their answers can be compared closely. If one of
+    // them computes in integers, the tolerance is wider and leaves room for a small false term.
     const double tolerance = check.arithmetic == witness.arithmetic ? arithmetic_tolerance
                                                                     : int8_tolerance;
     const auto agrees = [&](const std::vector<float>& other) {
@@ -158,14 +160,14 @@ void SwarmChecks::on_witness(EventContext& context, Worker& witness, Attempt& at
     settle_dissent(context, id);
 }
 
-// Ends the attempt of a witness that has answered.
+// Ends the attempt of a witness after its answer has arrived.
 void SwarmChecks::end_witness(Round& round, Attempt& attempt) {
     round.end(attempt);
     in_flight_.erase_attempt(attempt.id);
 }
 
-// Two answers differ and no further worker can be asked: the worker with a trust record is believed
-// against one without.
+// Settles a check in which two answers differ and no further worker can be asked. A worker with a
+// trust record is believed against a worker without one.
 void SwarmChecks::settle_dissent(EventContext& context, std::uint64_t id) {
     PendingCheck settled = std::move(pending_.extract(id).mapped());
     Attempt& held = *in_flight_.find_attempt(settled.attempt);
@@ -186,7 +188,7 @@ void SwarmChecks::settle_dissent(EventContext& context, std::uint64_t id) {
         punish(context, believes_other ? settled.key : settled.dissenter, settled.plan);
 }
 
-// Settles checks without an answer of their witness in time: the held answer counts unchecked.
+// Settles checks whose witness did not answer in time: the held answer counts as unchecked.
 void SwarmChecks::settle_without_witness(EventContext& context) {
     while (!witnesses_lost_.empty()) {
         const std::uint64_t id = witnesses_lost_.back();
@@ -212,7 +214,7 @@ void SwarmChecks::renew_trust(TimePoint now) {
         worker->is_proven = trust_.trust(worker->trust_key, now) == Trust::proven;
 }
 
-// Records the false answer of a worker that disagreed with two others.
+// Records the false answer of a worker that disagreed with two other workers.
 void SwarmChecks::punish(EventContext& context, const std::string& key, const CheckPlan& plan) {
     WorkerId liar = 0;
     std::uint64_t address = 0;

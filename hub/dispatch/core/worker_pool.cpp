@@ -9,15 +9,16 @@
 namespace moex {
 namespace {
 constexpr Duration cancelled_kept = 60s;  // how long an id stays live after its CANCEL
-// most ids that stay live so; beyond, the oldest is forgotten
+// most cancelled ids that are kept; beyond this number the oldest one is forgotten
 constexpr std::size_t cancelled_kept_max = 65536;
-constexpr std::uint32_t latency_samples_min = 8;  // fewer are too few for a timeout
+// with fewer samples the mean is not used for a timeout
+constexpr std::uint32_t latency_samples_min = 8;
 constexpr Duration estimate_half_life = 30s, work_half_life = 10s;
 constexpr std::uint32_t no_bound = std::numeric_limits<std::uint32_t>::max();
-constexpr double pair_cost_guess_ms = 0.5;  // until the first answer
+constexpr double pair_cost_guess_ms = 0.5;  // assumed time per pair until the first answer arrives
 
-// Returns the decayed value of 1 after `elapsed`. Most calls have a very small `elapsed`, so a
-// linear approximation comes first.
+// Returns what is left of 1 after `elapsed`, by exponential decay. Most calls have a very small
+// `elapsed`, for which a linear approximation is enough.
 double left_after(Duration elapsed, Duration half_life) {
     const double halvings = to_ms(elapsed) / to_ms(half_life);
     constexpr double ln_2 = 0.6931471805599453, line_until = 1.0 / 256;
@@ -186,7 +187,7 @@ Duration Worker::predicted(std::uint32_t num_pairs, const LatencyEstimates& swar
     double ms = all.num_samples > 0 ? all.mean_ms : pair_cost_guess_ms * num_pairs;
 
     if (own.num_samples > 0) {
-        // Weigh old samples less, so that a worker that was slow is tried again.
+        // Weigh old samples less, so that a worker that was slow once is tried again.
         const double trust = left_after(now - own.at, estimate_half_life);
         ms += trust * (own.mean_ms - ms);
     } else if (all.num_samples > 0) {
@@ -232,7 +233,7 @@ Duration Worker::attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& op
 
     const double ms = std::max(4 * own.mean_ms, own.mean_ms + 6 * own.deviation_ms);
     const Duration usual(static_cast<std::int64_t>(1e6 * ms));
-    // the usual latency of a slow worker is no failure
+    // an answer after the usual latency of a slow worker is no failure
     const Duration slow(static_cast<std::int64_t>(2e6 * own.mean_ms));
     return std::clamp(usual, std::min(options.timeout_min, longest), std::max(longest, slow));
 }
@@ -270,7 +271,7 @@ WorkerView Worker::view() const {
     view.bad_answers = bad_answers;
     view.bytes_sent = bytes_sent;
     view.bytes_received = bytes_received;
-    // Report the size class with the most samples.
+    // Report the latencies of the size class with the most samples.
     const LatencyHistogram* busiest = nullptr;
     for (const auto& histogram : latency)
         if (histogram && (busiest == nullptr || histogram->total() > busiest->total()))

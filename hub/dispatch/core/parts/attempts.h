@@ -1,5 +1,6 @@
-// Attempts: groups in flight to one worker, or to the local backend, and how they end. This part
-// owns the hedge policy with its budget, and the latencies of the swarm and of the local backend.
+// An attempt is a group in flight to one worker, or a computation of the local backend. This part
+// starts and ends attempts. It owns the hedge policy with its budget, and the latencies of the
+// swarm and of the local backend.
 #pragma once
 
 #include <optional>
@@ -22,10 +23,11 @@ class SwarmAttempts : public SwarmPart {
     void send_attempt(EventContext& context, Round& round, Worker& worker,
                       std::span<const std::uint32_t> slices, bool hedge);
     void compute_locally(EventContext& context, Round& round, std::vector<std::uint32_t> slices);
-    // Retries cost budget: many errors must not cause as many retries. A round without budget
-    // waits.
+    // Charges the retries of failed groups to the retry budget, so that many errors do not cause as
+    // many retries. A round waits while the budget is empty.
     void pay_for_retries(EventContext& context, Round& round);
-    // Sends a second attempt beside one that takes longer than most, if the budget allows it.
+    // Sends a second attempt beside an attempt that takes longer than most, if the budget allows
+    // it.
     void on_hedge_time(EventContext& context, Attempt& attempt);
     std::uint32_t attempts_at_once() const { return policy_.attempts_at_once(); }
     void set_hedge(const HedgePolicy& policy) { policy_.set(policy); }
@@ -37,19 +39,19 @@ class SwarmAttempts : public SwarmPart {
     void cancel_attempt(EventContext& context, Attempt& attempt);
     void accept_answer(EventContext& context, Attempt& attempt, std::vector<float> y, bool unsummed,
                        Evidence evidence);
-    // The local backend's result for the attempt: y [num_pairs, hidden_size], or an error.
+    // Handles the local backend's result for the attempt: y [num_pairs, hidden_size], or an error.
     void on_local(EventContext& context, AttemptId id, Result<std::vector<float>> y);
 
     // ---- latencies
     void learn_latency(TimePoint now, const Attempt& attempt, Worker& worker);
-    // How long the local backend takes for `num_pairs` pairs, from request to answer. nullopt until
-    // it has computed some.
+    // Returns how long the local backend takes for `num_pairs` pairs, from request to answer;
+    // nullopt until it has computed groups of this size.
     std::optional<Duration> local_time(std::uint32_t num_pairs) const;
     const LatencyEstimates& latency() const { return latency_; }  // over all workers
 
   private:
-    // Returns how long the slices are predicted to wait for experts to load. From then on the
-    // experts count as loaded in the worker's memory.
+    // Returns how long the slices are predicted to wait until their experts are loaded into the
+    // worker's memory. The call marks these experts as loaded in the hub's estimate of that memory.
     Duration begin_load(const Round& round, const Attempt& attempt, Worker& worker);
     bool is_loaded_elsewhere(const Round& round, const Attempt& attempt,
                              const Worker& worker) const;

@@ -18,22 +18,23 @@ class SwarmChecks : public SwarmPart {
     explicit SwarmChecks(SwarmState& swarm);
 
     // ---- swarm_checks.cpp: the judge
-    // Receives an answer of the right shape. The answer counts at once, or after the verdict on it.
+    // Receives an answer of the right shape. The answer counts at once, or after the judge's
+    // verdict on it.
     void receive_answer(EventContext& context, Worker& worker, Attempt& attempt,
                         WorkerAnswer answer, bool unsummed);
     void on_judgement(EventContext& context, std::uint64_t id, const Judgement& judgement);
-    // Handles an answer that is wrong on its face (shape, infinity, norm), without computing it
-    // again.
+    // Handles an answer whose shape or norm is wrong, or which contains an infinity. No
+    // recomputation is needed to reject it.
     void on_wrong_answer(EventContext& context, Worker& worker, Attempt& attempt,
                          const std::string& wrong);
-    // The round no longer needs this attempt, but its answer waits for a verdict. The verdict on
-    // the worker follows all the same.
+    // The round no longer needs this attempt, but its answer still waits for a verdict. The
+    // worker's trust record is updated by that verdict all the same.
     void on_cancelled(const Attempt& attempt);
     void drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched);
 
     // ---- trust records
     void on_welcome(Worker& worker, TimePoint now);
-    // Returns the reason why this key may not join now; nullopt if it may.
+    // Returns the reason why the worker with this key may not join now; nullopt if it may.
     std::optional<Error> closed(TimePoint now, std::string_view worker_key) const;
     void ban(const Worker& worker, TimePoint now) { trust_.ban(worker.worker_key, now); }
     void describe(const Worker& worker, WorkerView& view) const;
@@ -43,8 +44,8 @@ class SwarmChecks : public SwarmPart {
     }
 
     // ---- swarm_witness.cpp: a second worker
-    // The attempt will not answer in time. If it was a witness, settle_without_witness() settles
-    // its check.
+    // Call this when the attempt will not answer in time. If the attempt asked a witness (a second
+    // worker that computes the same group), settle_without_witness() settles the check.
     void lose_witness(const Attempt& attempt) {
         if (attempt.witness_of_check != 0) witnesses_lost_.push_back(attempt.witness_of_check);
     }
@@ -53,19 +54,19 @@ class SwarmChecks : public SwarmPart {
     void check_invariants(std::vector<std::string>& broken);
 
   private:
-    // A check that the judge or a witness has not finished, with the answer that it is about.
+    // A check that the judge or a witness has not finished, with the answer under check.
     struct PendingCheck {
         WorkerId worker = 0;
         std::string key;  // key of the worker's trust record
         std::uint64_t address = 0;
         WorkerArithmetic arithmetic = WorkerArithmetic::exact;
         CheckPlan plan;
-        std::vector<std::uint32_t> units;  // units of the sample's pairs
+        // placement units of the (expert, row) pairs in the sample
+        std::vector<std::uint32_t> units;
         AttemptId attempt = 0;  // attempt held until the verdict; 0: its answer already counts
         std::vector<float> y;   // the held answer
         bool unsummed = true;
-        // Where a second worker judges: the key of the worker that gave a different answer, and
-        // that answer.
+        // If another worker gave a different answer: the key of that worker, and its answer.
         std::string dissenter;
         std::vector<float> dissent;
     };
@@ -76,11 +77,11 @@ class SwarmChecks : public SwarmPart {
                            bool unsummed, std::span<const std::uint32_t> rows,
                            std::vector<std::uint32_t>& units) const;
     static std::string wrong_rows(const CheckPlan& plan);
-    // Counts and reports a false answer; the trust record is already updated. `what` describes the
-    // fault.
+    // Counts and reports a false answer. The worker's trust record is already updated. `what`
+    // describes the fault.
     void on_wrong_rows(EventContext& context, WorkerId liar, const std::string& what, bool banned);
-    // Without weights: another worker is sent the same request, and a third one if the two answers
-    // differ.
+    // For a hub without expert weights. Sends the same request to a second worker, and to a third
+    // worker if the first two answers differ.
     void hold_for_witness(EventContext& context, Worker& worker, Attempt& attempt, CheckPlan plan,
                           std::vector<float> y, bool unsummed);
     Worker* find_witness(TimePoint now, const Round& round, const Attempt& attempt,
@@ -98,7 +99,7 @@ class SwarmChecks : public SwarmPart {
     std::unordered_map<std::uint64_t, PendingCheck> pending_;
     std::uint64_t last_check_ = 0;
     NewcomerShare newcomers_;
-    std::vector<std::uint64_t> witnesses_lost_;  // checks without an answer of their witness
+    std::vector<std::uint64_t> witnesses_lost_;  // numbers of checks whose witness will not answer
 };
 
 }  // namespace moex

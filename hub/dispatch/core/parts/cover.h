@@ -1,5 +1,5 @@
-// A cover of a round's open slices by few workers: this part asks the router for one and sends the
-// groups.
+// A cover is a set of few workers that together take the open slices of a round. This part asks the
+// router for a cover and sends the groups.
 #pragma once
 
 #include <optional>
@@ -17,13 +17,14 @@ class SwarmCover : public SwarmPart {
 
     bool eligible(const Worker& worker, TimePoint now) const;
     // Sends `open` slices to workers in few frames. Slices that no worker takes remain in `open`.
-    // With `hedge` only idle workers are used, unless the round sends several copies at once.
+    // With `hedge`, only idle workers are used, unless the round sends several copies at once.
     void plan_cover(EventContext& context, Round& round, std::vector<std::uint32_t>& open,
                     bool hedge);
     std::span<const std::uint32_t> slice_pairs_max(std::uint32_t layer);
 
   private:
-    // Returns true if no holder of the unit is in service, so that ejected holders are used too.
+    // Returns true if no holder of the unit is in service. Ejected holders are used too in that
+    // case.
     bool in_need(std::uint32_t unit) const;
     bool can_take(const Worker& worker, const CallSlice& slice) const;
     std::optional<std::uint32_t> route_of(Worker& worker, Dtype dtype, bool idle_only,
@@ -34,10 +35,10 @@ class SwarmCover : public SwarmPart {
                     std::vector<std::uint32_t> slices, bool hedge,
                     std::vector<std::uint32_t>& unsent);
 
-    // Scratch vectors, reused by every cover.
+    // Scratch vectors that every cover reuses.
     Router router_;
-    std::vector<Worker*> routed_;  // by their number in the router
-    // load time of each, for the slices that no worker without a load takes
+    std::vector<Worker*> routed_;  // workers, indexed by their number in the router
+    // load time of each worker in `routed_`, for slices that every taker would have to load first
     std::vector<Duration> loads_;
     std::vector<std::uint32_t> takers_;
     std::vector<std::uint32_t> pairs_max_of_;  // [num_experts]

@@ -1,4 +1,4 @@
-// Frames that arrive from workers: this part decodes each one and calls the part that it concerns.
+// Frames that arrive from workers. This part decodes each frame and calls the part that handles it.
 // It keeps no state of its own.
 #pragma once
 
@@ -21,7 +21,7 @@ class SwarmFrames : public SwarmPart {
   private:
     void on_unawaited_result(EventContext& context, Worker& worker, std::uint32_t sequence_id);
     void on_unasked_answer(EventContext& context, Worker& worker, std::uint32_t sequence_id);
-    // Returns the fault of an answer that was requested; empty if there is none.
+    // Returns the fault in a worker's answer to a pending request; an empty text if there is none.
     std::string fault_of(const Worker& worker, const Attempt& attempt, const Round& round,
                          const WorkerAnswer& answer) const;
     void on_ready(EventContext& context, Worker& worker, ByteView frame);

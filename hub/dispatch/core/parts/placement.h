@@ -1,5 +1,6 @@
-// The unit directory as frames: its orders become ASSIGN, WEIGHT_SYNC and RELEASE, and READY
-// updates it. This part also owns hot experts, hints and drained keys.
+// Translates between the unit directory and frames: orders of the directory become ASSIGN,
+// WEIGHT_SYNC and RELEASE, and each READY updates the directory. This part also owns hot experts,
+// hints and the keys of drained workers.
 #pragma once
 
 #include <optional>
@@ -18,14 +19,14 @@ class SwarmPlacement : public SwarmPart {
     explicit SwarmPlacement(SwarmState& swarm);
 
     // ---- units and their numbers
-    // the layer must be MoE
+    // The layer must be an MoE layer.
     std::uint32_t unit_of(std::uint32_t layer, std::uint32_t expert) const;
     Unit wire_unit(std::uint32_t unit) const;
     bool is_unit(const Unit& unit) const;
-    // skips units that the model does not have
+    // Returns the unit numbers of `named`, without units that the model does not have.
     std::vector<std::uint32_t> units_of(const std::vector<Unit>& named) const;
-    // The index of the layer among MoE layers; -1 for a dense layer, or if the model has no such
-    // layer.
+    // Returns the index of the layer among the MoE layers; -1 for a dense layer, and for a layer
+    // that the model does not have.
     std::int32_t moe_index_of(std::uint32_t layer) const {
         return layer < moe_index_.size() ? moe_index_[layer] : -1;
     }
@@ -34,8 +35,8 @@ class SwarmPlacement : public SwarmPart {
     void needs_layer(std::uint32_t layer) { directory_.needs_layer_of(unit_of(layer, 0)); }
 
     // ---- events of workers
-    // Gives the worker its share of units once its list of `held` units is known. Acts at most once
-    // per worker.
+    // Gives the worker its share of units once the list of units that it already has (`held`) is
+    // known. Acts at most once per worker.
     void place(EventContext& context, Worker& worker, std::span<const std::uint32_t> held);
     void mark_ready(EventContext& context, Worker& worker, std::span<const std::uint32_t> units);
     void on_missing_units(EventContext& context, Worker& worker, const Attempt& attempt,
@@ -44,8 +45,8 @@ class SwarmPlacement : public SwarmPart {
     void on_no_space(EventContext& context, Worker& worker);
     void check_loading(EventContext& context, Worker& worker);
     void leave(Worker& worker, bool may_return, TimePoint now);
-    // Sends the pending orders. With `settles` the directory first orders what follows from the
-    // events.
+    // Sends the pending orders. With `settles`, the directory first adds the orders that follow
+    // from the events so far.
     void settle(EventContext& context, bool settles);
     void on_units_time(EventContext& context);
     std::uint32_t capacity_of(const Worker& worker) const;
@@ -57,7 +58,7 @@ class SwarmPlacement : public SwarmPart {
     void pin(const Worker& worker, bool on) { directory_.pin(ring_key_of(worker), on); }
     bool is_pinned(const Worker& worker) const { return directory_.is_pinned(ring_key_of(worker)); }
 
-    // ---- swarm_hot_experts.cpp: units that deserve one more copy
+    // ---- swarm_hot_experts.cpp: extra copies of popular units
     void count_requested(EventContext& context, const ExpertBatch& batch);
     void count_predicted(EventContext& context, std::span<const ExpertHint> hints);
     void update_hot_experts(EventContext& context);
@@ -66,16 +67,17 @@ class SwarmPlacement : public SwarmPart {
     void send_hints(EventContext& context, std::span<const ExpertHint> hints);
 
   private:
-    // Turns the directory's orders into frames. It follows every event that the directory receives.
+    // Turns the orders of the unit directory into frames. It is called after every event that the
+    // directory receives.
     void carry_out_orders(EventContext& context);
     void send_assign(EventContext& context, Worker& worker, std::span<const std::uint32_t> units);
     void send_release(EventContext& context, Worker& worker, std::span<const std::uint32_t> units);
     std::uint16_t deadline_of(const ExpertHint& hint) const;
-    // The worker's place on the placement's ring. It derives from the worker's own key, so a worker
-    // that returns has the same place.
+    // Returns the worker's place on the placement's hash ring. The place is derived from the
+    // worker's own key, so a worker that returns gets the same place.
     static std::uint64_t ring_key_of(const Worker& worker);
 
-    // [num_layers]: index among MoE layers, -1 for dense ones
+    // [num_layers]: index of each layer among the MoE layers, -1 for dense layers
     std::vector<std::int32_t> moe_index_;
     std::vector<std::uint32_t> moe_layers_;
     UnitDirectory directory_;

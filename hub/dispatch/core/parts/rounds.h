@@ -1,4 +1,5 @@
-// The life of a round: it opens, its open slices are sent to workers, it may wait, it ends.
+// The life of a round: it opens, its open slices are sent to workers, it may wait for a worker, it
+// ends.
 #pragma once
 
 #include <optional>
@@ -19,8 +20,8 @@ class SwarmRounds : public SwarmPart {
     void fail_round(EventContext& context, Round& round, Error error);
     void close_round(EventContext& context, Round& round);
     void on_round_time(EventContext& context, Round& round);
-    // Switches the open slices of the round to bf16, because f16 cannot represent an answer. That
-    // is no fault of the worker. Returns false when bf16 does not help.
+    // Switches the open slices of the round to bf16 after an answer that f16 cannot represent. Such
+    // an answer is no fault of the worker. Returns false when bf16 does not help.
     bool retry_in_bf16(Round& round, const Attempt& attempt) const;
 
     // ---- swarm_dispatch.cpp: sending and waiting
@@ -37,14 +38,15 @@ class SwarmRounds : public SwarmPart {
                        std::vector<std::uint32_t>& local);
     bool has_taker(const CallSlice& slice) const;
     void wait_for_workers(EventContext& context, Round& round, std::vector<std::uint32_t>& open);
-    // Both functions end the round and return true when waiting is useless.
+    // fail_without_taker() and fail_without_holder() end the round and return true when waiting is
+    // useless.
     bool fail_without_taker(EventContext& context, Round& round,
                             std::span<const std::uint32_t> open);
     bool fail_without_holder(EventContext& context, Round& round,
                              std::span<const std::uint32_t> open);
     void forgive(EventContext& context, Round& round, std::span<const std::uint32_t> open);
-    // The time at which a worker that has not answered this slice in time may be asked for it once
-    // more.
+    // Returns the time at which a worker whose answer for this slice is overdue may be sent the
+    // slice once more.
     TimePoint overdue_retry_at(const CallSlice& slice, WorkerId worker);
     void make_room(EventContext& context, Worker& worker);
 

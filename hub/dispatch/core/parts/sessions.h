@@ -18,19 +18,19 @@ class SwarmSessions : public SwarmPart {
                         ByteView frame);
 
     // ---- swarm_sessions.cpp: after the first frame
-    // Adds the connection to the pool. Refuses it while the hub stops, or when there are too many
-    // connections.
+    // Adds the connection to the pool. Refuses the connection while the hub stops, or when there
+    // are too many connections.
     WorkerId connect(EventContext& context, std::string address, bool authorized);
     // Closes a connection that has not sent HELLO in time.
     void on_hello_time(EventContext& context, WorkerId id);
-    // Sets the largest frame that the worker may send, which follows from its outstanding answers.
-    // The limit is set before the request is sent, so that no honest answer, late or not, exceeds
-    // it.
+    // Sets the largest frame that the worker may send. The limit follows from the worker's
+    // outstanding answers. It is set before the request is sent, so that no honest answer, late or
+    // not, exceeds it.
     void set_frame_limit(EventContext& context, Worker& worker);
     // Reports the error to the peer, then closes the connection.
     void refuse(EventContext& context, Worker& worker, const Error& error, CloseCode code);
-    // Ends a connection. With `code` the hub closes it, otherwise the other side has. Its attempts
-    // are sent to other workers.
+    // Ends a connection. If `code` is set, the hub closes the connection; otherwise the other side
+    // has closed it. The worker's attempts are sent to other workers.
     void remove_worker(EventContext& context, WorkerId id, WorkerEvent::Kind kind,
                        std::string reason, std::optional<CloseCode> code);
 
@@ -43,8 +43,8 @@ class SwarmSessions : public SwarmPart {
     void close_leavers(EventContext& context);
     // Sends DRAIN to all workers. Their connections end `deadline` from now.
     void drain(EventContext& context, Duration deadline);
-    // `id` 0: the deadline of the hub's own drain. Otherwise the deadline of a worker that sent
-    // DRAIN.
+    // Handles a deadline of DRAIN: with `id` 0 the deadline of the hub's own drain, otherwise the
+    // deadline of worker `id`, which sent DRAIN.
     void on_drain_time(EventContext& context, WorkerId id);
     bool draining() const { return draining_; }
 
@@ -56,10 +56,11 @@ class SwarmSessions : public SwarmPart {
     void welcome(EventContext& context, Worker& worker);
 
     WorkerId last_worker_ = 0;
-    std::vector<WorkerId> leavers_;  // sent DRAIN, still connected
+    std::vector<WorkerId> leavers_;  // workers that sent DRAIN and are still connected
     bool draining_ = false;
     TimePoint drain_at_{};
-    // the size of a READY of every unit, plus a margin: the largest unrequested frame of a worker
+    // largest frame that a worker sends without a request, in bytes: a READY that lists every unit,
+    // plus a margin
     std::uint64_t control_bytes_max_ = 0;
 };
 
