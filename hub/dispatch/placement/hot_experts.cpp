@@ -43,7 +43,7 @@ HotExperts::Verdict HotExperts::look(TimePoint now, const std::set<std::uint32_t
                              std::min<std::size_t>(options_.copies_max, num_kept);
     verdict.hot.resize(std::min({verdict.hot.size(), room, std::size_t{options_.at_once}}));
 
-    // A unit that is no longer requested becomes cold by decay alone.
+    // A unit that is no longer requested or predicted becomes cold by decay alone.
     verdict.look_again = waits_ = std::exchange(counted_, false) || !extras.empty() ||
                                   !verdict.hot.empty();
     return verdict;

@@ -152,7 +152,8 @@ void Placement::join(const PlacementMember& given, std::vector<PlacementChange>&
     member.wants_share = unbalanced_ = true;
 }
 
-// Gives the member the units that lack copies and that it need not download, first of all.
+// Gives the member units that it has cached (so that it need not download them) and that lack
+// copies. This happens before any other assignment.
 void Placement::give_cached(Member& member, std::vector<PlacementChange>& changes) {
     if (member.given.cached.empty()) return;
     const bool grouped = options_.choice.rule == PlacementRule::groups;
@@ -200,8 +201,9 @@ void Placement::add_points(Member& member) {
                        ring_.end());
 }
 
-// Changes the capacity. The member's points on the ring remain those of its first capacity, so that
-// a limit that is moved up and down again leaves every unit where it was preferred.
+// Changes the member's capacity. The member's points on the ring remain those of its first
+// capacity. A limit that is lowered and raised again therefore leaves every unit at the worker
+// where the ring preferred it.
 void Placement::resize(WorkerId worker, std::uint32_t capacity_units,
                        std::span<const std::uint32_t> spare,
                        std::vector<PlacementChange>& changes) {
@@ -250,9 +252,10 @@ void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
     fill_lost(changes);
 }
 
-// Assigns the units that only the leavers held to the members with the fewest such units to
-// download. With the ring alone, a neighbour could have to download a whole layer. This includes
-// second copies that such a neighbour has not loaded when the first copy is lost.
+// Assigns the units that lost their only loaded copies when workers left. Each such unit goes to a
+// member with the fewest such units to download. By the ring alone, a neighbour of the leaver could
+// have to download a whole layer. A unit also counts as lost if another worker was to hold its
+// second copy but has not loaded it.
 void Placement::fill_lost(std::vector<PlacementChange>& changes) {
     const auto has_nobody = [this](std::uint32_t unit) {
         return std::ranges::none_of(owner_members_[unit],
@@ -287,8 +290,8 @@ bool Placement::is_loaded(const Member& owner, std::uint32_t unit) const {
     return options_.is_loaded && options_.is_loaded(owner.given.worker, unit);
 }
 
-// Assigns copies of the units that lack them: first one copy of every unit, then a second one, so
-// that scarce capacity covers all units first.
+// Assigns copies of the units that lack copies: first one copy of every unit, then a second copy,
+// so that scarce capacity covers all units first.
 void Placement::fill_missing(std::vector<PlacementChange>& changes) {
     std::sort(missing_.begin(), missing_.end());
     missing_.erase(std::unique(missing_.begin(), missing_.end()), missing_.end());
@@ -306,10 +309,11 @@ void Placement::fill_missing(std::vector<PlacementChange>& changes) {
             if (owners_[unit].size() >= copy) continue;
 
             const auto owner_within = [&](std::uint32_t to_load_max) {
-                // otherwise each missing unit would walk the whole ring in vain
+                // without room anywhere, choose_owner() would search the whole ring in vain for
+                // each missing unit
                 const bool is_room = load_total_ < capacity_total_;
                 Member* owner = is_room ? choose_owner(unit, to_load_max) : nullptr;
-                // no member with room may own this unit
+                // no member with room may own this unit, so another copy must give way
                 if (owner == nullptr)
                     owner = make_way(unit, copy, to_load_max, donor, gave_way, changes);
                 return owner;
@@ -329,10 +333,11 @@ void Placement::fill_missing(std::vector<PlacementChange>& changes) {
     std::erase_if(missing_, has_enough);
 }
 
-// Makes room for copy number `copy` of `unit` when no member has any: a member that holds a surplus
-// copy (beyond number `copy`) of another unit drops it. Among such members the relatively fullest
-// is chosen. `donor`: units before it have nothing to give; it is kept from call to call, so that a
-// pass over all missing units visits each donor once.
+// Makes room for copy number `copy` of `unit` when no member has room: a member that holds a
+// surplus copy of another unit (beyond copy number `copy`) drops that copy. Among such members the
+// one that is fullest relative to its capacity is chosen. `donor`: units with a smaller number have
+// no surplus copy. The caller keeps `donor` between calls, so that a pass over all missing units
+// visits each donor once.
 Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy,
                                        std::uint32_t to_load_max, std::uint32_t& donor,
                                        std::vector<std::uint32_t>& gave_way,
@@ -362,8 +367,9 @@ Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy,
     return nullptr;
 }
 
-// The bound on units to load per member: a few units more than the least are no reason to cut a
-// layer. All workers wait in the end for the member that has the most to load.
+// Returns the most units that a member may have to load: a few more than the member with the
+// fewest. The margin avoids that a layer is cut for the sake of a few units. The bound matters
+// because in the end all workers wait for the member that has the most units to load.
 std::uint32_t Placement::to_load_most() const {
     std::uint32_t least = options_.num_units;
     for (const auto& [worker, member] : members_)
@@ -375,8 +381,9 @@ bool Placement::may_own(const Member& member, std::uint32_t unit, std::uint32_t 
     return member.load < bound(member) && member.to_load <= to_load_max && !owns(member, unit);
 }
 
-// Chooses a member that holds other units of the layer, the least filled first; otherwise the next
-// one on the ring. A new address prefix takes precedence over both.
+// Chooses the next owner of the unit. A member that holds other units of the layer is preferred,
+// the least filled first; otherwise the next member on the ring. A member with a new address prefix
+// takes precedence over both.
 Placement::Member* Placement::choose_owner(std::uint32_t unit, std::uint32_t to_load_max) {
     const auto less_filled = [](const Member& a, const Member& b) {
         return std::uint64_t{a.load} * b.capacity < std::uint64_t{b.load} * a.capacity;
@@ -398,8 +405,8 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit, std::uint32_t to_
     if (Member* const next = choose_on_ring(unit, to_load_max, same_prefix)) return next;
     if (same_prefix != nullptr) return same_prefix;
 
-    // All members near their bound hold a copy already. Take any member with room, the least filled
-    // first.
+    // All members below their bound hold a copy already. Take any member with room, the least
+    // filled first.
     Member* best = nullptr;
     for (auto& [worker, member] : members_)
         if (member.load < member.capacity && member.to_load <= to_load_max && !owns(member, unit) &&
@@ -408,12 +415,13 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit, std::uint32_t to_
     return best;
 }
 
-// Finds the next member clockwise that is below its bound, holds no copy and has a new address
-// prefix, if one is near. `same_prefix` is set to the first of the other members, unless it is set
-// already.
+// Finds the next member clockwise on the ring that is below its bound, holds no copy of the unit
+// and has a new address prefix, if one is near. If `same_prefix` is null, it is set to the first
+// such member without a new address prefix.
 Placement::Member* Placement::choose_on_ring(std::uint32_t unit, std::uint32_t to_load_max,
                                              Member*& same_prefix) {
-    constexpr std::size_t prefix_steps_max = 256;  // how far to search for another prefix
+    // number of ring points to search for a new address prefix
+    constexpr std::size_t prefix_steps_max = 256;
     const std::size_t start = static_cast<std::size_t>(
         std::lower_bound(ring_.begin(), ring_.end(),
                          std::pair<std::uint64_t, WorkerId>(unit_points_[unit], 0)) -

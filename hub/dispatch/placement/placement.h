@@ -1,8 +1,9 @@
-// Decides which workers shall hold which units; a unit is one (layer, expert). It owns only the
-// wish. unit_directory knows which units a worker has loaded, and moves a unit without losing its
-// last ready copy.
+// Decides which workers shall hold which units; a unit is one (layer, expert). The placement is
+// only a wish. unit_directory knows which units a worker has loaded, and moves a unit without
+// losing its last ready copy.
 //
-// The goals, in this order; check() tests each one against those after it:
+// The goals, the most important first; check() tests that none is violated for the sake of a later
+// one:
 //   1. every unit once: a second copy gives way to a unit without a copy;
 //   2. every unit `replicas` times, on different workers, and on different address prefixes where
 //      load allows;
@@ -11,20 +12,22 @@
 //   5. few moves.
 // Units that a mass leave left without a holder are spread evenly over the remaining workers, at
 // the cost of goal 3, because they are loaded sooner that way. A popular unit may have one more
-// copy (an extra) while no unit lacks a copy. The extra gives way to any unit that lacks one.
+// copy (an extra) while no unit lacks a copy. The extra copy gives way to any unit that lacks a
+// copy.
 //
 // Consistent hashing with virtual nodes decides preference: a layer is one point on the ring, and
-// its units go to workers that have other units of the layer, then clockwise. Bounded load (110 %
-// of a worker's fair share by capacity) decides balance. The assignment is sticky: a leave moves
-// only the units of the worker that left. A join fills units that lack copies. The newcomer's share
-// arrives through rebalance(), as fast as the caller permits: layer by layer from the fullest
-// workers, so that no layer is split without need. Source: Mirrokni, Thorup, Zadimoghaddam,
-// "Consistent Hashing with Bounded Loads", SODA 2018.
+// its units go to workers that have other units of the layer, then to the next workers clockwise on
+// the ring. Bounded load (110 % of a worker's fair share by capacity) decides balance. The
+// assignment is sticky: a leave moves only the units of the worker that left. A join fills units
+// that lack copies. The newcomer's share arrives through rebalance(), as fast as the caller
+// permits: layer by layer from the fullest workers, so that no layer is split without need. Source:
+// Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018.
 //
-// This describes PlacementRule::fan_out. `hash` has goals 1, 2, 4 and 5, each unit on its own.
-// `groups` has goals 1 and 2; in place of 3 and 4 a layer is held by its group alone as far as
-// there is room, evenly among the group's workers. Group sizes differ by at most one. Units for
-// which a group has no room are held elsewhere until it has.
+// The text above describes PlacementRule::fan_out. The rule `hash` has goals 1, 2, 4 and 5, and
+// places each unit independently. The rule `groups` has goals 1 and 2. Instead of goals 3 and 4, a
+// layer is held by its group of workers alone as far as the group has room, evenly among these
+// workers. Group sizes differ by at most one. Units for which a group has no room are held by other
+// workers until the group has room.
 #pragma once
 
 #include <cstdint>
@@ -44,24 +47,28 @@ namespace moex {
 
 struct PlacementOptions {
     std::uint32_t num_units = 0;
-    std::uint32_t layer_units = 1;  // this many consecutive units form a layer
+    std::uint32_t layer_units = 1;  // number of consecutive units that form a layer
     std::uint32_t replicas = 2;
-    double load_bound = 1.10;  // times the fair share
+    double load_bound = 1.10;  // largest load of a worker, as a multiple of its fair share
     std::uint64_t seed = 1;
     PlacementChoice choice = {};
-    // Returns true if `owner` has loaded the unit. Empty function: no worker has any unit.
+    // Returns true if `owner` has loaded the unit. If the function is empty, no worker counts as
+    // having loaded any unit.
     std::function<bool(WorkerId owner, std::uint32_t unit)> is_loaded = {};
-    // Returns true if any worker ever had the unit. Empty function: none had.
+    // Returns true if any worker ever had the unit. If the function is empty, no unit counts as
+    // ever held.
     std::function<bool(std::uint32_t unit)> was_held = {};
 };
 
 struct PlacementMember {
     WorkerId worker = 0;
-    // Stable over reconnects, so that a returning tab gets nearly the same units again.
+    // The worker's key on the hash ring. It is stable over reconnects, so that a returning tab gets
+    // nearly the same units again.
     std::uint64_t ring_key = 0;
-    std::uint32_t capacity_units = 0;  // units that fit its memory budget
+    std::uint32_t capacity_units = 0;  // number of units that fit the worker's memory budget
     std::uint64_t address_prefix = 0;
-    std::vector<bool> cached = {};  // [num_units]: units that it need not download; empty: none
+    // [num_units]: true for units that the worker need not download; empty: it has none
+    std::vector<bool> cached = {};
 };
 
 struct PlacementChange {
@@ -71,12 +78,14 @@ struct PlacementChange {
     bool operator==(const PlacementChange&) const = default;
 };
 
-// The /24 of an IPv4 address or the /64 of an IPv6 address, as an opaque number; the hash of the
-// text for anything else.
+// Returns the /24 of an IPv4 address or the /64 of an IPv6 address, as an opaque number. For any
+// other text it returns a hash of the text.
 std::uint64_t address_prefix(std::string_view address);
-// The range that one person usually owns: an IPv4 address, or an IPv6 /64.
+// Returns the address range that one person usually owns, as an opaque number: an IPv4 address, or
+// an IPv6 /64.
 std::uint64_t address_owner(std::string_view address);
-// splitmix64's finaliser over both arguments: a cheap, well mixed hash, the same on every machine.
+// Hashes both arguments with the finaliser of splitmix64: cheap, well mixed, and the same on every
+// machine.
 std::uint64_t mix_hash(std::uint64_t a, std::uint64_t b);
 std::uint64_t text_hash(std::string_view text);
 
@@ -84,17 +93,17 @@ class Placement {
   public:
     explicit Placement(PlacementOptions options);
 
-    // Adds a member and appends the changes: copies for units that lack them, of which the newcomer
-    // gets those that it has cached. With `fill` the other missing copies are assigned at once,
-    // otherwise by fill(). O(units).
+    // Adds a member and appends the changes. Of the units that lack copies, the newcomer first gets
+    // those that it has cached. With `fill` the other missing copies are assigned at once,
+    // otherwise by a later call of fill(). O(units).
     void join(const PlacementMember& member, std::vector<PlacementChange>& changes,
               bool fill = true);
     void fill(std::vector<PlacementChange>& changes) { fill_missing(changes); }
     void leave(WorkerId worker, std::vector<PlacementChange>& changes);
     // Moves units towards the fair shares of members that joined or were resized. At most
-    // `moves_max` moves count; a move counts if is_loaded() says that the owner has the unit and
-    // the newcomer has not cached it. Other moves are free. Returns the number of counted moves.
-    // O(units) per member. Nothing is left to do once unbalanced() returns false.
+    // `moves_max` moves count; a move counts if the old owner has loaded the unit (see is_loaded())
+    // and the newcomer has not cached it. Other moves are free. Returns the number of counted
+    // moves. O(units) per member. Nothing is left to do once unbalanced() returns false.
     std::uint32_t rebalance(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
     bool unbalanced() const { return unbalanced_; }
     // Replaces member `from`, which lost its connection, by `to`, which gets the same units as far
@@ -105,47 +114,51 @@ class Placement {
     void resize(WorkerId worker, std::uint32_t capacity_units, std::span<const std::uint32_t> spare,
                 std::vector<PlacementChange>& changes);
 
-    // Gives a unit with `replicas` copies one more copy, at a member that has room and for which
-    // `may_take` is true. Members with another address prefix come first, then members that hold
-    // other units of the layer. Returns false if there is no such member, if a unit lacks a copy,
-    // or if shares are not even yet.
+    // Gives a unit with `replicas` copies one more copy. The new owner is a member that has room
+    // and for which `may_take` returns true. Members with another address prefix are preferred,
+    // then members that hold other units of the layer. Returns false if there is no such member, if
+    // any unit lacks a copy, or while the shares of the members are not yet even.
     bool add_extra(std::uint32_t unit, const std::function<bool(WorkerId)>& may_take,
                    std::vector<PlacementChange>& changes);
-    // Removes the extra copy: first from a member that has not loaded it, otherwise from the newest
-    // owner.
+    // Removes the extra copy of the unit: if possible from a member that has not loaded it,
+    // otherwise from the newest owner.
     void take_extra(std::uint32_t unit, std::vector<PlacementChange>& changes);
     const std::set<std::uint32_t>& extras() const { return extras_; }
-    // Returns the violated invariants of extras, for the core's check at any time. O(units).
+    // Returns the violated invariants of extra copies. The core may check them at any time.
+    // O(units).
     std::vector<std::string> check_extras() const;
 
-    // rebalance() takes no unit from the member with this ring key, now or after it joins again. A
-    // second copy at that member still gives way to a unit without a copy.
+    // Pins a member: rebalance() takes no unit from the member with this ring key, now or after it
+    // joins again. A second copy at that member still gives way to a unit without a copy.
     void pin(std::uint64_t ring_key, bool on);
     bool is_pinned(std::uint64_t ring_key) const { return pinned_.contains(ring_key); }
 
     std::span<const WorkerId> owners(std::uint32_t unit) const { return owners_[unit]; }
     std::uint32_t load(WorkerId worker) const;
-    // The number of units that the worker should hold by its share of all capacity.
+    // Returns the number of units that the worker should hold, in proportion to its share of the
+    // total capacity.
     double fair_share(WorkerId worker) const;
     std::size_t num_members() const { return members_.size(); }
-    // The number of workers that hold units of a layer; mean over the layers.
+    // Returns how many workers hold units of a layer, as a mean over the layers.
     double workers_per_layer() const;
-    // `groups`: returns true if the unit belongs to the worker's group. By other rules every unit
-    // does.
+    // With the rule `groups`: returns true if the unit belongs to the worker's group. With the
+    // other rules it is true for every unit.
     bool is_home(WorkerId worker, std::uint32_t unit) const;
-    // `groups`: the number of units that no worker of their group shall hold.
+    // With the rule `groups`: the number of units that no worker of their own group shall hold.
     std::uint32_t num_away() const;
-    // Returns the violated goals and the counts that are wrong; empty unless this class has a bug.
+    // Returns the goals that are violated and the counts that are wrong; empty unless this class
+    // has a bug.
     std::vector<std::string> check() const;
 
   private:
     struct Member;
-    struct Fragment {  // a layer's units that a newcomer may take from a donor
+    struct Fragment {  // units of one layer that a newcomer may take from one donor
         Member* donor = nullptr;
         std::uint32_t layer = 0;
-        std::uint64_t distance = 0;        // from the layer to the newcomer on the ring
-        std::vector<std::uint32_t> units;  // taken from the end
-        std::uint32_t num_spread = 0;      // units that would then be on fewer address prefixes
+        std::uint64_t distance = 0;        // distance on the ring from the layer to the newcomer
+        std::vector<std::uint32_t> units;  // units are taken from the end of this list
+        // units that would share their address prefix with fewer other copies after the move
+        std::uint32_t num_spread = 0;
         std::uint32_t num_cached = 0;
     };
     struct Member {
@@ -154,12 +167,14 @@ class Placement {
         std::uint32_t load = 0;
         std::vector<std::uint32_t> layer_load;  // [num_layers]
         std::vector<std::uint64_t> points;
-        bool wants_share = false;  // it joined or was resized
+        // the member joined or was resized, and rebalance() has not served it yet
+        bool wants_share = false;
         bool is_pinned = false;
-        std::uint32_t group = 0;  // `groups`: the number of its group
-        // fill_lost(): units assigned to it first that no worker has loaded
+        std::uint32_t group = 0;  // with the rule `groups`: number of the member's group
+        // scratch of fill_lost(): units that the member was assigned and that no worker has loaded
         std::uint32_t to_load = 0;
-        // Scratch of take_share(): its fragments, its fair share, and its load relative to that.
+        // Scratch of take_share(): the member's fragments, its fair share, and its load as a
+        // fraction of that share.
         std::vector<std::uint32_t> fragments;
         double fair = 0, fill = 0;
     };
@@ -228,15 +243,15 @@ class Placement {
     std::vector<std::pair<std::uint64_t, WorkerId>> ring_;  // sorted
     std::vector<std::uint64_t> unit_points_;                // [num_units]
     std::vector<std::vector<WorkerId>> owners_;             // [num_units]
-    // [num_units], parallel to owners_: a join reads every entry.
+    // [num_units]: owners as pointers, parallel to owners_, because a join reads every entry
     std::vector<std::vector<Member*>> owner_members_;
-    // [num_layers]: members that hold units of the layer
+    // [num_layers]: members that hold units of each layer
     std::vector<std::vector<Member*>> layer_members_;
     std::vector<std::uint32_t> missing_;  // units that may lack a copy
     std::set<std::uint32_t> extras_;      // units with more than `replicas` owners
     bool unbalanced_ = false;
     bool spreads_lost_ = false;
-    // Scratch of take_share(), by layer, kept for its memory.
+    // Scratch of take_share(): fragments sorted by layer. The vector is kept to reuse its memory.
     std::vector<Fragment> fragments_;
     std::vector<std::uint32_t> layer_begin_;  // [num_layers + 1], indices into fragments_
     std::uint64_t capacity_total_ = 0, load_total_ = 0;

@@ -1,4 +1,5 @@
-// Shares of members that joined or were resized: which units move to them, and from which donors.
+// Shares of members that joined or were resized: which units move to these members, and from which
+// donors.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -23,7 +24,7 @@ std::uint32_t Placement::rebalance(std::uint32_t moves_max, std::vector<Placemen
         unbalanced_ = num_moved == moves_max;
     }
 
-    // donors may have room now for units that lack a copy
+    // the donors may now have room for units that lack a copy
     if (!missing_.empty()) fill_missing(changes);
     return num_moved;
 }
@@ -83,7 +84,7 @@ std::span<Placement::Fragment> Placement::fragments_of_layer(std::uint32_t layer
         .subspan(layer_begin_[layer], layer_begin_[layer + 1] - layer_begin_[layer]);
 }
 
-// Limits a donation so that the donor stays as full as the newcomer will be.
+// Limits a donation so that the donor remains at least as full as the newcomer will be.
 Placement::Donation Placement::donation_of(const Member& newcomer, Fragment& fragment) const {
     const Member& donor = *fragment.donor;
     if (fragment.units.empty() || donor.fill <= newcomer.fill) return {};
@@ -96,7 +97,7 @@ Placement::Donation Placement::donation_of(const Member& newcomer, Fragment& fra
                                    std::max(1u, static_cast<std::uint32_t>(even))})};
 }
 
-// Chooses units that the newcomer has cached, from the fullest donor.
+// Chooses a fragment with units that the newcomer has cached, from the fullest donor.
 Placement::Donation Placement::next_cached(const Member& newcomer) {
     Donation best;
     for (Fragment& fragment : std::span(fragments_).first(layer_begin_.back())) {
@@ -109,8 +110,8 @@ Placement::Donation Placement::next_cached(const Member& newcomer) {
     return best;
 }
 
-// Chooses a donation that takes all units of the layer from a donor, otherwise one from the fullest
-// donor.
+// Chooses a donation from the given layer: one that takes all of a donor's units of the layer if
+// possible, otherwise one from the fullest donor.
 Placement::Donation Placement::next_of_layer(const Member& newcomer, std::uint32_t layer) {
     Donation best;
     for (Fragment& fragment : fragments_of_layer(layer)) {
@@ -123,8 +124,8 @@ Placement::Donation Placement::next_of_layer(const Member& newcomer, std::uint32
     return best;
 }
 
-// Takes from the fullest donor: first units that spread over prefixes, then a whole fragment, then
-// the fragment nearest on the ring.
+// Chooses a donation from the fullest donor. Units that would then spread over more address
+// prefixes are preferred, then a whole fragment, then the fragment nearest on the ring.
 Placement::Donation Placement::next_of_fullest(const Member& newcomer) {
     Member* fullest = nullptr;
     for (auto& [worker, donor] : members_) {
@@ -158,7 +159,7 @@ std::uint32_t Placement::take_share(Member& newcomer, std::uint32_t moves_max,
         Donation donation;
         if (!newcomer.given.cached.empty()) donation = next_cached(newcomer);
         const bool is_cached = donation.fragment != nullptr;
-        // Continue with layers of which the newcomer has a part.
+        // Continue with layers of which the newcomer already has a part.
         for (std::uint32_t layer = 0; layer < layer_members_.size(); ++layer) {
             if (donation.fragment != nullptr) break;
             const std::uint32_t has = newcomer.layer_load[layer];
@@ -167,8 +168,9 @@ std::uint32_t Placement::take_share(Member& newcomer, std::uint32_t moves_max,
         const bool is_begun = donation.fragment != nullptr;
         if (!is_begun) donation = next_of_fullest(newcomer);
         if (donation.fragment == nullptr) break;
-        // A newcomer that has three quarters of its share takes only units that it has cached; if
-        // it has none cached, only whole layers and the rest of layers that it has begun.
+        // A newcomer that already has three quarters of its share takes only units that it has
+        // cached. If it has none cached, it takes only whole layers, and the missing units of
+        // layers of which it has a part.
         if (4 * newcomer.load >= 3 * share(newcomer) && !is_cached &&
             (!newcomer.given.cached.empty() || (!is_begun && !donation.is_whole())))
             break;

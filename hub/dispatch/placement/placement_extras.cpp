@@ -1,4 +1,4 @@
-// Extra copies of popular units, beyond `replicas`: where they are placed, and when they are
+// Extra copies of popular units, beyond `replicas`: which member gets an extra copy, and when it is
 // removed.
 #include <algorithm>
 #include <tuple>
@@ -20,7 +20,8 @@ bool Placement::add_extra(std::uint32_t unit, const std::function<bool(WorkerId)
     };
     Member* best = nullptr;
     for (auto& [worker, member] : members_) {
-        // With more, the member would shed other units for this one.
+        // A member with a greater load would have to move other units away because of this extra
+        // copy.
         if (member.load >= std::min(member.capacity, shed_above_bound_most(member)) ||
             owns(member, unit) || (grouped && !is_home(member, unit)) || !may_take(worker))
             continue;
@@ -43,7 +44,7 @@ void Placement::take_extra(std::uint32_t unit, std::vector<PlacementChange>& cha
     disown(*last, unit, changes);
 }
 
-// A unit lacks a copy: drop the extras that are not loaded yet.
+// Some unit lacks a copy: drop the extra copies that are not loaded yet.
 void Placement::take_unloaded_extras(std::vector<PlacementChange>& changes) {
     for (const std::uint32_t unit : std::vector(extras_.begin(), extras_.end()))
         if (std::ranges::any_of(owner_members_[unit],

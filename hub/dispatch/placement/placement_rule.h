@@ -15,17 +15,17 @@ namespace moex {
 inline constexpr std::uint32_t worker_groups_max = 64;
 
 enum class PlacementRule : std::uint8_t {
-    fan_out,  // few workers per layer, so few frames per round
-    hash,     // each expert on its own: a layer is spread over all workers
-    groups,   // MoE layer l at the workers of group l mod `num_groups`, evenly among them
+    fan_out,  // few workers hold a layer, so a round needs few frames
+    hash,     // each expert is placed independently: a layer is spread over all workers
+    groups,   // MoE layer l is held by the workers of group l mod `num_groups`, evenly among them
 };
 
 struct PlacementChoice {
     PlacementRule rule = PlacementRule::fan_out;
-    std::uint32_t num_groups = 1;  // `groups`: 1 to worker_groups_max
+    std::uint32_t num_groups = 1;  // number of groups for the rule `groups`: 1 to worker_groups_max
 };
 
-// "fan-out", "hash" or "groups N"; a colon may replace the space.
+// Parses "fan-out", "hash" or "groups N"; a colon may replace the space.
 Result<PlacementChoice> parse_placement(std::string_view choice);
 std::string placement_text(const PlacementChoice& choice);
 

@@ -1,5 +1,5 @@
-// The rules besides fan-out: each unit by its hash, and groups of workers that take layers
-// round-robin.
+// The placement rules other than fan-out: `hash` places each unit by its own hash, and `groups`
+// assigns layers round-robin to groups of workers.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -8,14 +8,14 @@
 
 namespace moex {
 
-// Returns the rank of a member for a unit: the same whenever the member joins, and independent for
-// each unit.
+// Returns the rank of a member for a unit. The rank does not depend on when the member joined, and
+// it is independent for each unit.
 std::uint64_t Placement::hash_rank(const Member& member, std::uint32_t unit) const {
     return mix_hash(mix_hash(options_.seed, member.given.ring_key), unit);
 }
 
-// Chooses, among the members below their bound, the one with the highest rank; a new address prefix
-// comes first.
+// Chooses the new owner by rule `hash`: among the members below their bound, the one with the
+// highest rank. A member with a new address prefix takes precedence.
 Placement::Member* Placement::choose_by_hash(std::uint32_t unit, std::uint32_t to_load_max) {
     const auto key = [&](const Member& member) {
         return std::tuple(collisions(unit, 0, member.given.address_prefix) == 0,
@@ -28,8 +28,8 @@ Placement::Member* Placement::choose_by_hash(std::uint32_t unit, std::uint32_t t
     return best;
 }
 
-// Moves units to a newcomer: first those that it has cached, then those with the highest rank; only
-// from members above their own share.
+// Moves units to a newcomer by rule `hash`: first the units that it has cached, then those for
+// which its rank is highest. Units are taken only from members above their own share.
 std::uint32_t Placement::take_hashed(Member& newcomer, std::uint32_t moves_max,
                                      std::vector<PlacementChange>& changes) {
     if (newcomer.load >= share(newcomer)) return 0;
@@ -80,11 +80,12 @@ std::vector<std::uint32_t> Placement::group_sizes() const {
     return sizes;
 }
 
-// Puts the newcomer into the smallest group. Among equal groups it takes the one of which the
-// newcomer has cached the most layers.
+// Puts the newcomer into the smallest group. Among groups of equal size it chooses the one of which
+// the newcomer has cached the most layers.
 void Placement::enter_group(Member& newcomer) {
     if (options_.choice.rule != PlacementRule::groups) return;
-    newcomer.group = options_.choice.num_groups;  // no group yet: it is not counted
+    // the newcomer has no group yet; `sizes` does not count it
+    newcomer.group = options_.choice.num_groups;
     std::vector<std::uint32_t> sizes(options_.choice.num_groups);
     for (const auto& [worker, member] : members_)
         if (member.capacity > 0 && &member != &newcomer) ++sizes[member.group];
@@ -100,7 +101,7 @@ void Placement::enter_group(Member& newcomer) {
 }
 
 // Evens the groups after a leave or a resize: while the largest group has at least two members more
-// than the smallest, its newest member moves to the smallest.
+// than the smallest, the newest member of the largest group moves to the smallest.
 void Placement::even_groups() {
     if (options_.choice.rule != PlacementRule::groups) return;
     for (auto sizes = group_sizes();; sizes = group_sizes()) {
@@ -118,8 +119,8 @@ void Placement::even_groups() {
     }
 }
 
-// Compares places for a unit: its own group first, then a new address prefix, then the member with
-// the fewest units of the layer.
+// Compares two members as owners of a unit: a member of the unit's own group is better, then one
+// with a new address prefix, then the one with the fewest units of the layer.
 bool Placement::is_better_place(const Member& a, const Member& b, std::uint32_t unit) const {
     const std::uint32_t layer = layer_of(unit);
     const auto key = [&](const Member& member) {
@@ -140,9 +141,10 @@ Placement::Member* Placement::choose_in_group(std::uint32_t unit) {
     return best;
 }
 
-// Moves units to their own group, and evenly within it. Each move is of either kind, and none
-// undoes another. Free moves happen at once, however small the budget is: otherwise a first worker
-// would meanwhile load units of others, and these would be downloaded twice.
+// Moves units to their own group, and evens the units within each group. Each move serves one of
+// these two aims, and no move undoes another. Moves that cost no download happen at once, however
+// small the budget is. Otherwise the first worker would meanwhile load units that belong to others,
+// and these units would be downloaded twice.
 std::uint32_t Placement::rebalance_groups(std::uint32_t moves_max,
                                           std::vector<PlacementChange>& changes) {
     const auto is_better = [&](const Member& to, const Member& from, std::uint32_t unit) {
@@ -198,7 +200,8 @@ std::uint32_t Placement::num_away() const {
     return count;
 }
 
-// Reports units that are held elsewhere while a member of their group has room for them.
+// Reports units that are held outside of their group although a member of the group has room for
+// them.
 void Placement::check_groups(std::vector<std::string>& broken) const {
     if (options_.choice.rule != PlacementRule::groups || unbalanced_) return;
     for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {

@@ -9,13 +9,15 @@
 namespace moex {
 namespace {
 constexpr Duration load_again_max = 10min;
-constexpr Duration look_every = 1s;        // to check lost workers that keep their place
-constexpr Duration balance_every = 250ms;  // while moves are left to do
+// interval at which lost workers that keep their place are checked
+constexpr Duration look_every = 1s;
+constexpr Duration balance_every = 250ms;  // interval of rebalancing while moves are left to do
 constexpr Duration more_come_within = 500ms, more_come_max = 3s;
-constexpr Duration many_left_for = 2s;  // after a quarter of the workers is lost
+// how long no place is kept, after a quarter of the workers is lost
+constexpr Duration many_left_for = 2s;
 constexpr Duration more_leave_within = 250ms;
-// A worker that loads half of its orders sooner than half_loaded_soon may have more orders ahead;
-// one that takes longer than half_loaded_late may have fewer.
+// A worker that loads half of its orders sooner than half_loaded_soon may have more units ordered
+// ahead. A worker that takes longer than half_loaded_late may have fewer.
 constexpr Duration half_loaded_soon = 250ms, half_loaded_late = 1s;
 constexpr std::uint32_t ahead_least = 2;
 }  // namespace
@@ -72,8 +74,9 @@ void UnitDirectory::join(UnitHolder& holder, const PlacementMember& member, Time
     }
 }
 
-// Returns true while groups without workers may still get some: workers that are started together
-// join together. Giving their layers to other groups at once would cause double downloads.
+// Returns true while groups without workers may still get some, because workers that are started
+// together also join within a moment. To give the layers of these groups to other groups at once
+// would cause double downloads.
 bool UnitDirectory::awaits_groups() const {
     return options_.placement.choice.rule == PlacementRule::groups &&
            std::ranges::all_of(members_,
@@ -96,13 +99,15 @@ void UnitDirectory::leave(UnitHolder& holder, bool may_return, TimePoint now) {
         keep_place(holder, now);
     else
         placement_.leave(holder.id, changes_);
-    // The workers of a mass leave are lost one by one. Delay the orders, so that the units that are
-    // lost last and needed first do not wait behind those of the first loss.
+    // The workers of a mass leave are lost one by one. Delay the orders until no more workers
+    // leave. Otherwise units that are lost later, but needed first, would wait behind the units of
+    // the worker that was lost first.
     if (now < many_left_until_) loads_at_ = now + more_leave_within;
 }
 
-// Keeps the place of a worker that left alone, which is most likely back in a moment. If a quarter
-// of all workers is lost, a network link broke, and no place is kept.
+// Keeps the place of a worker that is lost alone, because it is most likely back in a moment. If a
+// quarter of all workers is lost within a short time, a network link has failed, and no place is
+// kept.
 void UnitDirectory::keep_place(const UnitHolder& holder, TimePoint now) {
     away_.push_back({.id = holder.id,
                      .ring_key = holder.ring_key,
@@ -119,8 +124,8 @@ bool UnitDirectory::is_covered(std::uint32_t unit) const {
                        [this](const UnitHolder* holder) { return options_.serves(*holder); });
 }
 
-// Gives the units of a lost worker that no other worker has ready to other workers. Returns false
-// if the lost worker keeps no unit.
+// Some units of a lost worker are not ready at any other worker: assigns them to other workers.
+// Returns false if the lost worker then keeps no unit.
 bool UnitDirectory::give_uncovered(const Away& away) {
     std::vector<std::uint32_t> uncovered;
     std::uint32_t num_kept = 0;
@@ -167,8 +172,8 @@ std::optional<TimePoint> UnitDirectory::wake_at() const {
     return at;
 }
 
-// Moves units. Moves of loaded units are paid for by time; the first moves to a newcomer happen at
-// once.
+// Moves units towards the fair shares. Moves of loaded units draw on a budget that grows with time;
+// the first moves to a newcomer happen at once.
 void UnitDirectory::rebalance(TimePoint now) {
     if (moves_at_ != TimePoint{})
         moves_saved_ = std::min(
@@ -195,7 +200,7 @@ void UnitDirectory::settle(TimePoint now) {
         } else {
             holder.units[change.unit] &= static_cast<std::uint8_t>(~UnitHolder::wanted);
             touched_.push_back(change.unit);
-            // the unit may be among those to be ordered later
+            // the unit may be one of the `num_later` units that are still to be ordered
             holder.assign_pending |= holder.num_later > 0;
         }
     }
@@ -207,7 +212,8 @@ void UnitDirectory::settle(TimePoint now) {
     tell_what_is_to_come();
 }
 
-// Sends each worker its new number of units to come, with the units of this order or alone.
+// Sends each worker its new number of units to come. The number is part of an order with units if
+// there is one, otherwise it is sent alone.
 void UnitDirectory::tell_what_is_to_come() {
     for (const auto& [id, holder] : members_) {
         if (holder->num_later == holder->told_later) continue;
@@ -221,8 +227,8 @@ void UnitDirectory::tell_what_is_to_come() {
     }
 }
 
-// Appends an order. Units with the same direction join the worker's last order: a single frame
-// instead of a frame per unit.
+// Appends an order. If the worker's latest order has the same direction (hold or release), the
+// units join that order, so that a single frame carries them instead of a frame per unit.
 void UnitDirectory::order(const UnitHolder& holder, bool release, Units units) {
     if (units.empty()) return;
     const auto last = std::find_if(orders_.rbegin(), orders_.rend(), [&](const UnitOrder& order) {
@@ -235,8 +241,8 @@ void UnitDirectory::order(const UnitHolder& holder, bool release, Units units) {
             {.worker = holder.id, .release = release, .units = {units.begin(), units.end()}});
 }
 
-// Releases surplus copies. Then the workers that waited for room are ordered the units that they
-// may hold now.
+// Releases surplus copies of the units in `touched_`. Workers that waited for room are then ordered
+// to load the units for which they now have room.
 void UnitDirectory::release_surplus_of_touched(TimePoint now) {
     while (!touched_.empty()) {
         std::vector<UnitHolder*> freed;
@@ -250,16 +256,16 @@ void UnitDirectory::release_surplus_of_touched(TimePoint now) {
     }
 }
 
-// Returns the distance of the unit's layer from the layer that is computed now; the next layer
-// comes first.
+// Returns how soon the unit is needed, as a distance in units: 0 for the layer that is needed next,
+// and more for the layers after it.
 std::uint32_t UnitDirectory::needed_after(std::uint32_t unit) const {
     return (unit + num_units() - needed_first_) % num_units();
 }
 
-// Orders the worker to load the units that the placement wants, as far as its room and its limit of
-// units ahead allow. Units that no worker holds or loads come first, in the order of need, and
-// those of its own group before those that it keeps for a group without workers. Then come units
-// that no worker has ready.
+// Orders the worker to load the units that the placement wants it to hold, as far as its room and
+// its limit of units ahead allow. Units that no worker holds or loads come first, in the order in
+// which they are needed; among these, units of the worker's own group precede units that it keeps
+// for a group without workers. Next come units that no worker has ready.
 void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
     holder.assign_pending = false;
     holder.num_later = 0;
@@ -291,7 +297,8 @@ void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
     });
 
     if (wishes.size() > room) {
-        holder.assign_pending = true;  // when a unit has been released
+        // the worker is ordered the remaining units when it has released a unit
+        holder.assign_pending = true;
         wishes.resize(room);
         for (std::uint32_t unit = 0; unit < num_units(); ++unit)
             if (holder.has(unit, UnitHolder::assigned) && !holder.has(unit, UnitHolder::wanted))
@@ -319,10 +326,10 @@ void UnitDirectory::assign(UnitHolder& holder, std::uint32_t unit, TimePoint now
 }
 
 bool UnitDirectory::on_ready(UnitHolder& holder, Units units, TimePoint now) {
-    if (holder.units.empty()) return false;  // it has no place yet
+    if (holder.units.empty()) return false;  // the worker has not joined, so it has no units yet
     const std::uint32_t before = holder.num_ready;
     for (const std::uint32_t unit : units) {
-        // released meanwhile, or reported twice
+        // the unit was released meanwhile, or the worker reported it twice
         if (!holder.has(unit, UnitHolder::assigned) || holder.has(unit, UnitHolder::ready))
             continue;
         holder.units[unit] |= UnitHolder::ready;
@@ -355,14 +362,16 @@ void UnitDirectory::on_budget(UnitHolder& holder, std::uint32_t capacity_units, 
     if (holder.units.empty()) return;
     for (const std::uint32_t unit : dropped) unassign(holder, unit, now);
 
-    // After `dropped`, give up the units that it has not loaded: no request needs them.
+    // If the capacity is too small even without `dropped`, first give up the units that the worker
+    // has not loaded: no request needs them.
     std::vector<std::uint32_t> spare(dropped.begin(), dropped.end());
     for (std::uint32_t unit = 0; unit < num_units(); ++unit)
         if (holder.has(unit, UnitHolder::wanted) && !holder.has(unit, UnitHolder::ready))
             spare.push_back(unit);
 
     holder.room_again_at.reset();
-    holder.assign_pending = true;  // it may still be wanted to hold a unit that it just dropped
+    // the placement may still want the worker to hold a unit that it just dropped
+    holder.assign_pending = true;
     set_capacity(holder, capacity_units, spare, now);
 }
 
@@ -375,8 +384,8 @@ void UnitDirectory::check_loading(UnitHolder& holder, std::uint32_t capacity_uni
     }
 }
 
-// Assigns the units that it has not loaded to other workers. For a while it gets no units beyond
-// those that it holds.
+// Assigns the units that the worker has not loaded to other workers. For a while the worker gets no
+// units other than those that it holds.
 void UnitDirectory::take_back_unloaded(UnitHolder& holder, TimePoint now) {
     if (holder.units.empty()) return;
     std::vector<std::uint32_t> spare, released;
@@ -416,7 +425,7 @@ bool UnitDirectory::add_extra(std::uint32_t unit) {
         unit,
         [this](WorkerId worker) {
             const auto found = members_.find(worker);
-            if (found == members_.end()) return false;  // its place is kept
+            if (found == members_.end()) return false;  // the worker is lost and its place is kept
             const UnitHolder& holder = *found->second;
             return holder.num_loading() == 0 && holder.num_later == 0 && !holder.assign_pending &&
                    holder.num_assigned < holder.capacity_units && options_.serves(holder);
@@ -442,14 +451,16 @@ void UnitDirectory::unassign(UnitHolder& holder, std::uint32_t unit, TimePoint n
     tell_more(holder);
 }
 
-// Half of the units ahead is loaded, or need not be loaded any more: order more.
+// Orders more units when at least half of the units ordered ahead are loaded, or need not be loaded
+// any more.
 void UnitDirectory::tell_more(UnitHolder& holder) const {
     if (holder.num_later > 0 && 2 * holder.num_loading() <= holder.loads_ahead)
         holder.assign_pending = true;
 }
 
-// On a fast connection half of the units would be loaded before the next order arrives. On a slow
-// one, old orders would delay units that are needed now.
+// Adapts the number of units ordered ahead to the worker's connection. On a fast connection half of
+// the units would be loaded before the next order arrives. On a slow connection, old orders would
+// delay units that are needed now.
 void UnitDirectory::adapt_ahead(UnitHolder& holder, TimePoint now) const {
     const Duration took = now - holder.told_at;
     if (took < half_loaded_soon)
@@ -458,7 +469,7 @@ void UnitDirectory::adapt_ahead(UnitHolder& holder, TimePoint now) const {
         holder.loads_ahead = std::max(holder.loads_ahead / 2, ahead_least);
 }
 
-// Releases copies beyond a worker's share once enough others are ready.
+// Releases copies beyond the placement's wish once enough other copies of the unit are ready.
 void UnitDirectory::release_surplus(std::uint32_t unit, TimePoint now,
                                     std::vector<UnitHolder*>& freed) {
     const auto owners = placement_.owners(unit);
@@ -471,8 +482,8 @@ void UnitDirectory::release_surplus(std::uint32_t unit, TimePoint now,
         UnitHolder& holder = *holders_[unit][i];
         if (holder.has(unit, UnitHolder::wanted)) continue;
 
-        // A worker without room for a unit that it should hold may release this one as soon as one
-        // other copy is ready.
+        // If the worker lacks room for a unit that it should hold, it may release the present unit
+        // as soon as one other copy of that unit is ready.
         const bool lacks_room = holder.assign_pending &&
                                 holder.num_assigned >= holder.capacity_units;
         const std::size_t enough = lacks_room ? std::min<std::size_t>(1, owners.size())
