@@ -1,5 +1,6 @@
-// A free list of buffers for answers. Answers take some megabytes per layer, and getting new pages
-// from the system each time costs more than the work on them. Any thread.
+// A free list of buffers for workers' answers. Answers take some megabytes per layer, and to get
+// new pages from the system for each answer costs more than to process it. Any thread may call
+// take() and give().
 #pragma once
 
 #include <cstddef>
@@ -11,8 +12,8 @@ namespace moex {
 
 class AnswerMemory {
   public:
-    // Returns a buffer of any size with undefined contents: the one that was returned last, which
-    // is still in the cache.
+    // Returns the buffer that was given back most recently, because it is still in the CPU's cache.
+    // Its size may be anything and its contents are undefined.
     std::vector<float> take() {
         const std::lock_guard lock(mutex_);
         if (kept_.empty()) return {};

@@ -1,5 +1,6 @@
-// The requests that one worker has not answered, for the thread that reads its frames: it looks up
-// an id here before it decodes the answer. The strand writes, any thread reads.
+// The requests that one worker has not answered, listed for the thread that reads the worker's
+// frames. That thread looks up an answer's id here before it decodes the answer. The strand writes
+// the list, and any thread may read it.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +25,9 @@ class AskedGroups {
         std::erase_if(groups_, [&](const auto& one) { return one.first == sequence_id; });
     }
 
-    // Returns nullopt if the id was never issued, is answered, or was cancelled. For a DISPATCH the
-    // shape has only layer, dtype and number of rows.
+    // Returns the shape of the request with this id; nullopt if the id was never issued, is
+    // answered, or was cancelled. For a DISPATCH the shape has only layer, dtype and number of
+    // rows.
     std::optional<GroupShape> find(std::uint32_t sequence_id) const {
         const std::lock_guard lock(mutex_);
         const auto found = std::ranges::find(groups_, sequence_id,
@@ -39,7 +41,7 @@ class AskedGroups {
 
   private:
     mutable std::mutex mutex_;
-    // few: at most the worker's queue depth
+    // a short list: at most as many as the worker's queue depth
     std::vector<std::pair<std::uint32_t, GroupShape>> groups_;
 };
 

@@ -5,8 +5,10 @@
 namespace moex {
 namespace {
 constexpr std::uint32_t samples_min = 64;
-constexpr double wait_quantile = 0.96;  // so that retries have room within the 5 % too
-constexpr Duration wait_min = 2ms;  // an answer that is due sooner is probably in flight already
+// hedges then use at most 4 % of attempts, so that retries have room within the budget of 5 %
+constexpr double wait_quantile = 0.96;
+// a hedge that is sent earlier is useless: the first answer is probably in flight already
+constexpr Duration wait_min = 2ms;
 }  // namespace
 
 std::uint32_t AttemptPolicy::attempts_at_once() const {

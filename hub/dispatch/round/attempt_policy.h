@@ -1,10 +1,11 @@
-// Decides when a slow attempt earns a second one at another worker, and how many second attempts
-// the swarm can bear. Events go in; durations and yes-or-no answers come out. It knows no worker,
-// no frame and no clock.
+// Decides when a second attempt is sent to another worker beside a slow one (a hedge), and how many
+// second attempts the swarm can bear. Events go in; durations and yes-or-no answers come out. The
+// class knows no worker, no frame and no clock.
 //
-// `delayed` waits for the time within which 96 of 100 attempts end. That time is measured relative
-// to each attempt's prediction, so that slow workers and large groups have a longer wait of their
-// own. Source: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, hedged and tied requests.
+// With the policy `delayed`, a hedge is sent after the time within which 96 of 100 attempts end.
+// That time is measured relative to each attempt's prediction, so that slow workers and large
+// groups have a longer wait of their own. Source: Dean and Barroso, "The Tail at Scale", CACM
+// 56(2), 2013, hedged and tied requests.
 #pragma once
 
 #include <cstdint>
@@ -29,19 +30,21 @@ class AttemptPolicy {
           saved_(budget.saved_max) {}
     void set(const HedgePolicy& policy) { policy_ = policy; }
 
-    // `fixed` and `adaptive`: the number of workers that each call is sent to at once; 1 otherwise.
+    // Returns the number of workers that each call is sent to at once. It exceeds 1 only with the
+    // policies `fixed` and `adaptive`.
     std::uint32_t attempts_at_once() const;
 
-    // Reports a first attempt: no other worker has this group.
+    // Reports that a first attempt was sent: no other worker has its group.
     void on_first(TimePoint now);
     // Reports that a first attempt took `latency`, or at least that long if it was cancelled.
     void on_end(Duration latency, Duration predicted);
 
-    // `delayed`: how long after it is sent an attempt with the prediction `predicted` earns a
-    // second one. nullopt with other policies, and while there are too few samples.
+    // With the policy `delayed`: how long after its sending an attempt with the predicted latency
+    // `predicted` gets a second attempt. nullopt with other policies, and while there are too few
+    // samples.
     std::optional<Duration> second_after(Duration predicted) const;
-    // affords(): returns true if the budget has room for one more attempt. pay(): charges
-    // `num_groups` attempts.
+    // affords() returns true if the budget has room for one more attempt. pay() charges
+    // `num_groups` attempts to the budget.
     bool affords(TimePoint now);
     void pay(std::uint32_t num_groups) { saved_ -= num_groups; }
 
@@ -52,7 +55,7 @@ class AttemptPolicy {
     ExtraBudget budget_;
     double saved_;
     TimePoint refilled_at_{};
-    LatencyHistogram ratio_;    // latency / prediction; 1 ms means the ratio 1
+    LatencyHistogram ratio_;  // latency divided by predicted latency; 1 ms stands for a ratio of 1
     LatencyHistogram latency_;  // in absolute time
 };
 

@@ -16,17 +16,19 @@ inline constexpr std::uint32_t hedge_copies_max = 8;
 
 enum class HedgeMode {
     off,
-    fixed,     // `copies` at once, always
-    adaptive,  // `copies` at once while the swarm's median is above `slow_p50`
-    delayed    // a second attempt when the first takes longer than most, within a budget
+    fixed,  // every call is sent to `copies` workers at once
+    // each call is sent to `copies` workers at once while the swarm's median latency exceeds
+    // `slow_p50`
+    adaptive,
+    delayed  // a second attempt when the first takes longer than most, within a budget
 };
 struct HedgePolicy {
     HedgeMode mode = HedgeMode::off;
-    // attempts at once, at different workers
+    // number of attempts sent at once, to different workers
     std::uint32_t copies = 1;
     Duration slow_p50 = 50ms;
 };
-// "off", "fixed 2" or "fixed:2", "adaptive", "delayed"
+// Parses "off", "fixed 2" or "fixed:2", "adaptive", and "delayed".
 Result<HedgePolicy> parse_hedge_policy(std::string_view text);
 std::string hedge_policy_text(const HedgePolicy& policy);
 

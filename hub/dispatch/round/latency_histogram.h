@@ -25,8 +25,8 @@ class LatencyHistogram {
         stale_ = true;
     }
     std::uint32_t total() const { return total_; }
-    // Returns the upper edge of the bucket that contains the share `q` of samples; zero without
-    // samples. O(number of buckets).
+    // Returns the upper edge of the bucket in which the share `q` of all samples is reached; zero
+    // without samples. O(number of buckets).
     Duration quantile(double q) const {
         if (total_ == 0) return Duration{};
         const double wanted = q * total_;
@@ -37,7 +37,8 @@ class LatencyHistogram {
         }
         return upper_edge(counts_.size() - 1);
     }
-    // The two quantiles that dispatch needs at every attempt, cached until the next record().
+    // The two quantiles that dispatch reads at every attempt. They are cached until the next
+    // record().
     Duration p50() const {
         refresh();
         return p50_;
@@ -53,8 +54,9 @@ class LatencyHistogram {
 
     static std::size_t bucket(std::uint64_t us) {
         us = std::min<std::uint64_t>(us, (std::uint64_t{1} << octaves) - 1);
-        const int width = std::bit_width(us);                 // at least 1
-        if (width <= 4) return static_cast<std::size_t>(us);  // 1..15 us have a bucket each
+        const int width = std::bit_width(us);  // at least 1
+        // each of 1 to 15 us has its own bucket
+        if (width <= 4) return static_cast<std::size_t>(us);
         return static_cast<std::size_t>(16 + (width - 5) * 8 + ((us >> (width - 4)) & 7));
     }
     static Duration upper_edge(std::size_t index) {

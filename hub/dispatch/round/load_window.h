@@ -4,8 +4,8 @@
 // a worker waits for the network as well.
 //
 // The bound is measured for people to read; no decision depends on it. It holds where hints lead by
-// n layers. Pure; owner: the dispatch strand. Source: OD-MoE's bound on loading in time,
-// generalised from four groups to n, with the network added.
+// n layers. The class is pure. Owner: the dispatch strand. Source: OD-MoE's bound on loading in
+// time, generalised from four groups to n, with the network added.
 #pragma once
 
 #include <algorithm>
@@ -16,22 +16,23 @@
 
 namespace moex {
 
-// Means since the hub's start; 0 without samples.
+// Mean times since the hub's start; 0 without samples.
 struct LoadWindow {
     std::uint32_t groups = 1;
-    double hub_ms = 0;     // from a layer's sum to the next layer's round, in steps with few rows
-    double worker_ms = 0;  // inside a worker, without waits for experts
-    double trip_ms = 0;    // group time minus the worker's time
+    // from the sum of one layer to the round of the next layer, in steps with few rows
+    double hub_ms = 0;
+    double worker_ms = 0;  // time of a group inside the worker, without waits for experts to load
+    double trip_ms = 0;    // total time of a group minus the worker's time
 
     double most_ms() const { return groups * hub_ms + (groups - 1) * worker_ms + trip_ms; }
 };
 
 class LoadWindowMeter {
   public:
-    // larger rounds are not measured, since hints cover only small ones
+    // Rounds with more rows are not measured, since hints are sent only for small rounds.
     static constexpr std::uint32_t rows_max = 16;
 
-    // `moe_layer` is the index among MoE layers.
+    // `moe_layer`: index of the layer among the MoE layers.
     void on_round_begin(std::uint32_t moe_layer, std::uint32_t num_rows, TimePoint now) {
         if (num_rows <= rows_max && last_ && last_->moe_layer + 1 == moe_layer) {
             hub_ms_ += to_ms(now - last_->ended);
@@ -42,7 +43,8 @@ class LoadWindowMeter {
     void on_round_end(std::uint32_t moe_layer, TimePoint now) {
         last_ = {.moe_layer = moe_layer, .ended = now};
     }
-    // The reported time may be wrong, so it is capped at the time that the hub waited.
+    // The time that the worker reports may be wrong, so it is capped at the time that the hub
+    // waited.
     void on_group(Duration took, std::uint32_t worker_us) {
         const double took_ms = to_ms(took), worker_ms = std::min(took_ms, 1e-3 * worker_us);
         worker_ms_ += worker_ms;
@@ -50,7 +52,8 @@ class LoadWindowMeter {
         ++num_groups_;
     }
 
-    // `waited_us`: total wait for experts over all groups of workers, as they report it.
+    // `waited_us`: total time that groups waited for experts to load, over all workers, as the
+    // workers report it.
     LoadWindow window(std::uint32_t groups, std::uint64_t waited_us) const {
         const auto mean = [](double sum, std::uint64_t count) {
             return count == 0 ? 0.0 : std::max(0.0, sum) / static_cast<double>(count);

@@ -9,7 +9,7 @@
 
 namespace moex {
 void CallSlice::reset() {
-    // keep the vectors for their memory
+    // Keep the vectors, to reuse their memory.
     CallSlice fresh;
     std::swap(fresh.live, live);
     std::swap(fresh.tried, tried);
@@ -68,7 +68,7 @@ Status Round::open(const ExpertBatch& batch, RoundRows rows, const RoundOptions&
     return {};
 }
 
-// Cuts one block of rows into slices, and sorts its pairs by (expert, row).
+// Cuts one block of rows into slices, and sorts the block's pairs by (expert, row).
 void Round::cut_block(const ExpertBatch& batch, const RoundOptions& options, const Block& block,
                       std::span<const std::uint32_t> slice_pairs_max) {
     const std::uint32_t num_experts = options.limits.num_experts;
@@ -90,7 +90,7 @@ void Round::cut_block(const ExpertBatch& batch, const RoundOptions& options, con
         pair_begin_of[expert + 1] += pair_begin_of[expert];
         if (count == 0) continue;
 
-        // Cut the expert's pairs into slices that some holder takes.
+        // Cut the expert's pairs into slices that are small enough for some holder of the expert.
         const std::uint32_t stretch = slice_pairs_max.empty()
                                           ? count
                                           : std::max(1u, slice_pairs_max[expert]);
@@ -232,7 +232,7 @@ std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool a
 
     for (const std::int32_t old : replaced) {
         RoundAnswer& answer = answers[static_cast<std::size_t>(old)];
-        if (answer.unsummed) continue;  // its other slices remain usable
+        if (answer.unsummed) continue;  // the other slices of an unsummed answer remain usable
         for (const std::uint32_t index : answer.slices)
             MOEX_CHECK(slices[index].answer == number, "a summed answer may not be used in part");
         answer.slices.clear();
@@ -297,7 +297,7 @@ RoundSum Round::finish(ExpertAnswer& provenance) {
     for (RoundAnswer& answer : answers) sum.keep(std::move(answer.y));
     provenance.rows.assign(num_tokens, RowProvenance{});
 
-    for (const CallSlice& slice : slices) {  // ascending by expert within a row
+    for (const CallSlice& slice : slices) {  // the order gives ascending experts within each row
         for (std::uint32_t pair = slice.pair_begin; !slice.done && pair < slice.pair_end; ++pair) {
             provenance.late.push_back({.row = pair_row[pair], .expert = slice.expert});
             ++provenance.rows[pair_row[pair]].pairs_late;
@@ -325,8 +325,8 @@ RoundSum Round::finish(ExpertAnswer& provenance) {
     }
 
     if (!unsummed) {
-        // Add the sums by their first slice, not by arrival, so that the result does not depend on
-        // which worker was faster.
+        // Add the sums in the order of their first slice, not in the order of arrival. The result
+        // then does not depend on which worker was faster.
         std::vector<const RoundAnswer*> summed;
         for (const RoundAnswer& answer : answers)
             if (!answer.unsummed && !answer.slices.empty()) summed.push_back(&answer);
@@ -344,12 +344,12 @@ RoundSum Round::finish(ExpertAnswer& provenance) {
     return sum;
 }
 
-// Lists the workers with answers that counted, for the round and for each of its rows.
+// Lists the workers whose answers counted, for the whole round and for each of its rows.
 void Round::name_workers(ExpertAnswer& provenance) const {
     std::size_t num_names = 0;
     for (const RoundAnswer& answer : answers) num_names += answer.tokens.size();
     provenance.row_workers.reserve(num_names);
-    // per row: number of the last answer that was counted, + 1
+    // for each row: 1 + the number of the latest answer that was listed for it
     std::vector<std::size_t> named(num_tokens);
     for (std::size_t a = 0; a < answers.size(); ++a) {
         const RoundAnswer& answer = answers[a];
@@ -357,7 +357,8 @@ void Round::name_workers(ExpertAnswer& provenance) const {
 
         for (const std::uint32_t index : answer.slices) {
             const CallSlice& slice = slices[index];
-            if (slice.answer != static_cast<std::int32_t>(a)) continue;  // another answer was first
+            // an answer of another worker was first for this slice
+            if (slice.answer != static_cast<std::int32_t>(a)) continue;
             if (provenance.workers.empty() || provenance.workers.back() != answer.worker)
                 provenance.workers.push_back(answer.worker);
 

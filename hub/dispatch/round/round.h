@@ -1,16 +1,17 @@
 // One round: the (expert, row) pairs of a layer, cut into slices, and the answers that cover them.
 //
-// A slice is one call, or a part of a call where limits split it: the unit of completion. An
-// attempt is a group of slices sent to one worker: the unit of hedging, cancelling, timeout and
-// retry.
+// A slice is all pairs of one expert, or a part of them where limits require a split. Slices are
+// the unit of completion. An attempt is a group of slices sent to one worker. Attempts are the unit
+// of hedging, cancelling, timeout and retry.
 //
 // The first answer to a slice wins. A round that sends every slice to several workers at once
 // requests unsummed answers, so that parts of different covers may be mixed. In a summed round an
-// answer is a sum over all slices of its attempt, so it can be used only as a whole. The invariant
-// that allows this: an attempt that joins others is contained in the newest one, so of two attempts
-// that share a slice one contains the other. A larger sum that arrives later replaces the answers
-// within it. Example: attempt 1 has slices {0,1,2}; it is slow, so attempt 2 repeats {1,2}. If 2
-// answers first and 1 later, the sum of 1 replaces that of 2.
+// answer is a sum over all slices of its attempt, so it can be used only as a whole. An invariant
+// allows this: if a slice already has a live attempt, a new attempt contains only slices of the
+// newest such attempt. So of two attempts that share a slice one contains the other. A larger sum
+// that arrives later replaces the answers for the slices that it contains. Example: attempt 1 has
+// slices {0,1,2}; it is slow, so attempt 2 repeats {1,2}. If 2 answers first and 1 later, the sum
+// of 1 replaces that of 2.
 #pragma once
 
 #include <cstdint>
@@ -27,89 +28,97 @@
 namespace moex {
 
 struct CallSlice {
-    std::uint32_t unit = 0;  // unit of the placement
+    std::uint32_t unit = 0;  // number of the (layer, expert) unit in the placement
     std::uint16_t expert = 0;
-    std::uint32_t block = 0;   // block of rows that contains its rows
-    Dtype dtype = Dtype::f16;  // dtype of its block of rows; retry_in_bf16() may widen it
+    std::uint32_t block = 0;   // number of the block that contains the slice's rows
+    Dtype dtype = Dtype::f16;  // dtype of the slice's block of rows; retry_in_bf16() may widen it
     std::uint32_t pair_begin = 0, pair_end = 0;
-    // live: attempts that may still answer this slice, in the order sent. num_late: the number in
-    // `live` that are past their deadline.
+    // live: attempts that may still answer this slice, in the order in which they were sent.
+    // num_late: how many attempts in `live` are past their deadline.
     std::vector<AttemptId> live;
     std::uint32_t num_late = 0;
-    std::uint32_t dispatches = 0;  // how often it was sent, hedges not counted
-    std::uint32_t answered = 0;    // attempts that ended with an error or an invalid answer
+    std::uint32_t dispatches = 0;  // how often the slice was sent, hedges not counted
+    std::uint32_t answered = 0;  // number of attempts that ended with an error or an invalid answer
     bool done = false, hedged = false;
-    // start of its wait for a unit that no worker holds or loads
+    // time since which the slice waits for a unit that no worker holds or loads
     std::optional<TimePoint> unheld_since;
     std::int32_t answer = -1;       // index into Round::answers
-    std::uint32_t answer_pair = 0;  // first of its pairs in an unsummed answer
-    std::vector<WorkerId> tried;    // workers with a live or failed attempt at it
+    std::uint32_t answer_pair = 0;  // first pair of the slice in an unsummed answer
+    std::vector<WorkerId> tried;  // workers that have a live attempt at this slice, or failed at it
 
     void reset();
     std::uint32_t num_pairs() const { return pair_end - pair_begin; }
     bool was_tried(WorkerId worker) const;
-    // No attempt at it is in flight, or every attempt in flight is past its deadline.
+    // Returns true if the slice is not done and no attempt at it is within its deadline.
     bool is_open() const { return !done && live.size() == num_late; }
     AttemptId latest_attempt() const { return live.empty() ? 0 : live.back(); }
 };
 
-// The evidence for an answer when it counted.
+// How well an answer was checked at the time when it counted.
 enum class Evidence : std::uint8_t {
-    unchecked,  // no check was possible
-    proven,     // from a proven worker, of which only a sample is checked
+    unchecked,  // no check of the answer was possible
+    proven,     // the answer of a proven worker, of which only a sample is checked
     verified    // each row was computed again
 };
 
-// The answer to one attempt as it arrived; kept until the round ends.
+// The answer to one attempt as it arrived. It is kept until the round ends.
 struct RoundAnswer {
-    WorkerId worker = 0;  // 0: the local backend
+    WorkerId worker = 0;  // id of the worker; 0: the local backend
     Evidence evidence = Evidence::verified;
     bool unsummed = true;
     std::uint32_t first_slice = 0;
     std::vector<std::uint32_t> slices;
-    std::vector<std::uint32_t> tokens;  // summed: the batch row of each row of y
+    std::vector<std::uint32_t> tokens;  // for a summed answer: row of the batch for each row of y
     std::vector<float> y;
 };
 
 struct Attempt {
     AttemptId id = 0;
     RoundId round = 0;
-    WorkerId worker = 0;  // 0: the local backend
+    WorkerId worker = 0;  // id of the worker; 0: the local backend
     std::uint32_t sequence_id = 0;
     TimePoint sent_at{}, deadline{};
     Duration predicted{}, timeout{};
-    Duration load{};     // part of `predicted`: until its experts are loaded in the worker's memory
-    bool hedge = false;  // a duplicate beside the first cover
-    bool late = false;   // past its deadline; its answer still counts
-    bool probe = false;  // sent to an ejected worker; continues when the answer is no longer needed
-    // check_id: its answer has arrived and waits for the verdict of that check. witness_of_check:
-    // its answer is the verdict of that check (swarm_witness.cpp). 0: none.
+    // part of `predicted`: time until the attempt's experts are loaded in the worker's memory
+    Duration load{};
+    // the attempt duplicates slices of an earlier attempt that is still in flight
+    bool hedge = false;
+    bool late = false;  // past its deadline; the answer still counts
+    // sent to an ejected worker; not cancelled when the answer is no longer needed
+    bool probe = false;
+    // check_id: the attempt's answer has arrived and waits for the verdict of the check with this
+    // number. witness_of_check: the attempt's answer decides the check with this number
+    // (swarm_witness.cpp). 0: no check.
     std::uint64_t check_id = 0, witness_of_check = 0;
-    GroupShape shape;     // as sent; the answer repeats it
-    bool x_int8 = false;  // its x was sent as int8
+    GroupShape shape;     // shape of the request as sent; the answer repeats it
+    bool x_int8 = false;  // rows of x were sent as int8
     std::uint32_t num_pairs = 0;
-    std::vector<std::uint32_t> slices;  // in the order of their pairs in the frame
-    std::vector<std::uint32_t> tokens;  // batch row of each row of the frame's x
+    // numbers of the slices, in the order of their pairs in the frame
+    std::vector<std::uint32_t> slices;
+    std::vector<std::uint32_t> tokens;  // row of the batch for each row of x in the frame
 };
 
 // Limits and rounding by which a round is cut into slices.
 struct RoundOptions {
     WireLimits limits;
     ExpertRounding rounding;
-    std::uint32_t unit_base = 0;  // the placement's unit of the layer's expert 0
+    std::uint32_t unit_base = 0;  // number of the placement's unit for expert 0 of the layer
     std::uint32_t copies = 1;     // number of workers that each slice is sent to at once
 };
 
 struct Round {
     RoundId id = 0;
     TimePoint started{}, deadline{};
-    std::optional<TimePoint> wait_until;  // set when a slice first had to wait for a worker
-    std::optional<TimePoint> retry_at;    // earliest retry after every replica failed
-    // set while the round lacks a unit that no worker holds or loads
+    // set when a slice of the round first had to wait for a worker
+    std::optional<TimePoint> wait_until;
+    // earliest time of the next retry after every replica failed
+    std::optional<TimePoint> retry_at;
+    // set while the round needs a unit that no worker holds or loads
     std::optional<TimePoint> give_up_at;
-    std::optional<TimePoint> again_at;  // when an overdue worker may be asked once more
-    std::uint32_t num_retries = 0;      // retries after every replica failed
-    // groups that ended in an error, with a retry not yet paid from the budget
+    // time at which an overdue worker may be sent a slice once more
+    std::optional<TimePoint> again_at;
+    std::uint32_t num_retries = 0;  // number of retries after every replica failed
+    // failed groups whose retry is not yet charged to the budget
     std::uint32_t num_unpaid = 0;
     std::uint32_t layer = 0, num_tokens = 0, hidden_size = 0, top_k = 0;
     bool unsummed = true, waiting = false;
@@ -118,7 +127,7 @@ struct Round {
     std::shared_ptr<const std::vector<float>> x;  // [num_tokens, hidden_size]
     std::vector<double> x_rms;                    // [num_tokens]
     std::vector<std::uint32_t> row_order;         // [num_tokens], rows of the wire's dtype first
-    // x in each dtype that was sent; the frames share these encodings
+    // x in each dtype in which it was sent; the round's frames share these encodings
     std::vector<std::shared_ptr<const WireRows>> encodings;
     std::vector<std::uint16_t> pair_row;  // [num_pairs], sorted by (block, expert, row)
     std::vector<float> pair_gate;         // [num_pairs]
@@ -128,55 +137,59 @@ struct Round {
     std::vector<AttemptId> attempts;  // live attempts
     std::vector<RoundAnswer> answers;
     std::vector<RowPatience> patience;  // latency budgets, ascending by row
-    // from then on the round may end with slices open; nullopt: never
+    // time from which the round may end with open slices; nullopt: it may not
     std::optional<TimePoint> patient_until;
 
     // Scratch of open().
     std::size_t num_slices_cut = 0;
-    std::vector<std::uint32_t> pair_begin_of;  // [num_experts + 1] for one block
+    // first pair of each expert of one block, [num_experts + 1]
+    std::vector<std::uint32_t> pair_begin_of;
     // Scratch of fill_group(): the set of rows that the group uses, and the position of each row
     // among them.
     std::vector<std::uint64_t> row_bits;   // [num_tokens / 64]
     std::vector<std::uint16_t> row_place;  // [num_tokens]
     std::vector<std::uint32_t> num_late;   // scratch of ends_without_rest(), parallel to `patience`
 
-    // Copies what it needs from `batch` and takes over `rows`. `slice_pairs_max` [num_experts]
-    // bounds the pairs in a slice of each expert; empty: no bound. Returns invalid_argument when a
-    // value of x is not finite.
+    // Copies the data that the round needs from `batch` and takes over `rows`. `slice_pairs_max`
+    // [num_experts] bounds the pairs in a slice of each expert; empty: no bound. Returns
+    // invalid_argument when a value of x is not finite.
     Status open(const ExpertBatch& batch, RoundRows rows, const RoundOptions& options,
                 std::span<const std::uint32_t> slice_pairs_max);
     // Writes the pairs of attempt.slices as a group, without x and sequence id. Fills
     // attempt.shape, tokens and num_pairs.
     void fill_group(Attempt& attempt, GroupDispatch& out);
-    // Builds the frame of the group. The rows of x are encoded once for all groups of the round.
-    // Frames share the encoded rows as far as WireRowsPool allows it for the connection that has
-    // `held`.
+    // Builds the frame of the group. The rows of x are encoded once for all groups of the round,
+    // and frames share the encoded rows. `held` counts the bytes that the connection's frames
+    // share; WireRowsPool bounds it.
     WireFrame encode(const Attempt& attempt, const GroupDispatch& group, bool lz4,
                      const RowReader& reader, const std::shared_ptr<RowsHeld>& held);
-    // Releases memory that other rounds need: x and the answers.
+    // Releases the memory of x and of the answers, which other rounds need.
     void close();
-    // Copies the rows of x that the attempt uses.
+    // Copies the rows of x that the attempt uses to `out`.
     void copy_rows(const Attempt& attempt, std::vector<float>& out) const;
-    // Adds the attempt to the slices' lists of live attempts, or removes it.
+    // begin() adds the attempt to the list of live attempts of each of its slices; end() removes
+    // it.
     void begin(const Attempt& attempt);
     void end(const Attempt& attempt);
-    // Marks the attempt as past its deadline. Its slices may be sent to other workers beside it.
+    // Marks the attempt as past its deadline. Its slices may then be sent to other workers as well.
     void set_late(Attempt& attempt);
-    // Marks the open slices of the attempt as answered, and returns their number. A sum replaces
-    // the answers to slices within it.
+    // Accepts an answer: marks the open slices of the attempt as answered, and returns their
+    // number. A summed answer replaces earlier answers to slices that it contains.
     std::uint32_t accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed,
                          Evidence evidence = Evidence::verified);
-    // Drops the answers of a worker that was caught lying, and returns how many slices are open
-    // again.
+    // Drops the answers of a worker that was caught lying. Returns how many slices are open again.
     std::uint32_t reject_answers_of(WorkerId worker);
-    // Returns true if all open slices may be left out: each of their pairs belongs to a row that
-    // has spent its latency budget, and no row lacks more pairs than it allows. O(open pairs).
+    // Returns true if the round may end without its open slices: each of their pairs belongs to a
+    // row that has spent its latency budget, and no row lacks more pairs than it allows. O(open
+    // pairs).
     bool ends_without_rest(TimePoint now);
-    // Returns the weighted sum over experts in f32, ascending by expert; the caller adds it up with
-    // RoundSum. Writes the source of each row to `provenance`. Requires that all slices are done,
-    // or that ends_without_rest() returned true. Moves the rows out of the answers.
+    // Returns the weighted sum over the experts of each row, in f32 and ascending by expert, not
+    // yet computed: the caller adds it up with RoundSum. Writes the source of each row to
+    // `provenance`. Requires that all slices are done, or that ends_without_rest() returned true.
+    // Moves the rows out of the answers.
     RoundSum finish(ExpertAnswer& provenance);
-    bool covered(const Attempt& attempt) const;  // every slice of the attempt is done
+    // returns true if every slice of the attempt is done
+    bool covered(const Attempt& attempt) const;
 
   private:
     struct Block {
@@ -189,8 +202,8 @@ struct Round {
     void name_workers(ExpertAnswer& provenance) const;
 };
 
-// Checks |y| of each row against its x: rms(y) <= norm_bound * max(1, rms(x)). `square_sums`
-// belongs to the rows of y.
+// Returns true if each row of y is within the norm bound: rms(y) <= norm_bound * max(1, rms(x)).
+// `square_sums` are the sums of squares of the rows of y.
 bool within_norm_bound(const Round& round, const Attempt& attempt,
                        std::span<const double> square_sums, bool unsummed, double norm_bound);
 

@@ -25,7 +25,8 @@ RoundRows RowReader::read(const ExpertBatch& batch) const {
     RoundRows rows{.x = x};
     rows.x_rms.resize(num_tokens);
     rows.row_order.reserve(num_tokens);
-    // beyond the range of the wire's dtype: sent as bf16, in blocks of their own
+    // rows with values beyond the range of the wire's dtype; they are sent as bf16, in blocks of
+    // their own
     std::vector<std::uint32_t> wide_rows;
     for (std::uint32_t row = 0; row < num_tokens; ++row) {
         const std::span<float> values(x->data() + std::size_t{row} * hidden_size, hidden_size);
@@ -49,13 +50,13 @@ RoundRows RowReader::read(const ExpertBatch& batch) const {
         rows.encodings.push_back(shared_->pool->encode(dtype, *x, hidden_size));
     };
     if (rows.num_narrow_rows > 0) std::ranges::for_each(usual, make);
-    // only if a worker is there that uses an encoding
+    // Encode wide rows in advance only if a connected worker uses encodings at all.
     if (!wide_rows.empty() && !usual.empty() && !rows.has_encoding(Dtype::bf16)) make(Dtype::bf16);
     return rows;
 }
 
 void RowReader::travels(Dtype dtype, bool x_int8) const {
-    // wide rows are recognised in each batch by themselves
+    // bf16 is not counted for wide rows: they are recognised in each batch by their values
     if (dtype == rounding_.wire_dtype) shared_->encodings.use(x_int8 ? Dtype::int8 : dtype);
 }
 
@@ -65,8 +66,8 @@ void RowReader::Encodings::use(Dtype dtype) {
 }
 
 std::vector<Dtype> RowReader::Encodings::next() {
-    // A dtype that every second round needs is always encoded in advance. One that is no longer
-    // needed is encoded in vain a few times.
+    // A dtype that every second round needs is always encoded in advance. A dtype that is no longer
+    // needed is encoded in vain a few more times.
     constexpr int gain = 2, credit_max = 8;
     const std::lock_guard lock(mutex_);
     const bool any_used = std::ranges::find(used_, true) != used_.end();

@@ -1,6 +1,6 @@
-// The rows of a batch in the state that a round needs: copied, measured, and encoded in the dtype
-// in which they will most likely be sent. The engine's thread, which has the batch, does this work,
-// so that the strand need not.
+// The rows of a batch in the state that a round needs: copied, with their norms computed, and
+// encoded in the dtype in which they will most likely be sent. The engine's thread, which owns the
+// batch, does this work, so that the dispatch strand need not.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,14 @@
 namespace moex {
 
 struct RoundRows {
-    // invalid_argument where a value of x is not finite; then the other fields are incomplete
+    // invalid_argument if a value of x is not finite; the other fields are then incomplete
     Status status;
-    // [num_tokens, hidden_size], as experts will receive it
+    // [num_tokens, hidden_size], with the values that the experts will receive
     std::shared_ptr<const std::vector<float>> x;
     std::vector<double> x_rms;             // [num_tokens]
     std::vector<std::uint32_t> row_order;  // [num_tokens], rows of the wire's dtype first
     std::uint32_t num_narrow_rows = 0;     // number of rows of the wire's dtype
-    // all rows, at most one encoding per dtype
+    // encodings of all rows, at most one per dtype
     std::vector<std::shared_ptr<const WireRows>> encodings;
 
     bool has_encoding(Dtype dtype) const {
@@ -40,27 +40,31 @@ class RowReader {
           memory_(std::move(memory)),
           shared_(std::make_shared<Shared>(gathered_bytes_min)) {}
 
-    // Any thread. The result does not refer to the batch's x.
+    // Reads the rows of a batch. The result does not refer to the x of the batch. Any thread may
+    // call it.
     RoundRows read(const ExpertBatch& batch) const;
 
-    // Notes that a group with this dtype was sent, with x as int8 or in the same dtype. read()
-    // encodes new rows in recently used dtypes before a group needs them. Any thread.
+    // Notes that a group with this dtype was sent, with x either as int8 or in the same dtype.
+    // read() encodes new rows in recently used dtypes before a group needs them. Any thread may
+    // call it.
     void travels(Dtype dtype, bool x_int8) const;
     const std::shared_ptr<WireRowsPool>& pool() const { return shared_->pool; }
 
   private:
-    // Remembers the dtypes in which rows were sent recently. A swarm may need several, in one round
-    // or in alternating rounds; each one is produced for a while after its last use.
+    // Remembers the dtypes in which rows were sent recently. A swarm may need several dtypes, in
+    // one round or in alternating rounds. Each dtype is encoded in advance for a while after its
+    // last use.
     class Encodings {
       public:
         void use(Dtype dtype);
-        // Returns the dtypes to encode now.
+        // Returns the dtypes in which the next batch is encoded in advance.
         std::vector<Dtype> next();
 
       private:
         static constexpr std::size_t num_encodings = static_cast<std::size_t>(Dtype::f32) + 1;
         std::mutex mutex_;
-        std::array<bool, num_encodings> used_{};  // by Dtype: used since the last next()
+        // indexed by Dtype: true if the dtype was used since the last next()
+        std::array<bool, num_encodings> used_{};
         std::array<std::uint8_t, num_encodings> credit_{};
     };
     struct Shared {

@@ -1,6 +1,6 @@
-// How the time of a round divides into hub, wire and worker, by the times that workers report
-// (PROTOCOL.md, GROUP_RESULT). For people to read; no decision depends on it. Pure; owner: the
-// dispatch strand.
+// Splits the time of a round into the parts of hub, wire and worker, by the times that workers
+// report (PROTOCOL.md, GROUP_RESULT). The split is for people to read; no decision depends on it.
+// The class is pure. Owner: the dispatch strand.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,17 @@
 
 namespace moex {
 
-// Means over recent groups. The difference between group_ms and worker_ms is spent in the hub's
-// queue, on the wire, and in wake-ups between them.
+// Mean times over recent groups. The difference between group_ms and worker_ms is spent in the
+// hub's queue, on the wire, and in wake-ups between them.
 struct RoundSplit {
-    std::uint64_t groups = 0, gpu_groups = 0;  // groups that reported times; those with GPU times
-    double group_ms = 0;                       // from frame queued to answer checked
-    double worker_ms = 0;                      // inside the worker
-    double gpu_ms = 0;                         // on its GPU
+    // number of groups that reported times, and of groups that reported GPU times
+    std::uint64_t groups = 0, gpu_groups = 0;
+    double group_ms = 0;   // from the queueing of the request frame to the check of the answer
+    double worker_ms = 0;  // inside the worker
+    double gpu_ms = 0;     // on its GPU
 
-    // The reported times may be wrong, so each is capped at the time that the hub waited.
+    // The times that workers report may be wrong, so each is capped at the time that the hub
+    // waited.
     void record(Duration group, const RoundTimes& times) {
         const double took_ms = to_ms(group);
         follow(group_ms, took_ms, ++groups);

@@ -21,21 +21,23 @@ class RoundSum {
     RoundSum(RoundSum&&) = default;
     RoundSum& operator=(RoundSum&&) = default;
 
-    // Stores `y` [any, hidden_size] and returns its number for add().
+    // Stores `y`, an answer of any number of rows of hidden_size values, and returns its number for
+    // add().
     std::uint32_t keep(std::vector<float> y);
-    // Adds the rows of answer `answer` from `first_row` on to these rows of the round. The sum
-    // follows the order of the calls.
+    // Adds consecutive rows of the stored answer number `answer`, from `first_row` on, to the rows
+    // `rows` of the round. The sum follows the order of these calls.
     template <class Row>
     void add(std::uint32_t answer, std::uint32_t first_row, std::span<const Row> rows) {
         const auto begin = static_cast<std::uint32_t>(rows_.size());
         rows_.insert(rows_.end(), rows.begin(), rows.end());
         parts_.push_back({answer, first_row, begin, static_cast<std::uint32_t>(rows_.size())});
     }
-    // The object to which the memory of the stored answers is returned in the end.
+    // Sets the object to which the memory of the stored answers is returned in the end.
     void give_back_to(std::shared_ptr<AnswerMemory> memory) { kept_.memory = std::move(memory); }
 
     std::size_t num_values() const { return std::size_t{num_tokens_} * hidden_size_; }
-    // Overwrites y [num_tokens, hidden_size] with the sum, in f32 and in the order of add().
+    // Overwrites y [num_tokens, hidden_size] with the sum, in f32 and in the order of the calls of
+    // add().
     void write(std::span<float> y) const;
     std::vector<float> values() const;
 

@@ -4,7 +4,8 @@
 
 namespace moex {
 namespace {
-constexpr std::size_t rounds_kept_max = 64, attempts_kept_max = 64;  // in the free lists
+// most rounds and attempts that the free lists keep
+constexpr std::size_t rounds_kept_max = 64, attempts_kept_max = 64;
 
 template <class T>
 std::unique_ptr<T> take_or_make(std::vector<std::unique_ptr<T>>& reserve) {

@@ -1,8 +1,9 @@
-// The rounds that are open, their attempts that are live, and the queue of rounds that wait for a
-// worker. Storage only: SwarmRounds and SwarmAttempts decide. Owner: the dispatch strand.
+// The open rounds, their live attempts, and the queue of rounds that wait for a worker. The class
+// only stores; SwarmRounds and SwarmAttempts decide what happens to a round. Owner: the dispatch
+// strand.
 //
-// A closed round or an ended attempt goes to a free list, so that the vectors in it are used again
-// by the next one.
+// A closed round or an ended attempt is moved to a free list, so that the next round or attempt
+// reuses its vectors.
 #pragma once
 
 #include <memory>
@@ -15,26 +16,27 @@ namespace moex {
 
 class RoundsInFlight {
   public:
-    // Opens a round with a new id. All its other fields still have the values of its last use.
+    // Opens a round with a new id. All other fields still have the values from the object's
+    // previous use.
     Round& new_round();
-    // Null when no open round has this id.
+    // Returns null when no open round has this id.
     Round* find_round(RoundId id);
-    // Moves the round to the free list. Its attempts must have ended.
+    // Moves the round to the free list. All attempts of the round must have ended.
     void erase_round(RoundId id);
 
     // Adds an attempt to `round`. Worker 0 is the local backend.
     Attempt& new_attempt(Round& round, WorkerId worker);
-    // Null when no live attempt has this id.
+    // Returns null when no live attempt has this id.
     Attempt* find_attempt(AttemptId id);
     // Moves the attempt to the free list. round.end() must have been called for it.
     void erase_attempt(AttemptId id);
 
-    // wait() puts the round at the end of the queue, stop_waiting() removes it. Both are harmless
-    // if the round is in that state already.
+    // wait() appends the round to the queue of waiting rounds, stop_waiting() removes it. A call is
+    // harmless if the round is already in the queue, or already removed.
     void wait(Round& round);
     void stop_waiting(Round& round);
 
-    // Returns true if the newest attempt at the slice is at the local backend.
+    // Returns true if the local backend computes the newest attempt at the slice.
     bool is_local(const CallSlice& slice);
 
     const std::unordered_map<RoundId, std::unique_ptr<Round>>& rounds() const { return rounds_; }

@@ -88,8 +88,9 @@ void Router::give(Item& item, RouteGroup& group) {
     for (const std::uint32_t taker : takers_of(item)) workers_[taker].gain_pairs -= item.num_pairs;
 }
 
-// The gain of a worker only shrinks, so an old key in the heap is never worse than the true one.
-// The top of the heap is the best worker once its key is up to date.
+// Picks workers greedily, from a heap by gain (pairs that a worker can still take). The gain of a
+// worker only shrinks, so an old key in the heap is never worse than the true one. The top of the
+// heap is the best worker once its key is up to date.
 void Router::cover_with(bool slow) {
     heap_.clear();
     for (std::uint32_t i = 0; i < workers_.size(); ++i)
@@ -128,8 +129,8 @@ void Router::cover_with(bool slow) {
     }
 }
 
-// Gives the slices that exceed the shares to workers that have a group already, the smallest group
-// first.
+// Assigns the slices that exceed the workers' shares to workers that already have a group, the
+// worker with the smallest group first.
 void Router::give_rest() {
     for (Item& item : items_) {
         if (item.given) continue;

@@ -6,8 +6,8 @@
 
 namespace moex {
 
-// Sixteen lanes: the compiler can vectorise the sum without reassociation, and an addition does not
-// wait for the previous one.
+// Sixteen independent sums (lanes): the compiler can vectorise them without reassociation, and an
+// addition does not wait for the previous one.
 MOEX_WIDE_LOOPS double square_sum(const float* values, std::size_t count) {
     constexpr std::size_t num_lanes = 16;
     double lanes[num_lanes] = {};

@@ -1,11 +1,11 @@
-// Sums over rows of floats, at the speed of memory.
+// Sums over rows of floats, as fast as memory delivers the rows.
 #pragma once
 
 #include <cstddef>
 
 namespace moex {
 
-// The sum is accumulated in double.
+// Returns the sum of the squares of the values, accumulated in double.
 double square_sum(const float* values, std::size_t count);
 void add_row(float* sum, const float* row, std::size_t count);
 

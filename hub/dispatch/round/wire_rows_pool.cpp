@@ -4,8 +4,8 @@
 
 namespace moex {
 namespace {
-// Keep the buffers of two micro-batches in two encodings each. Buffers larger than those of a
-// prefill are not kept.
+// Bounds of the buffers that the pool keeps: two micro-batches in two encodings each. Buffers
+// larger than those of a prefill are not kept.
 constexpr std::size_t kept_max = 4, kept_bytes_max = 4 << 20;
 }  // namespace
 

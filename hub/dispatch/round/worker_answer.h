@@ -1,7 +1,8 @@
-// A worker's answer, decoded and measured before the strand receives it, so that the strand only
-// compares and decides. A decoded answer takes twice the memory of its frame, or four times for
-// int8. An answer that was not requested is not decoded, and neither are rows of another shape than
-// requested: a few bytes from a malicious worker could expand to many.
+// A worker's answer, decoded, and with its norms computed, before the strand receives it, so that
+// the strand only compares and decides. A decoded answer takes twice the memory of its frame, or
+// four times if the frame has int8 rows. An answer that was not requested is not decoded, and
+// neither are rows of another shape than requested: a few bytes from a malicious worker could
+// expand to many.
 #pragma once
 
 #include <memory>
@@ -19,14 +20,17 @@ struct WorkerAnswer {
     FrameType type = FrameType::group_result;  // or result
     std::uint32_t sequence_id = 0;
     std::uint64_t frame_bytes = 0;
-    // True if the id was live when the frame was read; otherwise the fields below are not set.
+    // True if the id in the frame belonged to a pending request when the frame was read. Otherwise
+    // the fields below are not set.
     bool asked_for = false;
-    // Set if the bytes are no valid answer, or not finite; then the fields below are not set.
+    // The error, if the bytes are no valid answer or contain a value that is not finite. The fields
+    // below are then not set.
     std::optional<Error> broken;
-    GroupShape shape;          // RESULT: only layer, num_tokens and dtype
+    GroupShape shape;          // for RESULT only layer, num_tokens and dtype are set
     std::uint16_t expert = 0;  // RESULT only
-    std::vector<float> y;      // [num_rows, hidden_size]; empty if `shape` is not the requested one
-    std::vector<double> square_sums;  // [num_rows]: sums of squares of y
+    // [num_rows, hidden_size]; empty if `shape` differs from the requested shape
+    std::vector<float> y;
+    std::vector<double> square_sums;  // [num_rows]: sum of squares of each row of y
     std::optional<RoundTimes> times;
 };
 
@@ -39,7 +43,7 @@ class AnswerReader {
           memory_(std::move(memory)),
           asked_(std::move(asked)) {}
 
-    // Returns nullopt if the frame's header is not RESULT or GROUP_RESULT.
+    // Decodes the frame. Returns nullopt if its header is not that of RESULT or GROUP_RESULT.
     std::optional<WorkerAnswer> read(ByteView frame) const;
 
   private:
@@ -51,7 +55,7 @@ class AnswerReader {
     std::shared_ptr<const AskedGroups> asked_;
 };
 
-// Returns the sum of squares of each row, in double.
+// Returns the sum of squares of each row, accumulated in double.
 std::vector<double> square_sums_of(std::span<const float> rows, std::size_t row_size);
 
 }  // namespace moex
