@@ -1,5 +1,5 @@
-// Ids of a worker's connection, a round and an attempt. Each id is unique for the life of the hub.
-// 0 means none; as the worker of an answer, 0 means the local backend.
+// Types for the ids of a worker's connection, a round and an attempt. Each id is unique for the
+// life of the hub. 0 means none; as the worker of an answer, 0 means the local backend.
 #pragma once
 
 #include <cstdint>

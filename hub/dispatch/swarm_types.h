@@ -1,5 +1,5 @@
-// The data that dispatch receives and returns: options, actions, views and counters. Plain data;
-// swarm_core.h has the core that uses them.
+// The data that dispatch receives and returns: options, actions, views and counters. The types are
+// plain data; SwarmCore in swarm_core.h uses them.
 #pragma once
 
 #include <array>
@@ -37,78 +37,87 @@ struct SwarmOptions {
     std::uint64_t expert_blob_bytes = 0;
     std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
     std::function<Sha256(std::uint32_t layer, std::uint32_t expert)> blob_hash;
-    std::function<bool(std::string_view token)> token_ok;  // checks a join token in constant time
-    // Returns the nonce that a worker signs (PROTOCOL.md, IDENTITY). Empty function: no nonce.
+    std::function<bool(std::string_view token)> token_ok;  // compares a join token in constant time
+    // Returns the nonce that the worker must sign (PROTOCOL.md, IDENTITY). If the function is
+    // empty, workers get no nonce.
     std::function<std::string(WorkerId)> nonce_of;
-    // Sends x as int8 to workers that accept it. It applies where answers are f16 and need not be
-    // identical from worker to worker.
+    // If true, x is sent as int8 to workers that accept int8. The option applies where answers are
+    // f16 and need not be identical from worker to worker.
     bool x_int8 = false;
-    ExpertRounding rounding;  // deterministic: unsummed answers, summed here in expert order
+    // when deterministic, workers send unsummed answers and the hub sums them in expert order
+    ExpertRounding rounding;
     HedgePolicy hedge;
     std::uint32_t replicas = 2;
-    HotExpertsOptions hot;  // experts that have one copy more than `replicas`
+    HotExpertsOptions hot;  // options of hot experts, which have one copy more than `replicas`
     PlacementChoice placement;
     bool local_fallback = true;
     bool lz4 = false;
-    std::uint32_t queue_depth = 2;  // groups in flight per worker
-    // A frame with at least this many bytes of rows shares them with the other frames of the round.
+    std::uint32_t queue_depth = 2;  // most groups in flight to one worker
+    // A frame with at least this many bytes of encoded rows shares them with the other frames of
+    // the round.
     std::uint64_t gathered_bytes_min = WireRowsPool::gathered_bytes_min_default;
-    // per attempt: 4 times the worker's mean for this size, within these bounds
+    // Bounds on the timeout of an attempt. Between them it is four times the worker's mean latency
+    // for groups of this size.
     Duration timeout_min = 100ms;
     Duration timeout_max = 500ms;
-    // upper bound for workers that report a software adapter
+    // timeout_max for workers that report a software adapter
     Duration software_timeout_max = 5s;
-    // per call, hedges not counted; then the local backend computes it, where there is one
+    // most attempts per call, hedges not counted; after them the local backend computes the call,
+    // if the hub has one
     std::uint32_t attempts_max = 3;
-    // With local fallback: how long a call waits for a busy worker, until the time of a local
-    // computation is known. From then on it waits for that time.
+    // With local fallback: how long a call waits for a busy worker while the time of a local
+    // computation is unknown. Once that time is known, the call waits for that time instead.
     Duration queue_wait = 50ms;
-    // How long the engine's thread polls for the end of a round before it sleeps
-    // (protocol/spin_wait.h).
+    // How long the engine's thread polls for the end of a round before it sleeps (see
+    // protocol/spin_wait.h).
     Duration spin_max{};
-    std::uint32_t rounds_waiting_max = 64;  // rounds that wait for a worker at one time
-    Duration round_deadline = 10s;  // then the local backend computes the rest, or the round fails
+    std::uint32_t rounds_waiting_max = 64;  // most rounds that wait for a worker at the same time
+    // at this time the local backend computes the remaining slices, or the round fails
+    Duration round_deadline = 10s;
     // Without local fallback: how long a round waits for a unit that no worker holds or loads. It
-    // waits longer where a worker held it a moment ago (a tab whose GPU was reset is back in
-    // seconds) than where no worker ever did. Both waits end before `round_deadline`, and then the
-    // request fails.
+    // waits holder_wait if a worker held the unit within holder_seen_within (a tab whose GPU was
+    // reset is back in seconds), and holder_wait_unseen if none did. Both waits end before
+    // `round_deadline`, and then the request fails.
     Duration holder_wait = 8s;
     Duration holder_wait_unseen = 2s;
     Duration holder_seen_within = 60s;
     // A worker that has units to load and reports no READY for this time, plus the time that four
-    // blobs take at 1 Mbit/s, is ordered to release them, and other workers load them. It may try
-    // again after `load_again_after`, then after twice that, and so on.
+    // blobs take at 1 Mbit/s, is ordered to release them, and other workers load them. The worker
+    // may try again after `load_again_after`, then after twice that time, and so on.
     Duration load_within = 30s;
     Duration load_again_after = 60s;
-    // A worker with a broken connection keeps its place if it returns within this time. Units that
-    // no other worker has ready are reassigned sooner. 0: everything is reassigned at once.
+    // The placement keeps the place of a worker with a broken connection for this time. Units that
+    // no other worker has ready are reassigned sooner. 0: all units of the worker are reassigned at
+    // once.
     Duration return_within = 20s;
     // How long the hub waits for the first READY of a newcomer that announced a list of held units.
     Duration held_wait = 250ms;
     Duration heartbeat_every = 2s;
     std::uint32_t heartbeats_missed_max = 3;
     Duration hello_within = 5s;
-    // failures in a row end in ejection: 5 s, 10 s, ... up to 5 min
+    // a worker is ejected after failures in a row: for 5 s, then 10 s, ... up to 5 min
     HealthOptions health;
-    // BUSY replies in a row, without an answer between them, from which on BUSY counts as a failure
+    // a worker's BUSY counts as a failure after this many BUSY in a row without an answer between
+    // them
     std::uint32_t busy_in_row_max = 3;
-    // malformed, non-finite or beyond the norm bound; then the worker is removed
+    // number of answers that are malformed, not finite or beyond the norm bound, after which the
+    // worker is removed
     std::uint32_t bad_answers_max = 3;
-    // Bound on the root mean square of one pair's y, relative to max(1, rms of x). An answer beyond
-    // the bound is rejected without asking the judge.
+    // Bound on the root mean square of y for one pair, relative to max(1, rms of x). An answer
+    // beyond the bound is rejected without asking the judge.
     double norm_bound = 1e4;
     CheckOptions checks;
-    // Returns how long a worker's key stays closed; zero when it is open. Empty function: the
-    // core's own records decide.
+    // Returns how long the worker with this key may not join; zero if it may join now. If the
+    // function is empty, the core's own records decide.
     std::function<Duration(std::string_view worker_key)> closed_for;
     std::uint32_t workers_max = 1024;
-    // Most workers from one IPv4 address or IPv6 /64; 0: no such limit.
+    // most workers from one IPv4 address or IPv6 /64; 0: no limit
     std::uint32_t workers_per_address_max = 0;
-    std::uint64_t seed = 1;               // seed of the placement
-    std::uint32_t first_sequence_id = 1;  // first id of every connection
+    std::uint64_t seed = 1;               // seed of the placement's hashes
+    std::uint32_t first_sequence_id = 1;  // first sequence id of every connection
 };
 
-// The actions that the core requests from its driver, in order.
+// The actions that the core requests from its driver. The driver carries them out in order.
 struct SendFrame {
     WorkerId worker;
     WireFrame frame;
@@ -118,14 +127,14 @@ struct CloseWorker {
     CloseCode code;
     std::string reason;
 };
-// The largest frame that this worker may send from now on. The reader of its connection enforces
-// it.
+// Sets the largest frame that this worker may send from now on. The reader of the worker's
+// connection enforces the limit.
 struct SetFrameLimit {
     WorkerId worker;
     std::uint64_t bytes;
 };
-// The local backend shall compute these pairs; on_local() takes the result. With deterministic
-// rounding, x and gates are already rounded for the wire.
+// Requests that the local backend computes these pairs. on_local() takes the result. With
+// deterministic rounding, x and gates are already rounded for the wire.
 struct ComputeLocally {
     RoundId round;
     std::uint64_t attempt;
@@ -135,26 +144,27 @@ struct ComputeLocally {
     std::vector<float> gates;                     // [num_pairs]
     std::shared_ptr<const std::vector<float>> x;  // [num_tokens, hidden_size]
 };
-// The judge shall compute these rows again; on_judgement() takes the verdict. See judge_answer().
+// Requests that the judge computes these rows again (see judge_answer()). on_judgement() takes the
+// verdict.
 struct CheckAnswer {
     AnswerSample sample;
 };
 struct RoundDone {
     RoundId round;
     Result<ExpertAnswer> answer;
-    RoundSum sum;  // [num_tokens, hidden_size] when the answer is ok
+    RoundSum sum;  // [num_tokens, hidden_size]; set when the answer is ok
 };
 enum class WorkerState { connecting, loading, active, unhealthy, draining };
 const char* worker_state_name(WorkerState state);  // "connecting", ...
-struct WorkerView {                                // for status, metrics and the registry
+struct WorkerView {  // one worker's data for status, metrics and the registry
     WorkerId id = 0;
     WorkerState state = WorkerState::connecting;
     DeviceInfo device;
     std::string nickname, client, worker_key, address;
-    bool published_peer = false;  // speaks the five published messages
+    bool published_peer = false;  // the worker speaks the five published messages
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;
-    double power = 1;                      // the share of its capacity that it wants to be used
-    bool drained = false, pinned = false;  // ordered by the operator
+    double power = 1;  // the share of its capacity that the worker wants the hub to use
+    bool drained = false, pinned = false;  // states that the operator ordered
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
     Health health = Health::connecting;  // finer than `state`
     std::uint32_t ejections = 0;
@@ -163,30 +173,32 @@ struct WorkerView {                                // for status, metrics and th
     std::uint64_t bytes_sent = 0, bytes_received = 0;
     double latency_p50_ms = 0, latency_p99_ms = 0;
     RoundSplit split;
-    SpeedProfile speed;  // reported in its HELLO
-    SlotFigures slots;   // experts on demand, reported by the worker
-    // number of units at each UnitTier, as reported when they became ready
+    SpeedProfile speed;  // speed that the worker reported in its HELLO
+    SlotFigures slots;   // counters of experts on demand, reported by the worker
+    // number of units at each UnitTier, as the worker reported when the units became ready
     std::array<std::uint32_t, num_unit_tiers> tiers{};
     TimePoint joined_at{};
-    // Trust in its answers, and the share of its rows that are computed again.
+    // Trust in the worker's answers, and the share of its rows that the judge computes again.
     Trust trust = Trust::unproven;
     double check_rate = 1;
-    // Totals of its key over all connections: rows found right, pairs credited, lies.
+    // Totals of the worker's key over all connections: rows found right, pairs credited, lies.
     std::uint64_t rows_verified = 0, pairs_credited = 0;
     std::uint32_t lies = 0;
 };
 // Orders of the operator for one worker; see SwarmCore::on_order().
 enum class WorkerOrder { drain, use, pin, unpin, ban };
 
-// An event for the log, the registry and the counters.
+// An event of one worker, for the log, the registry and the counters.
 struct WorkerEvent {
-    // lied: an answer was computed again and differed. banned: the worker was removed for that, for
-    // the time `closed_for`.
+    // lied: an answer was computed again and differed. banned: the worker was removed for false
+    // answers, and may not join for the time that `closed_for` returns.
     enum class Kind { joined, ready, left, unhealthy, healthy, removed, lied, banned } kind;
     WorkerId worker;
     std::string detail;
-    std::shared_ptr<const WorkerView> view;  // state of the worker at that time; never null
-    std::optional<CloseCode> code{};  // for removed and left: the code with which the hub closed
+    // state of the worker at the time of the event; never null
+    std::shared_ptr<const WorkerView> view;
+    // for removed and left: the close code, if the hub closed the connection
+    std::optional<CloseCode> code{};
 };
 using SwarmAction = std::variant<SendFrame, CloseWorker, SetFrameLimit, ComputeLocally, CheckAnswer,
                                  RoundDone, WorkerEvent>;
@@ -195,35 +207,40 @@ struct SwarmCounters {
     // A call is one (layer, expert) in a round.
     std::uint64_t rounds = 0, rounds_failed = 0, calls = 0;
     std::uint64_t calls_remote = 0, calls_local = 0;
-    // groups sent again after a failure or a timeout elsewhere
+    // groups_again: groups sent again after a failure or a timeout of another attempt.
+    // redispatched: the same, counted in slices.
     std::uint64_t groups_sent = 0, groups_again = 0, groups_answered = 0, hedges_sent = 0,
                   hedges_won = 0, redispatched = 0, timeouts = 0, cancels = 0, late = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0,
                   bad_frames = 0, bad_answers = 0, removed = 0;
-    std::uint64_t hints_sent = 0;  // predicted experts sent to workers, one count per worker
-    SlotFigures slots;  // sums over all connections, reported by workers; without `slots`
-    // copies beyond `replicas`, given and taken by popularity
+    // predicted experts in hints; a hint to several workers counts for each of them
+    std::uint64_t hints_sent = 0;
+    // sums of what workers report, over all connections; the field `slots` is not summed
+    SlotFigures slots;
+    // extra copies of popular units beyond `replicas`: given, and taken back
     std::uint64_t extras_given = 0, extras_taken = 0;
     // rows_*: rows of answers that were computed again, by verdict. pairs_*: pairs of ended rounds,
-    // by the evidence for them when they counted.
+    // by the evidence for their answers at the time when they counted.
     std::uint64_t rows_right = 0, rows_wrong = 0, rows_undecided = 0, answers_held = 0, lies = 0,
                   bans = 0;
     std::uint64_t pairs_verified = 0, pairs_proven = 0, pairs_unchecked = 0;
-    std::uint64_t pairs_late = 0;  // left out, since their rows have a latency budget
-    double residual_max = 0;       // error of honest answers, as a share of the tolerance
+    // pairs left out of a reply, because their rows have a latency budget
+    std::uint64_t pairs_late = 0;
+    double residual_max = 0;  // largest error of an honest answer, as a share of the tolerance
     std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges
-    // From frame queued to answer checked, over recent groups of all workers.
+    // Time from the queueing of a request frame to the check of its answer, over recent groups of
+    // all workers.
     double group_p50_ms = 0, group_p99_ms = 0, group_p999_ms = 0;
     RoundSplit split;
     LoadWindow load_window;
 };
-struct Coverage {  // over (layer, expert) units
+struct Coverage {  // counts over all (layer, expert) units
     std::uint32_t units = 0;
-    // an active worker has it ready, or the local backend may compute it
+    // units that an active worker has ready, or that the local backend may compute
     std::uint32_t covered = 0;
     std::uint32_t replicas_min = 0;  // workers only
     double replicas_mean = 0;
-    // PlacementRule::groups: units that no worker of their group shall hold
+    // with PlacementRule::groups: units that no worker of their own group shall hold
     std::uint32_t away = 0;
     std::uint32_t extra = 0;  // units that shall have one copy more than `replicas`
 };

@@ -25,14 +25,16 @@ double rms_difference(std::span<const float> a, std::span<const float> b) {
     return std::sqrt(sum / static_cast<double>(std::max<std::size_t>(1, a.size())));
 }
 
-// The judge's own result for a sample: the right rows, and the norms that went into each.
+// The judge's own result for a sample: the right rows, and the norms of the pairs that were summed
+// into each row.
 struct Recomputed {
-    std::vector<float> want;           // [num_y_rows, hidden_size]
-    std::vector<double> parts_square;  // [num_y_rows]: sum of the squared norms of the pairs
+    std::vector<float> want;  // [num_y_rows, hidden_size]
+    // [num_y_rows]: sum of the squared norms of the pairs of each row
+    std::vector<double> parts_square;
     double tolerance = arithmetic_tolerance;
 };
 
-// Computes all pairs of an expert at a time, so that its weights are read once.
+// Computes all pairs of one expert together, so that the expert's weights are read once.
 Status recompute(const AnswerSample& sample, const ExpertCompute& compute, Recomputed& out,
                  std::vector<float>& gains) {
     const std::size_t hidden = sample.hidden_size;
@@ -81,8 +83,8 @@ Status recompute(const AnswerSample& sample, const ExpertCompute& compute, Recom
 }  // namespace
 
 double wire_tolerance(Dtype dtype, std::span<const float> row) {
-    // an error that is uniform between half a step below and above has 0.577 of that half step as
-    // its root mean square
+    // Root mean square of a rounding error that is uniform between half a step below and above,
+    // relative to that half step.
     constexpr double of_half_step = 0.57735, times = 3.7, f16_smallest_half_step = 0x1p-25;
     switch (dtype) {
         case Dtype::f16:
@@ -118,7 +120,8 @@ Judgement judge_answer(const AnswerSample& sample, const ExpertCompute& compute)
                      allowed = exact.tolerance * std::sqrt(exact.parts_square[row]) +
                                wire_tolerance(sample.dtype, want);
 
-        // an error that is not a number is not honest
+        // the comparison is also false for an error that is not a number: such an answer is not
+        // honest
         if (!(error <= allowed)) judgement.verdict = Verdict::lie;
         if (error > 0)
             judgement.residual = std::max(judgement.residual, error / std::max(allowed, 1e-300));

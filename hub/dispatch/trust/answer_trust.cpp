@@ -136,7 +136,7 @@ void AnswerTrust::ban(std::string_view key, TimePoint now) {
     Record& record = record_of(key);
     const std::uint32_t doublings = std::min(record.bans++, doublings_max);
     record.banned_until = now + std::min(options_.ban_max, options_.ban_for * (1 << doublings));
-    // the next false answer bans it again
+    // after the ban, the next false answer bans the key again
     record.lies = options_.lies_max - 1;
 }
 

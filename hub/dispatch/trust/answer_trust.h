@@ -1,34 +1,36 @@
 // Decides whose answers are believed and which of them are computed again: one record per worker
-// key. Events go in; "check these rows" and "this key is banned" come out. It knows no worker, no
-// frame and no clock.
+// key. Events go in; "check these rows" and "this key is banned" come out. The class knows no
+// worker, no frame and no clock.
 //
-// A worker without a record is unproven: none of its answers counts before it was checked, at first
-// all of its rows. After `to_prove` right rows, a row is checked with the probability
-//     q(n) = max(rate_min, to_prove / n),  n = rows that it has answered so far,
-// and at least one row per answer. After as many right answers the worker is proven: its answers
-// count at once, and rows are checked afterwards, at the same rate. The remaining risks:
+// A worker without a record is unproven: none of its answers counts before a check of the answer,
+// at first of all of its rows. After `to_prove` right rows, a row is checked with the probability
+//     q(n) = max(rate_min, to_prove / n),  n = rows that the worker has answered so far,
+// and at least one row per answer. After `to_prove` right answers as well the worker is proven: its
+// answers count at once, and rows are checked afterwards, at the same rate. The remaining risks:
 // - A worker lies in a share p of its answers, whatever the request. Nothing false counts before it
 //   is proven, and it becomes proven with probability (1 - p)^to_prove, which is 3e-5 for p = 0.01.
-//   If right rows alone proved it, that would be 0.28 for answers of eight rows. Such answers are
-//   usual with several users, and with --deterministic also for one token, since a row is a pair
-//   then.
-// - A worker spoils one row of an answer with many rows. A share q(n) of these lies is seen, as for
-//   a worker with answers of one row that lies in p / r of them. Example: a tenth of all workers
-//   spoil one row in one of 100 answers of eight rows. Then 5e-5 of the rows that count are false.
-//   (7e-5 if right rows alone proved a worker. 1e-8 if all rows of 1,024 answers were checked, at
-//   two and a half times the judge's work for each new key, or eight times for answers of forty
-//   rows.)
+//   If right rows alone proved a worker, the probability would be 0.28 for answers of eight rows.
+//   Such answers are usual with several users, and with --deterministic also for one token, since a
+//   row is a pair then.
+// - A worker spoils one row of an answer with many rows. A share q(n) of these lies is seen. With r
+//   rows per answer and lies in a share p of the answers, the worker is like one that sends answers
+//   of one row and lies in p / r of them. Example: a tenth of all workers spoil one row in one of
+//   100 answers of eight rows. Then 5e-5 of the rows that count are false. (7e-5 if right rows
+//   alone proved a worker. 1e-8 if all rows of 1,024 answers were checked, at two and a half times
+//   the judge's work for each new key, or eight times for answers of forty rows.)
 // - A proven worker starts to lie after n rows. On average 1 / q(n) - 1 false rows count before the
-//   first is seen; from then on all of its rows are checked. That is at most n / to_prove, 0.1 % of
-//   its right rows, and at most 1 / rate_min - 1 = 255 rows in all:
+//   first is seen; from then on all of its rows are checked. The number of these false rows is at
+//   most n / to_prove, 0.1 % of the worker's right rows, and at most 1 / rate_min - 1 = 255 rows in
+//   all:
 //     n = 1,024   q = 1       0 rows         n = 65,536    q = 1/64     63 rows
 //     n = 8,192   q = 1/8     7 rows         n >= 262,144  q = 1/256   255 rows
-//   A reply to which the worker contributed reports it if it is still running (`doubted`).
+//   A reply that is still running and to which the worker contributed reports the lie (`doubted`).
 //
 // A lie makes a worker suspected: its record starts anew, and all of its rows are checked. The lie
 // number `lies_max` closes the key for `ban_for`, and for twice as long each further time. An
 // address counts less than a key, since many people may share one: a lie from it raises the rate
-// for new keys and bans no worker. Loopback raises nothing, because a proxy connects from there.
+// for new keys and bans no worker. A lie from loopback raises no rate, because a proxy connects
+// from there.
 #pragma once
 
 #include <cstdint>
@@ -45,25 +47,29 @@
 namespace moex {
 
 struct CheckOptions {
-    bool on = false;                // serve turns it on
-    bool judge = false;             // the hub has the weights, and the driver handles CheckAnswer
+    bool on = false;     // the command `serve` turns the checks on
+    bool judge = false;  // the hub has the expert weights, and the driver carries out CheckAnswer
     std::uint32_t to_prove = 1024;  // rows, and answers
     double rate_min = 1.0 / 256;
     std::uint32_t lies_max = 3;
-    Duration lie_forgotten_after = 24h;  // after it one lie is forgotten
+    Duration lie_forgotten_after = 24h;  // time without a lie after which one lie is forgotten
     Duration ban_for = 10min, ban_max = 720h;
-    Duration address_suspect_for = 1h;  // after a lie from this address
-    std::uint64_t seed = 1;  // seed of the sampling; secret in a hub that strangers can join
+    // time for which a lie from an address raises the rate of checks for new keys from there
+    Duration address_suspect_for = 1h;
+    // seed of the sampling; it must be secret in a hub that strangers can join
+    std::uint64_t seed = 1;
 };
 
 enum class Trust : std::uint8_t { unproven, suspected, proven, banned };
 const char* trust_name(Trust trust);  // "unproven", ...
 
-// The decision about one answer.
+// The decision about the check of one answer.
 struct CheckPlan {
-    bool hold = false;                // it does not count before the verdict on these rows
-    std::vector<std::uint32_t> rows;  // rows of the answer, ascending; at least one when held
-    std::uint64_t mark = 0;  // pairs that the key had answered by then; on_verdict() needs it
+    bool hold = false;  // the answer does not count before the verdict on `rows`
+    // numbers of the rows to check, ascending; at least one if `hold`
+    std::vector<std::uint32_t> rows;
+    // pairs that the key had answered when the check was planned; on_verdict() needs it
+    std::uint64_t mark = 0;
 };
 
 class AnswerTrust {
@@ -71,29 +77,31 @@ class AnswerTrust {
     explicit AnswerTrust(const CheckOptions& options);
 
     Trust trust(std::string_view key, TimePoint now) const;
-    // The share of rows that are checked: q(n) above.
+    // Returns the share of this key's rows that are checked: q(n) in the comment at the head of
+    // this file.
     double rate(std::string_view key, TimePoint now) const;
 
     // Plans the check of an answer with `num_rows` rows, and counts the rows. `odd`: the answer
-    // looks unlike an honest one, so that it is held whatever the worker's record is. `address`: 0
-    // for loopback.
+    // looks unlike an honest one, so that it is held whatever the worker's record is. `address` is
+    // 0 for loopback.
     CheckPlan plan(std::string_view key, std::uint64_t address, std::uint32_t num_rows,
                    std::uint32_t num_pairs, bool odd, TimePoint now);
-    // Records the verdict on the planned rows. Returns true if it bans the key.
+    // Records the verdict on the rows of `plan`. Returns true if the verdict bans the key.
     bool on_verdict(std::string_view key, std::uint64_t address, Verdict verdict,
                     const CheckPlan& plan, TimePoint now);
 
-    // The worker's answer contradicted another's, and no third worker could decide: its record
-    // starts anew.
+    // Resets the worker's record. Call it when the worker's answer contradicted the answer of
+    // another worker, and no third worker could decide.
     void suspect(std::string_view key);
 
-    // How long the key stays closed; zero if it is open.
+    // Returns how long the key may not join; zero if it is not banned.
     Duration banned_for(std::string_view key, TimePoint now) const;
     void ban(std::string_view key, TimePoint now);
     void lift(std::string_view key);
 
-    // Credited pairs: their own row, or a later row of the same worker, was found right. Pairs
-    // after the last checked row wait for the next check; a false answer removes them.
+    // Returns the number of credited pairs. A pair is credited when its own row, or a later row of
+    // the same worker, was found right. Pairs after the last checked row wait for the next check; a
+    // false answer removes them.
     std::uint64_t pairs_credited(std::string_view key) const;
     std::uint64_t rows_verified(std::string_view key) const;
     std::uint32_t lies(std::string_view key) const;
@@ -102,10 +110,11 @@ class AnswerTrust {
   private:
     struct Record {
         std::string key;
-        // counts since it was last suspected; answers_verified: answers that were held
+        // counts since the worker was last suspected; answers_verified: answers that were held and
+        // found right
         std::uint64_t rows_answered = 0, rows_verified = 0, answers_verified = 0;
         std::uint64_t rows_verified_ever = 0;
-        // pairs_settled: answered pairs that are credited or struck out
+        // pairs_settled: answered pairs that were either credited or struck out
         std::uint64_t pairs_answered = 0, pairs_settled = 0, pairs_credited = 0;
         std::uint32_t lies = 0, bans = 0;
         bool suspected = false;
@@ -125,16 +134,17 @@ class AnswerTrust {
 
     CheckOptions options_;
     std::mt19937_64 random_;
-    // most recently used first; the least recent ones are forgotten beyond a bound
+    // records of all keys, most recently used first; beyond a bound the least recently used are
+    // forgotten
     Records recent_;
-    // the keys point into `recent_`
+    // index of `recent_` by key; the string views point into `recent_`
     std::unordered_map<std::string_view, Records::iterator> records_;
     std::unordered_map<std::uint64_t, Address> addresses_;
 };
 
-// The share of work for workers without a record where proven workers could do it: a fifth of the
-// recent pairs. Otherwise an attacker with a thousand keys would get most of the calls, and the hub
-// would compute them all again.
+// Limits the share of work for workers without a record, where proven workers could do the work, to
+// a fifth of the recent pairs. Without this limit an attacker with a thousand keys would get most
+// of the calls, and the hub would compute them all again.
 class NewcomerShare {
   public:
     void add(std::uint32_t num_pairs, bool is_new) {
@@ -155,13 +165,14 @@ class NewcomerShare {
 };
 
 // The usual size of an expert's output: rms(y) over gate * rms(x), learned from pairs that were
-// computed again. An answer beyond four times the largest, or of zeros only, is odd.
+// computed again. An answer is odd if it exceeds four times the largest size seen, or if it is
+// zeros only.
 class ExpertGains {
   public:
     explicit ExpertGains(std::size_t num_units) : largest_(num_units) {}
     void learn(std::uint32_t unit, float gain);
-    // The largest plausible rms(y) for gate * rms(x) = 1; infinity until enough samples were
-    // learned.
+    // Returns the largest plausible rms(y) for gate * rms(x) = 1. The bound is infinity until
+    // enough samples were learned.
     double bound(std::uint32_t unit) const;
 
   private:

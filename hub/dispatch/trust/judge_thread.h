@@ -1,6 +1,6 @@
-// The thread on which answers are judged, so that no strand computes experts. Samples that hold
-// back an answer are judged first. Samples of answers that already count are dropped when too many
-// are pending.
+// The thread that judges answers, so that no strand computes experts. Samples of answers that a
+// round waits for are judged first. Samples of answers that already count are dropped when too many
+// samples are pending.
 #pragma once
 
 #include <condition_variable>
@@ -16,16 +16,17 @@ namespace moex {
 
 class JudgeThread {
   public:
-    // `done` runs on the judge's thread, once for each sample that was not dropped at the end.
+    // `done` is called on the judge's thread, once for each submitted sample. Samples that are
+    // dropped at destruction are an exception.
     using Done = std::function<void(std::uint64_t id, Judgement judgement)>;
     JudgeThread(const ExpertCompute& compute, Done done);
-    // Drops the pending samples.
+    // Drops the samples that are still pending.
     ~JudgeThread();
 
-    // Any thread. A sample for which there is no room is judged undecided at once, on the caller's
-    // thread.
+    // Queues the sample. If the queue has no room for it, the sample is judged undecided at once,
+    // on the caller's thread. Any thread may call this function.
     void submit(AnswerSample sample);
-    // limit for samples that hold back no answer
+    // most pending samples of answers that already count
     static constexpr std::size_t samples_waiting_max = 256;
 
   private:
@@ -37,7 +38,7 @@ class JudgeThread {
     std::condition_variable wake_;
     std::deque<AnswerSample> awaited_, samples_;
     bool stop_ = false;
-    std::thread thread_;  // last: it uses the members above
+    std::thread thread_;  // the thread is the last member, because it uses the members above
 };
 
 }  // namespace moex

@@ -12,7 +12,8 @@ struct Transition {
     Health to;
 };
 
-// Pairs that are not listed change nothing. DRAIN ends every state (see next_health).
+// A (state, event) pair that is not listed leaves the state unchanged. DRAIN leads from every state
+// to draining (see next_health).
 constexpr std::array transitions{
     Transition{Health::connecting, HealthEvent::welcome, Health::loading},
     Transition{Health::loading, HealthEvent::loaded, Health::healthy},
@@ -26,7 +27,7 @@ constexpr std::array transitions{
     Transition{Health::suspect, HealthEvent::ejection, Health::ejected},
     Transition{Health::suspect, HealthEvent::silence, Health::silent},
 
-    // the connection is back; an answer must still show that it computes
+    // the connection is back, but an answer must still show that the worker computes
     Transition{Health::silent, HealthEvent::echo, Health::suspect},
 
     Transition{Health::ejected, HealthEvent::time_over, Health::probing},
@@ -73,7 +74,7 @@ bool WorkerHealth::on(HealthEvent event, TimePoint now) {
 
 bool WorkerHealth::failed(TimePoint now, bool may_eject, const HealthOptions& options) {
     ++failures_in_row_;
-    // half-open: one failure is enough
+    // for a half-open (probing) worker one failure is enough
     const bool enough = failures_in_row_ >= options.failures_max || state_ == Health::probing;
     if (!enough || !may_eject) return on(HealthEvent::failure, now);
 
