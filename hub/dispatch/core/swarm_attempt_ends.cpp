@@ -16,9 +16,8 @@ void SwarmAttempts::drop_attempt(EventContext& context, Attempt& attempt, Attemp
                                failure == AttemptFailure::bad_answer;
         if (is_answer && !attempt.hedge) ++slice.answered;
         if (failure == AttemptFailure::busy) {
-            std::erase(slice.tried, attempt.worker);  // after BUSY the worker may be asked again
-            // BUSY does not count as an attempt
-            if (!attempt.hedge && slice.dispatches > 0) --slice.dispatches;
+            std::erase(slice.tried, attempt.worker);  // the worker may be asked again
+            if (!attempt.hedge && slice.dispatches > 0) --slice.dispatches;  // BUSY was no attempt
         }
     }
 
