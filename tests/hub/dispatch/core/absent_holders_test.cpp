@@ -1,4 +1,5 @@
-// Tests rounds without a holder for some of their experts: whether the round waits, and how long.
+// Tests rounds that need experts without a holder: whether such a round waits for a holder, and how
+// long.
 #include "tests/hub/dispatch/swarm_stage.h"
 
 namespace moex::sim {
@@ -66,8 +67,8 @@ TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundWaitsForItsReturn) 
     EXPECT_FALSE(swarm.outcome(round).answer->ok());
 }
 
-// A tab with a reset GPU needs a few seconds to return. Before, the waiting chat ended after two
-// seconds with "no worker holds expert 0".
+// A tab whose GPU was reset needs a few seconds to return. In an earlier version the chat that
+// waited for it failed after two seconds with "no worker holds expert 0".
 TEST(SwarmCoreTest, SoleHolderBackAfterFiveSecondsAnswersTheRound) {
     SimOptions options = two_workers();
     options.num_workers = 0;
@@ -117,7 +118,8 @@ TEST(SwarmCoreTest, AHolderThatCameAndLeftGivesTheNextOneItsTimeAgain) {
 
     const TimePoint left = swarm.now();
     swarm.leave(worker);
-    // The wait is eight seconds from here, but the whole round may take at most ten.
+    // The round would wait eight seconds for a holder from here on, but a whole round may take at
+    // most ten seconds.
     while (!swarm.outcome(round).answer) swarm.run_for(10ms);
     EXPECT_NEAR(to_ms(swarm.now() - left), 7950, 100);
 }

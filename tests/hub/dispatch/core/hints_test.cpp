@@ -1,4 +1,5 @@
-// Tests hints: predictions for a coming layer are sent to the workers that can use them.
+// Tests hints: predictions of the experts of a later layer are sent to the workers that can use
+// them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,8 +73,8 @@ TEST(SwarmHintsTest, HintsGoToOnDemandWorkersOnly) {
     EXPECT_FALSE(core.wants_hints());
 }
 
-// The deadline is four times the time until the hint's layer, once a round has shown how long a
-// layer takes.
+// A hint's deadline is four times the predicted time until its layer. The hub can predict that time
+// once a round has shown how long a layer takes.
 TEST(SwarmHintsTest, DeadlinesFollowTheLeadInLayers) {
     SimOptions options{.num_workers = 0, .seed = 3, .num_layers = 4};
     options.swarm.local_fallback = false;
@@ -158,7 +159,7 @@ TEST(SwarmTiersTest, NearestTierOfAllHoldersCounts) {
         swarm.say(worker, encode_ready(shared, std::vector(shared.size(), tier)));
         swarm.run_for(100ms);
     };
-    expect_all(UnitTier::slot);  // no tier reported: the unit counts as in memory
+    expect_all(UnitTier::slot);  // the worker reported no tier, so its units count as in memory
     say(one, UnitTier::store);
     expect_all(UnitTier::slot);
     say(two, UnitTier::memory);
@@ -169,7 +170,7 @@ TEST(SwarmTiersTest, NearestTierOfAllHoldersCounts) {
     expect_all(std::nullopt);
 }
 
-// Two workers with memory for all units report counters; then one of them leaves.
+// Two workers with memory for all units report counters of expert loads; then one worker leaves.
 TEST(SwarmSlotsTest, CountersAreAddedOverWorkersAndConnections) {
     SimSwarm swarm({.num_workers = 2, .seed = 3, .swarm = on_their_own()});
     ASSERT_TRUE(swarm.run_until_ready());
@@ -201,14 +202,14 @@ TEST(SwarmSlotsTest, ACounterThatShrinksEndsTheConnection) {
     EXPECT_NE(swarm.core().workers()[0].id, liar);
 }
 
-// The result of decoding tokens through all layers at workers with memory for a few experts.
+// The result of decoding tokens through all layers. The workers have memory for a few experts only.
 struct Decoding {
     Duration took{};
     std::uint64_t missed = 0;
 };
 using Route = std::vector<std::uint16_t>;
-// Returns the hints to send while a layer's round is in flight. Arguments: the layer, and the
-// experts that the next layer will request.
+// A function that returns the hints to send while the round of a layer is in flight. Its arguments
+// are the layer, and the experts that the next layer will request.
 using Foresee = std::function<std::vector<ExpertHint>(std::uint32_t layer, const Route& next)>;
 
 std::vector<ExpertHint> hints_of(std::uint32_t layer, const Route& experts) {
@@ -265,7 +266,8 @@ TEST(SwarmHintsTest, BadHintsCostTimeButNoAnswer) {
     EXPECT_LT(right.missed, without.missed / 2);
     EXPECT_LT(right.took, without.took);
 
-    // Hint the wrong experts of the next layer, then those of the round in flight, then all units.
+    // Hint the wrong experts of the next layer, then the experts of the round in flight, then all
+    // units.
     const Decoding wrong = decode([](std::uint32_t layer, const Route& next) {
         Route others;
         for (std::uint16_t expert = 0; expert < num_experts; ++expert)

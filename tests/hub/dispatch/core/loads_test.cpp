@@ -1,5 +1,5 @@
-// Tests workers that load experts on demand. A load does not count as a stall, and a worker with
-// the expert in memory is preferred to one that has to load it.
+// Tests workers that load experts on demand. The time of a load does not count as a stall, and a
+// worker with the expert in memory is preferred to a worker that has to load it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,8 +53,8 @@ void tell(SimSwarm& swarm, WorkerId worker, std::uint32_t slots, Duration load) 
                   {.slots = slots, .loads = 1, .load_us = static_cast<std::uint64_t>(load / 1us)}));
 }
 
-// The worker answers in about 8 ms with experts in memory, and in 180 ms more if it has to load
-// them. This is more than its timeout, which is at least 100 ms.
+// The worker answers in about 8 ms if the experts are in its memory, and 180 ms later if it has to
+// load them. The longer time exceeds the usual timeout of the worker, which is at least 100 ms.
 TEST(SwarmLoadsTest, ALoadIsNeitherATimeoutNorAFailure) {
     SimSwarm swarm(options_of(HedgeMode::off));
     const WorkerId worker = swarm.join_as({.slots = 8, .load = 45ms}, "10.0.0.1");
@@ -72,8 +72,8 @@ TEST(SwarmLoadsTest, ALoadIsNeitherATimeoutNorAFailure) {
     EXPECT_GT(swarm.experts_missed(worker), 40u) << "each of these rounds waited for loads";
 }
 
-// Two workers hold all units and have memory for half of them each. Once the hub has learnt this,
-// each worker keeps one half in memory.
+// Two workers hold all units and have memory for half of them each. Once the hub knows which worker
+// has loaded which units, each worker keeps one half in memory.
 TEST(SwarmLoadsTest, WorkerWithTheExpertInMemoryIsPreferred) {
     SimSwarm swarm(options_of(HedgeMode::off));
     const WorkerProfile profile{.slots = 32, .load = 5ms};
@@ -86,7 +86,8 @@ TEST(SwarmLoadsTest, WorkerWithTheExpertInMemoryIsPreferred) {
         return swarm.experts_missed(workers[0]) + swarm.experts_missed(workers[1]);
     };
     std::mt19937 random(3);
-    std::vector<std::uint32_t> quarters(16);  // quarters of layers, each requested in one round
+    // quarters of layers; one round requests the experts of one quarter
+    std::vector<std::uint32_t> quarters(16);
     std::iota(quarters.begin(), quarters.end(), 0);
     const auto all_once = [&] {
         std::shuffle(quarters.begin(), quarters.end(), random);
@@ -99,8 +100,8 @@ TEST(SwarmLoadsTest, WorkerWithTheExpertInMemoryIsPreferred) {
     EXPECT_LE(missed() - before, 8u * 64 / 8) << "of 512 experts asked";
 }
 
-// The worker with the expert in memory is busy, so the other worker loads. The call gets a second
-// attempt before the load ends.
+// The worker with the expert in memory is busy, so the call is sent to the other worker, which has
+// to load the expert. A second attempt is sent before that load ends.
 TEST(SwarmLoadsTest, LoadingCallIsHedgedAtAWorkerWithTheExpert) {
     SimSwarm swarm(options_of(HedgeMode::delayed));
     const WorkerId ready = swarm.join_as({}, "10.0.0.1");
@@ -111,7 +112,8 @@ TEST(SwarmLoadsTest, LoadingCallIsHedgedAtAWorkerWithTheExpert) {
     swarm.run_for(2s);
     tell(swarm, loads, 4, 400ms);
 
-    // Two rounds at once fill its queue, so only the other worker is left for the third round.
+    // Two simultaneous rounds fill the queue of the worker with the experts in memory, so only the
+    // other worker can take the third round.
     std::vector<RoundId> rounds;
     const SwarmCounters before = swarm.core().counters();
     for (std::uint32_t layer = 0; layer < 3; ++layer)
@@ -126,8 +128,8 @@ TEST(SwarmLoadsTest, LoadingCallIsHedgedAtAWorkerWithTheExpert) {
     (void)ready;
 }
 
-// Whatever a worker reports about its loads, a call that it never answers is sent to another worker
-// within the longest timeout plus two seconds.
+// However long a worker claims that its loads take, a call that it never answers is sent to another
+// worker within the longest timeout plus two seconds.
 TEST(SwarmLoadsTest, ALieAboutLoadsCostsTwoSecondsAtMost) {
     SimOptions options = options_of(HedgeMode::off);
     SimSwarm swarm(options);

@@ -1,5 +1,5 @@
-// Tests the operator's orders for one worker: drain (it leaves without a gap in service), pin (it
-// keeps its units), and ban (it stays out).
+// Tests the operator's orders for one worker: drain (the worker leaves without a gap in service),
+// pin (it keeps its units), and ban (it is disconnected and may not return).
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -7,7 +7,8 @@
 namespace moex::sim {
 namespace {
 
-// There are 48 experts; every worker has memory for all, and no local backend exists.
+// Options of a swarm with 48 experts. Every worker has memory for all of them, and there is no
+// local backend.
 SimOptions options(std::uint32_t replicas) {
     SimOptions options{.num_workers = 0, .seed = 5};
     options.swarm.local_fallback = false;

@@ -1,6 +1,6 @@
 // Tests the power setting: a worker names the share of its capacity that it offers, and gets
-// correspondingly fewer calls. Calls for units without another holder are sent to it at once
-// anyway.
+// correspondingly fewer calls. Calls for units without another holder are sent to the worker at
+// once all the same.
 #include <gtest/gtest.h>
 
 #include "hub/dispatch/core/worker_pool.h"
@@ -10,13 +10,15 @@ namespace moex::sim {
 namespace {
 
 struct Asked {
-    std::vector<std::uint64_t> groups;  // sent to each worker, in order of joining
+    // number of groups sent to each worker, in the order in which the workers joined
+    std::vector<std::uint64_t> groups;
     Duration slowest{};
     std::uint64_t local = 0;
 };
 
-// Runs `rounds` rounds of one token, one after the other. `workers` gives the budget and the power
-// in per cent of each worker; 0: the worker names no power.
+// Runs `rounds` rounds of one token, one after the other. `workers` gives the memory budget (in
+// experts) and the power (in per cent) of each worker; power 0 means that the worker reports no
+// power.
 Asked ask(const std::vector<std::pair<std::uint32_t, std::uint32_t>>& workers,
           std::uint32_t replicas, int rounds = 600) {
     SimOptions options{.num_workers = 0, .seed = 11};
@@ -60,8 +62,8 @@ TEST(PowerTest, ReducedPowerReducesTheShareAmongEquals) {
     }
 }
 
-// Without this rule, a worker that alone holds all units of a round would be chosen every time,
-// however much it has computed already.
+// The power gives a share of the router's passes, because a worker that alone holds all units of a
+// round would otherwise be chosen every time, however much work it has done already.
 TEST(PowerTest, PowerGivesAFixedShareOfEvents) {
     for (const WorkerId id : {WorkerId{1}, WorkerId{2}, WorkerId{77}})
         for (const double power : {1.0, 0.7, 0.3, 0.1}) {

@@ -1,5 +1,5 @@
-// Tests workers that return: after a reload, from another network, or to a restarted hub. The tests
-// count the bytes that workers download.
+// Tests workers that return: after a reload, from another network, or after a restart of the hub.
+// The tests count the bytes that workers download.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace moex::sim {
 namespace {
 
-// Sixteen tabs that together have memory for the model three times.
+// A swarm of sixteen tabs that together have memory for three copies of the model.
 struct ReturningWorkersTest : testing::Test {
     static SimOptions options() {
         SimOptions options{
@@ -31,8 +31,8 @@ struct ReturningWorkersTest : testing::Test {
     std::map<int, WorkerId> worker_of_tab;
 };
 
-// Before, a reload moved 2.7 GB with Qwen3-30B: other workers were ordered to load the units of the
-// reloaded tab, and the tab the units of others.
+// In an earlier version a reload of one tab moved 2.7 GB with Qwen3-30B: other workers were ordered
+// to load the units of the reloaded tab, and the tab was ordered to load units of other workers.
 TEST_F(ReturningWorkersTest, AReloadMovesNoByte) {
     SimSwarm swarm(options());
     fill(swarm);
@@ -49,7 +49,8 @@ TEST_F(ReturningWorkersTest, AReloadMovesNoByte) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-// The worker changes its network, and the hub has not yet noticed that the old connection is dead.
+// The worker changes its network and connects again before the hub notices that the old connection
+// is dead.
 TEST_F(ReturningWorkersTest, AConnectionThatReplacesItsGhostMovesNoByte) {
     SimSwarm swarm(options());
     fill(swarm);
@@ -61,7 +62,8 @@ TEST_F(ReturningWorkersTest, AConnectionThatReplacesItsGhostMovesNoByte) {
     EXPECT_EQ(swarm.core().coverage().replicas_min, 2u);
 }
 
-// The worker returns after a night. Its place is lost, but it is assigned its cached units again.
+// The worker returns after a night. Its place is no longer kept, but it is assigned the units that
+// it has cached.
 TEST_F(ReturningWorkersTest, LateReturnGetsItsCachedUnits) {
     SimSwarm swarm(options());
     fill(swarm);
@@ -97,9 +99,10 @@ TEST_F(ReturningWorkersTest, SoleUnitIsReplacedWithinThreeSeconds) {
     EXPECT_EQ(swarm.core().coverage().replicas_min, 1u);
 }
 
-// The lost units take twelve seconds to download, in equal parts, and a round waits ten. The units
-// of the waiting round must be loaded before second copies and before units of later layers. This
-// also holds if the first leavers left only units of later layers without a holder.
+// The units that were lost take twelve seconds to download, shared equally among the workers that
+// stay, while a round waits at most ten seconds. The units of the waiting round must therefore be
+// loaded before second copies, and before units of later layers. This holds even if the first
+// workers to leave were the last holders of units of later layers only.
 TEST_F(ReturningWorkersTest, RoundsSurviveTheLossOfHalfTheWorkers) {
     SimOptions slow = options();
     slow.blob_bytes = 2'500'000;
@@ -118,7 +121,8 @@ TEST_F(ReturningWorkersTest, RoundsSurviveTheLossOfHalfTheWorkers) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-// The worker announced a report of its cached units and sends none. The hub waits only a moment.
+// The worker announced that it would report its cached units, but sends no report. The hub waits
+// only a moment for it.
 TEST_F(ReturningWorkersTest, WorkerThatReportsNoCacheIsPlaced) {
     SimOptions mute = options();
     mute.reports_held = false;

@@ -21,8 +21,8 @@ void expect_right(const SimSwarm& swarm, RoundId round) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-// Groups take 600 to 1,200 ms, longer than the longest timeout. Before, each answer was dropped
-// when it arrived, and none of five rounds succeeded.
+// Groups take 600 to 1,200 ms, longer than the longest timeout. In an earlier version each answer
+// was dropped when it arrived, and none of five rounds succeeded.
 TEST(SlowWorkersTest, AnHonestAnswerAfterItsTimeoutCounts) {
     for (const bool deterministic : {false, true}) {
         SimOptions options = workers_alone(2);
@@ -41,7 +41,8 @@ TEST(SlowWorkersTest, AnHonestAnswerAfterItsTimeoutCounts) {
     }
 }
 
-// A late sum covers pairs that other workers have already begun to answer in parts.
+// The slow worker's answer is a sum over pairs that other workers have already begun to answer in
+// parts.
 TEST(SlowWorkersTest, ALateSumAndEarlyPartsOfItMakeOneAnswer) {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
         SimOptions options = workers_alone(0);
@@ -63,7 +64,8 @@ TEST(SlowWorkersTest, ALateSumAndEarlyPartsOfItMakeOneAnswer) {
     }
 }
 
-// No round waits for these answers any more, but they still show the latency of the worker.
+// No round waits any more for the answers to these cancelled calls, but the answers still show the
+// latency of the worker.
 TEST(SlowWorkersTest, AnswersToCancelledCallsRecordLatency) {
     SimOptions options = workers_alone(1);
     options.compute = Duration(1us);
@@ -72,8 +74,8 @@ TEST(SlowWorkersTest, AnswersToCancelledCallsRecordLatency) {
     ASSERT_TRUE(swarm.run_until_ready());
     const WorkerId id = swarm.workers_alive().front();
 
-    // Submit all rounds at once, before any is slow. Some groups are computed before their CANCEL
-    // arrives.
+    // Submit all rounds before any of them is slow, and cancel each. Some groups are computed
+    // before their CANCEL arrives.
     for (int i = 0; i < 8; ++i) {
         const RoundId round = swarm.submit();
         swarm.run_for(1ms);
@@ -85,8 +87,8 @@ TEST(SlowWorkersTest, AnswersToCancelledCallsRecordLatency) {
     EXPECT_GT(swarm.core().worker(id)->latency_p50_ms, 80);
 }
 
-// A published peer gets thirty frames of a layer at once, one per expert. Before, the later frames
-// met the timeout of a single frame.
+// A published peer gets thirty frames of a layer at once, one per expert. In an earlier version the
+// frames at the end of the queue exceeded the timeout, which was that of a single frame.
 TEST(SlowWorkersTest, QueuedGroupIsNotLate) {
     SimOptions options = workers_alone(0);
     options.compute = 5ms;
@@ -104,8 +106,8 @@ TEST(SlowWorkersTest, QueuedGroupIsNotLate) {
     EXPECT_EQ(swarm.core().counters().timeouts, 0u);
 }
 
-// A request or an answer was lost. Before, the worker got no retry while the late attempt was open,
-// and the round failed after ten seconds although the worker could have answered.
+// A request or an answer was lost. In an earlier version the worker got no retry while the late
+// attempt was open, and the round failed after ten seconds although the worker could have answered.
 TEST(SlowWorkersTest, ASoleHolderIsAskedAgainWithinTheRoundsTime) {
     for (const std::uint32_t queue_depth : {1u, 2u})
         for (const Duration away : {Duration(100ms), Duration(2s)}) {
@@ -124,8 +126,8 @@ TEST(SlowWorkersTest, ASoleHolderIsAskedAgainWithinTheRoundsTime) {
         }
 }
 
-// Before, every error of the other holder delayed the retry of the lost call, beyond the round's
-// end.
+// A call to one of two holders is lost. In an earlier version every error of the other holder
+// delayed the retry of the lost call, until the round had ended.
 TEST(SlowWorkersTest, ErrorsOfOneHolderDoNotDelayRetriesAtAnother) {
     SimOptions options = workers_alone(2);
     options.swarm.replicas = 2;
@@ -142,8 +144,8 @@ TEST(SlowWorkersTest, ErrorsOfOneHolderDoNotDelayRetriesAtAnother) {
     expect_right(swarm, round);
 }
 
-// Before, one of eight workers that takes sixteen pairs at a time caused fifteen times as many
-// groups in the prefills of all workers.
+// One of eight workers takes only sixteen pairs at a time. In an earlier version the prefills of
+// all workers were then cut into fifteen times as many groups.
 TEST(SlowWorkersTest, WeakWorkerDoesNotSplitOthersGroups) {
     const auto groups_of_a_prefill = [](bool one_is_weak) {
         SimOptions options = workers_alone(8);
@@ -157,7 +159,8 @@ TEST(SlowWorkersTest, WeakWorkerDoesNotSplitOthersGroups) {
             EXPECT_TRUE(swarm.run_until_idle());
             return round;
         };
-        for (int i = 0; i < 3; ++i) prefill();  // the worker has reported its limit by now
+        // after the first of these rounds the worker has reported its limit
+        for (int i = 0; i < 3; ++i) prefill();
         const std::uint64_t before = swarm.core().counters().groups_sent;
         for (int i = 0; i < 10; ++i) expect_right(swarm, prefill());
         return swarm.core().counters().groups_sent - before;
@@ -165,7 +168,8 @@ TEST(SlowWorkersTest, WeakWorkerDoesNotSplitOthersGroups) {
     EXPECT_LE(groups_of_a_prefill(true), groups_of_a_prefill(false) * 5 / 4);
 }
 
-// A worker that takes one group at a time, and a local backend that has answered once.
+// A swarm with a worker that takes one group at a time, and with a local backend that has answered
+// once.
 struct LocalBackendTest : testing::Test {
     std::unique_ptr<SimSwarm> swarm_of(Duration compute, Duration local_compute) {
         SimOptions options{.num_workers = 0,
@@ -190,8 +194,8 @@ struct LocalBackendTest : testing::Test {
     std::uint64_t calls_local = 0;
 };
 
-// Before, the bound was always 50 ms: a call that the worker answers in 80 ms was computed locally
-// in 400 ms.
+// In an earlier version a call waited at most 50 ms for a busy worker: a call that the worker
+// answers in 80 ms was computed locally in 400 ms.
 TEST_F(LocalBackendTest, ARoundWaitsForABusyWorkerAsLongAsComputingHereTakes) {
     const auto swarm = swarm_of(80ms, 400ms);
     const RoundId first = swarm->submit(), second = swarm->submit();
@@ -210,7 +214,8 @@ TEST_F(LocalBackendTest, FasterLocalBackendDoesNotWait) {
     EXPECT_EQ(swarm->outcome(second).done_at - swarm->outcome(second).asked_at, Duration(5ms));
 }
 
-// The only holder hangs. Before, the round waited for the timeout.
+// The only holder of the experts hangs. In an earlier version the round waited for the timeout
+// before the local backend computed.
 TEST_F(LocalBackendTest, UnhedgeableAttemptIsComputedLocally) {
     const auto swarm = swarm_of(10ms, 5ms);
     swarm->stall_compute(1);

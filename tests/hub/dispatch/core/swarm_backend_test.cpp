@@ -1,4 +1,4 @@
-// Tests the backend with real threads: an engine thread that waits and a strand that answers.
+// Tests SwarmBackend with real threads: the engine's thread waits, and the strand answers.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ SwarmOptions small_options() {
     return options;
 }
 
-// A worker that answers at once, from the strand.
+// A worker that answers each request at once, on the strand.
 class InstantWorker : public WorkerLink {
   public:
     InstantWorker(ThreadHost& host, WireLimits limits) : host_(host), limits_(limits) {}
@@ -109,7 +109,7 @@ TEST(SwarmBackendTest, AWorkerAnswersTheEnginesThread) {
     for (std::size_t i = 0; i < 32; ++i) want[i] += part[i];
     for (int i = 0; i < 200; ++i) {
         std::fill(row.y.begin(), row.y.end(), -1.0f);
-        // The first round waits until the worker is ready.
+        // The first round waits inside the backend until the worker is ready.
         const auto answer = backend->submit(row.batch())->wait();
         ASSERT_TRUE(answer.ok()) << answer.error().message;
         EXPECT_EQ(row.y, want);
@@ -124,7 +124,7 @@ TEST(SwarmBackendTest, DroppedRoundsAndADestroyedBackendEndAllWaits) {
     ThreadHost host;
     auto backend = std::make_unique<SwarmBackend>(small_options(), host, nullptr, nullptr);
     for (int i = 0; i < 50; ++i) {
-        OneRow row;  // destroyed before its round ends
+        OneRow row;  // the row is destroyed before its round ends
         backend->submit(row.batch());
     }
     OneRow row;
@@ -150,7 +150,7 @@ TEST(SwarmBackendTest, WaitEndsOnAStopRequest) {
     for (int i = 0; i < 100; ++i) {
         std::stop_source stop;
         auto round = backend.submit(row.batch());
-        // The stop arrives before, while or after the wait begins.
+        // The stop request arrives before, at or after the begin of the wait.
         std::thread stopper([&] { stop.request_stop(); });
         const auto answer = round->wait(stop.get_token());
         stopper.join();
@@ -160,8 +160,8 @@ TEST(SwarmBackendTest, WaitEndsOnAStopRequest) {
     host.stop();
 }
 
-// A worker with a thread of its own, like a connection. The thread gathers the frames, answers, and
-// decodes the answers, while the strand and the engine continue.
+// A worker that has its own thread, as a connection has. The thread gathers the frames, answers
+// them, and decodes the answers, while the strand and the engine continue.
 class ThreadedWorker : public WorkerLink {
   public:
     ThreadedWorker(SwarmBackend& backend, ThreadHost& host, WireLimits limits)
@@ -249,7 +249,7 @@ TEST(SwarmBackendTest, ConnectionsGatherAndReadOnThreadsOfTheirOwn) {
                                 .expert_weights = weights,
                                 .y = y};
         auto round = backend.submit(batch);
-        backend.submit(batch);  // dropped while in flight
+        backend.submit(batch);  // the round is dropped while its calls are in flight
         const auto answer = round->wait();
         ASSERT_TRUE(answer.ok()) << answer.error().message;
         EXPECT_EQ(y, std::vector<float>(y.size(), 1.0f));

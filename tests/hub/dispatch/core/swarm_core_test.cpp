@@ -1,4 +1,4 @@
-// Tests whole rounds: which worker answers when others are slow, gone or busy.
+// Tests whole rounds: which worker answers when other workers are slow, gone or busy.
 #include "tests/hub/dispatch/swarm_stage.h"
 
 namespace moex::sim {
@@ -17,7 +17,7 @@ TEST(SwarmCoreTest, OneFrameEachWayPerRoundWhenOneWorkerHoldsAll) {
     EXPECT_EQ(swarm.core().counters().calls_remote, 40u);
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
 
-    // The workers are used round-robin.
+    // The workers are used round-robin: each of them answers five groups.
     for (const WorkerView& worker : swarm.core().workers()) EXPECT_EQ(worker.groups_answered, 5u);
 }
 
@@ -72,7 +72,7 @@ TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
     SimOptions options = two_workers();
     options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = 2};
     options.compute = 10ms;
-    options.latency = 20ms;  // the CANCEL arrives after the computation
+    options.latency = 20ms;  // with this latency the CANCEL arrives after the computation
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
 
@@ -86,8 +86,8 @@ TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
     EXPECT_EQ(swarm.workers_alive().size(), 2u);
 }
 
-// Connections read while the strand sends. An answer that was read before its request was sent is a
-// guess, and ends the connection.
+// The thread of a connection reads frames while the strand sends others. An answer that was read
+// before its request was sent is a guess, and ends the connection.
 TEST(SwarmCoreTest, AnswerReadBeforeItsRequestEndsTheConnection) {
     SimOptions options{.num_workers = 1, .seed = 3};
     options.swarm.local_fallback = false;
@@ -174,7 +174,7 @@ TEST(SwarmCoreTest, ATimeoutGoesToTheOtherReplicaAndThreeInARowMakeUnhealthy) {
     EXPECT_EQ(swarm.core().worker(stalled)->state, WorkerState::unhealthy);
 
     swarm.stall(stalled, false);
-    swarm.run_for(6s);  // the ejection ends: it gets a copy of another's call
+    swarm.run_for(6s);  // the ejection ends: the worker is sent a copy of another worker's call
     swarm.submit();
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.core().worker(stalled)->state, WorkerState::active);
@@ -207,7 +207,8 @@ TEST(SwarmCoreTest, ABusyWorkerIsSparedForAsLongAsItAsked) {
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
 }
 
-// BUSY does not count as an attempt: after any number of BUSY the worker still computes the call.
+// A BUSY reply does not count as an attempt: after any number of BUSY the worker still computes the
+// call.
 TEST(SwarmCoreTest, BusyWorkerIsRetriedBeforeTheLocalBackend) {
     SimOptions options{.num_workers = 1, .seed = 3, .latency = Duration(100us)};
     SimSwarm swarm(options);
@@ -236,7 +237,8 @@ TEST(SwarmCoreTest, AfterThreeTriesTheLocalBackendComputesIt) {
     EXPECT_EQ(swarm.core().counters().groups_sent, 3u);
 }
 
-// Before, a newcomer got all groups, 60 of 60, until its recent work equalled that of the others.
+// In an earlier version a newcomer got all groups, 60 of 60, until its recent work equalled that of
+// the other workers.
 TEST(SwarmCoreTest, ANewcomerGetsItsShareAndNoMore) {
     SimOptions options{.num_workers = 2, .seed = 3};
     options.swarm.replicas = 3;
@@ -284,7 +286,7 @@ TEST(SwarmCoreTest, DeterministicAnswersAreEqualFromOneWorkerThreeWorkersHedgedA
          std::vector<std::pair<std::uint32_t, std::uint32_t>>{{1, 1}, {3, 1}, {3, 2}, {0, 1}}) {
         SimOptions options = two_workers();
         options.num_workers = num_workers;
-        // the three workers must share the units
+        // with three workers, no worker has memory for all units
         options.budget_experts = num_workers == 3 ? 40 : 1000;
         options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = hedge};
         SimSwarm swarm(options);

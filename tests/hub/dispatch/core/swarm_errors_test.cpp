@@ -1,4 +1,5 @@
-// Tests errors, limits and wrong answers of a worker: the effects on the worker and on the round.
+// Tests errors, limits and wrong answers of a worker, and their effects on the worker and on the
+// round.
 #include "tests/hub/dispatch/swarm_stage.h"
 
 namespace moex::sim {
@@ -33,8 +34,9 @@ TEST(SwarmCoreTest, AFatalErrorEndsTheConnection) {
     EXPECT_TRUE(swarm.closed_with(broken).has_value());
 }
 
-// Before, every round failed three times at such a worker, and a worker with little memory was
-// unhealthy from its first prefill on.
+// The worker refuses groups of more than sixteen pairs. In an earlier version every round failed
+// three times at such a worker, and a worker with little memory was unhealthy from its first
+// prefill on.
 TEST(SwarmCoreTest, AWorkerThatTakesSmallGroupsGetsSmallGroups) {
     SimOptions options = two_workers();
     options.num_workers = 1;
@@ -48,7 +50,8 @@ TEST(SwarmCoreTest, AWorkerThatTakesSmallGroupsGetsSmallGroups) {
         const RoundId round = swarm.submit({.num_tokens = 20});  // 80 pairs
         ASSERT_TRUE(swarm.run_until_idle());
         expect_exact(swarm, round);
-        EXPECT_LE(swarm.core().worker(small)->errors, 1u);  // at 80 pairs; then the limit is known
+        // one error at 80 pairs; after it the hub knows the limit
+        EXPECT_LE(swarm.core().worker(small)->errors, 1u);
     }
     EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
 }
@@ -62,7 +65,7 @@ TEST(SwarmCoreTest, CallTooLargeForAWorkerGoesElsewhere) {
     const WorkerId small = swarm.workers_alive()[0], large = swarm.workers_alive()[1];
     swarm.take_at_most(small, 1);
     for (int i = 0; i < 4; ++i) {
-        // ten rows of the same four experts: calls of ten pairs
+        // Ten rows request the same four experts, so each call has ten pairs.
         RoundSpec spec{.num_tokens = 10};
         for (int row = 0; row < 10; ++row)
             spec.expert_ids.insert(spec.expert_ids.end(), {1, 5, 9, 13});
@@ -71,7 +74,8 @@ TEST(SwarmCoreTest, CallTooLargeForAWorkerGoesElsewhere) {
         expect_exact(swarm, round);
         EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{large});
     }
-    EXPECT_LE(swarm.core().worker(small)->errors, 2u);  // two were in flight at once
+    // two calls were in flight before the first error arrived
+    EXPECT_LE(swarm.core().worker(small)->errors, 2u);
     EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
 }
 
@@ -84,7 +88,8 @@ TEST(SwarmCoreTest, CallTooLargeForAllIsSplitInTheNextRound) {
 
     swarm.take_at_most(swarm.workers_alive()[0], 20);
     const auto ask = [&] {
-        RoundSpec spec{.num_tokens = 40};  // calls of forty pairs
+        // 40 rows request the same four experts, so each call has 40 pairs
+        RoundSpec spec{.num_tokens = 40};
         for (int row = 0; row < 40; ++row)
             spec.expert_ids.insert(spec.expert_ids.end(), {1, 5, 9, 13});
         return swarm.submit(std::move(spec));
@@ -113,8 +118,8 @@ TEST_P(OverflowTest, AnswerBeyondF16IsRequestedInBf16) {
 
     swarm.overflow_f16(worker);
     if (GetParam() == Peer::published) {
-        // The worker knows only f16, so no worker can answer. The worker is not treated as a liar,
-        // and its other answers count.
+        // The published peer knows only f16, so no worker can answer the round. The peer is not
+        // treated as a liar, and its other answers count.
         swarm.submit();
         swarm.run_for(2s);
         EXPECT_EQ(swarm.core().counters().bad_answers, 0u);
@@ -155,7 +160,8 @@ TEST_P(LiarTest, IsRemovedAfterThreeBadAnswersAndNoneOfThemIsUsed) {
 INSTANTIATE_TEST_SUITE_P(EveryLie, LiarTest,
                          testing::Values(Lie::shape, Lie::not_finite, Lie::huge));
 
-// Unrequested frames may not be long. An answer may be long as long as it may still arrive.
+// The hub reads long frames only as answers: unrequested frames must be short, and the limit is
+// raised while a long answer may still arrive.
 TEST(SwarmCoreTest, FrameLimitFollowsTheOpenRequests) {
     SimOptions options = two_workers();
     options.num_workers = 1;
@@ -170,7 +176,8 @@ TEST(SwarmCoreTest, FrameLimitFollowsTheOpenRequests) {
     EXPECT_LT(control, 70000u);
 
     swarm.slow_down(worker, 10s);
-    const RoundId large = swarm.submit({.num_tokens = 64});  // 64 x 4 pairs of 512 halves
+    // the answer has 64 x 4 pairs of 512 halves
+    const RoundId large = swarm.submit({.num_tokens = 64});
     const std::uint64_t answer = 64 * 4 * 512 * 2;
     EXPECT_GE(swarm.frame_limit(worker), answer);
     EXPECT_LT(swarm.frame_limit(worker), answer * 3 / 2);
@@ -178,7 +185,8 @@ TEST(SwarmCoreTest, FrameLimitFollowsTheOpenRequests) {
     swarm.run_for(1s);
     swarm.cancel(large);
     swarm.run_for(1s);
-    EXPECT_GE(swarm.frame_limit(worker), answer);  // in flight when CANCEL arrived
+    // the answer may have been in flight when the CANCEL arrived
+    EXPECT_GE(swarm.frame_limit(worker), answer);
 
     swarm.run_for(61s);
     EXPECT_EQ(swarm.frame_limit(worker), control);
@@ -205,7 +213,8 @@ TEST(SwarmCoreTest, AnAnswerAfterItsTimeoutIsWithinTheLimit) {
     const WorkerId worker = swarm.workers_alive().front();
     ASSERT_TRUE(swarm.run_until_ready());
 
-    swarm.slow_down(worker, 600ms);  // beyond the timeout of 500 ms: no CANCEL stops it in time
+    // slower than the timeout of 500 ms, so no CANCEL stops a computation in time
+    swarm.slow_down(worker, 600ms);
     const RoundId round = swarm.submit({.num_tokens = 64});
     ASSERT_TRUE(swarm.run_until_idle());
 
@@ -228,7 +237,7 @@ TEST(SwarmCoreTest, GroupsAreSplitByTheWireLimits) {
     expect_exact(swarm, round);
     EXPECT_GE(swarm.core().counters().groups_sent, 44u / 6);
 
-    // The worker's decoder checks the limits of every frame.
+    // No frame exceeded the limits: the simulated worker's decoder would have refused it.
     EXPECT_EQ(swarm.core().counters().bad_frames, 0u);
     EXPECT_EQ(swarm.workers_alive().size(), 1u);
     EXPECT_EQ(swarm.core().counters().calls, swarm.core().counters().calls_remote);

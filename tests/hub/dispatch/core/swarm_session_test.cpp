@@ -1,5 +1,5 @@
-// Tests sessions: which workers are admitted, which are disconnected and with which code, drain,
-// and peers that know only the five published messages.
+// Tests the sessions of workers: which are admitted, which are disconnected and with which code,
+// drain, and peers that know only the five published messages.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -45,7 +45,7 @@ TEST_P(FirstFrameTest, IsRefusedAndTheHubServesOn) {
     const RoundId round = swarm.submit();
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
-    EXPECT_EQ(swarm.core().counters().removed, 0u);  // it never was a member
+    EXPECT_EQ(swarm.core().counters().removed, 0u);  // the refused connection was never a member
 }
 INSTANTIATE_TEST_SUITE_P(
     Table, FirstFrameTest,
@@ -149,7 +149,7 @@ TEST(SwarmSessionTest, ADeterministicHubAsksForExactAnswers) {
     }
 }
 
-// No message that a published peer reads can request deterministic rounding.
+// A published peer understands no message that requests deterministic rounding.
 TEST(SwarmSessionTest, ADeterministicHubTakesNoPublishedPeerThatRounds) {
     SimSwarm swarm(no_workers());
     const WorkerId peer = swarm.connect(true);
@@ -211,7 +211,8 @@ TEST(SwarmSessionTest, TheHubIsFullBeyondWorkersMax) {
     EXPECT_EQ(swarm.closed_with(second), CloseCode::going_away);
 }
 
-// The close code is final: the worker must not reconnect after a policy refusal.
+// A dense model has no work for workers. The close code is final: a worker must not reconnect after
+// a refusal with code `policy`.
 TEST(SwarmSessionTest, ADenseModelHasNoPlaceForAWorker) {
     SimOptions options = no_workers();
     options.num_experts = options.top_k = 0;
@@ -221,7 +222,8 @@ TEST(SwarmSessionTest, ADenseModelHasNoPlaceForAWorker) {
     EXPECT_EQ(swarm.closed_with(worker), CloseCode::policy);
 }
 
-// Rows as int8 need half the bytes. The judge computes with the rounded rows that the worker got.
+// Rows as int8 take half the bytes of f16. The judge computes with the rounded rows that the worker
+// received.
 TEST(SwarmSessionTest, CapableWorkersGetInt8RowsUnlessDeterministic) {
     for (const bool deterministic : {false, true}) {
         SimOptions options{.num_workers = 2, .seed = 3, .log = true};
@@ -287,8 +289,8 @@ TEST(SwarmSessionTest, ASwarmOfPublishedPeersServes) {
     EXPECT_TRUE(swarm.violations().empty());
 }
 
-// Before, such a peer was admitted and assigned units, but never sent a call, so every round with
-// these units failed.
+// The peer does not accept the dtype of the wire. In an earlier version such a peer was admitted
+// and assigned units, but never sent a call, so every round with these units failed.
 TEST(SwarmSessionTest, APublishedPeerWithoutTheWiresDtypeIsRefusedByName) {
     SimOptions options = no_workers();
     options.swarm.rounding.wire_dtype = Dtype::bf16;
@@ -338,7 +340,8 @@ TEST(SwarmSessionTest, DrainNotifiesServesOnAndClosesAtItsDeadline) {
     ASSERT_TRUE(swarm.run_until_ready());
 
     swarm.drain(3s);
-    const RoundId round = swarm.submit();  // streams that fit the deadline complete
+    // rounds that finish before the deadline of the drain are still answered
+    const RoundId round = swarm.submit();
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{worker});
 
@@ -364,8 +367,8 @@ TEST(SwarmSessionTest, AWorkerThatDrainsGetsNoNewWork) {
     }
 }
 
-// Before, a draining worker only got no new attempts. Its experts had one copy less until the
-// connection ended by itself.
+// In an earlier version a draining worker merely got no new attempts. Its experts had one copy less
+// until the worker closed the connection.
 TEST(SwarmSessionTest, AWorkerThatDrainsHandsOverItsExpertsAnswersAndIsClosed) {
     SimOptions options = no_workers();
     options.swarm.local_fallback = false;
@@ -387,7 +390,8 @@ TEST(SwarmSessionTest, AWorkerThatDrainsHandsOverItsExpertsAnswersAndIsClosed) {
 
     std::uint32_t assigned = 0;
     for (const WorkerView& view : swarm.core().workers()) assigned += view.units_assigned;
-    EXPECT_EQ(assigned, 2u * 48u);  // two copies of each expert, on the workers that stay
+    // two copies of each expert are assigned to the workers that stay
+    EXPECT_EQ(assigned, 2u * 48u);
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
 
@@ -417,8 +421,8 @@ TEST(SwarmSessionTest, AWorkerThatDrainsAndStallsIsClosedAtItsDeadline) {
     EXPECT_TRUE(swarm.run_until_idle());
 }
 
-// Before, both connections had a place. Calls to the old one, the ghost, got no answer until its
-// heartbeats were missed.
+// A worker connects again before its old connection, the ghost, is lost. In an earlier version both
+// connections had a place, and calls to the ghost got no answer until its heartbeats were missed.
 TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     SimOptions options = no_workers();
     options.swarm.replicas = 1;
@@ -432,12 +436,12 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     swarm.stall(ghost);
     const std::size_t frames_before = swarm.frames_to(other).size();
     const WorkerId back = swarm.join(Peer::ours, "10.0.0.2", "mine");
-    swarm.run_for(20ms);  // until it has reported its cached units
+    swarm.run_for(20ms);  // time in which the worker reports its cached units
     EXPECT_EQ(swarm.closed_with(ghost), CloseCode::policy);
     EXPECT_EQ(swarm.core().worker(back)->units_assigned, share);
     EXPECT_EQ(swarm.core().worker(other)->units_assigned, others);
 
-    // No unit moved to other workers and back.
+    // No unit was moved to the other worker and back.
     EXPECT_EQ(swarm.frames_to(other).size(), frames_before);
     EXPECT_EQ(swarm.core().counters().removed, 0u);
     ASSERT_TRUE(swarm.run_until_ready());
@@ -450,8 +454,8 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     EXPECT_EQ(swarm.core().counters().timeouts, 0u);
 }
 
-// Before, the peer was sent calls while it downloaded. It answered none in time, and three such
-// calls made it unhealthy.
+// In an earlier version a published peer was sent calls while it downloaded units. It answered none
+// of them in time, and three such calls made it unhealthy.
 TEST(SwarmSessionTest, APublishedPeerThatDownloadsIsNotAskedAndStaysHealthy) {
     SimOptions options = no_workers();
     options.swarm.replicas = 1;
@@ -460,7 +464,7 @@ TEST(SwarmSessionTest, APublishedPeerThatDownloadsIsNotAskedAndStaysHealthy) {
     ASSERT_TRUE(swarm.run_until_ready());
 
     swarm.slow_download(peer, 400ms);
-    // The peer takes over the leaver's share: ten seconds of downloads.
+    // The peer takes over the units of the worker that leaves: ten seconds of downloads.
     swarm.leave(other);
     for (int i = 0; i < 18; ++i) {
         const RoundId round = swarm.submit();
@@ -509,8 +513,8 @@ TEST(SwarmSessionTest, CopiesBeyondTheWishAreReleasedWithPublishedPeersToo) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-// Before, a change of the memory limit ended the connection, and all units were assigned and loaded
-// again.
+// In an earlier version a change of the worker's memory limit ended the connection, and all units
+// were assigned and loaded again.
 TEST(SwarmSessionTest, MemoryLimitChangeKeepsConnectionAndFittingUnits) {
     SimOptions options = no_workers();
     options.swarm.local_fallback = false;

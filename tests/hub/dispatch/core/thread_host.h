@@ -1,4 +1,4 @@
-// Provides the swarm's strand for tests with real threads: a thread of its own, and a timer.
+// Provides the swarm's strand for tests with real threads: one thread with a queue and a timer.
 #pragma once
 
 #include <condition_variable>
@@ -12,7 +12,7 @@
 
 namespace moex {
 
-// Runs posted work on one thread of its own; the timer is part of the same queue.
+// Runs posted functions on its own thread. The timer is checked by the same thread.
 class ThreadHost : public SwarmHost {
   public:
     ThreadHost() : thread_([this] { run(); }) {}

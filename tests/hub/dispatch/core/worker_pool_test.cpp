@@ -104,10 +104,10 @@ TEST(WorkerTest, TimeoutFollowsTheWorkersOwnLatencyWithinBounds) {
 
     for (int i = 0; i < 50; ++i) worker.record_latency(50ms, 8);
     EXPECT_NEAR(to_ms(worker.attempt_timeout(8, options)), 200, 30);
-    // Another group size has a latency of its own.
+    // Groups of another size have their own latency, for which there are no samples.
     EXPECT_EQ(worker.attempt_timeout(600, options), 500ms);
 
-    for (int i = 0; i < 6000; ++i) worker.record_latency(1ms, 8);  // old samples fade
+    for (int i = 0; i < 6000; ++i) worker.record_latency(1ms, 8);  // the samples of 50 ms fade
     EXPECT_EQ(worker.attempt_timeout(8, options), 100ms);
     worker.device.software = true;
     EXPECT_EQ(worker.attempt_timeout(600, options), 5s);
@@ -127,7 +127,7 @@ TEST(WorkerTest, OldEstimatesLoseWeight) {
 
 TEST(RoundSplitTest, MeansFollowTheReportedTimes) {
     RoundSplit split;
-    split.record(2ms, {.worker_us = 500, .gpu_us = 0});  // its GPU has no clock
+    split.record(2ms, {.worker_us = 500, .gpu_us = 0});  // the worker's GPU reports no times
     EXPECT_DOUBLE_EQ(split.group_ms, 2);
     EXPECT_DOUBLE_EQ(split.worker_ms, 0.5);
     EXPECT_DOUBLE_EQ(split.gpu_ms, 0);
@@ -137,7 +137,7 @@ TEST(RoundSplitTest, MeansFollowTheReportedTimes) {
     EXPECT_NEAR(split.worker_ms, 0.25, 1e-3);
     EXPECT_NEAR(split.gpu_ms, 0.1, 1e-9);
 
-    // A worker reports a longer time than the hub waited.
+    // Let the worker report longer times than the hub waited: they are capped at 1 ms.
     for (int i = 0; i < 1000; ++i) split.record(1ms, {.worker_us = 9000, .gpu_us = 9000});
     EXPECT_NEAR(split.worker_ms, 1, 1e-3);
     EXPECT_NEAR(split.gpu_ms, 1, 1e-3);

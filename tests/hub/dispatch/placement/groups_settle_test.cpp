@@ -1,5 +1,5 @@
-// Tests groups of workers with a large model: how often experts are loaded, and how long it takes,
-// until every layer is held by its group alone.
+// Tests how groups of workers settle with a large model: how often experts are loaded, and how long
+// it takes until every layer is held by its group alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace moex {
 namespace {
 
 // A directory with workers that have memory for all units. They load a fixed number of units per
-// second, in the order of their orders.
+// second, in the order in which they were ordered.
 struct GroupsSettleTest : testing::Test {
     static constexpr std::uint32_t layer_units = 128, num_units = 48 * layer_units;
     static constexpr Duration turn = 50ms;
@@ -28,7 +28,7 @@ struct GroupsSettleTest : testing::Test {
                                    .layer_units = layer_units,
                                    .replicas = 1,
                                    .choice = parse_placement("groups 4").value()},
-                     .moves_per_s = num_units / 8.0,  // as SwarmCore has it
+                     .moves_per_s = num_units / 8.0,  // the same rate as in SwarmCore
                      .moves_at_once = num_units / 8.0,
                      .loads_ahead = 16,
                      .serves = [](const UnitHolder&) { return true; }}) {}
@@ -86,7 +86,7 @@ struct GroupsSettleTest : testing::Test {
                    return loader->holder.num_ready == num_units / 8;
                });
     }
-    // Returns the seconds from now until all groups have settled; waits a minute at most.
+    // Returns the number of seconds from now until all groups have settled, at most 60.
     double seconds_to_settle() {
         const TimePoint from = now;
         while (!is_settled() && now - from < 60s) run(turn);
@@ -109,7 +109,7 @@ TEST_F(GroupsSettleTest, WorkersThatAreStartedTogetherLoadEachExpertOnce) {
     EXPECT_EQ(num_told, num_units);
 }
 
-// The workers join 1.5 s apart. In that time one worker loads a tenth of all units.
+// The workers join at intervals of 1.5 s. In 1.5 s one worker loads a tenth of all units.
 TEST_F(GroupsSettleTest, WorkersJoiningOneByOneLoadLittleTwice) {
     for (int i = 0; i < 8; ++i) {
         join();

@@ -1,5 +1,5 @@
 // Tests the extra copies of hot experts, which are requested or predicted more often than others:
-// how many experts get one, for how long, and in which order.
+// how many experts get an extra copy, for how long, and in which order.
 #include "hub/dispatch/placement/hot_experts.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(HotExpertsTest, FewRequestsMakeNothingHot) {
 TEST(HotExpertsTest, BetweenHotAndColdNothingHappens) {
     HotExperts heat(16, some_hot());
     for (std::uint32_t unit = 0; unit < 16; ++unit) count(heat, unit, 100);
-    count(heat, 3, 120);  // 220 of a mean of 107.5
+    count(heat, 3, 120);  // unit 3 now has a count of 220, and the mean is 107.5
     EXPECT_TRUE(heat.look(start, {}).hot.empty());
     EXPECT_TRUE(heat.look(start, {3}).cold.empty());
     EXPECT_EQ(heat.look(start, {4}).cold, (std::vector<std::uint32_t>{4}));
@@ -66,7 +66,7 @@ TEST(HotExpertsTest, PollingEndsWhenNoExtraCopyIsLeft) {
     EXPECT_FALSE(heat.next_look(start)) << "it waits already";
     EXPECT_TRUE(heat.look(start + 2s, {}).look_again);
     EXPECT_TRUE(heat.look(start + 4s, {3}).look_again);
-    // A count of 64 is halved every 10 s, so it is below 4 after 40 s.
+    // The count of 64 is halved every 10 s, so it is less than 4 after 40 s.
     EXPECT_TRUE(heat.look(start + 38s, {3}).cold.empty());
     EXPECT_EQ(heat.look(start + 44s, {3}).cold, (std::vector<std::uint32_t>{3}));
     EXPECT_FALSE(heat.look(start + 46s, {}).look_again);
@@ -77,7 +77,7 @@ TEST(HotExpertsTest, PollingEndsWhenNoExtraCopyIsLeft) {
 
 // ---- in a placement
 
-// Members join, leave and change their capacity, while units get an extra copy and lose it.
+// Members join, leave and change their capacity, while units gain and lose extra copies.
 TEST(PlacementExtrasTest, ExtraCopyNeverTakesTheRoomOfAFirstCopy) {
     constexpr std::uint32_t num_units = 24;
     std::size_t num_given = 0, num_gone = 0;
@@ -154,7 +154,8 @@ TEST(PlacementExtrasTest, UnloadedExtraIsDroppedOnceAUnitLacksACopy) {
         ASSERT_TRUE(give_one());
         const std::uint32_t extra = *placement.extras().begin();
         const auto owners = placement.owners(extra);
-        WorkerId leaver = 0;  // a worker that holds units, but not the extra copy
+        // a worker that holds some units, but not the unit with the extra copy
+        WorkerId leaver = 0;
         for (const WorkerId worker : {1, 2, 3, 4})
             if (std::ranges::find(owners, worker) == owners.end() && placement.load(worker) > 0)
                 leaver = worker;
@@ -169,7 +170,7 @@ TEST(PlacementExtrasTest, UnloadedExtraIsDroppedOnceAUnitLacksACopy) {
 
 // ---- in a swarm
 
-// Four workers with memory for more than one copy of each of the 48 units.
+// Options of a swarm of four workers with memory for more than one copy of each of the 48 units.
 SimOptions roomy(std::uint32_t budget_experts = 20) {
     SimOptions options{.num_workers = 4, .seed = 5, .budget_experts = budget_experts, .log = true};
     options.swarm.replicas = 1;
@@ -182,7 +183,8 @@ SimOptions roomy(std::uint32_t budget_experts = 20) {
 
 constexpr Unit hot_unit{1, 7};
 
-// Runs `num_rounds` rounds, 50 ms apart, that request the hot unit and, alternating, three others.
+// Runs `num_rounds` rounds, 50 ms apart. Each round requests the hot unit and three other units,
+// which alternate.
 void ask(SimSwarm& swarm, int num_rounds) {
     for (int i = 0; i < num_rounds; ++i) {
         RoundSpec spec{.layer = hot_unit.layer, .expert_ids = {hot_unit.expert}};
@@ -194,7 +196,7 @@ void ask(SimSwarm& swarm, int num_rounds) {
     }
 }
 
-// Returns how often each unit was listed in frames of `type`, over all workers.
+// Returns how often each unit was listed in frames of type `type`, summed over all workers.
 std::map<Unit, int> told(const SimSwarm& swarm, FrameType type, const WireLimits& limits) {
     std::map<Unit, int> times;
     for (const WorkerId worker : swarm.workers_alive())
@@ -219,7 +221,7 @@ TEST(SwarmHeatTest, HotExpertGainsACopyAndLosesItWhenCold) {
     SimSwarm swarm(roomy());
     ASSERT_TRUE(swarm.run_until_ready());
     const WireLimits& limits = swarm.core().options().limits;
-    swarm.run_for(10s);  // shares are even
+    swarm.run_for(10s);  // until the workers' shares are even
     EXPECT_EQ(copies_of(swarm, hot_unit), 1u);
     auto assigned = told(swarm, FrameType::assign, limits),
          released = told(swarm, FrameType::release, limits);
@@ -279,12 +281,13 @@ TEST(SwarmHeatTest, WorkerCountersGiveNoCopy) {
     EXPECT_EQ(swarm.core().counters().extras_given, 0u);
 }
 
-// The load alternates faster, and then slower, than the counts decay.
+// The load moves from one unit to another, in one case faster and in other cases slower than the
+// counts decay.
 TEST(SwarmHeatTest, AlternatingLoadCostsAtMostOneDownloadAMinute) {
     for (const Duration pause : {2s, 20s, 45s}) {
         SimSwarm swarm(roomy());
         ASSERT_TRUE(swarm.run_until_ready());
-        swarm.run_for(10s);  // shares are even
+        swarm.run_for(10s);  // until the workers' shares are even
         const WireLimits& limits = swarm.core().options().limits;
         auto before = told(swarm, FrameType::assign, limits);
         const TimePoint begin = swarm.now();
@@ -301,16 +304,16 @@ TEST(SwarmHeatTest, AlternatingLoadCostsAtMostOneDownloadAMinute) {
     }
 }
 
-// There are 48 units, and four workers have memory for 49. A worker that leaves takes more memory
-// with it than is free.
+// The 48 units and one extra copy are held by four workers with memory for 16 units each. A worker
+// that leaves takes more memory with it than is free.
 TEST(SwarmHeatTest, ExpertWithoutACopyTakesTheRoomOfAnExtra) {
     SimSwarm swarm(roomy(16));
     ASSERT_TRUE(swarm.run_until_ready());
     ask(swarm, 200);
     ASSERT_EQ(copies_of(swarm, hot_unit), 2u);
 
-    // Let a worker without a copy of the hot unit leave. The other three have memory for exactly
-    // 48.
+    // Let a worker without a copy of the hot unit leave. The other three workers have memory for
+    // exactly 48 units.
     WorkerId leaver = 0;
     const WireLimits& limits = swarm.core().options().limits;
     for (const WorkerId worker : swarm.workers_alive()) {
@@ -322,7 +325,8 @@ TEST(SwarmHeatTest, ExpertWithoutACopyTakesTheRoomOfAnExtra) {
         if (!holds_it) leaver = worker;
     }
     ASSERT_NE(leaver, 0u);
-    swarm.say(leaver, encode_drain(0));  // it announces the leave, so its place is not kept
+    // the worker announces that it leaves, so its place is not kept
+    swarm.say(leaver, encode_drain(0));
     ASSERT_TRUE(swarm.run_until_ready());
     EXPECT_EQ(swarm.core().coverage().replicas_min, 1u) << "each of the 48 has a holder";
     EXPECT_EQ(swarm.core().coverage().extra, 0u);

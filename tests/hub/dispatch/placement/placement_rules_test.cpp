@@ -111,8 +111,8 @@ TEST(PlacementGroupsTest, EveryUnitHasAHolderWithFewerWorkersThanGroups) {
     EXPECT_TRUE(swarm.placement.check().empty());
 }
 
-// The leaver's layers stay with the other worker of its group. A worker of the larger group moves
-// over if the groups would become uneven.
+// When a worker leaves, its layers stay with the other worker of its group. If the groups would
+// become uneven, a worker of the larger group moves to the smaller one.
 TEST(PlacementGroupsTest, GroupKeepsItsLayersAndStaysEvenAfterALeave) {
     Swarm swarm("groups 2", 1);
     for (WorkerId id = 1; id <= 4; ++id) swarm.join(id);

@@ -83,12 +83,12 @@ RC_GTEST_PROP(PlacementProperty, CopiesAreOnDifferentWorkersWithinCapacity, ()) 
         std::uint64_t total = 0;
         for (const auto& [id, units] : capacity) {
             RC_ASSERT(placement.load(id) <= std::min(units, num_units));
-            // The reported changes must explain the complete load.
+            // The reported changes must add up to the member's load.
             RC_ASSERT(placement.load(id) == held[id].size());
             total += std::min(units, num_units);
         }
         for (const std::string& wrong : placement.check()) RC_FAIL(wrong);
-        // Scarce capacity covers every unit once before any twice.
+        // When capacity is scarce, every unit gets one copy before any unit gets a second one.
         if (total >= num_units)
             for (std::uint32_t unit = 0; unit < num_units; ++unit)
                 RC_ASSERT(!placement.owners(unit).empty());
@@ -105,12 +105,13 @@ RC_GTEST_PROP(PlacementProperty, LoadStaysNearTheFairShare, ()) {
     for (WorkerId id = 1; id <= num_workers; ++id)
         join(placement, member(id, 50 + *rc::gen::inRange<std::uint32_t>(0, 2000), id), changes);
     for (WorkerId id = 1; id <= num_workers; ++id)
-        // The cap is rounded up, and a unit more per replica may be needed to place the last ones.
+        // The bound of 110 % is rounded up, and one more unit per replica may be needed to place
+        // the last units.
         RC_ASSERT(placement.load(id) <= 1.1 * placement.fair_share(id) + 3);
 }
 
-// Before, worker 2 stayed full with its 218 units: all of them had their other copy at worker 5,
-// the newcomer, which therefore could not take them.
+// In an earlier version worker 2 stayed full with its 218 units. All of these units had their other
+// copy at worker 5, the newcomer, which therefore could not take them.
 TEST(PlacementTest, FullWorkerIsRelievedByOthersThanTheNewcomer) {
     Placement placement({.num_units = 1000, .replicas = 2, .seed = 0});
     Changes changes;
@@ -177,8 +178,8 @@ TEST(PlacementTest, ReducedCapacityDropsSparesFirstAndRegainsItsShare) {
         EXPECT_TRUE(change.added || change.worker != 7) << "it gives nothing away";
 }
 
-// Three workers have memory for half of the model each, and one leaves. Before, the other two went
-// on holding one half of the units twice and the other half not at all.
+// Three workers have memory for half of the model each, and one leaves. In an earlier version the
+// two remaining workers kept one half of the units twice and the other half not at all.
 TEST(PlacementTest, ASecondCopyGivesWayToAUnitThatHasNone) {
     for (const auto& [num_workers, capacity, num_left] :
          std::vector<std::array<std::uint32_t, 3>>{{3, 500, 2}, {64, 49, 32}, {20, 60, 17}}) {
@@ -229,11 +230,12 @@ TEST(PlacementTest, AReturningWorkerFavoursTheUnitsItHadBefore) {
 
     for (const std::uint32_t unit : before)
         for (const WorkerId owner : placement.owners(unit)) same += owner == 99;
-    // By chance it would be a fifth.
+    // A random placement would give this worker a fifth of its former units again.
     EXPECT_GT(same, before.size() / 3) << "of " << before.size();
 }
 
-// Before, the experts of a row were spread over nearly as many workers as the row has experts.
+// In an earlier version the experts of one row were spread over nearly as many workers as the row
+// has experts.
 TEST(PlacementTest, LayerIsHeldByFewWorkers) {
     constexpr std::uint32_t num_layers = 48, num_experts = 128;
     Placement placement({.num_units = num_layers * num_experts,
@@ -243,9 +245,10 @@ TEST(PlacementTest, LayerIsHeldByFewWorkers) {
     Changes changes;
     for (WorkerId id = 1; id <= 400; ++id) {
         join(placement, member(id, 400, id % 50), changes);
-        if (id < 31) continue;  // from here on the workers have memory for all units
+        if (id < 31) continue;  // with 31 workers or more, all units fit into memory
 
-        // The minimum number of workers, reached if each fills its share layer by layer.
+        // The least number of workers per layer. It is reached if each worker fills its share layer
+        // by layer.
         const double least = std::max(2.0, 2.0 * num_experts / placement.fair_share(id));
         if (id % 23 == 0) {
             EXPECT_LE(placement.workers_per_layer(), 1.5 * least + 0.5) << id << " workers";
@@ -256,8 +259,8 @@ TEST(PlacementTest, LayerIsHeldByFewWorkers) {
     EXPECT_TRUE(placement.check().empty()) << placement.check().front();
 }
 
-// Each worker has memory for all units. Without a bound, the neighbours in the leaver's layers
-// would take all of its units.
+// Each worker has memory for all units. Without a bound on the load, the workers that hold other
+// units of the leaver's layers would take all of its units.
 TEST(PlacementTest, UnitsOfALeaverExceedNoWorkersBound) {
     Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
     Changes changes;
@@ -282,7 +285,7 @@ TEST(PlacementTest, LoadedUnitsMoveAtTheAllowedRate) {
     for (WorkerId id = 1; id <= 4; ++id) join(placement, member(id, 1000, id), changes);
 
     placement.join(member(5, 1000, 5), changes);
-    EXPECT_EQ(placement.load(5), 0u);  // nothing lacks a copy
+    EXPECT_EQ(placement.load(5), 0u);  // no unit lacks a copy, so the newcomer gets none yet
     for (std::uint32_t moved = 0; moved < 400 && placement.unbalanced();) {
         changes.clear();
         moved += placement.rebalance(30, changes);
@@ -293,8 +296,9 @@ TEST(PlacementTest, LoadedUnitsMoveAtTheAllowedRate) {
     EXPECT_FALSE(placement.unbalanced());
 }
 
-// The rule also holds if a less loaded worker that has other units of the layer is on the same
-// prefix.
+// A unit of a worker that left goes to another address prefix than its remaining copy. This holds
+// even if a less loaded worker that has other units of the layer is on the same prefix as that
+// copy.
 TEST(PlacementTest, UnitsOfALeaverGoToAnotherAddressPrefix) {
     Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
     Changes changes;
@@ -318,8 +322,8 @@ TEST(PlacementTest, UnitsOfALeaverGoToAnotherAddressPrefix) {
     }
 }
 
-// If layers alone decided, the neighbours of a lost layer would load all of its units, and the
-// other workers none.
+// If workers with other units of the same layer were always preferred, they alone would load all
+// units of a lost layer, and the other workers none.
 TEST(PlacementTest, UnitsLostInAMassLeaveAreLoadedByAll) {
     constexpr std::uint32_t num_workers = 32, num_experts = 64, num_units = 24 * num_experts;
     std::vector<std::set<WorkerId>> loaded(num_units);
@@ -386,7 +390,8 @@ TEST(PlacementTest, NewcomerIsAssignedItsCachedUnits) {
     newcomer.cached.resize(1000);
     for (std::uint32_t unit = 3; unit < 1000; unit += 3) newcomer.cached[unit] = true;
     changes.clear();
-    // No move that costs a download is allowed here.
+    // Moves that cost no download are not limited; of moves that cost a download, one is allowed
+    // here.
     placement.join(newcomer, changes);
     placement.rebalance(1, changes);
 

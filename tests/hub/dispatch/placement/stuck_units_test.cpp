@@ -1,4 +1,5 @@
-// Tests workers that do not load their assigned units: the units must become available elsewhere.
+// Tests workers that do not load their assigned units: the units must become available at other
+// workers.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -6,7 +7,7 @@
 namespace moex::sim {
 namespace {
 
-// Two workers, each with memory for all 48 units; one copy of each unit is wanted.
+// A swarm of two workers, each with memory for all 48 units; one copy of each unit is wanted.
 struct StuckUnitsTest : testing::Test {
     StuckUnitsTest() : swarm(options()) {
         good = swarm.join(Peer::ours, "10.0.0.1");
@@ -34,7 +35,8 @@ struct StuckUnitsTest : testing::Test {
     WorkerId good = 0;
 };
 
-// Before, half of the units had no holder for as long as the stuck worker echoed heartbeats.
+// In an earlier version half of the units had no holder for as long as the stuck worker echoed
+// heartbeats.
 TEST_F(StuckUnitsTest, WorkerWithoutReadyLosesItsUnits) {
     const WorkerId stuck = swarm.join(Peer::ours, "10.0.1.1");
     swarm.stall_loading(stuck);
@@ -48,7 +50,8 @@ TEST_F(StuckUnitsTest, WorkerWithoutReadyLosesItsUnits) {
     EXPECT_EQ(swarm.core().coverage().replicas_min, 1u);
     expect_all_answered();
 
-    // The stuck worker recovers: it gets its share, and the other worker serves meanwhile.
+    // The stuck worker recovers and gets its share of units. Meanwhile the other worker answers all
+    // rounds.
     swarm.stall_loading(stuck, false);
     for (int i = 0; i < 70; ++i) {
         swarm.run_for(1s);
@@ -73,7 +76,8 @@ TEST_F(StuckUnitsTest, NoSpaceMovesUnloadedUnitsToOthersAtOnce) {
     expect_all_answered();
 }
 
-// Before, the units that a worker lost were assigned to no other worker after sixteen errors.
+// In an earlier version, after sixteen errors of a worker that had lost its units, the units were
+// assigned to no other worker.
 TEST_F(StuckUnitsTest, UnitsThatAWorkerStillLacksGoToOthers) {
     const WorkerId broken = swarm.join(Peer::ours, "10.0.1.1");
     ASSERT_TRUE(swarm.run_until_ready());

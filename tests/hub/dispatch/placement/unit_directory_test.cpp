@@ -1,4 +1,5 @@
-// Tests the directory by itself: which units workers are ordered to hold, and when to release them.
+// Tests the unit directory without a swarm: which units workers are ordered to hold, and when they
+// are ordered to release them.
 #include "hub/dispatch/placement/unit_directory.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t num_units = 48;
 
-// A directory and workers that carry out their orders when the test calls for it.
+// A unit directory, and workers that carry out their orders when the test calls for it.
 struct UnitDirectoryTest : testing::Test {
     UnitDirectoryTest() { open(2); }
     void open(std::uint32_t replicas, std::uint32_t loads_ahead = num_units) {
@@ -50,7 +51,7 @@ struct UnitDirectoryTest : testing::Test {
         }
         now = until;
     }
-    // Returns the units that the holder was ordered to load and has not reported READY.
+    // Returns the units that the holder was ordered to load and has not reported READY yet.
     std::vector<std::uint32_t> open_of(const UnitHolder& holder) const {
         std::vector<std::uint32_t> units;
         for (std::uint32_t unit = 0; unit < num_units; ++unit)
@@ -83,7 +84,9 @@ struct UnitDirectoryTest : testing::Test {
         return count;
     }
 
-    std::set<WorkerId> out, left;  // get no requests; have left, place perhaps kept
+    // out: workers that get no requests. left: workers that have left; their place may still be
+    // kept
+    std::set<WorkerId> out, left;
     std::unique_ptr<UnitDirectory> directory;
     std::vector<std::unique_ptr<UnitHolder>> holders;
     std::vector<UnitOrder> orders;
@@ -208,14 +211,15 @@ TEST_F(UnitDirectoryTest, MassLeaveIsNotWaitedFor) {
     for (int i = 0; i < 8; ++i) join();
     load_all();
     for (int i = 0; i < 4; ++i) leave(*holders[static_cast<std::size_t>(i)], true);
-    wait(300ms);  // the time in which more workers may leave
+    wait(300ms);  // time for which the directory waits for more workers to leave
     load_all();
     EXPECT_EQ(num_uncovered(), 0u);
     EXPECT_FALSE(directory->wake_at() && *directory->wake_at() > now + 1s);
 }
 
-// Workers leave one by one. Units of the first leaver must not be loaded before units that the last
-// leaver leaves without a holder and that are needed earlier. Nor must second copies.
+// Workers leave one by one. Some units have lost their last holder when the last of these workers
+// leaves, and are needed early. They must be loaded before units that the first leaver held, and
+// before second copies.
 TEST_F(UnitDirectoryTest, AfterAMassLeaveLostUnitsAreOrderedFirst) {
     for (int i = 0; i < 8; ++i) join();
     load_all();
@@ -241,7 +245,8 @@ TEST_F(UnitDirectoryTest, AfterAMassLeaveLostUnitsAreOrderedFirst) {
         EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
 }
 
-// A connection that takes seconds for the units ahead gets smaller orders.
+// A worker whose connection takes seconds to load the units that were ordered ahead gets smaller
+// orders.
 TEST_F(UnitDirectoryTest, SlowLoaderGetsTwoUnitsAtATime) {
     open(2, 8);
     UnitHolder& first = join();
@@ -297,7 +302,8 @@ TEST_F(UnitDirectoryTest, LoadsAheadFollowTheLoadingSpeed) {
     EXPECT_EQ(first.num_loading(), 8u);
 }
 
-// The worker's progress bar has an end from the first order on, even if that end changes later.
+// From the first order on the worker knows how many units it will load, so that its progress bar
+// has an end, even if that end changes later.
 TEST_F(UnitDirectoryTest, AWorkerKnowsHowManyUnitsAreToCome) {
     open(1, 8);
     UnitHolder& first = join();
@@ -316,8 +322,8 @@ TEST_F(UnitDirectoryTest, AWorkerKnowsHowManyUnitsAreToCome) {
     EXPECT_EQ(first.num_ready + second.num_ready, num_units);
 }
 
-// The worker has less memory now. It has nothing to load or release, since only units that were to
-// come later are cancelled.
+// The worker's memory limit is lowered. The worker has nothing to load or release, since only units
+// that were to be ordered later are cancelled.
 TEST_F(UnitDirectoryTest, WorkerIsSentAReducedNumberOfUnitsToCome) {
     open(1, 8);
     directory->needs_layer_of(20);
@@ -340,7 +346,8 @@ TEST_F(UnitDirectoryTest, CancelledLoadsMakeRoomForTheRemainingOrders) {
     for (int i = 0; i < 8; ++i) load(first);
     UnitHolder& second = join();
     ASSERT_EQ(second.num_assigned, 8u);
-    // The next workers take over many of the units that the first was ordered to load.
+    // Workers that join later take over many of the units that the first worker was ordered to
+    // load.
     for (int i = 0; i < 4; ++i) join();
     for (int i = 0; i < 40; ++i) {
         load_all();
@@ -351,7 +358,7 @@ TEST_F(UnitDirectoryTest, CancelledLoadsMakeRoomForTheRemainingOrders) {
         EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
 }
 
-// A worker has second copies in its queue when the only holder of other units leaves.
+// A worker still has second copies to load when the only holder of other units leaves.
 TEST_F(UnitDirectoryTest, LostUnitsAreOrderedBeforeQueuedSecondCopies) {
     open(2, 8);
     UnitHolder& gone = join();
@@ -446,7 +453,8 @@ TEST_F(UnitDirectoryTest, AMoveWaitsForRoomWhereThereIsNone) {
     load_all();
     EXPECT_EQ(num_uncovered(), 0u);
 
-    // Reduce its memory. The dropped units go to no other worker, since none has memory.
+    // Reduce the memory of a worker. The units that it drops go to no other worker, since no other
+    // worker has memory left.
     const std::vector<std::uint32_t> dropped = [&] {
         std::vector<std::uint32_t> units;
         for (std::uint32_t unit = 0; unit < num_units && units.size() < 4; ++unit)

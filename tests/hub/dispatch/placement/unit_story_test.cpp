@@ -1,5 +1,5 @@
-// Tests a layer with experts spread over several workers, none of which holds all. A round is
-// covered by holders only, and each pair is computed once, even if a worker leaves during the
+// Tests a layer whose experts are spread over several workers, so that no worker holds all of them.
+// Only holders compute a round, and each pair is computed once, even if a worker leaves during the
 // round.
 #include <gtest/gtest.h>
 
@@ -15,14 +15,15 @@ namespace {
 constexpr std::uint32_t story_layer = 1, story_experts = 16;
 
 SimOptions part_holders() {
-    // 48 units in two copies, 16 units per layer.
+    // A model of 48 units, 16 per layer, held in two copies.
     SimOptions options{.num_workers = 8, .seed = 11, .budget_experts = 14, .log = true};
     options.swarm.rounding.deterministic = true;
     options.swarm.local_fallback = false;
     return options;
 }
 
-// Returns, for each worker, the experts of the layer that it was sent and not ordered to release.
+// Returns, for each worker, the experts of the layer that the worker was ordered to hold and not
+// ordered to release.
 std::map<WorkerId, std::set<std::uint32_t>> held_of_layer(const SimSwarm& swarm,
                                                           const WireLimits& limits) {
     std::map<WorkerId, std::set<std::uint32_t>> held;
@@ -43,7 +44,8 @@ std::map<WorkerId, std::set<std::uint32_t>> held_of_layer(const SimSwarm& swarm,
     return held;
 }
 
-// Returns a round of four rows with four experts each: every expert of the layer once.
+// Returns a round of four rows with four experts each, so that every expert of the layer is
+// requested once.
 RoundSpec all_experts_once() {
     RoundSpec spec{.layer = story_layer, .num_tokens = 4};
     for (std::uint16_t expert = 0; expert < story_experts; ++expert)
@@ -94,8 +96,8 @@ TEST(UnitStoryTest, LayerSpreadOverSeveralIsCoveredOnceByHoldersOnlyWhenOneLeave
         EXPECT_EQ(row.pairs_local, 0u);
     }
     for (const WorkerId worker : swarm.answered_by(round)) EXPECT_NE(worker, leaver);
-    // Each expert was requested once from a worker that stayed. For the experts of the leaver, the
-    // other holder was used.
+    // Each expert was requested once from a worker that stayed. The experts of the worker that left
+    // were requested from their other holder.
     std::map<std::uint32_t, int> asked_of_stayers;
     for (const auto& [worker, begin] : frames_before) {
         const std::vector<Bytes> frames = swarm.frames_to(worker);

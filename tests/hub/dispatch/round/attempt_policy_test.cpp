@@ -1,4 +1,4 @@
-// Tests when a second attempt is sent to another worker, and when not.
+// Tests when a slow call gets a second attempt at another worker, and when it gets none.
 #include "hub/dispatch/round/attempt_policy.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(AttemptPolicyTest, AdaptiveAsksTwoWhileTheMedianIsAboveItsBound) {
     EXPECT_EQ(policy.attempts_at_once(), 2u);
 }
 
-// The default case: one answer in a hundred is half a second late.
+// The result of the usual case: one answer in a hundred arrives half a second late.
 struct StallStory {
     double p99_ms = 0;
     SwarmCounters counts;
@@ -97,7 +97,8 @@ TEST(AttemptPolicyStory, DelayedTakesTheStallsOutOfTheTailWithinTheBudget) {
     EXPECT_LT(run_with("delayed", true).p99_ms, 60);
 }
 
-// A swarm after a warm-up. All workers are alike and hold all units.
+// A swarm after a warm-up, in which the hub has learnt the workers' latencies. All workers are
+// alike and hold all units.
 struct KnownSwarm {
     KnownSwarm(std::uint32_t num_workers, int num_rounds) : swarm(options_of(num_workers)) {
         EXPECT_TRUE(swarm.run_until_ready());
@@ -120,8 +121,8 @@ struct KnownSwarm {
     SimSwarm swarm;
 };
 
-// All workers become slow at the same moment, so every attempt is overdue by the known latencies.
-// Even then, not every call may be sent twice.
+// All workers become slow at the same moment, so every attempt is overdue according to the
+// latencies that the hub knows. Even then the hub must not send every call twice.
 TEST(AttemptPolicyStory, SecondAttemptsEndWithTheBudgetWhenAllSlowDown) {
     KnownSwarm known(40, 4000);
     SimSwarm& swarm = known.swarm;
@@ -140,7 +141,8 @@ TEST(AttemptPolicyStory, SecondAttemptsEndWithTheBudgetWhenAllSlowDown) {
     EXPECT_LE(hedges, 10 + 0.05 * first + 5 * to_ms(swarm.now() - start) / 1000 + 1);
 }
 
-// An overdue call is not sent to a busy worker, since its answer would be late as well.
+// An overdue call is not sent to a busy worker as well, since that worker's answer would be late
+// too.
 TEST(AttemptPolicyStory, BusyWorkerGetsNoSecondAttempt) {
     KnownSwarm known(2, 400);
     SimSwarm& swarm = known.swarm;
@@ -173,7 +175,8 @@ TEST(AttemptPolicyStory, TheSwitchWorksWhileRoundsAreOpen) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
-// Before, both workers got the same number of groups, and every round waited for the slow one.
+// One of two workers is ten times slower. In an earlier version both workers got the same number of
+// groups, and every round waited for the slow one.
 TEST(RouterStory, TenTimesSlowerWorkerComputesAlmostNothing) {
     SimOptions options{.num_workers = 0, .seed = 5};
     options.swarm.local_fallback = false;

@@ -1,5 +1,5 @@
-// Tests rows that do not wait for all of their answers, beside rows that do. A round ends without
-// its late answers if all of them may be left out.
+// Tests rounds in which some rows have a latency budget and do not wait for all of their answers,
+// while other rows wait. A round ends without its late answers if all of them may be left out.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace moex::sim {
 namespace {
 
-// Two workers, a slow and a quick one; each expert is held by one of them.
+// A swarm of two workers, a slow and a quick one. Each expert is held by only one of them.
 class LateCallsTest : public testing::Test {
   protected:
     LateCallsTest() : swarm_(options()) {
@@ -37,7 +37,8 @@ class LateCallsTest : public testing::Test {
         return options;
     }
     const std::vector<std::uint16_t>& of(WorkerId worker) { return held_[worker]; }
-    // Returns the experts of one row: `num_slow` from the slow worker, the rest from the quick one.
+    // Returns the experts of one row: `num_slow` experts of the slow worker, the others of the
+    // quick one.
     std::vector<std::uint16_t> row(std::size_t num_slow) {
         std::vector<std::uint16_t> ids(of(slow_).begin(),
                                        of(slow_).begin() + static_cast<std::ptrdiff_t>(num_slow));
@@ -106,8 +107,8 @@ TEST_F(LateCallsTest, ARowThatLacksMoreThanItMayWaits) {
 }
 
 TEST_F(LateCallsTest, RowsWithoutABudgetWaitAsUsual) {
-    // Row 1 needs the slow worker, so the round continues. Answers that arrive meanwhile count for
-    // row 0, too.
+    // Row 1 has no budget and needs the slow worker, so the round continues. Answers that arrive
+    // meanwhile count for row 0 as well.
     const RoundId both = submit({row(1), row(1)}, {{.row = 0, .wait = 60ms, .pairs_max = 4}});
     swarm_.run_for(1s);
     EXPECT_EQ(swarm_.outcome(both).times_done, 0u);
@@ -116,7 +117,7 @@ TEST_F(LateCallsTest, RowsWithoutABudgetWaitAsUsual) {
     EXPECT_TRUE(late_of(both).empty());
     EXPECT_FALSE(swarm_.outcome(both).wrong);
 
-    // Row 1 needs the quick worker alone: none of its answers is late.
+    // Row 1 needs only the quick worker: none of its answers is late.
     swarm_.stall_compute(slow_);
     const RoundId one = submit({row(2), row(0)}, {{.row = 0, .wait = 60ms, .pairs_max = 4}});
     ASSERT_TRUE(swarm_.run_until_answered(one));
@@ -134,7 +135,7 @@ TEST_F(LateCallsTest, EachRowHasATimeOfItsOwn) {
     EXPECT_EQ(late_of(round).size(), 3u);
 }
 
-// The last required answer arrives after the deadline of the answers that may be left out.
+// The last answer that is required arrives after the deadline of the answers that may be left out.
 TEST_F(LateCallsTest, RoundEndsWithTheLastRequiredAnswer) {
     swarm_.slow_down(quick_, 400ms);
     const RoundId round = submit({row(2), row(0)}, {{.row = 0, .wait = 60ms, .pairs_max = 2}});

@@ -1,4 +1,5 @@
-// Tests how long a load may take without delaying a token: the formula, and the core's measurement.
+// Tests the bound on the time that an expert may take to load without delaying a token: its
+// formula, and how the core measures it.
 #include "hub/dispatch/round/load_window.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,8 @@ TEST(LoadWindowTest, TheHubsTimeIsBetweenALayerAndTheNextOfAStepOfFewRows) {
     round(0, 1, 1s);
     round(1, 1, 2ms);
     round(2, 1, 4ms);
-    round(0, 1, 500ms);  // another token: the time before it is the client's
+    // a round of the next token: the client takes the time before it, so that time does not count
+    round(0, 1, 500ms);
     round(1, 17, 90ms);  // a prompt
     round(2, 1, 3ms);
     EXPECT_DOUBLE_EQ(meter.window(1, 0).hub_ms, 3);
@@ -44,7 +46,7 @@ TEST(LoadWindowTest, AWorkersTimeIsWithoutItsWaitingAndNoLongerThanTheHubWaited)
     EXPECT_EQ(meter.window(4, 1'000'000).worker_ms, 0) << "a worker said that it waited so long";
 }
 
-// The rounds visit the layers in order. The simulator's hub needs no time of its own.
+// The rounds request the layers in order. The simulated hub takes no time between two layers.
 TEST(SwarmGroupsTest, WorkersHoldTheirGroupsLayersAndRoundsAreRight) {
     sim::SimOptions options{.num_workers = 0, .seed = 5, .num_layers = 8};
     options.swarm.local_fallback = false;

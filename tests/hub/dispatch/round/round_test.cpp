@@ -1,4 +1,4 @@
-// Tests one round by itself: how its rows are encoded, and which workers its answer names.
+// Tests the class Round: how its rows are encoded, and which workers its answer names.
 #include "hub/dispatch/round/round.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ RoundOptions deterministic_options() {
     return options;
 }
 
-// Rows of one value each, all routed to the experts 1 and 2.
+// Rows in which all values are equal. Each row is routed to the experts 1 and 2.
 struct Rows {
     explicit Rows(const std::vector<float>& values) {
         for (const float value : values) {
@@ -54,7 +54,8 @@ Round opened(const Rows& rows) {
     return round;
 }
 
-// Before, 0.123456 was read as 0.123474 alone, and as 0.123535 beside a row that contains 70,000.
+// In an earlier version the value 0.123456 was sent as 0.123474 in a batch of its own, and as
+// 0.123535 if another row of the batch contained 70,000.
 TEST(RoundTest, RowEncodingDoesNotDependOnItsNeighbours) {
     const Round alone = opened(Rows({0.123456f})),
                 beside = opened(Rows({70000.0f, 0.123456f, 3.0f}));
@@ -65,7 +66,7 @@ TEST(RoundTest, RowEncodingDoesNotDependOnItsNeighbours) {
 
 TEST(RoundTest, RowsBeyondF16TravelInGroupsOfTheirOwn) {
     Round round = opened(Rows({70000.0f, 0.5f, 3.0f, 1e6f}));
-    ASSERT_EQ(round.slices.size(), 4u);  // two experts in two blocks
+    ASSERT_EQ(round.slices.size(), 4u);  // two experts in each of two blocks
     for (const bool wide : {false, true}) {
         Attempt attempt;
         attempt.slices = wide ? std::vector<std::uint32_t>{2, 3} : std::vector<std::uint32_t>{0, 1};
@@ -130,9 +131,9 @@ TEST(RoundTest, SumOrderDoesNotDependOnArrival) {
     }
 }
 
-// A group's frame takes its rows from those that were encoded once for the round. They are equal,
-// bit for bit, to rows encoded for this group alone, also beyond 64 rows, as int8, and widened to
-// bf16.
+// The frame of a group copies its rows from the rows that were encoded once for the round. They are
+// equal, bit for bit, to rows encoded for this group alone. This also holds for more than 64 rows,
+// for int8, and for rows widened to bf16.
 TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
     std::vector<float> values;
     for (int i = 0; i < 150; ++i) values.push_back(0.01f * static_cast<float>(i - 40));
@@ -165,10 +166,11 @@ TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
         }
 }
 
-// Frames share the round's rows. A connection with too many unwritten rows gets copies, which its
-// outbox counts; other connections are not affected. The bytes are the same.
+// Frames share the encoded rows of the round. A connection with too many unwritten rows gets copies
+// instead, which count in its outbox; other connections are not affected. The bytes of the frames
+// are the same.
 TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
-    constexpr std::uint32_t wide = 2048, num_rows = 512;  // 2 MiB as f16
+    constexpr std::uint32_t wide = 2048, num_rows = 512;  // x takes 2 MiB as f16
     const std::vector<float> x(std::size_t{num_rows} * wide, 0.5f), weights(num_rows * top_k, 1.0f);
     std::vector<std::uint16_t> ids;
     for (std::uint32_t row = 0; row < num_rows; ++row) ids.insert(ids.end(), {1, 2});
@@ -208,8 +210,9 @@ TEST(RoundTest, LargeGroupsShareTheRoundsRowsUntilTheirConnectionHoldsTooMany) {
     EXPECT_EQ(*slow_one + *quick_one, 0u);
 }
 
-// Blocks of rows are sent as int8, as f16 and widened, in one round and in alternating rounds. The
-// engine's thread makes each encoding that is sent once per round; the strand encodes no rows.
+// Rounds alternate: their rows are sent as int8, as f16, widened to bf16, or in several of these
+// encodings. The engine's thread makes each needed encoding once per round; the strand encodes no
+// rows.
 TEST(RoundTest, RowsAreEncodedBeforeTheStrandReceivesThem) {
     const RoundOptions options = deterministic_options();
     const RowReader reader = reader_of(options);
@@ -235,7 +238,7 @@ TEST(RoundTest, RowsAreEncodedBeforeTheStrandReceivesThem) {
             group.x_int8 = x_int8 && group.shape.dtype == Dtype::f16;
             (void)round.encode(attempt, group, false, reader, held);
         }
-        if (i < 4) continue;  // until both encodings were used
+        if (i < 4) continue;  // in the first rounds the reader has not seen both encodings yet
         EXPECT_EQ(read - before, rows == &mixed ? 3u : 2u);
         num_late += reader.pool()->num_encoded() - read;
     }

@@ -15,7 +15,8 @@ struct CallSlice {
     std::uint32_t num_pairs = 0;
     std::vector<std::uint32_t> takers;
 };
-using Cover = std::map<std::uint32_t, std::vector<std::uint32_t>>;  // worker -> slices, ascending
+// number of each worker -> its slices, ascending
+using Cover = std::map<std::uint32_t, std::vector<std::uint32_t>>;
 
 Cover cover_of(Router& router, const std::vector<RouteWorker>& workers,
                const std::vector<CallSlice>& slices) {
@@ -34,7 +35,8 @@ Cover cover_of(Router& router, const std::vector<RouteWorker>& workers,
     return cover;
 }
 
-// A slow reference implementation: examines every worker and every slice again for each group.
+// A slow reference implementation of the router: for each group it examines every worker and every
+// slice again.
 class PlainRouter {
   public:
     PlainRouter(const std::vector<RouteWorker>& workers, const std::vector<CallSlice>& slices)
@@ -175,7 +177,8 @@ TEST(RouterTest, SlicesWithoutAWorkerAreLeft) {
 
 RC_GTEST_PROP(RouterProperty, CoverEqualsThatOfThePlainTwin, ()) {
     Router router;
-    for (int round = 0; round < 3; ++round) {  // the router reuses its vectors
+    // several rounds, because the router reuses its vectors
+    for (int round = 0; round < 3; ++round) {
         std::vector<RouteWorker> workers = even_workers(*rc::gen::inRange<std::uint32_t>(1, 12));
         for (RouteWorker& worker : workers) {
             worker.num_live = *rc::gen::inRange<std::uint32_t>(0, 3);

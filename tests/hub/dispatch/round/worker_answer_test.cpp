@@ -1,4 +1,5 @@
-// Tests the classes with which threads other than the strand read answers and rows.
+// Tests the classes with which threads other than the strand read workers' answers and the rows of
+// a batch.
 #include "hub/dispatch/round/worker_answer.h"
 
 #include <gtest/gtest.h>
@@ -78,8 +79,9 @@ TEST_F(AnswerReaderTest, OtherFramesAreLeftToTheStrand) {
     EXPECT_FALSE(reader_.read(encode_heartbeat(3)));
 }
 
-// Decoding an answer costs time, so an attacker could send unrequested answers to load the hub.
-// This test sends infinities: they would be reported if the reader had decoded the answer.
+// Decoding an answer costs time, so an attacker could load the hub with unrequested answers. The
+// unrequested answer in this test contains infinities: the reader would report them if it had
+// decoded the answer.
 TEST_F(AnswerReaderTest, UnrequestedAnswerIsNotDecoded) {
     GroupResult unasked = answer_of(std::vector<float>(64, std::numeric_limits<float>::infinity()));
     unasked.sequence_id = 10;
@@ -149,13 +151,14 @@ TEST_F(AnswerReaderTest, MemoryOfASumIsReused) {
     EXPECT_EQ(memory_->bytes(), 0u);
 }
 
-// Slow connections keep the rows of their frames alive, and thereby all rows of these rounds.
+// Slow connections keep the rows of their unsent frames alive, and thereby all rows of the frames'
+// rounds.
 TEST(WireRowsPoolTest, ConnectionGetsItsShareAndAnIdleOneAlways) {
     const auto pool = std::make_shared<WireRowsPool>();
-    const std::vector<float> x(std::size_t{1024} * 2048, 0.5f);  // 4 MiB as f16
+    const std::vector<float> x(std::size_t{1024} * 2048, 0.5f);  // x takes 4 MiB as f16
     constexpr std::uint64_t round_bytes = 4 << 20;
     using Lent = std::vector<std::shared_ptr<const WireRows>>;
-    // Borrows rows of one round after the other, until the pool refuses.
+    // Borrows the rows of one round after the other, until the pool refuses.
     const auto lend_all = [&](const std::shared_ptr<RowsHeld>& held) {
         Lent lent;
         for (;;) {
@@ -177,7 +180,7 @@ TEST(WireRowsPoolTest, ConnectionGetsItsShareAndAnIdleOneAlways) {
     const std::uint64_t out = pool->bytes_out();
     EXPECT_LE(out, WireRowsPool::bytes_out_max + 20 * round_bytes);
 
-    // a connection that writes its frames at once
+    // This connection writes its frames at once, so it may always borrow.
     const auto quick = std::make_shared<RowsHeld>();
     for (int i = 0; i < 100; ++i)
         ASSERT_TRUE(pool->lend(pool->encode(Dtype::f16, x, 2048), 1024, quick)) << i;
@@ -215,8 +218,8 @@ TEST(RowReaderTest, LastUsedEncodingIsMadeInAdvance) {
     EXPECT_EQ(rows.x_rms, (std::vector<double>{0.5, 0.5}));
 }
 
-// The worker that took rows as int8 has left. The reader makes int8 rows for a few more rounds, and
-// then stops.
+// The worker that accepted rows as int8 has left. The reader encodes int8 rows for a few more
+// rounds, and then stops.
 TEST(RowReaderTest, UnusedEncodingIsNoLongerMade) {
     const RowReader reader({}, std::make_shared<AnswerMemory>());
     const std::vector<float> x(64, 0.5f);

@@ -19,7 +19,8 @@ namespace {
 
 constexpr TimePoint start{1s};
 
-// Answers as workers give them: x and y rounded as on the wire, sums over `pairs_per_row` experts.
+// Answers as workers give them: x and y are rounded as on the wire, and each row of y is the sum
+// over `pairs_per_row` experts.
 class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
   protected:
     AnswerJudgeTest()
@@ -27,7 +28,7 @@ class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
           threads_(2),
           experts_(package_, threads_, {}) {}
 
-    // Draws rows like the output of an RMSNorm: mean square 1, a few outliers.
+    // Draws rows like the output of an RMSNorm: with a mean square of 1 and a few outliers.
     std::vector<float> hidden_rows(std::uint32_t num_rows) {
         std::normal_distribution<float> normal;
         std::vector<float> x(std::size_t{num_rows} * hidden());
@@ -51,7 +52,7 @@ class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
     }
 
     // Returns the answer of a worker that computes in f32. With `shift`, the worker uses the
-    // weights of the experts with ids greater by `shift`.
+    // weights of other experts, whose ids are greater by `shift`.
     std::vector<float> answer_to(const AnswerSample& sample, std::uint32_t shift) const {
         std::vector<float> x = sample.x, y(sample.x.size()), one(hidden());
         round_rows(sample.dtype, x, hidden());
@@ -68,7 +69,8 @@ class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
         return y;
     }
 
-    // Rounding to 8 bits hides an error of a twentieth in rows with a large value.
+    // Factor by which an answer must be wrong to be noticed. Rounding to 8 bits hides an error of a
+    // twentieth in rows with a large value.
     static float clear_factor() { return GetParam() == Dtype::int8 ? 1.5f : 1.05f; }
     std::uint32_t hidden() const { return package_->config().hidden_size; }
 
@@ -146,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Wire, AnswerJudgeTest,
                          testing::Values(Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32),
                          [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
 
-// A judge without weights for the expert, or with a failing disk.
+// A judge that has no weights for the expert, or whose disk fails.
 class NoWeights : public ExpertCompute {
   public:
     Status compute(std::uint32_t, std::uint32_t, std::span<const float>, std::span<const float>,
@@ -155,7 +157,7 @@ class NoWeights : public ExpertCompute {
     }
 };
 
-// An expert that returns y = x.
+// Experts that all return y = x.
 class Identity : public ExpertCompute {
   public:
     Status compute(std::uint32_t, std::uint32_t, std::span<const float> x, std::span<const float>,
@@ -189,7 +191,7 @@ TEST(JudgeThread, AwaitedSamplesAreJudgedAndAllAreAnswered) {
     JudgeThread judge(identity, [&](std::uint64_t id, const Judgement& judgement) {
         const std::lock_guard lock(mutex);
         ++seen[id];
-        if (id % 2 == 0) {  // awaited samples are never skipped
+        if (id % 2 == 0) {  // samples that a round awaits are never dropped
             EXPECT_EQ(judgement.verdict, id % 4 == 0 ? Verdict::honest : Verdict::lie);
         }
         if (++num_done == num_samples) all.set_value();
@@ -249,13 +251,14 @@ TEST_F(AnswerTrustTest, TheRateFallsWithTheRecordDownToItsLeast) {
         if (!plan.rows.empty()) say(Verdict::honest, plan);
     }
     EXPECT_EQ(trust_.rate("key", now_), 1.0 / 256);
-    // The integral of the rate q: 1024 ln 256 rows while q falls, and 1 row in 256 afterwards.
+    // Expected number of checked rows, the integral of the rate q: 1024 ln 256 rows while q falls,
+    // and 1 row in 256 afterwards.
     const double expected = 1024 * std::log(256) + (num_rows + 1024 - 262'144) / 256.0;
     EXPECT_NEAR(static_cast<double>(num_checked), expected, 0.05 * expected);
 }
 
-// If answers have several rows, a worker needs as many answers as it would need rows. Until then
-// each answer waits for the verdict on some of its rows.
+// If answers have several rows, a worker is proven after as many answers as rows would be needed.
+// Until then each answer waits for the verdict on some of its rows.
 TEST_F(AnswerTrustTest, NewWorkerHasRowsOfEachAnswerHeldAndChecked) {
     constexpr std::uint32_t num_rows = 8;
     std::size_t num_checked = 0;
@@ -274,7 +277,7 @@ TEST_F(AnswerTrustTest, NewWorkerHasRowsOfEachAnswerHeldAndChecked) {
     EXPECT_NEAR(static_cast<double>(num_checked), expected, 0.1 * expected);
 }
 
-// This test checks a claim of the header: if a tenth of all workers lie in one of a hundred
+// This test checks a claim of answer_trust.h: if a tenth of all workers lie in one of a hundred
 // answers, at most one false row in 100,000 counts.
 TEST_F(AnswerTrustTest, OnePercentLiarIsOutBeforeALieCounts) {
     std::mt19937_64 random(3);
@@ -296,15 +299,16 @@ TEST_F(AnswerTrustTest, OnePercentLiarIsOutBeforeALieCounts) {
     }
 }
 
-// This test checks another claim of the header: a sleeper is detected after n / to_prove rows on
-// average.
+// This test checks another claim of answer_trust.h: a worker that starts to lie after n honest rows
+// (a sleeper) is detected after n / to_prove false rows on average.
 TEST_F(AnswerTrustTest, ASleeperGetsOneInAThousandOfItsRecordThrough) {
     for (const std::uint32_t record : {8'192u, 65'536u}) {
         double passed = 0;
         constexpr int num_sleepers = 400;
         for (int sleeper = 0; sleeper < num_sleepers; ++sleeper) {
             const std::string key = text(record, '/', sleeper);
-            const std::uint32_t each = record / 1024;  // this many answers make the worker proven
+            // rows per answer, so that the record contains enough answers to make the worker proven
+            const std::uint32_t each = record / 1024;
             for (std::uint32_t rows = 0; rows < record; rows += each)
                 trust_.on_verdict(key, 0, Verdict::honest,
                                   trust_.plan(key, 0, each, each, false, now_), now_);

@@ -1,6 +1,7 @@
-// Tests liars with the demo model's experts and real threads. The hub computes no expert itself and
-// judges with its own weights. It must produce every token of a text as it does alone, bit for bit.
-// For a longer run by hand, MOEX_LIES_TOKENS=10000 sets the total number of tokens.
+// Tests liars with the demo model's experts and real threads. The hub computes no expert for its
+// replies, but judges answers with its own weights. It must produce every token of a text exactly
+// as it does without workers, bit for bit. For a longer run by hand, MOEX_LIES_TOKENS=10000 sets
+// the total number of tokens.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -71,7 +72,8 @@ class Liar : public WorkerLink {
         ++num_answers_;
 
         GroupResult result{.sequence_id = call->sequence_id, .shape = call->shape};
-        result.y.resize(call->rows.size() * hidden);  // deterministic: one row per pair
+        // with deterministic rounding the answer has one row per pair
+        result.y.resize(call->rows.size() * hidden);
         std::size_t pair = 0;
         for (const GroupExpert& expert : call->experts) {
             std::vector<float> x(expert.num_rows * hidden), gates(expert.num_rows);
@@ -139,7 +141,7 @@ class LyingTexts : public testing::Test {
         options.rounding = rounding();
         options.local_fallback = false;
         options.replicas = 3;
-        options.round_deadline = 300s;  // long enough for a busy machine
+        options.round_deadline = 300s;  // long enough for a test on a busy machine
         options.timeout_max = 60s;
         options.checks = {.on = true, .seed = 3};
         return options;
@@ -153,8 +155,8 @@ class LyingTexts : public testing::Test {
         return read.ok() ? read->mean_nll : 0;
     }
 
-    // Runs two honest workers and one liar. Checks the predicted tokens, and the lies that the hub
-    // saw.
+    // Runs two honest workers and one liar. Checks that the predicted tokens are right, and that
+    // the hub saw the lies.
     void expect_unchanged(Lie lie, double share) {
         ThreadHost host;
         auto backend = std::make_unique<SwarmBackend>(options(), host, &experts_, nullptr);
@@ -176,8 +178,8 @@ class LyingTexts : public testing::Test {
         EXPECT_EQ(counts.calls_local, 0u);
         EXPECT_LE(counts.residual_max, 1.0 / 3);
         EXPECT_GT(workers[1]->num_answers(), 0u);
-        // Groups of a prefill seldom have the size of the group before, so Lie::previous has no
-        // answer to repeat.
+        // Groups of a prefill seldom have the same size as the group before them, so Lie::previous
+        // has no earlier answer to repeat.
         if (share == 1 && lie != Lie::previous) {
             // On a busy machine the hub may have sent the liar fewer calls.
             EXPECT_EQ(counts.lies, std::min<std::uint64_t>(3, workers[1]->num_answers()));

@@ -1,5 +1,5 @@
-// Tests workers with plausible lies. The hub checks answers with its own weights or with the
-// answers of other workers.
+// Tests workers that send plausible lies. The hub checks their answers with its own weights, or
+// with the answers of other workers.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -21,7 +21,7 @@ struct Outcome {
     RowProvenance sum;
 };
 
-// Runs rounds one after the other, like the layers of a token.
+// Runs `num_rounds` rounds one after the other, like the layers of a token.
 Outcome ask(SimSwarm& swarm, int num_rounds, std::uint32_t num_tokens = 2) {
     Outcome out;
     for (int i = 0; i < num_rounds; ++i) {
@@ -130,7 +130,8 @@ TEST(LyingWorkersTest, AWorkerWithARecordIsCheckedAtARateAndItsFirstLieSeenEndsI
     EXPECT_EQ(ask(swarm, 50, 4).wrong, 0u);
 }
 
-// An answer with a norm that its experts never gave is held for a check, even from a proven worker.
+// An answer whose norm is larger than any that its experts gave before is held for a check, even if
+// it comes from a proven worker.
 TEST(LyingWorkersTest, AnAbsurdAnswerOfAProvenWorkerIsHeld) {
     for (const Lie lie : {Lie::zero, Lie::scaled_1000, Lie::constant}) {
         SimOptions options = checked(2);
@@ -180,8 +181,8 @@ TEST(LyingWorkersTest, ABannedKeyStaysOutForItsTime) {
     EXPECT_EQ(swarm.closed_with(later), std::nullopt);
 }
 
-// Otherwise a client with ten new keys would get most calls, and the hub would compute all of them
-// again.
+// Workers without a record get at most a fifth of the work. Otherwise a client with ten new keys
+// would get most calls, and the hub would compute all of them again.
 TEST(LyingWorkersTest, NewcomersGetAFifthWhileOthersHaveARecord) {
     SimOptions options = checked(2);
     options.swarm.checks.to_prove = 64;
@@ -202,7 +203,8 @@ TEST(LyingWorkersTest, NewcomersGetAFifthWhileOthersHaveARecord) {
             sum += static_cast<double>(swarm.core().worker(id)->pairs_answered);
         return sum;
     };
-    ask(swarm, 200, 4);  // earlier work still counts for a while
+    // these rounds are not measured, because earlier work still counts for a while
+    ask(swarm, 200, 4);
     const double of_proven = pairs_of(proven), of_new = pairs_of(newcomers);
     ask(swarm, 200, 4);
     for (const WorkerId id : newcomers) ASSERT_EQ(swarm.core().worker(id)->trust, Trust::unproven);
@@ -219,7 +221,7 @@ TEST(LyingWorkersTest, RecordsOutliveAConnection) {
     const WorkerId first = swarm.join(Peer::ours, "10.0.0.9", "key");
     ASSERT_TRUE(swarm.run_until_ready());
     ask(swarm, 200, 4);
-    swarm.run_for(1s);  // until the judge has finished
+    swarm.run_for(1s);  // time in which the judge finishes
     ASSERT_EQ(swarm.core().worker(first)->trust, Trust::proven);
     swarm.leave(first);
     const WorkerId again = swarm.join(Peer::ours, "10.0.0.9", "key");
@@ -229,8 +231,8 @@ TEST(LyingWorkersTest, RecordsOutliveAConnection) {
     EXPECT_EQ(swarm.core().worker(again)->pairs_credited, 0u) << "each connection counts its own";
 }
 
-// All faults at once, with plausible lies: the invariants hold, and only answers of workers with a
-// record can be false.
+// All faults occur at once, with plausible lies. The invariants hold, and false rows can only come
+// from workers with a trust record.
 TEST(LyingWorkersTest, UnderFaultsTheCoreKeepsItsInvariants) {
     for (std::uint64_t seed = 1; seed <= 12; ++seed) {
         SimOptions options = checked(6, seed % 2 == 0);

@@ -1,5 +1,5 @@
-// Tests the health state machine by itself and in a swarm: which workers get calls, and what a sick
-// worker costs the others.
+// Tests the health state machine by itself and in a swarm: which workers get calls, and how much a
+// sick worker delays the rounds.
 #include "hub/dispatch/trust/worker_health.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST_F(HealthTest, ThreeFailuresInARowEjectAndAnAnswerBetweenThemForgives) {
 
 TEST_F(HealthTest, EachEjectionIsFiveSecondsLongerThanTheLastUpToFiveMinutes) {
     for (int ejection = 1; ejection <= 100; ++ejection) {
-        fail(ejection == 1 ? 3 : 1);  // half-open: one failure is enough
+        fail(ejection == 1 ? 3 : 1);  // a half-open worker is ejected after one failure
         ASSERT_EQ(health.state(), Health::ejected);
         EXPECT_EQ(health.ejected_until() - now, std::min<Duration>(5s * ejection, 5min));
         now = health.ejected_until();
@@ -113,8 +113,8 @@ std::uint64_t rounds_for(SimSwarm& swarm, Duration time) {
     return done;
 }
 
-// The worker echoes heartbeats but answers no call. Before, it got calls again two seconds after
-// every third failure, without end: 93 timeouts a minute.
+// The worker echoes heartbeats but answers no call. In an earlier version it got calls again two
+// seconds after every third failure, without end: 93 timeouts a minute.
 TEST(WorkerHealthStory, AHungGpuWithGoodHeartbeatsIsAskedLessAndLess) {
     SimSwarm swarm(four_workers(false));
     join_four(swarm);
@@ -159,7 +159,8 @@ TEST(WorkerHealthStory, WithoutALocalBackendHalfTheSwarmStaysInUse) {
     join_four(swarm);
     for (const WorkerId worker : swarm.workers_alive()) swarm.answer_error(worker, "device_lost");
     for (std::uint32_t i = 0; i < 9; ++i) {
-        swarm.submit({.layer = i % 3});  // so that all four workers get calls
+        // the rounds use all layers, so that all four workers get calls
+        swarm.submit({.layer = i % 3});
         ASSERT_TRUE(swarm.run_until_idle());
     }
     std::size_t asked = 0;
@@ -188,8 +189,8 @@ TEST(WorkerHealthStory, OnlyHolderIsUsedDespiteItsEjection) {
     EXPECT_EQ(swarm.core().counters().rounds_failed, 0u);
 }
 
-// The access point fails. Before, each layer tried three silent workers one after the other: 7.2 s
-// a token.
+// The access point of all workers fails. In an earlier version each layer tried three silent
+// workers one after the other, and a token took 7.2 s.
 TEST(WorkerHealthStory, WhenAllFallSilentAtOnceTheLocalBackendComputesAtOnce) {
     SimOptions health_options = four_workers(true);
     health_options.num_layers = 48;
@@ -206,7 +207,7 @@ TEST(WorkerHealthStory, WhenAllFallSilentAtOnceTheLocalBackendComputesAtOnce) {
         ASSERT_TRUE(swarm.run_until_idle());
         ASSERT_TRUE(swarm.outcome(round).answer->ok());
     }
-    // Expected: 48 times the local backend's 5 ms, plus one timeout.
+    // Expected time: 48 times the local backend's 5 ms, plus one timeout.
     EXPECT_LT(to_ms(swarm.now() - start), 1000);
 
     for (const WorkerId worker : swarm.workers_alive()) swarm.stall(worker, false);
@@ -223,7 +224,7 @@ TEST(WorkerHealthStory, SilentSwarmWithoutLocalBackendSendsEachCallOnce) {
     swarm.submit({.num_tokens = 8});
     swarm.run_for(400ms);
     for (const WorkerId worker : swarm.workers_alive()) swarm.stall(worker);
-    swarm.run_for(300ms);  // all attempts are late, and no worker has answered
+    swarm.run_for(300ms);  // time after which all attempts are late, and no worker has answered
 
     swarm.core().set_local_fallback(false);
     const std::uint64_t before = swarm.core().counters().groups_sent;
