@@ -12,8 +12,8 @@
 
 namespace {
 
-// Prints the table of goals. Returns 1 if an invariant broke; a missed goal is printed, but it is
-// not a broken invariant.
+// Prints the table of reliability goals. Returns 1 if an invariant was broken. A missed goal is
+// printed too, but it is not a broken invariant.
 int print_goals(const moex::sim::GoalOptions& options, bool csv) {
     bool any_broken = false;
     std::setvbuf(stdout, nullptr, _IOLBF, 0);

@@ -26,7 +26,8 @@ WorkerProfile usual_profile(std::mt19937_64& random) {
 
 SimOptions goal_options(const GoalOptions& goal, std::uint32_t num_workers, bool local_fallback) {
     constexpr std::uint32_t num_experts = 128;
-    // Half of the workers together have memory for one and a half copies of all experts.
+    // Half of the workers together have memory for one and a half copies of all experts. `room` is
+    // the memory of one worker, in experts.
     const std::uint32_t room = 3 * goal_layers * num_experts / num_workers;
     SimOptions options{.num_workers = 0,
                        .seed = goal.seed,

@@ -28,8 +28,8 @@ Goal tail(const GoalOptions& goal) {
             .violations = report.violations};
 }
 
-// Returns the least time, in seconds, until every unit has a holder again: the units without a
-// holder are loaded by all connected workers in equal parts.
+// Returns the least time, in seconds, until every unit has a holder again, if all connected workers
+// load equal parts of the units without a holder.
 double least_loading_s(SimSwarm& swarm) {
     const std::vector<std::uint16_t> replicas = swarm.core().replicas();
     const auto num_lost = static_cast<double>(std::ranges::count(replicas, 0));
@@ -41,7 +41,7 @@ Goal half_killed(const GoalOptions& goal, bool local_fallback) {
     GoalSwarm at(goal, 64, local_fallback, false);
     at.tokens(scaled(goal, 20), 8);
     const std::uint32_t num_tokens = scaled(goal, 40);
-    double loading_s = 0;  // least time to load the units that lost their last holder
+    double loading_s = 0;  // least time, in seconds, to load the units that lost their last holder
     const TokenReport report = run_tokens(at.swarm,
                                           {.num_tokens = num_tokens,
                                            .num_streams = 8,
@@ -67,7 +67,7 @@ Goal all_silent(const GoalOptions& goal) {
     at.tokens(scaled(goal, 10));
     at.swarm.go_dark("10.");
     const TokenReport report = at.tokens(1);
-    // The local backend alone takes 48 x 5 ms; the goal allows 2 s more.
+    // The local backend alone takes 48 layers x 5 ms; the goal allows 2 s more.
     return {.name = "R3 all 64 silent, local backend",
             .wanted = "the backend's time + <= 2 s",
             .measured = text("a token of ", number(report.longest_ms() / 1000, 2), " s"),
@@ -89,7 +89,7 @@ Goal all_gone(const GoalOptions& goal) {
             .holds = !ok && s <= 10};
 }
 
-// Measures the case that the hub's machine slept: all deadlines and heartbeats are due at once.
+// Measures the goal for a hub whose machine slept: all deadlines and heartbeats are due at once.
 Goal clock_leap(const GoalOptions& goal) {
     GoalSwarm at(goal, 16, false, false);
     at.tokens(4);
@@ -159,7 +159,7 @@ Goal slower_line(const GoalOptions& goal) {
         WorkerProfile profile{.compute = 160ms, .spread = 0.1};
         at.swarm.set_profile(worker, profile);
     }
-    at.tokens(2);  // each worker answers at least five calls
+    at.tokens(2);  // in these tokens each worker answers at least five calls
     const TokenReport report = at.tokens(scaled(goal, 20));
     const double share = static_cast<double>(report.counters.timeouts) /
                          static_cast<double>(report.counters.groups_sent);
@@ -187,7 +187,7 @@ Goal faults(const GoalOptions& goal) {
 using Measure = std::function<Goal(const GoalOptions&)>;
 using Measures = std::vector<std::pair<const char*, Measure>>;
 
-// Returns the measurements that take minutes: 10,000 tokens of eight users each, or days of
+// Returns the measurements that take minutes: of 10,000 tokens of eight users each, or of days of
 // simulated time. They run only if `GoalOptions::only` names them.
 Measures long_measures() {
     constexpr std::uint32_t num_streams = 8, num_tokens = 10'000 / num_streams;
@@ -196,7 +196,7 @@ Measures long_measures() {
             return liars(to, name, way, scaled(to, num_tokens), num_streams, changed_max);
         };
     };
-    // Workers with a record are checked at a rate, so some lies pass:
+    // Only a share of the answers of workers with a trust record is checked, so some lies pass:
     // hub/dispatch/trust/answer_trust.h gives the bound.
     constexpr double by_record_max = 10;
     return {{"R4-honest", [](const GoalOptions& to) { return honest_days(to, 320, false); }},

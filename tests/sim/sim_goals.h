@@ -1,4 +1,4 @@
-// Measures the reliability goals R1 to R8 and returns one table row for each.
+// Measures the reliability goals R1 to R8 and returns one table row for each goal.
 #pragma once
 
 #include "tests/sim/sim_goal_swarm.h"

@@ -11,7 +11,8 @@ constexpr std::uint32_t r4_workers = 40;
 
 SimOptions checked_options(const GoalOptions& goal) {
     SimOptions options = goal_options(goal, r4_workers, true);
-    options.check_whole_every = 20'000;  // otherwise three quarters of the run time
+    // more frequent complete checks would take three quarters of the run time
+    options.check_whole_every = 20'000;
     options.swarm.checks.on = options.swarm.checks.judge = true;
     options.swarm.checks.seed = goal.seed;
     return options;
@@ -24,7 +25,8 @@ std::string by_record(const SwarmCounters& counters) {
                 " % by record, residual ", number(counters.residual_max, 2));
 }
 
-// Makes every third worker a liar from now on, `num_liars` in all, and returns their ids.
+// Turns every third worker into a liar from now on, up to `num_liars` workers, and returns their
+// ids.
 std::set<WorkerId> make_liars(GoalSwarm& at, const WorkerProfile& way, std::uint32_t num_liars) {
     std::set<WorkerId> liars;
     const auto workers = at.swarm.workers_alive();

@@ -1,5 +1,5 @@
-// The hub's side of the simulated swarm: carries out the core's actions, and compares the results
-// with the right values.
+// The hub's side of the simulated swarm: carries out the actions of the dispatch core, and compares
+// the results of rounds with the right values.
 #include <algorithm>
 #include <cmath>
 
@@ -13,8 +13,8 @@ void SimState::perform(std::vector<SwarmAction>& actions) {
     const auto next = core->next_deadline();
     if (!next || (tick_at && *tick_at <= *next)) return;
 
-    // Keep only the earliest pending tick. If every pending tick scheduled another one, their
-    // number would grow with simulated time.
+    // Keep only the earliest pending tick. If every pending tick scheduled another tick, the number
+    // of ticks would grow with simulated time.
     tick_at = std::max(now, *next);
     at(
         *tick_at,
@@ -30,7 +30,8 @@ void SimState::perform(std::vector<SwarmAction>& actions) {
 
 void SimState::act(SendFrame& action) {
     num_gathered += !action.frame.is_whole();
-    // Keep the frame's rows alive until it arrives, as a connection does until it has written them.
+    // Keep the rows of the frame alive until the frame arrives, as a connection does until it has
+    // written the frame.
     const auto kept = std::make_shared<const WireFrame>(action.frame);
     Bytes frame = std::move(action.frame).whole();
     note("hub sends", action.worker, frame);
@@ -180,7 +181,8 @@ bool SimState::worker_events_removed(WorkerId worker) const {
 
 namespace {
 
-// Returns the rows with an error larger than `error_max` times the row's largest value, ascending.
+// Returns the numbers of the rows, ascending, whose error exceeds `error_max` times the largest
+// value of the row.
 std::vector<std::uint32_t> rows_off(const RoundOutcome& outcome, std::uint32_t hidden,
                                     double error_max) {
     std::vector<std::uint32_t> rows;
@@ -207,16 +209,19 @@ void SimState::check_value(RoundId round, RoundOutcome& outcome) {
     }
     outcome.error_max = worst / largest;
     const bool exact = options.swarm.rounding.deterministic;
-    // A row sent as bf16 is rounded by 2^-9 twice; a row sent as int8 is rounded to 127 steps.
+    // Bounds on honest rounding: a row sent as bf16 is rounded twice, by 2^-9 each time; a row sent
+    // as int8 is rounded to 127 steps.
     const double rounding_max = options.swarm.x_int8 ? 1.5e-2 : 6e-3;
     outcome.wrong = exact ? worst != 0 : outcome.error_max > rounding_max;
     outcome.rows_wrong = rows_off(outcome, limits.hidden_size, exact ? 0 : rounding_max);
-    // The core may not yet know that an answer of a plausible liar is false.
+    // A wrong result is allowed if a plausible liar took part: the core may not know yet that this
+    // answer is false.
     const auto& said_by = (*outcome.answer)->workers;
     const bool lied = std::any_of(said_by.begin(), said_by.end(), [&](WorkerId id) {
         return is_plausible(workers.at(id).profile.lie);
     });
-    // But an answer that the hub computed again must be right, within the judge's tolerance.
+    // An answer that the hub computed again must be right all the same, within the judge's
+    // tolerance.
     constexpr double smallest_lie = 0.02;
     const auto& rows = (*outcome.answer)->rows;
     const bool all_checked = options.swarm.checks.judge &&
@@ -227,15 +232,16 @@ void SimState::check_value(RoundId round, RoundOutcome& outcome) {
         violation(text("round ", round, " has a wrong sum, off by ", outcome.error_max));
 }
 
-// Checks the state that the event changed after every event, and the complete state every
-// `check_whole_every` events.
+// Checks the invariants: after every event those of the state that the event changed, and every
+// `check_whole_every` events those of the complete state.
 void SimState::check_invariants() {
     const bool whole = ++num_checks % options.check_whole_every == 0;
     for (std::string& broken : core->check_invariants(whole)) violation(std::move(broken));
 }
 
 void SimState::check_bound(WorkerId id) {
-    constexpr std::uint32_t published_rounds_max = 2;  // a round sends one call per expert
+    // bound on rounds in flight at a published peer; a round sends it one call per expert
+    constexpr std::uint32_t published_rounds_max = 2;
     const std::uint32_t depth = options.swarm.queue_depth;
     const bool is_published = workers.at(id).peer == Peer::published;
     const std::size_t in_flight = core->in_flight(id),

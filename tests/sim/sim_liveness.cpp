@@ -8,10 +8,11 @@
 namespace moex::sim {
 namespace {
 
-// The hub notices a lost ASSIGN after half a minute, at the next heartbeat.
+// Time within which a unit must get a holder. The hub notices a lost ASSIGN after half a minute, at
+// the next heartbeat.
 constexpr Duration covered_within = 45s;
 constexpr Duration watched_every = 1s;
-// The hub sends no call to an ejected worker for at least this time.
+// Least time for which the hub sends no call to an ejected worker.
 constexpr Duration ejected_for_min = 5s;
 
 }  // namespace
@@ -35,8 +36,8 @@ void SimState::watch_liveness() {
 }
 
 // Checks that every unit gets a holder within `covered_within` if the sound workers have memory for
-// two copies of each unit. One copy is not enough, since some workers may be on probation after a
-// lost ASSIGN.
+// two copies of each unit. One copy is not enough, since some workers may get no new units for a
+// while after a lost ASSIGN.
 void SimState::check_coverage() {
     std::uint64_t room = 0;
     for (const auto& [id, worker] : workers) {
@@ -64,9 +65,9 @@ void SimState::check_coverage() {
     }
 }
 
-// Checks the budget of second attempts beside slow ones: a twentieth of the first attempts, plus
-// five per second. The constant 20 covers the saved-up allowance, and groups that were split in
-// two, for which the policy pays afterwards.
+// Checks that second attempts stay within their budget: a twentieth of the first attempts, plus
+// five per second. The constant 20 covers the allowance that was saved up, and groups that were
+// split in two, for which the policy pays afterwards.
 void SimState::check_budget() {
     if (options.swarm.hedge.mode != HedgeMode::delayed) return;
     const SwarmCounters counts = core->counters();
@@ -80,7 +81,7 @@ void SimState::check_budget() {
 // without one, the hub may have to use an ejected worker because no other worker holds the unit.
 void SimState::check_not_ejected(const SimWorker& worker) {
     if (!core->options().local_fallback || !worker.ejected_at) return;
-    // At the same instant, the order of call and ejection is unknown.
+    // If both happen at the same instant, the order of the call and the ejection is unknown.
     if (now > *worker.ejected_at && now < *worker.ejected_at + ejected_for_min)
         violation(text("worker ", worker.id, " is sent a call ", to_ms(now - *worker.ejected_at),
                        " ms after it was ejected"));
@@ -99,8 +100,8 @@ void SimState::remember_holders(RoundId round, std::uint32_t layer,
     }
 }
 
-// Adds a violation if a round failed although each of its units had a sound holder from the round's
-// begin to its end.
+// Adds a violation if a round failed although each of its units had a sound holder from the begin
+// of the round to its end.
 void SimState::check_failure(RoundId round, const Error& error) {
     if (!options.watches_liveness || error.code == ErrorCode::overloaded) return;
     const auto found = holders_of.find(round);

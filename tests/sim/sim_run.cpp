@@ -30,8 +30,8 @@ SimOptions drawn_options(const SimRun& run, std::mt19937_64& random) {
     options.swarm.queue_depth = 1 + static_cast<std::uint32_t>(random() % 4);
     options.swarm.limits.num_tokens_max = random() % 3 == 0 ? 5 : 512;
     options.swarm.limits.num_pairs_max = random() % 3 == 0 ? 12 : 4096;
-    // Let every second seed create and remove copies of hot experts often. The rounds are drawn
-    // evenly, so the thresholds are close to the mean.
+    // In every second seed, create and remove copies of hot experts often. The rounds request all
+    // experts equally often, so the thresholds must be close to the mean.
     if (run.seed % 2 == 0)
         options.swarm.hot = {.copies_max = 8,
                              .half_life = 3s,
@@ -94,13 +94,15 @@ SimReport run_simulation(const SimRun& run) {
                            text("10.0.", random() % 4, ".7"));
         }
         if (due > swarm.now()) swarm.run_for(due - swarm.now());
-        // Replace workers that the hub removed, or that lost their connection after a broken frame.
+        // Add a worker in place of those that the hub removed, or that lost their connection after
+        // a broken frame.
         if (run.faults.churn_per_minute > 0 && swarm.workers_alive().size() < run.num_workers / 2)
             swarm.join();
         RoundSpec spec{.layer = static_cast<std::uint32_t>(random() % options.num_layers),
                        .num_tokens = 1 + static_cast<std::uint32_t>(
                                              uniform() < 0.1 ? random() % 40 : random() % 3)};
-        // In every third seed, one row of each round does not wait for late answers.
+        // In every third seed, one row of each round has a latency budget and does not wait for
+        // late answers.
         if (run.seed % 3 == 0)
             spec.patience = {{.row = i % spec.num_tokens, .wait = 20ms, .pairs_max = 1 + i % 3}};
         rounds.push_back(swarm.submit(std::move(spec)));

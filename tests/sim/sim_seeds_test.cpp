@@ -27,7 +27,7 @@ TEST_P(SimSeedsTest, EveryInvariantHoldsUnderAllFaults) {
         gathered += report.frames_gathered;
     }
     EXPECT_GT(gathered, 10u * 100);
-    EXPECT_GT(timeouts, 0u);  // the faults had an effect
+    EXPECT_GT(timeouts, 0u);  // shows that the faults had an effect
     EXPECT_GT(removed, 0u);
     EXPECT_GT(late, 0u);
     RecordProperty("rounds_ok", static_cast<int>(rounds_ok));
@@ -57,15 +57,15 @@ TEST(SimReplayTest, WithoutFaultsNothingIsLostLateOrRefused) {
     }
 }
 
-// This test runs a few tokens of each goal. The measured values belong to a table (moex-sim
-// --tokens); the test only checks that the core's invariants hold in these runs, too.
+// This test runs a few tokens of each goal. The measured values matter only in the table of
+// moex-sim --tokens; the test only checks that the core's invariants hold in these runs, too.
 TEST(SimGoalsTest, RunsOfWholeTokensBreakNoInvariant) {
     for (const Goal& goal : measure_goals({.seed = 3, .effort = 0.05}))
         EXPECT_TRUE(goal.violations.empty()) << goal.name << ": " << goal.violations.front();
 }
 
-// Without checks, the report counts the liars' false rows, and their provenance says that they are
-// unchecked. With checks, no false row remains.
+// Without checks of answers, the report counts the false rows of liars, and their provenance says
+// that they are unchecked. With checks, no false row remains.
 TEST(SimGoalsTest, FalseRowsAreCounted) {
     for (const bool checks : {false, true}) {
         SimOptions options{.num_workers = 0, .num_layers = 48, .num_experts = 8};

@@ -1,6 +1,6 @@
-// The state of SimSwarm: the clock, the event queue, and the true state of each worker.
-// Private to this folder. sim_hub.cpp implements the hub's driver, sim_worker.cpp the network and
-// the workers, sim_liveness.cpp the liveness checks, and sim_swarm.cpp the public methods.
+// The state of SimSwarm: the clock, the event queue, and the true state of each worker. The header
+// is private to this folder. sim_hub.cpp implements the hub's driver, sim_worker.cpp the network
+// and the workers, sim_liveness.cpp the liveness checks, and sim_swarm.cpp the public methods.
 #pragma once
 
 #include <cmath>
@@ -22,8 +22,8 @@ namespace moex::sim {
 struct SimState {
     // One direction of a worker's connection.
     struct Line {
-        TimePoint last{};     // arrival of the last frame; no frame overtakes it
-        TimePoint free_at{};  // end of the transmission of all frames sent so far
+        TimePoint last{};     // time at which the last frame arrives; no later frame overtakes it
+        TimePoint free_at{};  // time at which the transmission of all frames sent so far ends
         std::uint64_t bytes_per_s = 0;
     };
     struct SimWorker {
@@ -38,13 +38,14 @@ struct SimState {
         std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
         bool overflows_f16 = false;
         std::uint64_t num_answers = 0;
-        std::vector<float> previous;  // the last answer, for a liar that repeats answers
+        std::vector<float> previous;  // the worker's latest answer, for a liar that repeats answers
         std::uint32_t busy_ms = 0;
         std::string error_code;
         bool error_fatal = false;
         TimePoint free_at{}, loaded_at{}, stalls_until{};
-        // One expert in the memory of a worker with `slots`: when its load ends, and the number of
-        // its last request. The least recently requested expert is evicted first.
+        // One expert in the memory of a worker with `slots`. there_at: time at which the load of
+        // the expert ends. wanted: number of the latest request for it. The expert with the least
+        // recent request is evicted first.
         struct Slot {
             TimePoint there_at{};
             std::uint64_t wanted = 0;
@@ -65,7 +66,7 @@ struct SimState {
         TimePoint at;
         std::uint64_t order;
         std::function<void()> run;
-        bool background;  // does not keep run_until_idle() going
+        bool background;  // a background event alone does not keep run_until_idle() running
         bool operator>(const Event& other) const {
             return std::tie(at, order) > std::tie(other.at, other.order);
         }
@@ -86,10 +87,12 @@ struct SimState {
     std::map<RoundId, RoundOutcome> outcomes;
     std::vector<std::string> violations, lines;
     std::vector<WorkerEvent> worker_events;
-    std::set<WorkerId> removed_now;  // closed by the hub: their answers must not be used any more
+    // workers that the hub removed: their answers must not be used any more
+    std::set<WorkerId> removed_now;
     std::optional<TimePoint> tick_at;
     std::vector<std::optional<TimePoint>> uncovered_since;  // [num_layers * num_experts]
-    // For each open round and each of its units: the workers that could answer when it began.
+    // For each open round and each of its units: the workers that could answer when the round
+    // began.
     std::map<RoundId, std::map<Unit, std::vector<WorkerId>>> holders_of;
 
     double normal() {
@@ -147,12 +150,13 @@ struct SimState {
     bool network_reorders() const;
     void begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame);
     void load(SimWorker& worker, std::vector<Unit> units);
-    // Loads `units` into the memory of a worker with `slots`, and returns the time at which all of
-    // them are loaded. A group does not start before its own units are loaded (bring_for_group).
+    // bring_for_group() loads the units of a group, which does not start before they are loaded.
+    // bring() loads `units` into the memory of a worker with `slots`, and returns the time at which
+    // all of them are loaded.
     void bring_for_group(SimWorker& worker, std::span<const Unit> units);
     TimePoint bring(SimWorker& worker, std::span<const Unit> units, bool urgent);
     void tell_held(const SimWorker& worker);
-    // Adds `units` to the worker's cache. Returns how many it had to download.
+    // Adds `units` to the worker's cache. Returns how many of them the worker had to download.
     std::uint64_t download(SimWorker& worker, std::span<const Unit> units);
     Duration compute_time(const SimWorker& worker, std::uint32_t num_pairs);
     Duration stall_time(const SimWorker& worker);

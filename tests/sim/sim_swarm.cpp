@@ -219,7 +219,8 @@ RoundId SimSwarm::submit(RoundSpec spec) {
             spec.expert_ids.insert(spec.expert_ids.end(), all.begin(), all.begin() + top_k);
         }
     }
-    // Compute the right sum: each answer is rounded, then added in f32 by ascending expert.
+    // Compute the right sum of the round: round each expert's answer, then add the answers in f32
+    // by ascending expert.
     const bool exact = state.options.swarm.rounding.deterministic;
     std::vector<float> want(x.size(), 0.0f), rounded = x, one(hidden);
     std::vector<PairValue> parts;
@@ -309,7 +310,8 @@ bool SimSwarm::run_until_idle(Duration limit) {
 bool SimSwarm::run_until_ready(Duration limit) {
     const TimePoint until = state_->now + limit;
     const auto all_ready = [&] {
-        if (state_->foreground > 0) return false;  // a worker loads, or its READY is in flight
+        // some worker still loads units, or its READY is in flight
+        if (state_->foreground > 0) return false;
         for (const WorkerView& view : state_->core->workers())
             if (view.units_ready < view.units_assigned || view.units_assigned == 0) return false;
         return true;

@@ -1,6 +1,6 @@
 // Simulates a swarm without sockets and without a real clock. The dispatch core and the codec are
 // the real ones; clock, network and workers are simulated from a seed. Workers stall, lie, refuse
-// and leave. The same seed gives the same run; event_hash() is equal for equal runs.
+// and leave. The same seed gives the same run, and equal runs have the same event_hash().
 //
 // An expert is a cheap formula of (layer, expert, x) (sim_expert), so the simulator can compare the
 // answer of every round with the right sum.
@@ -25,12 +25,12 @@ class SimSwarm {
     explicit SimSwarm(SimOptions options);
     ~SimSwarm();
 
-    // ---- verbs
+    // ---- actions of the test
     // Connects a worker, which sends HELLO. `key` is its worker_key; "" gives it a new key. Units
     // that were loaded under a key are cached for the next connection with this key.
     WorkerId join(Peer peer = Peer::ours, std::string address = "10.0.0.1", std::string key = {});
     WorkerId join_as(const WorkerProfile& profile, std::string address, std::string key = {});
-    // Connects a worker that sends nothing.
+    // Connects a worker that sends no frame.
     WorkerId connect(bool authorized, std::string address = "10.0.0.1");
     // Delivers `frame` from the worker to the hub, without latency.
     void say(WorkerId worker, Bytes frame);
@@ -40,7 +40,8 @@ class SimSwarm {
     // Stops all reads and writes of the workers with an address that begins with `address_begin`,
     // or resumes them if `dark` is false.
     void go_dark(const std::string& address_begin, bool dark = true);
-    // Advances the clock by `leap` without running events; events due meanwhile run next.
+    // Advances the clock by `leap` without running events. Events that became due meanwhile run
+    // next.
     void jump_clock(Duration leap);
     // Makes the worker read nothing and echo no heartbeat, or ends that state.
     void stall(WorkerId worker, bool stalled = true);
@@ -50,11 +51,14 @@ class SimSwarm {
     void stall_loading(WorkerId worker, bool stalled = true);
     // Deletes all units that the worker had reported READY, without a report to the hub.
     void forget_weights(WorkerId worker);
-    // Sets the download time per unit of a published peer, which does nothing else meanwhile.
+    // Sets the download time per unit of a published peer. The peer does nothing else while it
+    // downloads.
     void slow_download(WorkerId worker, Duration per_unit);
-    // Makes the worker answer groups of more than `num_pairs` pairs with num_tokens_range.
+    // Makes the worker refuse groups of more than `num_pairs` pairs with the error
+    // num_tokens_range.
     void take_at_most(WorkerId worker, std::uint32_t num_pairs);
-    // Changes the worker's memory limit. The worker drops the units beyond it and sends BUDGET.
+    // Changes the worker's memory limit. The worker drops the units that no longer fit and sends
+    // BUDGET.
     void resize(WorkerId worker, std::uint32_t budget_experts);
     // Makes the worker's answers exceed the range of f16.
     void overflow_f16(WorkerId worker);
@@ -71,37 +75,39 @@ class SimSwarm {
     Status order(WorkerId worker, WorkerOrder order);  // from the contributor
     void run_for(Duration time);
     // Runs until no round is open and no message is in flight, or until `limit` has passed. Returns
-    // true if every round ended.
+    // true if every round has ended.
     bool run_until_idle(Duration limit = 60s);
     // Runs until the round has ended, or until `limit` has passed. Returns true if the round
     // succeeded.
     bool run_until_answered(RoundId round, Duration limit = 60s);
     // Runs until every worker has units and all assigned units are ready, or until `limit` has
-    // passed. Returns true if they are ready.
+    // passed. Returns true if all units are ready.
     bool run_until_ready(Duration limit = 60s);
 
     // ---- what happened
     SwarmCore& core();
     TimePoint now() const;
     const RoundOutcome& outcome(RoundId round) const;
-    // Returns the workers that answered pairs of the round; 0 is the local backend.
+    // Returns the ids of the workers that answered pairs of the round; 0 stands for the local
+    // backend.
     std::vector<WorkerId> answered_by(RoundId round) const;
     std::optional<CloseCode> closed_with(WorkerId worker) const;
-    // Returns the longest frame, in bytes, that the hub reads from this worker now.
+    // Returns the length, in bytes, of the longest frame that the hub accepts from this worker now.
     std::uint64_t frame_limit(WorkerId worker) const;
-    // Returns the bytes of weights that all workers downloaded; cached units do not count.
+    // Returns how many bytes of weights the workers downloaded in all; cached units do not count.
     std::uint64_t bytes_downloaded() const;
-    // Returns how many experts were requested from the worker while not in its memory.
+    // Returns how many experts were requested from the worker while they were not in its memory.
     std::uint64_t experts_missed(WorkerId worker) const;
-    // Returns the frames that the hub sent to the worker; kept only with `SimOptions::log`.
+    // Returns the frames that the hub sent to the worker. They are kept only with
+    // `SimOptions::log`.
     std::vector<Bytes> frames_to(WorkerId worker) const;
     std::vector<WorkerId> workers_alive() const;
     std::uint64_t event_hash() const;
     std::uint64_t num_events() const;
-    std::uint64_t num_gathered() const;  // frames that shared the round's rows
+    std::uint64_t num_gathered() const;  // frames that shared the encoded rows of their round
     // the largest number of groups in flight at one worker
     std::size_t frames_at_once_max() const;
-    // descriptions of broken invariants; must stay empty
+    // descriptions of broken invariants; a test expects none
     const std::vector<std::string>& violations() const;
     const std::vector<std::string>& log() const;
     const std::vector<WorkerEvent>& worker_events() const;
@@ -115,7 +121,7 @@ struct SimReport {
     std::uint64_t event_hash = 0, num_events = 0;
     std::uint64_t rounds = 0, rounds_ok = 0, rounds_failed = 0;
     std::uint32_t workers_left = 0;
-    std::uint64_t frames_gathered = 0;  // frames that shared the round's rows
+    std::uint64_t frames_gathered = 0;  // frames that shared the encoded rows of their round
     SwarmCounters counters;
     std::vector<std::string> violations;
     std::vector<std::string> log;

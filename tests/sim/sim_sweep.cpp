@@ -17,13 +17,13 @@ constexpr std::uint32_t num_workers = 24, sweep_layers = 48, num_experts = 64;
 struct Profile {
     const char* name;
     WorkerProfile usual;
-    double speed_spread = 0;      // of the logarithm of the workers' medians
-    double slow_factor = 1;       // factor on the first worker's time
-    double churn_per_minute = 0;  // share of the workers that leave; as many join
+    double speed_spread = 0;  // standard deviation of the logarithm of the workers' median times
+    double slow_factor = 1;   // factor on the first worker's times
+    double churn_per_minute = 0;  // share of the workers that leave per minute; as many join
 };
 
-// Two bounds for every policy. The oracle hedges exactly the stalled calls, at the moment at which
-// they stall. In "no stalls", no worker stalls.
+// Names of two rows that bound every policy. The oracle hedges exactly the stalled calls, at the
+// moment at which they stall. In "no stalls", no worker stalls.
 constexpr std::string_view oracle = "oracle", no_stalls = "no stalls";
 
 std::vector<Profile> profiles() {

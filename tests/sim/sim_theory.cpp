@@ -12,7 +12,7 @@ constexpr double median_ms = 20, spread = 0.5;
 
 TheoryCell measure_fixed(std::uint32_t num_copies, std::uint32_t num_calls,
                          std::uint32_t num_rounds, std::uint64_t seed) {
-    // Give each copy of each expert a worker of its own, so that no call queues behind another, and
+    // Give each copy of each expert its own worker, so that no call queues behind another one, and
     // give the network no latency.
     SimOptions options{.num_workers = 0,
                        .seed = seed,
@@ -24,7 +24,8 @@ TheoryCell measure_fixed(std::uint32_t num_copies, std::uint32_t num_calls,
     options.swarm.local_fallback = false;
     options.swarm.replicas = num_copies;
     options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = num_copies};
-    options.swarm.timeout_min = options.swarm.timeout_max = 5s;  // no call is retried
+    // with timeouts of 5 s no call is retried
+    options.swarm.timeout_min = options.swarm.timeout_max = 5s;
     SimSwarm swarm(options);
     for (std::uint32_t i = 0; i < num_copies * num_calls; ++i)
         swarm.join_as(
@@ -39,7 +40,7 @@ TheoryCell measure_fixed(std::uint32_t num_copies, std::uint32_t num_calls,
         swarm.run_until_answered(round);
         sum_ms += to_ms(swarm.now() - start);
         swarm.forget(round);
-        swarm.run_for(500ms);  // the slower copies have ended, too
+        swarm.run_for(500ms);  // until the slower copies of the calls have ended, too
     }
     return {.num_copies = num_copies,
             .num_calls = num_calls,

@@ -10,11 +10,11 @@ namespace moex::sim {
 
 struct TheoryCell {
     std::uint32_t num_copies = 1, num_calls = 1;  // h, k
-    double wanted_ms = 0, measured_ms = 0;        // the mean time of a round
+    double wanted_ms = 0, measured_ms = 0;  // mean time of a round, by theory and as simulated
     double deviation() const { return measured_ms / wanted_ms - 1; }
 };
 // Simulates `num_rounds` rounds with log-normal latencies and a median of 20 ms. The standard
-// deviation of the mean is at most 0.8 / sqrt(num_rounds) of the expected value.
+// deviation of the simulated mean is at most 0.8 / sqrt(num_rounds) of the expected value.
 TheoryCell measure_fixed(std::uint32_t num_copies, std::uint32_t num_calls,
                          std::uint32_t num_rounds, std::uint64_t seed);
 

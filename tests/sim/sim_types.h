@@ -1,5 +1,5 @@
-// The data types of the simulated swarm: its options, the faults and workers it is made of, the
-// rounds it is given, and the outcome of each round.
+// The data types of the simulated swarm: its options, its faults and workers, its rounds, and the
+// outcome of each round.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,14 @@ namespace moex::sim {
 // For each fault, the share of messages, groups or workers that it affects, from 0 to 1.
 struct Faults {
     double loss = 0, duplication = 0, reorder = 0, truncation = 0, bit_flips = 0;  // per message
-    double delay = 0;  // per message: delayed by up to `delay_max`
+    double delay = 0;  // share of messages that are delayed, each by up to `delay_max`
     Duration delay_max = 200ms;
-    double stall = 0;  // per group: the worker sends nothing for up to `stall_max`
+    double stall = 0;  // share of groups for which the worker sends nothing for up to `stall_max`
     Duration stall_max = 3s;
-    double busy = 0, error = 0;   // per group: BUSY, or a non-fatal ERROR
-    double churn_per_minute = 0;  // departures as a share of the swarm, and as many joins
+    // share of groups that are answered with BUSY, or with a non-fatal ERROR
+    double busy = 0, error = 0;
+    // departures per minute as a share of the swarm; as many workers join
+    double churn_per_minute = 0;
     double liars =
         0;  // share of workers that answer with a wrong shape, NaN, or a norm beyond the bound
 };
@@ -28,14 +30,15 @@ struct Faults {
 // flips, stalls, busy, errors, churn, liars.
 Result<Faults> parse_faults(std::string_view list);
 
-enum class Peer { ours, published };  // published: knows only the five published messages
+// ours: a worker of this project; published: knows only the five published messages
+enum class Peer { ours, published };
 
 // The properties of one simulated worker. A tab's connection carries calls, answers and weights.
 struct WorkerProfile {
-    Duration compute = 3ms;  // time of a group: the median
-    Duration per_pair{};     // further time for each pair of the group
-    // Standard deviation of the logarithm of a group's time; 0: uniform, from `compute` to twice
-    // `compute`.
+    Duration compute = 3ms;  // median time of a group
+    Duration per_pair{};     // additional time for each pair of the group
+    // Standard deviation of the logarithm of a group's time. 0: the time is uniform, from `compute`
+    // to twice `compute`.
     double spread = 0;
     double stall = 0;  // share of groups that take `stall_min` to `stall_max` longer
     Duration stall_min{}, stall_max{};
@@ -43,7 +46,8 @@ struct WorkerProfile {
     std::uint64_t up_bytes_per_s = 0, down_bytes_per_s = 0;  // 0: unlimited
     std::uint32_t budget_experts = 0;                        // 0: the swarm's
     // Number of experts that fit into the worker's fast memory; 0: all. Any other expert is loaded
-    // there when a call or a hint names it, one after the other, in `load` each.
+    // into it when a call or a hint names the expert. Experts are loaded one after the other, and
+    // each takes the time `load`.
     std::uint32_t slots = 0;
     Duration load = 5ms;
     Lie lie = Lie::none;
@@ -57,34 +61,37 @@ struct SimOptions {
     std::uint32_t num_layers = 3, num_experts = 16, top_k = 4, hidden_size = 32;
     std::uint32_t budget_experts = 1000;  // per worker
     double published_share = 0;
-    Duration latency = 2ms;           // of the network, one way; jitter adds up to as much again
+    // one-way latency of the network; jitter adds up to the same time again
+    Duration latency = 2ms;
     Duration compute = 3ms;           // of a group
-    Duration local_compute = 5ms;     // of any call to the local backend
-    std::uint64_t blob_bytes = 1000;  // of one expert's weights
-    // Rows are small in the simulation: a frame of two rows or more shares the round's rows
-    // without a copy.
+    Duration local_compute = 5ms;     // time of any call to the local backend
+    std::uint64_t blob_bytes = 1000;  // size of one expert's weights
+    // Least bytes of rows for which a frame shares the round's rows without a copy. Rows are small
+    // in the simulation, so the limit is low: a frame of two rows or more shares them.
     std::uint64_t gathered_bytes_min = 128;
     bool reports_held = true;  // workers report their cached units after WELCOME
-    // An oracle, as a bound for every policy: a call that a stall would delay is computed by other
-    // holders of its units as soon as these are free. The hub does not know of it.
+    // If true, an oracle avoids stalls, as a bound for every policy: a call that a stall would
+    // delay is computed by other holders of its units as soon as these holders are free. The hub
+    // does not know of the oracle.
     bool foresees_stalls = false;
     Faults faults;
-    // Checks liveness: every unit gets a holder, a round with an honest holder for each
-    // unit succeeds, ejected workers are sent no calls, second attempts stay within their budget.
+    // If true, liveness is checked: every unit gets a holder, a round with an honest holder for
+    // each unit succeeds, ejected workers are sent no calls, and second attempts stay within their
+    // budget.
     bool watches_liveness = false;
     // Number of events between two complete checks of the invariants. After every event only the
     // state that the event may have changed is checked.
     std::uint32_t check_whole_every = 1000;
-    SwarmOptions swarm;  // SimSwarm fills in shape, limits and hashes
+    SwarmOptions swarm;  // options of the core; SimSwarm sets shape, limits and hashes
     bool log = false;    // keep the event log as text
 };
 
 struct RoundSpec {
     std::uint32_t layer = 0, num_tokens = 1;
-    std::vector<std::uint16_t> expert_ids;  // [num_tokens, top_k]; empty: drawn
+    std::vector<std::uint16_t> expert_ids;  // [num_tokens, top_k]; empty: drawn at random
     std::vector<RowPatience> patience = {};
 };
-// The summand that one (row, expert) pair of a round adds to its row.
+// The product of one (row, expert) pair of a round: the summand that it adds to its row.
 struct PairValue {
     std::uint32_t row = 0;
     std::uint16_t expert = 0;
@@ -98,9 +105,9 @@ struct RoundOutcome {
     // For rounds with a latency budget: which pairs may be missing, and the summands of `want`.
     std::vector<RowPatience> patience;
     std::vector<PairValue> parts;
-    double error_max = 0;  // |y - want| over the largest |want|
-    bool wrong = false;    // by more than rounding: a worker lied, or the core is wrong
-    std::vector<std::uint32_t> rows_wrong;  // rows that are wrong, ascending
+    double error_max = 0;  // largest |y - want|, divided by the largest |want|
+    bool wrong = false;    // the error exceeds rounding: a worker lied, or the core is wrong
+    std::vector<std::uint32_t> rows_wrong;  // numbers of the rows that are wrong, ascending
     TimePoint asked_at{}, done_at{};
 };
 

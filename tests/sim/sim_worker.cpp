@@ -1,5 +1,5 @@
 // Simulates the network, which loses, delays, duplicates and damages frames, and the workers, which
-// load units, compute and lie.
+// load units, compute answers and lie.
 #include <algorithm>
 #include <cmath>
 
@@ -9,11 +9,13 @@
 namespace moex::sim {
 
 // Flips one random bit of the frame's header. Bits of y are never flipped: a changed value of y is
-// a valid frame that the hub cannot recognise as damaged. On a real network TCP's checksum does so.
+// a valid frame that the hub cannot recognise as damaged. On a real network the checksum of TCP
+// recognises it.
 void SimState::flip(Bytes& frame) {
     const std::size_t end = std::min<std::size_t>(frame.size(), tensor_header_bytes);
     std::size_t byte = random() % end;
-    // Spare the sequence id (bytes 12 to 15): the id of another attempt would be valid as well.
+    // Do not flip the sequence id (bytes 12 to 15): the id of another attempt would be valid as
+    // well.
     if (byte >= 12 && byte < 16) byte -= 12;
     frame[byte] ^= static_cast<std::byte>(1u << (random() % 8));
 }
@@ -31,7 +33,8 @@ void SimState::carry(Bytes frame, Line& line, std::function<void(Bytes)> arrive)
     }
     when += options.latency + jitter(options.latency);
     if (strikes(faults.delay)) when += jitter(faults.delay_max);
-    if (!strikes(faults.reorder)) when = std::max(when, line.last);  // a stream keeps its order
+    // without reordering, a stream keeps the order of its frames
+    if (!strikes(faults.reorder)) when = std::max(when, line.last);
     line.last = std::max(line.last, when);
 
     if (frame.size() > 1 && strikes(faults.truncation))
@@ -49,14 +52,14 @@ void SimState::to_hub(WorkerId id, Bytes frame) {
 void SimState::hub_reads(WorkerId id, const Bytes& frame) {
     if (!workers.at(id).alive) return;
     note("hub reads", id, frame);
-    // A real socket would close with 1009 here. The check needs a network that keeps order: one
-    // that duplicates or loses frames delivers sequences that a stream cannot deliver.
+    // A real socket would close with code 1009 here. The check applies only to a network that keeps
+    // order: a network that duplicates or loses frames delivers sequences that no stream delivers.
     if (frame.size() > workers.at(id).frame_limit && !network_reorders())
         violation(text("worker ", id, " sends ", frame.size(), " bytes, its limit is ",
                        workers.at(id).frame_limit));
     workers.at(id).ledger.hub_reads(frame, limits);
     std::vector<SwarmAction> actions;
-    // Decode answers before the core receives them, as a connection does. The core has to decode
+    // As in a connection, answers are decoded before the core receives them. The core has to decode
     // every fourth frame itself.
     std::optional<WorkerAnswer> answer;
     if (core->welcomed(id) && num_frames_read++ % 4 != 0)
@@ -75,7 +78,8 @@ void SimState::worker_reads(WorkerId id, Bytes frame) {
         return at(worker.reads_at,
                   [this, id, frame = std::move(frame)] { worker_reads(id, frame); });
     const Result<FrameHeader> header = decode_frame_header(frame);
-    // The worker's decoder refuses the frame: the worker reconnects, which the hub sees as a leave.
+    // The worker's decoder refuses the frame, so the worker reconnects. The hub sees this as a
+    // leave.
     if (!header.ok()) return leave(id);
     switch (header->type) {
         case FrameType::welcome:
@@ -134,8 +138,9 @@ void SimState::begin_group(SimWorker& worker, const FrameHeader& header, Bytes f
     if (worker.compute_stalled) return;
     for (const Unit& unit : units_asked(frame, limits)) {
         if (worker.held.contains(unit)) continue;
-        // Only a network that loses, duplicates or reorders frames can let a RELEASE overtake a
-        // call, or lose a WEIGHT_SYNC. A stream does neither.
+        // A call for a unit that the worker does not hold breaks an invariant, unless the network
+        // loses, duplicates or reorders frames: then a RELEASE can overtake a call, or a
+        // WEIGHT_SYNC can be lost. A stream does neither.
         if (!network_reorders() && !worker.forgot)
             violation(text("worker ", id, " is sent a call for layer ", unit.layer, " expert ",
                            unit.expert, ", which it does not hold"));
@@ -195,7 +200,7 @@ TimePoint SimState::bring(SimWorker& worker, std::span<const Unit> units, bool u
     TimePoint all_there = now;
 
     // The newest request has priority, and calls have priority over hints: drop the loads for hints
-    // that have not begun.
+    // that have not begun yet.
     const TimePoint begins_at = urgent ? now : std::max(now, worker.urgent_until);
     std::erase_if(worker.slots,
                   [&](const auto& one) { return one.second.there_at > begins_at + load; });
@@ -222,7 +227,8 @@ TimePoint SimState::bring(SimWorker& worker, std::span<const Unit> units, bool u
     return all_there;
 }
 
-// Sends the worker's first READY, which lists the cached units that it need not download.
+// Sends the worker's first READY, which lists the units that the worker has cached and need not
+// download.
 void SimState::tell_held(const SimWorker& worker) {
     const std::set<Unit>& cached = caches[worker.key];
     to_hub(worker.id, encode_ready({cached.begin(), cached.end()}));
@@ -290,7 +296,7 @@ Duration SimState::stall_time(const SimWorker& worker) {
 }
 
 // Returns the time at which the worker answers a group. The worker computes one group at a time, so
-// a stall delays the groups queued behind it.
+// a stall also delays the groups that are queued behind it.
 TimePoint SimState::answer_time(SimWorker& worker, std::span<const Unit> units,
                                 std::uint32_t num_pairs) {
     const TimePoint usual = std::max(now, worker.free_at) + compute_time(worker, num_pairs);
@@ -306,7 +312,7 @@ TimePoint SimState::answer_time(SimWorker& worker, std::span<const Unit> units,
     return worker.free_at;
 }
 
-// Returns the time at which other holders of `units` that do not stall would have computed the
+// Returns the time at which other holders of `units`, which do not stall, would have computed the
 // group; nullopt if a unit has no such holder.
 std::optional<TimePoint> SimState::time_of_others(const SimWorker& worker,
                                                   std::span<const Unit> units,

@@ -1,8 +1,8 @@
 // Records, from the frames alone, which units the hub may request from one worker. A unit may be
-// requested from the READY that the hub read (for published peers: the heartbeat echo that replaces
-// READY) until the RELEASE that the hub sent. The ledger is independent of the core's own state, so
-// the simulator notices errors in the core's routing.
-// Example: ASSIGN {0, 7}, READY {0, 7}: DISPATCH {0, 7} is legal; after RELEASE {0, 7} it is not.
+// requested after the hub has read a READY for it (for published peers: the heartbeat echo that
+// replaces READY), until the hub sends RELEASE for it. The ledger is independent of the core's own
+// state, so the simulator notices errors in the core's routing. Example: ASSIGN {0, 7}, READY {0,
+// 7}: DISPATCH {0, 7} is legal; after RELEASE {0, 7} it is not.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace moex::sim {
 
-// Returns the units that a DISPATCH or GROUP_DISPATCH requests; empty for other frames and for
-// malformed ones.
+// Returns the units that a DISPATCH or GROUP_DISPATCH frame requests; empty for other frames and
+// for malformed frames.
 inline std::vector<Unit> units_asked(ByteView frame, const WireLimits& limits) {
     std::vector<Unit> asked;
     const Result<FrameHeader> header = decode_frame_header(frame);
@@ -31,11 +31,11 @@ inline std::vector<Unit> units_asked(ByteView frame, const WireLimits& limits) {
     return asked;
 }
 
-// Checks the requests to one worker against its earlier frames.
+// Checks each request to one worker against the earlier frames to and from that worker.
 class UnitLedger {
   public:
-    // Records a frame that the hub sends. Returns the first unit that the frame requests illegally,
-    // or nullopt.
+    // Records a frame that the hub sends to the worker. Returns the first unit that the frame may
+    // not request, or nullopt if there is none.
     std::optional<Unit> hub_sends(ByteView frame, const WireLimits& limits) {
         const Result<FrameHeader> header = decode_frame_header(frame);
         if (!header.ok()) return std::nullopt;
@@ -64,7 +64,7 @@ class UnitLedger {
         }
         return std::nullopt;
     }
-    // Records a frame that the hub reads, as the network delivered it.
+    // Records a frame from the worker as the hub reads it, after faults of the network.
     void hub_reads(ByteView frame, const WireLimits& limits) {
         const Result<FrameHeader> header = decode_frame_header(frame);
         if (!header.ok()) return;
@@ -91,7 +91,8 @@ class UnitLedger {
         if (assigned_.contains(unit)) ready_.insert(unit);
     }
     std::set<Unit> assigned_, ready_, synced_;
-    // for published peers: the units synced before the HEARTBEAT with this sequence id
+    // for published peers: units synced before the HEARTBEAT, keyed by the sequence id of the
+    // HEARTBEAT
     std::map<std::uint32_t, std::set<Unit>> before_beat_;
 };
 

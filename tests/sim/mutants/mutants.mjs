@@ -1,6 +1,6 @@
 // Lists one-line bugs of hub/dispatch. Each bug replaces a text that occurs exactly once in its file. run.mjs plants
-// the bugs one by one. A mutant that no longer applies is an error: its line has moved or changed, and the mutant must
-// follow. `survives` gives the reason why no test finds the mutant and why that is harmless.
+// the bugs one by one. A mutant whose text no longer occurs in its file is an error: the code has changed, and the
+// mutant must be changed with it. `survives` gives the reason why no test finds the mutant and why that is harmless.
 // Example: { file: 'round/router.cpp', what: 'the router ignores load', from: 'a < b', to: 'true' }
 export const mutants = [
   // ---- unit_directory: which units a worker is ordered to hold

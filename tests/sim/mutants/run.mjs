@@ -22,7 +22,7 @@ const buildAt = args.indexOf('--build');
 const build = resolve(root, buildAt >= 0 ? args.splice(buildAt, 2)[1] : 'build');
 const has = (flag) => args.includes(flag);
 
-// The test programs that run on each mutant, fastest first, and their timeouts in seconds.
+// The test programs that run on each mutant, the fastest first, each with its timeout in seconds.
 const tests = [['dispatch_test', 300], ['sim_test', 900]].slice(0, has('--dispatch-only') ? 1 : 2);
 
 function planted(mutant, number) {
@@ -40,7 +40,7 @@ function chosen() {
   return given.length > 0 ? given : mutants.map((_, i) => i + 1);
 }
 
-// Returns the command with which the build makes `target`, as Ninja prints it.
+// Returns the command by which the build makes `target`, as Ninja prints it.
 const commandOf = (target) => execFileSync('ninja', ['-C', build, '-t', 'commands', target], {
   encoding: 'utf8', maxBuffer: 1 << 28,
 }).trimEnd().split('\n').at(-1);
@@ -54,8 +54,8 @@ function runs(command) {
 const at = mkdtempSync(join(tmpdir(), 'mutants-'));
 process.on('exit', () => rmSync(at, { recursive: true, force: true }));
 
-// Returns the first test that fails, hangs or crashes with `text` as the content of `file`; null if no test does;
-// undefined if the text does not build.
+// Plants `text` as the content of `file`. Returns the first test that then fails, hangs or crashes; null if no test
+// does; undefined if the text does not build.
 function finder(file, text) {
   const source = join(at, basename(file)), object = `${source}.o`;
   writeFileSync(source, text);
@@ -63,7 +63,7 @@ function finder(file, text) {
   if (!runs(made.replace(/ -MD -MT \S+ -MF \S+ -o \S+ -c \S+$/, ` -o ${object} -c ${source}`))) return undefined;
 
   for (const [name, seconds] of tests) {
-    // Link the object before the room's library, so that the linker takes the mutant's definitions.
+    // Link the mutant's object before the room's library, so that the linker takes the definitions of the mutant.
     const program = join(at, name);
     if (!runs(commandOf(name).replace(` -o ${name} `, ` ${object} -o ${program} `))) return undefined;
     const run = spawnSync(program, ['--gtest_brief=1', '--gtest_fail_fast'], {
