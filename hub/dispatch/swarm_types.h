@@ -75,8 +75,8 @@ struct SwarmOptions {
     // at this time the local backend computes the remaining slices, or the round fails
     Duration round_deadline = 10s;
     // Without local fallback: how long a round waits for a unit that no worker holds or loads. It
-    // waits holder_wait if a worker held the unit within holder_seen_within (a tab whose GPU was
-    // reset is back in seconds), and holder_wait_unseen if none did. Both waits end before
+    // waits holder_wait if a worker held the unit within holder_seen_within (a tab with a reset GPU
+    // is back in seconds), and holder_wait_unseen if none did. Both waits end before
     // `round_deadline`, and then the request fails.
     Duration holder_wait = 8s;
     Duration holder_wait_unseen = 2s;

@@ -26,8 +26,8 @@ struct TokenReport {
     // number of tokens, over all streams, that have a false row in any layer
     std::uint64_t changed = 0;
     // Rows of all layers and streams. `rows`: computed rows. `rows_wrong`: false rows.
-    // `rows_wrong_unmarked`: false rows whose provenance claims that the hub verified all of the
-    // row's remote pairs.
+    // `rows_wrong_unmarked`: false rows with a provenance that claims that the hub verified all of
+    // the row's remote pairs.
     std::uint64_t rows = 0, rows_wrong = 0, rows_wrong_unmarked = 0;
     SwarmCounters counters;
     std::vector<std::string> violations;

@@ -89,7 +89,8 @@ Goal all_gone(const GoalOptions& goal) {
             .holds = !ok && s <= 10};
 }
 
-// Measures the goal for a hub whose machine slept: all deadlines and heartbeats are due at once.
+// Measures the goal for a hub on a machine that slept: all deadlines and heartbeats are due at
+// once.
 Goal clock_leap(const GoalOptions& goal) {
     GoalSwarm at(goal, 16, false, false);
     at.tokens(4);

@@ -181,8 +181,8 @@ bool SimState::worker_events_removed(WorkerId worker) const {
 
 namespace {
 
-// Returns the numbers of the rows, ascending, whose error exceeds `error_max` times the largest
-// value of the row.
+// Returns the numbers of the rows, ascending, with an error larger than `error_max` times the
+// largest value of the row.
 std::vector<std::uint32_t> rows_off(const RoundOutcome& outcome, std::uint32_t hidden,
                                     double error_max) {
     std::vector<std::uint32_t> rows;

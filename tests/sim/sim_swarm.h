@@ -43,11 +43,11 @@ class SimSwarm {
     // Advances the clock by `leap` without running events. Events that became due meanwhile run
     // next.
     void jump_clock(Duration leap);
-    // Makes the worker read nothing and echo no heartbeat, or ends that state.
+    // Makes the worker read nothing and echo no heartbeat. With `stalled` false, ends that state.
     void stall(WorkerId worker, bool stalled = true);
-    // Makes the worker echo heartbeats but answer no call.
+    // Makes the worker echo heartbeats but answer no call. With `stalled` false, ends that state.
     void stall_compute(WorkerId worker, bool stalled = true);
-    // Makes the worker accept ASSIGN and load nothing, or ends that state.
+    // Makes the worker accept ASSIGN and load nothing. With `stalled` false, ends that state.
     void stall_loading(WorkerId worker, bool stalled = true);
     // Deletes all units that the worker had reported READY, without a report to the hub.
     void forget_weights(WorkerId worker);
@@ -88,8 +88,7 @@ class SimSwarm {
     SwarmCore& core();
     TimePoint now() const;
     const RoundOutcome& outcome(RoundId round) const;
-    // Returns the ids of the workers that answered pairs of the round; 0 stands for the local
-    // backend.
+    // Returns the ids of the workers that answered pairs of the round; 0 is the local backend.
     std::vector<WorkerId> answered_by(RoundId round) const;
     std::optional<CloseCode> closed_with(WorkerId worker) const;
     // Returns the length, in bytes, of the longest frame that the hub accepts from this worker now.

@@ -102,7 +102,8 @@ struct RoundOutcome {
     bool cancelled = false;
     std::optional<Result<ExpertAnswer>> answer;
     std::vector<float> y, want;
-    // For rounds with a latency budget: which pairs may be missing, and the summands of `want`.
+    // For rounds with a latency budget. `patience`: the budget of each row and how many of its
+    // pairs may be missing. `parts`: the summands of `want`.
     std::vector<RowPatience> patience;
     std::vector<PairValue> parts;
     double error_max = 0;  // largest |y - want|, divided by the largest |want|

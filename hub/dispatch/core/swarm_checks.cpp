@@ -238,7 +238,7 @@ void SwarmChecks::on_wrong_rows(EventContext& context, WorkerId liar, const std:
         CloseCode::policy);
 }
 
-// Cancels those attempts of a worker whose answers wait for the judge. Appends the rounds of these
+// Cancels those attempts of a worker that wait for the judge's verdict. Appends the rounds of these
 // attempts to `touched`; the caller must dispatch these rounds again.
 void SwarmChecks::drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched) {
     std::vector<AttemptId> held;

@@ -7,7 +7,7 @@
 // groups, heartbeats, CANCEL, BUSY, ERROR, DRAIN, and the five published messages for peers whose
 // first frame is a HEARTBEAT.
 //
-// Hedging after Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013.
+// Source of hedging: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013.
 #pragma once
 
 #include <memory>
@@ -43,7 +43,8 @@ class SwarmCore {
     // Opens a round and copies what it needs from `batch`. Exactly one RoundDone action follows, in
     // this call or in a later event.
     RoundId on_round(TimePoint now, const ExpertBatch& batch, std::vector<SwarmAction>& actions);
-    // Opens a round whose rows were already read by row_reader(). The x of the batch may be gone.
+    // Opens a round after row_reader() has read the rows of the batch. The x of the batch may be
+    // gone.
     RoundId on_round(TimePoint now, const ExpertBatch& batch, RoundRows rows,
                      std::vector<SwarmAction>& actions);
     // Passes the experts that the next layers are predicted to need, the most confident prediction

@@ -237,8 +237,8 @@ void SwarmFrames::on_unawaited_result(EventContext& context, Worker& worker,
     swarm_.rounds.free_capacity();
 }
 
-// Handles an answer whose id was not yet issued when the answer was read. A worker that guesses the
-// id of a future request cannot have computed it.
+// Handles an answer with an id that was not yet issued when the answer was read. A worker that
+// guesses the id of a future request cannot have computed it.
 void SwarmFrames::on_unasked_answer(EventContext& context, Worker& worker,
                                     std::uint32_t sequence_id) {
     ++counts_.bad_frames;

@@ -106,8 +106,9 @@ void SwarmChecks::on_witness(EventContext& context, Worker& witness, Attempt& at
 
     PendingCheck& check = found->second;
     Round& round = *in_flight_.find_round(attempt.round);
-    // Both workers declared their arithmetic, so their answers can be compared closely. If one of
-    // them computes in integers, the tolerance is wider and leaves room for a small false term.
+    // If both workers compute with the same arithmetic, their answers are compared closely. If one
+    // computes in integers and the other does not, the tolerance is wider and leaves room for a
+    // small false term.
     const double tolerance = check.arithmetic == witness.arithmetic ? arithmetic_tolerance
                                                                     : int8_tolerance;
     const auto agrees = [&](const std::vector<float>& other) {
@@ -188,7 +189,7 @@ void SwarmChecks::settle_dissent(EventContext& context, std::uint64_t id) {
         punish(context, believes_other ? settled.key : settled.dissenter, settled.plan);
 }
 
-// Settles checks whose witness did not answer in time: the held answer counts as unchecked.
+// Settles checks that got no answer of their witness in time: the held answer counts as unchecked.
 void SwarmChecks::settle_without_witness(EventContext& context) {
     while (!witnesses_lost_.empty()) {
         const std::uint64_t id = witnesses_lost_.back();

@@ -47,7 +47,7 @@ class SizeCounts {
   public:
     void add(std::uint64_t bytes);
     void remove(std::uint64_t bytes);
-    std::uint64_t max() const;  // 0 when the set is empty
+    std::uint64_t max() const;  // the largest size, in bytes; 0 when the set is empty
 
   private:
     static constexpr std::size_t num_classes = 4 * 40, word_bits = 64;  // sizes up to 2^40 bytes
@@ -76,7 +76,7 @@ class SequenceIds {
 
     std::uint32_t issue(AttemptId attempt, std::uint64_t answer_bytes = 0,
                         const GroupShape& asked = {});
-    AttemptId* find_live(std::uint32_t id);  // null when the id is not live
+    AttemptId* find_live(std::uint32_t id);  // returns null when the id is not live
     void release(std::uint32_t id);          // call it when the answer has arrived
     void cancel(std::uint32_t id, TimePoint sent_at, std::uint32_t num_pairs, TimePoint now);
     const Cancelled* find_cancelled(std::uint32_t id) const;
@@ -108,7 +108,7 @@ struct Worker : UnitHolder {
     struct Heartbeat {
         std::uint32_t id = 0;
         TimePoint sent_at;
-        // for published peers: units whose loading the echo of this heartbeat confirms
+        // for published peers: the units that are loaded when the echo of this heartbeat arrives
         std::vector<std::uint32_t> units;
     };
 
@@ -228,7 +228,7 @@ struct Worker : UnitHolder {
     void decay_work(TimePoint now);
     // Timeout of an attempt: four times the recent mean for groups of this size, or the mean plus
     // six deviations if that is more, at least timeout_min. It is timeout_max while there are few
-    // samples. It exceeds timeout_max for a worker whose answers usually take longer.
+    // samples. It exceeds timeout_max for a worker that usually takes longer.
     Duration attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& options) const;
     // Median time per pair in ms; a fixed guess while there are no samples.
     double pair_cost_ms(std::uint32_t num_pairs) const;

@@ -253,7 +253,8 @@ class Placement {
     bool spreads_lost_ = false;
     // Scratch of take_share(): fragments sorted by layer. The vector is kept to reuse its memory.
     std::vector<Fragment> fragments_;
-    std::vector<std::uint32_t> layer_begin_;  // [num_layers + 1], indices into fragments_
+    // [num_layers + 1]: index of the first fragment of each layer in fragments_
+    std::vector<std::uint32_t> layer_begin_;
     std::uint64_t capacity_total_ = 0, load_total_ = 0;
 };
 

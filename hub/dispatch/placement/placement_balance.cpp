@@ -200,8 +200,8 @@ std::uint32_t Placement::take_share(Member& newcomer, std::uint32_t moves_max,
 
 // Moves units from members above their bound. Where capacity was scarce, the newcomer may just have
 // taken the second copy of every unit of a full worker. That worker has no unit to give to the
-// newcomer, but the donors have room for some of its units. A layer's worth above the bound is no
-// reason to cut one.
+// newcomer, but the donors have room for some of its units. A member that exceeds its bound by less
+// than a layer of units keeps them, so that no layer is cut.
 std::uint32_t Placement::shed_above_bound(std::uint32_t moves_max,
                                           std::vector<PlacementChange>& changes) {
     std::uint32_t num_moved = 0;

@@ -61,7 +61,7 @@ struct UnitHolder {
 struct UnitOrder {
     WorkerId worker = 0;
     bool release = false;  // true: the worker releases these units; false: it loads and holds them
-    std::vector<std::uint32_t> units;  // in the order in which to fetch them
+    std::vector<std::uint32_t> units;  // units, in the order in which the worker fetches them
 };
 
 struct UnitDirectoryOptions {
@@ -102,7 +102,7 @@ class UnitDirectory {
     // The caller calls wake() at the time that wake_at() returns.
     void wake(TimePoint now);
     std::optional<TimePoint> wake_at() const;
-    // Returns true if any of the units was not ready before.
+    // Handles READY for `units`. Returns true if any of the units was not ready before.
     bool on_ready(UnitHolder& holder, Units units, TimePoint now);
     // The worker did not have these units when a group requested them. No further group requests
     // them from this worker before its next READY. With `again` the worker is ordered once more to
@@ -162,7 +162,7 @@ class UnitDirectory {
     void unassign(UnitHolder& holder, std::uint32_t unit, TimePoint now);
     void take_back_unloaded(UnitHolder& holder, TimePoint now);
     void set_capacity(UnitHolder& holder, std::uint32_t capacity_units, Units spare, TimePoint now);
-    struct Away {  // a lost worker whose place is kept
+    struct Away {  // a lost worker that keeps its place
         WorkerId id = 0;
         std::uint64_t ring_key = 0;
         // look_at: time at which units that no other worker has ready are reassigned
@@ -186,7 +186,7 @@ class UnitDirectory {
     std::vector<UnitOrder> orders_;
     std::vector<Away> away_;
     TimePoint many_left_until_{};        // until this time no place of a lost worker is kept
-    std::optional<TimePoint> loads_at_;  // earliest time of the next order
+    std::optional<TimePoint> loads_at_;  // earliest time of the next order to load units
     std::uint32_t needed_first_ = 0;
     double moves_saved_ = 0;
     TimePoint moves_at_{}, balance_at_{};

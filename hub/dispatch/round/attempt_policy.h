@@ -55,7 +55,8 @@ class AttemptPolicy {
     ExtraBudget budget_;
     double saved_;
     TimePoint refilled_at_{};
-    LatencyHistogram ratio_;  // latency divided by predicted latency; 1 ms stands for a ratio of 1
+    // latency divided by predicted latency; a ratio of 1 is recorded as 1 ms
+    LatencyHistogram ratio_;
     LatencyHistogram latency_;  // in absolute time
 };
 

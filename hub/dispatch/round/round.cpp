@@ -344,7 +344,7 @@ RoundSum Round::finish(ExpertAnswer& provenance) {
     return sum;
 }
 
-// Lists the workers whose answers counted, for the whole round and for each of its rows.
+// Lists the workers with answers that counted, for the whole round and for each of its rows.
 void Round::name_workers(ExpertAnswer& provenance) const {
     std::size_t num_names = 0;
     for (const RoundAnswer& answer : answers) num_names += answer.tokens.size();

@@ -103,7 +103,7 @@ struct RoundOptions {
     WireLimits limits;
     ExpertRounding rounding;
     std::uint32_t unit_base = 0;  // number of the placement's unit for expert 0 of the layer
-    std::uint32_t copies = 1;     // number of workers that each slice is sent to at once
+    std::uint32_t copies = 1;     // number of workers to which each slice is sent at once
 };
 
 struct Round {
@@ -118,7 +118,7 @@ struct Round {
     // time at which an overdue worker may be sent a slice once more
     std::optional<TimePoint> again_at;
     std::uint32_t num_retries = 0;  // number of retries after every replica failed
-    // failed groups whose retry is not yet charged to the budget
+    // failed groups with a retry that is not yet charged to the budget
     std::uint32_t num_unpaid = 0;
     std::uint32_t layer = 0, num_tokens = 0, hidden_size = 0, top_k = 0;
     bool unsummed = true, waiting = false;
@@ -126,17 +126,19 @@ struct Round {
 
     std::shared_ptr<const std::vector<float>> x;  // [num_tokens, hidden_size]
     std::vector<double> x_rms;                    // [num_tokens]
-    std::vector<std::uint32_t> row_order;         // [num_tokens], rows of the wire's dtype first
+    // [num_tokens]: row numbers, rows of the wire's dtype first
+    std::vector<std::uint32_t> row_order;
     // x in each dtype in which it was sent; the round's frames share these encodings
     std::vector<std::shared_ptr<const WireRows>> encodings;
-    std::vector<std::uint16_t> pair_row;  // [num_pairs], sorted by (block, expert, row)
-    std::vector<float> pair_gate;         // [num_pairs]
-    std::vector<half> wire_gate;          // [num_pairs], as sent
-    std::vector<CallSlice> slices;        // sorted by (block, expert)
+    // [num_pairs]: row of each pair, sorted by (block, expert, row)
+    std::vector<std::uint16_t> pair_row;
+    std::vector<float> pair_gate;   // [num_pairs]
+    std::vector<half> wire_gate;    // [num_pairs], as sent
+    std::vector<CallSlice> slices;  // slices of the round, sorted by (block, expert)
     std::uint32_t slices_left = 0;
     std::vector<AttemptId> attempts;  // live attempts
     std::vector<RoundAnswer> answers;
-    std::vector<RowPatience> patience;  // latency budgets, ascending by row
+    std::vector<RowPatience> patience;  // latency budgets of rows, ascending by row
     // time from which the round may end with open slices; nullopt: it may not
     std::optional<TimePoint> patient_until;
 

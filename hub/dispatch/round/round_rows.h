@@ -20,9 +20,10 @@ struct RoundRows {
     Status status;
     // [num_tokens, hidden_size], with the values that the experts will receive
     std::shared_ptr<const std::vector<float>> x;
-    std::vector<double> x_rms;             // [num_tokens]
-    std::vector<std::uint32_t> row_order;  // [num_tokens], rows of the wire's dtype first
-    std::uint32_t num_narrow_rows = 0;     // number of rows of the wire's dtype
+    std::vector<double> x_rms;  // [num_tokens]
+    // [num_tokens]: row numbers, rows of the wire's dtype first
+    std::vector<std::uint32_t> row_order;
+    std::uint32_t num_narrow_rows = 0;  // number of rows that are sent in the wire's dtype
     // encodings of all rows, at most one per dtype
     std::vector<std::shared_ptr<const WireRows>> encodings;
 

@@ -1,6 +1,6 @@
 // The sum of a round's answers, not yet computed. The strand records which rows are added and in
-// which order. The thread that waits for the round adds them: the engine's thread, which is idle
-// until then.
+// which order. The engine's thread adds the rows: it waits for the round and is idle until the
+// round ends.
 #pragma once
 
 #include <cstdint>

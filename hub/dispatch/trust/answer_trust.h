@@ -1,6 +1,6 @@
-// Decides whose answers are believed and which of them are computed again: one record per worker
-// key. Events go in; "check these rows" and "this key is banned" come out. The class knows no
-// worker, no frame and no clock.
+// Decides which workers' answers are believed and which answers are computed again. It keeps one
+// record per worker key. Events go in; "check these rows" and "this key is banned" come out. The
+// class knows no worker, no frame and no clock.
 //
 // A worker without a record is unproven: none of its answers counts before a check of the answer,
 // at first of all of its rows. After `to_prove` right rows, a row is checked with the probability

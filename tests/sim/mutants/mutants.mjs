@@ -1,5 +1,5 @@
 // Lists one-line bugs of hub/dispatch. Each bug replaces a text that occurs exactly once in its file. run.mjs plants
-// the bugs one by one. A mutant whose text no longer occurs in its file is an error: the code has changed, and the
+// the bugs one by one. A mutant is an error if its text no longer occurs in its file: the code has changed, and the
 // mutant must be changed with it. `survives` gives the reason why no test finds the mutant and why that is harmless.
 // Example: { file: 'round/router.cpp', what: 'the router ignores load', from: 'a < b', to: 'true' }
 export const mutants = [

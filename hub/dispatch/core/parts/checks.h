@@ -23,8 +23,8 @@ class SwarmChecks : public SwarmPart {
     void receive_answer(EventContext& context, Worker& worker, Attempt& attempt,
                         WorkerAnswer answer, bool unsummed);
     void on_judgement(EventContext& context, std::uint64_t id, const Judgement& judgement);
-    // Handles an answer whose shape or norm is wrong, or which contains an infinity. No
-    // recomputation is needed to reject it.
+    // Handles an answer with a wrong shape, a wrong norm or an infinity. No recomputation is needed
+    // to reject it.
     void on_wrong_answer(EventContext& context, Worker& worker, Attempt& attempt,
                          const std::string& wrong);
     // The round no longer needs this attempt, but its answer still waits for a verdict. The
@@ -63,7 +63,7 @@ class SwarmChecks : public SwarmPart {
         CheckPlan plan;
         // placement units of the (expert, row) pairs in the sample
         std::vector<std::uint32_t> units;
-        AttemptId attempt = 0;  // attempt held until the verdict; 0: its answer already counts
+        AttemptId attempt = 0;  // attempt that waits for the verdict; 0: the answer already counts
         std::vector<float> y;   // the held answer
         bool unsummed = true;
         // If another worker gave a different answer: the key of that worker, and its answer.
@@ -99,7 +99,7 @@ class SwarmChecks : public SwarmPart {
     std::unordered_map<std::uint64_t, PendingCheck> pending_;
     std::uint64_t last_check_ = 0;
     NewcomerShare newcomers_;
-    std::vector<std::uint64_t> witnesses_lost_;  // numbers of checks whose witness will not answer
+    std::vector<std::uint64_t> witnesses_lost_;  // numbers of checks that have lost their witness
 };
 
 }  // namespace moex

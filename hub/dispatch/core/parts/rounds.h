@@ -45,7 +45,7 @@ class SwarmRounds : public SwarmPart {
     bool fail_without_holder(EventContext& context, Round& round,
                              std::span<const std::uint32_t> open);
     void forgive(EventContext& context, Round& round, std::span<const std::uint32_t> open);
-    // Returns the time at which a worker whose answer for this slice is overdue may be sent the
+    // Returns the time at which a worker with an overdue answer for this slice may be sent the
     // slice once more.
     TimePoint overdue_retry_at(const CallSlice& slice, WorkerId worker);
     void make_room(EventContext& context, Worker& worker);

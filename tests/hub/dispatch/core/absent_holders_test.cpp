@@ -67,8 +67,8 @@ TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundWaitsForItsReturn) 
     EXPECT_FALSE(swarm.outcome(round).answer->ok());
 }
 
-// A tab whose GPU was reset needs a few seconds to return. In an earlier version the chat that
-// waited for it failed after two seconds with "no worker holds expert 0".
+// A tab with a reset GPU needs a few seconds to return. In an earlier version the chat that waited
+// for it failed after two seconds with "no worker holds expert 0".
 TEST(SwarmCoreTest, SoleHolderBackAfterFiveSecondsAnswersTheRound) {
     SimOptions options = two_workers();
     options.num_workers = 0;

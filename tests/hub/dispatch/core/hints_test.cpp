@@ -289,8 +289,8 @@ TEST(SwarmHintsTest, BadHintsCostTimeButNoAnswer) {
     for (const Decoding& bad : {wrong, late, everything}) EXPECT_GT(bad.took, right.took);
 }
 
-// The protocol has no frame in which a worker sends hints. A worker that sends one is disconnected
-// for a protocol error, and the answers of other workers do not change.
+// The protocol has no frame in which a worker sends hints. A worker that sends the hub's frame for
+// hints is disconnected for a protocol error, and the answers of other workers do not change.
 TEST(SwarmHintsTest, WorkerThatSendsHintsIsDisconnected) {
     SimOptions options{.num_workers = 1, .seed = 9};
     options.swarm.local_fallback = false;

@@ -203,7 +203,8 @@ TEST(SwarmCoreTest, ABusyWorkerIsSparedForAsLongAsItAsked) {
         EXPECT_NE(swarm.answered_by(round), std::vector<WorkerId>{busy});
     }
     EXPECT_EQ(swarm.core().worker(busy)->busy, 1u);
-    EXPECT_EQ(swarm.core().worker(busy)->state, WorkerState::active);  // BUSY is not a failure
+    // a worker stays active, because BUSY is no failure
+    EXPECT_EQ(swarm.core().worker(busy)->state, WorkerState::active);
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
 }
 

@@ -75,7 +75,7 @@ TEST(HotExpertsTest, PollingEndsWhenNoExtraCopyIsLeft) {
     EXPECT_TRUE(heat.next_look(start + 50s)) << "a new request";
 }
 
-// ---- in a placement
+// ---- extra copies in a placement
 
 // Members join, leave and change their capacity, while units gain and lose extra copies.
 TEST(PlacementExtrasTest, ExtraCopyNeverTakesTheRoomOfAFirstCopy) {
@@ -168,7 +168,7 @@ TEST(PlacementExtrasTest, UnloadedExtraIsDroppedOnceAUnitLacksACopy) {
     }
 }
 
-// ---- in a swarm
+// ---- extra copies in a swarm
 
 // Options of a swarm of four workers with memory for more than one copy of each of the 48 units.
 SimOptions roomy(std::uint32_t budget_experts = 20) {
@@ -281,8 +281,8 @@ TEST(SwarmHeatTest, WorkerCountersGiveNoCopy) {
     EXPECT_EQ(swarm.core().counters().extras_given, 0u);
 }
 
-// The load moves from one unit to another, in one case faster and in other cases slower than the
-// counts decay.
+// The load is switched on and off, in one case faster and in the other cases slower than the counts
+// decay.
 TEST(SwarmHeatTest, AlternatingLoadCostsAtMostOneDownloadAMinute) {
     for (const Duration pause : {2s, 20s, 45s}) {
         SimSwarm swarm(roomy());

@@ -22,7 +22,7 @@ PlacementMember member(WorkerId id, std::uint32_t capacity, std::uint64_t prefix
 constexpr std::uint32_t all_moves = 1u << 30;
 bool all_is_loaded(WorkerId, std::uint32_t) { return true; }
 
-// Adds a member and gives it its share at once, without the rate limit for moves.
+// Adds a member and moves its share of units to it at once, without the rate limit for moves.
 void join(Placement& placement, const PlacementMember& newcomer, Changes& changes) {
     placement.join(newcomer, changes);
     placement.rebalance(all_moves, changes);

@@ -245,8 +245,7 @@ TEST_F(UnitDirectoryTest, AfterAMassLeaveLostUnitsAreOrderedFirst) {
         EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
 }
 
-// A worker whose connection takes seconds to load the units that were ordered ahead gets smaller
-// orders.
+// A worker that takes seconds to download the units that were ordered ahead gets smaller orders.
 TEST_F(UnitDirectoryTest, SlowLoaderGetsTwoUnitsAtATime) {
     open(2, 8);
     UnitHolder& first = join();

@@ -1,5 +1,5 @@
-// Tests a layer whose experts are spread over several workers, so that no worker holds all of them.
-// Only holders compute a round, and each pair is computed once, even if a worker leaves during the
+// Tests a layer with experts spread over several workers, so that no worker holds all of them. Only
+// holders compute a round, and each pair is computed once, even if a worker leaves during the
 // round.
 #include <gtest/gtest.h>
 

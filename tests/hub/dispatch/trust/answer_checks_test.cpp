@@ -52,7 +52,7 @@ class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
     }
 
     // Returns the answer of a worker that computes in f32. With `shift`, the worker uses the
-    // weights of other experts, whose ids are greater by `shift`.
+    // weights of other experts, with ids greater by `shift`.
     std::vector<float> answer_to(const AnswerSample& sample, std::uint32_t shift) const {
         std::vector<float> x = sample.x, y(sample.x.size()), one(hidden());
         round_rows(sample.dtype, x, hidden());
@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Wire, AnswerJudgeTest,
                          testing::Values(Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32),
                          [](const auto& dtype) { return std::string(dtype_name(dtype.param)); });
 
-// A judge that has no weights for the expert, or whose disk fails.
+// A judge without weights for the expert, or with a failing disk.
 class NoWeights : public ExpertCompute {
   public:
     Status compute(std::uint32_t, std::uint32_t, std::span<const float>, std::span<const float>,

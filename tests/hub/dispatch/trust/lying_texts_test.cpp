@@ -181,7 +181,7 @@ class LyingTexts : public testing::Test {
         // Groups of a prefill seldom have the same size as the group before them, so Lie::previous
         // has no earlier answer to repeat.
         if (share == 1 && lie != Lie::previous) {
-            // On a busy machine the hub may have sent the liar fewer calls.
+            // On a busy machine the hub may have sent the liar fewer than three calls.
             EXPECT_EQ(counts.lies, std::min<std::uint64_t>(3, workers[1]->num_answers()));
             if (counts.lies == 3) {
                 EXPECT_EQ(workers[1]->closed(), CloseCode::policy);

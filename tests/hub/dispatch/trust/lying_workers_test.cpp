@@ -130,8 +130,8 @@ TEST(LyingWorkersTest, AWorkerWithARecordIsCheckedAtARateAndItsFirstLieSeenEndsI
     EXPECT_EQ(ask(swarm, 50, 4).wrong, 0u);
 }
 
-// An answer whose norm is larger than any that its experts gave before is held for a check, even if
-// it comes from a proven worker.
+// An answer with a norm that is larger than any that its experts gave before is held for a check,
+// even if it comes from a proven worker.
 TEST(LyingWorkersTest, AnAbsurdAnswerOfAProvenWorkerIsHeld) {
     for (const Lie lie : {Lie::zero, Lie::scaled_1000, Lie::constant}) {
         SimOptions options = checked(2);
