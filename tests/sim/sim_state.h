@@ -82,7 +82,7 @@ struct SimState {
     std::size_t foreground = 0, in_flight_most = 0;
     std::uint64_t num_checks = 0, num_frames_read = 0, num_gathered = 0;
     std::map<WorkerId, SimWorker> workers;
-    std::map<std::string, std::set<Unit>> caches;  // by worker_key
+    std::map<std::string, std::set<Unit>> caches;  // cached units, by worker_key
     std::uint64_t bytes_downloaded = 0;
     std::map<RoundId, RoundOutcome> outcomes;
     std::vector<std::string> violations, lines;
@@ -90,7 +90,8 @@ struct SimState {
     // workers that the hub removed: their answers must not be used any more
     std::set<WorkerId> removed_now;
     std::optional<TimePoint> tick_at;
-    std::vector<std::optional<TimePoint>> uncovered_since;  // [num_layers * num_experts]
+    // [num_layers * num_experts]: time since which a unit has no holder
+    std::vector<std::optional<TimePoint>> uncovered_since;
     // For each open round and each of its units: the workers that could answer when the round
     // began.
     std::map<RoundId, std::map<Unit, std::vector<WorkerId>>> holders_of;

@@ -63,8 +63,10 @@ class SimSwarm {
     // Makes the worker's answers exceed the range of f16.
     void overflow_f16(WorkerId worker);
     void lie(WorkerId worker, Lie lie);
-    void answer_busy(WorkerId worker, std::uint32_t retry_ms);                 // 0: ends
-    void answer_error(WorkerId worker, std::string code, bool fatal = false);  // "": ends
+    // retry_ms 0: the worker answers again
+    void answer_busy(WorkerId worker, std::uint32_t retry_ms);
+    // code "": the worker answers again
+    void answer_error(WorkerId worker, std::string code, bool fatal = false);
     RoundId submit(RoundSpec spec = {});
     void cancel(RoundId round);
     // Passes the engine's predictions to the core.
@@ -72,7 +74,7 @@ class SimSwarm {
     // Deletes the outcome of a round that has ended.
     void forget(RoundId round);
     void drain(Duration deadline);
-    Status order(WorkerId worker, WorkerOrder order);  // from the contributor
+    Status order(WorkerId worker, WorkerOrder order);  // an order of the operator
     void run_for(Duration time);
     // Runs until no round is open and no message is in flight, or until `limit` has passed. Returns
     // true if every round has ended.

@@ -9,7 +9,7 @@
 namespace moex::sim {
 
 struct TheoryCell {
-    std::uint32_t num_copies = 1, num_calls = 1;  // h, k
+    std::uint32_t num_copies = 1, num_calls = 1;  // h and k in the comment at the head of this file
     double wanted_ms = 0, measured_ms = 0;  // mean time of a round, by theory and as simulated
     double deviation() const { return measured_ms / wanted_ms - 1; }
 };

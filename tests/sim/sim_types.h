@@ -14,7 +14,8 @@ namespace moex::sim {
 
 // For each fault, the share of messages, groups or workers that it affects, from 0 to 1.
 struct Faults {
-    double loss = 0, duplication = 0, reorder = 0, truncation = 0, bit_flips = 0;  // per message
+    // shares of messages
+    double loss = 0, duplication = 0, reorder = 0, truncation = 0, bit_flips = 0;
     double delay = 0;  // share of messages that are delayed, each by up to `delay_max`
     Duration delay_max = 200ms;
     double stall = 0;  // share of groups for which the worker sends nothing for up to `stall_max`
@@ -43,8 +44,8 @@ struct WorkerProfile {
     double stall = 0;  // share of groups that take `stall_min` to `stall_max` longer
     Duration stall_min{}, stall_max{};
     double never = 0;  // share of groups that are never answered
-    std::uint64_t up_bytes_per_s = 0, down_bytes_per_s = 0;  // 0: unlimited
-    std::uint32_t budget_experts = 0;                        // 0: the swarm's
+    std::uint64_t up_bytes_per_s = 0, down_bytes_per_s = 0;  // bytes per second; 0: unlimited
+    std::uint32_t budget_experts = 0;  // memory in experts; 0: that of SimOptions
     // Number of experts that fit into the worker's fast memory; 0: all. Any other expert is loaded
     // into it when a call or a hint names the expert. Experts are loaded one after the other, and
     // each takes the time `load`.
@@ -59,11 +60,11 @@ struct SimOptions {
     std::uint32_t num_workers = 2;
     std::uint64_t seed = 1;
     std::uint32_t num_layers = 3, num_experts = 16, top_k = 4, hidden_size = 32;
-    std::uint32_t budget_experts = 1000;  // per worker
+    std::uint32_t budget_experts = 1000;  // memory of each worker, in experts
     double published_share = 0;
     // one-way latency of the network; jitter adds up to the same time again
     Duration latency = 2ms;
-    Duration compute = 3ms;           // of a group
+    Duration compute = 3ms;           // least time of a group; the time is up to twice this value
     Duration local_compute = 5ms;     // time of any call to the local backend
     std::uint64_t blob_bytes = 1000;  // size of one expert's weights
     // Least bytes of rows for which a frame shares the round's rows without a copy. Rows are small

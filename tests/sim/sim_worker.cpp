@@ -245,7 +245,8 @@ std::uint64_t SimState::download(SimWorker& worker, std::span<const Unit> units)
 // Loads `units` and reports them with READY. With a limited download rate, the units become ready
 // one after the other; without a limit, all together.
 void SimState::load(SimWorker& worker, std::vector<Unit> units) {
-    constexpr Duration told_every = 20ms;  // as web-worker/expert_loader does
+    // interval of READY, the same as in web-worker/expert_loader
+    constexpr Duration told_every = 20ms;
     const WorkerId id = worker.id;
     worker.held.insert(units.begin(), units.end());
     const std::uint64_t bytes_per_s = worker.profile.down_bytes_per_s;

@@ -95,7 +95,7 @@ class SwarmCore {
     // Returns true if a connected worker can make use of hints.
     bool wants_hints() const;
     std::size_t num_rounds_open() const;
-    std::size_t in_flight(WorkerId worker) const;  // number of groups
+    std::size_t in_flight(WorkerId worker) const;  // number of groups in flight to the worker
     // Returns the violated invariants of the core's state; empty unless the core has a bug. With
     // `whole` it checks every worker and unit, otherwise only rounds and attempts in flight. The
     // check is slow and meant for tests.

@@ -45,7 +45,7 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
             .serves = [](const UnitHolder& holder) { return worker_of(&holder).health.serves(); }};
 }
 
-constexpr std::size_t assign_units_max = 512;  // per frame
+constexpr std::size_t assign_units_max = 512;  // most units in one ASSIGN frame
 // number of WEIGHT_SYNC frames before a HEARTBEAT; the echo of the HEARTBEAT confirms that the
 // units are loaded
 constexpr std::size_t sync_units_max = 16;

@@ -162,7 +162,7 @@ void SwarmSessions::on_heartbeat(EventContext& context, Worker& worker, const Fr
     const auto echoed = std::find_if(
         worker.heartbeats.begin(), worker.heartbeats.end(),
         [&](const auto& beat) { return beat.id == header.sequence_id; });
-    if (echoed == worker.heartbeats.end()) return;  // not an echo
+    if (echoed == worker.heartbeats.end()) return;  // the heartbeat is not an echo
 
     const TimePoint sent_at = echoed->sent_at;
     std::vector<std::uint32_t> loaded;

@@ -251,7 +251,8 @@ class WorkerPool {
     void set_pairs_max(Worker& worker, std::uint32_t pairs);
     void set_on_demand(Worker& worker, bool on);
     const std::map<WorkerId, std::unique_ptr<Worker>>& all() const { return workers_; }
-    Worker* find_key(const std::string& worker_key, WorkerId except);  // among welcomed workers
+    // searches among welcomed workers
+    Worker* find_key(const std::string& worker_key, WorkerId except);
     // Least number of pairs in a slice. A worker that takes fewer pairs than this in one group is
     // used for small rounds only.
     static constexpr std::uint32_t slice_pairs_min = 16;

@@ -22,7 +22,7 @@ namespace moex {
 struct HotExpertsOptions {
     // most units that have one more copy at the same time; 0: the feature is off
     std::uint32_t copies_max = 0;
-    Duration half_life = 60s;  // for the counts
+    Duration half_life = 60s;  // half-life of the counts
     // Multiples of the mean count of all units: a unit above hot_above is hot, and one below
     // cold_below is cold again.
     double hot_above = 3, cold_below = 1.5;
@@ -70,7 +70,7 @@ class HotExperts {
     void decay(TimePoint now);
 
     HotExpertsOptions options_;
-    std::vector<double> counts_;  // [num_units]
+    std::vector<double> counts_;  // [num_units]: count of each unit
     // time of each unit's extra copy, if it was given within the last `rests_for`
     std::map<std::uint32_t, TimePoint> given_;
     std::optional<TimePoint> decayed_at_;

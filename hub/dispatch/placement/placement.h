@@ -74,7 +74,7 @@ struct PlacementMember {
 struct PlacementChange {
     WorkerId worker = 0;
     std::uint32_t unit = 0;
-    bool added = false;  // false: removed
+    bool added = false;  // true: the worker gets the unit; false: it loses the unit
     bool operator==(const PlacementChange&) const = default;
 };
 
@@ -163,9 +163,10 @@ class Placement {
     };
     struct Member {
         PlacementMember given;
-        std::uint32_t capacity = 0;  // at most num_units
+        std::uint32_t capacity = 0;  // units that the member may hold, at most num_units
         std::uint32_t load = 0;
-        std::vector<std::uint32_t> layer_load;  // [num_layers]
+        // [num_layers]: units of each layer that the member holds
+        std::vector<std::uint32_t> layer_load;
         std::vector<std::uint64_t> points;
         // the member joined or was resized, and rebalance() has not served it yet
         bool wants_share = false;
@@ -239,10 +240,10 @@ class Placement {
 
     PlacementOptions options_;
     std::map<WorkerId, Member> members_;
-    std::set<std::uint64_t> pinned_;                        // ring keys
-    std::vector<std::pair<std::uint64_t, WorkerId>> ring_;  // sorted
-    std::vector<std::uint64_t> unit_points_;                // [num_units]
-    std::vector<std::vector<WorkerId>> owners_;             // [num_units]
+    std::set<std::uint64_t> pinned_;                        // ring keys of pinned members
+    std::vector<std::pair<std::uint64_t, WorkerId>> ring_;  // points of all members, sorted
+    std::vector<std::uint64_t> unit_points_;                // [num_units]: point of each unit
+    std::vector<std::vector<WorkerId>> owners_;             // [num_units]: owners of each unit
     // [num_units]: owners as pointers, parallel to owners_, because a join reads every entry
     std::vector<std::vector<Member*>> owner_members_;
     // [num_layers]: members that hold units of each layer

@@ -178,7 +178,7 @@ std::uint32_t Placement::rebalance_groups(std::uint32_t moves_max,
 
                 const bool is_paid = !has_cached(*to, unit) && is_loaded(*from, unit);
                 if (is_paid && num_moved == moves_max) {
-                    unbalanced_ = true;  // later
+                    unbalanced_ = true;  // a later call moves the unit
                     continue;
                 }
                 num_moved += is_paid;

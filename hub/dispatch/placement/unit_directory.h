@@ -179,8 +179,8 @@ class UnitDirectory {
     std::map<WorkerId, UnitHolder*> members_;
     // [num_units]: workers that were ordered to hold each unit; workers that reported READY for it
     std::vector<std::vector<UnitHolder*>> holders_, ready_;
-    std::vector<TimePoint> held_until_;     // [num_units]
-    std::vector<PlacementChange> changes_;  // not settled yet
+    std::vector<TimePoint> held_until_;     // [num_units]: see held_until()
+    std::vector<PlacementChange> changes_;  // changes that settle() has not turned into orders yet
     // units of which surplus holders may now release their copies
     std::vector<std::uint32_t> touched_;
     std::vector<UnitOrder> orders_;

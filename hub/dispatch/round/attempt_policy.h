@@ -57,7 +57,7 @@ class AttemptPolicy {
     TimePoint refilled_at_{};
     // latency divided by predicted latency; a ratio of 1 is recorded as 1 ms
     LatencyHistogram ratio_;
-    LatencyHistogram latency_;  // in absolute time
+    LatencyHistogram latency_;  // absolute latencies of attempts
 };
 
 }  // namespace moex

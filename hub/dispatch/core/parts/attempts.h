@@ -47,7 +47,7 @@ class SwarmAttempts : public SwarmPart {
     // Returns how long the local backend takes for `num_pairs` pairs, from request to answer;
     // nullopt until it has computed groups of this size.
     std::optional<Duration> local_time(std::uint32_t num_pairs) const;
-    const LatencyEstimates& latency() const { return latency_; }  // over all workers
+    const LatencyEstimates& latency() const { return latency_; }  // estimates over all workers
 
   private:
     // Returns how long the slices are predicted to wait until their experts are loaded into the
@@ -65,7 +65,7 @@ class SwarmAttempts : public SwarmPart {
     AttemptPolicy policy_;
     LatencyEstimates latency_;
     LatencyEstimates local_latency_;
-    GroupDispatch group_;  // scratch
+    GroupDispatch group_;  // scratch of send_attempt()
 };
 
 }  // namespace moex

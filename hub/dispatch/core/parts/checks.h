@@ -64,7 +64,7 @@ class SwarmChecks : public SwarmPart {
         // placement units of the (expert, row) pairs in the sample
         std::vector<std::uint32_t> units;
         AttemptId attempt = 0;  // attempt that waits for the verdict; 0: the answer already counts
-        std::vector<float> y;   // the held answer
+        std::vector<float> y;   // the answer that waits for the verdict
         bool unsummed = true;
         // If another worker gave a different answer: the key of that worker, and its answer.
         std::string dissenter;

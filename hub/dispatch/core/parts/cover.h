@@ -41,7 +41,7 @@ class SwarmCover : public SwarmPart {
     // load time of each worker in `routed_`, for slices that every taker would have to load first
     std::vector<Duration> loads_;
     std::vector<std::uint32_t> takers_;
-    std::vector<std::uint32_t> pairs_max_of_;  // [num_experts]
+    std::vector<std::uint32_t> pairs_max_of_;  // [num_experts]: result of slice_pairs_max()
     std::uint64_t mark_ = 0;
 };
 

@@ -35,7 +35,7 @@ class SwarmHealth : public SwarmPart {
     bool may_eject_one_more() const;
     bool send_probe(EventContext& context, Round& round, Worker& worker);
 
-    std::vector<WorkerId> probing_;  // half-open workers
+    std::vector<WorkerId> probing_;  // half-open workers, which are sent probes
     // `unanswered_`: workers that timed out since the last frame from any worker. `all_silent_`:
     // there are enough of these workers to conclude that the network is down. The local backend
     // computes everything until a frame arrives.

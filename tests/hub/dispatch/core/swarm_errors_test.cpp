@@ -47,7 +47,7 @@ TEST(SwarmCoreTest, AWorkerThatTakesSmallGroupsGetsSmallGroups) {
     const WorkerId small = swarm.workers_alive()[0];
     swarm.take_at_most(small, 16);
     for (int i = 0; i < 4; ++i) {
-        const RoundId round = swarm.submit({.num_tokens = 20});  // 80 pairs
+        const RoundId round = swarm.submit({.num_tokens = 20});  // a round of 80 pairs
         ASSERT_TRUE(swarm.run_until_idle());
         expect_exact(swarm, round);
         // one error at 80 pairs; after it the hub knows the limit

@@ -11,7 +11,7 @@ TEST(SequenceIdsTest, WrapsAndSkipsLiveIdsAndTheReservedOne) {
     SequenceIds ids(0xfffffffdu);
     EXPECT_EQ(ids.issue(1), 0xfffffffdu);
     EXPECT_EQ(ids.issue(2), 0xfffffffeu);
-    EXPECT_EQ(ids.issue(3), 0u);  // 0xffffffff is reserved
+    EXPECT_EQ(ids.issue(3), 0u);  // the id 0xffffffff is reserved and skipped
     EXPECT_EQ(ids.issue(4), 1u);
     ids.release(0);
     EXPECT_EQ(ids.find_live(0), nullptr);
@@ -100,7 +100,8 @@ TEST(WorkerTest, TimeoutFollowsTheWorkersOwnLatencyWithinBounds) {
     Worker worker(1, 1);
     const SwarmOptions options{
         .timeout_min = 100ms, .timeout_max = 500ms, .software_timeout_max = 5s};
-    EXPECT_EQ(worker.attempt_timeout(8, options), 500ms);  // no samples yet
+    // the longest timeout, since there are no samples yet
+    EXPECT_EQ(worker.attempt_timeout(8, options), 500ms);
 
     for (int i = 0; i < 50; ++i) worker.record_latency(50ms, 8);
     EXPECT_NEAR(to_ms(worker.attempt_timeout(8, options)), 200, 30);

@@ -38,7 +38,7 @@ TEST(AttemptPolicyTest, TheBudgetIsATwentiethOfTheFirstsAndFiveASecond) {
         for (; policy.affords(now); ++num) policy.pay(1);
         return num;
     };
-    EXPECT_EQ(afforded(), 10);  // the saved-up allowance
+    EXPECT_EQ(afforded(), 10);  // at first the saved-up allowance of ten attempts
     EXPECT_EQ(afforded(), 0);
     now += 1s;
     EXPECT_EQ(afforded(), 5);

@@ -30,7 +30,7 @@ TEST(LoadWindowTest, TheHubsTimeIsBetweenALayerAndTheNextOfAStepOfFewRows) {
     round(2, 1, 4ms);
     // a round of the next token: the client takes the time before it, so that time does not count
     round(0, 1, 500ms);
-    round(1, 17, 90ms);  // a prompt
+    round(1, 17, 90ms);  // a round of 17 rows, as for a prompt, is not measured
     round(2, 1, 3ms);
     EXPECT_DOUBLE_EQ(meter.window(1, 0).hub_ms, 3);
 }

@@ -61,7 +61,7 @@ TEST(RoundTest, RowEncodingDoesNotDependOnItsNeighbours) {
                 beside = opened(Rows({70000.0f, 0.123456f, 3.0f}));
     EXPECT_EQ((*alone.x)[0], half_to_float(float_to_half(0.123456f)));
     EXPECT_EQ((*beside.x)[hidden], (*alone.x)[0]);
-    EXPECT_EQ((*beside.x)[0], 70144.0f);  // the nearest bf16
+    EXPECT_EQ((*beside.x)[0], 70144.0f);  // the bf16 value nearest to 70,000
 }
 
 TEST(RoundTest, RowsBeyondF16TravelInGroupsOfTheirOwn) {

@@ -151,7 +151,7 @@ TEST(RouterTest, TiesGoToLessLoadThenToLessWork) {
 TEST(RouterTest, ALargeRoundIsSharedBySpeed) {
     Router router;
     std::vector<RouteWorker> workers = even_workers(2);
-    workers[1].pace_ms = 10;  // half as fast
+    workers[1].pace_ms = 10;  // the second worker is half as fast
     const Cover cover = cover_of(router, workers,
                                  std::vector<CallSlice>(30, CallSlice{10, {0, 1}}));
     EXPECT_EQ(cover.at(0).size(), 20u);

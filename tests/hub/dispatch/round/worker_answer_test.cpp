@@ -101,7 +101,7 @@ TEST_F(AnswerReaderTest, UnrequestedAnswerIsNotDecoded) {
 
     asked_->add(10, unasked.shape);
     EXPECT_EQ(reader_.read(frame)->broken->code, ErrorCode::non_finite);
-    asked_->remove(10);  // answered
+    asked_->remove(10);  // request 10 is now answered
     EXPECT_FALSE(reader_.read(frame)->asked_for);
 }
 

@@ -388,7 +388,7 @@ TEST_F(AnswerTrustTest, AddressRaisesTheRateOfItsKeysWithoutBans) {
     EXPECT_NEAR(share(8), before, 0.1);
     EXPECT_EQ(trust_.banned_for("key", now_), 0min);
 
-    for (const char* key : {"c", "d"})  // 0 is loopback
+    for (const char* key : {"c", "d"})  // address 0 is loopback
         trust_.on_verdict(key, 0, Verdict::lie, trust_.plan(key, 0, 1, 1, false, now_), now_);
     EXPECT_NEAR(share(0), before, 0.1);
 }
