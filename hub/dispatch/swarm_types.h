@@ -140,8 +140,8 @@ struct ComputeLocally {
     std::uint64_t attempt;
     std::uint16_t layer;
     std::vector<GroupExpert> experts;
-    std::vector<std::uint16_t> rows;              // [num_pairs]
-    std::vector<float> gates;                     // [num_pairs]
+    std::vector<std::uint16_t> rows;              // [num_pairs]: row of x of each pair
+    std::vector<float> gates;                     // [num_pairs]: gate of each pair
     std::shared_ptr<const std::vector<float>> x;  // [num_tokens, hidden_size]
 };
 // Requests that the judge computes these rows again (see judge_answer()). on_judgement() takes the
@@ -166,7 +166,7 @@ struct WorkerView {  // one worker's data for status, metrics and the registry
     double power = 1;  // the share of its capacity that the worker wants the hub to use
     bool drained = false, pinned = false;  // states that the operator ordered
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
-    Health health = Health::connecting;  // finer than `state`
+    Health health = Health::connecting;  // more detailed than `state`
     std::uint32_t ejections = 0;
     std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0,
                   errors = 0, busy = 0, late = 0, bad_answers = 0;
@@ -227,7 +227,8 @@ struct SwarmCounters {
     // pairs left out of a reply, because their rows have a latency budget
     std::uint64_t pairs_late = 0;
     double residual_max = 0;  // largest error of an honest answer, as a share of the tolerance
-    std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges
+    // gauges: values now, not totals
+    std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;
     // Time from the queueing of a request frame to the check of its answer, over recent groups of
     // all workers.
     double group_p50_ms = 0, group_p99_ms = 0, group_p999_ms = 0;
@@ -238,7 +239,7 @@ struct Coverage {  // counts over all (layer, expert) units
     std::uint32_t units = 0;
     // units that an active worker has ready, or that the local backend may compute
     std::uint32_t covered = 0;
-    std::uint32_t replicas_min = 0;  // workers only
+    std::uint32_t replicas_min = 0;  // fewest copies of any unit, on workers only
     double replicas_mean = 0;
     // with PlacementRule::groups: units that no worker of their own group shall hold
     std::uint32_t away = 0;

@@ -54,7 +54,7 @@ class LatencyHistogram {
 
     static std::size_t bucket(std::uint64_t us) {
         us = std::min<std::uint64_t>(us, (std::uint64_t{1} << octaves) - 1);
-        const int width = std::bit_width(us);  // at least 1
+        const int width = std::bit_width(us);  // the bit width is at least 1
         // each of 1 to 15 us has its own bucket
         if (width <= 4) return static_cast<std::size_t>(us);
         return static_cast<std::size_t>(16 + (width - 5) * 8 + ((us >> (width - 4)) & 7));

@@ -42,7 +42,7 @@ struct CallSlice {
     bool done = false, hedged = false;
     // time since which the slice waits for a unit that no worker holds or loads
     std::optional<TimePoint> unheld_since;
-    std::int32_t answer = -1;       // index into Round::answers
+    std::int32_t answer = -1;       // index of the slice's answer in Round::answers; -1: none
     std::uint32_t answer_pair = 0;  // first pair of the slice in an unsummed answer
     std::vector<WorkerId> tried;  // workers that have a live attempt at this slice, or failed at it
 
@@ -58,7 +58,7 @@ struct CallSlice {
 enum class Evidence : std::uint8_t {
     unchecked,  // no check of the answer was possible
     proven,     // the answer of a proven worker, of which only a sample is checked
-    verified    // each row was computed again
+    verified    // each row of the answer was computed again
 };
 
 // The answer to one attempt as it arrived. It is kept until the round ends.
@@ -125,18 +125,18 @@ struct Round {
     std::uint32_t copies = 1;
 
     std::shared_ptr<const std::vector<float>> x;  // [num_tokens, hidden_size]
-    std::vector<double> x_rms;                    // [num_tokens]
+    std::vector<double> x_rms;                    // [num_tokens]: root mean square of each row of x
     // [num_tokens]: row numbers, rows of the wire's dtype first
     std::vector<std::uint32_t> row_order;
     // x in each dtype in which it was sent; the round's frames share these encodings
     std::vector<std::shared_ptr<const WireRows>> encodings;
     // [num_pairs]: row of each pair, sorted by (block, expert, row)
     std::vector<std::uint16_t> pair_row;
-    std::vector<float> pair_gate;   // [num_pairs]
-    std::vector<half> wire_gate;    // [num_pairs], as sent
+    std::vector<float> pair_gate;   // [num_pairs]: gate of each pair
+    std::vector<half> wire_gate;    // [num_pairs]: gates as they are sent
     std::vector<CallSlice> slices;  // slices of the round, sorted by (block, expert)
     std::uint32_t slices_left = 0;
-    std::vector<AttemptId> attempts;  // live attempts
+    std::vector<AttemptId> attempts;  // attempts in flight, and attempts that wait for a verdict
     std::vector<RoundAnswer> answers;
     std::vector<RowPatience> patience;  // latency budgets of rows, ascending by row
     // time from which the round may end with open slices; nullopt: it may not
@@ -195,7 +195,8 @@ struct Round {
 
   private:
     struct Block {
-        std::uint32_t number = 0, row_begin = 0, row_end = 0;  // range within row_order
+        // range of the block's rows within row_order
+        std::uint32_t number = 0, row_begin = 0, row_end = 0;
         Dtype dtype = Dtype::f16;
     };
     const std::shared_ptr<const WireRows>& rows_in(Dtype dtype, const RowReader& reader);

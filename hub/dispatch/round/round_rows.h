@@ -20,7 +20,7 @@ struct RoundRows {
     Status status;
     // [num_tokens, hidden_size], with the values that the experts will receive
     std::shared_ptr<const std::vector<float>> x;
-    std::vector<double> x_rms;  // [num_tokens]
+    std::vector<double> x_rms;  // [num_tokens]: root mean square of each row
     // [num_tokens]: row numbers, rows of the wire's dtype first
     std::vector<std::uint32_t> row_order;
     std::uint32_t num_narrow_rows = 0;  // number of rows that are sent in the wire's dtype

@@ -18,8 +18,8 @@ struct RoundSplit {
     // number of groups that reported times, and of groups that reported GPU times
     std::uint64_t groups = 0, gpu_groups = 0;
     double group_ms = 0;   // from the queueing of the request frame to the check of the answer
-    double worker_ms = 0;  // inside the worker
-    double gpu_ms = 0;     // on its GPU
+    double worker_ms = 0;  // part of group_ms inside the worker
+    double gpu_ms = 0;     // part of worker_ms on the worker's GPU
 
     // The times that workers report may be wrong, so each is capped at the time that the hub
     // waited.

@@ -49,7 +49,7 @@ class RoundsInFlight {
   private:
     std::unordered_map<RoundId, std::unique_ptr<Round>> rounds_;
     std::unordered_map<AttemptId, std::unique_ptr<Attempt>> attempts_;
-    std::vector<std::unique_ptr<Round>> round_reserve_;  // the free lists
+    std::vector<std::unique_ptr<Round>> round_reserve_;  // the free lists of rounds and attempts
     std::vector<std::unique_ptr<Attempt>> attempt_reserve_;
     RoundId last_round_ = 0;
     AttemptId last_attempt_ = 0;

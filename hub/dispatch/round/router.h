@@ -69,11 +69,11 @@ class Router {
         std::uint32_t share_pairs = 0;
         std::int32_t group = -1;
         bool is_slow = false;
-        std::uint32_t slices_begin = 0, slices_end = 0;  // into slices_of_
+        std::uint32_t slices_begin = 0, slices_end = 0;  // range in slices_of_
     };
     struct Item {
         std::uint32_t slice = 0, num_pairs = 0;
-        std::uint32_t takers_begin = 0, takers_end = 0;  // into takers_
+        std::uint32_t takers_begin = 0, takers_end = 0;  // range in takers_
         bool given = false;
     };
     using Key = std::tuple<std::uint32_t, std::uint32_t, double, WorkerId>;
@@ -90,7 +90,7 @@ class Router {
 
     std::vector<Candidate> workers_;
     std::vector<Item> items_;
-    std::vector<std::uint32_t> takers_;     // for all items
+    std::vector<std::uint32_t> takers_;     // the takers of all items, item after item
     std::vector<std::uint32_t> slices_of_;  // for each worker: items that it can take
     std::vector<double> paces_;
     std::vector<std::pair<Key, std::uint32_t>> heap_;

@@ -17,7 +17,7 @@
 namespace moex {
 
 struct WorkerAnswer {
-    FrameType type = FrameType::group_result;  // or result
+    FrameType type = FrameType::group_result;  // group_result or result
     std::uint32_t sequence_id = 0;
     std::uint64_t frame_bytes = 0;
     // True if the id in the frame belonged to a pending request when the frame was read. Otherwise
@@ -27,7 +27,7 @@ struct WorkerAnswer {
     // below are then not set.
     std::optional<Error> broken;
     GroupShape shape;          // for RESULT only layer, num_tokens and dtype are set
-    std::uint16_t expert = 0;  // RESULT only
+    std::uint16_t expert = 0;  // set for RESULT only
     // [num_rows, hidden_size]; empty if `shape` differs from the requested shape
     std::vector<float> y;
     std::vector<double> square_sums;  // [num_rows]: sum of squares of each row of y

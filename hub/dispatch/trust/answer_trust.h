@@ -49,7 +49,7 @@ namespace moex {
 struct CheckOptions {
     bool on = false;     // the command `serve` turns the checks on
     bool judge = false;  // the hub has the expert weights, and the driver carries out CheckAnswer
-    std::uint32_t to_prove = 1024;  // rows, and answers
+    std::uint32_t to_prove = 1024;  // right rows, and right answers, that prove a worker
     double rate_min = 1.0 / 256;
     std::uint32_t lies_max = 3;
     Duration lie_forgotten_after = 24h;  // time without a lie after which one lie is forgotten
@@ -180,7 +180,7 @@ class ExpertGains {
         float largest = 0;
         std::uint32_t num_samples = 0;
     };
-    std::vector<Gain> largest_;  // [num_units]
+    std::vector<Gain> largest_;  // [num_units]: largest gain of each unit
 };
 
 }  // namespace moex

@@ -15,14 +15,14 @@
 namespace moex {
 
 enum class Health : std::uint8_t {
-    connecting,  // not welcomed yet
+    connecting,  // the worker was not sent WELCOME yet
     loading,     // the worker has no unit ready
     healthy,
     suspect,  // the worker's latest request failed; it is sent requests as before
     silent,   // the worker does not echo heartbeats
     ejected,  // the worker is sent no requests until the ejection is over
-    probing,  // sent duplicates only
-    draining  // leaving
+    probing,  // the worker is sent only duplicates of other workers' requests
+    draining  // the worker is about to leave
 };
 const char* health_name(Health health);
 
@@ -31,8 +31,8 @@ enum class HealthEvent : std::uint8_t {
     loaded,     // the worker has a unit ready
     answer,     // the worker sent an answer of the right shape, even if another worker was faster
     failure,    // a timeout, an error, a bad answer, or too many BUSY in a row
-    ejection,   // failures_max was reached
-    silence,    // heartbeats missed
+    ejection,   // failures_max failures in a row were reached
+    silence,    // the worker missed too many heartbeats
     echo,       // the worker echoed a heartbeat that was sent since the silence began
     time_over,  // the time of the ejection is over
     drain
@@ -42,7 +42,7 @@ enum class HealthEvent : std::uint8_t {
 Health next_health(Health state, HealthEvent event);
 
 struct HealthOptions {
-    std::uint32_t failures_max = 3;  // in a row
+    std::uint32_t failures_max = 3;  // failures in a row that eject a worker
     Duration eject_for = 5s;         // length of an ejection, multiplied by the number of ejections
     Duration eject_max = 5min;
     Duration forgive_after = 1min;  // time after an ejection that forgives one ejection

@@ -127,7 +127,8 @@ TEST(SwarmTiersTest, TiersInReadyAreShownAndOptional) {
     std::vector<UnitTier> tiers(units.size(), UnitTier::store);
     tiers[0] = UnitTier::slot;
     tiers[1] = UnitTier::memory;
-    for (int i = 0; i < 2; ++i) swarm.say(worker, encode_ready(units, tiers));  // each unit once
+    // a second READY does not count the units again
+    for (int i = 0; i < 2; ++i) swarm.say(worker, encode_ready(units, tiers));
     swarm.run_for(100ms);
     const auto num_stored = static_cast<std::uint32_t>(units.size() - 2);
     EXPECT_EQ(swarm.core().workers()[0].tiers, (Tiers{num_stored, 1, 1}));
@@ -249,7 +250,7 @@ Decoding decode(const Foresee& foresee) {
         const RoundOutcome& outcome = swarm.outcome(round);
         EXPECT_EQ(outcome.y, outcome.want) << "round " << i;
         decoding.took += outcome.done_at - outcome.asked_at;
-        swarm.run_for(5ms);  // attention
+        swarm.run_for(5ms);  // time that the hub needs for attention
     }
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
     EXPECT_EQ(swarm.core().counters().removed, 0u);
