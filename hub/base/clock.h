@@ -1,6 +1,6 @@
-// Time as the rooms pass it around. The sans-IO cores (protocol, SwarmCore, rate limits) receive
-// `now` as an argument, so that a test can replay them. The code that runs a core, or that measures
-// a duration, calls now_steady().
+// The clock and the time types that all modules use. The sans-IO cores (protocol, SwarmCore, rate
+// limits) receive `now` as an argument, so that a test can replay them. The code that runs a core,
+// or that measures a duration, calls now_steady().
 #pragma once
 
 #include <chrono>

@@ -12,7 +12,7 @@
 
 namespace moex {
 
-// Returns the text of a small file; not_found when absent.
+// Returns the text of a small file; the error is not_found when the file does not exist.
 Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t bytes_max);
 
 // Reads the bytes [offset, offset + out.size()) of an open file. A file that ends early is an

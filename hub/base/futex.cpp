@@ -23,7 +23,7 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
         const auto ns = deadline->time_since_epoch().count();
         until = {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
     }
-    // The deadline is on CLOCK_MONOTONIC, the clock of steady_clock.
+    // The deadline of the wait is on CLOCK_MONOTONIC, the clock of steady_clock.
     ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET_PRIVATE, seen, deadline ? &until : nullptr,
               nullptr, FUTEX_BITSET_MATCH_ANY);
 }

@@ -12,7 +12,7 @@
 namespace moex {
 
 enum class LogLevel { debug, info, warn, error };
-// Sets the level. `json`: one JSON object per line instead of text.
+// Sets the lowest log level that is written. `json`: one JSON object per line instead of text.
 void set_log(LogLevel level, bool json = false);
 bool log_enabled(LogLevel level);
 void log_line(LogLevel level, std::string_view line);

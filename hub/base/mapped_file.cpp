@@ -60,8 +60,8 @@ class SignalLine {
 
 }  // namespace
 
-// Entries are never freed, so that the handler can walk their list at any moment. The entry of a
-// closed file has no `begin` and is used again.
+// Entries are never freed, so that the fault handler can walk their list at any moment. The entry
+// of a closed file has no `begin`, and the next file that is opened reuses it.
 struct MappedFile::Entry {
     std::atomic<const std::byte*> begin{nullptr};
     std::size_t size = 0;
@@ -96,14 +96,15 @@ struct MappedFiles {
         for (const Entry* entry = first.load(); entry != nullptr; entry = entry->next) {
             const std::byte* const begin = entry->begin.load();
             if (begin == nullptr || address < begin || address >= begin + entry->size) continue;
-            if (said.test_and_set())  // another thread had a fault first and is about to exit
+            // another thread has reported its fault and is about to end the process
+            if (said.test_and_set())
                 for (;;) ::pause();
             say(*entry);
             ::_exit(1);
         }
 
-        // The fault is in no mapped file: the instruction runs again, and the fault ends the
-        // process as without a handler.
+        // The fault is in no mapped file. Restore the default handler: the instruction runs again,
+        // and the fault then ends the process.
         std::signal(SIGBUS, SIG_DFL);
     }
 
@@ -129,7 +130,7 @@ struct MappedFiles {
         line.write_to_stderr();
     }
 
-    static inline std::mutex mutex;  // guards changes; the handler takes no lock
+    static inline std::mutex mutex;  // guards changes of the list; the fault handler takes no lock
     static inline std::atomic<Entry*> first{nullptr};
     static inline std::atomic_flag said;
 };
@@ -205,7 +206,7 @@ MappedFile::~MappedFile() {
 Status MappedFile::check_unchanged() const {
     if (entry_ == nullptr) return {};
     const auto now = stamp_of(entry_->path);
-    // If the file was removed or replaced, the map keeps the file that was opened.
+    // If the file was removed or replaced, the map still shows the old file, which is unchanged.
     if (!now.ok() || now->device != stamp_.device || now->inode != stamp_.inode) return {};
     if (*now == stamp_) return {};
     return changed_file_error(entry_->path, stamp_, *now);

@@ -2,10 +2,10 @@
 // mapped.
 //
 // A map follows its file: bytes that are overwritten in place change under the reader, and a page
-// beyond the end of a shortened file raises SIGBUS. So the owner calls check_unchanged() before
-// use. For a change between that check and the read, guard_mapped_files() turns the fault into one
-// sentence and exit 1. A file that is removed, or replaced by rename(), does no harm: the map keeps
-// the old file.
+// beyond the end of a shortened file raises SIGBUS. So the owner of a map calls check_unchanged()
+// before it reads. If the file changes between that check and the read, guard_mapped_files() turns
+// the fault into one sentence and exit 1. A file that is removed, or replaced by rename(), does no
+// harm: the map keeps the old file.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct FileStamp {
     std::int64_t modified_ns = 0;
     bool operator==(const FileStamp&) const = default;
 };
-// Returns the stamp of the regular file at `path`; not_found when absent.
+// Returns the stamp of the regular file at `path`; the error is not_found when there is no such
+// file.
 Result<FileStamp> stamp_of(const std::filesystem::path& path);
 
 class MappedFile {
@@ -42,7 +43,7 @@ class MappedFile {
     void release_pages() const;
 
   private:
-    struct Entry;  // read by the fault handler
+    struct Entry;  // this record of the map is read by the fault handler
     friend struct MappedFiles;
     MappedFile() = default;
 
@@ -51,13 +52,14 @@ class MappedFile {
     Entry* entry_ = nullptr;
 };
 
-// Returns the error of check_unchanged() for a file at `path` that had the stamp `before` and has
-// `now`.
+// Returns the error that check_unchanged() gives for a file at `path` whose stamp was `before` and
+// is `now`.
 Error changed_file_error(const std::filesystem::path& path, const FileStamp& before,
                          const FileStamp& now);
 
 // Installs the fault handler. After this call, a fault inside any mapped file ends the process with
-// one line on stderr and exit 1; other bus errors end the process as before. Called once, by main.
+// one line on stderr and exit 1; other bus errors end the process as before. main() calls this
+// once.
 void guard_mapped_files();
 
 }  // namespace moex

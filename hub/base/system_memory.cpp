@@ -13,7 +13,7 @@ std::optional<std::uint64_t> read_number(const std::filesystem::path& path) {
     std::ifstream file(path);
     std::uint64_t value = 0;
     if (file >> value) return value;
-    return std::nullopt;  // no such file, or "max"
+    return std::nullopt;  // the file does not exist, or its text is "max" (no limit)
 }
 
 }  // namespace

@@ -23,15 +23,16 @@ thread_local bool inside_pool = false;
 // the cores from other threads.
 constexpr Duration spin_time = 50us;
 // A thread that expects a job wakes this long before the job's time: a timer is late by some 50 us,
-// and sixteen threads do not wake at the same moment. It spins until `look_behind` after the job's
-// time, and longer where that time was announced long before.
+// and sixteen threads do not wake at the same moment. The thread spins until `look_behind` after
+// the job's time, and longer where the job was announced long in advance.
 constexpr Duration wake_before = 100us, look_behind = 100us;
 constexpr int look_behind_share = 4;
-// With fewer threads expecting jobs gains nothing: few threads are woken quickly enough, and their
-// cores are needed by others. On two cores, with a worker on the same machine, there was no gain.
+// In a pool with fewer threads, waking threads before a job gains nothing: few threads are woken
+// quickly enough anyway, and other programs need the cores. On two cores, with a worker on the same
+// machine, there was no gain.
 constexpr std::size_t expecting_threads_min = 4;
-// A thread that was preempted while it spun shares its core with others. For this time it only
-// sleeps.
+// A thread that was preempted while it spun shares its core with other threads. It does not spin
+// again for this duration, and only sleeps.
 constexpr Duration shared_time = 20ms;
 
 template <class Predicate>
@@ -51,7 +52,8 @@ bool look_until(TimePoint give_up, const Predicate& holds) {
 
 // Bytes prefetched between two checks for a job.
 constexpr std::size_t lines_bytes = 16 * 64;
-// Returns the part of a core's own cache that weights may fill; the rest is for other data.
+// Returns the part of a core's L2 cache, in bytes, that weights may fill. The remaining quarter is
+// for other data.
 std::size_t own_cache_bytes() {
 #ifdef _SC_LEVEL2_CACHE_SIZE
     const long size = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
@@ -73,10 +75,10 @@ long times_put_off() {
 }  // namespace
 
 struct ThreadPool::State {
-    // The ranges of a job that one thread begins with, in one word: the job's number (32 bits), the
-    // first range that no thread took and the end of the ranges (16 bits each). Taking a range
-    // leaves a word that no other job has. So a late thread that compares with an old word takes
-    // nothing.
+    // One thread's share of a job, as a range of range indices in one word: the job's number (32
+    // bits), the first range that no thread has taken yet, and the end of the ranges (16 bits
+    // each). Taking a range leaves a word that no other job has. So a late thread that compares
+    // with an old word takes nothing.
     //   job 7, ranges [2, 4):  0x00000007'0002'0004, after one was taken 0x00000007'0003'0004
     class alignas(64) Share {
       public:
@@ -85,8 +87,8 @@ struct ThreadPool::State {
         void set(std::uint32_t job, std::size_t begin, std::size_t end) {
             word_.store(std::uint64_t{job} << 32 | begin << 16 | end, std::memory_order_release);
         }
-        // Returns the index of a range, which is done when the thread that took it reports so.
-        // Returns false if no range is left.
+        // Takes a range of this share and writes its index to `range`. The range is done when the
+        // thread that took it reports so. Returns false if no range is left.
         bool take(std::size_t& range) {
             std::uint64_t word = word_.load(std::memory_order_relaxed);
             do {
@@ -104,12 +106,13 @@ struct ThreadPool::State {
     explicit State(std::size_t num_threads) : shares(num_threads) {}
 
     std::size_t ranges_per_thread = 4;
-    std::mutex calls;  // one parallel_for at a time
+    std::mutex calls;  // allows one call of parallel_for() at a time
     std::vector<std::thread> threads;
-    std::vector<Share> shares;  // the first share is the caller's
+    // share of each thread; the first belongs to the caller of parallel_for()
+    std::vector<Share> shares;
 
-    // The current job. It is written before the threads get their shares of its ranges, and is not
-    // changed until all ranges are done: a thread that has taken a range may read it until then.
+    // The job in progress. It is written before the threads get their shares of the job's ranges.
+    // It does not change until all ranges are done, so a thread that has taken a range may read it.
     const std::function<void(std::size_t, std::size_t)>* body = nullptr;
     std::size_t count = 0, num_ranges = 0;
     alignas(64) std::atomic<std::uint32_t> ranges_left{0};
@@ -120,16 +123,17 @@ struct ThreadPool::State {
 
     // Number of threads that finished spinning and sleep. A thread first counts itself as sleeping
     // and then checks for a job once more. A caller first stores the job and then checks for
-    // sleepers. So at least one of the two sees the other.
+    // sleepers. So either the thread sees the job, or the caller sees the sleeping thread.
     alignas(64) std::atomic<std::uint32_t> sleepers{0};
     std::atomic<bool> caller_sleeps{false};
 
     // The time of the next expected job, and the time until which threads spin for it (0: no job is
-    // expected), as counts of the clock.
+    // expected), as clock values.
     alignas(64) std::atomic<Duration::rep> expected_until{0};
     std::atomic<Duration::rep> expected_at{0};
-    // The memory that the expected job reads. Each word is stored atomically, but the pieces of two
-    // hints may be mixed. Only prefetches use these addresses, and a wrong prefetch is harmless.
+    // The memory that the next expected job will read. Each address and size is stored atomically,
+    // but a reader may see a mixture of two expect_job() calls. Only prefetches use these
+    // addresses, and a wrong prefetch is harmless.
     struct Piece {
         std::atomic<const std::byte*> data{nullptr};
         std::atomic<std::size_t> size{0};
@@ -137,7 +141,8 @@ struct ThreadPool::State {
     Piece reads[expected_reads_max][Reads::pieces_max];
     const std::size_t cache_bytes = own_cache_bytes();
 
-    // Ranges differ by one iteration at most, and so do the threads' shares.
+    // Two ranges differ in length by one iteration at most, and two threads' shares differ by one
+    // range at most.
     std::size_t range_begin(std::size_t range) const { return count * range / num_ranges; }
 
     // Takes ranges until none is left, thread `index`'s own share first.
@@ -155,7 +160,8 @@ struct ThreadPool::State {
     void run(std::size_t index) {
         name_thread("compute");
         inside_pool = true;
-        TimePoint shared_until{};  // until then this thread only sleeps, since its core is shared
+        // until this time the thread only sleeps, since other threads share its core
+        TimePoint shared_until{};
         for (std::uint32_t seen = 0;;) {
             await_news(index, seen, shared_until);
             if (stopping) return;
@@ -164,7 +170,7 @@ struct ThreadPool::State {
         }
     }
 
-    // Waits until there is a job other than `seen`.
+    // Waits until a job is available whose number is not `seen`.
     void await_news(std::size_t index, std::uint32_t seen, TimePoint& shared_until) {
         const auto has_news = [&] { return job != seen; };
         const auto is_expected = [&] { return expected_until != 0; };
@@ -217,7 +223,7 @@ struct ThreadPool::State {
 
     void begin_job(std::uint32_t num_ranges) {
         ranges_left.store(num_ranges, std::memory_order_relaxed);
-        if (expected_until != 0) expected_until = 0;  // the expected job has started
+        if (expected_until != 0) expected_until = 0;  // no job is expected any more: it starts now
         const std::uint32_t number = job.load(std::memory_order_relaxed) + 1;
         for (std::size_t i = 0; i < shares.size(); ++i)
             shares[i].set(number, num_ranges * i / shares.size(),

@@ -27,8 +27,8 @@ constexpr std::uint32_t first_worker_process = 10;
 struct Event {
     const char* name = nullptr;
     bool of_worker = false, is_count = false;
-    std::uint64_t row = 0;  // a Trace::Row, or the worker id
-    std::uint32_t id = 0;   // of nested spans of a worker
+    std::uint64_t row = 0;  // a Trace::Row of the hub, or the id of a worker
+    std::uint32_t id = 0;   // id that groups nested spans of a worker
     TimePoint begin, end;
     std::array<TraceValue, values_max> values{};
 };
@@ -70,7 +70,7 @@ struct Trace::State {
     std::uint64_t dropped = 0;
     bool stopping = false, full = false;
 
-    // Members of the writer thread.
+    // Only the writer thread uses the members below.
     std::thread writer;
     std::vector<Event> taken;
     std::set<std::uint64_t> known_workers;

@@ -27,29 +27,31 @@ struct TraceValue {
 
 class Trace {
   public:
-    enum class Row : std::uint32_t { engine = 1, strand = 2, shadow = 3 };  // rows of the hub
+    // rows of the hub in the trace viewer
+    enum class Row : std::uint32_t { engine = 1, strand = 2, shadow = 3 };
     static constexpr std::uint64_t bytes_max_default = 1ull << 30;
 
-    // Replaces the file at `path`. on() returns this trace until it is destroyed. Only one trace at
-    // a time.
+    // Starts a trace in a new file, which replaces the file at `path`. on() returns this trace
+    // until it is destroyed. Only one trace can be open at a time.
     static Result<std::unique_ptr<Trace>> open(const std::filesystem::path& path,
                                                std::uint64_t bytes_max = bytes_max_default);
-    ~Trace();  // writes the pending events
+    ~Trace();  // writes the pending events to the file
     Trace(const Trace&) = delete;
 
     // Returns the open trace; null: tracing is off. May be called from any thread.
     static Trace* on() { return current_.load(std::memory_order_acquire); }
 
-    // Records a span, from any thread. Spans that arrive faster than they can be written are
-    // dropped and counted. Beyond bytes_max all spans are dropped.
+    // Records a span; may be called from any thread. Spans that arrive faster than they can be
+    // written are dropped and counted. When the file has `bytes_max` bytes, all later spans are
+    // dropped.
     void span(Row row, const char* name, TimePoint begin, TimePoint end,
               std::initializer_list<TraceValue> values = {});
-    // Records a span in the rows of a worker. Spans of one `id` nest in the order of the calls,
-    // independent of other ids.
+    // Records a span in the rows of a worker. Spans with the same `id` nest in the order of the
+    // calls, independent of spans with other ids.
     void worker_span(std::uint64_t worker, std::uint32_t id, const char* name, TimePoint begin,
                      TimePoint end, std::initializer_list<TraceValue> values = {});
-    // Records counters of a worker that hold from `at` until the next call: one curve for each
-    // value.
+    // Records the values of a worker's counters, which hold from the time `at` until the next call.
+    // The viewer draws one curve for each value.
     void worker_counts(std::uint64_t worker, const char* name, TimePoint at,
                        std::initializer_list<TraceValue> values);
 
@@ -61,7 +63,7 @@ class Trace {
     std::unique_ptr<State> state_;
 };
 
-// Records the time until the end of a block.
+// Records a span from the construction of this object until the end of its block.
 class TraceSpan {
   public:
     TraceSpan(Trace::Row row, const char* name, TraceValue value = {})
