@@ -6,8 +6,9 @@
 namespace moex {
 
 enum class Arithmetic : std::uint8_t {
-    exact,  // weights as the package has them, activations and sums in f32
-    int8,   // weights of 8 bits (experts: their own 4), activations of 8 bits, exact integer sums
+    exact,  // weights in the package's dtype, activations and sums in f32
+    // weights of 8 bits (expert weights keep 4 bits), activations of 8 bits, exact integer sums
+    int8,
 };
 
 }  // namespace moex

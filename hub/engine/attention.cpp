@@ -7,12 +7,12 @@
 namespace moex {
 namespace {
 
-constexpr std::uint32_t queries_max = 32;  // 16 kB of q at a head_dim of 128
-// From this many queries on, a row is widened once for all of them. Below, it is widened as it is
-// read, once per four queries.
+constexpr std::uint32_t queries_max = 32;  // most queries per task: 16 kB of q at a head_dim of 128
+// With this many queries or more, a cached row is widened to f32 once for all queries. With fewer
+// queries it is widened as it is read, once per four queries.
 constexpr std::uint32_t widened_queries_min = 16;
 
-// Buffers of a call. Each compute thread keeps its own.
+// Buffers of one attention call. Each compute thread has and reuses one set of buffers.
 struct Scratch {
     std::vector<float> q, weights, rows, part, merged;
 };
@@ -21,11 +21,12 @@ Scratch& scratch() {
     return mine;
 }
 
-// The result of one block for all queries, where each query is a head of a row: sums of exp(score −
-// max) · v, not divided.
+// The result of one block of positions for all queries, where each query is a head of a row. `sums`
+// are the sums of exp(score − max) · v, not yet divided by the sum of exp(score − max).
 struct Part {
-    std::span<float> sums;        // [num_queries, head_dim]
-    std::span<float> max, total;  // [num_queries]; total 0: the query sees no position of the block
+    std::span<float> sums;  // [num_queries, head_dim]
+    // [num_queries]; a total of 0: the query sees no position of the block
+    std::span<float> max, total;
 
     Part(std::span<float> floats, std::size_t num_queries)
         : sums(floats.first(floats.size() - 2 * num_queries)),
@@ -37,7 +38,8 @@ struct Part {
     }
 };
 
-// Merges `next` into `into`, which then has the sums of both.
+// Merges the result `next` of a later block into `into`, which then has the sums over the blocks of
+// both.
 void merge(const Part& into, const Part& next) {
     for (std::size_t query = 0; query < into.max.size(); ++query) {
         if (next.total[query] == 0) continue;
@@ -51,7 +53,7 @@ void merge(const Part& into, const Part& next) {
     }
 }
 
-// Calls stretch(first, count) for the positions [begin, end), page by page.
+// Calls stretch(first, count) for each page's part of the positions [begin, end).
 template <class Stretch>
 void for_pages(std::uint32_t begin, std::uint32_t end, std::uint32_t page_tokens,
                const Stretch& stretch) {
@@ -62,9 +64,9 @@ void for_pages(std::uint32_t begin, std::uint32_t end, std::uint32_t page_tokens
     }
 }
 
-// Prefetches the rows from `next` to the end of their page, or to `end`, while the rows before them
-// are computed. Pages are not contiguous, so the hardware prefetcher does not predict the next
-// page.
+// Prefetches the cached rows from position `next` to the end of their page, or to `end`, while the
+// rows before `next` are computed. Pages are not contiguous, so the hardware prefetcher does not
+// predict the next page.
 template <class RowsAt>
 void fetch_next(const RowsAt& rows_at, std::uint32_t next, std::uint32_t end,
                 std::uint32_t page_tokens) {
@@ -75,8 +77,8 @@ void fetch_next(const RowsAt& rows_at, std::uint32_t next, std::uint32_t end,
     for (std::size_t at = 0; at < bytes; at += line_bytes) __builtin_prefetch(rows.data + at, 0, 2);
 }
 
-// Returns the rows as they are stored or, where many queries read them, widened. The values are the
-// same.
+// Returns the cached rows as they are stored or, where many queries read them, widened to f32. The
+// values are the same.
 KvRows readable(const KvRows& rows, std::uint32_t count, std::uint32_t num_queries,
                 std::uint32_t head_dim) {
     if (rows.dtype == KvDtype::f32 || num_queries < widened_queries_min) return rows;
@@ -137,7 +139,7 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
         return kv.v_rows(task.layer, task.kv_head, position);
     };
 
-    // Scores of tokens after a row are computed with the other scores, and are never read.
+    // The scores of positions after a row are computed along with the others, but are never read.
     const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     for_pages(begin, end, kv.page_tokens(), [&](std::uint32_t first, std::uint32_t count) {
         fetch_next(k_rows_at, first + count, end, kv.page_tokens());
@@ -148,7 +150,8 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
     });
 
     std::fill(part.sums.begin(), part.sums.end(), 0.0f);
-    const auto seen_by = [&](std::uint32_t row) {  // positions of the block
+    // number of positions of the block that `row` sees
+    const auto seen_by = [&](std::uint32_t row) {
         const std::uint32_t stop = task.first_position + row + 1;
         return stop <= begin ? 0 : std::min(stop, end) - begin;
     };
@@ -172,7 +175,7 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
         };
 
         if (first + count <= task.first_position + 1) return mix(0, num_queries, count);
-        // On the diagonal a row ends at its own position.
+        // The block reaches the rows themselves: each row reads positions up to its own only.
         for (std::uint32_t r = 0; r < q.num_rows; ++r)
             if (task.first_position + r >= first)
                 mix(r * heads, heads, std::min(count, task.first_position + r + 1 - first));

@@ -1,5 +1,5 @@
-// Grouped-query attention over a sequence's own cached keys and values. The result of a row depends
-// on its query and its sequence alone. Source: Ainslie et al., "GQA", 2023.
+// Grouped-query attention over the cached keys and values of a sequence. The result of a row
+// depends on its query and its sequence alone. Source: Ainslie et al., "GQA", 2023.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ struct AttentionShape {
     std::uint32_t heads_per_kv() const { return num_heads / num_kv_heads; }
 };
 
-// The rows of a task: q.num_rows neighbouring rows of a sequence, for the query heads that
-// share `kv_head`. Row r is at position first_position + r and sees positions 0 ... first_position
-// + r. A row of q is [heads_per_kv, head_dim]. The rows' own keys and values are in the cache.
+// One attention task: q.num_rows neighbouring rows of a sequence, for the query heads that share
+// `kv_head`. Row r is at position first_position + r and sees positions 0 ... first_position + r. A
+// row of q is [heads_per_kv, head_dim]. The rows' own keys and values are in the cache.
 struct AttendTask {
     RowsIn q;
     const KvCache::Sequence* kv = nullptr;
@@ -27,23 +27,25 @@ struct AttendTask {
     std::uint32_t num_tokens() const { return first_position + q.num_rows; }
 };
 
-// The cache is read in blocks of positions. Each block gives sums under a maximum of its own, and
-// the blocks are merged from first to last, whichever thread computed them. So neither the rows
-// that attend together nor the threads that share a row's blocks change a bit.
-// Source: Dao et al., "FlashAttention", 2022 (the online softmax), and Dao et al., "Flash-Decoding
-// for long-context inference", 2023 (the split).
+// The cache is read in blocks of positions. Each block gives sums relative to the block's own
+// maximum score, and the sums are merged from the first block to the last, whichever thread
+// computed them. So a row's result has the same bits whichever rows share its task and however many
+// threads share its blocks. Source: Dao et al., "FlashAttention", 2022 (the online softmax), and
+// Dao et al., "Flash-Decoding for long-context inference", 2023 (the split).
 inline constexpr std::uint32_t attend_block_tokens = 512;
 std::uint32_t attend_blocks(const AttendTask& task);
 
-// Writes out [q.num_rows, heads_per_kv, head_dim]. The rows read the cache together, so that each
-// key is loaded once for all rows; the bits are those of a row alone.
+// Computes the attention of a task and writes out [q.num_rows, heads_per_kv, head_dim]. Each key is
+// loaded once for all rows of the task. A row has the same bits as in a task without the other
+// rows.
 void attend(RowsOut out, const AttendTask& task, const AttentionShape& shape);
 
-// The same in two halves. A part is [attend_part_floats()]: the sums of one block for all rows.
+// Computes the same as attend() in two steps: attend_block() for each block, then merge_parts(). A
+// part has attend_part_floats() floats: the sums of one block for all rows.
 std::size_t attend_part_floats(std::uint32_t num_rows, const AttentionShape& shape);
 void attend_block(std::span<float> part, const AttendTask& task, std::uint32_t block,
                   const AttentionShape& shape);
-// `parts`: those of all blocks, one after the other; overwritten.
+// `parts` holds the parts of all blocks, in ascending order of blocks; it is overwritten.
 void merge_parts(RowsOut out, std::span<float> parts, const AttendTask& task,
                  const AttentionShape& shape);
 

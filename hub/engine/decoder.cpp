@@ -16,31 +16,33 @@
 namespace moex {
 namespace {
 
-// Costs for loop_grain(): the time for the sum of a row and for a choice of experts, in walks over
-// as many floats.
+// Costs of loop iterations for loop_grain(). Adding a row costs as much as 2 passes over its
+// floats, and choosing a row's experts as much as 16 passes over its router logits.
 constexpr std::size_t add_walks = 2, route_walks = 16;
 
-// The round of a layer for one part. It holds what the round reads and writes while it is in
-// flight.
+// The experts' round of one layer for one micro-batch, with the buffers that the round reads and
+// writes while it is in flight.
 struct ExpertCall {
     std::vector<float> x, weights, y;
     std::vector<std::uint16_t> ids;
     std::vector<RowPatience> patience;
-    std::vector<float> stand_in;  // substitute in the rows until y arrives, if stands_in
+    // added to the rows as a substitute for y until y arrives, if stands_in
+    std::vector<float> stand_in;
     bool stands_in = false;
     std::unique_ptr<ExpertRound> round;
     std::uint32_t layer = 0;
     TimePoint sent{};
-    bool is_elsewhere = false;  // true if workers compute the round
+    bool is_elsewhere = false;  // true if the workers, not this machine, compute the round
 };
 
 // Rows that pass through the layers together.
 struct MicroBatch : AttendingRows {
     std::uint32_t first_row = 0;             // in the step
-    ExpertSpeculator* speculator = nullptr;  // null: these rows are exact
+    ExpertSpeculator* speculator = nullptr;  // null: the rows of this micro-batch are exact
     std::vector<float> router_logits;
     std::vector<float> gate, up;  // dense layers
-    // The call of the last layer, and the call before it while a substitute is used for its answer.
+    // The expert call of the latest layer, and that of the layer before while a substitute is used
+    // for its answer.
     ExpertCall calls[2];
     unsigned last_call = 0;
 };
@@ -56,11 +58,12 @@ struct Decoder::State {
     const DecoderWeights& weights;
     Rope rope;
     std::vector<MicroBatch> micro_batches;
-    std::vector<float> spare_logits;         // memory of a result that the engine gave back
-    std::vector<RowPatience> patience = {};  // for the step's rows; `pairs_max` counts all layers
+    std::vector<float> spare_logits;  // memory of an earlier result's logits, for reuse
+    // latency budgets of the step's rows; `pairs_max` is the limit over all layers
+    std::vector<RowPatience> patience = {};
     ExpertForesight* foresight = nullptr;
     Trace::Row trace_row = Trace::Row::engine;
-    // of remote rounds: a mean of the time from sending to the end of the wait
+    // mean duration of remote rounds, from sending to the end of the wait
     Duration usual_round{};
     const DecoderAttention attention{config, weights, threads, trace_row};
 
@@ -157,8 +160,8 @@ void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
         add_to(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden));
 }
 
-// Computes how many answers each row may still lack in this layer. `result` has the number that the
-// layers before lacked.
+// Computes how many experts' answers each row may do without in this layer. `result` has the number
+// of answers that were missing in earlier layers.
 void Decoder::State::be_patient(const MicroBatch& batch, ExpertCall& call,
                                 const StepResult& result) const {
     call.patience.clear();
@@ -172,7 +175,8 @@ void Decoder::State::be_patient(const MicroBatch& batch, ExpertCall& call,
     }
 }
 
-// Computes the router's logits of the normed rows, and the experts that they choose.
+// Computes the router's logits of the normalised rows, and chooses each row's experts by these
+// logits.
 void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call) {
     const TraceSpan span(trace_row, "router");
     const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
@@ -225,8 +229,9 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     if (watch) watch(view);
     be_patient(batch, call, result);
 
-    // Move the rows into the call: the round reads x until it is complete, and the next layer's
-    // norm may overwrite `normed` before that. The spans of the view follow the move.
+    // Swap the rows into the call: the round reads x until it is complete, and the next layer's
+    // norm may overwrite `normed` before that. The spans of `view` stay valid, because a swap keeps
+    // the memory.
     std::swap(call.x, batch.normed);
     call.layer = layer_index;
     call.sent = now_steady();
@@ -252,9 +257,9 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     look_ahead(batch, view, experts);
 }
 
-// Predicts the next layer while the round is in flight; this thread would only wait now, so a
-// prediction delays nothing. What a speculator says of its rows is certain, so its hints replace
-// those of `foresight`.
+// Predicts the next layer's experts while this layer's round is in flight. The thread would only
+// wait now, so a prediction delays nothing. A speculator decides which experts its rows request, so
+// its hints are certain and replace those of `foresight`.
 void Decoder::State::look_ahead(MicroBatch& batch, const RouteView& view, ExpertBackend& experts) {
     if (batch.speculator) batch.speculator->look_ahead(view);
     if (!experts.wants_hints()) return;
@@ -267,8 +272,8 @@ void Decoder::State::look_ahead(MicroBatch& batch, const RouteView& view, Expert
 }
 
 // Runs one MoE layer after its attention. The answers of the layer before may still be pending if a
-// substitute is used for them. They are collected after this layer's call was sent, so that two
-// rounds are in flight at once.
+// substitute is used for these answers. They are collected after this layer's call was sent, so
+// that two rounds are in flight at once.
 Status Decoder::State::moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
                                  const RouteWatch& watch, StepResult& result,
                                  const std::stop_token& stop) {
@@ -283,8 +288,8 @@ Status Decoder::State::moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertB
     return {};
 }
 
-// Announces the next layer's matrices to the compute threads, which compute that layer when the
-// answers of `call` have arrived.
+// Announces the next layer's matrices to the compute threads for prefetching. The threads need
+// these matrices when the answers of `call` have arrived.
 void Decoder::State::expect_layer(const ExpertCall& call) {
     std::array<ThreadPool::Reads, 2> reads;
     if (call.layer + 1 < config.num_layers && options.arithmetic == Arithmetic::int8) {
@@ -339,7 +344,7 @@ Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepR
     return {};
 }
 
-// Returns the requested rows of the step after the final norm, in ascending order.
+// Returns the rows `asked` of the step after the final norm. `asked` is in ascending order.
 std::vector<float> Decoder::State::final_rows(std::span<const std::uint32_t> asked) const {
     std::vector<float> normed(asked.size() * config.hidden_size);
     std::size_t part = 0;
@@ -354,7 +359,8 @@ std::vector<float> Decoder::State::final_rows(std::span<const std::uint32_t> ask
     return normed;
 }
 
-// Computes the logits of the rows that requested them. Only these rows pay for the head.
+// Computes the logits of the rows for which the batch requests logits. Only these rows are
+// multiplied by the LM head.
 void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
     std::vector<std::uint32_t> asked, hidden;
     std::uint32_t first = 0;
@@ -413,14 +419,14 @@ Result<std::vector<SequenceRow>> Decoder::State::rows_of(std::span<const StepRow
     return rows;
 }
 
-// Cuts the rows into parts, in the order of the batch. Within a layer the keys of a part are
-// written before a later part of the same sequence reads them.
+// Cuts the rows of a step into micro-batches (parts), in the order of the batch. Within a layer the
+// keys of a part are written before a later part of the same sequence reads them.
 void Decoder::State::cut_into_parts(std::span<const SequenceRow> rows,
                                     std::span<const StepRows> batch, std::uint32_t num_parts) {
     MOEX_CHECK(num_parts > 0, "a step has at least one part");
     std::size_t num_exact = 0;
     std::vector<ExpertSpeculator*> speculators;  // one per part
-    std::vector<std::size_t> ends;               // ends of the rows of these parts
+    std::vector<std::size_t> ends;  // ends of the row ranges of these speculators' parts
     for (const StepRows& one : batch) {
         ExpertSpeculator* const asked = one.speculator;
         MOEX_CHECK(asked || speculators.empty(), "exact rows come before speculative ones");
@@ -438,8 +444,8 @@ void Decoder::State::cut_into_parts(std::span<const SequenceRow> rows,
         ends.back() += one.tokens.size();
     }
 
-    // Micro-batches beyond `num_used`, from a step that was cut into more, keep their buffers and
-    // have no rows.
+    // Micro-batches beyond `num_used` remain from an earlier step with more parts. They keep their
+    // buffers and get no rows.
     const std::size_t num_used = num_parts + speculators.size();
     if (micro_batches.size() < num_used) micro_batches.resize(num_used);
     const auto begin_of = [&](std::size_t i) {

@@ -26,12 +26,12 @@
 namespace moex {
 
 struct DecoderOptions {
-    // The arithmetic of the hub's matrices, except the router's. Attention, norms and sums stay
-    // f32. Within one arithmetic the bits of a row depend neither on the batch, nor on the chunk,
-    // nor on the threads.
+    // The arithmetic of the products with the hub's matrices, except the router's. Attention, norms
+    // and sums stay f32. With the same arithmetic the bits of a row depend neither on the batch,
+    // nor on the prefill chunk, nor on the threads.
     Arithmetic arithmetic = Arithmetic::exact;
-    // The dtype that int8 arithmetic packs the matrices to (see load_decoder_weights()). A package
-    // whose matrices have 4 bits keeps these 4 bits.
+    // The dtype to which matrices are packed for int8 arithmetic (see load_decoder_weights()).
+    // Matrices that have 4 bits in the package stay at 4 bits.
     std::optional<PackedDtype> hub_dtype;
 };
 
@@ -39,20 +39,20 @@ class ExpertForesight;
 
 class Decoder : public StepDevice {
   public:
-    // Maps the hub's tensors, or packs them for int8. An error names the tensor that is missing or
-    // has another shape.
+    // Maps the hub's tensors, or packs them for int8 arithmetic. An error names the tensor that is
+    // missing or has another shape.
     static Result<std::unique_ptr<Decoder>> create(std::shared_ptr<const ModelPackage> package,
                                                    ThreadPool& threads,
                                                    DecoderOptions options = {});
     ~Decoder() override;
-    // Returns another decoder on the same matrices, which are in memory only once. Its steps run
-    // concurrently with this decoder's, on `threads`, for another owner; a trace lists them as the
-    // shadow's.
+    // Returns a second decoder that shares this decoder's matrices in memory. The second decoder
+    // may belong to another thread. It runs its steps on `threads`, concurrently with this
+    // decoder's steps. A trace lists these steps in the row of the shadow.
     std::unique_ptr<Decoder> twin(ThreadPool& threads) const;
     const ModelConfig& config() const override;
-    // Does the same as run(). `stop` is checked between layers and while the decoder waits for
-    // experts. `watch` is called once per MoE layer and micro-batch, with the rows in the order of
-    // the batch.
+    // Does the same as run(), and shows each layer to `watch`, which is called once per MoE layer
+    // and micro-batch, with the rows in the order of the batch. `stop` is checked between layers
+    // and while the decoder waits for experts.
     Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts,
                             const RouteWatch& watch = {}, std::stop_token stop = {},
                             std::uint32_t micro_batches = 1);
@@ -64,11 +64,11 @@ class Decoder : public StepDevice {
     void recycle(StepResult&& result) override;
     bool gives_hidden() const override { return true; }
     bool takes_speculators() const override { return true; }
-    // Sets the predictor that gives hints. The decoder asks it once per MoE layer and part if the
-    // backend wants hints, while the layer's round is in flight. `foresight` outlives this decoder;
-    // null: no hints.
+    // Sets the predictor that gives hints to the backend. The decoder calls it once per MoE layer
+    // and micro-batch if the backend wants hints, while the layer's round is in flight. `foresight`
+    // outlives this decoder; null: no hints.
     void foresee_with(ExpertForesight* foresight);
-    ThreadPool& threads() const override;  // the threads that steps run on
+    ThreadPool& threads() const override;  // the pool of threads on which the steps run
 
   private:
     Decoder();

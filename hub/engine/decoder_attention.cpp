@@ -9,8 +9,9 @@
 namespace moex {
 namespace {
 
-// Costs for loop_grain(): the keys and values that one range reads, and the time for the sum of a
-// row and for the rotation of heads, in walks over as many floats.
+// Costs of loop iterations for loop_grain(). A range of the attention loop reads at least this many
+// floats of keys and values. Adding a row costs as much as 2 passes over its floats, and rotating
+// heads (RoPE) as much as 4.
 constexpr std::size_t attend_floats = 16384;
 constexpr std::size_t add_walks = 2, turn_walks = 4;
 
@@ -51,8 +52,8 @@ void DecoderAttention::project(AttendingRows& batch, std::uint32_t layer_index) 
              });
 }
 
-// Adds biases to the heads of a kv head in row `r`, normalises and rotates them, and stores k and
-// v in the cache.
+// Adds biases to one kv head and its query heads in row `r`, normalises and rotates them, and
+// stores k and v in the cache.
 void DecoderAttention::turn_heads(AttendingRows& batch, std::uint32_t layer_index, std::size_t r,
                                   std::uint32_t kv_head) const {
     const DecoderLayer& layer = weights_.layers[layer_index];
@@ -121,7 +122,8 @@ void DecoderAttention::attend_rows(AttendingRows& batch, std::uint32_t layer_ind
         return RowsOut{batch.attended.data() + (task.q.data - batch.q.data()), q_size_};
     };
 
-    std::size_t num_blocks = 0, most_blocks = 0, floats = 0;  // keys and values that all tasks read
+    // `floats`: of keys and values that all tasks read
+    std::size_t num_blocks = 0, most_blocks = 0, floats = 0;
     for (const AttendTask& task : tasks) {
         const std::size_t blocks = attend_blocks(task);
         num_blocks += blocks;
@@ -129,10 +131,11 @@ void DecoderAttention::attend_rows(AttendingRows& batch, std::uint32_t layer_ind
         floats += std::size_t{task.num_tokens()} * task.q.num_rows * shape_.heads_per_kv() *
                   config_.head_dim;
     }
-    // If one task is more than a thread's share of all, the threads share its blocks.
+    // If one task has more blocks than an equal share per thread, several threads share the blocks
+    // of a task.
     const bool is_split = most_blocks > 1 && most_blocks * threads_.num_threads() > num_blocks;
-    // If no two rows belong to one sequence, the task that attends also rotates the heads of its
-    // row.
+    // If every row belongs to a different sequence, no row reads another row's key. Then the task
+    // that computes a row's attention also rotates the row's heads.
     const bool are_alone = std::adjacent_find(batch.rows.begin(), batch.rows.end(),
                                               [](const SequenceRow& a, const SequenceRow& b) {
                                                   return a.kv == b.kv;
@@ -153,7 +156,7 @@ void DecoderAttention::attend_split(AttendingRows& batch, std::span<const Attend
     struct Block {
         const AttendTask* task = nullptr;
         std::uint32_t index = 0;
-        std::size_t part = 0;  // index of its first float
+        std::size_t part = 0;  // index of the part's first float
     };
     std::vector<Block> blocks;
     std::vector<std::size_t> first_part{0};
@@ -180,8 +183,8 @@ void DecoderAttention::attend_split(AttendingRows& batch, std::span<const Attend
                     shape_);
 }
 
-// Computes x += o(attention(norm(x))), and the norm of the result. The keys and values of the rows
-// enter the cache first, so that rows of the same sequence see each other.
+// Computes x += o(attention(norm(x))) for each row, and then norm(x). The keys and values of the
+// rows enter the cache first, so that rows of the same sequence see each other.
 void DecoderAttention::compute(AttendingRows& batch, std::uint32_t layer_index) const {
     const DecoderLayer& layer = weights_.layers[layer_index];
     const std::size_t num_rows = batch.rows.size();

@@ -1,8 +1,8 @@
 // The attention of a layer, for rows that pass through the layers together: norm, q, k and v, the
-// rotation by position (RoPE), sums over cached values, and o. The bits of a row depend on neither
-// its neighbours nor the threads.
-// Owner: a decoder (hub/engine/decoder.h); only the decoder's thread calls this.
-// Source: Vaswani et al., "Attention Is All You Need", 2017; Ainslie et al., "GQA", 2023.
+// rotation by position (RoPE), sums over cached values, and o. The bits of a row depend neither on
+// the other rows of the batch nor on the threads. Owner: a decoder (hub/engine/decoder.h); only the
+// decoder's thread calls this. Source: Vaswani et al., "Attention Is All You Need", 2017; Ainslie
+// et al., "GQA", 2023.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@
 
 namespace moex {
 
-// Rows with their buffers, which are reused from step to step. Each buffer is [rows, ...], or
-// longer.
+// The rows of a micro-batch with the buffers of their attention, which are reused from step to
+// step. Each buffer is [num_rows, ...], or longer.
 struct AttendingRows {
     std::span<const SequenceRow> rows;
     std::vector<float> x;        // [hidden_size], the residual stream
     std::vector<float> normed;   // [hidden_size]
-    std::vector<float> cos_sin;  // [head_dim], for the rows' positions
+    std::vector<float> cos_sin;  // [head_dim], rotation (RoPE) at each row's position
     std::vector<float> q, k, v, attended, projected, attend_parts;
-    QuantizedBuffer codes;  // input of the integer products
+    QuantizedBuffer codes;  // rows as codes, input of the integer products
 };
 
 class DecoderAttention {
   public:
-    // All arguments outlive this object.
+    // All arguments must outlive this object.
     DecoderAttention(const ModelConfig& config, const DecoderWeights& weights, ThreadPool& threads,
                      const Trace::Row& trace_row);
 
-    // Computes x += o(attention(norm(x))), and stores norm(x) of the result in `normed`. The keys
+    // Computes x += o(attention(norm(x))), and stores norm(x) of the new x in `normed`. The keys
     // and values of the rows enter the cache first, so that rows of the same sequence see each
     // other.
     void compute(AttendingRows& batch, std::uint32_t layer) const;
@@ -46,7 +46,7 @@ class DecoderAttention {
     void turn_heads(AttendingRows& batch, std::uint32_t layer, std::size_t row,
                     std::uint32_t kv_head) const;
     void turn_all_heads(AttendingRows& batch, std::uint32_t layer) const;
-    std::size_t turn_floats() const;  // of a kv head and its query heads
+    std::size_t turn_floats() const;  // floats of one kv head and its query heads
     std::vector<AttendTask> tasks_of(AttendingRows& batch, std::uint32_t layer) const;
     void attend_rows(AttendingRows& batch, std::uint32_t layer) const;
     void attend_split(AttendingRows& batch, std::span<const AttendTask> tasks,

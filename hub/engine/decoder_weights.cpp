@@ -47,8 +47,8 @@ class Loader {
         out = hub_matrix_of(found, num_out, num_in, hub_dtype_);
         return {};
     }
-    // The rounding of the head costs most, so it has at least 6 bits, in smaller groups, and codes
-    // of 8 bits stay.
+    // Rounding the LM head costs the most accuracy. So a packed head has at least 6 bits and
+    // smaller groups, and a head with codes of 8 bits keeps them.
     HubMatrix head_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in) {
         if (hub_dtype_ == PackedDtype::int8 || found.dtype == TensorDtype::int8)
             return hub_matrix_of(found, num_out, num_in, PackedDtype::int8);
@@ -68,7 +68,7 @@ class Loader {
 
         pack_hub_matrix(out.packed, out.exact, dtype, weights_.packed, threads_, group_size);
         out.exact = {};
-        // the packed form was made from these, which are not needed again
+        // drop f32 copies from which a packed matrix was made
         weights_.converted.resize(num_converted);
         return out;
     }
@@ -85,7 +85,8 @@ class Loader {
     }
 
   private:
-    // Codes of 4 bits are never widened to 8 bits: that would restore no precision.
+    // Returns true if a matrix keeps the codes that it has in the package. Codes of 4 bits are
+    // never widened to 8 bits, which would restore no precision.
     static bool stays_in_codes(const TensorView& found, PackedDtype asked) {
         return found.dtype == TensorDtype::int4 ||
                (found.dtype == TensorDtype::int8 && asked == PackedDtype::int8);
@@ -175,8 +176,8 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithme
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
         MOEX_TRY(load_layer(load, weights.layers[layer], config, layer));
 
-    // Release the file pages of the hub's tensors. Routers and rows of embeddings are loaded again
-    // when they are read.
+    // Release the mapped file pages of the hub's tensors, since most of them are packed now.
+    // Routers and rows of embeddings are loaded again when they are read.
     if (arithmetic == Arithmetic::int8) package.release_hub_tensors();
     return weights;
 }

@@ -18,7 +18,8 @@ struct DecoderLayer {
     std::vector<float> q_norm, k_norm;                   // [head_dim]; empty without qk_norm
     HubMatrix q, k, v, o;
     std::vector<float> q_bias, k_bias, v_bias, o_bias;  // empty where the model has no bias
-    WeightMatrix router;       // MoE layers; exact in every arithmetic: a wrong route costs most
+    // MoE layers only; exact in every arithmetic, since a wrong expert choice costs the most
+    WeightMatrix router;
     HubMatrix gate, up, down;  // dense layers
 };
 
@@ -27,16 +28,17 @@ struct DecoderWeights {
     HubMatrix head;
     std::vector<float> final_norm;
     std::vector<DecoderLayer> layers;
-    // f32 copies of matrices whose dtype the kernels do not read (f16, and codes in exact
+    // f32 copies of matrices in a dtype that the kernels cannot read (f16; codes in exact
     // arithmetic)
     std::vector<std::unique_ptr<float[]>> converted;
-    PackedMemory packed;  // memory that the packed matrices borrow
+    PackedMemory packed;  // memory in which packed matrices are stored
 };
 
-// Loads and checks the weights. `hub_dtype` is the dtype of packed matrices; without it, a package
-// without codes is packed to int6. The head is int6 where int4 is requested. Codes that the package
-// has are used as they are; only int8 codes, except the head's, are rounded again where fewer bits
-// are requested. An error names the tensor, what was found and what was wanted.
+// Loads and checks the weights. `hub_dtype` is the dtype of packed matrices; if it is absent,
+// matrices without codes are packed to int6. The head is int6 where int4 is requested. Codes in the
+// package are used unchanged, with one exception: int8 codes, except the head's, are rounded again
+// if `hub_dtype` has fewer bits. An error names the tensor, the found shape or dtype and the
+// expected one.
 Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
                                             std::optional<PackedDtype> hub_dtype,
                                             ThreadPool& threads);

@@ -14,14 +14,15 @@ static_assert((std::uint64_t{token_id_max} + 1) << weight_bits <= std::uint64_t{
               "the weights of the largest vocabulary add up to no more than 64 bits hold");
 constexpr std::uint32_t steps_never = draw_steps_max + draw_steps_per_octave;
 
-// A bucket is 1/32 of an octave, so that the bucket which contains a cut has few tokens.
+// A bucket of the histogram covers 1/32 of an octave of probability, so that few tokens are in the
+// bucket that contains a cut (top-k or top-p).
 constexpr int bucket_shift = 15;
 constexpr std::uint32_t bucket_never = steps_never >> bucket_shift;
 constexpr std::size_t block_tokens = 256;
 using Histogram = std::array<std::uint64_t, bucket_never + 1>;
 
-// 2^-(i / 2^10) and 2^-(i / 2^20) as fixed-point numbers with 31 fraction bits. A product of two
-// factors gives any fraction of an octave.
+// Tables of 2^-(i / 2^10) and 2^-(i / 2^20) as fixed-point numbers with 31 fraction bits. The
+// product of one entry of each table gives 2^-f for any fraction f of an octave.
 struct PowerTables {
     static constexpr int bits = 10, fraction_bits = 31;
     std::array<std::uint32_t, 1u << bits> coarse, fine;
@@ -47,7 +48,7 @@ static_assert(2 * PowerTables::fraction_bits - weight_bits + steps_never / draw_
                   64,
               "a shift of 64 has no meaning");
 
-// Converts logits to steps below the likeliest token.
+// Converts a logit to its distance below the likeliest token's, in steps of 2^-20 octaves.
 class Steps {
   public:
     Steps(float most, const DrawOptions& options) : most_(most) {
@@ -68,12 +69,13 @@ class Steps {
     float most_, scale_ = 0, limit_ = float{draw_steps_max};
 };
 
-// A token in the race: its clock rings at `time` / `weight`.
+// A token in the race of a draw (see draw.h). The token's clock rings at `time` / `weight`; the
+// first clock wins.
 struct Runner {
     TokenId index = 0;
     std::uint64_t time = 0, weight = 0;
 
-    // Compares the clocks without a division; the lower id wins a tie.
+    // Compares the times of two tokens' clocks without a division; the lower id wins a tie.
     bool beats(const Runner& other) const {
         __extension__ using Wide = unsigned __int128;
         const Wide mine = Wide{time} * other.weight, its = Wide{other.time} * weight;
@@ -93,8 +95,8 @@ class Draw {
         if (options.top_p < 1.0) keep_share(options.top_p);
     }
 
-    // Runs the race of the kept tokens and returns the winner's index; `likeliest` where none is
-    // kept.
+    // Runs the race of the tokens that the cuts keep and returns the winner's index; returns
+    // `likeliest` if no token is kept.
     TokenId take(TokenId likeliest, const DrawPlace& place, std::span<const TokenId> ids) {
         if (total_ == 0) return likeliest;
         const DrawNoise noise(place);
@@ -115,11 +117,11 @@ class Draw {
         };
 
         // Two loops per block, so that the compiler can vectorise the first. Few tokens pass the
-        // bounds; only their exact times are computed.
+        // bounds of their buckets, and exact times are computed only for these few tokens.
         std::uint32_t high[block_tokens];
         for (std::size_t first = 0, block = 0; first < logits_.size();
              first += block_tokens, ++block) {
-            if (block_bucket_[block] >= cut_) continue;  // no token of the block is kept
+            if (block_bucket_[block] >= cut_) continue;  // the cuts keep no token of the block
             const std::size_t count = std::min(block_tokens, logits_.size() - first);
             if (ids.empty())
                 for (std::size_t i = 0; i < count; ++i)
@@ -165,7 +167,7 @@ class Draw {
         for (std::uint32_t bucket = 0; bucket < cut_; ++bucket) total_ += histogram_[bucket];
     }
 
-    // Returns the tokens of a bucket that may still be drawn, the likeliest first.
+    // Returns the tokens of a bucket that earlier cuts have kept, the likeliest first.
     std::vector<TokenId> sorted(std::uint32_t bucket) const {
         if (bucket == cut_) return at_cut_;
         std::vector<TokenId> ids;
@@ -198,7 +200,8 @@ class Draw {
     void keep_share(double share) {
         const double wanted = share * static_cast<double>(total_);
 
-        // Keep whole buckets, then the tokens of the bucket in which the share is reached.
+        // Keep whole buckets from the likeliest on. From the bucket in which `share` is reached,
+        // keep only as many tokens as are needed.
         std::uint64_t reached = 0;
         std::uint32_t bucket = 0;
         for (; bucket < cut_; reached += histogram_[bucket++])
@@ -215,9 +218,10 @@ class Draw {
         total_ = reached;
     }
 
-    // Sets, for each kept bucket, a bound of the upper 32 bits of the noise: a token whose noise
-    // reaches the bound rings after `best`, even with the bucket's largest weight. The bound is a
-    // little too large, never too small, so rounding of double changes no result.
+    // Sets, for each kept bucket, a bound of the upper 32 bits of the noise: the clock of a token
+    // whose noise reaches the bound rings after that of `best`, even with the bucket's largest
+    // weight. The bound is a little too large, never too small, so rounding errors in double change
+    // no result.
     void set_limits(const Runner& best) {
         limits_rate_ = best.rate();
         const double unit = 0x1p-57 * limits_rate_ * std::log(2.0) * (1 + 1e-9);
@@ -231,18 +235,19 @@ class Draw {
     }
 
     std::span<const float> logits_;
-    std::span<std::uint16_t> block_bucket_;  // least bucket of each block of tokens
-    std::span<std::uint16_t> buckets_;       // bucket of each token; memory of the thread
+    std::span<std::uint16_t> block_bucket_;  // for each block of tokens, its least bucket
+    std::span<std::uint16_t> buckets_;  // bucket of each token; in memory that the thread reuses
     Steps steps_;
     Histogram histogram_{};
     std::uint64_t total_ = 0;
     // Buckets below cut_ are kept whole; of bucket cut_ itself only the tokens in at_cut_ are kept.
     std::uint32_t cut_ = bucket_never;
     std::vector<TokenId> at_cut_;
-    // Exclusive bounds of the noise's upper 32 bits; 0 from cut_ on. cut_limit_ is that of at_cut_.
+    // Exclusive bound of the noise's upper 32 bits for each bucket; 0 from bucket cut_ on.
+    // cut_limit_ is the bound for the tokens in at_cut_.
     std::array<std::uint64_t, bucket_never + 1> limits_{};
     std::uint64_t cut_limit_ = 0;
-    double limits_rate_ = 0;  // rate() of the runner that set the bounds
+    double limits_rate_ = 0;  // rate() of the runner that set the current bounds
 };
 }  // namespace
 
@@ -251,7 +256,7 @@ std::uint64_t draw_weight(std::uint32_t steps) {
 }
 
 TokenId likeliest_token(std::span<const float> logits) {
-    // Use independent lanes, which do not wait for each other.
+    // Use 16 independent maxima, so that no comparison waits for the one before it.
     constexpr std::size_t lanes = 16;
     float most[lanes];
     std::fill_n(most, lanes, -std::numeric_limits<float>::infinity());

@@ -26,9 +26,10 @@ namespace moex {
 
 struct DrawOptions {
     double temperature = 1.0;  // above 0
-    double top_p = 1.0;        // the fewest tokens that reach this share together; at least one
-    std::uint32_t top_k = 0;   // 0: off
-    double min_p = 0.0;        // relative to the likeliest token's probability
+    // keep the fewest tokens whose probabilities sum to this share; at least one
+    double top_p = 1.0;
+    std::uint32_t top_k = 0;  // 0: off
+    double min_p = 0.0;  // least probability of a kept token, relative to the likeliest token's
 };
 
 // Distance between a token and the likeliest token, in steps of 2^-20 octaves of probability. A
@@ -36,23 +37,24 @@ struct DrawOptions {
 inline constexpr std::uint32_t draw_steps_per_octave = 1u << 20;
 inline constexpr std::uint32_t draw_steps_max = 39 * draw_steps_per_octave;
 
-// Returns the probability relative to the likeliest token's, in units of 2^-39: 2^(39 - steps /
-// 2^20), rounded down. The relative error is below 1e-8, plus one unit.
+// Returns the probability of a token `steps` below the likeliest one, relative to the likeliest
+// one's, in units of 2^-39: 2^(39 - steps / 2^20), rounded down. The relative error is below 1e-8,
+// plus one unit.
 std::uint64_t draw_weight(std::uint32_t steps);
 
-// Returns the likeliest token; of equal ones the lowest id. Returns 0 where the logits are not
-// numbers.
+// Returns the id of the likeliest token; of several equally likely ones the lowest id. Returns 0 if
+// the logits are NaN.
 TokenId likeliest_token(std::span<const float> logits);
 
-// Draws a token. O(vocabulary); only the few tokens around a cut are sorted. Returns the likeliest
-// token where the logits are not numbers.
-// `ids`: the token ids of `logits`, ascending, where these are a part of the vocabulary; empty: the
-// index is the id. The result is an index into `logits`.
+// Draws a token. O(vocabulary); only the few tokens around a cut are sorted. Returns
+// likeliest_token() if the logits are NaN. `ids`: the token ids of `logits`, ascending, if `logits`
+// covers only a part of the vocabulary; if `ids` is empty, the index in `logits` is the id. The
+// result is an index into `logits`.
 TokenId draw_token(std::span<const float> logits, const DrawOptions& options,
                    const DrawPlace& place, std::span<const TokenId> ids = {});
 
-// The slow and obvious twin of draw_token(): it sorts the whole vocabulary and runs the race of all
-// kept tokens.
+// The slow and simple reference for draw_token(): it sorts the whole vocabulary and runs the race
+// of all kept tokens.
 TokenId draw_token_plain(std::span<const float> logits, const DrawOptions& options,
                          const DrawPlace& place);
 

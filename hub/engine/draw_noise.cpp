@@ -33,7 +33,8 @@ std::uint64_t exponential_time(std::uint64_t noise) {
     const int zeros = std::countl_zero(rest);
 
     __extension__ using Wide = unsigned __int128;
-    std::uint64_t mantissa = rest << zeros;  // in units of 2^-63
+    // 2^64 - noise as a number in [1, 2), in units of 2^-63
+    std::uint64_t mantissa = rest << zeros;
     std::uint64_t fraction = 0;
     for (int bit = fraction_bits - 1; bit >= 0; --bit) {
         const Wide square = Wide{mantissa} * mantissa;
