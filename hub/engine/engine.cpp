@@ -21,8 +21,8 @@ std::uint32_t budget_pages(const ModelConfig& config, const EngineOptions& optio
         affordable, std::uint64_t{options.sequences_max} * probe.pages_for(config.context_tokens)));
 }
 
-// A backend that works on this machine waits for no link, so another micro-batch would hide
-// nothing.
+// A backend that computes on this machine has no network latency that a second micro-batch could
+// hide. So its steps are not cut.
 MicroBatches micro_batches_for(const StepDevice& device, const ExpertBackend& experts,
                                const EngineOptions& options) {
     const std::uint32_t most = experts.works_elsewhere()
@@ -145,7 +145,8 @@ void Engine::cancel(GenerationId id) {
     {
         const std::lock_guard lock(state.mutex);
         auto found = state.waiting.take_if([&](const Generation& one) { return one.id == id; });
-        if (!found.empty()) {  // its queue slot is free at once
+        // a cancelled generation that still waits frees its queue slot at once
+        if (!found.empty()) {
             state.dropped.push_back(std::move(found.front()));
             state.counters.waiting = static_cast<std::uint32_t>(state.waiting.size());
         } else {
@@ -198,8 +199,8 @@ void EngineState::run() {
     }
 }
 
-// Stops the step in progress when the engine ends. Also stops it when a member of the step was
-// cancelled and the step has already lasted longer than `patience`.
+// Stops the step in progress when the engine ends, or when a generation of the step was cancelled
+// and the step has already lasted longer than `patience`.
 void EngineState::watch_cancels() {
     name_thread("cancels");
     std::unique_lock lock(mutex);
@@ -223,9 +224,10 @@ void EngineState::watch_cancels() {
 }
 
 // Waits a moment for more requests while nothing runs. Requests arrive in bursts, from a batch or
-// from agents. If the first one began alone, all others would wait for the step of its prompt. So
-// the first request waits for others that arrive within a 64th of a step of each other, a 16th of a
-// step in all, as long as one step has room for them.
+// from agents. If the first request of a burst began alone, all others would wait for the step of
+// its prompt. So the first request waits while further requests arrive less than a 64th of a step's
+// duration apart, for a 16th of a step's duration in all, as long as one step has room for all of
+// them.
 void EngineState::wait_for_arrivals(std::unique_lock<std::mutex>& lock) {
     constexpr int apart_share = 64, share = 16;
     const Duration step_time = cost.expected({.decode_rows = 1});
@@ -261,12 +263,13 @@ bool EngineState::begin_step() {
                 if (cancelled.count(generation->id)) ended.push_back(std::move(generation));
             std::erase(running, nullptr);
 
-            // These were cancelled and then preempted, so they are in the queue again.
+            // These generations were cancelled and then preempted, so they are in the queue again.
             for (auto& generation : waiting.take_if(
                      [&](const Generation& one) { return cancelled.count(one.id) != 0; }))
                 ended.push_back(std::move(generation));
 
-            cancelled.clear();  // also forgets ids of generations that had already ended
+            // also drops ids of generations that ended before their cancel was handled
+            cancelled.clear();
 
             for (auto& generation : ended) generation->kv.reset();
             forget(std::exchange(forgotten_workers, {}));
@@ -279,7 +282,8 @@ bool EngineState::begin_step() {
     }
 }
 
-// Admits generations in queue order. If the first one does not fit yet, those behind it wait, too.
+// Admits generations in queue order. If the first generation in the queue does not fit yet, the
+// generations behind it wait, too.
 void EngineState::admit() {
     while (!waiting.empty() && running.size() < options.sequences_max) {
         Generation& next = waiting.front();
@@ -292,7 +296,8 @@ void EngineState::admit() {
         take_prefix(next);
         choose_leader(next, running.size());
 
-        // the pages that it took over may be evicted by the time there is room
+        // release the pages taken over: they may be evicted before there is room for this
+        // generation
         if (!has_room(next)) {
             next.kv.reset();
             next.stats = stats;
@@ -311,7 +316,7 @@ void EngineState::admit() {
 }
 
 // Returns true if the cache has room for the tokens of `next` and one page for each running
-// generation. That is enough to begin with: an answer rarely becomes as long as its limit. A
+// generation. That is enough to admit `next`: an answer rarely becomes as long as its limit. A
 // generation that follows another takes over the leader's pages when they are published.
 bool EngineState::has_room(const Generation& next) {
     const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
@@ -339,7 +344,7 @@ void EngineState::end_running(GenerationId id, FinishReason reason, Error error)
     running.erase(found);
     generation->kv.reset();
 
-    publish_gauges();  // before on_end, so that the callback already sees the freed room
+    publish_gauges();  // publish before on_end, so that the callback already sees the freed room
     end(std::move(generation), reason, std::move(error));
 }
 

@@ -21,28 +21,31 @@
 
 namespace moex {
 
-struct EngineState;  // defined in engine_state.h, private to this room
+struct EngineState;  // defined in engine_state.h, private to hub/engine
 
 class Engine {
   public:
-    // `device` and `experts` outlive the engine. Throws std::runtime_error when the KV budget is
-    // below one page.
+    // `device` and `experts` must outlive the engine. Throws std::runtime_error when the KV budget
+    // is below one page.
     Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options);
-    ~Engine();  // stops: running generations end with FinishReason::cancelled
+    ~Engine();  // stops the engine: running generations end with FinishReason::cancelled
 
     // Submits a generation; may be called from any thread. Errors: invalid_argument for an empty
     // prompt, a token out of range, or a prompt and max_tokens beyond the context (the message
     // gives both numbers); overloaded when the queue is full; unavailable while draining.
     // `max_tokens` is cut to what the context (or the whole KV budget) leaves.
     Result<GenerationId> submit(GenerationRequest request, GenerationSink sink);
-    // Cancels a generation, from any thread; on_end(cancelled) follows, unless it ended before.
+    // Cancels a generation; may be called from any thread. The engine then calls on_end(cancelled),
+    // unless the generation has already ended.
     void cancel(GenerationId id);
     EngineCounters counters() const;
-    // Stops later generations from using what this worker computed; may be called from any thread.
+    // Stops later generations from using cached pages that `worker` helped to compute; may be
+    // called from any thread.
     void forget_worker(std::uint64_t worker);
-    // Refuses new submissions (unavailable); running generations continue.
+    // Refuses new generations from now on (submit() returns unavailable); running generations
+    // continue.
     void drain();
-    bool idle() const;  // true once every on_end has returned
+    bool idle() const;  // true if the on_end of every submitted generation has returned
 
   private:
     std::unique_ptr<EngineState> state_;

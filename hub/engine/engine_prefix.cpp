@@ -12,13 +12,14 @@ void add_workers(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t
     to = std::move(all);
 }
 
-// Prompt scores and embeddings need every row of the prompt, so these rows are computed.
+// Returns false for requests of prompt scores and of embeddings: they need every row of the prompt,
+// so no row may be taken from the cache.
 bool may_share(const Generation& generation) {
     return !generation.request.prompt_logprobs && !generation.request.hidden_mean;
 }
 
-// Returns the number of common tokens at the beginning of both, in whole pages. At least one row of
-// `a` is left to compute.
+// Returns the length of the common prefix of `a` and `b` in tokens, rounded down to whole pages. At
+// least one row of `a` is left to compute.
 std::uint32_t common_tokens(const Generation& a, const Generation& b, std::uint32_t page_tokens) {
     if (a.request.client != b.request.client) return 0;
     const std::size_t most = std::min(a.tokens.size() - 1, b.tokens.size());
@@ -42,8 +43,8 @@ void EngineState::forget(std::span<const std::uint64_t> workers) {
     }
 }
 
-// Takes over published pages for the tokens of `generation`. The last token is always computed,
-// because its logits are needed.
+// Takes over published cache pages that match the first tokens of `generation`. The last token is
+// always computed, because its logits are needed.
 void EngineState::take_prefix(Generation& generation) {
     if (options.noise_prompts) {
         const auto all = static_cast<std::uint32_t>(generation.tokens.size());
@@ -67,8 +68,8 @@ void EngineState::take_prefix(Generation& generation) {
     generation.furthest = has;
 }
 
-// Looks for a running generation, at an index below `before`, that computes a prefix which this
-// generation needs.
+// Chooses a leader for `generation`: a running generation, at an index below `before`, that
+// computes a prefix which `generation` needs.
 void EngineState::choose_leader(Generation& generation, std::size_t before) {
     generation.follows = 0;
     generation.follow_tokens = generation.kv->num_tokens();
@@ -94,8 +95,8 @@ bool EngineState::waits_for_leader(std::size_t index) {
     if (leader != running.end() && (*leader)->kv->num_tokens() < generation.follow_tokens)
         return true;
 
-    // The leader has computed the prefix, or it has ended. If it ended, the next follower computes
-    // the rest.
+    // The leader has computed the prefix, or it has ended. If it ended early, the next follower
+    // computes the rest of the prefix.
     const std::uint32_t cached = generation.stats.cached_tokens;
     take_prefix(generation);
     {
@@ -106,7 +107,7 @@ bool EngineState::waits_for_leader(std::size_t index) {
     return generation.follows != 0;
 }
 
-// Publishes the pages that the step filled, for later generations.
+// Publishes the cache pages that this step filled, so that later generations can take them over.
 void EngineState::offer_pages(Generation& generation, const StepResult& result,
                               std::size_t first_row) {
     if (!options.prefix_cache) return;
@@ -116,7 +117,7 @@ void EngineState::offer_pages(Generation& generation, const StepResult& result,
         add_workers(generation.page_workers[position / options.page_tokens],
                     result.row_workers[first_row + position - first]);
 
-    // For a lossy generation only the rows of the prompt equal what the model computes.
+    // In a lossy generation only the rows of the prompt are exact, so no later pages are published.
     if (generation.is_lossy() && first >= generation.stats.prompt_tokens) return;
 
     if (generation.offers_pages && end / options.page_tokens > first / options.page_tokens)

@@ -1,5 +1,6 @@
-// The inside of Engine, divided over three files: engine (threads, queue, ends), engine_step
-// (batches and their results) and engine_prefix (common prefixes). Private to this room.
+// The private state of Engine. Its functions are divided over three files: engine.cpp (threads,
+// queue, ends of generations), engine_step.cpp (batches and their results) and engine_prefix.cpp
+// (common prefixes). Private to hub/engine.
 #pragma once
 
 #include <condition_variable>
@@ -21,8 +22,8 @@
 
 namespace moex {
 
-// A submitted request on its path through the engine. Owned by the queue, then by the engine
-// thread alone.
+// The engine's record of a submitted request. The queue owns it while it waits; after that only the
+// engine thread uses it.
 struct Generation {
     Generation(GenerationRequest wanted, GenerationSink to)
         : request(std::move(wanted)),
@@ -33,22 +34,22 @@ struct Generation {
         stats.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
         stats.speculative = request.speculator != nullptr;
     }
-    // Number of tokens that the cache lacks: 1 during decode; more while the prompt, or the tokens
-    // from before a preemption, are computed.
+    // Number of tokens of this generation whose keys and values are not in the cache yet: 1 during
+    // decode; more while the prompt, or the tokens from before a preemption, are computed.
     std::uint32_t missing() const {
         return static_cast<std::uint32_t>(tokens.size()) - kv->num_tokens();
     }
     std::uint32_t tokens_max() const { return stats.prompt_tokens + request.max_tokens; }
-    // Returns true if the next rows of this generation take guessed experts. All rows of one
-    // generation in a step are of the same kind.
+    // Returns true if the next rows of this generation take experts that a speculator guessed. In
+    // one step either all rows of a generation do so, or none.
     bool takes_guesses() const {
         return request.speculator && kv->num_tokens() >= stats.prompt_tokens;
     }
-    // Returns the speculator of the next rows; null: these rows are exact.
+    // Returns the speculator for the next rows of this generation; null if these rows are exact.
     ExpertSpeculator* guesser() const { return takes_guesses() ? request.speculator : nullptr; }
     // Returns true if the rows of the answer may differ from what the model computes.
     bool is_lossy() const { return request.speculator || request.late_pairs_max > 0; }
-    // Number of expert answers that the next row need not wait for.
+    // Number of experts' answers that the next row of this generation need not wait for.
     std::uint32_t late_pairs_left() const {
         if (step_tokens != 1 || kv->num_tokens() < stats.prompt_tokens) return 0;
         return request.late_pairs_max - static_cast<std::uint32_t>(std::min<std::uint64_t>(
@@ -62,39 +63,43 @@ struct Generation {
     GenerationRequest request;
     GenerationSink sink;
     Sampler sampler;
-    std::vector<TokenId> tokens;            // the prompt, then what was sampled
-    std::unique_ptr<KvCache::Sequence> kv;  // set while the generation runs
-    std::uint32_t step_tokens = 0;          // its rows in the current step; 0: none
-    // The most tokens that its cache ever held. Tokens before this position are not counted twice.
+    std::vector<TokenId> tokens;  // the tokens of the prompt, then the sampled tokens
+    // its sequence in the cache; set while the generation runs
+    std::unique_ptr<KvCache::Sequence> kv;
+    std::uint32_t step_tokens = 0;  // number of its rows in the current step; may be 0
+    // The most tokens of this generation that were ever in the cache. Statistics do not count
+    // tokens before this position a second time.
     std::uint32_t furthest = 0;
-    // The workers that computed the rows of each page of `kv`.
+    // For each page of `kv`: the workers that computed experts for the page's rows.
     std::vector<std::vector<std::uint64_t>> page_workers;
-    bool offers_pages = true;  // false once a worker of its pages is no longer trusted
-    // The generation waits while the generation `follows` computes their common prefix of
-    // `follow_tokens` tokens.
+    // false once a worker that computed for its pages is no longer trusted
+    bool offers_pages = true;
+    // This generation waits while the generation with the id `follows` computes their common prefix
+    // of `follow_tokens` tokens.
     GenerationId follows = 0;
     std::uint32_t follow_tokens = 0;
     TimePoint submitted, admitted{}, first_token;
     GenerationStats stats;
     std::vector<SampledToken> prompt_logprobs;
-    // Sum over the prompt's rows so far, added one row after the other, so that chunks change no
-    // bit.
+    // Sum of the hidden states of the prompt's rows so far. Rows are added one by one, so that the
+    // size of prefill chunks changes no bit.
     std::vector<double> hidden_sum;  // [hidden_size]
     std::uint32_t hidden_rows = 0;
 };
 
-// A generation for whose next token a step has the logits.
+// A generation whose next token can be drawn, because the step has computed its logits.
 struct DueToken {
     Generation* generation = nullptr;
     std::span<const float> logits;  // [vocab_size], part of the step's result
-    // used instead of logits; part of the step's result
+    // the most likely tokens, used instead of logits; part of the step's result
     const LikeliestTokens* likeliest = nullptr;
-    SampledToken token;  // left empty where no token is drawn
+    SampledToken token;  // the drawn token; empty if no token is drawn
 };
 
-// The time that a step may still last when one of its members was cancelled. The limit doubles with
-// each step that is stopped, until one step ends by itself. So repeated cancels make the others
-// wait at most twice as long as the step that they need.
+// Initial limit of a step's duration once one of the step's generations was cancelled: a longer
+// step is stopped. The limit doubles with each stopped step, until a step ends by itself. So
+// repeated cancels delay the other generations by at most twice the duration of the step that they
+// need.
 inline constexpr Duration patience_min = 40ms;
 
 struct EngineState {
@@ -105,30 +110,31 @@ struct EngineState {
     const EngineOptions options;
     const std::uint32_t num_pages;
 
-    // Owned by the engine thread.
-    // always set; created again when the device is replaced
+    // Only the engine thread uses the members down to the mutex. `cache` is always set, and is
+    // created again when the device is replaced.
     std::optional<KvCache> cache;
     std::vector<std::unique_ptr<Generation>> running;  // in the order of admission
-    // round-robin start: index of the first decode row
+    // round-robin start: index of the decode row that the next step serves first
     std::size_t turn = 0;
-    std::uint32_t steps_recut = 0;  // consecutive steps that were cut again
+    std::uint32_t steps_recut = 0;  // consecutive steps that were begun again in smaller parts
     StepCost cost;
     MicroBatches micro_batches;
 
-    // Guards the members below; never held over a step or a sink.
+    // Guards the members below. No thread holds it while a step runs or a callback of a sink is
+    // called.
     mutable std::mutex mutex;
     std::condition_variable wake;
     TurnQueue<Generation> waiting;
-    // Generations that were cancelled while they waited; the engine thread ends them.
+    // Generations that were cancelled while they waited in the queue; the engine thread ends them.
     std::vector<std::unique_ptr<Generation>> dropped;
-    std::set<GenerationId> cancelled;  // ids of running generations
+    std::set<GenerationId> cancelled;  // ids of cancelled generations that are running
     std::vector<std::uint64_t> forgotten_workers;
     EngineCounters counters;
     GenerationId next_id = 1;
     std::uint32_t open = 0;  // submitted generations whose on_end has not returned yet
     bool draining = false, stopping = false;
 
-    // The step in progress, for threads that want to stop it.
+    // State of the step in progress, for other threads that want to stop the step.
     bool stepping = false;
     std::uint64_t step_number = 0;
     TimePoint step_started{};

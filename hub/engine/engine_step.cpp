@@ -8,7 +8,8 @@
 
 namespace moex {
 namespace {
-// Rows of a sequence in a step that keeps the logits of all these rows; this limits their memory.
+// Most rows per step of a sequence that needs the logits of all its rows. The limit bounds the
+// memory of these logits.
 constexpr std::uint32_t scored_rows_max = 64;
 // A worker may report during a round that it accepts fewer tokens at a time. The step is then begun
 // again, in smaller parts, at most this many times in succession.
@@ -18,7 +19,8 @@ constexpr std::uint32_t steps_recut_max = 3;
 constexpr std::uint32_t short_prompt_tokens = 64;
 }  // namespace
 
-// Gives one row to every sequence that decodes; the rest of the step is for the prompts.
+// Gives one row of the next step to every sequence that decodes, and the remaining rows to the
+// prompts.
 void EngineState::share_rows() {
     std::uint32_t rows_left = std::max(1u, options.step_rows_max);
     for (auto& generation : running) generation->step_tokens = 0;
@@ -39,19 +41,20 @@ void EngineState::share_rows() {
         }
     }
 
-    // The round-robin start matters only if not all rows fit. The next step then continues after
-    // the last sequence served.
+    // The round-robin start matters only if not all decode rows fit into the step. The next step
+    // then continues after the last sequence served.
     if (rows_left == 0) turn += shape.decode_rows;
 
     share_prompt_rows(std::move(prompts), rows_left, shape);
 }
 
-// Divides the remaining rows among the prompts. Short prompts are first, one after the other: side
-// by side, all of them would end only with the last one. The long prompts share what remains, at
-// least a quarter of the rows and of the time, the shortest first; what one of them does not use
-// goes to the next. Side by side the long prompts end late but together, and this costs less: until
-// then none of them decodes beside the others, and a row is more expensive the fewer rows its chunk
-// has. Time is limited only where sequences decode.
+// Divides the remaining `rows_left` rows of a step among the prompts. Short prompts get rows first,
+// one prompt after the other: if they shared the rows, all of them would end only with the last
+// one. The long prompts share what remains, at least a quarter of the rows and of the time, the
+// shortest first; what one long prompt does not use goes to the next. Long prompts that share the
+// rows end late but together, and this costs less: until then none of them decodes beside the
+// others, and a row is more expensive the fewer rows its chunk has. The time of the prompts' rows
+// is limited only if the step also has decode rows.
 void EngineState::share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
                                     const StepShape& shape) {
     const bool is_timed = shape.decode_rows > 0;
@@ -66,8 +69,8 @@ void EngineState::share_prompt_rows(std::vector<Generation*> prompts, std::uint3
     const auto wants = [](const Generation& one) {
         if (one.scores_prompt()) return std::min(one.missing(), scored_rows_max);
         const std::uint32_t has = one.kv->num_tokens(), prompt = one.stats.prompt_tokens;
-        // When a lossy answer is computed again, its rows get a step apart from those of its
-        // prompt.
+        // When a lossy generation is computed again, the rows of its answer and those of its prompt
+        // are in different steps.
         return one.request.speculator && has < prompt ? prompt - has : one.missing();
     };
     const auto is_long = [](const Generation* one) {
@@ -122,9 +125,9 @@ StepShape EngineState::shape_of_step() const {
     return shape;
 }
 
-// Reserves pages for the rows of this step. When the pages run out, the sequence admitted last is
-// preempted: it returns to the queue, keeps its tokens and loses its cache. The first sequence
-// always continues: the engine accepts no request that exceeds the whole budget.
+// Reserves cache pages for the rows of this step. When the pages run out, the sequence admitted
+// last is preempted: it returns to the queue, keeps its tokens and loses its cache. The first
+// sequence always continues: the engine accepts no request that exceeds the whole budget.
 void EngineState::grow_pages() {
     for (std::size_t i = 0; i < running.size(); ++i) {
         while (i < running.size() &&
@@ -141,8 +144,8 @@ void EngineState::grow_pages() {
     }
 }
 
-// Returns the generations with rows in the next step, in the order of its rows. Those whose rows
-// take guessed experts are last, grouped by speculator.
+// Returns the generations with rows in the next step, in the order of the step's rows. Generations
+// whose rows take guessed experts are last, grouped by speculator.
 std::vector<Generation*> EngineState::members_of_step() {
     share_rows();
     grow_pages();
@@ -181,8 +184,8 @@ std::vector<StepRows> EngineState::compose(std::span<Generation* const> members)
     return batch;
 }
 
-// Returns how many likeliest tokens the sampler needs from a device that can find them; 0: it needs
-// the logits.
+// Returns how many of the likeliest tokens the device must find for the sampler of `generation`.
+// Returns 0 if the sampler needs the logits instead.
 std::uint32_t EngineState::likeliest_of(const Generation& generation) const {
     if (generation.request.logprobs) return 0;
     const std::uint32_t wanted = generation.sampler.num_likeliest();
@@ -206,8 +209,9 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
         if (!cancelled.empty()) watch_wake.notify_all();
     }
 
-    // A contributor with more experts than memory uses only the newest hint. With several
-    // micro-batches each new hint would replace the last.
+    // A worker whose experts do not all fit into its memory uses only the newest hint, and each
+    // micro-batch would replace the hint of the one before. So a step is not cut while hints are
+    // wanted.
     const bool stays_whole = options.micro_batches == 0 && experts.wants_hints();
     const std::uint32_t num_parts = stays_whole ? 1 : micro_batches.choose(shape);
     Result<StepResult> result = [&] {
@@ -246,10 +250,11 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
     return result;
 }
 
-// Ends the members of a step that failed for good. A step that was stopped is begun again.
+// Handles a failed step: ends its generations, unless the step is begun again. It is begun again
+// when it was stopped, when it must be cut finer, or after the device was lost.
 void EngineState::on_failed_step(const Error& error, std::span<Generation* const> members) {
-    // The step was stopped because a member was cancelled. The next step begins without that
-    // member.
+    // The step was stopped because one of its generations was cancelled. The next step begins
+    // without that generation.
     if (error.code == ErrorCode::cancelled && step_stop.stop_requested()) {
         const std::lock_guard lock(mutex);
         ++counters.steps_stopped;
@@ -269,8 +274,9 @@ void EngineState::on_failed_step(const Error& error, std::span<Generation* const
     for (const GenerationId id : ids) end_running(id, FinishReason::error, error);
 }
 
-// Recovers after the device was lost with all keys and values. All sequences return to the queue
-// with the tokens that were written, in order of admission, and the new device computes them again.
+// Recovers after the device was lost with all keys and values. All sequences return to the queue,
+// in order of admission, with all their tokens so far. The new device computes the keys and values
+// of these tokens again.
 void EngineState::begin_anew() {
     for (auto& generation : running) {
         generation->kv.reset();
@@ -315,8 +321,8 @@ void EngineState::step() {
     for (const GenerationId id : finished_length) end_running(id, FinishReason::length);
 }
 
-// Reads the result of each member's rows. Returns the generations that now have all they need for
-// their next token.
+// Reads the step's results for the rows of each generation in `members`. Returns the generations
+// whose next token can now be drawn.
 std::vector<DueToken> EngineState::take_result(std::span<const StepRows> batch,
                                                std::span<Generation* const> members,
                                                const StepResult& result) {
@@ -335,7 +341,8 @@ std::vector<DueToken> EngineState::take_result(std::span<const StepRows> batch,
             if (generation.missing() == 0) due.push_back({.generation = &generation});
         }
         if (batch[i].no_logits) continue;
-        if (batch[i].likeliest > 0) {  // requested together with the last of its rows
+        // the likeliest tokens were requested for the generation's last row
+        if (batch[i].likeliest > 0) {
             due.push_back({.generation = &generation,
                            .logits = {},
                            .likeliest = &result.likeliest[likeliest_at++],
@@ -360,7 +367,8 @@ void EngineState::add_hidden(Generation& generation, std::span<const float> rows
     generation.hidden_sum.resize(hidden_size);
     std::uint32_t position = generation.kv->num_tokens() - generation.step_tokens;
     for (; !rows.empty(); rows = rows.subspan(hidden_size), ++position) {
-        if (position != generation.hidden_rows) continue;  // was added before a preemption
+        // this row was added to the sum before a preemption
+        if (position != generation.hidden_rows) continue;
         ++generation.hidden_rows;
         for (std::size_t i = 0; i < hidden_size; ++i) generation.hidden_sum[i] += rows[i];
     }
@@ -373,7 +381,7 @@ void EngineState::score_prompt(Generation& generation, std::span<const float> lo
 
     for (std::size_t row = 0; row < generation.step_tokens && first + row + 1 < prompt.size();
          ++row) {
-        // This row was scored before a preemption.
+        // The log-probability of this prompt token was already stored before a preemption.
         if (first + row != generation.prompt_logprobs.size()) continue;
         generation.prompt_logprobs.push_back(
             score(logits.subspan(row * vocab_size, vocab_size), prompt[first + row + 1],
@@ -400,7 +408,8 @@ void EngineState::sample(std::span<DueToken> due) {
     counters.split.drawing += now_steady() - started;
 }
 
-// Records how the experts of a sequence's rows in the step were answered, and by which workers.
+// Records, for the rows of one generation in the step, how the experts' answers were obtained and
+// from which workers.
 void EngineState::take_rows(Generation& generation, const StepResult& result,
                             std::size_t first_row) {
     GenerationStats& stats = generation.stats;
@@ -430,7 +439,8 @@ void EngineState::take_rows(Generation& generation, const StepResult& result,
     generation.furthest = reached;
 }
 
-// Passes on the next token of a sequence. Returns the reason if the sequence ended with this token.
+// Passes the next token of a generation to its caller. Returns the finish reason if the generation
+// ends with this token.
 std::optional<FinishReason> EngineState::take_token(Generation& generation, SampledToken token) {
     const TimePoint now = now_steady();
 

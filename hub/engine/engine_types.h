@@ -11,21 +11,21 @@
 namespace moex {
 
 struct EngineOptions {
-    std::uint32_t sequences_max = 16;  // sequences that run at once
-    // waiting requests; submit() answers overloaded beyond this number
+    std::uint32_t sequences_max = 16;  // most sequences that run at the same time
+    // Most waiting requests. When the queue has this length, submit() returns overloaded.
     std::uint32_t queue_max = 64;
-    std::uint32_t step_rows_max = 256;  // rows of a step, prefill chunks included
+    std::uint32_t step_rows_max = 256;  // most rows of a step, prefill chunks included
     std::uint64_t kv_bytes_max = 512ull << 20;
     std::uint32_t page_tokens = 16;
     KvDtype kv_dtype = KvDtype::f32;
     // A step with decode rows takes prompt rows until it lasts about this many times as long as it
-    // would last without them. A step without decode rows takes as many prompt rows as fit.
+    // would last without prompt rows. A step without decode rows takes as many prompt rows as fit.
     double step_stretch_max = 2.0;
-    std::function<TimePoint()> clock = now_steady;  // clock for that measurement
-    // For benches: called on the engine's thread after every whole step, with its expected and its
-    // measured duration.
+    std::function<TimePoint()> clock = now_steady;  // clock that measures the duration of steps
+    // For benches: called on the engine's thread after every step that was not stopped, with the
+    // step's expected and measured duration.
     std::function<void(const StepShape&, Duration expected, Duration took)> on_step;
-    // Number of micro-batches that a step is cut into. 0: the engine chooses up to
+    // Number of micro-batches that a step is cut into. With 0 the engine chooses a number up to
     // micro_batches_max from measured step times (hub/engine/micro_batches.h).
     std::uint32_t micro_batches = 0, micro_batches_max = 2;
     // If set, pages of the KV cache outlive their sequence, and sequences with a common prefix
@@ -41,13 +41,15 @@ struct EngineOptions {
 // its layers reports no time for the head.
 struct StepSplit {
     std::uint64_t steps = 0;
-    Duration layers{};   // time of a step that belongs to none of the fields below
-    Duration waiting{};  // until the experts had answered, or were computed on this machine
-    Duration head{};     // the LM head: logits over the vocabulary
-    Duration drawing{};  // drawing tokens, after the step
+    Duration layers{};   // the remaining time of a step, which none of the fields below counts
+    Duration waiting{};  // time until the experts had answered, or were computed on this machine
+    Duration head{};     // time of the LM head: logits over the vocabulary
+    Duration drawing{};  // time of drawing tokens, after the step
 };
 
-struct EngineCounters {  // all monotonic except running, waiting and the pages
+// Counters of the engine since its start. All are monotonic totals except `running`, `waiting` and
+// the numbers of pages.
+struct EngineCounters {
     std::uint64_t steps = 0, steps_multi_sequence = 0, rows = 0, prompt_tokens = 0,
                   generated_tokens = 0;
     // steps that a cancel stopped, and that began again without the cancelled sequence
@@ -57,11 +59,11 @@ struct EngineCounters {  // all monotonic except running, waiting and the pages
     // prompt tokens taken from the cache instead of computed
     std::uint64_t cached_tokens = 0;
     std::uint64_t steps_micro_batched = 0;  // steps cut into two micro-batches or more
-    std::uint32_t micro_batches = 0;        // of the last step; also not a total
-    // kv_pages_cached: pages kept for their prefix that no sequence holds
+    std::uint32_t micro_batches = 0;  // number of micro-batches of the latest step; not a total
+    // kv_pages_cached: published pages that no sequence holds at present
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0,
                   kv_pages_cached = 0;
-    // experts_waited: summed over rounds, even where rounds overlap
+    // experts_waited: sum of the waiting times of all rounds, even if rounds overlap
     Duration step_time{}, experts_waited{};
     StepSplit split;
 };

@@ -17,16 +17,17 @@
 
 namespace moex {
 
-// A prediction that a coming layer will request this unit. A backend may ignore the hint.
+// A prediction that a coming layer of the step will request this unit (one expert of one layer). A
+// backend may ignore the hint.
 struct ExpertHint {
     std::uint16_t layer = 0, expert = 0;
     std::uint16_t deadline_ms = 0;
     std::uint8_t confidence = 0;
 };
 
-// Latency budget of a row that need not wait for all of its answers. An answer that has not arrived
-// `wait` after submit() may be left out of the row's sum, for at most `pairs_max` of the row's
-// experts.
+// Latency budget of a row that need not wait for the answers of all its experts. An answer that has
+// not arrived `wait` after submit() may be left out of the row's sum, for at most `pairs_max` of
+// the row's experts.
 struct RowPatience {
     std::uint32_t row = 0;  // index of the row in the batch
     Duration wait{};
@@ -40,52 +41,57 @@ struct ExpertBatch {
     std::uint32_t num_tokens = 0;
     std::uint32_t hidden_size = 0;
     std::uint32_t top_k = 0;
-    std::span<const float> x;                   // [num_tokens, hidden_size], already normalised
-    std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k], distinct within a row
+    std::span<const float> x;  // [num_tokens, hidden_size], normalised input of the experts
+    std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k]; a row's ids are distinct
     std::span<const float> expert_weights;      // [num_tokens, top_k]
     // [num_tokens, hidden_size], overwritten with the weighted sum over experts
     std::span<float> y;
-    // Latency budgets, ascending by row. Rows without one wait for all of their answers. A backend
-    // that computes on this machine computes every answer.
+    // Latency budgets of rows, in ascending order of rows. A row without a latency budget waits for
+    // all of its experts' answers. A backend that computes on this machine computes every answer.
     std::span<const RowPatience> patience = {};
 };
 
-// How the answers for one row were obtained, counted over all its (row, expert) pairs.
+// How the answers of one row's experts were obtained: numbers of (row, expert) pairs.
 struct RowProvenance {
     std::uint16_t pairs_remote = 0, pairs_local = 0;
-    std::uint16_t pairs_hedged = 0;  // pairs with more than one attempt
-    // Parts of pairs_remote. Verified: the answer was computed again and found correct before it
-    // was counted. Proven: the worker has a record, and its answers are checked at a rate. No check
-    // was possible for the remaining pairs.
+    std::uint16_t pairs_hedged = 0;  // pairs that were sent more than once (hedge)
+    // Pairs of pairs_remote whose answers are checked. pairs_verified: the answer was computed
+    // again and found correct before it was used. pairs_proven: the worker has a record of correct
+    // answers, and only a sample of its answers is checked. The remaining pairs of pairs_remote
+    // could not be checked.
     std::uint16_t pairs_verified = 0, pairs_proven = 0;
-    std::uint16_t pairs_late = 0;  // had no answer when the row's latency budget ended
+    std::uint16_t pairs_late = 0;  // pairs without an answer when the row's latency budget ended
 };
-// A (row, expert) pair whose answer was not waited for. y contains nothing from this pair.
+// A (row, expert) pair whose answer did not arrive within the row's latency budget. The sum y
+// contains nothing from this pair.
 struct LatePair {
     std::uint32_t row = 0;
     std::uint16_t expert = 0;
 };
-// A worker that computed at least one pair of this row.
+// A worker that computed at least one (row, expert) pair of row `row`.
 struct RowWorker {
     std::uint32_t row = 0;
     std::uint64_t worker = 0;
 };
 struct ExpertAnswer {
-    std::vector<RowProvenance> rows;     // [num_tokens]
-    std::vector<std::uint64_t> workers;  // distinct ids that contributed to this round
-    std::vector<RowWorker> row_workers;  // in any order; the same pair may be listed twice
-    std::vector<LatePair> late;          // only for rows with a latency budget
-    Duration waited{};                   // from submit to complete
+    std::vector<RowProvenance> rows;  // [num_tokens]
+    // distinct ids of the workers that contributed to this round
+    std::vector<std::uint64_t> workers;
+    // (row, worker) pairs in any order; a pair may be listed twice
+    std::vector<RowWorker> row_workers;
+    std::vector<LatePair> late;  // missing answers; only for rows with a latency budget
+    Duration waited{};           // time from submit() until y was complete
 };
 
-// A round in flight. Destroying the round without wait() cancels it.
+// A round in flight. Destroying this object without calling wait() cancels the round.
 class ExpertRound {
   public:
     virtual ~ExpertRound() = default;
-    // Blocks the engine's thread until y is written. Called once. Errors: `unavailable`: no worker
-    // answers and there are no local weights; `timeout`: see the message; `num_tokens_range`: the
-    // workers accept fewer tokens at a time than was planned, and the same batch will be cut finer
-    // when it is submitted again; `cancelled`: `stop` was requested before the round was complete.
+    // Blocks the engine's thread until y is written. Must be called only once. Errors:
+    // `unavailable`: no worker answers and there are no local weights; `timeout`: the message gives
+    // the cause; `num_tokens_range`: the workers accept fewer tokens at a time than was planned,
+    // and the same batch will be cut finer when it is submitted again; `cancelled`: `stop` was
+    // requested before the round was complete.
     virtual Result<ExpertAnswer> wait(std::stop_token stop = {}) = 0;
 };
 
@@ -97,12 +103,12 @@ class ExpertBackend {
     virtual const char* name() const = 0;  // "local", "swarm"
     // Returns true if a round makes progress while the engine's thread computes something else.
     virtual bool works_elsewhere() const { return false; }
-    // Returns true if hints are useful to a worker at this moment. Called on the thread that
-    // submits.
+    // Returns true if hints are useful to a worker at this moment. Called on the thread that calls
+    // submit().
     virtual bool wants_hints() const { return false; }
-    // Receives the units that coming layers may request, the most likely first. Called after
-    // submit(), so that the prediction runs while a round is in flight. Called on the same thread;
-    // `hints` is read before this returns.
+    // Receives a prediction of the units that coming layers may request, the most likely first.
+    // Called after submit() and on the same thread, so that the prediction runs while a round is in
+    // flight. `hints` need not stay valid after this call.
     virtual void hint(std::span<const ExpertHint>) {}
 };
 
@@ -110,21 +116,21 @@ class ExpertBackend {
 class ExpertCompute {
   public:
     virtual ~ExpertCompute() = default;
-    // y [num_rows, hidden_size] = gates[r] * expert(x[r]), gates applied. Thread-safe. The result
-    // of a row does not depend on num_rows.
+    // Computes y[r] = gates[r] * expert(x[r]) for each row r; y is [num_rows, hidden_size].
+    // Thread-safe. The result of a row does not depend on num_rows.
     virtual Status compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,
                            std::span<const float> gates, std::span<float> y) const = 0;
-    // Computes the same in integers, with the bits that a worker of that arithmetic answers
-    // (WorkerArithmetic in protocol/messages.h). Returns `unsupported` if this object has no
-    // weights for integers.
+    // Computes the same as compute() in integer arithmetic, with the same bits as the answer of a
+    // worker that computes in integers (WorkerArithmetic in protocol/messages.h). Returns
+    // `unsupported` if this object has no weights for integers.
     virtual Status compute_int8(std::uint32_t, std::uint32_t, std::span<const float>,
                                 std::span<const float>, std::span<float>) const {
         return Error{ErrorCode::unsupported, "this backend has no experts in integers"};
     }
 };
 
-// The rounding that --deterministic fixes: x, gates and each expert's answer are rounded to
-// `wire_dtype` on every backend. The sum over experts runs in f32 in ascending expert order. The
+// The rounding of values on every backend. With --deterministic, x, gates and each expert's answer
+// are rounded to `wire_dtype`. The sum over experts runs in f32 in ascending expert order. The
 // arithmetic of a row does not depend on the batch that contains it.
 struct ExpertRounding {
     bool deterministic = false;
@@ -132,15 +138,17 @@ struct ExpertRounding {
 
     // Returns the dtype that a row of x, and the answers to it, have on the wire. This is
     // `wire_dtype`, with one exception: f16 ends at 65504, and a row with a larger value is sent as
-    // bf16, which has fewer digits but no infinity. The decision depends on this row alone, so its
-    // neighbours change nothing. A row that was rounded in this way keeps its dtype.
+    // bf16, which has fewer digits but no infinity. The decision depends on this row alone, not on
+    // other rows of the batch. For a row that is already rounded to the dtype, this function
+    // returns the same dtype.
     Dtype dtype_of(std::span<const float> row) const {
         if (wire_dtype != Dtype::f16) return wire_dtype;
 
-        constexpr float rounds_to_infinity =
-            65520.0f;  // the first value that f16 has no number for
-        // The comparisons are combined with OR, so that values are examined side by side. A maximum
-        // would wait for the value before.
+        // smallest value that rounds to infinity in f16
+        constexpr float rounds_to_infinity = 65520.0f;
+
+        // The comparisons are combined with OR, so that several values are compared in parallel. A
+        // running maximum would wait for the value before.
         unsigned is_beyond = 0;
         for (const float value : row) is_beyond |= std::fabs(value) >= rounds_to_infinity;
         return is_beyond ? Dtype::bf16 : Dtype::f16;

@@ -1,6 +1,6 @@
-// Predicts which experts the next MoE layer may request, while this layer's experts are computed.
-// Hints change no bit of an answer. Implementations are in hub/foresight. Owner: the engine's
-// thread.
+// An interface that predicts which experts the next MoE layer may request, while this layer's
+// experts are computed. Hints change no bit of an answer. Implementations are in hub/foresight.
+// Owner: the engine's thread.
 #pragma once
 
 #include "hub/engine/expert_backend.h"
@@ -11,7 +11,8 @@ namespace moex {
 class ExpertForesight {
   public:
     virtual ~ExpertForesight() = default;
-    // Returns the hints, the most likely first; valid until the next call.
+    // Returns hints for the layer after `seen`, the most likely first. They stay valid until the
+    // next call.
     virtual std::span<const ExpertHint> foresee(const RouteView& seen) = 0;
 };
 
