@@ -54,7 +54,7 @@ struct ExpertBatch {
 // How the answers of one row's experts were obtained: numbers of (row, expert) pairs.
 struct RowProvenance {
     std::uint16_t pairs_remote = 0, pairs_local = 0;
-    std::uint16_t pairs_hedged = 0;  // pairs that were sent more than once (hedge)
+    std::uint16_t pairs_hedged = 0;  // pairs whose call had more than one attempt
     // Pairs of pairs_remote whose answers are checked. pairs_verified: the answer was computed
     // again and found correct before it was used. pairs_proven: the worker has a record of correct
     // answers, and only a sample of its answers is checked. The remaining pairs of pairs_remote

@@ -8,7 +8,8 @@ namespace moex {
 
 namespace {
 
-// Allocates out.data and fills it in parallel; pack(to, panel_begin, panel_end) writes panels.
+// Allocates out.data and fills it with panels, in parallel: pack(to, panel_begin, panel_end) writes
+// a range of panels.
 template <class Pack>
 void pack_panels(PackedMatrix& out, PackedMemory& memory, ThreadPool& threads, const Pack& pack) {
     std::byte* to = memory.take(out.size_bytes());

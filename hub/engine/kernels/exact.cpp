@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 hn::Vec<Floats> silu(hn::Vec<Floats> v) {
     const Floats d;
-    // exp() overflows f32 above 88; silu(−88) is zero to any tolerance.
+    // Limit the exponent to 88, since exp() overflows f32 above it. silu(−88) is practically zero.
     const auto e = hn::Exp(d, hn::Min(hn::Neg(v), hn::Set(d, 88.0f)));
     return hn::Div(v, hn::Add(hn::Set(d, 1.0f), e));
 }
@@ -94,7 +94,8 @@ void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t ou
     HWY_DYNAMIC_DISPATCH(matmul_any)(out, weights, x, out_begin, out_end);
 }
 std::size_t int4_prepared_floats(std::uint32_t num_in, std::uint32_t group_size) {
-    return num_in + std::size_t{16} * (num_in / group_size);  // 16: the most lanes of a group
+    // 16 sums a group, for the largest number of lanes
+    return num_in + std::size_t{16} * (num_in / group_size);
 }
 void int4_prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in, std::uint32_t group_size) {
     HWY_DYNAMIC_DISPATCH(int4_prepare_any)(prepared, x, num_in, group_size);

@@ -1,8 +1,8 @@
-// Matrix products with INT4 weights; included by exact.cpp once per instruction set.
-// One vector of words holds 8 codes per lane. Code k is masked in its place and converted as q ·
-// 16^k; its input was scaled by 16^-k beforehand, which is exact. So a code costs an AND, a
-// conversion and a multiply-add. The last code would touch the sign bit and is shifted instead.
-// Per group: sum = −zero · (sums of x); sum += q · x; total += scale · sum.
+// Matrix products with INT4 weights; included by exact.cpp once per instruction set. One vector of
+// words holds 8 codes per lane. Code k is masked without a shift and so converted to q · 16^k; the
+// matching input was scaled by 16^-k beforehand, which is exact. So a code costs an AND, a
+// conversion and a multiply-add. The last code would touch the sign bit and is shifted instead. Per
+// group: sum = −zero · (sums of x); sum += q · x; total += scale · sum.
 #if defined(MOEX_KERNELS_EXACT_INT4_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_EXACT_INT4_INL_H
 #undef MOEX_KERNELS_EXACT_INT4_INL_H
@@ -16,7 +16,8 @@ namespace HWY_NAMESPACE {
 namespace int4_detail {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Has as many lanes as a group has words (4, 8 or 16), or as the machine has.
+// Highway's tag of a vector that has one lane for each word of a group (4, 8 or 16 lanes), or fewer
+// lanes if the machine's vectors are shorter.
 template <int GROUP>
 using GroupTag = hn::CappedTag<float, GROUP / 8>;
 
@@ -59,8 +60,8 @@ HWY_INLINE hn::Vec<D> code(D d, Words words) {
         return hn::ConvertTo(d, hn::BitCast(di, hn::And(words, hn::Set(du, 15u << (4 * K)))));
 }
 
-// Adds code K of a vector of words to the sums. It must be inlined. A lambda was not
-// inlined, and its sums were stored in memory.
+// Multiplies code K of each word by its inputs and adds the products to the sums. This function
+// must be inlined: a lambda was not, and then the sums were kept in memory instead of registers.
 template <int K, int ROWS, int OUTS, class D, class Words>
 HWY_INLINE void multiply_code(D d, const Words (&words)[OUTS], const float* x, std::size_t x_stride,
                               hn::Vec<D> (&sums)[ROWS][OUTS]) {
@@ -97,8 +98,8 @@ HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std
         hn::Vec<D> sums[ROWS][OUTS], scales[OUTS];
 #pragma GCC unroll 8
         for (int o = 0; o < OUTS; ++o) {
-            // Prefetch the same position in the next tile: rows are too short for the hardware
-            // prefetcher. A cache line holds 128 codes.
+            // Prefetch the same position in the next tile: rows of weights are too short for the
+            // hardware prefetcher. A cache line holds 128 codes.
             if constexpr (ROWS == 1) hwy::Prefetch(codes + (o + OUTS) * words_per_row);
             const std::uint32_t packed = scale_zero[o * num_groups + g];
             scales[o] = hn::Set(d, finite_half(packed));

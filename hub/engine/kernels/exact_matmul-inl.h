@@ -1,6 +1,7 @@
-// Matrix products with bf16 and f32 weights; included by exact.cpp once per instruction set. Tiles
-// of rows by outputs share loads. Each (row, output) has one accumulator vector whatever the tile,
-// so tiles never change a result.
+// Matrix products with bf16 and f32 weights; included by exact.cpp once per instruction set. The
+// loops compute a tile of several rows and outputs at once, so that these share loads. Each (row,
+// output) has one accumulator vector, whatever the size of the tile, so tiles never change a
+// result.
 #if defined(MOEX_KERNELS_EXACT_MATMUL_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_EXACT_MATMUL_INL_H
 #undef MOEX_KERNELS_EXACT_MATMUL_INL_H
@@ -22,7 +23,7 @@ HWY_INLINE hn::Vec<D> load_weights(const std::uint16_t* from) {
     return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(du32, hn::LoadU(du16, from))));
 }
 
-// Computes ROWS x OUTS results over all inputs.
+// Computes a tile: the products of ROWS rows with OUTS outputs, summed over all inputs.
 template <int ROWS, int OUTS, class Weight>
 HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, const float* x,
                      std::size_t x_stride, std::uint32_t n) {
@@ -40,8 +41,8 @@ HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, con
         hn::Vec<D> w[OUTS];
 #pragma GCC unroll 8
         for (int o = 0; o < OUTS; ++o) {
-            // Prefetch the same position in the next tile: rows are too short for the hardware
-            // prefetcher.
+            // Prefetch the same position in the next tile: rows of weights are too short for the
+            // hardware prefetcher.
             if constexpr (ROWS == 1) hwy::Prefetch(row + (o + OUTS) * num_in + k);
             w[o] = load_weights(row + o * num_in + k);
         }
@@ -52,8 +53,8 @@ HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, con
             for (int o = 0; o < OUTS; ++o) sums[r][o] = hn::MulAdd(w[o], v, sums[r][o]);
         }
     }
-    // The last, partial vector is read through a padded copy, so that nothing is read past a mapped
-    // file.
+    // The last, incomplete vector of weights is read through a padded copy, so that nothing is read
+    // past a mapped file.
     if (k < num_in) {
         const std::size_t count = num_in - k;
         HWY_ALIGN Weight w_padded[HWY_MAX_BYTES / sizeof(float)] = {};
@@ -72,7 +73,7 @@ HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, con
             out.data[r * out.stride + n + o] = hn::GetLane(hn::SumOfLanes(d, sums[r][o]));
 }
 
-// Computes all outputs of [out_begin, out_end) for ROWS rows.
+// Computes the outputs [out_begin, out_end) of ROWS rows, tile by tile.
 template <int ROWS, int OUTS, class Weight>
 HWY_INLINE void strip(RowsOut out, const Weight* weights, std::size_t num_in, const float* x,
                       std::size_t x_stride, std::uint32_t out_begin, std::uint32_t out_end) {
@@ -81,20 +82,21 @@ HWY_INLINE void strip(RowsOut out, const Weight* weights, std::size_t num_in, co
     for (; n < out_end; ++n) tile<ROWS, 1>(out, weights, num_in, x, x_stride, n);
 }
 
-// 16 vector registers hold 4 x 3 sums and their inputs; 32 registers have room for 4 x 4.
+// A machine with 16 vector registers can keep the sums of 4 rows x 3 outputs and their inputs in
+// registers; with 32 registers there is room for 4 x 4 sums.
 constexpr int tile_outs = HWY_MAX_BYTES >= 64 ? 4 : 3;
 
 template <class Weight>
 void matmul_typed(RowsOut out, const Weight* weights, std::size_t num_in, RowsIn x,
                   std::uint32_t out_begin, std::uint32_t out_end) {
     if (x.num_rows == 1) {
-        // A single row is limited by memory: several outputs in flight hide the latency of the
-        // sums.
+        // The product of a single row is limited by memory throughput. Computing four outputs at
+        // once hides the latency of the additions.
         strip<1, 4>(out, weights, num_in, x.data, x.stride, out_begin, out_end);
         return;
     }
-    // Outputs are processed in short stretches, so that their weights stay in the L1 cache while
-    // all rows are multiplied.
+    // Outputs are processed in short stretches, so that the weights of a stretch stay in the L1
+    // cache while all rows are multiplied.
     const std::uint32_t stretch = std::max<std::uint32_t>(
         tile_outs,
         static_cast<std::uint32_t>(16384 / (num_in * sizeof(Weight) + 1)) / tile_outs * tile_outs);

@@ -30,7 +30,7 @@ Result<AlignedBuffer> AlignedBuffer::allocate(std::size_t size_bytes) {
     if (!made.data_)
         return Error{ErrorCode::no_space, text("the system has no memory of ", rounded, " bytes")};
 #if defined(MADV_HUGEPAGE)
-    // This is only a request: if the system does not grant it, pages are small.
+    // Huge pages are only requested: if the system does not grant them, the memory has small pages.
     if (alignment == huge_page_bytes) ::madvise(made.data_.get(), rounded, MADV_HUGEPAGE);
 #endif
     return made;
@@ -47,7 +47,8 @@ float weight_at(const WeightMatrix& from, std::size_t at) {
                : static_cast<const float*>(from.data)[at];
 }
 
-// Stores one output's group of int8: the 4 codes of consecutive words are 64 bytes apart.
+// Stores the int8 group of one output in a block. The words of 4 codes of an output are 64 bytes
+// apart.
 void put_int8(std::byte* block, std::uint32_t lane, float scale, const std::int8_t* codes,
               std::size_t num_words) {
     std::memcpy(block + lane * sizeof(float), &scale, sizeof scale);
@@ -55,16 +56,18 @@ void put_int8(std::byte* block, std::uint32_t lane, float scale, const std::int8
         std::memcpy(block + 64 + (word * panel_outs + lane) * 4, codes + word * 4, 4);
 }
 
-// In a published word, code k is in bits 4k..4k+3. In the result, byte j has inputs j and j + 4.
+// Reorders a word of 8 int4 codes from the package's order to a panel's. In the package, code k is
+// in bits 4k..4k+3. In the result, byte j has the codes of inputs j and j + 4.
 std::uint32_t reorder_int4(std::uint32_t word) {
-    const auto spread = [](std::uint32_t nibbles) {  // four nibbles, each into a byte
+    // spreads four codes of 4 bits, one into each byte
+    const auto spread = [](std::uint32_t nibbles) {
         nibbles = (nibbles | nibbles << 8) & 0x00ff00ff;
         return (nibbles | nibbles << 4) & 0x0f0f0f0f;
     };
     return spread(word & 0xffff) | spread(word >> 16) << 4;
 }
 
-// Stores one output's group of int4, from published words.
+// Stores the int4 group of one output in a block, from words in the package's order.
 void put_int4(std::byte* block, std::uint32_t lane, std::uint32_t scale_zero,
               const std::uint32_t* words, std::size_t num_words) {
     const auto scale = static_cast<half>(scale_zero), zero = static_cast<half>(scale_zero >> 16);
@@ -77,7 +80,8 @@ void put_int4(std::byte* block, std::uint32_t lane, std::uint32_t scale_zero,
     }
 }
 
-// Stores one output's group of int6, the first or the second of its block.
+// Stores the int6 group of one output in a block, as the first or the `second` of the block's two
+// groups.
 void put_int6(std::byte* block, std::uint32_t second, std::uint32_t lane, half scale,
               const std::int8_t* codes, std::size_t group_size) {
     std::memcpy(block + second * 32 + lane * 2, &scale, 2);
@@ -92,8 +96,8 @@ void put_int6(std::byte* block, std::uint32_t second, std::uint32_t lane, half s
             }
 }
 
-// Calls pack_group(block, lane, out, group) for every group of every output, including those that
-// fill up the last panel and its last block.
+// Calls pack_group(block, lane, out, group) for every group of every output, including the unused
+// outputs and groups that fill up the last panel and the last block.
 template <class PackGroup>
 void for_groups(std::byte* to, const PackedMatrix& shape, std::uint32_t panel_begin,
                 std::uint32_t panel_end, const PackGroup& pack_group) {
@@ -107,8 +111,8 @@ void for_groups(std::byte* to, const PackedMatrix& shape, std::uint32_t panel_be
     }
 }
 
-// The same for weights, which are zero beyond the matrix: pack_weights(block, lane, group,
-// weights).
+// Does the same as for_groups(), but reads each group's weights: it calls pack_weights(block, lane,
+// group, weights). Weights outside the matrix are zero.
 template <class PackWeights>
 void for_weights(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                  std::uint32_t panel_begin, std::uint32_t panel_end,

@@ -1,8 +1,8 @@
 // AMX: tiles of 16 rows by 16 outputs. A block of a panel already has the layout of a tile: its row
-// k / 4 has four neighbouring inputs of each of the 16 outputs. Few rows use the AVX512-VNNI path;
-// the limit is measured at the first product of several rows. The reason is that codes are unpacked
-// into memory, and the sums of a group pass through memory to become floats. Many rows share these
-// costs and few rows do not.
+// k / 4 has four neighbouring inputs of each of the 16 outputs. A product of few rows uses the
+// AVX512-VNNI path; the limit is measured at the first product of several rows. The reason is that
+// this path unpacks codes into memory, and the sums of a group pass through memory to become
+// floats. Many rows share these costs and few rows do not.
 #include "hub/engine/kernels/integer_paths.h"
 #include "hub/engine/kernels/integer_row_trial.h"
 
@@ -21,20 +21,23 @@ namespace moex {
 namespace {
 
 constexpr std::uint32_t tile_rows = 16, block_rows = 2 * tile_rows;
-constexpr std::uint32_t rows_min = 2;  // a single row would share nothing
+// tiles share the weights' loads between rows, so one row gains nothing
+constexpr std::uint32_t rows_min = 2;
 
-// Operand of LDTILECFG. Source: Intel SDM, volume 1, chapter 18.
+// Operand of the instruction LDTILECFG, which sets the shapes of the tile registers. Source: Intel
+// SDM, volume 1, chapter 18.
 struct alignas(64) TileConfig {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
     std::uint16_t row_bytes[16] = {};
     std::uint8_t rows[16] = {};
 };
 
-// The tile intrinsics do not declare to the compiler what memory they read and write.
+// Tells the compiler that `memory` is read here: the tile intrinsics do not declare what memory
+// they read and write.
 inline void memory_is_read_here(const void* memory) { asm volatile("" : : "r"(memory) : "memory"); }
 
-// Tile registers: 0 and 1 have sums of 16 rows each, 2 the sums of the remaining rows, `step`
-// inputs at a time; 3 to 5 have x of these rows; 6 has the weights.
+// Use of the tile registers: 0 and 1 hold the sums of 16 rows each, and 2 the sums of the remaining
+// rows. 3 to 5 hold `step` inputs of the same rows, and 6 holds the weights.
 constexpr int x_tiles = 3, weights_tile = 6, last_rows_tile = 2, no_tile = -1;
 void configure(std::uint32_t num_rows, std::uint32_t step) {
     TileConfig config;
@@ -51,7 +54,7 @@ void configure(std::uint32_t num_rows, std::uint32_t step) {
     _tile_loadconfig(&config);
 }
 
-// Prefetch distance at which weights are read from memory without a pause.
+// Prefetch distance in bytes. It is long enough that weights arrive from memory without a pause.
 constexpr std::size_t bytes_ahead = 4096;
 inline void ask_ahead(const std::byte* codes) {
     _mm_prefetch(reinterpret_cast<const char*>(codes) + bytes_ahead, _MM_HINT_T0);
@@ -61,7 +64,8 @@ inline __m512i load_and_ask(const std::byte* codes) {
     return _mm512_load_si512(codes);
 }
 
-// Unpacks halves of bytes to bytes, in the layout of int8: 64 bytes become two times 64.
+// Unpacks int4 codes, two per byte, to one code per byte in the layout of int8: each 64 bytes
+// become two times 64 bytes.
 void unpack_int4(std::uint8_t* to, const std::byte* codes, std::uint32_t group_size) {
     const __m512i low_half = _mm512_set1_epi8(15);
     for (std::uint32_t k = 0; k < group_size; k += 8, codes += 64, to += 128) {
@@ -71,9 +75,10 @@ void unpack_int4(std::uint8_t* to, const std::byte* codes, std::uint32_t group_s
     }
 }
 
-// The same for int6; the offset 32 of its codes is subtracted. 192 bytes become four times 64.
+// Unpacks int6 codes to one code per byte in the layout of int8, and subtracts their offset of 32.
+// Each 192 bytes become four times 64 bytes.
 void unpack_int6(std::uint8_t* to, const std::byte* codes, std::uint32_t group_size) {
-    constexpr int first_or_second_in_third = 0xf8;  // a | (b & c)
+    constexpr int first_or_second_in_third = 0xf8;  // truth table of a | (b & c) for vpternlog
     const __m512i low_six = _mm512_set1_epi8(63), too_much = _mm512_set1_epi8(32);
     for (std::uint32_t k = 0; k < group_size; k += 16, codes += 192, to += 256) {
         const __m512i a = load_and_ask(codes), b = load_and_ask(codes + 64),
@@ -90,7 +95,7 @@ void unpack_int6(std::uint8_t* to, const std::byte* codes, std::uint32_t group_s
     }
 }
 
-// Rows [first, first + count), each stride() after the one before; borrowed.
+// Contiguous rows of codes, borrowed: each row begins row_bytes() after the row before it.
 struct Rows {
     const std::int8_t* codes = nullptr;
     const float *scales = nullptr, *sums = nullptr;
@@ -107,7 +112,8 @@ struct Rows {
     }
 };
 
-// Returns the rows of x contiguously: where an index picks them, they are copied.
+// Returns the rows of x as contiguous rows. If x has a row index, the rows are copied in the order
+// of that index.
 Rows rows_in_order(const QuantizedRows& x) {
     Rows rows{x.codes, x.scales, x.sums, x.num_rows, x.num_groups, x.group_size};
     if (!x.row_index) return rows;
@@ -155,8 +161,8 @@ inline void add_products(const std::int8_t* x, std::size_t x_stride) {
     if constexpr (TILE == 2 && !is_int4) _tile_dpbssd(2, 5, 6);
 }
 
-// Computes the sums of a group. Codes of x are signed; codes of weights are signed, too, except in
-// int4.
+// Computes the sums of codes · x codes of one group in tiles. Codes of x are signed; codes of
+// weights are signed, too, except in int4.
 template <PackedDtype DTYPE, int FIRST, int SECOND>
 inline void sum_group(std::int32_t (*sums)[panel_outs], const std::uint8_t* weights,
                       const std::int8_t* x, std::size_t x_stride, std::uint32_t group_size,
@@ -176,10 +182,12 @@ inline void sum_group(std::int32_t (*sums)[panel_outs], const std::uint8_t* weig
 
 inline __m512 load_halves(const std::byte* from) {
     const __m256i halves = _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
-    return _mm512_maskz_cvtph_ps(0xffff, halves);  // GCC 12 warns about the one without a mask
+    // masked, because GCC 12 warns about the intrinsic without a mask
+    return _mm512_maskz_cvtph_ps(0xffff, halves);
 }
 
-// Adds a group's part to the totals of `count` rows; scales and sums of x are `stride` apart.
+// Adds one group's sums, scaled, to the totals of `count` rows. The scales and sums of x of
+// neighbouring rows are `stride` apart.
 template <PackedDtype DTYPE>
 inline void add_group(float (*totals)[panel_outs], const std::int32_t (*sums)[panel_outs],
                       const std::byte* scales, const float* x_scales, const float* x_sums,
@@ -201,8 +209,9 @@ inline void add_group(float (*totals)[panel_outs], const std::int32_t (*sums)[pa
     }
 }
 
-// The codes of a panel in the layout of tiles. Codes of fewer bits are unpacked group by group, one
-// group ahead of the computation, and are kept if more rows need them.
+// Gives the codes of one panel in the layout of tiles. Codes of fewer than 8 bits are unpacked
+// group by group, one group ahead of the computation, and the unpacked codes are kept if a later
+// block of rows needs them.
 template <PackedDtype DTYPE>
 class PanelCodes {
   public:
@@ -217,7 +226,8 @@ class PanelCodes {
         unpack(0);
     }
     const std::byte* scales(std::uint32_t index) const { return groups_[index].scales; }
-    // Must be called in order; only kept codes may be read again from the first group on.
+    // Returns the unpacked codes of group `index`. Groups must be requested in ascending order;
+    // only if the codes are kept may a second pass begin again at the first group.
     const std::uint8_t* codes(std::uint32_t index) {
         if constexpr (DTYPE == PackedDtype::int8) {
             const std::byte* codes = groups_[index].codes;
@@ -256,7 +266,7 @@ class PanelCodes {
 };
 
 // Multiplies a block of rows by one panel. The sums of a group are added to the totals one group
-// later, because the values that a tile stores can be loaded only after some time.
+// later, because values stored from a tile register can be loaded only after a delay.
 template <PackedDtype DTYPE, int FIRST, int SECOND>
 void product_of_block(float* out, std::size_t out_stride, const PackedMatrix& weights,
                       std::uint32_t panel, PanelCodes<DTYPE>& codes, const Rows& rows,
@@ -305,7 +315,8 @@ void tiled(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
     _tile_release();
 }
 
-// Returns the number of rows from which on tiles are faster, for a group size of 32, 64 or 128.
+// Returns the smallest number of rows for which AMX tiles are faster than AVX512-VNNI, for a group
+// size of 32, 64 or 128.
 template <PackedDtype DTYPE>
 std::uint32_t tiled_rows_min(std::uint32_t group_size) {
     const auto tried = [](std::uint32_t size) {

@@ -1,4 +1,5 @@
-// AVX2: products of bytes by maddubs, which adds pairs into 16 bits and saturates there.
+// AVX2: products of bytes by maddubs, which adds pairs of products into 16 bits and saturates
+// there.
 //   int8   |x| · (w with the sign of x): two products of 127 · 127 fit
 //   int6   w · x, w plus 32: two pairs of 63 · 127 fit
 //   int4   w · x: eight pairs of 15 · 127 fit before they must be added to 32 bits
@@ -14,7 +15,7 @@ HWY_PUSH_ATTRIBUTES("avx2,f16c")
 namespace moex {
 namespace {
 
-// A row of x as a tile reads it.
+// A row of quantised activations x, in the form in which a tile reads it.
 struct Row {
     const std::int8_t* codes = nullptr;
     const float *scales = nullptr, *sums = nullptr;
@@ -23,14 +24,15 @@ struct Row {
 inline __m256i load(const std::byte* from) {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
 }
-// Loads four codes of x, the same for every output.
+// Loads four neighbouring codes of x and copies them to all outputs' lanes.
 inline __m256i four_codes(const std::int8_t* from) {
     std::int32_t word = 0;
     std::memcpy(&word, from, 4);
     return _mm256_set1_epi32(word);
 }
 
-// Computes the sums of a group: [rows][halves of the panel].
+// Computes the integer sums of one int8 group: sums[row][half of the panel], with 8 outputs in each
+// half.
 template <int ROWS>
 inline void sum_int8(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row (&x)[ROWS],
                      std::size_t first, std::uint32_t group_size) {
@@ -51,7 +53,8 @@ inline void sum_int8(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row
     }
 }
 
-// Combines bits 6 and 7 of a, b and c to bits 0 to 5.
+// Returns the 6-bit codes whose bits are stored in bits 6 and 7 of each byte of a, b and c (int6
+// layout in integer.h).
 inline __m256i high_twos(__m256i a, __m256i b, __m256i c) {
     const __m256i two = _mm256_and_si256(_mm256_srli_epi16(a, 6), _mm256_set1_epi8(3)),
                   four = _mm256_and_si256(_mm256_srli_epi16(b, 4), _mm256_set1_epi8(12)),
@@ -125,7 +128,8 @@ inline void sum_int4(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row
     }
 }
 
-// Returns the group's part of eight totals, for half i of the panel.
+// Returns one group's scaled sums, which are to be added to the totals of the eight outputs in half
+// i of the panel.
 template <PackedDtype DTYPE>
 inline __m256 group_part(const std::byte* scales, int i, __m256i sums, float x_scale, float x_sum) {
     const __m256 whole = _mm256_cvtepi32_ps(sums);
@@ -143,7 +147,7 @@ inline __m256 group_part(const std::byte* scales, int i, __m256i sums, float x_s
     }
 }
 
-// Multiplies ROWS rows by one panel.
+// Computes the products of ROWS rows with the outputs of one panel.
 template <PackedDtype DTYPE, int ROWS>
 void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
           const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {

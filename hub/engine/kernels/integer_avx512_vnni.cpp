@@ -1,4 +1,5 @@
-// AVX512-VNNI: dpbusd on 512 bits, a whole panel at a time.
+// The AVX512-VNNI path: the instruction dpbusd on vectors of 512 bits, which have a lane for each
+// output of a panel.
 #include "hub/engine/kernels/integer_paths.h"
 
 #if defined(__x86_64__)
@@ -28,9 +29,10 @@ inline Whole plus_128(Whole codes) { return _mm512_xor_si512(codes, _mm512_set1_
 inline Whole low_half(Whole codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
 inline Whole high_half(Whole codes) { return low_half(_mm512_srli_epi16(codes, 4)); }
 inline Whole low_six(Whole codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(63)); }
-// Combines bits 6 and 7 of a, b and c to bits 0 to 5.
+// Returns the 6-bit codes whose bits are stored in bits 6 and 7 of each byte of a, b and c (int6
+// layout in integer.h).
 inline Whole high_twos(Whole a, Whole b, Whole c) {
-    constexpr int first_or_second_in_third = 0xf8;  // a | (b & c)
+    constexpr int first_or_second_in_third = 0xf8;  // truth table of a | (b & c) for vpternlog
     const Whole two = _mm512_and_si512(_mm512_srli_epi16(a, 6), _mm512_set1_epi8(3));
     const Whole four = _mm512_ternarylogic_epi32(two, _mm512_srli_epi16(b, 4), _mm512_set1_epi8(12),
                                                  first_or_second_in_third);

@@ -1,5 +1,5 @@
-// The instruction sets of integer.h; each has a source file of its own, compiled for that set
-// alone.
+// The paths of integer.h, one for each instruction set. Each path has its own source file, which is
+// compiled for that instruction set alone.
 #pragma once
 
 #include "hub/engine/kernels/integer.h"
@@ -16,8 +16,9 @@ const IntegerPath& integer_amx();
 bool integer_avx2_supported();
 bool integer_avx_vnni_supported();
 bool integer_avx512_vnni_supported();
-// Requests the tiles from the operating system, once per process: without its permission the first
-// tile instruction ends the process. Source: Linux, Documentation/arch/x86/xstate.rst.
+// Returns true if AMX can be used. Requests the tile registers from the operating system, once per
+// process: without the system's permission the first tile instruction would end the process.
+// Source: Linux, Documentation/arch/x86/xstate.rst.
 bool integer_amx_supported();
 #endif
 
@@ -25,17 +26,17 @@ bool integer_amx_supported();
 const IntegerPath& integer_wasm();
 #endif
 
-// Returns how many outputs of `panel` exist.
+// Returns how many outputs the matrix has in `panel`; fewer than 16 only in the last panel.
 inline std::uint32_t panel_width(const PackedMatrix& weights, std::uint32_t panel) {
     const std::uint32_t left = weights.num_out - panel * panel_outs;
     return left < panel_outs ? left : panel_outs;
 }
 
-// The start of a group's scales (and zeros) and of its codes.
+// The addresses at which a group's scales (and zeros) and the group's codes begin.
 struct GroupPlace {
     const std::byte *scales = nullptr, *codes = nullptr;
 };
-// Finds the groups of a panel.
+// Finds the scales and codes of each group in a panel.
 template <PackedDtype DTYPE>
 class PanelGroups {
   public:

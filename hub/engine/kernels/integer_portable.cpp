@@ -27,7 +27,7 @@ GroupScale scale_of(const std::byte* scales, std::uint32_t lane) {
     return found;
 }
 
-// Returns the code of input k of a group.
+// Returns the code that a group has for input k of output `lane`.
 template <PackedDtype DTYPE>
 std::int32_t code_at(const std::byte* codes, std::uint32_t lane, std::uint32_t k) {
     const auto byte_at = [&](std::uint32_t line) {
@@ -85,7 +85,7 @@ QuantizedGroup quantize_group_plain(std::int8_t* codes, const float* x, std::uin
     float largest = 0;
     for (std::uint32_t k = 0; k < group_size; ++k) {
         const float size = std::fabs(x[k]);
-        if (!(size <= largest)) largest = size;  // NaN counts as the largest
+        if (!(size <= largest)) largest = size;  // written so that NaN counts as the largest
         if (std::isnan(largest)) break;
     }
 

@@ -1,4 +1,5 @@
-// Converts activations to codes of 8 bits, by Highway. Twin: quantize_group_plain().
+// Converts activations to codes of 8 bits, with Highway's vectors. The slow reference version is
+// quantize_group_plain().
 #include "hub/engine/kernels/quantized_rows.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -17,14 +18,15 @@ QuantizedGroup quantize_group(std::int8_t* codes, const float* x, std::uint32_t 
     const hn::Rebind<std::int8_t, decltype(d)> d8;
     const std::size_t lanes = hn::Lanes(d);
 
-    // Compare magnitudes as bits: they have the same order as whole numbers, with infinity and NaN
-    // above all.
+    // Compare the magnitudes' bits as whole numbers: the order is the same as that of the floats,
+    // with infinity and NaN above all other values.
     auto largest_bits = hn::Zero(di);
     for (std::size_t k = 0; k < group_size; k += lanes)
         largest_bits = hn::Max(largest_bits, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + k))));
     const float largest = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, largest_bits)));
 
-    constexpr float smallest = 1e-30f;  // below this value the factor would overflow f32
+    // below this largest value, the factor 127 / largest would overflow f32
+    constexpr float smallest = 1e-30f;
     constexpr float most = 3.4028235e38f;
     const auto factor = hn::Set(d, largest > smallest ? 127.0f / largest : 0.0f);
     const auto finite = hn::Set(di, largest <= most ? -1 : 0);

@@ -11,9 +11,11 @@
 namespace moex {
 namespace {
 
-constexpr std::uint32_t num_in = 1024, num_out = 256;  // 200 kB of int6
+// shape of the trial's matrix: about 200 kB in int6
+constexpr std::uint32_t num_in = 1024, num_out = 256;
 constexpr std::uint32_t rows_tried[] = {2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32};
-constexpr int repeats = 3;  // the fastest counts, because other programs use the machine, too
+// measurements per product; only the fastest counts, since other programs may disturb some
+constexpr int repeats = 3;
 
 }  // namespace
 
@@ -28,7 +30,7 @@ std::uint32_t rows_where_faster(IntegerProduct few, IntegerProduct many, std::ui
                                 PackedDtype dtype, std::uint32_t group_size) {
     PackedMatrix weights{nullptr, dtype, num_out, num_in, group_size};
     const AlignedBuffer memory(weights.size_bytes());
-    // Codes and scales made of this byte are ordinary numbers in every dtype.
+    // Fill the matrix with a byte that gives ordinary codes and scales in every dtype.
     std::memset(memory.data(), 0x22, weights.size_bytes());
     weights.data = memory.data();
 

@@ -1,6 +1,7 @@
-// The steps of an expert in integers between and after its products, by Highway. Twins: the
-// functions of the same names in namespace plain. The code uses only operations for which IEEE 754
-// defines one rounding, and fuses none, so that every instruction set gives the same bits.
+// The steps of an expert between and after its integer products, with Highway's vectors. The slow
+// reference versions have the same names in namespace plain. The code uses only operations for
+// which IEEE 754 defines one rounding, and fuses none, so that every instruction set gives the same
+// bits.
 #include "hub/engine/kernels/integer.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,8 +15,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace steps_detail {
 
-// e^x for x in [-87, 88], to about one unit in the last place.
-// Source: Moshier, Cephes Math Library, expf: x = n · log 2 + r, and a polynomial in r.
+// Returns e^x for x in [-87, 88], with an error of about one unit in the last place. Source:
+// Moshier, Cephes Math Library, expf: x = n · log 2 + r, and a polynomial in r.
 template <class D, class V>
 HWY_INLINE V exponential(D d, V x) {
     const hn::RebindToSigned<D> di;

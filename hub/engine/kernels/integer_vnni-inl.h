@@ -1,8 +1,8 @@
-// The two VNNI paths: `dpbusd` adds four products of an unsigned and a signed byte to 32 bits and
-// never saturates. Weights are the unsigned operand: a code of 4 bits as it is, one of 8 bits plus
-// 128 and one of 6 bits plus 32. The formula subtracts these offsets again as a zero point (all
-// values are whole numbers below 2^24, and so exact in f32).
-// Included by integer_avx_vnni.cpp and integer_avx512_vnni.cpp, which define
+// The loops of the two VNNI paths. The instruction `dpbusd` adds four products of an unsigned and a
+// signed byte to 32 bits and never saturates. Weights are the unsigned operand: a code of 4 bits as
+// it is, one of 8 bits plus 128 and one of 6 bits plus 32. The formula subtracts these offsets
+// again as a zero point (all values are whole numbers below 2^24, and so exact in f32). Included by
+// integer_avx_vnni.cpp and integer_avx512_vnni.cpp, which define
 //   Whole, Real   vectors of `lanes` i32 and f32, and the operations on them that are used below
 //   parts         how many vectors make a panel
 //   tile_rows     how many rows share the loads of a panel
@@ -14,9 +14,10 @@
 // With several rows, a tile prefetches the same position of the next panels: this is far enough
 // ahead for memory, and three panels fit the L2 cache. Only the first `asking_rows` rows prefetch,
 // and each of them does, since a processor with many pending loads drops further prefetches. One or
-// two rows prefetch what is next. The numbers of rows in between are only limited by memory, and a
-// prefetch is one request more. An EPYC (Zen 5) loses by it, and a Xeon (Sapphire Rapids) gains:
-// four rows of 6 bits are 1.28 times as fast.
+// two rows prefetch the weights that they read next. For the numbers of rows in between, the
+// product is limited by memory alone, and a prefetch is an additional request. There an EPYC (Zen
+// 5) loses time by prefetching, and a Xeon (Sapphire Rapids) gains: a product of four rows with
+// 6-bit weights is 1.28 times as fast.
 constexpr std::uint32_t asking_rows = 16;
 constexpr int busy_rows(PackedDtype dtype) { return dtype == PackedDtype::int4 ? 3 : 6; }
 inline bool few_rows_ask() {
@@ -56,7 +57,8 @@ inline void unpack(Whole (&w)[vectors<DTYPE>], const std::byte* codes) {
     }
 }
 
-// Adds one group to the sums: [rows][parts of the panels, panel after panel].
+// Adds the products of one group to sums[row][part], where the parts are the vectors of PANELS
+// panels, panel after panel.
 template <PackedDtype DTYPE, int ROWS, int PANELS, bool ASKS>
 inline void sum_group(Whole (&sums)[ROWS][PANELS * parts], const std::byte* codes,
                       const std::int8_t* const (&x)[ROWS], std::size_t first,
@@ -94,8 +96,8 @@ inline void sum_group(Whole (&sums)[ROWS][PANELS * parts], const std::byte* code
     }
 }
 
-// Initial sums of a group: minus the offset of its codes. For int4 the offset is subtracted later,
-// because each output has its own zero point.
+// Returns the value at which the sums of a group start: minus the codes' offset times the sum of x.
+// For int4 the offset is subtracted later, because each output has its own zero point.
 template <PackedDtype DTYPE>
 inline Whole first_sums(float x_sum) {
     if constexpr (DTYPE == PackedDtype::int4)
@@ -104,7 +106,7 @@ inline Whole first_sums(float x_sum) {
         return to_whole(times(real(x_sum), real(DTYPE == PackedDtype::int8 ? -128 : -32)));
 }
 
-// Multiplies ROWS rows by PANELS panels.
+// Computes the products of ROWS rows with the outputs of PANELS panels.
 template <PackedDtype DTYPE, int ROWS, int PANELS, bool ASKS>
 void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
           const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {
@@ -159,7 +161,7 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
         for (int r = 0; r < ROWS; ++r) {
             float* to = out + static_cast<std::size_t>(r) * out_stride + p * panel_outs;
             alignas(64) float line[panel_outs];
-            // the usual case: avoids a call that copies few bytes
+            // usually true: whole vectors are stored without the call of memcpy for few bytes
             const bool is_whole = width == panel_outs;
             for (int i = 0; i < parts; ++i)
                 store((is_whole ? to : line) + i * lanes, totals[r][p * parts + i]);
@@ -168,7 +170,7 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
     }
 }
 
-// A tile that prefetches what is next, where that pays.
+// Calls tile(), with prefetching of the weights that are read next if ROWS makes that worthwhile.
 template <PackedDtype DTYPE, int ROWS, int PANELS>
 void asking_tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
                  const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {
@@ -179,7 +181,7 @@ void asking_tile(float* out, std::size_t out_stride, const PackedMatrix& weights
         tile<DTYPE, ROWS, PANELS, true>(out, out_stride, weights, rows, first_row, panel);
 }
 
-// Multiplies the rows from first_row on, at most ROWS, in one walk over the panels.
+// Multiplies the last rows, from first_row on and at most ROWS rows, in one pass over the panels.
 template <PackedDtype DTYPE, int ROWS, int PANELS>
 void last_tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
                const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {
@@ -190,8 +192,8 @@ void last_tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
     asking_tile<DTYPE, ROWS, PANELS>(out, out_stride, weights, rows, first_row, panel);
 }
 
-// Multiplies PANELS panels at a time while enough are left, with at most ROWS rows at once. Returns
-// the first panel that is left.
+// Multiplies PANELS panels at a time, with at most ROWS rows at once, while at least PANELS panels
+// are left. Returns the index of the first panel that is left.
 template <PackedDtype DTYPE, int ROWS, int PANELS>
 std::uint32_t walk(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
                    std::uint32_t panel, std::uint32_t panel_end) {

@@ -1,8 +1,8 @@
 // The path of a browser tab: WebAssembly's SIMD128, which every current browser has.
-// i32x4.dot_i16x8_s adds two products of 16 bits to 32, so codes are read as 16-bit lanes in their
-// place. A pair of bytes has inputs i and i + 1 in the low halves, i + 4 and i + 5 in the high
-// halves. Shift and mask extract these four codes, and one vector holds the same two inputs of four
-// outputs.
+// i32x4.dot_i16x8_s adds two products of 16 bits to 32, so codes are used as 16-bit lanes without
+// being moved to other lanes. A pair of bytes has inputs i and i + 1 in the low halves, i + 4 and i
+// + 5 in the high halves. Shift and mask extract these four codes, and one vector holds the same
+// two inputs of four outputs.
 #include "hub/engine/kernels/integer_paths.h"
 
 #if defined(__wasm_simd128__)
@@ -15,8 +15,9 @@ namespace {
 
 constexpr std::uint32_t lanes = 4, parts = panel_outs / lanes;
 
-// Converts a row's codes to 16 bits in the order of the loop: for each 8 inputs the pairs (0, 2),
-// (4, 6), (1, 3), (5, 7). Writes [num_groups · group_size] per row.
+// Converts the codes of each row of x to 16 bits, in the order in which the inner loop reads them:
+// for each 8 inputs the pairs (0, 2), (4, 6), (1, 3), (5, 7). Writes [num_groups · group_size] per
+// row.
 const std::int16_t* spread(std::vector<std::int16_t>& to, const QuantizedRows& x) {
     const std::size_t row_codes = std::size_t{x.num_groups} * x.group_size;
     if (to.size() < x.num_rows * row_codes) to.resize(x.num_rows * row_codes);
@@ -39,7 +40,7 @@ v128_t load_halves(const std::byte* from) {
     return wasm_f32x4_mul(wasm_v128_or(sign, rest), wasm_f32x4_splat(0x1p112f));
 }
 
-// Sums one group of a quarter of a panel, for ROWS rows.
+// Computes the integer sums of one group for ROWS rows and a quarter of a panel's outputs.
 template <int ROWS>
 inline void sum_group(v128_t (&sums)[ROWS], const std::byte* codes, const std::int16_t* x,
                       std::size_t row_stride, std::uint32_t group_size) {
@@ -63,7 +64,8 @@ inline void sum_group(v128_t (&sums)[ROWS], const std::byte* codes, const std::i
     }
 }
 
-// Multiplies ROWS rows by one panel, group by group, with the formula of integer.h.
+// Computes the products of ROWS rows with the outputs of one panel, group by group, with the
+// formula of integer.h.
 template <int ROWS>
 void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
           const QuantizedRows& rows, const std::int16_t* x, std::uint32_t panel) {
@@ -123,7 +125,7 @@ void product_int4(RowsOut out, const PackedMatrix& weights, const QuantizedRows&
 
 }  // namespace
 
-// Only the hub uses weights of 8 and 6 bits: here they use the portable loops.
+// Only the hub uses weights of 8 and 6 bits, so for them this path uses the portable loops.
 const IntegerPath& integer_wasm() {
     static const IntegerProducts products{integer_portable().gemm.int8,
                                           integer_portable().gemm.int6, product_int4};

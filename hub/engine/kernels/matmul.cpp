@@ -6,18 +6,19 @@
 namespace moex {
 namespace {
 
-// Outputs that one unit of work covers: a multiple of every tile. The number is smaller where this
-// many would leave threads without work, or give one thread twice the work of another, as in a
-// router's short matrix.
+// Number of outputs in one unit of work. unit_outs is a multiple of the outputs of every tile.
+// few_unit_outs is used where units of 48 outputs would leave threads without work, or give one
+// thread twice the work of another, as in a router's short matrix.
 constexpr std::uint32_t unit_outs = 48, few_unit_outs = 8;
 constexpr std::size_t units_per_thread_min = 4;
-// The minimum number of panels in a range. Many rows compute three panels together. Few rows
-// compute panels one by one, and the others would wait for a thread that had three more.
+// The minimum number of panels in a range of a parallel loop. With 9 rows or more, three panels are
+// computed together. With fewer rows, panels are computed one by one, and larger ranges would make
+// the other threads wait for a thread that has three panels more.
 constexpr std::uint32_t many_rows = 9;
 constexpr std::size_t many_rows_panels = 3;
 
-// Cuts the outputs of all jobs into units and distributes them over the threads, `grain` or more at
-// a time; calls `run(job, out_begin, out_end)`.
+// Cuts the outputs of all jobs into units, distributes the units over the threads, `grain` or more
+// units at a time, and calls `run(job, out_begin, out_end)` for each range of a job's outputs.
 template <class Job, class Run>
 void share_out(std::span<const Job> jobs, ThreadPool& threads, std::uint32_t unit_outs,
                std::size_t grain, const Run& run) {

@@ -1,4 +1,5 @@
-// Rows and weight matrices as every kernel takes them; all memory is borrowed.
+// The types of rows and weight matrices that the kernels take as arguments. They borrow their
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,7 @@ namespace moex {
 
 enum class WeightDtype : std::uint8_t { f32, bf16 };
 
-// A weight matrix [num_out, num_in], row-major, borrowed (usually from a mapped file).
+// A weight matrix [num_out, num_in], row-major. The memory is borrowed, usually from a mapped file.
 struct WeightMatrix {
     const void* data = nullptr;
     WeightDtype dtype = WeightDtype::f32;
@@ -34,7 +35,7 @@ struct Int8Matrix {
     std::uint32_t num_out = 0, num_in = 0, group_size = 0;
 };
 
-// Some rows in memory: row r starts at data + r · stride.
+// Rows of floats in memory: row r starts at data + r · stride.
 struct RowsIn {
     const float* data = nullptr;
     std::size_t stride = 0;
