@@ -1,7 +1,7 @@
 // The two products of attention over a stretch of cached rows; included by kernels.cpp once per
-// instruction set. Tiles of queries by keys, or by columns, share loads and keep several sums in
-// flight. Each (query, key) and each (query, column) has one accumulator, summed in one order
-// whatever the tile, so tiles never change a result.
+// instruction set. The loops compute a tile of queries and keys (or columns of v) at once, so that
+// these share loads and several sums are in flight. Each (query, key) and each (query, column) has
+// one accumulator, summed in the same order for every size of tile, so tiles never change a result.
 #if defined(MOEX_KERNELS_ATTENTION_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_ATTENTION_INL_H
 #undef MOEX_KERNELS_ATTENTION_INL_H
@@ -17,10 +17,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using D4 = hn::FixedTag<float, 4>;
 
-// Number of keys, or columns, in a tile of four queries: the sums take half of 16 or 32 registers.
+// Number of keys (or vectors of columns) in a tile of four queries: the sums then take half of the
+// machine's 16 or 32 registers.
 constexpr int beside_four = hn::MaxLanes(D()) >= 16 ? 4 : 2;
 
-// Adds lanes i, i + 4, i + 8, ... by halving: the first steps of SumOfLanes.
+// Reduces a vector to four lanes by adding its upper half to its lower half: lane i is the sum of
+// lanes i, i + 4, i + 8, ... These are the first steps of Highway's SumOfLanes.
 template <class Tag>
 HWY_INLINE hn::Vec<D4> fold(Tag, hn::Vec<Tag> v) {
     if constexpr (hn::MaxLanes(Tag()) == 4) {
@@ -31,7 +33,8 @@ HWY_INLINE hn::Vec<D4> fold(Tag, hn::Vec<Tag> v) {
     }
 }
 
-// Computes SumOfLanes of four vectors side by side, each in the same order.
+// Computes SumOfLanes of four vectors at once; each vector's lanes are added in the order of
+// SumOfLanes.
 HWY_INLINE hn::Vec<D4> four_sums(hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v2, hn::Vec<D> v3) {
     const D4 d4;
     const auto a = fold(D(), v0), b = fold(D(), v1), c = fold(D(), v2), e = fold(D(), v3);
@@ -40,8 +43,8 @@ HWY_INLINE hn::Vec<D4> four_sums(hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v2, hn
     return hn::Add(hn::ConcatEven(d4, ce, ab), hn::ConcatOdd(d4, ce, ab));
 }
 
-// A cached row of each dtype: at(i) returns a vector of its values from i on; some(i, n) reads only
-// n values.
+// These types read a cached row of one dtype as f32: at(i) returns a vector of the row's values
+// from index i on; some(i, n) reads only n values.
 struct FloatRow {
     const float* values;
 
@@ -93,14 +96,14 @@ struct CodeRow {
     }
 };
 
-// Multiplies QUERIES rows of q by KEYS keys into `scores`. One of the two is 4, so that sums are
-// produced in fours.
+// Writes the products of QUERIES rows of q with KEYS keys to `scores`. QUERIES or KEYS is 4, so
+// that four sums are finished at a time.
 template <int QUERIES, int KEYS, class Row>
 HWY_INLINE void score_tile(RowsOut scores, const float* q, std::size_t q_stride, const std::byte* k,
                            std::size_t k_stride, std::size_t head_dim, float scale) {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
-    hn::Vec<D> sums[QUERIES * KEYS];  // the sums of a query are adjacent
+    hn::Vec<D> sums[QUERIES * KEYS];  // sums[query · KEYS + key]
 #pragma GCC unroll 16
     for (int i = 0; i < QUERIES * KEYS; ++i) sums[i] = hn::Zero(d);
 
@@ -140,7 +143,8 @@ HWY_INLINE void score_tile(RowsOut scores, const float* q, std::size_t q_stride,
     }
 }
 
-// Multiplies QUERIES rows of weights by COLUMNS vectors of v's rows, from column `first` on.
+// Adds the rows of v, weighted by QUERIES rows of weights, to `out`, for COLUMNS vectors of columns
+// from column `first` on.
 template <int QUERIES, int COLUMNS, class Row>
 HWY_INLINE void mix_tile(RowsOut out, const float* weights, std::size_t weights_stride,
                          const KvRows& v, std::size_t first, std::uint32_t num_tokens,
@@ -175,7 +179,7 @@ HWY_INLINE void mix_tile(RowsOut out, const float* weights, std::size_t weights_
             hn::StoreU(sums[r][c], d, out.data + r * out.stride + first + c * lanes);
 }
 
-// All columns for QUERIES rows; COLUMNS vectors at a time.
+// Calls mix_tile() for all columns of QUERIES rows, COLUMNS vectors at a time.
 template <int QUERIES, int COLUMNS, class Row>
 HWY_INLINE void mix_rows(RowsOut out, const float* weights, std::size_t weights_stride,
                          const KvRows& v, std::uint32_t num_tokens, std::size_t head_dim) {
@@ -216,8 +220,8 @@ void scores_of(RowsOut scores, RowsIn q, const KvRows& k, std::uint32_t num_toke
         if (r < q.num_rows) tile.template operator()<1, 4>(r, token);
     }
 
-    // The last keys, fewer than four: the tile reads the first of them in place of the missing
-    // ones.
+    // Fewer than four keys remain. Each is multiplied by a tile of four keys that reads this key
+    // four times (stride 0).
     for (; token < num_tokens; ++token)
         for (std::uint32_t r = 0; r < q.num_rows; ++r) {
             float four[4];
@@ -263,7 +267,8 @@ void attention_mix(RowsOut out, RowsIn weights, const KvRows& v, std::uint32_t n
     }
 }
 
-// Each value is rounded once or not at all, whatever the lanes.
+// Widening to f32 rounds each value once or not at all, with the same result for every vector
+// length.
 namespace attention_detail {
 template <class Row>
 void widen(std::span<float> out, const Row& row) {

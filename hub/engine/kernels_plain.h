@@ -1,5 +1,5 @@
-// The obvious loops for kernels.h, in double where that costs nothing. The tests compare the fast
-// paths with them.
+// Slow reference versions of the functions in kernels.h, as simple loops, which compute in double
+// where possible. The tests compare the fast versions with them.
 #pragma once
 
 #include "hub/engine/kernels.h"
@@ -7,15 +7,15 @@
 namespace moex::plain {
 
 void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x);
-// `x` is not prepared.
+// This version reads the rows x directly, without int4_prepare().
 void matmul_int4(RowsOut out, const Int4Matrix& weights, RowsIn x);
 void rms_norm(std::span<float> out, std::span<const float> x, std::span<const float> weight,
               float eps);
 void silu_mul(std::span<float> out, std::span<const float> gate, std::span<const float> up);
 void softmax(std::span<float> x);
 float log_sum_exp(std::span<const float> x);
-// Attention of a query head over rows that are stored at base + t · stride: out = sum over t of
-// softmax(scale · q · k[t]) · v[t].
+// Computes the attention of one query head over keys k and values v, whose rows t are stored at k +
+// t · stride and v + t · stride: out = sum over t of softmax(scale · q · k[t]) · v[t].
 void attention(std::span<float> out, std::span<const float> q, const float* k, const float* v,
                std::size_t stride, std::uint32_t num_tokens, float scale);
 

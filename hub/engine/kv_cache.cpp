@@ -62,8 +62,8 @@ std::byte* KvCache::page_data(std::uint32_t page) const {
     return memory_.get() + page * stride_bytes_;
 }
 
-// Takes a page for one holder. If no page is free, the published page released longest ago is
-// evicted.
+// Returns an unused page, held by one sequence. If no page is free, it evicts the published page
+// that its last holder released longest ago.
 std::uint32_t KvCache::take_page() {
     std::uint32_t page = 0;
     if (!free_.empty()) {
@@ -96,7 +96,8 @@ void KvCache::copy_page(std::uint32_t from, std::uint32_t to) {
         std::memcpy(page_data(to), page_data(from), page_bytes());
 }
 
-// Returns the page's memory to the system. The next holder gets new memory when it writes.
+// Frees a page and returns its memory to the system. The page's next holder gets new memory when it
+// writes.
 void KvCache::free_page(std::uint32_t page) {
     if (memory_) ::madvise(page_data(page), stride_bytes_, MADV_DONTNEED);
     free_.push_back(page);
@@ -137,8 +138,8 @@ KvCache::Sequence& KvCache::Sequence::operator=(Sequence&& other) noexcept {
 KvCache::Sequence::~Sequence() { roll_back(0); }
 
 bool KvCache::Sequence::reserve(std::uint32_t num_tokens) {
-    // The page of the next row already has rows of this sequence. If another sequence also reads
-    // this page, it must be copied.
+    // If `is_begun`, the page of the next row already has rows of this sequence. If another
+    // sequence reads this page, too, the page must be copied.
     const std::uint32_t next = num_tokens_ / page_tokens();
     const bool is_begun = num_tokens_ % page_tokens() != 0 && num_tokens > num_tokens_;
     const bool copies = is_begun && cache_->holders_[pages_[next]] > 1;
@@ -177,12 +178,13 @@ void KvCache::Sequence::roll_back(std::uint32_t num_tokens) {
     for (const std::uint32_t kept = cache_->pages_for(num_tokens); pages_.size() > kept;
          pages_.pop_back())
         cache_->release(
-            // release the last page first, so that a prefix outlives its continuations
+            // release the last page first, so that LRU eviction removes a prefix after its
+            // continuations
             pages_.back());
 }
 
-// Returns the node after which the next published page of this sequence would be inserted; none if
-// that node was unpublished meanwhile.
+// Returns the node of the prefix index under which this sequence's next published page is to be
+// inserted; nullopt if that node was unpublished meanwhile.
 std::optional<PrefixIndex::NodeId> KvCache::Sequence::published_end() const {
     if (num_published_ == 0) return PrefixIndex::root;
     const std::uint32_t last = pages_[num_published_ - 1];
@@ -280,7 +282,8 @@ bool KvCache::Sequence::fill_with_noise(std::uint32_t num_tokens) {
     std::vector<float> k(std::size_t{config.num_kv_heads} * config.head_dim), v(k.size());
     std::uint32_t state = 1;
     const auto next = [&] {
-        state = state * 1664525u + 1013904223u;  // the generator of Numerical Recipes
+        // linear congruential generator of "Numerical Recipes"
+        state = state * 1664525u + 1013904223u;
         return static_cast<float>(state >> 8) * 0x1p-23f - 1;
     };
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
@@ -321,8 +324,8 @@ std::vector<float> KvCache::Sequence::v(std::uint32_t layer, std::uint32_t posit
     return copy(layer, true, position);
 }
 
-// Format: magic, version, num_layers, num_kv_heads, head_dim, num_tokens, dtype; then per layer and
-// position the heads of k and those of v. Independent of page_tokens.
+// Format of the bytes: magic, version, num_layers, num_kv_heads, head_dim, num_tokens, dtype; then
+// per layer and position the heads of k and those of v. The format does not depend on page_tokens.
 Bytes KvCache::Sequence::serialize() const {
     const ModelConfig& config = cache_->config_;
     const std::size_t row_bytes = cache_->row_bytes();

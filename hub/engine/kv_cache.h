@@ -2,11 +2,10 @@
 // rollback returns the pages that it no longer needs.
 //   page_tokens 16, 40 tokens in pages() = {3, 9, 4}:  position 20 is row 4 of page 9
 // Full pages may be published: a later sequence of the same scope that begins with the same tokens
-// takes them over instead of computing them. Published pages that no sequence holds stay until room
-// is needed, and are evicted in LRU order.
-// Layout of a page: for each layer, k then v, each [num_kv_heads, page_tokens] heads of
-// kv_head_bytes(). So the rows that attention reads for one kv head are contiguous.
-// Owner: the engine's thread.
+// takes them over instead of computing them. Published pages that no sequence holds stay in the
+// cache until room is needed, and are evicted in LRU order. Layout of a page: for each layer, k
+// then v, each [num_kv_heads, page_tokens] heads of kv_head_bytes(). So the rows that attention
+// reads for one kv head are contiguous. Owner: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,8 @@
 
 namespace moex {
 
-// Copies all rows of page `from` to page `to`, where a device stores the rows.
+// A function of a device that stores the rows in its own memory: it copies all rows of page `from`
+// to page `to`.
 using KvPageCopier = std::function<void(std::uint32_t from, std::uint32_t to)>;
 
 struct KvCacheOptions {
@@ -35,7 +35,7 @@ struct KvCacheOptions {
     std::uint32_t num_pages = 0;  // the budget
     KvDtype dtype = KvDtype::f32;
     // If set, a device stores the rows (hub/engine/step_device.h), and the cache only records which
-    // sequence holds each page. It then stores and reads no rows itself.
+    // sequence holds each page. In that case the cache itself stores and reads no rows.
     KvPageCopier copy_page = {};
 };
 
@@ -46,19 +46,21 @@ struct UnmapMemory {
 
 class KvCache {
   public:
-    // Reserves addresses for the whole budget; memory is taken page by page, on first use. Throws
-    // std::runtime_error when the system refuses the addresses.
+    // Reserves address space for the whole budget; the system provides memory page by page, on
+    // first use. Throws std::runtime_error when the system refuses the addresses.
     KvCache(const ModelConfig& config, KvCacheOptions options);
 
-    std::uint32_t pages_free() const;    // pages that no sequence holds, published ones included
-    std::uint32_t pages_cached() const;  // published pages that no sequence holds
+    // number of pages that no sequence holds, including published ones
+    std::uint32_t pages_free() const;
+    std::uint32_t pages_cached() const;  // number of published pages that no sequence holds
     std::uint32_t pages_for(std::uint32_t num_tokens) const;
     std::uint64_t page_bytes() const;
-    // Unpublishes every page with rows whose experts `worker` computed, and all pages that follow
-    // it in a text. A sequence that holds such a page publishes no page after it.
+    // Unpublishes every page with rows whose experts `worker` computed, and all pages that continue
+    // such a page. A sequence that holds such a page publishes no further pages after it.
     void forget_worker(std::uint64_t worker);
 
-    // The cached tokens of a sequence; returns its pages when destroyed.
+    // The cached keys and values of one sequence. The destructor returns the sequence's pages to
+    // the cache.
     class Sequence {
       public:
         // `scope` limits sharing: the sequence takes over only pages published in the same scope,
@@ -70,53 +72,56 @@ class KvCache {
         Sequence& operator=(Sequence&& other) noexcept;
         ~Sequence();
         std::uint32_t num_tokens() const { return num_tokens_; }
-        // Pages of the positions [0, page_tokens), then of the following positions; they cover at
-        // least num_tokens().
+        // The page numbers of the sequence, in the order of positions: the first page has the
+        // positions [0, page_tokens). The pages cover at least num_tokens() positions.
         std::span<const std::uint32_t> pages() const { return pages_; }
         std::uint32_t page_tokens() const { return cache_->options_.page_tokens; }
-        // Reserves room for `num_tokens` tokens in total. Returns false when the budget is spent,
-        // and changes nothing then. After this call the rows from num_tokens() on may be written: a
-        // page that other sequences read is copied first.
+        // Reserves room for `num_tokens` tokens in total. If the budget does not suffice, returns
+        // false and changes nothing. After this call the rows from num_tokens() on may be written:
+        // a page that other sequences read is copied first.
         bool reserve(std::uint32_t num_tokens);
-        // Grows num_tokens() after the rows were written.
+        // Adds `num_tokens` tokens to num_tokens(), after their rows were written in all layers.
         void commit(std::uint32_t num_tokens);
         void roll_back(std::uint32_t num_tokens);  // forgets all tokens from `num_tokens` on
 
-        // Offers the full pages to later sequences. `tokens` are the tokens of all positions;
-        // `page_workers[i]` are the workers that computed experts for the rows of page i. If
-        // another sequence published an equal page before, this sequence takes that page and drops
-        // its own.
+        // Publishes the full pages of this sequence, so that later sequences can take them over.
+        // `tokens` are the tokens of all positions; `page_workers[i]` are the workers that computed
+        // experts for the rows of page i. If another sequence published an equal page before, this
+        // sequence takes that page and drops its own.
         void publish(std::span<const TokenId> tokens,
                      std::span<const std::vector<std::uint64_t>> page_workers);
-        // Takes over published pages that continue with `tokens` (the tokens of all positions)
-        // after the tokens that this sequence has, all of which were published. num_tokens() grows
-        // by whole pages. `heard` is called with the workers that computed each page.
+        // Takes over published pages that continue this sequence. `tokens` are the tokens of all
+        // positions. All pages that the sequence already has must be published. num_tokens() grows
+        // by whole pages. For each page, `heard` is called with the workers that computed it.
         void adopt(
             std::span<const TokenId> tokens,
             const std::function<void(const std::vector<std::uint64_t>& workers)>& heard = {});
 
         // Stores keys and values of a position, each [num_kv_heads, head_dim], rounded to the
-        // cache's dtype. Here and below, the position was reserved before.
+        // cache's dtype. Here and below, the caller has reserved the position with reserve().
         void store(std::uint32_t layer, std::uint32_t position, std::span<const float> k,
                    std::span<const float> v);
-        // Stores those of a head, each [head_dim].
+        // Stores the key and the value of one kv head at a position, each [head_dim].
         void store_head(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t position,
                         std::span<const float> k, std::span<const float> v);
         // Copies the positions [first, end) from another cache of the same shape, page size and
-        // dtype. Both sequences have room for them; the other cache's owner waits meanwhile.
+        // dtype. Both sequences have reserved these positions. No thread may use the other cache
+        // meanwhile.
         void copy_rows(const Sequence& from, std::uint32_t first, std::uint32_t end);
-        // For benches: fills the positions [0, num_tokens) as a text of that length would, with the
-        // same noise in every page. Returns false when the budget is spent. Requires an empty
-        // sequence.
+        // For benches: fills the positions [0, num_tokens) with noise, the same in every page,
+        // instead of computed keys and values. Returns false when the budget is spent. Requires an
+        // empty sequence.
         bool fill_with_noise(std::uint32_t num_tokens);
-        // A head of the positions from `first` to the end of its page.
+        // The cached keys (or values) of one kv head, for the positions from `first` to the end of
+        // that position's page.
         KvRows k_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first) const;
         KvRows v_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first) const;
-        // A copy of a position, [num_kv_heads, head_dim].
+        // A copy of the keys (or values) of one position as f32, [num_kv_heads, head_dim].
         std::vector<float> k(std::uint32_t layer, std::uint32_t position) const;
         std::vector<float> v(std::uint32_t layer, std::uint32_t position) const;
-        // Writes the whole state as bytes (version, shape, tokens, rows), and reads it back. A
-        // foreign shape or a damaged length is bad_file; a spent budget is overloaded.
+        // Write the whole sequence as bytes (version, shape, number of tokens, rows) and read it
+        // back. Errors of deserialize(): bad_file if the shape is another cache's or the length is
+        // wrong; overloaded if the budget does not suffice.
         Bytes serialize() const;
         static Result<Sequence> deserialize(KvCache& cache, ByteView bytes);
 
@@ -129,7 +134,7 @@ class KvCache {
         KvCache* cache_;
         std::string scope_;
         std::vector<std::uint32_t> pages_;
-        std::uint32_t num_published_ = 0;  // of the pages, from the first on
+        std::uint32_t num_published_ = 0;  // number of published pages, from the first page on
         std::uint32_t num_tokens_ = 0;
     };
 
@@ -146,14 +151,15 @@ class KvCache {
 
     ModelConfig config_;
     KvCacheOptions options_;
-    std::size_t stride_bytes_ = 0;  // distance of pages in memory: whole pages of the system
+    // distance of two pages in memory, a multiple of the system's page size
+    std::size_t stride_bytes_ = 0;
     std::unique_ptr<std::byte, UnmapMemory> memory_;
 
     PrefixIndex index_;
     std::vector<std::uint32_t> holders_;  // number of sequences that hold each page
-    // value of releases_ when the last holder released the page
+    // per page: the value of releases_ when the last holder released the page
     std::vector<std::uint64_t> released_;
-    // published pages without a holder, by release time (LRU order)
+    // published pages that no sequence holds, keyed by release time (LRU order)
     std::map<std::uint64_t, std::uint32_t> idle_;
     std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;

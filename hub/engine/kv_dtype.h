@@ -1,5 +1,5 @@
 // The stored form of keys and values in the cache, for one head of a token:
-//   f32    as they were computed
+//   f32 the values as they were computed
 //   f16    rounded, and cut to ±65504
 //   int8   for each 32 values f32 scale = max|x| / 127; then s8 code = round(x / scale): 9 bits
 //          per value

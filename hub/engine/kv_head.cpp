@@ -24,7 +24,8 @@ void store_halves(std::byte* to, std::span<const float> values) {
 }
 
 void store_codes(std::byte* to, std::span<const float> values) {
-    constexpr float smallest = 1e-30f;  // below this value the factor would overflow f32
+    // below this largest value, the factor 127 / largest would overflow f32
+    constexpr float smallest = 1e-30f;
     std::byte* const codes = to + num_groups(values.size()) * sizeof(float);
 
     for (std::size_t first = 0; first < values.size(); first += kv_group) {
@@ -35,7 +36,7 @@ void store_codes(std::byte* to, std::span<const float> values) {
             largest = std::max(largest, std::fabs(value));
             is_finite = is_finite && std::isfinite(value);
         }
-        // A NaN scale marks a group that has a value which is not finite.
+        // A NaN as scale marks a group with an infinite or NaN value.
         const float scale = is_finite ? largest / 127.0f : NAN,
                     factor = is_finite && largest > smallest ? 127.0f / largest : 0.0f;
         std::memcpy(to + first / kv_group * sizeof scale, &scale, sizeof scale);

@@ -22,11 +22,12 @@ Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero, std:
             reinterpret_cast<const std::uint32_t*>(scale_zero), num_out, num_in, group_size};
 }
 
-// Grain of the parallel loops: a row takes a few microseconds, waking a thread takes ten.
-constexpr std::size_t silu_slots_grain = 8;  // one walk over [moe_intermediate_size]
-constexpr std::size_t token_rows_grain = 4;  // top_k walks over [hidden_size]
+// Minimum rows in a range of a parallel loop: a row takes a few microseconds, and waking a thread
+// takes ten.
+constexpr std::size_t silu_slots_grain = 8;  // per slot: one pass over [moe_intermediate_size]
+constexpr std::size_t token_rows_grain = 4;  // per row: top_k passes over [hidden_size]
 
-// Buffers of a round. Each calling thread keeps its own and reuses them.
+// Buffers of one local round. Each calling thread has one set of buffers and reuses it.
 struct Scratch {
     std::vector<float> rounded, x, gate_up, inner, y;
     std::vector<std::uint32_t> row_of_slot;
@@ -35,13 +36,14 @@ Scratch& scratch() {
     thread_local Scratch mine;
     return mine;
 }
-// Grows the buffer, never shrinks it: a round does not clear what it overwrites.
+// Grows `buffer` to at least `size` floats and never shrinks it, so that no round clears floats
+// that it overwrites anyway.
 float* at_least(std::vector<float>& buffer, std::size_t size) {
     if (buffer.size() < size) buffer.resize(size);
     return buffer.data();
 }
 
-// The pairs of a round in slots: sorted by expert, ascending, then by row.
+// The order of a round's (row, expert) pairs in slots: by ascending expert, then by row.
 //   expert_ids {5, 2} of row 0, {2, 7} of row 1:  pair_of_slot = {1, 2, 0, 3}
 struct PairOrder {
     std::vector<std::uint32_t> pair_of_slot, slot_of_pair;
@@ -78,7 +80,8 @@ struct LocalExperts::State {
     std::unique_ptr<PackedExperts> packed;  // null: exact
 
     std::uint32_t hidden() const { return package->config().hidden_size; }
-    // y [slots, hidden] = expert(x[row_of_slot[slot]]), without gates.
+    // Computes y[slot] = expert(x[row_of_slot[slot]]) in f32, without gate weights; y is
+    // [num_slots, hidden_size].
     Status run_exact(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
                      std::span<const std::uint32_t> row_of_slot, float* y) const {
         return package->expert_dtype() == ExpertDtype::int4
@@ -112,7 +115,8 @@ Status LocalExperts::State::run_int4(std::uint32_t layer, std::span<const Expert
     return {};
 }
 
-// Computes experts of full precision. Only goldens use these, so rows are gathered as they are.
+// Computes experts whose weights are not quantised. Only the golden tests use such experts, so the
+// input row of each slot is simply copied.
 Status LocalExperts::State::run_plain(std::uint32_t layer, std::span<const ExpertRows> experts,
                                       RowsIn x, std::span<const std::uint32_t> row_of_slot,
                                       float* y) const {
@@ -157,8 +161,9 @@ Status LocalExperts::State::run_plain(std::uint32_t layer, std::span<const Exper
 
 namespace {
 
-// A round on this machine. All work happens in wait(), because a local round has nothing to overlap
-// with. It is not stopped in the middle: a layer is the shortest step.
+// A round that this machine computes. All work happens in wait(), because a local round has nothing
+// to overlap with. A round is not stopped in the middle: a stop request takes effect only between
+// layers.
 class LocalRound : public ExpertRound {
   public:
     explicit LocalRound(std::function<Result<ExpertAnswer>()> compute)
@@ -185,7 +190,8 @@ void LocalExperts::pack_in_background(std::function<void()> done) {
     if (state_->packed) state_->packed->pack_in_background(std::move(done));
 }
 
-// Returns the rows of the round, rounded as every backend sees them.
+// Returns the input rows of the round after the rounding that ExpertRounding defines for every
+// backend.
 RowsIn LocalExperts::State::rounded_rows(const ExpertBatch& batch) const {
     const std::uint32_t hidden_size = hidden();
     if (!rounding.deterministic) return {batch.x.data(), hidden_size, batch.num_tokens};
@@ -202,7 +208,8 @@ RowsIn LocalExperts::State::rounded_rows(const ExpertBatch& batch) const {
     return {rounded, hidden_size, batch.num_tokens};
 }
 
-// batch.y = the sum over each token's experts, by ascending expert, of gate · answer.
+// Writes to batch.y, for each token, the sum of gate weight · answer over the token's experts, in
+// ascending order of experts.
 void LocalExperts::State::sum_slots(const ExpertBatch& batch, const PairOrder& order,
                                     float* y) const {
     const std::uint32_t hidden_size = hidden();
@@ -217,7 +224,8 @@ void LocalExperts::State::sum_slots(const ExpertBatch& batch, const PairOrder& o
                 std::copy_n(
                     order.slot_of_pair.begin() + static_cast<std::ptrdiff_t>(token * batch.top_k),
                     batch.top_k, slots.begin());
-                std::sort(slots.begin(), slots.end());  // ascending slots are ascending experts
+                // slots are numbered by ascending expert, so this sorts by expert
+                std::sort(slots.begin(), slots.end());
 
                 const Dtype dtype = rounding.dtype_of(
                     batch.x.subspan(token * hidden_size, hidden_size));
@@ -226,7 +234,7 @@ void LocalExperts::State::sum_slots(const ExpertBatch& batch, const PairOrder& o
                     const std::span<float> answer{y + std::size_t{slot} * hidden_size, hidden_size};
                     const float gate = batch.expert_weights[order.pair_of_slot[slot]];
                     if (rounding.deterministic) {
-                        // Gates are f16 on the wire, whatever the dtype of the rows.
+                        // Gate weights are f16 on the wire, whatever the dtype of the rows.
                         scale_by(answer, half_to_float(float_to_half(gate)));
                         round_rows(dtype, answer, hidden_size);
                         add_to(sum, answer);

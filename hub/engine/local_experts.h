@@ -1,6 +1,7 @@
-// Computes experts on the hub's own cores: the oracle in tests, the fallback when no worker
-// answers, and the judge in spot checks. The fast path uses Highway, or integers
-// (packed_experts.h); the plain twin is protocol/expert_reference. Thread-safe.
+// Computes experts on the hub's own cores: the expected result in tests, the fallback when no
+// worker answers, and the reference for spot checks of workers' answers. The fast code uses
+// Highway, or integer arithmetic (packed_experts.h); the slow reference version is
+// protocol/expert_reference. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -16,23 +17,24 @@ namespace moex {
 
 class LocalExperts : public ExpertBackend, public ExpertCompute {
   public:
-    // `arithmetic` is that of submit(). int8 is for INT4 experts only, and not with deterministic
-    // rounding, which fixes f32 sums. compute() is always exact: it judges what others answer.
+    // `arithmetic` applies to submit(). int8 requires INT4 experts and excludes deterministic
+    // rounding, which requires f32 sums. compute() is always exact, because spot checks compare
+    // workers' answers with it.
     LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads,
                  ExpertRounding rounding, Arithmetic arithmetic = Arithmetic::exact);
     ~LocalExperts() override;
 
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "local"; }
-    // In int8, packs all experts ahead of the rounds that request them, as
-    // PackedExperts::pack_in_background() does. Otherwise there is nothing to do, and `done` is
-    // never called.
+    // With int8 arithmetic, packs all experts before a round requests them (see
+    // PackedExperts::pack_in_background()). With exact arithmetic this does nothing and never calls
+    // `done`.
     void pack_in_background(std::function<void()> done = {});
 
-    // Computes one expert over some rows, gates applied: y [num_rows, hidden_size] = gates[r] ·
-    // expert(x[r]). x and gates are used as given; a caller that needs wire rounding has rounded
-    // them already. y is rounded when the options are deterministic. The result of a row does not
-    // depend on num_rows.
+    // Computes one expert over some rows, multiplied by the gate weights: y[r] = gates[r] ·
+    // expert(x[r]), [num_rows, hidden_size]. x and gates are not rounded here; a caller that needs
+    // the rounding of the wire must round them first. y is rounded if the rounding is
+    // deterministic. The result of a row does not depend on num_rows.
     Status compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,
                    std::span<const float> gates, std::span<float> y) const override;
     Status compute_int8(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,

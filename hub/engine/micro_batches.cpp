@@ -8,17 +8,19 @@
 namespace moex {
 namespace {
 
-// A trial has `trial_steps` steps; their median decides. `long_steps` are enough if together they
-// take `long_steps_ms`, as steps of long prompts do: a disturbance is short beside them, and a
-// third step would take long to wait for.
+// A trial of another number of micro-batches has `trial_steps` steps, whose median duration
+// decides. `long_steps` steps are enough if together they take `long_steps_ms`, as steps of long
+// prompts do: a disturbance by other programs is short in comparison, and waiting for a third step
+// would take long.
 constexpr std::size_t trial_steps = 3, long_steps = 2;
 constexpr double long_steps_ms = 500;
-// Steps between trials: twice as many after each trial that changed nothing. With the longest
+// Steps between trials: the number doubles after each trial that changed nothing. With the longest
 // pause, trials that take twice as long as normal steps cost 0.4 %.
 constexpr std::uint32_t pause_min = 48, pause_max = 768;
 // A larger number of micro-batches must save at least this share of the time.
 constexpr double gain_min = 0.03;
-// If a step waits for less than this share of its time, there is nothing to hide.
+// If an uncut step waits for experts during less than this share of its time, micro-batches have no
+// waiting time to hide.
 constexpr double waited_share_min = 0.1;
 // If the duration of steps changed by more than this factor, the last measurement is obsolete.
 constexpr double drift_max = 1.3;
@@ -33,7 +35,8 @@ void MicroBatches::Times::add(double value) {
     count = std::min(count + 1, most);
 }
 
-// Of two values this returns the lower one: a disturbance makes a step longer, never shorter.
+// Returns the median; for an even number of values the lower of the two middle ones, since a
+// disturbance makes a step longer, never shorter.
 double MicroBatches::Times::median() const {
     auto sorted = ms;
     const auto end = sorted.begin() + static_cast<std::ptrdiff_t>(count);
@@ -56,8 +59,8 @@ std::size_t MicroBatches::kind_of(const StepShape& shape) {
     return (shape.prompt_rows > 0 ? num_sizes : 0) + std::min(log2_rows, num_sizes - 1);
 }
 
-// Returns the number in use; before the first measurement, the number for half as many rows, or for
-// twice as many.
+// Returns the number of micro-batches in use for steps of the kind `index`. Before this kind's
+// first measurement, returns the number in use for half as many rows, or for twice as many.
 std::uint32_t MicroBatches::number_of(std::size_t index) const {
     const std::size_t size = index % num_sizes;
     if (kinds_[index].times.count > 0) return kinds_[index].number;
@@ -85,7 +88,7 @@ void MicroBatches::record(const StepShape& shape, std::uint32_t number, Duration
     }
 
     if (kind.tried > 0) {
-        if (number != kind.tried) return;  // composed before the trial began
+        if (number != kind.tried) return;  // this step was composed before the trial began
         kind.trial.add(ms);
         if (kind.trial.are_enough(trial_steps)) end_trial(kind);
         return;
@@ -107,8 +110,9 @@ bool MicroBatches::wants_trial(const Kind& kind) const {
     return drifted && kind.steps_since >= pause_min;
 }
 
-// The first number to try. If each micro-batch takes the hub as long as the whole step would, as
-// reading weights does, then this many fill the time that an uncut step waits.
+// Returns the first number of micro-batches to try, minus one. The hub may need as long for each
+// micro-batch as for an uncut step, because it reads all weights each time. Then this number of
+// micro-batches fills the time during which an uncut step waits.
 std::int32_t MicroBatches::first_reach(double waited_share) {
     constexpr double most = most_ever;
     const double number = std::clamp(1 / std::max(1 - waited_share, 1 / most), 2.0, most);
@@ -125,8 +129,8 @@ void MicroBatches::begin_trial(Kind& kind, std::uint32_t num_rows) const {
     kind.trial = {};
 }
 
-// Evaluates a trial. Three micro-batches may save too little over two, while four save enough. So a
-// number that was not slower is an intermediate step, and the next number is tried.
+// Evaluates a trial. Three micro-batches may save too little over two, while four save enough. So
+// after a number that was not slower, but not clearly faster either, the next number is tried.
 void MicroBatches::end_trial(Kind& kind) const {
     const double used = kind.times.median(), tried = kind.trial.median();
     const std::int32_t onwards = kind.reach > 0 ? 1 : -1;
@@ -138,7 +142,8 @@ void MicroBatches::end_trial(Kind& kind) const {
         kind.times = kind.trial;
         kind.reach = onwards;
         kind.pause = pause_min;
-        kind.goes_on = has_beyond;  // once the duration of these steps is known
+        // the next trial follows when the duration of steps with this number is known
+        kind.goes_on = has_beyond;
     } else if (tried < used && has_beyond) {
         kind.reach += onwards;
         kind.goes_on = true;

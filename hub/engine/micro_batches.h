@@ -1,15 +1,14 @@
-// Chooses how many micro-batches a step's rows are cut into.
-// While one micro-batch waits for its experts, the hub computes the layer of the next one. That
-// hides the latency of a long link. Without such a latency it costs time, since hub and workers
-// read their weights once for each micro-batch. The right number depends on the link, so it is
-// measured with real steps.
-// The first trial uses as many micro-batches as the waiting time of uncut steps suggests. Later
-// trials use one more or one less now and then, or go further while the result is not slower. The
-// faster number is kept. Steps of about as many rows (a power of two) learn together; steps with
-// prompt rows learn apart from steps without.
-// The bits of a row do not depend on the number. Pure: durations are given. Owner: the engine's
-// thread.
-// Source: Huang et al., "GPipe", NeurIPS 2019 (micro-batches).
+// Chooses how many micro-batches a step's rows are cut into. While one micro-batch waits for its
+// experts, the hub computes the layer of the next one. That hides the latency of a long link. On a
+// short link more micro-batches only cost time, since hub and workers read their weights once for
+// each micro-batch. The right number depends on the link, so it is measured with real steps. The
+// first trial uses as many micro-batches as the waiting time of uncut steps suggests. From time to
+// time a later trial uses one micro-batch more or one less; further trials follow in the same
+// direction while the result is not slower. The faster number is kept. One number is learned for
+// all steps whose numbers of rows are between the same powers of two, and separate numbers for
+// steps with and without prompt rows. The bits of a row do not depend on the number of
+// micro-batches. This class reads no clock: the caller passes durations. Owner: the engine's
+// thread. Source: Huang et al., "GPipe", NeurIPS 2019 (micro-batches).
 #pragma once
 
 #include <array>
@@ -22,22 +21,22 @@ namespace moex {
 
 class MicroBatches {
   public:
-    // Largest number for one step. A larger number makes each micro-batch too small to pay, on a
-    // link of any latency.
+    // Largest number of micro-batches in one step. With more, each micro-batch is too small to be
+    // worth its cost, on a link of any latency.
     static constexpr std::uint32_t most_ever = 4;
 
-    // `fixed` 0: choose 1 to `most` from measured step times. Otherwise always `fixed`, or the
-    // number of rows if that is smaller.
+    // If `fixed` is 0, the number of micro-batches is chosen from 1 to `most` by measured step
+    // times. Otherwise it is always `fixed`, or the number of rows if that is smaller.
     MicroBatches(std::uint32_t most, std::uint32_t fixed);
 
-    // Returns the number for the next step, from 1 to its number of rows.
+    // Returns the number of micro-batches for the next step, from 1 to the step's number of rows.
     std::uint32_t choose(const StepShape& shape) const;
-    // Learns from one whole step of `number` micro-batches. `waited` is the time waited for
-    // experts, summed over all rounds.
+    // Learns from one whole step of `number` micro-batches. `waited` is the time that the step
+    // waited for experts, summed over all rounds.
     void record(const StepShape& shape, std::uint32_t number, Duration took, Duration waited);
 
   private:
-    // Durations of the last steps of a kind, in ms. A single slow step does not move their
+    // Durations of the last five steps of a kind, in ms. A single slow step does not move their
     // median.
     struct Times {
         static constexpr std::size_t most = 5;
@@ -48,17 +47,18 @@ class MicroBatches {
         double median() const;
         bool are_enough(std::size_t wanted) const;
     };
-    // State for steps of about as many rows.
+    // What was learned about one kind of step: steps with about the same number of rows.
     struct Kind {
-        std::uint32_t number = 1;  // the number in use
-        std::uint32_t tried = 0;   // the number under trial for a few steps; 0: no trial
-        std::int32_t reach = 1;    // distance of the next trial from the number in use
+        std::uint32_t number = 1;  // number of micro-batches in use
+        std::uint32_t tried = 0;   // number of micro-batches under trial; 0: no trial
+        std::int32_t reach = 1;    // the next trial uses number + reach
         bool goes_on = false;      // the next trial follows without a pause
         Times times, trial;
-        double waited_share = -1;  // of an uncut step, a moving average; -1: not known
-        double settled_ms = 0;     // the median when the last trial ended
-        // Steps since the last trial, and steps to wait before the next one; pause 0: before the
-        // first.
+        // share of an uncut step's time spent waiting, a moving average; -1: not known
+        double waited_share = -1;
+        double settled_ms = 0;  // median duration when the last trial ended
+        // `steps_since`: steps since the last trial. `pause`: steps to wait before the next trial;
+        // 0 before the first trial.
         std::uint32_t steps_since = 0, pause = 0;
     };
 
@@ -69,10 +69,11 @@ class MicroBatches {
     void begin_trial(Kind& kind, std::uint32_t num_rows) const;
     void end_trial(Kind& kind) const;
 
-    // the last class has all steps of 4,096 rows and more
+    // Number of size classes of steps; the last class has all steps of 4,096 rows and more.
     static constexpr std::size_t num_sizes = 13;
     std::uint32_t most_, fixed_;
-    std::array<Kind, 2 * num_sizes> kinds_;  // without prompt rows, then with prompt rows
+    // kinds of steps without prompt rows, then those with prompt rows
+    std::array<Kind, 2 * num_sizes> kinds_;
 };
 
 }  // namespace moex

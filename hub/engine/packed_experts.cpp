@@ -5,9 +5,11 @@
 namespace moex {
 namespace {
 
-constexpr std::size_t pack_panels_grain = 4;  // below this, waking a thread costs more
+// minimum panels in a range: for fewer, waking a thread costs more than it saves
+constexpr std::size_t pack_panels_grain = 4;
 
-// Pauses between the layers and the steps of running generations are always shorter than this.
+// No round for this long means that no generation is running: pauses between layers and between
+// steps are always shorter.
 constexpr std::chrono::milliseconds rest_between_steps{20};
 
 Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero,
@@ -80,8 +82,8 @@ Status PackedExperts::pack_missing(std::uint32_t layer, std::span<const ExpertRo
     return {};
 }
 
-// Packs one expert that may be requested later, once no round has run for a while. Returns false
-// when background packing must end.
+// Waits until no round has run for a while, then packs one expert that may be requested later.
+// Returns false when background packing must end.
 bool PackedExperts::pack_ahead(std::uint32_t layer, std::uint32_t expert) {
     std::unique_lock one_at_a_time(packing_);
     while (!stopping_ && (rounds_running_ > 0 || rounds_ != rounds_seen_)) {
@@ -92,7 +94,8 @@ bool PackedExperts::pack_ahead(std::uint32_t layer, std::uint32_t expert) {
     if (ready(layer, expert).load(std::memory_order_relaxed)) return true;
 
     const auto one = find(layer, expert);
-    if (!one.ok()) return false;  // the round that requests this expert gets the error
+    // do not report the error here: the round that requests this expert will get it
+    if (!one.ok()) return false;
     pack(layer, {&*one, 1});
     return true;
 }
@@ -141,7 +144,7 @@ void PackedExperts::pack(std::uint32_t layer, std::span<const Unpacked> experts)
     }
 }
 
-// While an object of this type exists, no expert is packed ahead.
+// While an object of this type exists, the background thread packs no expert.
 struct PackedExperts::RunningRound {
     explicit RunningRound(PackedExperts& of) : experts(of) {
         ++experts.rounds_;

@@ -1,6 +1,6 @@
 // INT4 experts in integer arithmetic: weights in panels, and the products of a round over them. An
-// expert is packed when a layer first requests it, or earlier on a background thread. The file
-// pages of a packed expert are released. Thread-safe.
+// expert is packed when a layer first requests it, or earlier on a background thread. Once an
+// expert is packed, its mapped file pages are released. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -18,24 +18,25 @@
 
 namespace moex {
 
-// The rows of an expert within a round: slots [first, first + count).
+// The rows of one expert within a round: they have the slots [first, first + count).
 struct ExpertRows {
     std::uint32_t expert = 0, first = 0, count = 0;
 };
 
 class PackedExperts {
   public:
-    // `package` has INT4 experts.
+    // The experts of `package` must be INT4.
     PackedExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads);
     ~PackedExperts();
 
     // Packs all experts that no round has requested yet, on all compute threads while no round
-    // runs. A round packs the experts that it needs itself. Called once. `done` is called on a
-    // thread of this object when all experts are packed; it is not called if packing was stopped or
-    // a blob could not be read.
+    // runs. A round that needs unpacked experts packs them itself. Must be called only once. `done`
+    // is called on a thread of this object when all experts are packed; it is not called if packing
+    // was stopped or a blob could not be read.
     void pack_in_background(std::function<void()> done);
-    // y [slots, hidden_size] = expert(x[row_of_slot[slot]]), without gates. Slots are numbered
-    // through all of `experts`. An error comes from reading the package.
+    // Computes y[slot] = expert(x[row_of_slot[slot]]) without gate weights; y is [num_slots,
+    // hidden_size]. Slots are numbered across all `experts`. An error means that the package could
+    // not be read.
     Status run(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
                std::span<const std::uint32_t> row_of_slot, float* y);
 
@@ -55,15 +56,16 @@ class PackedExperts {
 
     std::shared_ptr<const ModelPackage> package_;
     ThreadPool& threads_;
-    PackedMatrix up_, down_;  // shapes, without data; an expert is stored as up, then down
+    // shapes of an expert's matrices, without data; memory holds up, then down
+    PackedMatrix up_, down_;
     std::mutex packing_;
     std::vector<AlignedBuffer> layers_;
     std::unique_ptr<std::atomic<bool>[]> ready_;  // [num_layers, num_experts]
 
     std::atomic<std::uint32_t> rounds_running_{0};
     std::atomic<std::uint64_t> rounds_{0};  // rounds that began
-    std::uint64_t rounds_seen_ = 0;         // last value that the background thread saw
-    bool stopping_ = false;                 // guarded by packing_
+    std::uint64_t rounds_seen_ = 0;  // number of rounds when the background thread last checked
+    bool stopping_ = false;          // guarded by packing_
     std::condition_variable stop_;
     std::thread background_;
 };

@@ -28,7 +28,7 @@ Result<Perplexity> measure_perplexity(
     constexpr std::uint32_t page_tokens = 16;
     KvCache cache(config, {page_tokens, (options.window_tokens + page_tokens - 1) / page_tokens,
                            options.kv_dtype});
-    constexpr std::size_t chunk_tokens = 128;  // limits the logits held at once
+    constexpr std::size_t chunk_tokens = 128;  // tokens per step; limits the memory of the logits
 
     Perplexity out;
     double sum = 0;

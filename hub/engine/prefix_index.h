@@ -2,11 +2,10 @@
 // are whole pages of token ids.
 //   pages of 2 tokens, texts 1 2 3 4 and 1 2 5 6:  root -[1 2]-> page 7 -[3 4]-> page 2
 //                                                                       -[5 6]-> page 9
-// The match is exact: ids are compared, not hashes, so that no text can pass for another. The bits
-// of a page follow from the ids up to its end, the model and its arithmetic; a process has only one
-// model and one arithmetic. Each scope (a client) has its own tree, so that a client cannot learn
-// from cached prompt lengths what another client wrote.
-// Owner: the engine's thread.
+// The match is exact: ids are compared, not hashes, so that two texts can never be confused. The
+// bits of a page follow from the ids up to its end, the model and its arithmetic; a process has
+// only one model and one arithmetic. Each scope (a client) has its own tree, so that a client
+// cannot learn from cached prompt lengths what another client wrote. Owner: the engine's thread.
 #pragma once
 
 #include <compare>
@@ -28,7 +27,7 @@ class PrefixIndex {
     struct Node {
         NodeId id = root;
         std::uint32_t page = 0;
-        // workers that computed experts of its rows; distinct, sorted
+        // workers that computed experts for the page's rows; distinct, sorted
         std::vector<std::uint64_t> workers;
     };
 
@@ -36,11 +35,12 @@ class PrefixIndex {
     PrefixIndex(const PrefixIndex&) = delete;
     PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-    // Returns the page that continues with `tokens` after `parent`; null: none. Valid until the
-    // next change.
+    // Returns the child of `parent` whose page has the given `tokens`; null if there is none. The
+    // pointer is valid until the index changes.
     const Node* find(NodeId parent, const std::string& scope,
                      std::span<const TokenId> tokens) const;
-    // Requires that find() gives no page, and that `page` is in no node.
+    // Inserts a child of `parent` for `page`. Requires that find() returns null for the same
+    // arguments, and that no node has this page.
     NodeId insert(NodeId parent, const std::string& scope, std::span<const TokenId> tokens,
                   std::uint32_t page, std::vector<std::uint64_t> workers);
     bool holds(std::uint32_t page) const { return by_page_[page] != nodes_.end(); }
@@ -51,14 +51,15 @@ class PrefixIndex {
   private:
     struct Key {
         NodeId parent = root;
-        std::string scope;  // for the root's children; empty elsewhere
+        std::string scope;  // set for children of the root; empty in deeper nodes
         std::vector<TokenId> tokens;
         auto operator<=>(const Key&) const = default;
     };
     static Key key_of(NodeId parent, const std::string& scope, std::span<const TokenId> tokens);
 
     std::map<Key, Node> nodes_;
-    std::vector<std::map<Key, Node>::iterator> by_page_;  // end(): in no node
+    // per page: its node; end() if no node has the page
+    std::vector<std::map<Key, Node>::iterator> by_page_;
     NodeId last_id_ = root;
 };
 

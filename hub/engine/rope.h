@@ -18,8 +18,8 @@ class Rope {
     std::uint32_t head_dim() const {
         return static_cast<std::uint32_t>(2 * inverse_frequency_.size());
     }
-    // Writes cos, then sin of a position, [head_dim] in total. All heads and layers of a row
-    // share them.
+    // Writes the cosines, then the sines of the rotation angles at a position, [head_dim] values in
+    // total. All heads and layers of a row use the same angles.
     void angles(std::uint32_t position, std::span<float> cos_sin) const;
     static void rotate(std::span<float> head, std::span<const float> cos_sin);
 

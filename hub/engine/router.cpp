@@ -17,7 +17,7 @@ void route(std::span<const float> router_logits, const RouterOptions& options,
     order.resize(router_logits.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::uint16_t>(i);
 
-    // Sort by logit: different logits may round to equal probabilities.
+    // Sort by logit, not by probability: different logits may round to equal probabilities.
     std::partial_sort(order.begin(), order.begin() + options.top_k, order.end(),
                       [&](std::uint16_t a, std::uint16_t b) {
                           return router_logits[a] != router_logits[b]

@@ -9,11 +9,11 @@ namespace moex {
 
 struct RouterOptions {
     std::uint32_t top_k = 0;
-    bool norm_topk_prob = false;  // the chosen weights sum to one
+    bool norm_topk_prob = false;  // if true, the chosen weights are scaled to sum to one
 };
 
-// Routes one token: writes expert_ids and expert_weights [top_k], by descending weight, from
-// router_logits [num_experts].
+// Chooses the experts of one token from router_logits [num_experts]: writes expert_ids and
+// expert_weights [top_k], by descending weight.
 void route(std::span<const float> router_logits, const RouterOptions& options,
            std::span<std::uint16_t> expert_ids, std::span<float> expert_weights);
 

@@ -88,9 +88,9 @@ std::uint32_t Sampler::num_likeliest() const {
     return options_.temperature <= 0 ? 1 : options_.sample_top_k;
 }
 
-// Every cut keeps a beginning of the order of tokens, and all weights are relative to the first
-// token. So a draw from a vocabulary of only the tokens that top-k keeps, sorted by id, equals a
-// draw from the whole vocabulary.
+// Every cut (top-k, top-p, min-p) keeps the first tokens in the order of descending logits, and all
+// weights are relative to the first token. So a draw from a vocabulary of only the tokens that
+// top-k keeps, sorted by id, equals a draw from the whole vocabulary.
 TokenLogit Sampler::choose(std::span<const TokenLogit> likeliest) {
     std::vector<TokenLogit> tokens(likeliest.begin(), likeliest.end());
     tokens.resize(std::min<std::size_t>(tokens.size(), num_likeliest()));

@@ -7,8 +7,8 @@
 namespace moex {
 namespace {
 
-// Returns the `count` largest, in order; ties by lower id. One pass, in which few tokens pass the
-// first test.
+// Returns the ids of the `count` largest logits in descending order, with ties by lower id. It
+// makes one pass over the logits, and few of them pass the first comparison.
 std::vector<TokenId> largest(std::span<const float> logits, std::size_t count) {
     std::vector<TokenId> ids;
     const auto before = [&](TokenId a, TokenId b) { return logits[a] > logits[b]; };

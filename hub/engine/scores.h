@@ -1,5 +1,6 @@
-// The log-probability that a model gives a token, and those of the likeliest tokens beside it. Both
-// refer to the model's own distribution, before temperature and cuts.
+// The log-probability that a model gives a token, and the log-probabilities of the likeliest tokens
+// at the same position. Both refer to the model's own distribution, before temperature, top-k and
+// top-p.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +25,13 @@ struct SampledToken {
 // likeliest tokens.
 SampledToken score(std::span<const float> logits, TokenId id, std::uint32_t top_logprobs);
 
-// Returns the sampler's choice, with its score.
+// Lets the sampler choose a token and returns the token with its log-probability and the
+// `top_logprobs` likeliest tokens.
 SampledToken sample(Sampler& sampler, std::span<const float> logits, std::uint32_t top_logprobs);
-// The same from the likeliest tokens, where num_likeliest() tokens are given.
+// Does the same from the likeliest tokens alone. Requires at least sampler.num_likeliest() tokens.
 SampledToken sample(Sampler& sampler, const LikeliestTokens& likeliest);
 
-// log softmax of logits[id] for all ids.
+// Writes the log softmax of `logits`: the log-probability of every token id.
 void log_softmax(std::span<const float> logits, std::span<float> logprobs);
 
 }  // namespace moex

@@ -6,11 +6,13 @@
 namespace moex {
 namespace {
 
-// Grain of the parallel loops: a row takes a few microseconds, waking a thread takes ten.
-constexpr std::size_t silu_slots_grain = 8;    // one walk over [moe_intermediate_size]
-constexpr std::size_t prepare_rows_grain = 4;  // one walk over [hidden_size]
+// Minimum rows in a range of a parallel loop: a row takes a few microseconds, and waking a thread
+// takes ten.
+constexpr std::size_t silu_slots_grain = 8;    // per slot: one pass over [moe_intermediate_size]
+constexpr std::size_t prepare_rows_grain = 4;  // per row: one pass over [hidden_size]
 
-// Buffers of a round. Each calling thread keeps its own and reuses them.
+// Buffers of one call of compute_experts(). Each calling thread has one set of buffers and reuses
+// it.
 struct Scratch {
     std::vector<float> rows, x, gate_up, inner;
     QuantizedBuffer x_codes, inner_codes;
@@ -19,13 +21,15 @@ Scratch& scratch() {
     thread_local Scratch mine;
     return mine;
 }
-// Grows the buffer, never shrinks it: a round does not clear what it overwrites.
+// Grows `buffer` to at least `size` floats and never shrinks it, so that no round clears floats
+// that it overwrites anyway.
 float* at_least(std::vector<float>& buffer, std::size_t size) {
     if (buffer.size() < size) buffer.resize(size);
     return buffer.data();
 }
 
-// Prepares x of every slot for the exact kernels. If x has only one row, all slots share it.
+// Prepares the input row of every slot for the INT4 kernel. If x has only one row, all slots share
+// it.
 RowsIn prepare_slots(Scratch& buffers, RowsIn x, std::span<const std::uint32_t> row_of_slot,
                      const Int4Matrix& weights, ThreadPool& threads) {
     const std::size_t floats = int4_prepared_floats(weights.num_in, weights.group_size);

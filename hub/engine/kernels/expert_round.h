@@ -1,6 +1,6 @@
-// The INT4 experts of a round, each over its rows. The hub's local backend and a worker on the
-// processor share this code, so that both give the same bits. Slots number the (row, expert) pairs
-// of the round: sorted by expert, then by row.
+// Computes the INT4 experts of a round, each over its own rows. The hub's local backend and a
+// worker that computes on the processor share this code, so that both give the same bits. A slot is
+// the index of a (row, expert) pair of the round, with pairs sorted by expert, then by row.
 #pragma once
 
 #include <span>
@@ -20,9 +20,10 @@ struct PackedExpert {
     PackedMatrix gate_up, down;
 };
 
-// y [slots, hidden_size] = expert(x[row_of_slot[slot]]), without gates. `experts` have one shape
-// and cover all slots in order. The bits of a slot depend only on its row and its expert.
-// Thread-safe; each calling thread keeps its buffers.
+// Computes y[slot] = expert(x[row_of_slot[slot]]) without gate weights; y is [num_slots,
+// hidden_size]. All `experts` have the same shape, and together they cover all slots in order. The
+// bits of a slot depend only on its row and its expert. Thread-safe: each calling thread has its
+// own buffers.
 void compute_experts(std::span<const ExactExpert> experts, RowsIn x,
                      std::span<const std::uint32_t> row_of_slot, float* y, ThreadPool& threads);
 void compute_experts(std::span<const PackedExpert> experts, RowsIn x,

@@ -1,4 +1,5 @@
-// The slow twin of an expert in integers: the portable products, with plain loops between them.
+// The slow reference version of an expert in integer arithmetic: the portable products, with plain
+// loops between them.
 #pragma once
 
 #include <span>
@@ -7,7 +8,8 @@
 
 namespace moex::plain {
 
-// y [hidden_size] = expert(x [hidden_size]), without a gate. Both matrices are int4.
+// Computes y [hidden_size] = expert(x [hidden_size]) without a gate weight. Both weight matrices
+// are int4.
 void compute_expert(std::span<float> y, const PackedMatrix& gate_up, const PackedMatrix& down,
                     std::span<const float> x);
 

@@ -1,4 +1,5 @@
-// Activations as codes of 8 bits in groups, as the products of integer.h read them.
+// Activations that are quantised in groups to codes of 8 bits, the input of the products in
+// integer.h.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +15,15 @@ struct QuantizedGroup {
     std::int32_t sum = 0;
 };
 QuantizedGroup quantize_group(std::int8_t* codes, const float* x, std::uint32_t group_size);
-// The plain twin of quantize_group().
+// Converts one group with plain loops: the slow reference version of quantize_group().
 QuantizedGroup quantize_group_plain(std::int8_t* codes, const float* x, std::uint32_t group_size);
 
-// Quantised activations: row r, or row_index[r] where there is an index, has its codes at codes +
-// row · num_groups() · group_size.
+// Quantised activations. Row r of the product is stored as row number `row` = row_index[r], or r if
+// there is no index; its codes begin at codes + row · num_groups · group_size.
 struct QuantizedRows {
     const std::int8_t* codes = nullptr;
     const float* scales = nullptr;  // [rows, num_groups]
-    const float* sums = nullptr;    // [rows, num_groups]: the sum of a group's codes
+    const float* sums = nullptr;    // [rows, num_groups]: the sum of each group's codes
     std::uint32_t num_rows = 0, num_groups = 0, group_size = 0;
     const std::uint32_t* row_index = nullptr;  // [num_rows]
 
@@ -32,7 +33,7 @@ struct QuantizedRows {
     }
     const float* row_scales(std::uint32_t r) const { return scales + row(r) * num_groups; }
     const float* row_sums(std::uint32_t r) const { return sums + row(r) * num_groups; }
-    // Returns rows [first, first + count).
+    // Returns a view of the rows [first, first + count).
     QuantizedRows rows(std::uint32_t first, std::uint32_t count) const;
 };
 
@@ -41,9 +42,9 @@ class QuantizedBuffer {
   public:
     void resize(std::uint32_t num_rows, std::uint32_t num_in, std::uint32_t group_size);
     QuantizedRows rows() const;
-    // Quantises one row. Per group, scale = max|x| / 127 (0 where that is tiny) and code = round(x
-    // · (127 / max|x|)), ties to even. A value that is not finite makes the group's scale not
-    // finite. `x` [num_in].
+    // Quantises one row. Per group, scale = max|x| / 127 (or 0 if max|x| is tiny) and code =
+    // round(x · (127 / max|x|)), ties to even. A value that is not finite makes the group's scale
+    // not finite. `x` has num_in values.
     void quantize_row(std::uint32_t row, std::span<const float> x);
 
   private:

@@ -1,4 +1,5 @@
-// Whole vectors and the remainder after them; included once per instruction set.
+// Helpers for loops over whole SIMD vectors and the remainder after them; included once per
+// instruction set.
 #if defined(MOEX_KERNELS_VECTORS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_VECTORS_INL_H
 #undef MOEX_KERNELS_VECTORS_INL_H
@@ -14,7 +15,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Floats = hn::ScalableTag<float>;
 
-// Calls body(offset) per full vector, then tail(offset, count) for the remainder.
+// Calls body(offset) for each full vector of `size` floats, then tail(offset, count) for the
+// remaining floats.
 template <class Body, class Tail>
 void for_vectors(std::size_t size, const Body& body, const Tail& tail) {
     const std::size_t lanes = hn::Lanes(Floats());
@@ -23,7 +25,8 @@ void for_vectors(std::size_t size, const Body& body, const Tail& tail) {
     if (i < size) tail(i, size - i);
 }
 
-// Loads `count` < Lanes values; the other lanes are `fill`. Never reads past these values.
+// Loads `count` values, fewer than a vector has lanes; the other lanes get `fill`. Never reads past
+// these values.
 inline hn::Vec<Floats> load_some(const float* from, std::size_t count, float fill = 0) {
     HWY_ALIGN float padded[HWY_MAX_BYTES / sizeof(float)];
     for (std::size_t i = 0; i < hn::Lanes(Floats()); ++i) padded[i] = i < count ? from[i] : fill;
