@@ -10,12 +10,13 @@
 namespace moex {
 namespace {
 
-constexpr double spreads = 10;  // sigmas around the medians; the tails hold less than 1e-22
+// range of integration around the medians, in sigmas; the share outside is below 1e-22
+constexpr double spreads = 10;
 constexpr double p99_z = 2.3263478740408408;
 
-// Returns the mean of a time, given the share `open(ms)` of times that are longer than `ms`. The
-// mean is the integral of this share, by Simpson's rule over the logarithm of time. No time is
-// shorter than `from_ms`.
+// Returns the mean of a random time, given the function `open(ms)`: the share of times that are
+// longer than `ms`. The mean is the integral of this share, by Simpson's rule over the logarithm of
+// time. No time is shorter than `from_ms`.
 double integral_ms(double from_ms, double to_ms, const std::function<double(double)>& open) {
     constexpr int steps = 8000;
     const double from = std::log(from_ms), width = (std::log(to_ms) - from) / steps;
@@ -28,8 +29,9 @@ double integral_ms(double from_ms, double to_ms, const std::function<double(doub
     return sum;
 }
 
-// Returns the workers that have a share above 0. A time without spread is a step function, which
-// the sampling points of the integral would miss; a spread of a thousandth makes it visible.
+// Returns the workers that have a share above 0. A spread (sigma) of 0 is replaced by a thousandth:
+// without spread, the share of pending answers is a step function, which the integral's sampling
+// points cannot represent.
 std::vector<AskedWorker> asked_of(std::span<const AskedWorker> workers) {
     std::vector<AskedWorker> out;
     for (const AskedWorker& worker : workers)
@@ -39,10 +41,11 @@ std::vector<AskedWorker> asked_of(std::span<const AskedWorker> workers) {
     return out;
 }
 
-// Independent draws of the workers may request none, and such a draw is no round. Returns the
-// factor c for which the remaining draws request each worker as often as its share: the chance of a
-// worker is c times its share, and c = 1 - (the chance that no worker is requested). If every round
-// requests exactly one worker, c approaches 0; if a worker has a share of 1, c is 1.
+// If each worker is drawn independently, a draw may contain no worker, and such a draw is not a
+// round. Returns the factor c for which the remaining draws request each worker as often as its
+// share: the chance of a worker is c times its share, and c = 1 - (the chance that no worker is
+// requested). If every round requests exactly one worker, c approaches 0; if a worker has a share
+// of 1, c is 1.
 double chance_of_a_round(std::span<const AskedWorker> workers) {
     double low = 1e-6, high = 1;
     for (int i = 0; i < 60; ++i) {

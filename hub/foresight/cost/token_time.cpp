@@ -8,7 +8,8 @@
 namespace moex {
 namespace {
 
-// Returns the bytes of a row to or from a worker: its values in f16 and the header of the frame.
+// Returns the bytes that a row takes on the link to or from a worker: its values in f16 and the
+// header of the frame.
 double row_bytes(const RoundShape& shape) { return 2.0 * shape.hidden_size + 28; }
 
 }  // namespace
@@ -35,7 +36,8 @@ double dispatch_ms(const RoundShape& shape, const LayerTimes& times, double rows
     const AnswerTime answer{
         .median_ms = times.rtt_ms + times.expert_ms + (rows - 1) * times.expert_row_ms,
         .sigma = times.sigma};
-    // The hub's connection carries all copies out and then as many answers in.
+    // The hub's connection first carries all copies of the calls out and then the same number of
+    // answers in.
     const double bytes = 2 * rows * shape.top_k * copies * row_bytes(shape);
     const double line_ms = times.mbit_s > 0 ? bytes * 8 / (1e3 * times.mbit_s) : 0;
     return slowest_ms(answer, independent, copies) + line_ms;

@@ -12,22 +12,24 @@
 
 namespace moex {
 
-// The parts of a layer's time: for one row, and what each further row of a chunk adds.
+// The parts of a layer's time in ms: for one row, and (hub_row_ms, expert_row_ms) the time that
+// each further row of a chunk adds.
 struct LayerTimes {
     double hub_ms = 1.5;     // attention, router, sums
-    double readback_ms = 0;  // copy from a worker's GPU to its memory
+    double readback_ms = 0;  // time of the copy from a worker's GPU to its main memory
     double rtt_ms = 0;       // there and back
-    double expert_ms = 0;    // computation in the worker
-    double sigma = 0;        // spread of round trip and expert together, log-normal
+    double expert_ms = 0;    // computation of an expert in the worker
+    double sigma = 0;        // log-normal spread of round trip plus expert time
     double hub_row_ms = 0, expert_row_ms = 0;
-    double mbit_s = 0;  // throughput of the hub's connection, one way; 0: bytes take no time
+    // throughput of the hub's connection in each direction; 0: bytes take no time
+    double mbit_s = 0;
 };
 struct RoundShape {
     std::uint32_t num_moe_layers = 48, num_experts = 128, top_k = 8;
     std::uint32_t hidden_size = 2048, moe_intermediate_size = 768;
 };
 
-// Returns the bytes of experts that one worker holds (eq. 3).
+// Returns the size of the experts that one worker holds, in bytes (eq. 3).
 double worker_bytes(const RoundShape& shape, double bits, double replicas, double workers);
 // Returns the number of distinct experts that `rows` rows request in a layer, if all experts are
 // equally likely.
@@ -36,34 +38,37 @@ double experts_asked(const RoundShape& shape, double rows);
 // random worker.
 double workers_asked(double calls, double workers);
 
-// The dependence between the times of the calls of a single layer and row.
+// Which calls of one layer and row have independent times.
 enum class Stalls : std::uint8_t {
-    calls,   // every call is independent: as many times as experts (the paper's assumption)
+    calls,   // each call has its own independent time (the paper's assumption)
     workers  // all calls of a worker take the same time: as many times as requested workers
 };
 // Returns the time of a round of `rows` rows, with each call sent to `copies` workers (eq. 11,
 // 18).
 double dispatch_ms(const RoundShape& shape, const LayerTimes& times, double rows, double copies,
                    double workers, Stalls stalls);
-// Returns the time of a pass of `rows` rows over all layers (eq. 10, 12); rows a second are eq. 13.
+// Returns the time of a pass of `rows` rows over all layers (eq. 10, 12); eq. 13 gives rows per
+// second.
 double pass_ms(const RoundShape& shape, const LayerTimes& times, double rows, double copies,
                double workers, Stalls stalls);
 
 // The counts and times that a hub measured over some period.
 struct HubFigures {
-    double steps = 0, rows = 0, rounds = 0;  // passes, their rows, layers exchanged
-    double step_s = 0, waited_s = 0;         // seconds in passes, and seconds of waiting in them
-    double copies = 1;                       // copies of a call that are sent at once
+    // numbers of passes, of rows in them, and of layers sent to workers
+    double steps = 0, rows = 0, rounds = 0;
+    // duration of all passes, and the part spent waiting for workers
+    double step_s = 0, waited_s = 0;
+    double copies = 1;  // number of workers to which each call is sent at once
     double calls_local = 0, calls = 0;
     std::vector<AskedWorker> workers;
 };
 struct StepForecast {
-    double hub_ms = 0;    // measured time of a pass without waiting
-    double round_ms = 0;  // forecast of a layer's exchange
+    double hub_ms = 0;    // measured time of a pass without the waiting for workers
+    double round_ms = 0;  // forecast time of a layer's round
     double step_ms = 0, measured_ms = 0;
     double deviation() const { return step_ms / measured_ms - 1; }
 };
-// Computes a forecast. Requires that `figures` has steps and rounds.
+// Computes a forecast. Requires that `figures` has at least one step and one round.
 StepForecast forecast(const HubFigures& figures);
 
 }  // namespace moex

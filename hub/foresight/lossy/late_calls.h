@@ -1,6 +1,7 @@
-// A backend that substitutes default vectors for answers that are late. A request may bound the
-// time that a row waits for its expert calls (ExpertBatch::patience, `moex.late_ms` of the API);
-// the backend behind this one then completes the round without the late answers and lists them.
+// An expert backend that substitutes default vectors for answers that are late. A request may limit
+// the time that a row waits for its expert calls (ExpertBatch::patience, `moex.late_ms` of the
+// API). The wrapped backend then completes the round without the late answers and lists their (row,
+// expert) pairs.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,8 @@
 namespace moex {
 
 // Wraps `experts`: for each late pair that `experts` lists, adds the expert's default vector,
-// weighted as the answer would be. Batches without a bound pass unchanged. `experts` outlives the
-// result.
+// weighted as the answer would be. Batches without a latency budget pass unchanged. `experts` must
+// outlive the returned backend.
 std::unique_ptr<ExpertBackend> make_late_calls(ExpertBackend& experts,
                                                std::shared_ptr<const ExpertProfile> profile);
 

@@ -16,23 +16,27 @@
 
 namespace moex {
 
-// The name that answers report for "speculative": calls are early from MoE layer 1 on.
+// The name that answers report for the mode "speculative". The 1 means that calls are sent early
+// from MoE layer 1 on.
 inline constexpr std::string_view early_calls_mode = "early:1";
 inline constexpr std::string_view estimator_mode = "estimator";
 
-// Returns the reported name of a mode. invalid_argument: no served mode has this name.
+// Returns the reported name of the mode that a request calls `name`. Error: invalid_argument if no
+// served mode has this name.
 Result<std::string_view> parse_lossy_mode(std::string_view name);
 
-// Makes a mode's speculator at its first use and keeps it; rows of several requests share it.
+// Creates the speculator of a lossy mode at its first use and keeps it; the rows of several
+// requests share one speculator.
 class LossyModes {
   public:
     LossyModes(SpeculationSources sources, MeasuredLosses losses);
 
-    // Any thread. Returns the same speculator for each name of a mode. invalid_argument: no mode
-    // has this name; not_found: the package lacks a file, and the message names the command that
-    // makes it; unsupported: the model has too few MoE layers.
+    // Returns the mode called `name`; both names of a mode give the same speculator. May be called
+    // from any thread. Errors: invalid_argument: no mode has this name; not_found: the package
+    // lacks a file, and the message names the command that makes this file; unsupported: the model
+    // has too few MoE layers.
     Result<ExpertMode> find(std::string_view name);
-    // Reported names of the modes that this package has all files for.
+    // Returns the reported names of the modes for which this package has all files.
     std::vector<std::string> offered();
     const MeasuredLosses& losses() const { return losses_; }
 

@@ -1,6 +1,7 @@
 // The two lossy modes that a hub serves, as speculators of the decoder. Rows use a mode only if
 // their request asks for it; the other rows of a step keep every bit. The first MoE layer of a step
-// always asks for the experts that its router chose, and the next layer waits for its answer.
+// always requests the experts that its router chose, and the next layer waits for the answers of
+// this layer.
 //
 //   early calls       Default vectors substitute for a layer's answer until that answer arrives, so
 //                     that the next layer's calls leave before. Two rounds are in flight at once
@@ -13,9 +14,9 @@
 //                     gets the guess as a hint that is always right. No round is saved.
 //                     The name is "estimator".
 //
-// Other guesses and numbers were measured and lost; bench/foresight/speculation.h has them.
-// Source: "Speculating Experts Accelerates Inference for Mixture-of-Experts", sections 4 and 6;
-// early calls are ours.
+// Other sources of guesses and other first layers were measured and were worse;
+// bench/foresight/speculation.h has them. Source: "Speculating Experts Accelerates Inference for
+// Mixture-of-Experts", sections 4 and 6; early calls are ours.
 #pragma once
 
 #include <memory>
@@ -27,11 +28,12 @@
 namespace moex {
 
 // Substitutes default vectors for the answers of MoE layer `first_layer`, counted from 0 among the
-// MoE layers, and of every second MoE layer after it. If all layers did so, still no more than two
-// rounds would be in flight, and twice as many rows would be guesses.
+// MoE layers, and of every second MoE layer after it. If this were done in all layers instead of
+// every second one, still no more than two rounds would be in flight, but twice as many layers
+// would read guessed rows.
 class EarlyCalls : public ExpertSpeculator {
   public:
-    // not_found: the package has no default vectors.
+    // The error is not_found if the package has no default vectors.
     static Result<std::unique_ptr<EarlyCalls>> create(SpeculationSources sources,
                                                       std::uint32_t first_layer);
 
@@ -45,18 +47,19 @@ class EarlyCalls : public ExpertSpeculator {
     const std::uint32_t first_layer_;
 };
 
-// Replaces a router's choice by the estimator's guess, made a MoE layer before, with the weights of
-// the guess.
+// Replaces a router's choice of experts by the estimator's guess, which was made one MoE layer
+// before. The guess gives the experts and their weights.
 class GuessedExperts : public ExpertSpeculator {
   public:
-    // not_found: the package has no default vectors or no estimator.
+    // The error is not_found if the package has no default vectors or no estimator.
     static Result<std::unique_ptr<GuessedExperts>> create(SpeculationSources sources);
 
     void choose(const RouteView& seen, std::span<std::uint16_t> expert_ids,
                 std::span<float> expert_weights) override;
     bool stand_in(const RouteView&, std::span<float>) override { return false; }
     void look_ahead(const RouteView& asked) override;
-    // Returns the guessed experts; empty for steps of more than Hints::rows_max rows.
+    // Returns the guessed experts of the next MoE layer as hints; empty for steps of more than
+    // Hints::rows_max rows.
     std::span<const ExpertHint> hints() override;
 
   private:
@@ -64,8 +67,10 @@ class GuessedExperts : public ExpertSpeculator {
 
     const SpeculationSources sources_;
     std::unique_ptr<ExpertPredictor> estimator_;
-    std::vector<float> guess_;       // of MoE layer guess_index_, [num_rows, num_experts]
-    std::uint32_t guess_index_ = 0;  // counted from 0 among the MoE layers; 0: no guess
+    // guessed router logits of MoE layer guess_index_, [num_rows, num_experts]
+    std::vector<float> guess_;
+    // MoE layer of guess_, counted from 0 among the MoE layers; 0: no guess
+    std::uint32_t guess_index_ = 0;
     std::vector<ExpertHint> hints_;
     std::vector<std::uint16_t> order_;  // scratch buffer of append_hints()
 };

@@ -71,7 +71,7 @@ void sum_rows(std::span<float> sum, std::span<const float> rows) {
 }
 float sigmoid(float value) { return 1 / (1 + std::exp(-value)); }
 
-// Normalises each row: unit = (u − mean) · scale, with scale = 1 / sqrt(variance + eps).
+// Normalises each row of u: unit = (u − mean) · scale, with scale = 1 / sqrt(variance + eps).
 void normalise(std::span<float> unit, std::span<float> scale, std::span<const float> u,
                std::size_t width) {
     for (std::size_t row = 0; row < scale.size(); ++row) {
@@ -118,7 +118,8 @@ Estimator::Estimator(EstimatorShape shape, std::uint64_t seed) : Estimator(shape
         for (float& value : part(parameters(), which)) value = (2 * random.unit() - 1) * range;
     };
     const auto range_of = [](std::uint32_t num_in) {
-        return std::sqrt(3.0f / static_cast<float>(num_in));  // variance 1 / num_in
+        // bound of uniform values whose variance is 1 / num_in
+        return std::sqrt(3.0f / static_cast<float>(num_in));
     };
     fill(projection, range_of(shape.hidden_size));
     fill(embedding, 0.5f);

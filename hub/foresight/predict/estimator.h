@@ -1,10 +1,10 @@
 // The estimator: a small network that predicts the router logits of the next MoE layer from the
-// quasi-hidden state of a layer. All layers share it; each target layer has its own embedding and
-// head (index t).
+// quasi-hidden state of a layer. All layers share one network, but each target layer has its own
+// embedding and head (index t).
 //   z = projection · q + embedding_t        u = z + outer · silu(inner · z + b) + b'
 //   logits = router_t · q + head_t · LayerNorm(u) + b_t
-// The head starts at zero, so that an untrained estimator equals the next gate on the quasi-hidden
-// state.
+// The head starts at zero, so that an untrained estimator gives the same logits as the target
+// layer's router on the quasi-hidden state.
 // Source: "Speculating Experts Accelerates Inference for Mixture-of-Experts", section 6.1 and
 // appendix A; the router's own term and one head per layer are ours.
 #pragma once
@@ -24,7 +24,7 @@ namespace moex {
 
 struct EstimatorShape {
     std::uint32_t hidden_size = 0, num_experts = 0;
-    std::uint32_t num_targets = 0;  // the MoE layers except the first
+    std::uint32_t num_targets = 0;  // number of target layers: all MoE layers except the first
     std::uint32_t width = 160, inner = 160;
 };
 
@@ -47,34 +47,38 @@ class Estimator {
 
     // Initialises the parameters at random from `seed`.
     Estimator(EstimatorShape shape, std::uint64_t seed);
-    // not_found: the package has no estimator. Other errors name the tensor that is wrong.
+    // Loads the estimator of a package. The error is not_found if the package has no estimator;
+    // other errors name the tensor that is wrong.
     static Result<Estimator> load(const ModelPackage& package);
     std::vector<SideTensor> to_side_tensors() const;
 
     const EstimatorShape& shape() const { return shape_; }
     std::span<float> parameters() { return parameters_; }
     std::span<const float> parameters() const { return parameters_; }
-    // Returns a part of `values`, which have the layout of the parameters (as gradients do).
+    // Returns the values of one part (such as the projection) from `values`, which have the layout
+    // of all parameters, as gradients have, too.
     template <typename T>
     std::span<T> part(std::span<T> values, Part part) const {
         return values.subspan(offsets_[part], offsets_[part + 1] - offsets_[part]);
     }
     std::span<const float> part(Part part) const { return this->part(parameters(), part); }
 
-    // Rows [first_row, first_row + num_rows) are predictions of a single target layer.
+    // A range of rows of one target layer: for the rows [first_row, first_row + num_rows) of x, the
+    // logits of layer `target` are predicted.
     struct Block {
         std::uint32_t target = 0, first_row = 0, num_rows = 0;
     };
     // The intermediate results of forward() that backward() reads.
     struct Pass {
         std::vector<float> z, a, s, u, normed, unit, scale;
-        std::vector<float> logits;  // [num_rows, num_experts], without the router's term
+        // [num_rows, num_experts], predicted logits without the router's term
+        std::vector<float> logits;
     };
-    // x [num_rows, hidden_size]: quasi-hidden states. The blocks cover all rows of x, and each
-    // block has another target.
+    // Computes the predictions for the quasi-hidden states x [num_rows, hidden_size]. The blocks
+    // cover all rows of x, and each block has a different target layer.
     void forward(Pass& pass, std::span<const float> x, std::span<const Block> blocks,
                  ThreadPool& threads) const;
-    // Overwrites `gradient` with the gradients of all parameters, given those of the logits.
+    // Overwrites `gradient` with the gradients of all parameters, given the gradient of the logits.
     void backward(std::span<float> gradient, const Pass& pass, std::span<const float> x,
                   std::span<const float> logit_gradient, std::span<const Block> blocks,
                   ThreadPool& threads) const;
@@ -87,7 +91,8 @@ class Estimator {
     std::vector<float> parameters_;
 };
 
-// Makes a predictor of the next MoE layer; predict() returns false for all other layers.
+// Makes a predictor that uses the estimator. It predicts only the MoE layer after the one that is
+// seen; predict() returns false for all other layers.
 std::unique_ptr<ExpertPredictor> make_estimator_predictor(
     std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile,
     std::shared_ptr<const Estimator> estimator);

@@ -21,7 +21,8 @@ class Calibration {
         sums_.resize(units * config.hidden_size);
     }
 
-    // Adds the rows of each expert in the order of the text; experts run in parallel.
+    // Adds the answers for a layer's rows to the sums of their experts, for each expert in the
+    // order of the text. Different experts are processed in parallel.
     void watch(const RouteView& route) {
         threads_.parallel_for(route.num_experts, 1, [&](std::size_t begin, std::size_t end) {
             for (std::size_t expert = begin; expert < end; ++expert) add(route, expert);

@@ -7,7 +7,8 @@
 namespace moex {
 namespace {
 
-constexpr std::size_t rows_grain = 8;  // rows per task: a row is a few loops over hidden_size
+// rows per range of a parallel loop: a row takes only a few passes over hidden_size floats
+constexpr std::size_t rows_grain = 8;
 
 class NextGate : public ExpertPredictor {
   public:

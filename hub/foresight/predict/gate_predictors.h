@@ -13,16 +13,18 @@
 
 namespace moex {
 
-// next-gate: confidence = router_t · h, where h is the input of this layer's router.
+// Makes the predictor "next-gate": confidence = router_t · h, where h is the input of this layer's
+// router.
 std::unique_ptr<ExpertPredictor> make_next_gate_predictor(std::shared_ptr<const RouterGates> gates);
 
-// quasi-hidden: confidence = router_t · norm_t(x + sum over the chosen experts of weight · default
-// vector), where x is the residual after attention. The sum estimates what the layer will add to
-// the residual; the attention of the layers in between is left out.
+// Makes the predictor "quasi-hidden": confidence = router_t · norm_t(x + sum over the chosen
+// experts of weight · default vector), where x is the residual after attention. The sum estimates
+// what the layer will add to the residual; the attention of the layers in between is left out.
 std::unique_ptr<ExpertPredictor> make_quasi_hidden_predictor(
     std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile);
 
-// Writes the quasi-hidden state, the argument of router_t, to `out` [num_tokens, hidden_size].
+// Writes the quasi-hidden state (the argument of router_t in the formula of "quasi-hidden") to
+// `out` [num_tokens, hidden_size].
 void quasi_hidden(std::span<float> out, const RouteView& route, std::uint32_t target_layer,
                   const RouterGates& gates, const ExpertProfile& profile);
 

@@ -20,7 +20,8 @@ std::span<const ExpertHint> Hints::foresee(const RouteView& seen) {
     const auto layers = gates_->moe_layers();
     const auto next = static_cast<std::size_t>(
         std::upper_bound(layers.begin(), layers.end(), seen.layer) - layers.begin());
-    // At a token's first MoE layer, no earlier layer has predicted the layers within the lead.
+    // At a token's first MoE layer, all layers within the lead must be predicted, since no earlier
+    // layer has predicted them.
     const bool is_first = seen.layer <= layers.front();
     const std::size_t lead = std::min<std::size_t>(lead_, layers.size());
     add_layer(seen, next);

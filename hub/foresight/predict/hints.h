@@ -27,9 +27,9 @@
 
 namespace moex {
 
-// Appends hints for the `per_row` surest experts of each row. Each expert is appended once, with
-// its best rank over all rows. `confidence` is [num_rows, num_experts], larger is surer; `order` is
-// a scratch buffer.
+// Appends hints for the `per_row` surest experts of each row. An expert that several rows have is
+// appended once, with its best rank. `confidence` is [num_rows, num_experts], where a larger value
+// is surer; `order` is a scratch buffer.
 void append_hints(std::vector<ExpertHint>& hints, std::uint32_t layer,
                   std::span<const float> confidence, std::size_t num_experts, std::uint32_t per_row,
                   std::vector<std::uint16_t>& order);
@@ -37,22 +37,24 @@ void append_hints(std::vector<ExpertHint>& hints, std::uint32_t layer,
 // Turns the confidence of a predictor into hints.
 class Hints : public ExpertForesight {
   public:
-    // `per_row` is the number of predicted experts per row and layer, at most all of the layer's.
-    // Numbers above top_k add spares. `lead` is the number of MoE layers between the layer that is
-    // seen and the first prediction of a layer; if it is above 1, the layer is predicted once more,
-    // and better, one layer before it. After a token's last layer follow the layers of the next
-    // token, if the predictor knows them.
+    // `per_row` is the number of predicted experts per row and layer, at most all experts of the
+    // layer. A number above top_k predicts more experts than a row requests. `lead` is the number
+    // of MoE layers between the layer that is seen and the first prediction of a layer; if it is
+    // above 1, the layer is predicted once more, and better, one layer before it. A lead beyond a
+    // token's last layer continues with the first layers of the next token, if the predictor can
+    // predict those.
     Hints(std::shared_ptr<const RouterGates> gates, std::unique_ptr<ExpertPredictor> predictor,
           std::uint32_t per_row, std::uint32_t lead = 1);
 
-    // Returns hints for all rows together, each expert once. Returns none for a step of more than
-    // rows_max rows: a prompt requests most experts of a layer anyway.
+    // Returns hints for all rows together, each expert once. Returns no hints for a step of more
+    // than rows_max rows: a prompt requests most experts of a layer anyway.
     std::span<const ExpertHint> foresee(const RouteView& seen) override;
 
     static constexpr std::uint32_t rows_max = 16;
 
   private:
-    // `index` counts MoE layers; indices from num_moe_layers on are layers of the next token.
+    // Adds the hints for one layer. `index` counts MoE layers; indices from the number of MoE
+    // layers on mean layers of the next token.
     void add_layer(const RouteView& seen, std::size_t index);
 
     std::shared_ptr<const RouterGates> gates_;

@@ -52,7 +52,8 @@ class ReplayedRoutes : public ExpertPredictor {
     }
 
   private:
-    // Predicts the token that is `behind` positions after the row's token and ends `text`.
+    // Predicts the experts of the token that is `behind` positions after the row's token. `text` is
+    // the hash of the tokens up to that token.
     bool predict_row(const RouteView& seen, std::size_t row, std::uint64_t text,
                      std::uint32_t behind, std::uint32_t layer, std::span<float> confidence) const {
         const auto known = routes_.find({layer, text});
@@ -77,7 +78,8 @@ class ReplayedRoutes : public ExpertPredictor {
                    SplitMix64(before ^ (std::uint64_t{row.token} << 32 | row.position)).next();
     }
 
-    // Returns as many distinct experts as were chosen.
+    // Returns a guess with the chosen recall: each expert of `chosen` is kept with probability
+    // `recall` or replaced by another, distinct expert.
     Experts guess(const Experts& chosen, std::uint32_t layer, std::uint32_t position,
                   std::uint32_t num_experts) const {
         SplitMix64 random(seed_ ^ (std::uint64_t{layer} << 32 | position));
@@ -101,8 +103,10 @@ class ReplayedRoutes : public ExpertPredictor {
     const std::uint64_t seed_;
     const bool is_token_ahead_;
     std::map<std::pair<std::uint32_t, std::uint64_t>, Experts> routes_;  // by descending weight
-    std::map<std::uint64_t, std::uint64_t> next_;  // the text with the token that followed last
-    // The hashes of a sequence by position. A new sequence at a used address overwrites them.
+    // hash of a text -> hash of this text with the token that followed last
+    std::map<std::uint64_t, std::uint64_t> next_;
+    // For each sequence, the hash of its text up to each position. A new sequence at the same
+    // address overwrites the hashes.
     std::map<const KvCache::Sequence*, std::vector<std::uint64_t>> texts_;
 };
 

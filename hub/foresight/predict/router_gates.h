@@ -13,11 +13,11 @@
 
 namespace moex {
 
-// Reads the routers of a package.
+// Holds the routers of a package and computes their logits.
 class RouterGates {
   public:
-    // Routers in f32 and bf16 stay mapped from the file; f16 is converted. An error names the
-    // tensor that is wrong; unsupported: a dense model.
+    // Routers in f32 and bf16 stay mapped from the file; routers in f16 are converted to f32. An
+    // error names the tensor that is wrong, or is `unsupported` for a dense model.
     static Result<RouterGates> load(std::shared_ptr<const ModelPackage> package,
                                     ThreadPool& threads);
 
@@ -33,12 +33,13 @@ class RouterGates {
   private:
     struct Layer {
         WeightMatrix router;
-        std::vector<float> norm, converted;  // `converted`: a router in f16, as f32
+        // `converted`: an f16 router as f32; empty for other routers
+        std::vector<float> norm, converted;
     };
     Status load_layer(std::uint32_t layer);
     std::shared_ptr<const ModelPackage> package_;
     ThreadPool* threads_ = nullptr;
-    std::vector<Layer> layers_;  // [num_layers], empty for dense layers
+    std::vector<Layer> layers_;  // [num_layers]; dense layers have empty members
     std::vector<std::uint32_t> moe_layers_;
 };
 

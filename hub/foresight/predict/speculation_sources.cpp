@@ -3,7 +3,7 @@
 namespace moex {
 namespace {
 
-// Maps the error not_found to a null pointer, for a file that the package does not have.
+// Returns a null pointer instead of the error not_found, for a file that the package does not have.
 template <typename T>
 Result<std::shared_ptr<const T>> null_if_absent(Result<T> loaded) {
     if (!loaded.ok() && loaded.error().code == ErrorCode::not_found)

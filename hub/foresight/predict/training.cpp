@@ -50,7 +50,7 @@ double kl_loss(std::span<float> gradient, std::span<const float> said,
 
 namespace {
 
-// Collects the rows of a step: block t predicts MoE layer t + 1.
+// Collects the rows of one step as a training batch, in which block t predicts MoE layer t + 1.
 class Batch {
   public:
     Batch(const RouterGates& gates, const ExpertProfile& profile)
@@ -86,7 +86,7 @@ class Batch {
         blocks_.push_back({index, static_cast<std::uint32_t>(index * rows), route.num_tokens});
     }
 
-    // Returns the loss of the watched step and writes its gradient.
+    // Returns the loss of the collected rows and writes the loss's gradient.
     double differentiate(const Estimator& estimator, std::span<float> gradient) {
         estimator.forward(pass_, x_, blocks_, gates_.threads());
         said_.resize(router_.size());
@@ -107,14 +107,15 @@ class Batch {
     Estimator::Pass pass_;
 };
 
-// The learning rate of a step: a short linear warm-up, then a cosine down to zero.
+// Returns the learning rate of a step as a share of the maximum: a short linear warm-up, then a
+// cosine down to zero.
 double rate_share_of(std::uint64_t step, std::uint64_t num_steps) {
     const double done = static_cast<double>(step) / static_cast<double>(num_steps);
     const double warm = std::min(1.0, (static_cast<double>(step) + 1) / 32);
     return warm * 0.5 * (1 + std::cos(std::numbers::pi * done));
 }
 
-// Returns windows of the text in an order that the seed draws.
+// Returns the indices of the text's windows in a random order, which depends on `seed`.
 std::vector<std::size_t> shuffled_windows(std::size_t count, std::uint64_t seed) {
     std::vector<std::size_t> order(count);
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -123,7 +124,7 @@ std::vector<std::size_t> shuffled_windows(std::size_t count, std::uint64_t seed)
     return order;
 }
 
-// Returns the number of whole rounds of `side_by_side` windows.
+// Returns the number of training rounds; each round reads `side_by_side` whole windows of the text.
 Result<std::uint64_t> count_rounds(const ModelConfig& config, std::size_t num_tokens,
                                    const TrainingOptions& options, std::size_t num_moe_layers) {
     if (num_moe_layers < 2)

@@ -1,8 +1,8 @@
-// Trains the estimator while the model reads a text. The rows of a step of the model are one
-// batch; they are used once and not stored, since the rows of a whole text would take gigabytes.
-// The loss is the Kullback-Leibler divergence between the distributions of the router and of the
-// estimator; the optimiser is Adam (Kingma and Ba, 2015). Equal inputs and an equal seed give equal
-// bits, whatever the number of threads is.
+// Trains the estimator while the model reads a text. The rows of one step of the model form one
+// training batch. A batch is used once and not stored, since the rows of a whole text would take
+// gigabytes. The loss is the Kullback-Leibler divergence between the distributions of the router
+// and of the estimator; the optimiser is Adam (Kingma and Ba, 2015). Equal inputs and an equal seed
+// give the same parameters to the bit, for any number of threads.
 #pragma once
 
 #include <functional>
@@ -18,14 +18,14 @@ namespace moex {
 struct AdamOptions {
     double rate = 2e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
 };
-// The optimiser, with its two moments per parameter.
+// The Adam optimiser; it stores two moments for each parameter.
 class Adam {
   public:
     Adam(std::size_t num_parameters, AdamOptions options)
         : options_(options),
           first_(num_parameters),
           second_(num_parameters) {}
-    // Makes one step along `gradient`, at `rate_share` times the rate.
+    // Updates the parameters once by `gradient`, with `rate_share` times the learning rate.
     void step(std::span<float> parameters, std::span<const float> gradient, double rate_share);
 
   private:
@@ -35,16 +35,17 @@ class Adam {
 };
 
 // Returns the mean over rows of KL(softmax(wanted) ‖ softmax(said)) in nats, and writes its
-// gradient with respect to `said`. Both are logits [num_rows, num_experts].
+// gradient with respect to `said`. `wanted` and `said` are logits [num_rows, num_experts].
 double kl_loss(std::span<float> gradient, std::span<const float> said,
                std::span<const float> wanted, std::size_t num_experts);
 
 struct TrainingOptions {
     std::uint32_t window_tokens = 512;
-    // Windows of the text, drawn by the seed without repetition; 0: all whole windows. The number
-    // is rounded down to a multiple of `side_by_side`.
+    // Number of the text's windows to train on, drawn at random without repetition; 0: all whole
+    // windows. The number is rounded down to a multiple of `side_by_side`.
     std::uint64_t num_windows = 0;
-    // A step reads `chunk_tokens` tokens of `side_by_side` windows, so that its rows differ.
+    // A step reads `chunk_tokens` tokens of `side_by_side` windows, so that a batch has rows of
+    // different texts.
     std::uint32_t side_by_side = 8, chunk_tokens = 16;
     AdamOptions adam;
     std::uint64_t seed = 1;
@@ -52,11 +53,12 @@ struct TrainingOptions {
 };
 struct TrainingReport {
     std::uint64_t num_tokens = 0, num_steps = 0;
-    double first_loss = 0;  // mean of the first steps: the quasi-hidden gate alone
-    double last_loss = 0;   // mean of the last tenth of the steps
+    double first_loss =
+        0;                 // mean loss of the first steps, near that of the quasi-hidden gate alone
+    double last_loss = 0;  // mean loss of the last tenth of the steps
 };
-// Trains `estimator` on the text. Calls `progress(steps_done, steps, loss)` if it is not empty.
-// invalid_argument: the text or num_windows is less than `side_by_side` windows.
+// Trains `estimator` on the text. Calls `progress(steps_done, steps, loss)` if it is not empty. The
+// error is invalid_argument if the text or num_windows has fewer than `side_by_side` windows.
 Result<TrainingReport> train_estimator(
     Estimator& estimator, Decoder& decoder, ExpertBackend& experts, const RouterGates& gates,
     const ExpertProfile& profile, std::span<const TokenId> tokens, const TrainingOptions& options,

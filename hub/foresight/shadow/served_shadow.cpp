@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t departures_max = 512;
 
-// Returns the likeliest token of each row; the lower id of two equals.
+// Returns the likeliest token of each row; among equally likely tokens the lowest id.
 std::vector<TokenId> draw(std::span<const float> logits, std::size_t vocab_size) {
     std::vector<TokenId> drawn;
     for (; !logits.empty(); logits = logits.subspan(vocab_size))
@@ -76,8 +76,8 @@ void ServedShadow::note_departure(Duration late) {
 }
 
 // Appends the hints of all layers within the lead, the nearest first, if one of these layers has
-// new hints. A worker keeps only its newest frame and forgets the units of an older one that it has
-// not begun to load, so that each frame repeats what is still valid.
+// new hints. A worker keeps only its newest frame of hints and forgets units of older frames that
+// it has not begun to load. So each frame repeats the hints that are still valid.
 void ServedShadow::take_window(std::vector<ExpertHint>& hints) {
     const auto end = std::min<std::size_t>(predictions_.size(), layer_ + options_.lead + 1);
     const auto window = std::span(predictions_).subspan(layer_ + 1, end - layer_ - 1);
@@ -88,8 +88,8 @@ void ServedShadow::take_window(std::vector<ExpertHint>& hints) {
     }
 }
 
-// Runs at the model's first MoE layer of a step. Asks a pass to stop if its tokens are not the
-// model's, or if the model overtook it.
+// Called when the model reaches the first MoE layer of a step. Stops the running pass of the shadow
+// if its tokens are not the model's, or if the model overtook the pass.
 void ServedShadow::enter_step(const RouteView& seen) {
     ++step_;
     entered_at_ = now_steady();
@@ -120,8 +120,9 @@ void ServedShadow::enter_step(const RouteView& seen) {
     if (busy_) stop_.request_stop();
 }
 
-// Returns true if the pass for the model's new step has the model's tokens, or need not have them
-// yet. If only some tokens are right, the hints stay valid until new ones replace them.
+// Returns true if the pass that predicts the model's new step may go on: its tokens are the
+// model's, or the period of alignment is not due. If only some of its tokens are right, the hints
+// so far stay valid until new hints replace them.
 bool ServedShadow::can_keep_pass() {
     std::size_t num_drawn = 0, num_right = 0;
     for (const Row& row : rows_) {
@@ -149,7 +150,7 @@ bool ServedShadow::can_keep_pass() {
 
 std::span<const ExpertHint> ServedShadow::foresee(const RouteView& seen) {
     hints_.clear();
-    if (seen.first_row != 0)  // a micro-batch other than the first
+    if (seen.first_row != 0)  // this is not the first micro-batch of the step
         return fallback_ != nullptr ? fallback_->foresee(seen) : hints_;
 
     const std::uint32_t index = index_of_layer_[seen.layer];
@@ -162,8 +163,8 @@ std::span<const ExpertHint> ServedShadow::foresee(const RouteView& seen) {
         is_idle = !busy_;
     }
     if (seen.num_tokens > rows_max) return hints_;
-    if (!is_followed_step(seen))  // the step began without a call of foresee()
-        return fallback_ != nullptr ? fallback_->foresee(seen) : hints_;
+    // the shadow does not follow this step, or foresee() was not called at its first layer
+    if (!is_followed_step(seen)) return fallback_ != nullptr ? fallback_->foresee(seen) : hints_;
 
     std::uint32_t may_copy = options_.copied_max;
     if (is_idle && plan(&may_copy)) {
@@ -181,8 +182,8 @@ bool ServedShadow::is_followed_step(const RouteView& seen) const {
     return first.kv == seen.rows[0].kv && first.position == seen.rows[0].position;
 }
 
-// Returns true if no pass follows this step, or if the next layer has no prediction although the
-// shadow had time for it.
+// Returns true if the fallback predictor must give the hints: if no pass predicts this step, or if
+// the next layer has no prediction although the shadow had time for it.
 bool ServedShadow::needs_fallback(std::uint32_t index) const {
     const std::lock_guard lock(mutex_);
     if (pass_.step < step_ || pass_.is_dropped) return true;
@@ -199,7 +200,7 @@ void ServedShadow::begin_pass() {
 }
 
 // Plans the next pass of an idle shadow into pass_ and batch_. Returns false if there is no work,
-// or if keys are missing that only the engine's thread can copy (`may_copy` is null then).
+// or if keys are missing and `may_copy` is null, because only the engine's thread can copy keys.
 bool ServedShadow::plan(std::uint32_t* may_copy) {
     for (const auto& [text, position] : unfollowed_) keys_.invalidate(text, position);
     unfollowed_.clear();
@@ -210,7 +211,8 @@ bool ServedShadow::plan(std::uint32_t* may_copy) {
     return pass_.step == step_ && pass_.is_whole && plan_ahead(may_copy);
 }
 
-// Plans the pass of the model's own step. Rows of the same text are neighbours.
+// Plans a pass that predicts the step that the model has already begun, with the model's tokens.
+// Rows of the same text are adjacent.
 bool ServedShadow::plan_with_the_model(std::uint32_t* may_copy) {
     tokens_.clear();
     for (const Row& row : rows_) tokens_.push_back(row.token);
@@ -232,7 +234,8 @@ bool ServedShadow::plan_with_the_model(std::uint32_t* may_copy) {
     return true;
 }
 
-// Plans the pass of the next step: the same texts, one token further, with the drawn tokens.
+// Plans a pass that predicts the model's next step: the same texts, one token further, with the
+// tokens that the shadow drew.
 bool ServedShadow::plan_ahead(std::uint32_t* may_copy) {
     if (pass_.drawn.empty()) return false;
     tokens_.clear();
@@ -304,7 +307,8 @@ void ServedShadow::on_route(const RouteView& seen) {
     {
         const std::lock_guard lock(mutex_);
         if (pass_.is_dropped) return;
-        // The model reached the first layer before a pass that began with its token.
+        // A pass that is not ahead began after the model had reached its first MoE layer, so a
+        // prediction of this layer comes too late.
         const std::uint32_t index = index_of_layer_[seen.layer];
         if (index == 0 && !pass_.is_ahead) return;
         ++counters_.layers;

@@ -27,15 +27,15 @@
 // replace the shadow's own.
 //
 // A hint is sent when its layer is `lead` MoE layers ahead of the model and not before: an expert
-// that is loaded too early takes the slot of one that is needed sooner. Limits: a step of many rows
-// is not followed, and neither is a text whose keys are not copied yet. The fallback predictor
-// gives the hints then, as it does when the shadow is late. If a step has several rows of a single
-// text (drafts), it is unknown which of them the model will keep; the shadow follows these rows and
-// draws no token after them.
+// that is loaded too early takes the slot of an expert that is needed sooner. Limits: a step of
+// many rows is not followed, and neither is a text whose keys are not copied yet. The fallback
+// predictor gives the hints then, as it does when the shadow is late. If a step has several rows of
+// a single text (drafts), it is unknown which of them the model will keep; the shadow follows these
+// rows and draws no token after them.
 //
-// Threads: foresee() runs on the engine's thread and never waits. A pass that has lost its use is
-// asked to stop, and the thread that finds the shadow idle begins the next pass. `send` is called
-// on the shadow's own thread and must not block.
+// Threads: foresee() runs on the engine's thread and never waits. A pass that is no longer useful
+// is asked to stop. The thread that finds the shadow idle begins the next pass. `send` is called on
+// the shadow's own thread and must not block.
 // Source: "OD-MoE: On-Demand Expert Loading for Cacheless Edge-Distributed MoE Inference", 3.
 #pragma once
 
@@ -58,46 +58,52 @@
 namespace moex {
 
 struct ServedShadowOptions {
-    std::uint32_t per_row = 1;       // predicted experts per row and layer
-    std::uint32_t lead = 2;          // MoE layers between model and hint, at least 1
-    bool draws_ahead = true;         // false: each pass begins with the model's token
-    std::uint32_t token_period = 1;  // tokens; 0: never aligned. Without draws_ahead it is 1
-    std::uint32_t kv_period = 1;     // tokens; 0: only rows that the shadow has not read are copied
-    KvCacheOptions kv;               // the engine's options, with another number of pages
-    std::uint32_t copied_max = 512;  // positions that are copied at one layer of the model
+    std::uint32_t per_row = 1;  // number of predicted experts per row and layer
+    std::uint32_t lead = 2;     // a hint is sent this many MoE layers before the model; at least 1
+    // false: the shadow draws no tokens, and each pass begins with the model's token
+    bool draws_ahead = true;
+    // tokens between alignments of tokens; 0: never aligned. Without draws_ahead it is 1
+    std::uint32_t token_period = 1;
+    // tokens between copies of keys; 0: only rows that the shadow has not read are copied
+    std::uint32_t kv_period = 1;
+    KvCacheOptions kv;  // options of the shadow's cache: the engine's, with another number of pages
+    std::uint32_t copied_max = 512;  // most positions that are copied during one layer of the model
 };
 
 struct ServedShadowCounters {
-    std::uint64_t steps = 0;             // steps of the model that the shadow followed
-    std::uint64_t steps_ahead = 0;       // steps for which a pass ahead was kept
-    std::uint64_t passes_cut = 0;        // passes that were stopped before their last layer
-    std::uint64_t layers = 0;            // layers that were predicted
-    std::uint64_t layers_late = 0;       // predicted layers that the model had already reached
-    std::uint64_t tokens_drawn = 0;      // tokens that were drawn ahead of the model
-    std::uint64_t tokens_right = 0;      // drawn tokens that the model then had
-    std::uint64_t positions_copied = 0;  // rows of keys and values
-    // Microseconds from the model's first MoE layer of a token to the shadow's start with that
-    // token: the median of the last steps; 0 for a step whose pass ahead was kept.
+    std::uint64_t steps = 0;  // steps of the model that the shadow followed
+    // steps that the shadow had predicted before they began, with a pass that was kept
+    std::uint64_t steps_ahead = 0;
+    std::uint64_t passes_cut = 0;   // passes that were stopped before their last layer
+    std::uint64_t layers = 0;       // layers that the shadow predicted
+    std::uint64_t layers_late = 0;  // predicted layers that the model had already reached
+    // tokens that the shadow drew ahead of the model and that were compared
+    std::uint64_t tokens_drawn = 0;
+    std::uint64_t tokens_right = 0;      // drawn tokens that were the same as the model's
+    std::uint64_t positions_copied = 0;  // copied rows of keys and values
+    // Delay in microseconds from the model's first MoE layer of a token to the start of the
+    // shadow's pass with that token: the median over recent steps. A step whose pass began earlier
+    // counts as 0.
     double departure_us = 0;
 };
 
-// Follows the steps of a decoder and sends hints for its next layers.
+// Follows the steps of a decoder and sends hints for the decoder's next layers.
 class ServedShadow : public ExpertForesight {
   public:
     using SendHints = std::function<void(std::span<const ExpertHint>)>;
-    static constexpr std::uint32_t rows_max = 16;       // rows of a step that is followed
-    static constexpr std::uint32_t sequences_max = 16;  // texts whose keys are kept
+    static constexpr std::uint32_t rows_max = 16;  // most rows of a step that the shadow follows
+    static constexpr std::uint32_t sequences_max = 16;  // most texts whose keys the shadow keeps
 
-    // `decoder` is a twin of the decoder that calls foresee(), and runs on threads of its own;
-    // `experts` are the shadow's. `fallback` gives the hints that the shadow does not; null: none.
-    // `experts` and `fallback` outlive the shadow.
+    // `decoder` is a twin() of the decoder that calls foresee(), and has its own threads; `experts`
+    // computes the shadow's experts. `fallback` gives hints when the shadow gives none; it may be
+    // null. `experts` and `fallback` must outlive the shadow.
     ServedShadow(std::unique_ptr<Decoder> decoder, ExpertBackend& experts,
                  ExpertForesight* fallback, ServedShadowOptions options, SendHints send);
     ~ServedShadow() override;  // joins the shadow's thread
 
     std::span<const ExpertHint> foresee(const RouteView& seen) override;
     ServedShadowCounters counters() const;  // any thread
-    // Waits until no pass runs: the last one ended or was cut. Any thread.
+    // Waits until no pass of the shadow is running. May be called from any thread.
     void wait_until_idle() const;
 
   private:
@@ -105,29 +111,32 @@ class ServedShadow : public ExpertForesight {
         ShadowKeys::Text text;
         TokenId token = 0;
     };
-    // A walk of the shadow through all layers.
+    // One pass of the shadow through all layers, which predicts one step of the model.
     struct Pass {
-        std::uint64_t step = 0;              // the model's step that the pass predicts
-        bool is_ahead = false;               // the pass began before that step did
-        bool is_dropped = false;             // the model has other tokens, or overtook the pass
-        bool is_whole = false;               // the pass reached the last layer
-        std::uint32_t tokens_unaligned = 0;  // drawn tokens since the model's token was taken
-        std::vector<Row> rows;               // one row per text, if tokens can be drawn after them
-        std::vector<TokenId> drawn;          // the token after each row; empty: none can be drawn
+        std::uint64_t step = 0;   // the model's step that the pass predicts
+        bool is_ahead = false;    // true if the pass began before that step began
+        bool is_dropped = false;  // true if the model has other tokens or overtook the pass
+        bool is_whole = false;    // true if the pass reached the last layer
+        // number of tokens drawn since the pass had the model's token
+        std::uint32_t tokens_unaligned = 0;
+        // one row per text; empty if no tokens can be drawn after these rows
+        std::vector<Row> rows;
+        std::vector<TokenId> drawn;  // the token drawn after each row; empty: no token can be drawn
     };
-    // The prediction of a layer.
+    // The hints for one layer, as the shadow predicted them.
     struct PredictedLayer {
         std::vector<ExpertHint> hints;
         bool is_new = false;  // not sent yet
     };
 
-    // These five require mutex_.
+    // The caller of the next five functions holds mutex_.
     void enter_step(const RouteView& seen);
     bool can_keep_pass();
     void take_window(std::vector<ExpertHint>& hints);
     void begin_pass();
     void note_departure(Duration late);
-    // These three require the shadow: mutex_ is held by its thread, or no pass runs.
+    // The caller of the next three functions must be the owner of the shadow: the shadow's thread
+    // while it holds mutex_, or the engine's thread while no pass runs.
     bool plan(std::uint32_t* may_copy);
     bool plan_with_the_model(std::uint32_t* may_copy);
     bool plan_ahead(std::uint32_t* may_copy);
@@ -143,39 +152,42 @@ class ServedShadow : public ExpertForesight {
     ExpertForesight* fallback_;
     const ServedShadowOptions options_;
     const SendHints send_;
-    std::vector<std::uint32_t> index_of_layer_;  // index among the MoE layers
+    std::vector<std::uint32_t> index_of_layer_;  // index of each layer among the MoE layers
 
-    // Owned by the shadow's thread while busy_, else by the engine's thread. busy_ changes under
-    // mutex_, and ownership changes with it.
+    // The members below belong to the shadow's thread while busy_ is true, and otherwise to the
+    // engine's thread. busy_ changes only under mutex_, and ownership changes with it.
     ShadowKeys keys_;
     std::vector<TokenId> tokens_;
     std::vector<StepRows> batch_;
-    // Owned by the engine's thread.
+    // Only the engine's thread uses hints_.
     std::vector<ExpertHint> hints_;
-    // Owned by the shadow's thread.
+    // Only the shadow's thread uses the members below.
     std::vector<ExpertHint> layer_hints_, outgoing_;
     std::vector<std::uint16_t> order_;  // scratch buffer of append_hints()
 
-    // Guards the members below. Exception: the owner of an idle shadow writes pass_ without it.
+    // Guards the members below. Exception: the owner of an idle shadow writes pass_ without the
+    // mutex.
     mutable std::mutex mutex_;
     mutable std::condition_variable wake_, idle_;
     bool stopping_ = false, busy_ = false;
-    // The model's place. Only the engine's thread writes these, and reads them without the mutex.
-    std::uint64_t step_ = 0;   // number of the step, counted from 1
-    std::uint32_t layer_ = 0;  // index among the MoE layers
+    // The step and layer that the model has reached. Only the engine's thread writes step_ and
+    // layer_, so it reads them without the mutex.
+    std::uint64_t step_ = 0;   // number of the model's step, counted from 1
+    std::uint32_t layer_ = 0;  // index of the model's layer among the MoE layers
     bool is_followed_ = false;
     std::vector<Row> rows_;
     TimePoint entered_at_{};
-    // Texts that advanced in a step that was not followed, and the first row that is invalid.
+    // Texts that advanced in steps that the shadow did not follow, with the first position whose
+    // keys the shadow must drop.
     std::map<const KvCache::Sequence*, std::uint32_t> unfollowed_;
-    Pass pass_;              // the running pass, or the last one
+    Pass pass_;              // the running pass, or the previous pass if none runs
     std::stop_source stop_;  // stops pass_
     std::vector<PredictedLayer>
-        predictions_;  // [2, num_moe_layers]: the model's step, the next step
+        predictions_;  // [2 · num_moe_layers]: layers of the model's step, then of its next step
     ServedShadowCounters counters_;
-    std::vector<float> departures_us_;  // a ring buffer of the last steps
+    std::vector<float> departures_us_;  // ring buffer of the delays of recent steps
     std::size_t num_departures_ = 0;
-    std::thread thread_;  // last, so that it starts after all other members
+    std::thread thread_;  // declared last, so that the thread starts after all other members exist
 };
 
 }  // namespace moex

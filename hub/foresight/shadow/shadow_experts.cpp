@@ -125,7 +125,8 @@ void ShadowExperts::run(const ExpertBatch& batch) const {
         std::fill(sum.begin(), sum.end(), 0.0f);
 
         const auto first = slot_of_pair.begin() + std::ptrdiff_t{row} * batch.top_k;
-        std::sort(first, first + batch.top_k);  // ascending slots are ascending experts
+        // slots are numbered by ascending expert, so this sorts by expert
+        std::sort(first, first + batch.top_k);
         for (auto slot = first; slot != first + batch.top_k; ++slot)
             integer_add_scaled(sum,
                                std::span(answers).subspan(std::size_t{*slot} * batch.hidden_size,

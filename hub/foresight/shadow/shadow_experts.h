@@ -1,7 +1,8 @@
-// The experts of a shadow as a backend of a decoder. A decoder that runs with this backend shares
-// attention, routers and head with the served model, and differs only in what its experts compute.
-// Arithmetic is in integers, as in the hub's own backend (hub/engine/kernels/integer.h): codes of 2
-// and 3 bits are stored in memory and computed as INT4 codes; nf4 and int8 as INT8.
+// The experts of a shadow (a cheaper copy of the model), as an expert backend of a decoder. A
+// decoder that runs with this backend shares attention, routers and head with the served model, and
+// differs only in what its experts compute. Arithmetic is in integers, as in the hub's own backend
+// (hub/engine/kernels/integer.h): codes of 2 and 3 bits are stored in memory and computed as INT4
+// codes; nf4 and int8 as INT8.
 // Source: "OD-MoE: On-Demand Expert Loading for Cacheless Edge-Distributed MoE Inference", 3.1: a
 // quantised model that runs ahead of the full one.
 #pragma once
@@ -19,10 +20,10 @@ namespace moex {
 // Computes the experts of a shadow package on this machine.
 class ShadowExperts : public ExpertBackend {
   public:
-    // Reads the whole shadow package, which may be closed afterwards.
+    // Copies the whole shadow package into memory; `shadow` may be closed afterwards.
     ShadowExperts(const ShadowPackage& shadow, ThreadPool& threads);
 
-    // The bits of a row do not depend on the other rows of the batch.
+    // Computes a round. The bits of a row do not depend on the other rows of the batch.
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "shadow"; }
 
@@ -33,8 +34,10 @@ class ShadowExperts : public ExpertBackend {
         return layers_[layer].data() + expert * (up_.size_bytes() + down_.size_bytes());
     }
     ThreadPool& threads_;
-    PackedMatrix up_, down_;  // shapes without data; an expert is stored as up, then down
-    std::vector<AlignedBuffer> layers_;  // [num_layers], empty for dense ones
+    // shapes of an expert's matrices, without data; memory holds up, then down
+    PackedMatrix up_, down_;
+    // [num_layers], packed experts of each layer; empty for dense layers
+    std::vector<AlignedBuffer> layers_;
 };
 
 }  // namespace moex

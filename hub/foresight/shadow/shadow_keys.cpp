@@ -44,8 +44,9 @@ KvCache::Sequence* ShadowKeys::prepare(const Text& text, std::uint32_t num_befor
     return reserve(follower, num_before + num_rows, step) ? &follower.kv : nullptr;
 }
 
-// Copies the model's rows over the shadow's own. Rows after them, which the shadow has read ahead,
-// stay. Returns false if rows are still missing: `may_copy` or the pages did not suffice.
+// Replaces the shadow's own rows of keys and values by the model's. Rows beyond the model's
+// position, which the shadow computed ahead, stay. Returns false if some rows could not be copied,
+// because `may_copy` or the pages did not suffice.
 bool ShadowKeys::align(Follower& follower, const Text& text, std::uint32_t room, std::uint64_t step,
                        std::uint32_t& may_copy) {
     const bool has_rows = follower.kv.num_tokens() >= text.position;
@@ -70,7 +71,8 @@ bool ShadowKeys::reserve(Follower& follower, std::uint32_t num_tokens, std::uint
     return follower.kv.reserve(num_tokens);
 }
 
-// Evicts the least recently prepared text, unless it was prepared in this step.
+// Evicts the keys of the least recently prepared text, unless prepare() was called for it in this
+// step.
 void ShadowKeys::evict_oldest(std::uint64_t step) {
     const auto oldest = std::ranges::min_element(followers_, {},
                                                  [](const auto& one) { return one.second.step; });

@@ -2,8 +2,8 @@
 // positions, and the shadow's own rows after them. A text is identified by the address of the
 // model's sequence. Example, period 4, the model at position 10: rows 0 ... 7 are the model's, rows
 // 8 and 9 are the shadow's own; at position 12 rows 8 ... 11 are copied together. Owner: the thread
-// that has the shadow (hub/foresight/shadow/served_shadow.h). The engine's thread owns the model's
-// sequences, and it alone copies from them.
+// that owns the shadow (see hub/foresight/shadow/served_shadow.h). Only the engine's thread, which
+// owns the model's sequences, copies rows from them.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,27 @@ class ShadowKeys {
   public:
     struct Text {
         const KvCache::Sequence* kv = nullptr;  // the model's sequence
-        std::uint32_t position = 0;             // the model has the rows before it
-        // The first page of the model's sequence. Another page at the same address means another
-        // text: the earlier one ended.
+        std::uint32_t position = 0;  // the model's sequence has the rows before this position
+        // The first page of the model's sequence. If a sequence at the same address has another
+        // first page, it is another text, and the earlier text has ended.
         std::uint32_t first_page = 0;
     };
 
-    // `period`: this many positions of a text are copied together, and are the shadow's own before;
-    // 0: never copied once the shadow has read them. At most `texts_max` texts are kept; the least
-    // recently prepared one is evicted.
+    // `period`: number of positions of a text that are copied together; until they are copied, the
+    // shadow's own rows are used. With 0, a position that the shadow has computed is never
+    // replaced. At most `texts_max` texts are kept; the least recently prepared one is evicted.
     ShadowKeys(const ModelConfig& config, KvCacheOptions kv, std::uint32_t period,
                std::size_t texts_max);
 
-    // Invalidates the rows of the text from `position` on; the model has other rows there now.
+    // Invalidates the shadow's rows of `text` from `position` on, because the model now has other
+    // rows at these positions.
     void invalidate(const KvCache::Sequence* text, std::uint32_t position);
     // Returns the shadow's sequence of `text`, with its first `num_before` rows filled and room for
-    // `num_rows` more. `step` ascends; texts that were prepared in the same step are not evicted
-    // for each other. `may_copy` is the number of positions that may be copied, and is reduced by
-    // the copied ones; null: no copy is allowed, as the model's sequence cannot be read now.
-    // Returns null if keys are missing or due, or if pages are missing; rows that were copied stay.
+    // `num_rows` more. `step` ascends; a text that was prepared in the same step is not evicted to
+    // make room for another. `may_copy` is the number of positions that may be copied, and is
+    // reduced by the number of copied positions. With null no position may be copied, since the
+    // model's sequence cannot be read at this moment. Returns null if keys are missing or due to be
+    // copied, or if the cache has too few pages; rows that were copied so far stay.
     KvCache::Sequence* prepare(const Text& text, std::uint32_t num_before, std::uint32_t num_rows,
                                std::uint64_t step, std::uint32_t* may_copy);
     std::uint64_t copied() const { return copied_; }  // positions, since the start
@@ -44,9 +46,10 @@ class ShadowKeys {
   private:
     struct Follower {
         KvCache::Sequence kv;
-        std::uint32_t aligned = 0;     // the first `aligned` positions are the model's
-        std::uint32_t first_page = 0;  // of the model's sequence
-        std::uint64_t step = 0;        // the step of its last prepare()
+        // the rows of the first `aligned` positions are copies of the model's
+        std::uint32_t aligned = 0;
+        std::uint32_t first_page = 0;  // first page of the model's sequence
+        std::uint64_t step = 0;        // the step of this text's latest prepare()
     };
     bool align(Follower& follower, const Text& text, std::uint32_t room, std::uint64_t step,
                std::uint32_t& may_copy);
