@@ -8,8 +8,9 @@
 namespace moex {
 
 // Returns the available memory in bytes; 0 when the system gives no value. `root` is the folder
-// that contains proc/ and sys/, for tests. Source: proc(5), MemAvailable; Linux kernel,
-// Documentation/admin-guide/cgroup-v2, memory.max and memory.current.
+// that contains proc/ and sys/, for tests.
+// Source: proc(5), MemAvailable; Linux kernel, Documentation/admin-guide/cgroup-v2, memory.max and
+// memory.current.
 std::uint64_t memory_available(const std::filesystem::path& root = "/");
 
 }  // namespace moex

@@ -30,8 +30,9 @@ struct AttendTask {
 // The cache is read in blocks of positions. Each block gives sums relative to the block's own
 // maximum score, and the sums are merged from the first block to the last, whichever thread
 // computed them. So a row's result has the same bits whichever rows share its task and however many
-// threads share its blocks. Source: Dao et al., "FlashAttention", 2022 (the online softmax), and
-// Dao et al., "Flash-Decoding for long-context inference", 2023 (the split).
+// threads share its blocks.
+// Source: Dao et al., "FlashAttention", 2022 (the online softmax), and Dao et al., "Flash-Decoding
+// for long-context inference", 2023 (the split).
 inline constexpr std::uint32_t attend_block_tokens = 512;
 std::uint32_t attend_blocks(const AttendTask& task);
 

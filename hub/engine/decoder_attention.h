@@ -1,8 +1,8 @@
 // The attention of a layer, for rows that pass through the layers together: norm, q, k and v, the
 // rotation by position (RoPE), sums over cached values, and o. The bits of a row depend neither on
-// the other rows of the batch nor on the threads. Owner: a decoder (hub/engine/decoder.h); only the
-// decoder's thread calls this. Source: Vaswani et al., "Attention Is All You Need", 2017; Ainslie
-// et al., "GQA", 2023.
+// the other rows of the batch nor on the threads.
+// Owner: a decoder (hub/engine/decoder.h); only the decoder's thread calls this.
+// Source: Vaswani et al., "Attention Is All You Need", 2017; Ainslie et al., "GQA", 2023.
 #pragma once
 
 #include <cstdint>

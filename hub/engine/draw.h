@@ -47,9 +47,9 @@ std::uint64_t draw_weight(std::uint32_t steps);
 TokenId likeliest_token(std::span<const float> logits);
 
 // Draws a token. O(vocabulary); only the few tokens around a cut are sorted. Returns
-// likeliest_token() if the logits are NaN. `ids`: the token ids of `logits`, ascending, if `logits`
-// covers only a part of the vocabulary; if `ids` is empty, the index in `logits` is the id. The
-// result is an index into `logits`.
+// likeliest_token() if the logits are NaN.
+// `ids`: the token ids of `logits`, ascending, if `logits` covers only a part of the vocabulary; if
+// `ids` is empty, the index in `logits` is the id. The result is an index into `logits`.
 TokenId draw_token(std::span<const float> logits, const DrawOptions& options,
                    const DrawPlace& place, std::span<const TokenId> ids = {});
 

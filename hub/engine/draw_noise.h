@@ -9,9 +9,9 @@
 // choice, position and logits, and on nothing else. Each token of the vocabulary has noise of its
 // own, so that a race (hub/engine/draw.h) compares tokens instead of walking along their
 // probabilities. The function uses whole numbers only and gives the same bits on every machine. It
-// may be called from any thread. Source of the mixing: Steele, Lea and Flood, "Fast splittable
-// pseudorandom number generators", 2014 (64 bits); Wellons, "Prospecting for hash functions", 2018
-// (32 bits, lowbias32).
+// may be called from any thread.
+// Source of the mixing: Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+// 2014 (64 bits); Wellons, "Prospecting for hash functions", 2018 (32 bits, lowbias32).
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 // a row's experts before the row reaches their layer. It may also give a substitute for a layer's
 // answer until that answer arrives, so that the next layer's call is sent while this layer's call
 // is in flight. Rows without a speculator have the same bits as in a step that has no other rows.
-// Speculators are in hub/foresight. Owner: the engine's thread. Source: "Speculating Experts
-// Accelerates Inference for Mixture-of-Experts", section 4.
+// Speculators are in hub/foresight. Owner: the engine's thread.
+// Source: "Speculating Experts Accelerates Inference for Mixture-of-Experts", section 4.
 #pragma once
 
 #include <optional>

@@ -30,7 +30,8 @@ float log_sum_exp(std::span<const float> x);
 // Attention over consecutive cached rows, for queries that share one kv head: heads of one token,
 // or of several tokens. Rows of fewer bits are widened to f32 exactly, value by value as they are
 // read. So the result has the same bits as if load_kv_head() (kv_head.h) had converted the rows
-// first. scores[r · scores_stride + t] = scale · q[r] · k[t]; q [num_rows, head_dim].
+// first.
+// scores[r · scores_stride + t] = scale · q[r] · k[t]; q [num_rows, head_dim].
 void attention_scores(RowsOut scores, RowsIn q, const KvRows& k, std::uint32_t num_tokens,
                       std::uint32_t head_dim, float scale);
 // out[r] += sum over t of weights[r][t] · v[t].

@@ -3,9 +3,10 @@
 //   page_tokens 16, 40 tokens in pages() = {3, 9, 4}:  position 20 is row 4 of page 9
 // Full pages may be published: a later sequence of the same scope that begins with the same tokens
 // takes them over instead of computing them. Published pages that no sequence holds stay in the
-// cache until room is needed, and are evicted in LRU order. Layout of a page: for each layer, k
-// then v, each [num_kv_heads, page_tokens] heads of kv_head_bytes(). So the rows that attention
-// reads for one kv head are contiguous. Owner: the engine's thread.
+// cache until room is needed, and are evicted in LRU order.
+// Layout of a page: for each layer, k then v, each [num_kv_heads, page_tokens] heads of
+// kv_head_bytes(). So the rows that attention reads for one kv head are contiguous.
+// Owner: the engine's thread.
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,16 @@
-// Chooses how many micro-batches a step's rows are cut into. While one micro-batch waits for its
-// experts, the hub computes the layer of the next one. That hides the latency of a long link. On a
-// short link more micro-batches only cost time, since hub and workers read their weights once for
-// each micro-batch. The right number depends on the link, so it is measured with real steps. The
-// first trial uses as many micro-batches as the waiting time of uncut steps suggests. From time to
-// time a later trial uses one micro-batch more or one less; further trials follow in the same
+// Chooses how many micro-batches a step's rows are cut into.
+// While one micro-batch waits for its experts, the hub computes the layer of the next one. That
+// hides the latency of a long link. On a short link more micro-batches only cost time, since hub
+// and workers read their weights once for each micro-batch. The right number depends on the link,
+// so it is measured with real steps.
+// The first trial uses as many micro-batches as the waiting time of uncut steps suggests. From time
+// to time a later trial uses one micro-batch more or one less; further trials follow in the same
 // direction while the result is not slower. The faster number is kept. One number is learned for
 // all steps whose numbers of rows are between the same powers of two, and separate numbers for
-// steps with and without prompt rows. The bits of a row do not depend on the number of
-// micro-batches. This class reads no clock: the caller passes durations. Owner: the engine's
-// thread. Source: Huang et al., "GPipe", NeurIPS 2019 (micro-batches).
+// steps with and without prompt rows.
+// The bits of a row do not depend on the number of micro-batches. This class reads no clock: the
+// caller passes durations. Owner: the engine's thread.
+// Source: Huang et al., "GPipe", NeurIPS 2019 (micro-batches).
 #pragma once
 
 #include <array>

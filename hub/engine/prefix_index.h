@@ -5,7 +5,8 @@
 // The match is exact: ids are compared, not hashes, so that two texts can never be confused. The
 // bits of a page follow from the ids up to its end, the model and its arithmetic; a process has
 // only one model and one arithmetic. Each scope (a client) has its own tree, so that a client
-// cannot learn from cached prompt lengths what another client wrote. Owner: the engine's thread.
+// cannot learn from cached prompt lengths what another client wrote.
+// Owner: the engine's thread.
 #pragma once
 
 #include <compare>

@@ -1,10 +1,11 @@
 // Turns logits into the next token: penalties, bias, mask, temperature, top-k, min-p, top-p, then a
-// draw whose noise depends on seed, choice, position and token alone. A temperature of 0 is greedy;
-// ties go to the lower id. The same seed and logits give the same token on every machine
-// (hub/engine/draw.h). Several samplers may choose concurrently, but each sampler is used by one
-// thread at a time. A browser tab that runs a whole model by itself uses this file, too. So the
-// file depends on draw.h, draw_noise.h and the type of token ids, and on nothing else of the
-// engine. The log-probability of a token is computed in hub/engine/scores.h.
+// draw whose noise depends on seed, choice, position and token alone.
+// A temperature of 0 is greedy; ties go to the lower id. The same seed and logits give the same
+// token on every machine (hub/engine/draw.h).
+// Several samplers may choose concurrently, but each sampler is used by one thread at a time. A
+// browser tab that runs a whole model by itself uses this file, too. So the file depends on draw.h,
+// draw_noise.h and the type of token ids, and on nothing else of the engine. The log-probability of
+// a token is computed in hub/engine/scores.h.
 #pragma once
 
 #include <cstdint>

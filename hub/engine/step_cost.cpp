@@ -6,28 +6,30 @@
 namespace moex {
 namespace {
 
-// Weight of a new measurement. It is small because single steps of a machine may be disturbed.
+// Weight of a new measurement in a moving average. It is small because single steps of a machine
+// may be disturbed.
 constexpr double plain_gain = 0.2;
 // A single measurement counts as at most twice and at least half of the expected value.
 constexpr double surprise_max = 2.0;
 constexpr std::uint32_t plain_step_every = 16;
-// The weight of a step halves every 46 steps.
+// Factor by which the weight of older steps shrinks with each new step: it halves every 46 steps.
 constexpr double memory = 0.985;
-// Weight of the last estimate of a cost, relative to what recent steps say about this cost.
+// Weight of a cost's previous estimate, relative to the weight of recent steps in the new estimate.
 constexpr double habit = 0.02;
-// Iterations of the search for costs that are not negative; each search starts from the last
-// result.
+// Iterations of the coordinate descent that finds the costs. Each search starts from the result of
+// the previous search.
 constexpr int sweeps = 20;
-// Steps with the same number of rows before another number is tried.
+// After this many steps with the same number of prompt rows, one more prompt row is tried.
 constexpr std::uint32_t trial_every = 32;
-// If the fixed cost of having any rows exceeds the available time, rows that take this share of the
-// fixed cost are added nevertheless.
+// Even if the fixed cost of having any prompt rows exceeds the available time, a step gets prompt
+// rows that take this share of the fixed cost.
 constexpr double worth_it = 0.25;
-// The lateness that a share `late_share` of the steps exceeds is tracked, as a logarithm. It rises
-// by late_step * (1 - late_share) at most and falls by late_step * late_share.
+// Lateness is measured over expected duration of a step. The lateness that a share `late_share` of
+// the steps exceeds is tracked, as a logarithm. With each step the tracked value rises by late_step
+// * (1 - late_share) at most, or falls by late_step * late_share.
 constexpr double late_step = 0.1, late_share = 0.01;
-// During this many steps lateness may come from costs that are not learned yet, so it is not
-// recorded.
+// During the first steps, up to this number, a step may be late because its costs are not learned
+// yet. So their lateness is not recorded.
 constexpr std::uint32_t steps_to_learn = 12;
 constexpr double positions_unit = 1024;
 
@@ -37,8 +39,9 @@ Duration from_ms(double ms) {
 
 }  // namespace
 
-// Returns the cost of `decode_rows` decode rows alone: as measured, or from the nearest measured
-// numbers, which are at most twice or half as many.
+// Returns the duration of a step with `decode_rows` decode rows alone, in ms: as measured, or
+// estimated from the nearest measured numbers of rows (at least half and at most twice as many);
+// nullopt if there are none.
 std::optional<double> StepCost::plain_ms(std::uint32_t decode_rows) const {
     const auto measured = [&](std::uint32_t rows) {
         const bool is_near = rows <= 2 * decode_rows && 2 * rows >= decode_rows;
@@ -51,8 +54,8 @@ std::optional<double> StepCost::plain_ms(std::uint32_t decode_rows) const {
     const double low = measured(fewer), high = measured(more), rows = decode_rows;
     if (fewer == more) return low;
     if (low > 0 && high > 0) return low + (high - low) * (rows - fewer) / (more - fewer);
-    // Estimate between two extremes: a time that depends only on bytes, and a time proportional to
-    // the rows.
+    // Take the mean of two extremes: a duration that does not depend on the number of rows (reading
+    // weights), and a duration proportional to it.
     if (low > 0) return low * (1 + (rows / fewer - 1) / 2);
     if (high > 0) return high * (1 - (1 - rows / more) / 2);
     return std::nullopt;
@@ -76,7 +79,7 @@ void StepCost::record(const StepShape& shape, Duration took) {
 
     ++steps_since_plain_;
     const std::optional<double> plain = plain_ms(shape.decode_rows);
-    if (!plain) return;  // a step that was composed before this cost was known
+    if (!plain) return;  // not known only if the step was composed before the first measurement
 
     const double kept_ms = late_max * stretch(shape.decode_rows, shape.num_prompts) * *plain;
     double counted = ms;
@@ -110,8 +113,9 @@ StepCost::Terms StepCost::terms_of(const StepShape& shape) {
     return terms;
 }
 
-// Least squares over recent steps, by coordinate descent, with no cost below 0. If all chunks have
-// the same size, they say nothing about other sizes, and the last estimate stays.
+// Learns the costs of prompt rows by least squares over recent steps, with coordinate descent and
+// no cost below 0. If all chunks have the same size, the steps do not show what other sizes cost,
+// and these costs keep their estimates.
 void StepCost::learn_terms(const Terms& terms, double extra_ms, double weight) {
     if (num_learned_++ == 0) cost_ms_[rows] = extra_ms / terms[rows];
     for (std::size_t i = 0; i < num_terms; ++i) {
@@ -132,7 +136,8 @@ void StepCost::learn_terms(const Terms& terms, double extra_ms, double weight) {
     }
 }
 
-// Tracks a quantile: it moves up for each step above it, and down a little for each step below.
+// Tracks the quantile of lateness: `late_log_` moves up for each step above it, and down a little
+// for each step below it.
 void StepCost::learn_spread(double took_over_expected) {
     if (num_learned_ < steps_to_learn) return;
     const double log = std::log(took_over_expected);
@@ -141,8 +146,8 @@ void StepCost::learn_spread(double took_over_expected) {
     late_log_ = std::max(0.0, late_log_);
 }
 
-// Allows one row more than recent steps had, if the step stays within its time even when each row
-// costs as much as before.
+// Allows the next step one prompt row more than recent steps had, if its expected duration stays
+// within the limit when the additional row costs as much as the others.
 void StepCost::choose_trial(std::uint32_t prompt_rows, double extra_ms, double plain) {
     if (prompt_rows != rows_alike_) {
         rows_alike_ = prompt_rows;
@@ -181,8 +186,8 @@ Duration StepCost::expected(const StepShape& shape) const {
     return from_ms(ms);
 }
 
-// Solves chunk + n·first + n²·growth/2 = time and rounds n to the nearest whole number. Rounding
-// down each time would give too little where hardly a row fits.
+// Solves chunk + n·first + n²·growth/2 = time for the number of rows n, and rounds n to the nearest
+// whole number. Rounding down would waste much time where only one or two rows fit.
 std::uint32_t StepCost::rows_within(Duration time, std::uint32_t position) const {
     const double chunk = cost_ms_[chunk_kilo_positions] / positions_unit * position,
                  ms = to_ms(time) - chunk, growth = cost_ms_[row_kilo_positions] / positions_unit,

@@ -1,8 +1,8 @@
 // Queue of waiting requests, fair between clients: first come, first served within a client, and
-// round-robin between clients. So a client that sends many requests delays another client's by at
-// most one request. Requests that were preempted are served before all others.
+// round-robin between clients. So a client that sends many requests delays a request of another
+// client by at most one request. Requests that were preempted are served before all others.
 //   client a sends a1 a2 a3, then client b sends b1:  order a1 b1 a2 a3
-// Not thread-safe: the mutex of its owner guards it.
+// Not thread-safe: the owner's mutex guards the queue.
 #pragma once
 
 #include <deque>
@@ -35,8 +35,8 @@ class TurnQueue {
     // Requires !empty().
     Job& front() { return returned_.empty() ? *queue()->second.front() : *returned_.front(); }
 
-    // Removes and returns front(); its client moves to the end of the round-robin order. Requires
-    // !empty().
+    // Removes and returns the item front(). The client of this item moves to the end of the
+    // round-robin order. Requires !empty().
     Item pop() {
         if (!returned_.empty()) {
             Item job = std::move(returned_.front());
@@ -88,8 +88,8 @@ class TurnQueue {
     }
 
     std::deque<Item> returned_;
-    std::map<std::string, std::deque<Item>> queues_;  // no deque is empty
-    // round-robin order: every key of queues_, once
+    std::map<std::string, std::deque<Item>> queues_;  // waiting items by client; no deque is empty
+    // clients in round-robin order: every key of queues_, once
     std::list<std::string> turns_;
     std::size_t num_waiting_ = 0;  // in queues_
 };

@@ -1,9 +1,9 @@
 // Products of f32 rows with weights in the package's dtypes (bf16, f32, INT4), and the steps of an
 // expert between and after its products. They use Highway with dispatch at run time (baseline
-// x86-64-v2). Single-threaded; matmul.h divides them over threads. The arithmetic of a row, its
-// order of sums included, never depends on how many rows are computed together: each (row, output)
-// has one accumulator vector, always summed from the first input to the last. Slow reference
-// versions in plain loops: hub/engine/kernels_plain.h.
+// x86-64-v2). Single-threaded; matmul.h divides them over threads.
+// The arithmetic of a row, its order of sums included, never depends on how many rows are computed
+// together: each (row, output) has one accumulator vector, always summed from the first input to
+// the last. Slow reference versions in plain loops: hub/engine/kernels_plain.h.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// Matrix products with INT4 weights; included by exact.cpp once per instruction set. One vector of
-// words holds 8 codes per lane. Code k is masked without a shift and so converted to q · 16^k; the
-// matching input was scaled by 16^-k beforehand, which is exact. So a code costs an AND, a
-// conversion and a multiply-add. The last code would touch the sign bit and is shifted instead. Per
-// group: sum = −zero · (sums of x); sum += q · x; total += scale · sum.
+// Matrix products with INT4 weights; included by exact.cpp once per instruction set.
+// One vector of words holds 8 codes per lane. Code k is masked without a shift and so converted to
+// q · 16^k; the matching input was scaled by 16^-k beforehand, which is exact. So a code costs an
+// AND, a conversion and a multiply-add. The last code would touch the sign bit and is shifted
+// instead. Per group: sum = −zero · (sums of x); sum += q · x; total += scale · sum.
 #if defined(MOEX_KERNELS_EXACT_INT4_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_EXACT_INT4_INL_H
 #undef MOEX_KERNELS_EXACT_INT4_INL_H

@@ -51,8 +51,9 @@ enum class PackedDtype : std::uint8_t { int8, int6, int4 };
 // its low half and input i + 4 in its high half. For 16 inputs in int6, byte b of the three bytes
 // has input 4 b + i in its low six bits; its high two bits are bits 2 b and 2 b + 1 of input 12 +
 // i. Codes of 6 bits are stored plus 32. Inputs beyond num_in have code 0 (and are multiplied by
-// 0). A panel is read from its first byte to its last without a gap: a layout with all scales in
-// front gave half the memory throughput.
+// 0).
+// A panel is read from its first byte to its last without a gap: a layout with all scales in front
+// gave half the memory throughput.
 struct PackedMatrix {
     const std::byte* data = nullptr;
     PackedDtype dtype = PackedDtype::int8;

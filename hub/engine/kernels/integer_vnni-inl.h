@@ -1,8 +1,8 @@
 // The loops of the two VNNI paths. The instruction `dpbusd` adds four products of an unsigned and a
 // signed byte to 32 bits and never saturates. Weights are the unsigned operand: a code of 4 bits as
 // it is, one of 8 bits plus 128 and one of 6 bits plus 32. The formula subtracts these offsets
-// again as a zero point (all values are whole numbers below 2^24, and so exact in f32). Included by
-// integer_avx_vnni.cpp and integer_avx512_vnni.cpp, which define
+// again as a zero point (all values are whole numbers below 2^24, and so exact in f32).
+// Included by integer_avx_vnni.cpp and integer_avx512_vnni.cpp, which define
 //   Whole, Real   vectors of `lanes` i32 and f32, and the operations on them that are used below
 //   parts         how many vectors make a panel
 //   tile_rows     how many rows share the loads of a panel
