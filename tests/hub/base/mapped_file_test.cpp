@@ -1,4 +1,5 @@
-// The hub's messages when a file changes under its map, in place of a bus error without a message.
+// Tests the messages that the hub writes when a mapped file changes, instead of ending with a bus
+// error without a message.
 #include "hub/base/mapped_file.h"
 
 #include <filesystem>
@@ -92,7 +93,7 @@ TEST_F(MappedFileDeathTest, OtherBusErrorsEndTheProcessAsBefore) {
     const auto raise_one = [] {
         guard_mapped_files();
         ::raise(SIGBUS);
-        ::raise(SIGBUS);  // a real fault would repeat by itself
+        ::raise(SIGBUS);  // a real fault would be raised again when its instruction runs again
     };
     EXPECT_EXIT(raise_one(), testing::KilledBySignal(SIGBUS), "^$");
 }

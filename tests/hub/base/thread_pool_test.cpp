@@ -18,8 +18,8 @@ TEST(ThreadPoolTest, EveryIndexIsVisitedOnceWhateverTheSizes) {
         EXPECT_EQ(pool.num_threads(), num_threads);
         for (const std::size_t count : {0u, 1u, 2u, 7u, 64u, 1000u})
             for (const std::size_t grain : {1u, 3u, 100u, 5000u}) {
-                // Plain integers: if two threads visited one index, the sanitizer would also report
-                // a race.
+                // The counters are plain integers: if two threads visited one index, the sanitizer
+                // would also report a race.
                 std::vector<int> visits(count, 0);
                 pool.parallel_for(count, grain, [&](std::size_t begin, std::size_t end) {
                     for (std::size_t i = begin; i < end; ++i) ++visits[i];
@@ -31,7 +31,8 @@ TEST(ThreadPoolTest, EveryIndexIsVisitedOnceWhateverTheSizes) {
     }
 }
 
-// Jobs as short as a decoder's follow each other: the next job sees what the last one wrote.
+// Jobs as short as a decoder's follow each other directly, and each job sees what the previous job
+// wrote.
 TEST(ThreadPoolTest, ManyShortJobsFollowEachOther) {
     ThreadPool pool(4);
     std::vector<std::uint64_t> values(64, 0);
@@ -74,7 +75,8 @@ TEST(ThreadPoolTest, EveryCutOfALoopCoversEverythingOnce) {
             for (std::size_t i = begin; i < end; ++i) ++met[i];
         });
         for (const auto& count : met) EXPECT_EQ(count, 1);
-        // Each thread gets the same number of ranges, and ranges differ in length by one at most.
+        // Each thread gets the same number of ranges, and two ranges differ in length by one
+        // iteration at most.
         EXPECT_EQ(num_ranges, ranges <= 1 ? 3u : ranges == 4 ? 12u : 48u);
         EXPECT_EQ(num_long, 50u % num_ranges);
     }
@@ -96,8 +98,9 @@ TEST(ThreadPoolTest, ComputeThreadsAreNamed) {
 }
 #endif
 
-// Each range waits for the other: if a sleeping thread were not woken, the test would wait for
-// ever. The pauses are longer and shorter than the time for which threads spin.
+// Each of the two ranges of a job waits until the other has begun: if the pool did not wake its
+// sleeping thread, the test would wait for ever. Some pauses between jobs are longer than the time
+// for which threads spin, and some are shorter.
 TEST(ThreadPoolTest, SleepingThreadsAreWokenForAJob) {
     ThreadPool pool(2);
     pool.set_ranges_per_thread(1);
@@ -114,8 +117,9 @@ TEST(ThreadPoolTest, SleepingThreadsAreWokenForAJob) {
     }
 }
 
-// Like the test above, but the job was announced before, for a time at, before or long after its
-// start, with memory that it will read or that has been freed.
+// Like SleepingThreadsAreWokenForAJob, but expect_job() announced the job before. The announced
+// time is the job's start, or earlier, or much later; the announced memory is read by the job, or
+// has been freed.
 TEST(ThreadPoolTest, ExpectedJobRunsWheneverItStarts) {
     ThreadPool pool(4);
     pool.set_ranges_per_thread(1);
@@ -138,9 +142,11 @@ TEST(ThreadPoolTest, ExpectedJobRunsWheneverItStarts) {
 }
 
 TEST(ThreadPoolTest, LoopGrainFollowsTheCostOfIterations) {
-    EXPECT_EQ(loop_grain(8, 1000, 4000), 8u);  // less than four ranges in all
+    // the loop costs less than four ranges, so it is not divided
+    EXPECT_EQ(loop_grain(8, 1000, 4000), 8u);
     EXPECT_EQ(loop_grain(16, 1000, 4000), 4u);
-    EXPECT_EQ(loop_grain(16, 1500, 4000), 3u);  // never below a range
+    // a range of two iterations would cost less than 4000
+    EXPECT_EQ(loop_grain(16, 1500, 4000), 3u);
     EXPECT_EQ(loop_grain(4, 9000, 4000), 1u);
     EXPECT_EQ(loop_grain(5, 0, 4000), 5u);
 }

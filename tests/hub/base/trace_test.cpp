@@ -86,7 +86,8 @@ TEST(TraceTest, AFileHasALargestSize) {
     {
         const auto trace = Trace::open(trace_path(), 4096);
         ASSERT_TRUE(trace.ok());
-        // A write takes all pending spans: after two writes the file is full.
+        // Each write to the file takes all pending spans, so the file has reached its largest size
+        // after two writes.
         for (int i = 0; i < 200'000; ++i)
             (*trace)->span(Trace::Row::engine, "step", now_steady(), now_steady());
     }
