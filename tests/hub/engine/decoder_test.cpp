@@ -1,5 +1,5 @@
-// The bits of a row do not depend on its batch, its chunk or its micro-batch, in either arithmetic
-// and with every dtype of keys and values.
+// Tests that the bits of a row do not depend on its batch, its chunk or its micro-batch, in exact
+// and in int8 arithmetic and with every dtype of keys and values.
 #include "hub/engine/decoder.h"
 
 #include <cstring>
@@ -32,7 +32,7 @@ class DecoderTest : public testing::TestWithParam<Rounding> {
         if (!created.ok()) throw std::runtime_error(created.error().message);
         return std::move(created).value();
     }
-    // Returns the logits of every row, computed `chunk` tokens at a time.
+    // Returns the logits of every row of a text, computed `chunk` tokens at a time.
     std::vector<float> logits(Decoder& decoder, KvCache::Sequence& sequence,
                               std::span<const TokenId> ids, std::size_t chunk) {
         std::vector<float> all;
@@ -94,7 +94,8 @@ TEST_P(DecoderTest, BatchedRowsEqualSoloRowsBitForBit) {
             expect_same_bits(std::span(step->logits).subspan(at, solo[i].size()), solo[i]);
             at += solo[i].size();
         }
-        // Three MoE layers, two experts each, all local.
+        // Each row uses two experts in each of three MoE layers, and this machine computes all of
+        // them.
         for (const RowProvenance& row : step->rows) EXPECT_EQ(row.pairs_local, 6);
     }
 }
@@ -142,7 +143,7 @@ TEST_P(DecoderTest, OneThreadGivesTheBitsOfTwo) {
     expect_same_bits(logits(**decoder, one, ids, 23), logits(*decoder_, two, ids, 5));
 }
 
-// Arithmetic in 8 bits is near f32, but not equal to it.
+// The results of int8 arithmetic are near those of f32, but not equal to them.
 TEST_P(DecoderTest, LogitsAreNearThoseOfExactArithmetic) {
     const auto exact = Decoder::create(package_, test::compute_threads());
     ASSERT_TRUE(exact.ok());
@@ -194,14 +195,15 @@ TEST_P(DecoderTest, PerplexityNeedsWholeWindowsAndReportsMissingTokens) {
     EXPECT_EQ(measured->num_windows, 2u);
     EXPECT_EQ(told, 2u);
     EXPECT_EQ(measured->num_predictions, 62u);
-    EXPECT_GT(measured->perplexity, 50.0);  // a random model cannot predict 256 tokens
+    // a model with random weights cannot predict tokens of a vocabulary of 256
+    EXPECT_GT(measured->perplexity, 50.0);
     EXPECT_FALSE(
         measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 32, .num_windows = 3}, {})
             .ok());
     EXPECT_FALSE(measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 512}, {}).ok());
 }
 
-// A watcher sees the rows that routers read, and changes no bit.
+// A RouteWatch sees the rows that the routers read, and changes no bit of the result.
 TEST_P(DecoderTest, AWatcherSeesEachRouterAndChangesNothing) {
     const auto ids = test::random_tokens(11, package_->config().vocab_size, 3);
     KvCache::Sequence plain(cache_), watched(cache_);
@@ -259,8 +261,8 @@ INSTANTIATE_TEST_SUITE_P(
                                                       : "");
     });
 
-// With few rows over a long cache, the threads share its blocks; with many rows, each thread reads
-// the cache alone.
+// With few rows and a long cache, the threads share the blocks of the cache; with many rows, each
+// thread computes whole tasks.
 TEST(LongContextTest, AttentionSplitOverThreadsGivesTheSameBits) {
     ModelConfig config = test::tiny_config();
     config.num_layers = 1;
@@ -273,7 +275,8 @@ TEST(LongContextTest, AttentionSplitOverThreadsGivesTheSameBits) {
     const auto package = ModelPackage::open(folder.path() / "package");
     ASSERT_TRUE(package.ok());
     LocalExperts experts(*package, test::compute_threads(), {});
-    ThreadPool alone(1), three(3);  // two kv heads: each is at least a third of the work
+    // with two kv heads, the task of each head is more than a thread's share of the work
+    ThreadPool alone(1), three(3);
     const auto ids = test::random_tokens(2000, 256, 1);
 
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8}) {

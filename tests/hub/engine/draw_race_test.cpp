@@ -1,5 +1,6 @@
-// The race of a draw: its noise is uniform and independent, its winner follows the weights, and two
-// distributions that are near each other draw the same token often.
+// Tests the race by which a token is drawn (hub/engine/draw.h): its noise is uniform and
+// independent, each token wins with a probability proportional to its weight, and two similar
+// distributions often draw the same token.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace moex {
 namespace {
 
-// Pearson's statistic of `counts` against equal shares.
+// Returns Pearson's chi-square statistic of `counts` against equal counts.
 double chi_square(const std::vector<int>& counts) {
     double total = 0, sum = 0;
     for (const int count : counts) total += count;
@@ -21,7 +22,8 @@ double chi_square(const std::vector<int>& counts) {
     for (const int count : counts) sum += (count - expected) * (count - expected) / expected;
     return sum;
 }
-constexpr double chi_square_255_max = 347.7;  // 255 degrees of freedom, 1 in 10,000
+// a statistic with 255 degrees of freedom exceeds this in 1 of 10,000 cases
+constexpr double chi_square_255_max = 347.7;
 
 TEST(DrawRaceTest, NoiseIsUniformOverTokensPositionsChoicesAndSeeds) {
     using Make = std::uint64_t (*)(std::uint32_t);
@@ -44,7 +46,8 @@ TEST(DrawRaceTest, NoiseIsUniformOverTokensPositionsChoicesAndSeeds) {
     }
 }
 
-// The first seed's second choice is no other seed's first one.
+// All combinations of seed, choice and position have different noise: for example, the second
+// choice of a seed is not the first choice of another seed.
 TEST(DrawRaceTest, ChoicesAndSeedsHaveNoiseOfTheirOwn) {
     std::set<std::uint64_t> seen;
     for (std::uint64_t seed = 0; seed < 30; ++seed)
@@ -69,7 +72,7 @@ TEST(DrawRaceTest, ExponentialTimeIsTheLogarithm) {
         ASSERT_LE(exponential_time(noise << 40), exponential_time((noise + 1) << 40));
 }
 
-// A vocabulary of which only a few tokens are listed gives the same token as the whole vocabulary.
+// A draw from a list of the likely tokens gives the same token as a draw from the whole vocabulary.
 TEST(DrawRaceTest, ListedTokensKeepTheirNoise) {
     std::vector<float> all(1000, -1e30f), listed;
     std::vector<TokenId> ids;
@@ -84,7 +87,8 @@ TEST(DrawRaceTest, ListedTokensKeepTheirNoise) {
     }
 }
 
-// A wide vocabulary, flat and peaked: counts of groups of tokens follow their weights.
+// In a large vocabulary with flat or peaked logits, groups of tokens are drawn as often as their
+// weights demand.
 TEST(DrawRaceTest, WinnersFollowTheWeightsOfAWideVocabulary) {
     constexpr std::size_t vocab_size = 3'000, num_groups = 256;
     std::mt19937 random(4);
@@ -112,7 +116,8 @@ TEST(DrawRaceTest, WinnersFollowTheWeightsOfAWideVocabulary) {
     }
 }
 
-// A draft by a model whose logits are off: it is accepted where both draw the same token.
+// A draft model's logits differ from the model's by random errors. A drafted token is accepted if
+// both models draw the same token.
 TEST(DrawRaceTest, NearDistributionsDrawTheSameToken) {
     std::mt19937 random(6);
     for (const float error : {0.05f, 0.2f, 0.5f, 1.0f}) {

@@ -1,4 +1,5 @@
-// The fast draw and its slow twin always give the same token, because sums are whole numbers.
+// Tests that draw_token() and its slow reference draw_token_plain() always return the same token,
+// because all sums are whole numbers.
 #include "hub/engine/draw.h"
 
 #include <algorithm>
@@ -13,7 +14,8 @@
 namespace moex {
 namespace {
 
-// Logits of every shape that a cut may meet: wide, flat, peaked, rounded so that many are equal.
+// Returns logits of one of several shapes, which test the cuts (top-k, top-p): widely spread, flat,
+// peaked, or rounded so that many are equal.
 std::vector<std::vector<float>> many_logits() {
     std::mt19937 random(11);
     std::vector<std::vector<float>> all;
@@ -74,8 +76,8 @@ TEST(DrawTest, WeightsArePowersOfTwo) {
     }
 }
 
-// The kept tokens equal those computed with probabilities in double, except where the share is
-// reached within a rounding error.
+// The tokens that top-p keeps are those that a computation with probabilities in double keeps,
+// except where the share is reached within a rounding error.
 TEST(DrawTest, TopPKeepsTheFewestTokensThatReachIt) {
     std::mt19937 random(5);
     std::normal_distribution<float> normal(0.0f, 2.0f);
@@ -96,7 +98,7 @@ TEST(DrawTest, TopPKeepsTheFewestTokensThatReachIt) {
         while (reached_late < (top_p + 1e-6) * sum)
             reached_late += std::exp(double{sorted[kept++]} / 0.7);
 
-        // The least likely token that any of the random words draws.
+        // The smallest logit among the tokens of 5,000 draws.
         float least = std::numeric_limits<float>::infinity();
         for (std::uint32_t i = 0; i < 5000; ++i)
             least = std::min(least, logits[draw_token(logits, {.temperature = 0.7, .top_p = top_p},

@@ -1,5 +1,5 @@
-// Embeddings through the engine: rows after the final norm, with the same bits however the prompt
-// is cut and whatever runs beside it.
+// Tests embeddings of the engine: the mean of rows after the final norm has the same bits however
+// the prompt is cut into chunks and whatever requests run at the same time.
 #include <cmath>
 #include <future>
 #include <latch>
@@ -37,7 +37,8 @@ class EngineEmbeddingTest : public testing::Test {
         return request;
     }
 
-    // The slow twin: each token in a separate step, and the mean over all rows.
+    // The slow reference of an embedding: it runs each token in a separate step and computes the
+    // mean over all rows.
     std::vector<float> mean_by_hand(const Tokens& prompt) {
         KvCache cache(package_->config(), {16, 16});
         KvCache::Sequence sequence(cache);
@@ -61,7 +62,8 @@ class EngineEmbeddingTest : public testing::Test {
     std::shared_ptr<const ModelPackage> package_;
     LocalExperts local_;
     std::unique_ptr<Decoder> decoder_;
-    std::unique_ptr<Engine> engine_;  // destroyed first, which stops it
+    // declared last, so that the engine stops before the other members are destroyed
+    std::unique_ptr<Engine> engine_;
 };
 
 TEST_F(EngineEmbeddingTest, HeadReadsTheRowAfterTheFinalNorm) {
@@ -73,7 +75,7 @@ TEST_F(EngineEmbeddingTest, HeadReadsTheRowAfterTheFinalNorm) {
     const auto result = decoder_->step(rows, local_);
     ASSERT_TRUE(result.ok());
 
-    // Tied embeddings: a logit is the product of the row and the token's embedding.
+    // With tied embeddings, a token's logit is the product of the row and the token's embedding.
     const ModelConfig& config = package_->config();
     ASSERT_EQ(result->hidden.size(), prompt.size() * config.hidden_size);
     const TensorView embeddings = package_->tensor("model.embed_tokens.weight").value();
@@ -95,7 +97,7 @@ TEST_F(EngineEmbeddingTest, EmbeddingBitsDoNotDependOnChunksOrNeighbours) {
         prompts.push_back(test::random_tokens(length, 256, length));
         wanted.push_back(mean_by_hand(prompts.back()));
     }
-    prompts.push_back(prompts.back());  // the prefix of the equal prompt is not taken over
+    prompts.push_back(prompts.back());  // two equal prompts: an embedding takes over no prefix
     wanted.push_back(wanted.back());
     GenerationRequest chat;
     chat.prompt = test::random_tokens(30, 256, 5);
@@ -132,16 +134,16 @@ TEST_F(EngineEmbeddingTest, PreemptedEmbeddingIsNotAddedTwice) {
     const Tokens prompt = test::random_tokens(60, 256, 3);
     const std::vector<float> wanted = mean_by_hand(prompt);
 
-    // The cache has pages for the text and three more: the older request takes them all before the
-    // other one ends.
+    // The cache has pages for the embedded text and three more pages. The chat, which is the older
+    // request, takes all pages before the embedding ends.
     start({.step_rows_max = 2, .kv_bytes_max = 7 * probe.page_bytes()});
     GenerationRequest chat;
     chat.prompt = test::random_tokens(20, 256, 5);
     chat.max_tokens = 90;
     chat.sampling.temperature = 0;
 
-    // The chat's first token waits until the text has been submitted, so that they run beside each
-    // other.
+    // The chat's first token waits until the text has been submitted, so that chat and embedding
+    // run at the same time.
     std::latch both_are_in(1);
     std::promise<GenerationEnd> chat_ended;
     ASSERT_TRUE(

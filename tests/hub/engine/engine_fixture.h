@@ -18,7 +18,7 @@
 
 namespace moex::test {
 
-// A folder of this process, deleted at its end.
+// A temporary folder of this process, which is deleted when the process ends.
 class TemporaryFolder {
   public:
     explicit TemporaryFolder(const std::string& name)
@@ -37,7 +37,8 @@ class TemporaryFolder {
     std::filesystem::path path_;
 };
 
-// A device that has only logits, as a GPU does: it gives no hidden rows and takes no speculators.
+// A device that returns only logits, as a GPU does: it gives no hidden rows and takes no
+// speculators.
 class LogitsOnly : public StepDevice {
   public:
     explicit LogitsOnly(Decoder& decoder) : decoder_(decoder) {}
@@ -54,14 +55,16 @@ class LogitsOnly : public StepDevice {
 };
 
 inline ThreadPool& compute_threads() {
-    // OpenSSL frees at exit what was created after its first use. The first use is here, so that
-    // its data for these threads, which compute digests, is freed with the threads.
+    // At exit, OpenSSL frees only data that was created after OpenSSL's first use. So OpenSSL is
+    // first used here, before the threads exist: its data for these threads, which compute digests,
+    // is then freed.
     [[maybe_unused]] static const Sha256 first_use = sha256({});
     static ThreadPool threads(2);
     return threads;
 }
 
-// A model with every kind of layer: MoE and dense, bias, grouped heads, two int4 groups a row.
+// Returns the configuration of a model with every kind of layer: MoE and dense layers, biases,
+// grouped heads, and two int4 groups per row.
 inline ModelConfig tiny_config() {
     ModelConfig config;
     config.hidden_size = 64;

@@ -1,14 +1,14 @@
-// Lossy answers beside exact answers, as the engine's users see them.
+// Tests lossy answers that run together with exact answers, through the engine's interface.
 #include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
 namespace {
 
-// Exact and lossy answers run together. The pages hold two of five, so answers are preempted and
-// computed again.
+// Exact and lossy answers run together. The cache has pages for only two of five answers, so
+// answers are preempted and computed again.
 TEST_F(EngineTest, LossyAnswersDoNotChangeExactAnswers) {
     const KvCache probe(package_->config(), {16, 0});
-    NothingStandsIn nothing, other;  // two speculators, each with its own rows in a step
+    NothingStandsIn nothing, other;  // two speculators, so that a step has rows of both
     std::vector<GenerationRequest> requests;
     for (std::uint32_t i = 0; i < 5; ++i) {
         requests.push_back(greedy(test::random_tokens(10 + i, 256, i), 60));
@@ -41,7 +41,8 @@ TEST_F(EngineTest, LossyAnswersDoNotChangeExactAnswers) {
     EXPECT_GT(engine_->counters().preempted, 0u);
 }
 
-// The next turn of a conversation takes over the pages of the question, and none of a lossy answer.
+// The next turn of a conversation takes over the cache pages of the question, but no page of a
+// lossy answer.
 TEST_F(EngineTest, PagesOfLossyAnswersAreNotShared) {
     NothingStandsIn nothing;
     start({});
@@ -55,7 +56,8 @@ TEST_F(EngineTest, PagesOfLossyAnswersAreNotShared) {
         EXPECT_EQ(solo(next).end.stats.cached_tokens, lossy ? 32u : 64u);
     }
 
-    // The same is true for an answer that may lack expert answers, whether it lacked any or not.
+    // No page of an answer with a latency budget is taken over, even if no expert's answer was left
+    // out.
     GenerationRequest request = greedy(test::random_tokens(32, 256, 7), 40);
     request.late_wait = 1s, request.late_pairs_max = 1;
     const Outcome answer = solo(request);
@@ -64,8 +66,8 @@ TEST_F(EngineTest, PagesOfLossyAnswersAreNotShared) {
     EXPECT_EQ(solo(next).end.stats.cached_tokens, 32u);
 }
 
-// Three MoE layers with one late answer each: seven answers are left out over three steps, and then
-// no more.
+// Each of the three MoE layers has one late answer per step. Seven answers, the limit, are left out
+// over three steps, and no further ones.
 TEST_F(EngineTest, LateAnswersAreLeftOutUpToTheLimit) {
     LateExperts late(experts_);
     std::vector<GenerationRequest> requests;
@@ -97,7 +99,7 @@ TEST_F(EngineTest, LateAnswersAreLeftOutUpToTheLimit) {
     }
 }
 
-// A device like the GPU that runs the hub's layers.
+// A device without speculators, like the GPU that computes the hub's layers.
 TEST_F(EngineTest, DeviceWithoutSpeculatorsRefusesLossyAnswers) {
     test::LogitsOnly device(*decoder_);
     Engine engine(device, experts_, {});

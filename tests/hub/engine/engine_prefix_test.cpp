@@ -1,11 +1,12 @@
-// Prefixes that one generation takes over from another: fewer rows, and the same bits.
+// Tests prefixes that one generation takes over from another: fewer rows are computed, and the
+// answers have the same bits.
 #include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
 namespace {
 
-// Answers like the local experts, reports a worker, counts rows, and waits while the gate is
-// closed.
+// A backend that answers like the local experts. It reports a worker, counts rows, and waits while
+// a test has closed its gate.
 class CountingExperts : public ExpertBackend {
   public:
     explicit CountingExperts(LocalExperts& local) : local_(local) {}
@@ -104,7 +105,8 @@ class EnginePrefixTest : public testing::Test {
         return outcomes;
     }
     Outcome solo(GenerationRequest request) { return submit(std::move(request)).outcome.get(); }
-    // Runs the request on a new engine, while the other engine is idle: they share the decoder.
+    // Runs the request on a new engine, while the fixture's engine is idle, since both engines use
+    // the same decoder.
     Outcome fresh(const GenerationRequest& request, KvDtype kv_dtype) {
         Engine engine(*decoder_, local_, {.kv_dtype = kv_dtype, .prefix_cache = false});
         auto outcome = std::make_shared<Outcome>();
@@ -132,7 +134,8 @@ class EnginePrefixTest : public testing::Test {
     LocalExperts local_;
     CountingExperts experts_{local_};
     std::unique_ptr<Decoder> decoder_;
-    std::unique_ptr<Engine> engine_;  // destroyed first, which stops it
+    // declared last, so that the engine stops before the other members are destroyed
+    std::unique_ptr<Engine> engine_;
 };
 
 TEST_F(EnginePrefixTest, NextTurnComputesOnlyItsNewTokens) {
@@ -141,7 +144,8 @@ TEST_F(EnginePrefixTest, NextTurnComputesOnlyItsNewTokens) {
     EXPECT_EQ(first.end.stats.cached_tokens, 0u);
     EXPECT_EQ(experts_.take_rows(), 150u + 20);
 
-    // The whole conversation except its last token is cached: 170 tokens, ten pages of 16.
+    // The whole conversation of 170 tokens except its last token is cached; its full pages are ten
+    // pages of 16 tokens.
     auto next = request;
     next.prompt.insert(next.prompt.end(), first.ids.begin(), first.ids.end());
     const auto question = test::random_tokens(30, 256, 2);
@@ -181,7 +185,8 @@ TEST_F(EnginePrefixTest, AChangedTailReusesTheCommonPages) {
         EXPECT_EQ(outcome.end.stats.cached_tokens, changed / 16 * 16) << changed;
         expect_fresh(other, outcome);
     }
-    // The whole text is cached; only the last row is computed, for its logits.
+    // The whole text of the prompt is cached; only its last row is computed, because its logits are
+    // needed.
     EXPECT_EQ(solo(request).end.stats.cached_tokens, 96u);
     auto whole_pages = request;
     whole_pages.prompt.resize(96);
@@ -207,7 +212,7 @@ TEST_F(EnginePrefixTest, ChoicesOfOnePromptComputeThePromptOnce) {
 }
 
 TEST_F(EnginePrefixTest, FollowerOfACancelledLeaderComputesThePrefix) {
-    // the prompt takes ten steps, and the cancel arrives in the first
+    // the leader's prompt takes ten steps, and the cancel arrives in the first step
     start({.step_rows_max = 16});
     experts_.set_open(false);
     const auto request = request_of(test::random_tokens(150, 256, 1), 1);
@@ -238,7 +243,7 @@ TEST_F(EnginePrefixTest, WorkersOfTheCachedPartAreReported) {
     experts_.set_worker(3);
     EXPECT_EQ(solo(request).end.stats.workers, (std::vector<std::uint64_t>{3, 5}));
 
-    // Pages of an excluded worker are no longer used.
+    // After forget_worker(5), pages that worker 5 helped to compute are no longer used.
     engine_->forget_worker(5);
     const Outcome outcome = solo(request);
     EXPECT_EQ(outcome.end.stats.cached_tokens, 0u);
@@ -263,8 +268,9 @@ TEST_F(EnginePrefixTest, PrefixCacheCanBeTurnedOff) {
 }
 
 // The budget has pages for less than two of six conversations: sharing, eviction and preemption
-// change no answer. All requests are queued before the first continues, and every step lasts
-// equally long. So two conversations meet at their ends whatever else the machine does.
+// change no answer. All requests are queued before the first one continues, and every step lasts
+// equally long. So two conversations always end together, even if the machine is busy with other
+// work.
 TEST_F(EnginePrefixTest, AShortBudgetChangesNoAnswer) {
     const KvCache probe(package_->config(), {16, 0});
     start({.sequences_max = 4,

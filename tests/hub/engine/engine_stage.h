@@ -1,5 +1,5 @@
-// A test stage for the engine: a small model, experts that stall, fail, are late or are remote as a
-// test orders, and the outcomes of its generations.
+// Test fixtures for the engine: a small model, experts that stall, fail, are late or are remote as
+// a test orders, and the outcomes of its generations.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace moex {
 
-// Local experts behind a gate that a test can close, and with a fault that it can order.
+// Local experts whose rounds a test can delay, stall or let fail.
 class GatedExperts : public ExpertBackend {
   public:
     explicit GatedExperts(LocalExperts& local) : local_(local) {}
@@ -29,8 +29,8 @@ class GatedExperts : public ExpertBackend {
         return std::make_unique<StallingRound>(*this, local_.submit(batch));
     }
     const char* name() const override { return "gated"; }
-    // After this call rounds are accepted and not answered, until they are released or their stop
-    // token is set.
+    // After stall(true) rounds are accepted but not answered until stall(false) is called or their
+    // stop is requested.
     void stall(bool stalled) {
         const std::lock_guard lock(mutex_);
         stalled_ = stalled;
@@ -47,7 +47,7 @@ class GatedExperts : public ExpertBackend {
         fail_rounds_ = 1;
         fail_code_ = code;
     }
-    // After this call each round lasts this long, or until its stop token is set.
+    // After this call each round lasts the given time, or until its stop is requested.
     void delay(Duration each) {
         const std::lock_guard lock(mutex_);
         delay_ = each;
@@ -106,8 +106,8 @@ class GatedExperts : public ExpertBackend {
     Duration delay_{0};
 };
 
-// Answers like the local experts, and reports a row's first expert as the worker that computed the
-// row.
+// A backend that answers like the local experts, and reports a row's first expert as the worker
+// that computed the row.
 class ExpertsAsWorkers : public ExpertBackend {
   public:
     explicit ExpertsAsWorkers(LocalExperts& local) : local_(local) {}
@@ -139,8 +139,8 @@ class ExpertsAsWorkers : public ExpertBackend {
     LocalExperts& local_;
 };
 
-// Local experts on a machine with a simulated clock: its time advances with the rows that
-// are requested. Records how many rows each step had. Used only on the engine's thread.
+// Local experts with a simulated clock, whose time advances with each requested row. Records how
+// many rows each step had. Used only on the engine's thread.
 class ExpertsWithAClock : public ExpertBackend {
   public:
     explicit ExpertsWithAClock(LocalExperts& local) : local_(local) {}
@@ -158,8 +158,8 @@ class ExpertsWithAClock : public ExpertBackend {
     LocalExperts& local_;
 };
 
-// Local experts behind a link with a simulated clock: a round takes this long whatever the engine
-// does meanwhile, and each requested row takes some time of the engine.
+// Local experts behind a link with a simulated clock: a round takes the time `line`, whatever the
+// engine does meanwhile, and each requested row takes additional time on the engine's thread.
 class FarExperts : public ExpertBackend {
   public:
     FarExperts(LocalExperts& local, Duration line) : local_(local), line_(line) {}
@@ -194,7 +194,8 @@ class FarExperts : public ExpertBackend {
     const Duration line_;
 };
 
-// Local experts. In each row with a latency budget, the first answer is late.
+// Local experts that leave out the first expert's answer of each row with a latency budget, as
+// late.
 class LateExperts : public ExpertBackend {
   public:
     explicit LateExperts(ExpertBackend& local) : local_(local) {}
@@ -232,7 +233,8 @@ class LateExperts : public ExpertBackend {
     ExpertBackend& local_;
 };
 
-// Uses zeros as a substitute for the answers of every layer after the first: as wrong as can be.
+// Uses zeros as a substitute for the answers of every layer after the first: a very wrong
+// substitute.
 class NothingStandsIn : public ExpertSpeculator {
   public:
     void choose(const RouteView& seen, std::span<std::uint16_t>, std::span<float>) override {
@@ -315,7 +317,8 @@ class EngineTest : public testing::Test {
     LocalExperts local_;
     GatedExperts experts_;
     std::unique_ptr<Decoder> decoder_;
-    std::unique_ptr<Engine> engine_;  // destroyed first, which stops it
+    // declared last, so that the engine stops before the other members are destroyed
+    std::unique_ptr<Engine> engine_;
 };
 
 }  // namespace moex

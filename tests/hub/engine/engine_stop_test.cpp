@@ -1,4 +1,5 @@
-// Cancels, stalls, faults and the end, as the engine's users see them.
+// Tests cancelled requests, stalled and failing experts, and the end of the engine, through the
+// engine's interface.
 #include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
@@ -12,10 +13,11 @@ TEST_F(EngineTest, CancelEndsAStalledStepAndOthersContinue) {
     auto a = submit(greedy(test::random_tokens(40, 256, 1), 30));
     auto b = submit(request);
 
-    auto c = submit(greedy(test::random_tokens(5, 256, 4), 3));  // waits for a free sequence slot
+    // this request waits for a free sequence slot
+    auto c = submit(greedy(test::random_tokens(5, 256, 4), 3));
     experts_.wait_for_stall();
     engine_->cancel(a.id);
-    EXPECT_EQ(get(a).end.reason, FinishReason::cancelled);  // while the stall continues
+    EXPECT_EQ(get(a).end.reason, FinishReason::cancelled);  // ends although the experts still stall
 
     experts_.wait_for_stall();
     engine_->cancel(b.id);
@@ -31,12 +33,13 @@ TEST_F(EngineTest, CancelEndsAStalledStepAndOthersContinue) {
     EXPECT_EQ(engine_->counters().kv_pages_used, 0u);
 }
 
-// A client that submits and cancels without end delays a long step, but cannot keep it from ending.
+// A client that endlessly submits and cancels requests delays a long step of another client, but
+// cannot prevent it.
 TEST_F(EngineTest, CancelsWithoutEndDoNotStarveALongStep) {
     start({.sequences_max = 2});
     const auto request = greedy(test::random_tokens(4, 256, 2), 2);
     const Outcome alone = solo(request);
-    // Delay of each of three layers: far beyond the first limit of `patience`.
+    // Delay each of the three layers by 150 ms, much longer than `patience_min`.
     experts_.delay(150ms);
     auto victim = submit(request);
     std::uint64_t cancels = 0;
@@ -106,7 +109,8 @@ TEST_F(EngineTest, DrainRefusesTheNewAndEndsTheOld) {
 
 TEST_F(EngineTest, StoppingEndsRunningAndWaitingGenerations) {
     start({.sequences_max = 1});
-    experts_.stall(true);  // an open round would let the first one end before the engine stops
+    // if rounds were answered, the first request could end before the engine stops
+    experts_.stall(true);
     auto a = submit(greedy(test::random_tokens(4, 256, 1), 200));
     experts_.wait_for_stall();
     auto b = submit(greedy(test::random_tokens(4, 256, 1), 200));

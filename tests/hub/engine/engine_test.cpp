@@ -1,5 +1,5 @@
-// Continuous batching as its users see it. The tests wait for events; the deadline of a wait only
-// ends a broken test.
+// Tests continuous batching through the engine's interface. The tests wait for events; a wait's
+// deadline expires only if a test is broken.
 #include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
@@ -16,7 +16,7 @@ TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
 
     for (const auto& request : requests) alone.push_back(solo(request));
     EXPECT_EQ(engine_->counters().steps_multi_sequence, 0u);
-    experts_.close();  // until all requests are submitted
+    experts_.close();  // no round is answered until all requests are submitted
     std::vector<Pending> together;
     for (const auto& request : requests) together.push_back(submit(request));
     experts_.open();
@@ -28,7 +28,7 @@ TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
         EXPECT_EQ(outcome.end.reason, FinishReason::length);
         EXPECT_EQ(outcome.end.stats.completion_tokens, 20u);
         EXPECT_EQ(outcome.end.stats.prompt_tokens, requests[i].prompt.size());
-        // Every row except the last token's is counted: three MoE layers, two experts.
+        // Each row uses two experts in three MoE layers: 6 pairs. The last token needs no row.
         EXPECT_EQ(outcome.end.stats.pairs_local, 6 * (requests[i].prompt.size() + 19));
     }
     const EngineCounters counters = engine_->counters();
@@ -56,9 +56,11 @@ TEST_F(EngineTest, LongLinksGetMicroBatchesAndTheSameTexts) {
     };
 
     const auto wanted = write(local_, {});
-    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // the experts compute on this thread
+    // not cut: the experts compute on this thread
+    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
     EXPECT_EQ(write(near, options(near, 0)), wanted);
-    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // steps do not wait
+    // not cut: the steps do not wait for a link
+    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
     EXPECT_EQ(write(far, options(far, 0)), wanted);
     EXPECT_GT(engine_->counters().steps_micro_batched, 50u);
     EXPECT_EQ(write(far, options(far, 3)), wanted);
@@ -67,7 +69,8 @@ TEST_F(EngineTest, LongLinksGetMicroBatchesAndTheSameTexts) {
     EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
     far.hinted = true;
     EXPECT_EQ(write(far, options(far, 0)), wanted);
-    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // one hint would replace another
+    // not cut: the hint of one micro-batch would replace another's
+    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
 }
 
 // Regression: "Answered by N contributors" counted all workers of the step, including those of
@@ -93,7 +96,7 @@ TEST_F(EngineTest, GenerationReportsOnlyTheWorkersOfItsRows) {
     };
     const auto together = workers_of(crowd());
     EXPECT_EQ(together.front(), alone);
-    EXPECT_LE(alone.size(), 3u);            // one row in three MoE layers
+    EXPECT_LE(alone.size(), 3u);            // one row in three MoE layers has at most three workers
     EXPECT_GT(together.back().size(), 3u);  // sixty rows
 }
 
@@ -136,7 +139,7 @@ TEST_F(EngineTest, QueueIsBoundedAndCancelFreesItsSlot) {
     start({.sequences_max = 1, .queue_max = 2});
     experts_.close();
     auto running = submit(greedy(test::random_tokens(4, 256, 1), 200));
-    experts_.wait_for_round();  // the request left the queue
+    experts_.wait_for_round();  // the request has left the queue and runs
     auto first = submit(greedy(test::random_tokens(4, 256, 2), 4));
     auto second = submit(greedy(test::random_tokens(4, 256, 3), 4));
     const auto refused = engine_->submit(greedy({1}, 4), {});
@@ -151,11 +154,11 @@ TEST_F(EngineTest, QueueIsBoundedAndCancelFreesItsSlot) {
 
     const Outcome cancelled = get(running);
     EXPECT_EQ(cancelled.end.reason, FinishReason::cancelled);
-    EXPECT_LE(cancelled.ids.size(), 1u);  // at most one step after the call
+    EXPECT_LE(cancelled.ids.size(), 1u);  // at most one step ended after the cancel
     EXPECT_EQ(get(second).ids.size(), 4u);
     EXPECT_EQ(get(third).ids.size(), 4u);
 
-    engine_->cancel(third.id);  // ended long before: no effect
+    engine_->cancel(third.id);  // no effect, since this generation has ended
     EXPECT_EQ(solo(greedy({5}, 3)).ids.size(), 3u);
 }
 
@@ -167,7 +170,7 @@ TEST_F(EngineTest, AdmissionWaitsForKeyValuePages) {
     EXPECT_NE(refused.error().message.find("48"), std::string::npos);
 
     std::vector<Pending> pending;
-    // Two pages each: only one sequence at a time.
+    // Each sequence needs two of the three pages, so only one sequence runs at a time.
     for (std::uint32_t i = 0; i < 4; ++i)
         pending.push_back(submit(greedy(test::random_tokens(20, 256, i), 12)));
     for (auto& one : pending) EXPECT_EQ(get(one).ids.size(), 12u);
@@ -188,7 +191,7 @@ TEST_F(EngineTest, PreemptedSequencesGiveTheSameTexts) {
 
     for (const auto& request : requests) alone.push_back(solo(request));
     engine_.reset();
-    // Pages for two of five whole sequences.
+    // The cache has pages for only two of the five sequences.
     start({.sequences_max = 5, .step_rows_max = 24, .kv_bytes_max = 9 * probe.page_bytes()});
     experts_.close();
     std::vector<Pending> together;

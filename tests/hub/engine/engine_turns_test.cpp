@@ -1,5 +1,5 @@
-// The order in which requests are computed: prompts beside each other and beside sequences that
-// decode.
+// Tests the order in which requests are computed: prompts that run together with other prompts and
+// with sequences that decode.
 #include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
@@ -30,7 +30,7 @@ TEST_F(EngineTest, WaitingClientsAreServedRoundRobin) {
                         .ok());
     };
     ask('a');
-    experts_.wait_for_round();  // the request left the queue
+    experts_.wait_for_round();  // the request has left the queue and runs
     for (const char client : std::string("aaaabbca")) ask(client);
     experts_.open();
     for (auto& one : ended) one.get();
@@ -40,7 +40,7 @@ TEST_F(EngineTest, WaitingClientsAreServedRoundRobin) {
 TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
     start({.sequences_max = 2, .step_rows_max = 16});
     experts_.close();
-    // runs until both others are queued
+    // this request runs until the long and the short prompt are queued
     auto held = submit(greedy(test::random_tokens(4, 256, 3), 1));
     experts_.wait_for_round();
     std::atomic<bool> long_began{false}, short_was_first{false};
@@ -76,7 +76,8 @@ TEST_F(EngineTest, SimultaneousShortPromptsRunOneAfterTheOther) {
     auto held = submit(greedy(test::random_tokens(4, 256, 9), 1));
     experts_.wait_for_round();
 
-    std::vector<std::uint64_t> steps;  // step of each first token; the engine's thread
+    // for each request, the step of its first token; only the engine's thread writes this
+    std::vector<std::uint64_t> steps;
     std::vector<std::promise<void>> done(3);
     for (std::uint32_t i = 0; i < 3; ++i)
         ASSERT_TRUE(engine_
@@ -100,7 +101,7 @@ TEST_F(EngineTest, ManyShortPromptsDoNotBlockALongOne) {
     auto held = submit(greedy(test::random_tokens(4, 256, 99), 1));
     experts_.wait_for_round();
 
-    std::uint32_t short_before_long = 0, short_done = 0;  // used on the engine's thread
+    std::uint32_t short_before_long = 0, short_done = 0;  // used only on the engine's thread
     std::promise<void> all;
     std::uint32_t open = num_short + 1;
     const auto on_end = [&](const auto&) {
@@ -125,7 +126,8 @@ TEST_F(EngineTest, ManyShortPromptsDoNotBlockALongOne) {
     EXPECT_LE(short_before_long, num_short / 2);
 }
 
-// A step takes long on the simulated clock, so that a second request has ample time to arrive.
+// On the simulated clock a step takes very long, so that the second request arrives in time for the
+// first step.
 TEST_F(EngineTest, RequestsOfABurstBeginTogether) {
     ExpertsWithAClock timed(local_);
     engine_ = std::make_unique<Engine>(
@@ -133,7 +135,8 @@ TEST_F(EngineTest, RequestsOfABurstBeginTogether) {
         EngineOptions{.sequences_max = 2,
                       .clock = [&timed] { return timed.now + 100'000 * (timed.now - TimePoint{}); },
                       .prefix_cache = false});
-    (void)solo(greedy(test::random_tokens(3, 256, 1), 4));  // no cost is known yet
+    // learns how long steps last; before that, no cost is known
+    (void)solo(greedy(test::random_tokens(3, 256, 1), 4));
     timed.step_rows.clear();
     Pending first = submit(greedy(test::random_tokens(3, 256, 2), 4)),
             second = submit(greedy(test::random_tokens(5, 256, 3), 4));
@@ -142,8 +145,8 @@ TEST_F(EngineTest, RequestsOfABurstBeginTogether) {
     EXPECT_EQ(timed.step_rows, (std::vector<std::uint32_t>{8, 2, 2, 2}));
 }
 
-// Regression: a prompt of a thousand tokens blocked all other answers, because each step took 256
-// of its rows.
+// Regression: a prompt of a thousand tokens blocked all other answers, because each step computed
+// 256 rows of the prompt.
 TEST_F(EngineTest, PromptBesideDecodingSequenceIsCutByStepTime) {
     ExpertsWithAClock timed(local_);
     std::vector<double> lateness;  // the engine's thread
@@ -172,8 +175,8 @@ TEST_F(EngineTest, PromptBesideDecodingSequenceIsCutByStepTime) {
     talker_done->get_future().wait();
     const Outcome beside = get(late);
 
-    // A decode row costs 2.5 ms a layer and a prompt's row 0.5 ms: five prompt rows cost one more
-    // step.
+    // In each layer a decode row costs 2.5 ms and a prompt row 0.5 ms, so five prompt rows double
+    // the duration of a step.
     const std::size_t steps = 200;
     ASSERT_GE(timed.step_rows.size(), steps);
     std::size_t with_prompt = 0, rows = 0;
@@ -184,12 +187,12 @@ TEST_F(EngineTest, PromptBesideDecodingSequenceIsCutByStepTime) {
     EXPECT_EQ(rows, 120u);
     EXPECT_GE(with_prompt, 120u / 6);
     EXPECT_LE(with_prompt, 120u / 4);
-    // The steps with prompt rows last as long as expected, after the first few.
+    // Except for the first few, steps with prompt rows last as long as StepCost expected.
     ASSERT_EQ(lateness.size(), with_prompt);
     for (std::size_t step = 4; step < lateness.size(); ++step)
         EXPECT_NEAR(lateness[step], 1, 0.05) << step;
 
-    // Without other sequences the prompt fills the step, and the answer is the same.
+    // Without other sequences the whole prompt is computed in one step, and the answer is the same.
     timed.step_rows.clear();
     const Outcome alone = solo(prompt);
     EXPECT_EQ(timed.step_rows.front(), 120u);

@@ -1,4 +1,4 @@
-// The engine compared with outputs of an independent implementation (transformers 5.17, float32),
+// Compares the engine with outputs of an independent implementation (transformers 5.17, float32),
 // on the local backend. Goldens: tests/golden/*/golden.json, made by scripts named in their README;
 // the tolerances are those that the issue of the first product defines.
 #include <cmath>
@@ -24,7 +24,7 @@ nlohmann::json read_json(const std::filesystem::path& path) {
     return nlohmann::json::parse(in);
 }
 
-// A package, its decoder and the local backend.
+// A package with its decoder and the local expert backend.
 struct Model {
     std::shared_ptr<const ModelPackage> package;
     std::unique_ptr<Decoder> decoder;
@@ -42,7 +42,8 @@ struct Model {
         experts = std::make_unique<LocalExperts>(package, test::compute_threads(), ExpertRounding{},
                                                  arithmetic);
     }
-    // Returns log-probabilities [ids, vocab] of a pass.
+    // Runs the tokens `ids` in one step and returns the log-probabilities after each token,
+    // [num_ids, vocab_size].
     std::vector<float> score(std::span<const TokenId> ids,
                              const std::function<void(const RouteView&)>& watch = {}) {
         KvCache cache(package->config(), {16, 64});
@@ -69,7 +70,8 @@ std::filesystem::path packed(const std::filesystem::path& checkpoint,
     return out;
 }
 
-// Expects the golden's greedy tokens wherever their margin is larger than rounding.
+// Expects the same greedy tokens as in golden.json wherever a token's margin over the next one is
+// larger than rounding errors.
 void expect_greedy(const std::vector<float>& logprobs, std::size_t vocab_size,
                    std::size_t prompt_tokens, const nlohmann::json& entry, double margin_min) {
     const auto greedy = entry.at("greedy").get<std::vector<TokenId>>();
@@ -157,7 +159,8 @@ TEST(GoldenTest, DemoWithBf16ExpertsAgreesWithin2em3) {
                         static_cast<std::ptrdiff_t>((row + 1) * route.num_experts));
                 std::sort(sorted.rbegin(), sorted.rend());
                 ++routes_seen;
-                // Differences of logits are differences of log-probabilities.
+                // Skip near ties. A difference of two logits is also the difference of their
+                // log-probabilities.
                 if (sorted[route.top_k - 1] - sorted[route.top_k] < 1e-3f) continue;
                 std::vector<int> chosen(
                     route.expert_ids.begin() + static_cast<std::ptrdiff_t>(row * route.top_k),
@@ -222,21 +225,23 @@ TEST(GoldenTest, Int4DemoPerplexityIsWithinOnePercentOfBf16) {
     EXPECT_GE(perplexity, 24.5);
 }
 
-// The package alone has 25.105; all default losses together stay below 25.205.
+// With exact arithmetic the demo package has a perplexity of 25.105. With the hub's lossy defaults
+// (int8 arithmetic, f16 cache) it stays at 25.205 or below.
 TEST(GoldenTest, DefaultLossesStayWithinTheDemosPerplexityBudget) {
     const double perplexity = demo_perplexity(Arithmetic::int8, KvDtype::f16);
     EXPECT_LE(perplexity, 25.205);
     EXPECT_GE(perplexity, 24.5);
 }
 
-// 4 bits are not the default, but must keep the same bound, as must the test below.
+// Hub matrices of 4 bits are not the default, but must keep the same bound of 25.205.
 TEST(GoldenTest, HubMatricesOf4BitsCostTheDemoALittle) {
     const double perplexity = demo_perplexity(Arithmetic::int8, KvDtype::f16, PackedDtype::int4);
     EXPECT_LE(perplexity, 25.205);
     EXPECT_GE(perplexity, 24.5);
 }
 
-// The embeddings of a package with codes also have 8 bits.
+// In a package whose hub matrices are codes, the embeddings have 8 bits, too. The perplexity stays
+// within the same bound.
 TEST(GoldenTest, HubPackedAsCodesStaysWithinTheDemosBudget) {
     const char* checkpoint = std::getenv("MOEX_DEMO_CHECKPOINT");
     if (checkpoint == nullptr)

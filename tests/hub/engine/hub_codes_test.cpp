@@ -1,5 +1,5 @@
-// A package whose hub matrices are codes gives the same results as the bf16 package that is rounded
-// at load.
+// Tests that a package whose hub matrices are codes gives the same results as a bf16 package whose
+// matrices are rounded to codes when they are loaded.
 #include <cstring>
 
 #include "hub/engine/decoder_weights.h"
@@ -25,8 +25,8 @@ class HubCodesTest : public testing::Test {
         if (!report.ok()) throw std::runtime_error(report.error().message);
         return opened(out);
     }
-    // Embeddings that 8 bits represent exactly: at most 127 steps of 2^-9, and the maximum occurs
-    // in each group.
+    // Returns embeddings that codes of 8 bits represent exactly: values of at most 127 steps of
+    // 2^-9, and the maximum occurs in each group.
     std::shared_ptr<const ModelPackage> of_checkpoint(HubDtype dtype) {
         const auto in = folder_.path() / "checkpoint";
         if (!std::filesystem::exists(in)) {
@@ -66,7 +66,8 @@ class HubCodesTest : public testing::Test {
     int next_ = 0;
 };
 
-// Covers dense layers, and embeddings that are also the head.
+// The models have dense layers, too, and one of them has tied embeddings, which are also the LM
+// head.
 TEST_F(HubCodesTest, PanelsEqualTheBf16PackageRoundedAtLoad) {
     for (const bool tied : {true, false}) {
         ModelConfig config = test::tiny_config();
@@ -109,7 +110,8 @@ TEST_F(HubCodesTest, AnswersEqualTheBf16PackageBitForBit) {
     EXPECT_TRUE(
         same_bits(logits(of_checkpoint(HubDtype::int8), {.arithmetic = Arithmetic::int8}), int8));
 
-    // A package of 4 bits keeps its codes, and its head of 8 bits, whatever is requested.
+    // A package with codes of 4 bits keeps these codes, and its head of 8 bits, whatever dtype is
+    // requested.
     const auto codes = of_checkpoint(HubDtype::int4);
     const auto int4 = logits(codes, {.arithmetic = Arithmetic::int8});
     EXPECT_FALSE(same_bits(int8, int4));
@@ -129,7 +131,8 @@ TEST_F(HubCodesTest, Bf16RoundsTo6BitsAndInt8OnlyOnRequest) {
     EXPECT_FALSE(same_bits(logits(codes, by_default), logits(codes, to_6)));
 }
 
-// Exact arithmetic takes the codes as the model: int8 arithmetic adds only the rounding of rows.
+// Exact arithmetic multiplies with the dequantised codes. So int8 arithmetic differs from it only
+// by the rounding of rows.
 TEST_F(HubCodesTest, ExactArithmeticUsesTheDequantizedCodes) {
     const auto far = [](const std::vector<float>& a, const std::vector<float>& b) {
         double difference = 0, size = 0;

@@ -1,5 +1,6 @@
-// Tiles in plain loops. A condition that would raise a fault on the processor ends the test program
-// here. Source: Intel SDM, volume 2, LDTILECFG, TILELOADD, TILESTORED, TDPBSSD, TDPBUSD.
+// Emulates AMX's tile instructions with plain loops. A condition that would raise a fault on a real
+// processor ends the test program. Source: Intel SDM, volume 2, LDTILECFG, TILELOADD, TILESTORED,
+// TDPBSSD, TDPBUSD.
 #include "tests/hub/engine/integer_amx_emulated.h"
 
 #if defined(__x86_64__)
@@ -94,7 +95,8 @@ void dot(int sum, int x, int w) {
 #define _tile_stored moex::test::store
 #define _tile_dpbssd moex::test::dot<std::int8_t>
 #define _tile_dpbsud moex::test::dot<std::uint8_t>
-// Both names replace those of the program; no trial is run, tiles are always faster.
+// Rename the functions of integer_amx.cpp, so that they do not collide with the program's. The
+// macro rows_where_faster replaces the speed trial: tiles always count as faster.
 #define integer_amx integer_amx_over_loops
 #define integer_amx_supported integer_amx_over_loops_supported
 #define rows_where_faster(few, many, rows_min, dtype, group_size) \

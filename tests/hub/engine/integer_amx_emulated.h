@@ -1,5 +1,6 @@
-// The AMX path on a machine without tiles: the unchanged integer_amx.cpp, over tiles in plain
-// loops. Like the path itself it needs AVX512-VNNI, and it uses tiles wherever it may.
+// The AMX path for machines without AMX: the unchanged integer_amx.cpp with emulated tile
+// instructions. Like the real path it needs AVX512-VNNI. It uses tiles for every product that tiles
+// support.
 #pragma once
 
 #include "hub/engine/kernels/integer.h"

@@ -1,5 +1,6 @@
-// Integer products: every instruction set gives the bits of the portable path, and these bits
-// follow the formula. To run on a machine that has more instruction sets:
+// Tests integer products: the path of every instruction set gives the same bits as the portable
+// path, and these bits follow the formula of integer.h. To run this on a machine that has more
+// instruction sets:
 //   engine_test --gtest_filter='IntegerKernels*'
 #include "hub/engine/kernels/integer.h"
 
@@ -23,7 +24,8 @@ namespace {
 
 using test::random_floats;
 
-// A random matrix in panels, and the values of its codes: [num_out, num_in] f32.
+// A random matrix in panels, and its weights as the codes represent them, in f32: [num_out,
+// num_in].
 struct Weights {
     AlignedBuffer memory;
     PackedMatrix packed;
@@ -54,7 +56,7 @@ Weights int4_weights(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t 
     return out;
 }
 
-// Makes weights of 8 bits, or of 6 bits if a group size is given.
+// Makes a matrix of 8-bit codes, or of 6-bit codes if a group size is given.
 Weights rounded_weights(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t group_size = 0) {
     const bool is_int6 = group_size != 0;
     Weights out{{},
@@ -64,7 +66,8 @@ Weights rounded_weights(std::uint32_t num_out, std::uint32_t num_in, std::uint32
     out.memory = AlignedBuffer(out.packed.size_bytes());
     out.packed.data = out.memory.data();
     out.dequantized = random_floats(std::size_t{num_out} * num_in, num_out + num_in);
-    // The largest codes of both signs are adjacent, where 16 bits would overflow first.
+    // Place the largest codes of both signs side by side, where sums in 16 bits would overflow
+    // first.
     for (std::uint32_t k = 0; k < std::min(num_in, 32u); ++k) out.dequantized[k] = k % 3 ? 4 : -4;
     const auto pack = [&](const WeightMatrix& from) {
         if (is_int6)
@@ -98,7 +101,7 @@ std::vector<float> product(const IntegerPath& path, const PackedMatrix& weights,
 void expect_same_bits(const IntegerPath& path, const Weights& weights, std::uint32_t num_rows) {
     const PackedMatrix& packed = weights.packed;
     auto x = random_floats(std::size_t{num_rows} * packed.num_in, num_rows + 5);
-    std::fill_n(x.begin(), packed.num_in, 3.0f);  // the largest code everywhere
+    std::fill_n(x.begin(), packed.num_in, 3.0f);  // in the first row, every code is the largest one
     QuantizedBuffer buffer;
     QuantizedRows rows = quantized(buffer, x, packed.num_in, packed.group_size);
 
@@ -121,7 +124,7 @@ void expect_same_bits(const IntegerPath& path, const Weights& weights, std::uint
     EXPECT_TRUE(same(rows, false)) << where() << ", by index";
 }
 
-// Runs every dtype and group size, with whole and partial panels.
+// Compares a path for every dtype and group size, with whole and partial panels.
 void expect_same_bits(const IntegerPath& path, std::uint32_t rows_max) {
     std::vector<Weights> shapes;
     for (const std::uint32_t group_size : {32u, 64u, 128u})
@@ -131,7 +134,8 @@ void expect_same_bits(const IntegerPath& path, std::uint32_t rows_max) {
     for (const std::uint32_t group_size : {32u, 64u, 128u})
         for (const std::uint32_t num_in : {8u, 96u, 3 * group_size})
             shapes.push_back(rounded_weights(num_in == 96 ? 1 : 33, num_in, group_size));
-    // Panels in threes, in twos and one left over; the last one whole and partial.
+    // Numbers of outputs that give panels in threes, in twos and one panel left over, where the
+    // last panel is whole or partial.
     for (const std::uint32_t num_out : {72u, 96u, 109u}) {
         shapes.push_back(int4_weights(num_out, 128, 64));
         shapes.push_back(rounded_weights(num_out, 128));
@@ -143,7 +147,8 @@ void expect_same_bits(const IntegerPath& path, std::uint32_t rows_max) {
             expect_same_bits(path, weights, num_rows);
 }
 
-// One test per path, so that a path that the machine lacks is reported as skipped.
+// Each path has a test of its own, so that a path that the machine does not support is reported as
+// skipped.
 class IntegerKernelsTest : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(IntegerKernelsTest, EveryPathGivesTheBitsOfThePortablePath) {
@@ -154,7 +159,7 @@ TEST_P(IntegerKernelsTest, EveryPathGivesTheBitsOfThePortablePath) {
 }
 
 #if defined(__x86_64__)
-// Tests the code of the AMX path on machines without tiles: its loads, sums and stores.
+// Tests the code of the AMX path on machines without tiles: its tile loads, sums and stores.
 TEST(IntegerAmxTest, EmulatedTilesGiveTheBitsOfThePortablePath) {
     if (!integer_avx512_vnni_supported())
         GTEST_SKIP() << "SKIPPED: beside its tiles the path takes AVX512-VNNI";
@@ -194,7 +199,7 @@ TEST(IntegerKernelsTest, PortablePathEqualsTheProductOfDequantizedCodes) {
                 of_codes.push_back(coded);
                 of_floats.push_back(plain);
             }
-        // Weights of 4 bits keep their values; weights of 8 and 6 bits are rounded once more.
+        // Packing keeps the values of 4-bit weights; weights of 8 and 6 bits are rounded once more.
         const bool is_int6 = packed.dtype == PackedDtype::int6;
         EXPECT_LE(normalized_rms_error(mine, of_codes), packed.dtype == PackedDtype::int4 ? 1e-6
                                                         : is_int6                         ? 3e-2
@@ -251,14 +256,14 @@ TEST(IntegerKernelsTest, OtherWeightsRoundedToFourBitsAreNear) {
         double difference = 0, size = 0;
         for (std::uint32_t n = 0; n < num_out; ++n) {
             difference += std::pow(mine[n] - wanted[n], 2);
-            // the typical size of a random product of these values
+            // expected square of a product of random values of this scale
             size += std::pow(scale, 2) * num_in;
         }
         EXPECT_LE(std::sqrt(difference), 0.12 * std::sqrt(size)) << scale << " " << shift;
     }
 }
 
-// Experts of a round side by side, with rows in any order.
+// Computes several experts of a round at once, with rows in any order.
 TEST(IntegerKernelsTest, ExpertGivesTheBitsOfItsPlainTwin) {
     constexpr std::uint32_t hidden = 128, inner = 64, group_size = 32, num_rows = 6;
     std::vector<Weights> up, down;
@@ -316,8 +321,8 @@ TEST(IntegerRowTrialTest, ManyRowsPathBeginsWhereItIsNeverSlower) {
     EXPECT_EQ(rows_where_faster(Trials{{5, 2, 3}, {8, 3, 2}, {16, 6, 9}}), rows_never);
 }
 
-// The product is compared with itself, so neither is faster except by chance. The trial ends and
-// returns an allowed number of rows.
+// The product is compared with itself, so neither is faster except by chance. The test checks that
+// the trial ends and returns an allowed number of rows.
 TEST(IntegerRowTrialTest, EveryDtypeAndGroupIsTried) {
     for (const PackedDtype dtype : {PackedDtype::int8, PackedDtype::int6, PackedDtype::int4})
         for (const std::uint32_t group_size : {32u, 64u, 128u}) {

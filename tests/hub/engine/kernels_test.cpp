@@ -1,5 +1,5 @@
-// Fast paths compared with their plain twins, at odd sizes and every group size; and rows that do
-// not depend on their neighbours.
+// Compares the fast kernels with their slow reference versions, at odd sizes and every group size,
+// and tests that a row's result does not depend on other rows.
 #include "hub/engine/kernels.h"
 
 #include <bit>
@@ -23,7 +23,8 @@ double rms_error(std::span<const float> mine, std::span<const float> wanted) {
     return normalized_rms_error(mine, exact);
 }
 
-// The sums of a few outputs may cancel; over many outputs the error is that of f32.
+// In a few outputs the terms of a sum may cancel, so that the relative error is large. Over many
+// outputs the error is that of f32.
 double tolerance(std::size_t num_values) { return num_values >= 64 ? 1e-6 : 1e-5; }
 
 std::vector<bfloat16> to_bf16(std::span<const float> values) {
@@ -158,7 +159,7 @@ TEST(KernelsTest, RowFunctionsEqualTheirTwins) {
     EXPECT_NEAR(far[2], 0.0f, 1e-30f);
 }
 
-// A sequence of random keys and values in pages of 4 tokens, in its layer 1.
+// A sequence with random keys and values in layer 1, in a cache with pages of 4 tokens.
 struct Attention {
     std::uint32_t num_tokens;
     ModelConfig config;
@@ -174,7 +175,7 @@ struct Attention {
           config([&] {
               ModelConfig tiny = test::tiny_config();
               tiny.head_dim = head_dim;
-              tiny.num_heads = 6;  // three per kv head
+              tiny.num_heads = 6;  // three query heads per kv head
               return tiny;
           }()),
           cache(config, {4, tokens / 4 + 1, dtype}),
@@ -189,12 +190,12 @@ struct Attention {
         for (std::uint32_t t = 0; t < num_tokens; ++t) {
             sequence.store(1, t, std::span(k).subspan(t * kv_floats, kv_floats),
                            std::span(v).subspan(t * kv_floats, kv_floats));
-            // as the cache returns them
+            // replace k and v by the rounded values that the cache returns
             std::ranges::copy(sequence.k(1, t), k.begin() + t * kv_floats);
             std::ranges::copy(sequence.v(1, t), v.begin() + t * kv_floats);
         }
     }
-    // Computes the rows at [first, first + count).
+    // Computes the attention of the rows at positions [first, first + count) in one task.
     std::vector<float> rows(std::uint32_t kv_head, std::uint32_t first, std::uint32_t count) const {
         std::vector<float> out(count * q_floats);
         attend({out.data(), q_floats}, task(kv_head, first, count), shape);
@@ -207,7 +208,7 @@ struct Attention {
                 .kv_head = kv_head,
                 .first_position = first};
     }
-    // Computes one row with the plain twin.
+    // Computes the attention of one row with the slow reference version.
     std::vector<float> twin(std::uint32_t kv_head, std::uint32_t position) const {
         const std::uint32_t head_dim = shape.head_dim;
         std::vector<float> out(q_floats);
@@ -236,7 +237,7 @@ TEST(KernelsTest, AttentionOverSeveralBlocksEqualsItsTwin) {
     constexpr std::uint32_t num_tokens = 2 * attend_block_tokens + 77;
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8}) {
         const Attention attention(36, num_tokens, dtype);
-        // The second pair has rows on both sides of a block's end.
+        // The second range of rows begins before the end of a block of positions and ends after it.
         for (const auto& [first, count] :
              {std::pair{num_tokens - 9, 9u}, std::pair{attend_block_tokens - 2, 5u}}) {
             const auto together = attention.rows(1, first, count);
@@ -277,7 +278,7 @@ TEST(KernelsTest, RoundedKeysAndValuesAreNearAndMarkNan) {
             };
             const auto read = there_and_back(values);
             EXPECT_LE(rms_error(read, values), error_max) << kv_dtype_name(dtype) << head_dim;
-            // Compare with the plain twin of the load.
+            // Compare the values that were read with values converted by plain code.
             for (std::size_t i = 0; i < head_dim; ++i) {
                 if (dtype == KvDtype::f16)
                     EXPECT_EQ(read[i], half_to_float(float_to_half(values[i])));
@@ -298,7 +299,8 @@ TEST(KernelsTest, RoundedKeysAndValuesAreNearAndMarkNan) {
     }
 }
 
-// A few queries read rows of fewer bits directly, many queries read them widened.
+// A few queries read cached rows of fewer bits directly; for many queries the rows are first
+// widened to f32.
 TEST(KernelsTest, RowsAttendTogetherWithTheBitsOfRowsAlone) {
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8})
         for (const std::uint32_t head_dim : {20u, 64u}) {

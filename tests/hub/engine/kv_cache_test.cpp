@@ -1,4 +1,5 @@
-// The paged cache compared with a plain map, under random reserve, write, roll back, move and save.
+// Compares the paged cache with a plain map under random operations: reserve, write, roll back,
+// move and save.
 #include "hub/engine/kv_cache.h"
 
 #include <cmath>
@@ -20,14 +21,15 @@ ModelConfig small_config() {
 std::vector<float> row_of(const ModelConfig& config, float value) {
     return std::vector<float>(std::size_t{config.num_kv_heads} * config.head_dim, value);
 }
-// Returns a different value for every row.
+// Returns a test value that differs for every cached row.
 float row_value(int sequence, std::uint32_t generation, std::uint32_t layer, std::uint32_t position,
                 bool is_v) {
     return static_cast<float>(((sequence * 97 + generation) * 2 + (is_v ? 1 : 0)) * 4096 +
                               layer * 1024 + position);
 }
 
-// `generations`: the operation that wrote each position of the sequence.
+// `generations` has, for each position of the sequence, the number of the operation that wrote the
+// position.
 void check_rows(const KvCache::Sequence& sequence, int index,
                 const std::vector<std::uint32_t>& generations, std::uint32_t num_layers) {
     RC_ASSERT(sequence.num_tokens() == generations.size());
@@ -47,7 +49,7 @@ TEST(KvCacheTest, CacheActsLikeAMapUnderAnyHistory) {
         const std::uint32_t page_tokens = *rc::gen::inRange(1, 6);
         KvCache cache(config, {page_tokens, num_pages});
         std::vector<KvCache::Sequence> sequences;
-        // Per sequence, the generation that wrote each position.
+        // For each sequence and position, the number of the operation that wrote the position.
         std::vector<std::vector<std::uint32_t>> model(3);
         for (int i = 0; i < 3; ++i) sequences.emplace_back(cache);
         std::vector<std::uint32_t> reserved(3, 0);  // pages
@@ -135,7 +137,7 @@ TEST(KvCacheTest, DamagedOrForeignStateIsRefused) {
     rounded[24] = std::byte{1};  // f16
     EXPECT_EQ(KvCache::Sequence::deserialize(cache, rounded).error().code, ErrorCode::bad_file);
 
-    // A token count beyond any memory.
+    // Test a number of tokens for which no machine has enough memory.
     std::fill(huge.begin() + 20, huge.begin() + 24, std::byte{0xff});
     EXPECT_FALSE(KvCache::Sequence::deserialize(cache, huge).ok());
 

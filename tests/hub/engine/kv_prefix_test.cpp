@@ -1,5 +1,6 @@
-// Pages shared between sequences: a sequence that takes over a page reads the values of its tokens,
-// under any history of appending, publishing, rolling back, forgetting and running out of room.
+// Tests pages that sequences share: a sequence that takes over a page reads the values of its
+// tokens, under any history of appending, publishing, rolling back, forgetting and running out of
+// room.
 #include <algorithm>
 #include <vector>
 
@@ -18,8 +19,8 @@ ModelConfig prefix_config() {
     return config;
 }
 
-// Returns the value that a position's keys store: it follows from all tokens up to this position,
-// as in a model.
+// Returns the value that the test stores as the keys of a position. It depends on all tokens up to
+// this position, as in a model.
 float value_of(std::span<const TokenId> tokens) {
     std::uint32_t value = 17;
     for (const TokenId id : tokens) value = (value * 31 + id) % 65521;
@@ -32,7 +33,8 @@ struct Talk {
     std::vector<TokenId> tokens;
     std::vector<std::vector<std::uint64_t>> workers;
 
-    // Computes the `tokens` that the cache lacks. Returns false if there is no room.
+    // Writes the rows of those `tokens` that are not in the cache yet. Returns false if the cache
+    // has no room.
     bool compute(std::uint64_t worker = 1) {
         kv.adopt(tokens, [&](const auto& who) { workers.push_back(who); });
         if (!kv.reserve(static_cast<std::uint32_t>(tokens.size()))) return false;
@@ -81,7 +83,7 @@ TEST(KvPrefixTest, EverySequenceReadsItsOwnTokensUnderAnyHistory) {
             const auto size = static_cast<std::uint32_t>(talk.tokens.size());
             switch (*rc::gen::inRange(0, 6)) {
                 case 0:
-                case 1: {  // few different tokens, so that prefixes are often equal
+                case 1: {  // draw from few different tokens, so that prefixes are often equal
                     const std::vector<TokenId> before = talk.tokens;
                     for (int more = *rc::gen::inRange(1, 6); more > 0; --more)
                         talk.tokens.push_back(*rc::gen::inRange<TokenId>(0, 2));
@@ -116,7 +118,7 @@ TEST(KvPrefixTest, FullPagesOfACommonPrefixAreShared) {
     EXPECT_EQ(second.kv.num_tokens(), 4u);
     foreign.kv.adopt(first.tokens);
     EXPECT_EQ(foreign.kv.num_tokens(), 0u);
-    EXPECT_EQ(cache.pages_free(), 5u);  // two sequences hold one page
+    EXPECT_EQ(cache.pages_free(), 5u);  // one page is shared by two sequences
 
     first.roll_back(0);
     EXPECT_EQ(cache.pages_cached(), 1u);
@@ -140,10 +142,10 @@ TEST(KvPrefixTest, RecentlyUsedPagesStayWhenRoomIsShort) {
     say(a);
     say(b);
     EXPECT_EQ(cache.pages_cached(), 4u);
-    EXPECT_EQ(known(a), 8u);  // and this lookup is now the last use
+    EXPECT_EQ(known(a), 8u);  // this lookup makes the pages of `a` the most recently used
     say(c);
     EXPECT_EQ(known(a), 8u);
-    EXPECT_EQ(known(b), 4u);  // its end was evicted, its prefix is shared
+    EXPECT_EQ(known(b), 4u);  // the second page of `b` was evicted, its first page is still shared
     EXPECT_EQ(known(c), 4u);
 }
 
@@ -165,8 +167,8 @@ TEST(KvPrefixTest, PagesOfAForgottenWorkerAreNotShared) {
     EXPECT_EQ(cache.pages_cached(), 0u);
     EXPECT_TRUE(running.is_whole());
 
-    // The following pages are not taken over either: they were computed from those of the forgotten
-    // worker.
+    // The following pages are not taken over either: they were computed from the pages of the
+    // forgotten worker.
     running.tokens.insert(running.tokens.end(), {6, 6, 6, 6});
     ASSERT_TRUE(running.compute(1));
     running.kv.publish(running.tokens, running.workers);

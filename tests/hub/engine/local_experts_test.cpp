@@ -11,7 +11,7 @@
 namespace moex {
 namespace {
 
-// A package for each dtype of experts.
+// A fixture that runs each test with a package for each dtype of experts.
 class LocalExpertsTest : public testing::TestWithParam<ExpertDtype> {
   protected:
     LocalExpertsTest() : folder_("local-experts") {
@@ -71,7 +71,7 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
     std::vector<float> weights;
     for (std::uint32_t token = 0; token < num_tokens; ++token)
         for (std::uint32_t i = 0; i < top_k; ++i) {
-            // The ids do not ascend within a row.
+            // Choose expert ids that do not ascend within a row.
             ids.push_back(static_cast<std::uint16_t>((token * 3 + (1 - i) * 5) % 8));
             weights.push_back(0.3f + 0.1f * static_cast<float>(i));
         }
@@ -109,7 +109,7 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
                 continue;
             }
             // The results of compute() for rounded rows and gates, added in ascending expert order,
-            // have the same bits.
+            // have the same bits as the round's result.
             round_rows(Dtype::f16, row, hidden);
             std::vector<float> sum(hidden, 0.0f), one(hidden);
             std::vector<std::uint32_t> order{0, 1};
@@ -218,8 +218,8 @@ TEST_P(LocalExpertsTest, Int8RoundsAreNearExactOnesAndComputeStaysExact) {
     EXPECT_EQ(a, b);
 }
 
-// Counts resident pages of blobs: their memory was once used twice, as pages of their files and as
-// panels.
+// Returns the resident memory of mapped blobs in kB. Regression: packed experts once used memory
+// twice, as pages of the blob files and as panels.
 double resident_blob_kb(const std::filesystem::path& folder) {
     std::ifstream maps("/proc/self/smaps");
     double sum = 0;
@@ -260,7 +260,7 @@ TEST_P(LocalExpertsTest, ExpertsPackedAheadGiveSameBitsAndReleasePages) {
     LocalExperts ahead(package_, test::compute_threads(), {}, Arithmetic::int8);
     std::promise<void> packed;
     ahead.pack_in_background([&] { packed.set_value(); });
-    // Rounds run beside the packing, the last layer first.
+    // Run rounds while experts are packed in the background, beginning with the last layer.
     EXPECT_EQ(round(ahead, 3), wanted[2]);
     EXPECT_EQ(round(ahead, 0), wanted[0]);
     if (GetParam() != ExpertDtype::int4) return;
@@ -270,12 +270,12 @@ TEST_P(LocalExpertsTest, ExpertsPackedAheadGiveSameBitsAndReleasePages) {
     EXPECT_EQ(round(ahead, 2), wanted[1]);
     EXPECT_EQ(resident_blob_kb(package_->directory()), 0);
 
-    // The file stays the source of exact arithmetic.
+    // Exact arithmetic still reads the weights from the file.
     std::vector<float> y(hidden);
     ASSERT_TRUE(ahead.compute(2, 5, std::span(x).first(hidden), {weights.data(), 1}, y).ok());
     EXPECT_GT(resident_blob_kb(package_->directory()), 0);
 
-    // An object that is destroyed early does not wait until all experts are packed.
+    // A LocalExperts object that is destroyed early does not wait until all experts are packed.
     LocalExperts brief(package_, test::compute_threads(), {}, Arithmetic::int8);
     brief.pack_in_background();
 }

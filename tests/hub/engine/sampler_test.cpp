@@ -25,8 +25,8 @@ std::vector<int> draw_many(const std::vector<float>& logits, SamplingOptions opt
     }
     return seen;
 }
-// Returns Pearson's statistic against the expected distribution; tokens of probability 0 must not
-// occur.
+// Returns Pearson's chi-square statistic of the drawn counts against the expected distribution;
+// tokens of probability 0 must not occur.
 double chi_square(const std::vector<int>& seen, const std::vector<double>& wanted, int count) {
     double sum = 0;
     for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -52,7 +52,8 @@ std::vector<float> logs(const std::vector<double>& probabilities) {
 }
 
 constexpr int draws = 20000;
-// 6 degrees of freedom, the largest here; with fixed seeds the outcome never changes.
+// A statistic with 6 degrees of freedom, the most in these tests, stays below this value in 99.9 %
+// of cases. Since the seeds are fixed, the outcome never changes.
 constexpr double chi_square_99_9 = 22.46;
 const std::vector<double> base{0.30, 0.05, 0.20, 0.10, 0.25, 0.07, 0.03};
 
@@ -82,7 +83,7 @@ TEST(SamplerTest, SameSeedGivesSameTokens) {
     };
     EXPECT_EQ(run(1), run(1));
     EXPECT_NE(run(1), run(2));
-    // The first tokens of a seed are written down, so that a change of the noise is noticed.
+    // The test contains the first tokens of one seed, so that it fails if the noise changes.
     Sampler sampler({.temperature = 1.0, .seed = 42}, std::vector<TokenId>{1, 2, 3});
     std::string ids;
     for (int i = 0; i < 24; ++i) {
@@ -93,8 +94,8 @@ TEST(SamplerTest, SameSeedGivesSameTokens) {
     EXPECT_EQ(ids, "430232022416604014432540");
 }
 
-// Simulates a device that finds the likeliest tokens itself: it returns these and the logarithm of
-// the sum over all logits.
+// Simulates a device that finds the likeliest tokens itself: it returns these tokens and the
+// logarithm of the sum of exp() over all logits.
 LikeliestTokens likeliest_of(std::span<const float> logits, std::size_t count) {
     std::vector<TokenLogit> tokens;
     for (TokenId id = 0; id < logits.size(); ++id) tokens.push_back({id, logits[id]});
@@ -156,21 +157,24 @@ TEST(SamplerTest, TopKTopPAndMinPCutTheTail) {
                          normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws),
               chi_square_99_9);
 
-    // 0.30 + 0.25 < 0.7 <= 0.30 + 0.25 + 0.20: the fewest tokens that reach the share.
+    // With a top_p of 0.7 three tokens are kept, the fewest that reach this share: 0.30 + 0.25 <
+    // 0.7 <= 0.30 + 0.25 + 0.20.
     EXPECT_LT(chi_square(draw_many(logs(base), {.top_p = 0.7, .seed = 6}, draws),
                          normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws),
               chi_square_99_9);
 
-    // At least 0.2 of the largest probability, 0.06.
+    // With a min_p of 0.2 tokens are kept from a probability of 0.06 on, which is 0.2 of the
+    // largest probability.
     EXPECT_LT(chi_square(draw_many(logs(base), {.min_p = 0.2, .seed = 7}, draws),
                          normalized({0.30, 0, 0.20, 0.10, 0.25, 0.07, 0}), draws),
               chi_square_99_9);
 
     const auto seen = draw_many(logs(base), {.top_p = 1e-9, .seed = 8}, 100);
-    EXPECT_EQ(seen[0], 100);  // one token is always left
+    EXPECT_EQ(seen[0], 100);  // every cut keeps at least one token
 }
 
-// There are more candidates than are sorted at first: the kept tokens equal those of a full sort.
+// The vocabulary has more candidates than the sampler sorts at first. The kept tokens are the same
+// as after a full sort.
 TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewest) {
     constexpr std::size_t vocab_size = 5000, likely = 600;
     constexpr double top_p = 0.9;
@@ -200,10 +204,12 @@ TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewest) {
 
 TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
     const std::vector<float> logits{2.0f, 1.9f, -1.0f, -1.1f};
-    {  // repetition penalty: divides positive logits, multiplies negative ones; also for the prompt
+    // The repetition penalty divides positive logits and multiplies negative logits, also for
+    // tokens of the prompt.
+    {
         const std::vector<TokenId> prompt{0, 0};
         Sampler sampler({.temperature = 0, .repetition_penalty = 1.1}, prompt);
-        // 2.0 / 1.1 < 1.9, divided once however often the token occurred
+        // 2.0 / 1.1 < 1.9: the logit is divided once, however often the token occurred
         EXPECT_EQ(sampler.choose(logits), 1u);
         sampler.accept(1);
         EXPECT_EQ(sampler.choose(logits), 0u);  // 1.9 / 1.1 < 2.0 / 1.1
@@ -211,7 +217,7 @@ TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
         const std::vector<float> below{-1.0f, -1.1f};
         EXPECT_EQ(negative.choose(below), 1u);
     }
-    {  // presence penalty: once for each token, and only for tokens of the output
+    {  // The presence penalty is subtracted once, and only for tokens of the output.
         const std::vector<TokenId> prompt{0};
         Sampler sampler({.temperature = 0, .presence_penalty = 0.15}, prompt);
         EXPECT_EQ(sampler.choose(logits), 0u);
@@ -221,7 +227,7 @@ TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
         sampler.accept(0);
         EXPECT_EQ(sampler.choose(logits), 0u);
     }
-    {  // frequency penalty: for each occurrence
+    {  // The frequency penalty is subtracted for each occurrence of a token in the output.
         Sampler sampler({.temperature = 0, .frequency_penalty = 0.06}, {});
         sampler.accept(0);
         EXPECT_EQ(sampler.choose(logits), 0u);

@@ -1,4 +1,5 @@
-// The length of chunks, against machines with given costs: no clock, only counts and sizes.
+// Tests the length of prefill chunks on simulated machines with given costs. No clock is used; the
+// tests check only counts and sizes.
 #include "hub/engine/step_cost.h"
 
 #include <algorithm>
@@ -21,8 +22,8 @@ Duration ms(double value) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(value));
 }
 
-// Runs a prompt of `length` tokens beside `decode_rows` decode rows. Returns the prompt rows of
-// each step that had some.
+// Runs a prompt of `length` tokens beside `decode_rows` decode rows. Returns, for each step with
+// prompt rows, the number of these rows.
 std::vector<std::uint32_t> run(StepCost& cost, const Machine& machine, std::uint32_t length,
                                std::uint32_t decode_rows, std::vector<double>& step_ms) {
     std::vector<std::uint32_t> chunks;
@@ -52,14 +53,15 @@ std::vector<std::uint32_t> run(StepCost& cost, const Machine& machine, std::uint
 
 TEST(StepCostTest, AChunkIsCutToAboutTwiceADecodeStep) {
     const std::vector<Machine> machines{
-        // In the time of a decode step 4 rows fit; a hundred rows fit; attention soon costs more
-        // than the rest.
+        // On the first machine 4 prompt rows fit into the time of a decode step, on the second a
+        // hundred. On the third, attention soon costs more than everything else.
         {24, [](auto rows, auto) { return 6.0 * rows; }},
         {100, [](auto rows, auto) { return 1.0 * rows; }},
         {24, [](auto rows, auto at) { return rows * (0.5 + (at + rows / 2.0) / 400.0); }},
-        // The first rows are expensive: each loads experts that no row has used before.
+        // On this machine the first rows of a chunk are expensive: each loads experts that no row
+        // has used before.
         {24, [](auto rows, auto) { return 6.0 * std::pow(rows, 0.6); }},
-        // The rows of a chunk read the cache together.
+        // On this machine all rows of a chunk read the cache together.
         {24, [](auto rows, auto at) { return 4 + 1.0 * rows + at / 400.0 + rows * at / 2000.0; }}};
 
     for (std::size_t i = 0; i < machines.size(); ++i) {
@@ -69,7 +71,8 @@ TEST(StepCostTest, AChunkIsCutToAboutTwiceADecodeStep) {
 
         const std::size_t learned = 10;
         ASSERT_GT(chunks.size(), 2 * learned) << i;
-        std::size_t longer = 0;  // one row more, to measure its cost
+        // number of steps with one more prompt row, which measure that row's cost
+        std::size_t longer = 0;
         for (std::size_t step = learned; step < chunks.size(); ++step) {
             EXPECT_LE(step_ms[step], 1.5 * stretch * machines[i].plain_ms)
                 << "machine " << i << ", step " << step << ", rows " << chunks[step];
@@ -77,7 +80,7 @@ TEST(StepCostTest, AChunkIsCutToAboutTwiceADecodeStep) {
         }
         EXPECT_LE(longer, chunks.size() / 32) << "machine " << i;
 
-        // Chunks are not much shorter either: they use the time that they may take.
+        // Chunks are not much shorter than allowed either: they use most of the available time.
         double sum = 0;
         for (std::size_t step = learned; step + 1 < chunks.size(); ++step) sum += step_ms[step];
         EXPECT_GE(sum / static_cast<double>(chunks.size() - 1 - learned),
@@ -96,7 +99,8 @@ TEST(StepCostTest, ChunksBeginSmallAndGrowNoFasterThanTwofold) {
     for (std::size_t i = 1; i < chunks.size(); ++i) EXPECT_LE(chunks[i], 2 * chunks[i - 1]);
     EXPECT_LE(chunks.size(), 12u);
 
-    // The learned costs stay: the next prompt begins where this one ended.
+    // The learned costs are kept: the next prompt begins with chunks as long as this prompt's last
+    // ones.
     EXPECT_GE(run(cost, remote, 2000, 3, step_ms).front(), 512u);
 }
 
@@ -129,11 +133,12 @@ TEST(StepCostTest, NeighbouringDecodeRowsAreEstimated) {
     }
     EXPECT_EQ(measured, (std::vector<std::uint32_t>{1, 3, 7, 15, 31, 63}));
 
-    EXPECT_EQ(cost.prompt_time(5, 1), 10ms);  // between 3 and 7
+    EXPECT_EQ(cost.prompt_time(5, 1), 10ms);  // interpolated between 3 and 7 decode rows
     EXPECT_FALSE(cost.wants_plain_step(126));
     EXPECT_TRUE(cost.wants_plain_step(127));
     cost.record({.decode_rows = 300}, 100ms);
-    EXPECT_EQ(cost.prompt_time(150, 1), 75ms);  // from the larger one only: more than half
+    // estimated from 300 decode rows only: more than half of their 100 ms
+    EXPECT_EQ(cost.prompt_time(150, 1), 75ms);
 }
 
 TEST(StepCostTest, CrowdOfPromptsGetsMoreOfTheTime) {
@@ -145,7 +150,8 @@ TEST(StepCostTest, CrowdOfPromptsGetsMoreOfTheTime) {
     EXPECT_EQ(cost.prompt_time(4, 8), 30ms);
     EXPECT_EQ(cost.prompt_time(4, 60), 30ms);
 
-    // A step that was allowed to last longer has kept its time, so the next may take more rows.
+    // With many prompts a step may last longer. So a step of 70 ms is within its limit, and the
+    // next step may have more prompt rows.
     const auto rows_after = [](std::uint32_t num_prompts) {
         StepCost one(stretch);
         one.record({.decode_rows = 4}, 20ms);
@@ -156,8 +162,8 @@ TEST(StepCostTest, CrowdOfPromptsGetsMoreOfTheTime) {
     EXPECT_EQ(rows_after(9), 16u);
 }
 
-// Regression: after a time in which hardly a row fitted, chunks stayed at one row, because each row
-// was assumed to cost as much as the first.
+// Regression: after a time in which hardly a row fitted, chunks stayed at one row, because StepCost
+// assumed that each row costs as much as the first one.
 TEST(StepCostTest, OneRowChunksGrowWhenFurtherRowsAreCheap) {
     StepCost cost(stretch);
     double slower = 3;
@@ -169,10 +175,11 @@ TEST(StepCostTest, OneRowChunksGrowWhenFurtherRowsAreCheap) {
     slower = 1;
     const auto chunks = run(cost, machine, 1000, 1, step_ms);
     EXPECT_LE(chunks.size(), 320u);
-    EXPECT_EQ(chunks[chunks.size() - 2], 5u);  // (24 - 14) / 2
+    EXPECT_EQ(chunks[chunks.size() - 2], 5u);  // (24 ms - 14 ms for having rows) / 2 ms per row
 }
 
-// The first row alone costs more than the available time; 60 more rows cost hardly anything.
+// The first prompt row alone costs more than the available time, but 60 further rows cost hardly
+// anything.
 TEST(StepCostTest, RowsAreAddedWhenTheFirstRowIsExpensive) {
     StepCost cost(stretch);
     std::vector<double> step_ms;
@@ -183,8 +190,8 @@ TEST(StepCostTest, RowsAreAddedWhenTheFirstRowIsExpensive) {
     EXPECT_LE(*std::max_element(step_ms.begin(), step_ms.end()), 3 * 20);
 }
 
-// One row is 1.4 of a decode step, 2 rows are 2.7: no chunk of 2 is tried, since every gap would be
-// too long.
+// One prompt row costs 1.4 times as much as a decode step, and 2 rows cost 2.8 times as much. So no
+// chunk of 2 rows is tried, since it would make the decode rows wait too long.
 TEST(StepCostTest, FurtherRowsAreNotTriedWhenTooLate) {
     StepCost cost(stretch);
     std::vector<double> step_ms;
@@ -194,7 +201,7 @@ TEST(StepCostTest, FurtherRowsAreNotTriedWhenTooLate) {
 }
 
 TEST(StepCostTest, ChunksAreSmallerWhenStepsAreOftenLate) {
-    // Every twelfth step takes `late` times as long.
+    // Simulates a machine on which every twelfth step takes `late` times as long as expected.
     const auto late_steps = [](double late, std::size_t& num_steps) {
         StepCost cost(stretch);
         std::uint32_t step = 0;
@@ -211,10 +218,12 @@ TEST(StepCostTest, ChunksAreSmallerWhenStepsAreOftenLate) {
     std::size_t quiet = 0, late = 0, very_late = 0;
     EXPECT_EQ(late_steps(1.3, quiet), 0);
     EXPECT_LE(quiet, 8000u / 18);
-    // 2 x 1.8 would be 3.6 times as long: the steps aim at 1.67.
+    // Late steps would take 2 x 1.8 = 3.6 times as long as a decode step, beyond the limit of 3. So
+    // the target is reduced from 2 to 1.67.
     EXPECT_LE(late_steps(1.8, late), static_cast<std::ptrdiff_t>(late / 100));
     EXPECT_GE(late, 8000u / 15);
-    // Prompts keep at least half their part, and then the limit cannot be kept.
+    // The part of a step for prompts is reduced to half at most. If steps are 4 times as late, this
+    // is not enough to stay within the limit.
     EXPECT_GT(late_steps(4, very_late), 0);
     EXPECT_LE(very_late, 8000u / 8);
 }
