@@ -1,4 +1,5 @@
-// The time of a round and of a token: integrals against closed forms, draws and the paper.
+// Compares the computed times of a round and of a token with closed forms, with random draws and
+// with the numbers in the paper.
 #include "hub/foresight/cost/token_time.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,8 @@ TEST(RoundTimeTest, OneAnswerHasTheMeanOfItsClosedForm) {
     EXPECT_EQ(slowest_ms({.median_ms = 7, .sigma = 0}, 8, 2), 7);
 }
 
-// E[max of two] = 2 E[T] Phi(sigma / sqrt 2); E[min of two] = 2 E[T] - E[max of two].
+// For two independent answer times T: E[max of two] = 2 E[T] Phi(sigma / sqrt 2); E[min of two] = 2
+// E[T] - E[max of two].
 TEST(RoundTimeTest, TwoAnswersHaveTheMeansOfTheirClosedForms) {
     for (const double sigma : {0.1, 0.5, 1.5}) {
         const AnswerTime time{.median_ms = 3, .sigma = sigma};
@@ -31,7 +33,8 @@ TEST(RoundTimeTest, TwoAnswersHaveTheMeansOfTheirClosedForms) {
     }
 }
 
-// The paper prints 51.2, 28.7, 23.1 and 20.4 ms; moex_tables.mjs integrates these as well.
+// The paper prints 51.2, 28.7, 23.1 and 20.4 ms; moex_tables.mjs computes the same numbers by
+// integration.
 TEST(RoundTimeTest, EightCallsWithCopiesMatchTheIntegral) {
     const double wanted[] = {42.77881, 27.57303, 22.37538, 19.61495};
     for (int copies = 1; copies <= 4; ++copies)
@@ -41,11 +44,12 @@ TEST(RoundTimeTest, EightCallsWithCopiesMatchTheIntegral) {
 TEST(RoundTimeTest, EqualWorkersThatAreAlwaysRequestedAreEqualCalls) {
     const std::vector<AskedWorker> eight(8, {.time = paper, .share = 1});
     EXPECT_NEAR(round_ms(eight), slowest_ms(paper, 8, 1), 1e-6);
-    // Eight requests are four calls with two copies each.
+    // With two copies of each call, requests to all eight workers are four calls.
     EXPECT_NEAR(round_ms(eight, 2), slowest_ms(paper, 4, 2), 1e-6);
 }
 
-// Draws without a requested worker are no rounds, so that shares count the other draws.
+// A random draw without a requested worker is not a round, so a worker's share refers to the
+// remaining draws.
 TEST(RoundTimeTest, DifferentWorkersMatchRandomDraws) {
     std::vector<AskedWorker> workers{{.time = {.median_ms = 2, .sigma = 0.2}, .share = 0.7},
                                      {.time = {.median_ms = 5, .sigma = 0.6}, .share = 0.3},
@@ -99,7 +103,7 @@ TEST(TokenTimeTest, WorkerHoldsTheBytesOfItsShare) {
     EXPECT_NEAR(worker_bytes(printed, 4, 2, 16) / 1e9, 9.26, 0.005);
 }
 
-// The paper prints 163, 307, 1075 and 4915: it counts each round trip twice.
+// The paper prints 163, 307, 1075 and 4915, because it counts each round trip twice.
 TEST(TokenTimeTest, TokenHasOneRoundTripPerLayer) {
     const double rtt_ms[] = {0.5, 2, 10, 50}, wanted[] = {139.2, 211.2, 595.2, 2515.2};
     for (int i = 0; i < 4; ++i) {

@@ -1,4 +1,4 @@
-// Answers that are late, and the default vectors that substitute for them.
+// Tests the default vectors that substitute for late answers.
 #include "hub/foresight/lossy/late_calls.h"
 
 #include "tests/hub/foresight/lossy/lossy_fixture.h"
@@ -8,7 +8,7 @@ namespace {
 
 using LateCallsTest = test::LossyFixture;
 
-// A backend whose first answer of each row is late, if the row has a bound on its wait.
+// A backend whose first answer of each row is late, if the row has a latency budget.
 class FirstIsLate : public ExpertBackend {
   public:
     explicit FirstIsLate(ExpertBackend& experts) : experts_(experts) {}

@@ -1,4 +1,5 @@
-// A tiny model with everything that lossy modes read: routers, default vectors and an estimator.
+// A fixture with a tiny model and everything that lossy modes read: routers, default vectors and an
+// estimator.
 #pragma once
 
 #include "hub/foresight/predict/speculation_sources.h"
@@ -32,8 +33,8 @@ class LossyFixture : public testing::Test {
             5);
     }
 
-    // Returns the logits of each row of tokens [first, first + count) of a fresh sequence, which is
-    // read `chunk` tokens at a time.
+    // Runs the tokens [first, first + count) of the text as a new sequence, `chunk` tokens at a
+    // time, and returns the logits after each token.
     std::vector<float> read(ExpertSpeculator* with, std::uint32_t first, std::uint32_t count,
                             std::uint32_t chunk, ExpertBackend* by = nullptr,
                             std::uint32_t parts = 1) {

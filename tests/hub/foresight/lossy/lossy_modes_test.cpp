@@ -1,4 +1,5 @@
-// Served lossy modes by name, and the record of their perplexity beside a package.
+// Tests how lossy modes are found by name, and the file beside a package that records their
+// perplexity.
 #include "hub/foresight/lossy/lossy_modes.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,8 @@ MeasuredLosses measured() {
             .perplexity = {{"exact", 20}, {"early:1", 25}, {"estimator", 21}}};
 }
 
-// A copy of the tiny package in its own folder, with a record beside it.
+// A fixture with a copy of the tiny package in its own folder, with a file of measured perplexity
+// beside it.
 class RecordTest : public testing::Test {
   protected:
     RecordTest() : folder_("losses") {

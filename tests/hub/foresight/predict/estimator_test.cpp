@@ -1,4 +1,5 @@
-// The estimator's arithmetic against differences and steps by hand; its training against itself.
+// Compares the estimator's gradients with numerical differences and its optimiser with steps
+// computed by hand, and checks that training is reproducible.
 #include "hub/foresight/predict/estimator.h"
 
 #include <cmath>
@@ -50,17 +51,18 @@ TEST(EstimatorTest, GradientsAreTheDifferencesThatSmallChangesMake) {
 TEST(EstimatorTest, FirstStepsOfAdamAreThoseByHand) {
     Adam adam(1, {.rate = 0.1, .beta1 = 0.5, .beta2 = 0.75, .eps = 0});
     std::vector<float> parameter{1};
-    adam.step(parameter, std::vector<float>{3}, 1);  // the first step has the size of the rate
+    // the first step of Adam has the size of the learning rate
+    adam.step(parameter, std::vector<float>{3}, 1);
     EXPECT_NEAR(parameter[0], 0.9, 1e-6);
 
-    // first 0.5·1.5 − 0.5·1 = 0.25 over 1 − 0.25; second 0.75·2.25 + 0.25·1 = 1.9375 over 1 −
-    // 0.5625
+    // The first moment is 0.5·1.5 − 0.5·1 = 0.25, divided by 1 − 0.25. The second moment is
+    // 0.75·2.25 + 0.25·1 = 1.9375, divided by 1 − 0.5625.
     adam.step(parameter, std::vector<float>{-1}, 0.5);
     EXPECT_NEAR(parameter[0], 0.9 - 0.05 * (0.25 / 0.75) / std::sqrt(1.9375 / 0.4375), 1e-6);
 }
 
 TEST(EstimatorTest, LossIsTheDivergenceAndGradientTheShareDifference) {
-    const float one = std::log(3.0f);  // shares 3/4 and 1/4 of two
+    const float one = std::log(3.0f);  // logits {log 3, 0} are probabilities of 3/4 and 1/4
     const std::vector<float> said{0, 0, 5, 5}, wanted{one, 0, 7, 7};
     std::vector<float> gradient(4);
     EXPECT_NEAR(kl_loss(gradient, said, wanted, 2),
@@ -96,7 +98,8 @@ class TrainingTest : public testing::Test {
 
     std::shared_ptr<const ModelPackage> package_;
     std::vector<TokenId> tokens_;
-    // The MoE layers are 0, 2 and 3; two of these have a layer before.
+    // The tiny model's MoE layers are 0, 2 and 3; two of them have a MoE layer before and can be
+    // predicted.
     const EstimatorShape shape_{
         .hidden_size = 64, .num_experts = 8, .num_targets = 2, .width = 16, .inner = 12};
 };

@@ -1,4 +1,4 @@
-// The hints that a decoder's steps give for the next layers.
+// Tests the hints that a decoder's steps give for the next layers.
 #include "hub/foresight/predict/hints.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace moex {
 namespace {
 
-// A backend that wants hints; keeps the hints and the requested experts of each layer.
+// A backend that wants hints, and records the hints and the requested experts of each layer.
 class HintedExperts : public ExpertBackend {
   public:
     explicit HintedExperts(ExpertBackend& experts) : experts_(experts) {}
@@ -30,8 +30,10 @@ class HintedExperts : public ExpertBackend {
     bool wants_hints() const override { return wants; }
 
     bool wants = true;
-    std::map<std::uint32_t, std::vector<ExpertHint>> hints;  // after the submit() of a layer
-    std::map<std::uint32_t, std::set<std::uint16_t>> asked;  // by the last submit() of a layer
+    // hints received after the latest submit() of each layer
+    std::map<std::uint32_t, std::vector<ExpertHint>> hints;
+    // experts requested by the latest submit() of each layer
+    std::map<std::uint32_t, std::set<std::uint16_t>> asked;
 
   private:
     ExpertBackend& experts_;
@@ -70,8 +72,8 @@ class HintsTest : public testing::Test {
     std::shared_ptr<const RouterGates> gates_;
 };
 
-// With a lead of three a layer is predicted three layers before it and once more one layer before
-// it.
+// With a lead of three, a layer is predicted when the model is three layers before it, and again
+// one layer before it.
 TEST_F(HintsTest, LayersArePredictedAtTheLeadAndOneBefore) {
     Hints hints(gates_, make_next_gate_predictor(gates_), 2, 3);
     decoder_->foresee_with(&hints);
@@ -88,8 +90,8 @@ TEST_F(HintsTest, LayersArePredictedAtTheLeadAndOneBefore) {
     }
 }
 
-// The replay predictor knows the next token: the one that followed when the text was decoded
-// before.
+// The replay predictor knows the next token, which is the token that followed when the same text
+// was decoded before.
 TEST_F(HintsTest, KnownNextTokensFirstLayersArePredictedBeforeIt) {
     const auto layers = gates_->moe_layers();
     ASSERT_GE(layers.size(), 3u);
@@ -98,8 +100,9 @@ TEST_F(HintsTest, KnownNextTokensFirstLayersArePredictedBeforeIt) {
                     2);
         decoder_->foresee_with(&hints);
         using Named = std::map<std::uint32_t, std::set<std::uint16_t>>;
-        std::map<std::uint32_t, Named> named;  // hints after each layer of the last token but one
-        std::map<std::uint32_t, std::set<std::uint16_t>> asked;  // by the last token
+        std::map<std::uint32_t, Named> named;  // hints after each layer of the next-to-last token
+        // experts requested by the last token in each layer
+        std::map<std::uint32_t, std::set<std::uint16_t>> asked;
         for (int turn = 0; turn < 2; ++turn) {
             KvCache::Sequence kv(cache_);
             for (std::size_t i = 0; i < 3; ++i) {
@@ -191,7 +194,7 @@ TEST_F(HintsTest, PredictorIsChosenByItsName) {
     EXPECT_EQ(name_of("auto"), "estimator");
     EXPECT_EQ(name_of("quasi-hidden"), "quasi-hidden");
 
-    // Steps on a GPU do not show the residual.
+    // Steps on a GPU do not show the residual, so predictors that read it cannot be used.
     EXPECT_EQ(name_of("auto", false), "next-gate");
     EXPECT_EQ(code_of("estimator", false), ErrorCode::unsupported);
     EXPECT_EQ(code_of("quasi-hidden", false), ErrorCode::unsupported);

@@ -1,4 +1,4 @@
-// Predictors against recorded routes and plain twins of their formulas.
+// Compares predictors with recorded routes and with slow reference versions of their formulas.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -14,7 +14,8 @@ namespace {
 
 using Order = std::vector<std::uint16_t>;
 
-// Returns the ids of the `count` largest values, the largest first, ties to the lower id.
+// Returns the ids of the `count` experts with the largest confidence, the largest first; ties go to
+// the lower id.
 Order surest(std::span<const float> confidence, std::size_t count) {
     Order order(confidence.size());
     std::iota(order.begin(), order.end(), std::uint16_t{0});
@@ -24,8 +25,7 @@ Order surest(std::span<const float> confidence, std::size_t count) {
     return order;
 }
 
-// A row of a layer with 16 experts, four per token, at a position of a text that was decoded
-// before.
+// A row of a text that was decoded before, as a view of a layer with 16 experts, four per token.
 struct ReplayedRow {
     SequenceRow row;
     RouteView seen;
@@ -130,7 +130,7 @@ TEST(ReplayTest, RecallIsTheStatedOneAndExpertsAreDistinct) {
     }
 }
 
-// Predictors that read hidden rows, on a walk through the tiny model.
+// A fixture for predictors that read hidden rows, with a tiny model that reads a text.
 class GatePredictorTest : public testing::Test {
   protected:
     GatePredictorTest()
@@ -179,10 +179,11 @@ TEST_F(GatePredictorTest, GateOnItsOwnLayersRowsHasTheRoutersBits) {
                   0);
         ++layers;
     });
-    EXPECT_EQ(layers, 6u);  // two windows, three MoE layers
+    EXPECT_EQ(layers, 6u);  // three MoE layers in each of two windows
 }
 
-// default_vector[e] = mean of expert e's answers, one row at a time, in f64.
+// The default vector of expert e is the mean of the answers of e, computed here one row at a time,
+// in f64.
 TEST_F(GatePredictorTest, DefaultVectorsAreMeansOfSingleAnswersForAllChunks) {
     const ModelConfig& config = package_->config();
     const std::size_t hidden = config.hidden_size;
@@ -214,7 +215,8 @@ TEST_F(GatePredictorTest, DefaultVectorsAreMeansOfSingleAnswersForAllChunks) {
     EXPECT_EQ(whole.uses, cut.uses);
 }
 
-// The formula in plain f64, for the next MoE layer and for the one after it.
+// Computes the predictor's formula in f64, for the next MoE layer and for the MoE layer after the
+// next.
 TEST_F(GatePredictorTest, QuasiHiddenStateFollowsItsFormula) {
     const auto made = std::make_shared<const ExpertProfile>(profile(20));
     const auto predictor = make_quasi_hidden_predictor(gates_, made);

@@ -1,4 +1,4 @@
-// The files of predictors in a package: writing, reading, and errors for damaged files.
+// Tests the files of predictors beside a package: writing, reading, and errors for damaged files.
 #include "hub/model/pack/side_file_writer.h"
 
 #include <fstream>
@@ -97,7 +97,7 @@ TEST_F(SideFileTest, DamagedFileIsRefused) {
 
 TEST_F(SideFileTest, TensorsOfAnotherModelAreRefusedByName) {
     auto wrong = tensors();
-    wrong[2].shape = {4, 128};  // the same number of elements
+    wrong[2].shape = {4, 128};  // a wrong shape with the same number of elements
     ASSERT_TRUE(write(wrong).ok());
     const auto loaded = load_expert_profile(*open());
     ASSERT_FALSE(loaded.ok());

@@ -1,4 +1,5 @@
-// A served shadow beside a model whose experts answer only after the shadow has become idle.
+// Tests a served shadow together with a model whose experts answer only after the shadow has become
+// idle.
 #include "hub/foresight/shadow/served_shadow.h"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace {
 
 using Named = std::set<std::uint16_t>;
 
-// The model's experts as a backend that wants hints, as a swarm does.
+// A backend of the model's experts that wants hints, as a swarm does.
 class AskedExperts : public ExpertBackend {
   public:
     AskedExperts(LocalExperts& experts, std::function<void(const ExpertBatch&)> on_asked,
@@ -51,7 +52,8 @@ class AskedExperts : public ExpertBackend {
     std::function<void()> before_answer_;
 };
 
-// A shadow's experts that do not answer until let_go() or a stop request.
+// A backend of a shadow's experts that does not answer until let_go() is called or its stop is
+// requested.
 class HeldExperts : public ExpertBackend {
   public:
     explicit HeldExperts(ExpertBackend& experts) : experts_(experts) {}
@@ -115,8 +117,8 @@ TokenId likeliest(std::span<const float> logits) {
     return static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin());
 }
 
-// The tiny model's MoE layers are 0, 2 and 3. If waits_ is set, no round is answered before the
-// shadow is idle.
+// A fixture with a shadow of the tiny model, whose MoE layers are 0, 2 and 3. If waits_ is set, no
+// round is answered before the shadow is idle.
 class ServedShadowTest : public testing::Test {
   protected:
     ServedShadowTest()
@@ -134,7 +136,7 @@ class ServedShadowTest : public testing::Test {
     }
     ~ServedShadowTest() override { shadow_.reset(); }
     static KvCacheOptions kv() { return {.page_tokens = 16, .num_pages = 64}; }
-    // Serves a shadow that begins each pass with the model's token.
+    // Starts a shadow that begins each pass with the model's token.
     void serve(ExpertBackend& shadow, std::uint32_t lead, ExpertForesight* fallback = nullptr,
                std::uint32_t copied_max = 512) {
         serve_with(shadow, {.lead = lead, .draws_ahead = false, .copied_max = copied_max},
@@ -153,7 +155,7 @@ class ServedShadowTest : public testing::Test {
         const std::lock_guard lock(mutex_);
         named_.clear();
     }
-    // Runs on the shadow's thread or on the model's.
+    // Records hints. Called on the shadow's thread or on the model's thread.
     void note_named(std::span<const ExpertHint> hints) {
         const std::lock_guard lock(mutex_);
         for (const ExpertHint& hint : hints) named_[hint.layer].insert(hint.expert);
@@ -184,7 +186,8 @@ class ServedShadowTest : public testing::Test {
         for (const TokenId& token : text) logits.push_back(step(kv, {&token, 1}));
         return logits;
     }
-    // Returns the hints for a layer before the last step requested it, from shadow or fallback.
+    // Returns the experts that hints named for a layer before the last step requested this layer.
+    // The hints are from the shadow or the fallback.
     Named named(std::uint32_t layer) { return foreseen_[layer]; }
     Named asked(std::uint32_t layer) { return asked_of_[layer]; }
     // Returns true if hints had named all experts that the layer requested.
@@ -198,20 +201,22 @@ class ServedShadowTest : public testing::Test {
     std::unique_ptr<Decoder> decoder_;
     KvCache cache_;
     ThreadPool threads_;
-    std::mutex mutex_;                      // guards named_
-    std::map<std::uint32_t, Named> named_;  // hints since the last request of the layer
-    std::map<std::uint32_t, Named> asked_of_, foreseen_;  // in the last step
+    std::mutex mutex_;  // guards named_
+    // experts named by hints since the layer was last requested
+    std::map<std::uint32_t, Named> named_;
+    // requested experts and their hints, in the last step
+    std::map<std::uint32_t, Named> asked_of_, foreseen_;
     bool waits_ = true;
     std::unique_ptr<ServedShadow> shadow_;
 };
 
-// A shadow with the model's own experts is the model: wrongly copied keys, or a token of another
-// text, would change its hints.
+// A shadow with the model's own experts computes the same as the model: wrongly copied keys, or a
+// token of another text, would change its hints.
 TEST_F(ServedShadowTest, ModelsOwnExpertsGiveExactHints) {
     serve(local_, 2);
     const auto text = test::random_tokens(90, package_->config().vocab_size, 3);
     KvCache::Sequence kv(cache_);
-    waits_ = false;  // a prompt of many rows is not followed
+    waits_ = false;  // the shadow does not follow a prompt of many rows
     step(kv, std::span(text).first(40));
     EXPECT_TRUE(named(2).empty());
 
@@ -264,7 +269,8 @@ TEST_F(ServedShadowTest, AnswersKeepTheirBitsWithAWrongShadow) {
     shadow_.reset();  // before its experts
 }
 
-// There are more texts than the shadow keeps keys for; each is followed when it is stepped.
+// There are more texts than the shadow keeps keys for. The shadow follows each text in the steps
+// that have a row of this text.
 TEST_F(ServedShadowTest, ManyTextsAreFollowedByTheirOwnKeys) {
     serve(local_, 2);
     const std::size_t num_texts = ServedShadow::sequences_max + 3;
@@ -299,7 +305,8 @@ TEST_F(ServedShadowTest, FallbackGivesHintsUntilKeysAreCopied) {
     EXPECT_EQ(shadow_->counters().steps, 0u);
 
     waits_ = true;
-    step(kv, std::span(text).subspan(prompt, 1));  // two layers copy 128 positions
+    // during the two layers of this step, 128 positions are copied
+    step(kv, std::span(text).subspan(prompt, 1));
     EXPECT_EQ(fallback.times, 3);
     EXPECT_EQ(shadow_->counters().steps, 0u);
     step(kv, std::span(text).subspan(prompt + 1, 1));
@@ -307,7 +314,8 @@ TEST_F(ServedShadowTest, FallbackGivesHintsUntilKeysAreCopied) {
     EXPECT_EQ(named(2), asked(2)) << "not by the fallback";
 }
 
-// Answers are greedy and the shadow has the model's own experts, so that it draws the same tokens.
+// The model's answers are greedy and the shadow has the model's own experts, so that it draws the
+// same tokens.
 TEST_F(ServedShadowTest, FirstLayerIsPredictedForARightlyDrawnToken) {
     for (const std::uint32_t token_period : {1u, 2u, 16u, 0u})
         for (const std::uint32_t kv_period : {1u, 4u, 0u}) {
@@ -359,7 +367,8 @@ TEST_F(ServedShadowTest, WrongDrawCostsNothingButHints) {
     EXPECT_LT(counts.tokens_right, text.size() / 4);
 }
 
-// The text is random, so that the shadow never draws its tokens and reads one token per period.
+// The text is random, so the tokens that the shadow draws are never the text's. The shadow reads
+// one token of the text per period.
 TEST_F(ServedShadowTest, TokensAreAlignedOncePerPeriod) {
     const auto text = test::random_tokens(33, package_->config().vocab_size, 13);
     const auto wanted = unawaited(text);
@@ -401,21 +410,23 @@ TEST_F(ServedShadowTest, SeveralTextsAreDrawnAheadAndMayEndOrJoin) {
         decode({0, 1, 2});
         EXPECT_EQ(named(0), asked(0)) << i;
     }
-    decode({2, 0});  // one text has ended: its hints remain as extra ones
+    decode({2, 0});  // text 1 has ended: the hints for its row remain as superfluous hints
     EXPECT_TRUE(is_foreseen(0));
     decode({2, 0});
     EXPECT_EQ(named(0), asked(0));
     const std::uint64_t ahead = shadow_->counters().steps_ahead;
     EXPECT_EQ(ahead, 7u);
 
-    decode({2, 0, 3});  // the last text is new: all begin with the model's tokens
+    // text 3 is new, so the shadow begins again with the model's tokens of all texts
+    decode({2, 0, 3});
     EXPECT_EQ(shadow_->counters().steps_ahead, ahead);
     for (const std::uint32_t layer : {2u, 3u}) EXPECT_TRUE(is_foreseen(layer));
     decode({2, 0, 3});
     EXPECT_EQ(named(0), asked(0));
 }
 
-// A prompt is read in between; later the text loses its pages and is read again.
+// The model reads another prompt between two steps of a text; later the text loses its pages and is
+// computed again.
 TEST_F(ServedShadowTest, PreemptedTextIsFollowedByItsNewKeys) {
     serve_with(local_, {.kv_period = 4});
     KvCache::Sequence kv(cache_);
@@ -438,7 +449,7 @@ TEST_F(ServedShadowTest, PreemptedTextIsFollowedByItsNewKeys) {
     decode(5);
 
     for (const std::uint32_t num_rows :
-         {40u, 5u}) {  // only the shorter one is followed while it is read
+         {40u, 5u}) {  // the shadow follows the reading of 5 rows, but not of 40
         const auto before = test::random_tokens(num_rows, package_->config().vocab_size, num_rows);
         kv.roll_back(0);
         step(kv, before);
@@ -447,7 +458,8 @@ TEST_F(ServedShadowTest, PreemptedTextIsFollowedByItsNewKeys) {
     }
 }
 
-// Several rows of a single text may be drafts; it is unknown which of them will stay.
+// Several rows of a single text in one step may be drafts; it is unknown which of these rows the
+// model will keep.
 TEST_F(ServedShadowTest, NothingIsDrawnAfterDrafts) {
     serve_with(local_, {});
     KvCache::Sequence kv(cache_);
@@ -466,7 +478,7 @@ TEST_F(ServedShadowTest, NothingIsDrawnAfterDrafts) {
     EXPECT_TRUE(is_foreseen(3));
     EXPECT_EQ(shadow_->counters().layers, layers + 2);
 
-    kv.roll_back(2);  // the drafts were wrong
+    kv.roll_back(2);  // roll back, as if the drafts were rejected
     const TokenId other = 77;
     after({&other, 1});
     EXPECT_TRUE(is_foreseen(3));
@@ -483,7 +495,8 @@ TEST_F(ServedShadowTest, PassThatTheModelOvertakesIsCut) {
     serve_with(held, {});
     for (std::size_t i = 0; i < text.size(); ++i) {
         const StepRows rows{.kv = &kv, .tokens = std::span(text).subspan(i, 1)};
-        auto result = decoder_->step({&rows, 1}, asked_);  // does not wait for the shadow
+        // this step does not wait until the shadow is idle
+        auto result = decoder_->step({&rows, 1}, asked_);
         ASSERT_TRUE(result.ok());
         EXPECT_EQ(result->logits, wanted[i]) << i;
     }

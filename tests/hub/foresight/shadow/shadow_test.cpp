@@ -1,4 +1,4 @@
-// The rows of a shadow against goldens, and its experts against plain loops.
+// Compares the packed rows of a shadow with a golden file, and its experts with plain loops.
 #include <cmath>
 #include <fstream>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr ShadowDtype all_dtypes[] = {ShadowDtype::int2, ShadowDtype::int3, ShadowDtype::nf4,
                                       ShadowDtype::int8};
 
-// tests/golden/shadow/golden.json holds rows that make_golden.py packed and read again in Python.
+// tests/golden/shadow/golden.json has rows that make_golden.py packed and read back in Python.
 TEST(ShadowCodesTest, RowsAreTheGoldensToTheBit) {
     std::ifstream file(std::string(MOEX_SOURCE_DIR) + "/tests/golden/shadow/golden.json");
     const std::string content{std::istreambuf_iterator<char>(file), {}};
@@ -55,7 +55,8 @@ TEST(ShadowCodesTest, ValuesThatNoScaleCanHoldAreRefused) {
     EXPECT_FALSE(parse_shadow_dtype("int5").ok());
 }
 
-// The 16 levels of a group become 8 or 4 cells of equal size; no error exceeds half a cell.
+// Narrowing maps the 16 levels of an INT4 group to 8 or 4 cells of equal size, so no error exceeds
+// half a cell.
 TEST(ShadowCodesTest, CellsHoldEqualNumbersOfSourceLevels) {
     std::vector<float> weights(32);
     for (std::size_t i = 0; i < 32; ++i) weights[i] = 0.25f * (static_cast<float>(i % 16) - 5);
@@ -95,7 +96,7 @@ class ShadowTest : public testing::Test {
     std::shared_ptr<const ModelPackage> package_;
 };
 
-// The reference is down · (silu(gate · x) * (up · x)) in doubles, over the dequantised rows.
+// The expected result is down · (silu(gate · x) * (up · x)) in doubles, over the dequantised rows.
 TEST_F(ShadowTest, ExpertsComputeTheirRowsAsPlainLoopsDo) {
     const ModelConfig& config = package_->config();
     const std::uint32_t hidden = config.hidden_size, inner = config.moe_intermediate_size, rows = 3,
@@ -161,7 +162,8 @@ TEST_F(ShadowTest, ExpertsComputeTheirRowsAsPlainLoopsDo) {
 }
 
 TEST_F(ShadowTest, FewerBitsTakeFewerBytesAndForeignShadowsAreRefused) {
-    // Bits per weight, in groups of 32 of the 96 inner weights: 2 + 1, 3 + 1, 4 + 0.5 and 8 + 0.5.
+    // Bits per weight including scales and zeros, in groups of 32 of the 96 inner weights: 2 + 1, 3
+    // + 1, 4 + 0.5 and 8 + 0.5.
     const double bits[] = {3, 4, 4.5, 8.5};
     for (int i = 0; i < 4; ++i) {
         const ShadowPackage shadow = this->shadow(all_dtypes[i]);
