@@ -1,5 +1,5 @@
-// The bench of a whole model on lavapipe: the rows that it reports, and the work of a step in each
-// condition. The tests check no times.
+// Tests the bench of a whole model on lavapipe: the rows of results that the bench reports, and the
+// GPU work of a step in each condition. The tests check no durations.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -39,8 +39,8 @@ Timed time_of(gpu::Device& device, test::PostedLoop& loop, DecoderTimingOptions 
     return timed;
 }
 
-// Counts readings that follow submissions which copied nothing into the buffer that is read. In a
-// tab such a reading would end before the GPU does.
+// Counts readings of a buffer into which the submissions before copied nothing. In a browser tab
+// such a reading would end before the GPU has finished its work.
 class ReadingsOfNothing : public gpu::DeviceDecorator {
   public:
     using DeviceDecorator::DeviceDecorator;

@@ -1,5 +1,6 @@
-// The whole model on a Vulkan device (lavapipe where there is no GPU): compared with goldens of an
-// independent implementation, and with itself however a text is cut.
+// Tests the whole model on a Vulkan device (lavapipe if there is no GPU): it is compared with
+// golden files of an independent implementation, and its bits are the same however a text is cut
+// into chunks.
 #include "web-worker/decoder/gpu_decoder.h"
 
 #include <cmath>
@@ -38,7 +39,7 @@ std::shared_ptr<const ModelPackage> packed(const std::filesystem::path& checkpoi
     return must(ModelPackage::open(out));
 }
 
-// A package on the GPU.
+// A package whose whole model is loaded on the GPU.
 class OnGpu {
   public:
     explicit OnGpu(std::shared_ptr<const ModelPackage> package, GpuDecoderOptions options = {})
@@ -60,7 +61,7 @@ class OnGpu {
         if (!decoder) throw std::runtime_error(failure);
     }
 
-    // Returns the logits of every row, computed `chunk` tokens at a time.
+    // Returns the logits of every row of a text, computed `chunk` tokens at a time.
     std::vector<float> logits(std::span<const TokenId> ids, std::size_t chunk) {
         std::vector<float> all;
         for (std::size_t first = 0; first < ids.size(); first += chunk) {
@@ -81,10 +82,11 @@ class OnGpu {
         }
         return all;
     }
-    // Returns the greedy answer to `prompt`; expects that it ended with `wanted`.
+    // Returns the greedy answer to `prompt`; expects that the answer ended with the reason
+    // `wanted`.
     std::vector<TokenId> greedy(std::span<const TokenId> prompt, GreedyOptions options,
                                 AnswerEnd wanted, std::size_t cancel_at = 1000) {
-        options.reading_max = 1h;  // independent of this machine's time for a step
+        options.reading_max = 1h;  // the test must not depend on this machine's step time
         std::vector<TokenId> answer;
         bool finished = false;
         GreedyLoop* running = nullptr;
@@ -109,7 +111,7 @@ class OnGpu {
     }
 
     // Returns the tokens that a sampler draws after `prompt`; expects that the answer ended with
-    // `wanted`.
+    // the reason `wanted`.
     std::vector<TokenId> sampled(std::span<const TokenId> prompt, const SamplingOptions& sampling,
                                  SampledOptions options, AnswerEnd wanted,
                                  std::size_t cancel_at = 1000) {
@@ -143,7 +145,7 @@ class OnGpu {
 };
 
 const SamplingOptions sampling_kinds[] = {
-    // from the likeliest tokens
+    // the first two options draw from the likeliest tokens
     {.temperature = 0.8, .top_p = 0.95, .sample_top_k = 40, .seed = 7},
     {.temperature = 1.5, .sample_top_k = 64, .min_p = 0.05, .seed = 8},
     {.temperature = 1, .top_p = 0.9, .seed = 9},  // from all logits
@@ -162,8 +164,8 @@ void expect_same_bits(std::span<const float> a, std::span<const float> b) {
     EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
 }
 
-// Returns the largest difference of a log-probability that the golden contains. Expects equal
-// greedy tokens where the golden's margin is larger than `margin_min`.
+// Returns the largest difference between a log-probability of the GPU and that in golden.json.
+// Expects equal greedy tokens where a token's margin in golden.json is larger than `margin_min`.
 double compare_with_golden(OnGpu& model, const nlohmann::json& golden, double margin_min) {
     const std::size_t vocab_size = model.decoder->model().vocab_size;
     double worst = 0;
@@ -236,9 +238,9 @@ TEST(GpuDecoderTest, DenseModelsAgreeWithTheirGoldens) {
     }
 }
 
-// Keys and values in fewer bits, compared with goldens in f32. Codes are compared on a dense model:
-// where a router is near a tie, the direction of rounding decides which experts answer, and that
-// depends on the GPU.
+// Tests keys and values in f16 and int8 against golden files in f32. Codes (int8) are compared on a
+// dense model: where a router is near a tie, the direction of rounding decides which experts
+// answer, and that depends on the GPU.
 TEST(GpuDecoderTest, RoundedKeysAndValuesStayNearTheirGoldens) {
     const test::TemporaryFolder folder("gpu-tiny-kv");
     OnGpu halves(packed(source_folder / "tests/golden/qwen3-tiny", folder.path() / "moe"),
@@ -259,7 +261,8 @@ TEST(GpuDecoderTest, DemoWithBf16ExpertsAgreesWithin2em3) {
     EXPECT_LE(compare_with_golden(model, golden_of("demo"), 1e-2), 2e-3);
 }
 
-// INT4 experts, dense layers, two pages; steps of one row, of one tile and of several tiles.
+// The model has INT4 experts and dense layers, and the text needs two pages. Steps have one row,
+// one tile of rows or several tiles.
 TEST(GpuDecoderTest, ChunkedPrefillEqualsTokenByTokenBitForBit) {
     const auto ids = test::random_tokens(132, 256, 1);
     OnGpu model(test::tiny_package());
@@ -273,14 +276,15 @@ TEST(GpuDecoderTest, ChunkedPrefillEqualsTokenByTokenBitForBit) {
 TEST(GpuDecoderTest, TablesAndExpertsInSeveralBuffersGiveTheSameBits) {
     const auto ids = test::random_tokens(20, 256, 2);
     OnGpu whole(test::tiny_package());
-    // 128 rows of embeddings and one expert per buffer.
+    // Buffers of this size hold 128 rows of embeddings or one expert.
     OnGpu cut(test::tiny_package(),
               {.context_tokens = 128, .rows_max = 8, .weight_buffer_bytes = 20000});
     expect_same_bits(cut.logits(ids, 8), whole.logits(ids, 20));
     EXPECT_GT(cut.decoder->dispatches_of_a_step(), whole.decoder->dispatches_of_a_step());
 }
 
-// The settings that a hardware GPU and a processor choose for a single row, both tested here.
+// Tests both settings for steps of a single row: the one that a hardware GPU uses and the one that
+// a processor (lavapipe) uses.
 TEST(GpuDecoderTest, ARowSpreadOverMoreLanesGivesTheSameBits) {
     const auto ids = test::random_tokens(20, 256, 2);
     OnGpu together(test::tiny_package(), {.spread = false});
@@ -288,8 +292,8 @@ TEST(GpuDecoderTest, ARowSpreadOverMoreLanesGivesTheSameBits) {
     expect_same_bits(spread.logits(ids, 1), together.logits(ids, 1));
 }
 
-// Distance between logits and those that the CPU computes exactly: the largest difference, and the
-// root of the mean square relative to that of the logits.
+// Distance between the GPU's logits and the logits that the CPU computes exactly: the largest
+// difference, and the root mean square of the differences relative to that of the logits.
 struct Distance {
     float largest = 0;
     double share = 0;
@@ -323,7 +327,8 @@ std::shared_ptr<const ModelPackage> tiny_codes(const ModelConfig& config, HubDty
     return must(ModelPackage::open(out));
 }
 
-// Dense models: rounding to bf16 changes no route. Codes of 4 bits stay as they are.
+// The models are dense, so rounding to bf16 changes no expert choice. Codes of 4 bits are not
+// rounded again.
 TEST(GpuDecoderTest, HubMatricesInCodesAreNearThoseOfTheCpu) {
     const test::TemporaryFolder folder("gpu-codes");
     for (const char* name : {"qwen2", "qwen3"})
@@ -402,16 +407,16 @@ TEST(GpuDecoderTest, ACancelledAnswerEndsAndTheNextOneIsWhole) {
     const auto cut = model.greedy(prompt, {.max_tokens = 40, .fetch_tokens = 4},
                                   AnswerEnd::cancelled, 7);
     EXPECT_GE(cut.size(), 7u);
-    EXPECT_LT(cut.size(), 15u);  // tokens in flight are dropped
+    EXPECT_LT(cut.size(), 15u);  // tokens that were in flight at the cancel are dropped
     EXPECT_EQ(cut, std::vector<TokenId>(wanted.begin(), wanted.begin() + cut.size()));
     EXPECT_EQ(model.decoder->num_tokens(), prompt.size() + cut.size() - 1);
 
-    // The next answer continues where this one was cut.
+    // The next answer continues where the cancelled answer ended.
     const auto rest = model.greedy(std::span(cut).last(1), {.max_tokens = 10}, AnswerEnd::length);
     EXPECT_TRUE(std::equal(rest.begin(), rest.end(), wanted.begin() + cut.size()));
 }
 
-// The twin: the logits of every position, and the hub's sampler.
+// The expected answer is computed from the logits of every position with the hub's sampler.
 TEST(GpuDecoderTest, SampledAnswerEqualsTheHubsSampler) {
     const auto prompt = test::random_tokens(9, 256, 4);
     OnGpu model(test::tiny_package(), {.likeliest = true});
@@ -446,7 +451,7 @@ TEST(GpuDecoderTest, SampledAnswerEqualsTheHubsSampler) {
     }
 }
 
-// Without room for lists the same tokens are drawn from all logits.
+// A decoder without buffers for lists of likeliest tokens draws the same tokens from all logits.
 TEST(GpuDecoderTest, LikeliestTokensSampleLikeAllLogits) {
     const auto prompt = test::random_tokens(70, 256, 5);
     OnGpu by_list(test::tiny_package(), {.likeliest = true}), by_all(test::tiny_package());

@@ -16,16 +16,17 @@
 namespace moex {
 namespace {
 
-// Instructions to the devices of a test; only the thread that uses the devices accesses them.
+// A test's instructions to its devices; only the thread that uses the devices reads and writes
+// this.
 struct Fate {
     bool next_submit_breaks = false;
     bool every_submit_breaks = false;
-    std::uint32_t devices = 100;  // number of devices that can be opened
+    std::uint32_t devices = 100;  // number of devices that can still be opened
     std::uint32_t opened = 0;
 };
 
-// The real device until the test breaks it. After that nothing runs and no reading arrives, as
-// after a driver reset.
+// Works like the real device until the test breaks it. From then on no work runs and no reading
+// returns, as after a driver reset.
 class LosableDevice : public gpu::DeviceDecorator {
   public:
     LosableDevice(std::unique_ptr<gpu::Device> device, gpu::PostFunction post, Fate& fate)
@@ -92,8 +93,8 @@ class GpuLossTest : public testing::Test {
                 .kv_dtype = pages.dtype,
                 .micro_batches = 2};
     }
-    // Sends each request with the first token of the one before; `on_token` is called for the
-    // tokens of the last.
+    // Sends each request when the request before has its first token; `on_token` is called for the
+    // tokens of the last request.
     std::vector<Answer> write(GpuSteps& steps, std::span<const GenerationRequest> requests,
                               const std::function<void(std::uint32_t index)>& on_token = {}) {
         std::vector<Answer> answers(requests.size());

@@ -1,5 +1,6 @@
-// The engine's steps on a Vulkan device (lavapipe where there is no GPU): rows of several sequences
-// have the bits of each sequence alone, for every backend of experts.
+// Tests the engine's steps on a Vulkan device (lavapipe if there is no GPU): in a step with several
+// sequences, each row has the same bits as in a step with its sequence alone, for every backend of
+// experts.
 #include "hub/commands/gpu/gpu_steps.h"
 
 #include <array>
@@ -52,8 +53,9 @@ class GpuStepsTest : public testing::TestWithParam<Kind> {
     std::vector<float> step(std::span<const StepRows> batch, std::uint32_t micro_batches = 1) {
         return must(steps_->run(batch, experts_, micro_batches, {})).logits;
     }
-    // Returns the logits of all of `ids`, computed `chunk` tokens at a time. Its cache uses the
-    // same page numbers as all other caches, so it overwrites what they stored.
+    // Runs the text `ids` alone, `chunk` tokens at a time, and returns the logits of all rows. The
+    // cache of this run uses the same page numbers as all other caches, so it overwrites their rows
+    // on the device.
     std::vector<float> alone(std::span<const TokenId> ids, std::size_t chunk = 50) {
         KvCache cache(package_->config(), pages(2));
         KvCache::Sequence sequence(cache);
@@ -91,7 +93,8 @@ TEST_P(GpuStepsTest, SequencesHaveTheSameBitsTogetherAndAlone) {
 
     KvCache cache(package_->config(), pages(6));
     KvCache::Sequence of_a(cache), of_b(cache), of_c(cache);
-    // A chunk without logits, one token, and a sequence with all rows scored.
+    // This step has a chunk without logits, a single token, and a sequence with the logits of all
+    // rows.
     const StepRows first[] = {{.kv = &of_a, .tokens = std::span(a).first(100), .no_logits = true},
                               {.kv = &of_b, .tokens = std::span(b).first(1)},
                               {.kv = &of_c, .tokens = std::span(c).first(69), .all_logits = true}};
@@ -142,7 +145,7 @@ TEST_P(GpuStepsTest, MicroBatchesChangeNoBit) {
     }
 }
 
-// Wants hints, and records the hints for each layer.
+// A backend that wants hints, and records the hints for each layer.
 class HintedExperts : public ExpertBackend {
   public:
     explicit HintedExperts(ExpertBackend& experts) : experts_(experts) {}
@@ -160,7 +163,7 @@ class HintedExperts : public ExpertBackend {
     ExpertBackend& experts_;
 };
 
-// The hints for the next layer are the same whether the GPU or the cores compute the steps.
+// The hints for the next layer are the same whether the GPU or the hub's cores compute the steps.
 TEST_P(GpuStepsTest, RemoteExpertsGetHintsAndNoBitChanges) {
     const auto sources = must(load_speculation_sources(package_, test::compute_threads()));
     const auto decoder = must(Decoder::create(package_, test::compute_threads()));
@@ -192,7 +195,7 @@ TEST_P(GpuStepsTest, RemoteExpertsGetHintsAndNoBitChanges) {
     }
 }
 
-// Experts that fail in one of their rounds; counts the rounds in flight.
+// A backend that fails in one of its rounds, and counts the rounds in flight.
 class BrittleExperts : public ExpertBackend {
   public:
     BrittleExperts(ExpertBackend& experts, std::uint32_t fails_at)
@@ -225,12 +228,14 @@ class BrittleExperts : public ExpertBackend {
 };
 
 TEST_P(GpuStepsTest, ARoundThatFailsEndsTheOthersOfItsStep) {
-    if (GetParam().holds_experts) return;  // no worker is asked
+    // the GPU holds the experts, so no round is sent to a backend
+    if (GetParam().holds_experts) return;
     const auto ids = test::random_tokens(20, 256, 34);
     KvCache cache(package_->config(), pages(2));
     KvCache::Sequence sequence(cache);
     const StepRows rows{.kv = &sequence, .tokens = ids};
-    for (const std::uint32_t fails_at : {1u, 2u, 3u, 5u, 9u}) {  // 9 rounds, 3 per layer
+    // the step has 9 rounds, 3 per layer
+    for (const std::uint32_t fails_at : {1u, 2u, 3u, 5u, 9u}) {
         BrittleExperts brittle(experts_, fails_at);
         const auto failed = steps_->run({&rows, 1}, brittle, 3, {});
         ASSERT_FALSE(failed.ok());
@@ -242,7 +247,8 @@ TEST_P(GpuStepsTest, ARoundThatFailsEndsTheOthersOfItsStep) {
     expect_same_bits(step({&rows, 1}, 3), row(alone(ids), 19));
 }
 
-// Rows with likeliest tokens run beside rows with logits, and beside rows without any output.
+// One step has rows that return likeliest tokens, rows that return logits, and rows without any
+// output.
 TEST_P(GpuStepsTest, LikeliestTokensMatchTheRowsLogits) {
     const auto a = test::random_tokens(9, 256, 21), b = test::random_tokens(4, 256, 22),
                c = test::random_tokens(7, 256, 23), d = test::random_tokens(3, 256, 24);
@@ -279,7 +285,8 @@ TEST_P(GpuStepsTest, LogitsAreNearThoseOfTheCpu) {
     const auto ids = test::random_tokens(30, 256, 4);
     const auto mine = alone(ids);
     auto decoder = must(Decoder::create(package_, test::compute_threads()));
-    const bool coded = GetParam().kv_dtype == KvDtype::int8;  // the codes of the cores differ
+    // int8 codes of the hub's cores differ from the GPU's
+    const bool coded = GetParam().kv_dtype == KvDtype::int8;
     KvCache cache(package_->config(), {16, 8, coded ? KvDtype::f16 : GetParam().kv_dtype});
     KvCache::Sequence sequence(cache);
     const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
@@ -329,7 +336,8 @@ TEST_P(GpuStepsTest, AStoppedStepChangesNoSequence) {
     expect_same_bits(again, row(alone(ids), 4));
 }
 
-// The texts of an engine on the GPU. Each request is sent with the first token of the one before.
+// The answers of an engine whose steps run on the GPU. write_together() sends each request when the
+// request before has its first token.
 struct Written {
     std::vector<std::vector<TokenId>> ids;
     EngineCounters counters;
@@ -366,7 +374,8 @@ EngineOptions engine_options(const GpuSteps& steps, std::uint32_t num_pages) {
             .step_stretch_max = 1e6};
 }
 
-// Runs each request alone without prefixes, then all together with prefixes, in `num_pages` pages.
+// Runs each request alone without the prefix cache, then all requests together with the prefix
+// cache, in `num_pages` pages. Expects the same answers.
 EngineCounters expect_same_texts(GpuSteps& steps, ExpertBackend& experts, std::uint32_t num_pages,
                                  std::span<const GenerationRequest> requests) {
     EngineOptions options = engine_options(steps, num_pages);
@@ -387,14 +396,15 @@ TEST_P(GpuStepsTest, EngineSharesPagesOfACommonPrefix) {
     EXPECT_EQ(expect_same_texts(*steps_, experts_, 6, requests).cached_tokens, 128u);
 }
 
-// Both sequences begin on one page each, and the third page is for the growth of the older one.
+// Both sequences begin on one page each, and the third page is for the growth of the older
+// sequence.
 TEST_P(GpuStepsTest, PreemptionDoesNotChangeTheText) {
     const GenerationRequest requests[] = {greedy(test::random_tokens(124, 256, 9), 30),
                                           greedy(test::random_tokens(125, 256, 10), 6)};
     EXPECT_GE(expect_same_texts(*steps_, experts_, 3, requests).preempted, 1u);
 }
 
-// The same device, but the engine reads all logits.
+// Wraps a device so that the engine reads all logits instead of the likeliest tokens.
 class AllLogits : public StepDevice {
   public:
     explicit AllLogits(StepDevice& device) : device_(device) {}
@@ -412,7 +422,7 @@ class AllLogits : public StepDevice {
     StepDevice& device_;
 };
 
-// Allows the tokens whose bit in a pattern is set.
+// A mask that allows the tokens whose bit in a fixed pattern is set.
 class EveryThird : public TokenMask {
   public:
     std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,
@@ -427,7 +437,7 @@ class EveryThird : public TokenMask {
     std::array<std::uint64_t, 4> words_{};
 };
 
-// Requests that need all logits run beside requests that need only the likeliest tokens.
+// Requests that need all logits run together with requests that need only the likeliest tokens.
 TEST_P(GpuStepsTest, LikeliestTokensAndAllLogitsDrawTheSame) {
     const SamplingOptions kinds[] = {{.temperature = 0},
                                      {.temperature = 1.3, .sample_top_k = 40},

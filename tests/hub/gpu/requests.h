@@ -1,5 +1,5 @@
-// Functions for the tests of the GPU's steps: results that must be present, and requests without
-// randomness.
+// Functions for the tests of the GPU's steps: must() unwraps a result that has to be present, and
+// greedy() makes a request without randomness.
 #pragma once
 
 #include <cstdint>
