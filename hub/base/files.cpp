@@ -27,7 +27,7 @@ Status pread_all(int fd, std::uint64_t offset, std::span<std::byte> out) {
 }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t bytes_max) {
-    // O_NONBLOCK: opening a named pipe would wait for its writer.
+    // Open with O_NONBLOCK: without this flag, opening a named pipe would wait for a writer.
     const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) {
         const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::not_found

@@ -155,7 +155,7 @@ Error changed_file_error(const std::filesystem::path& path, const FileStamp& bef
 }
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-    // O_NONBLOCK: opening a named pipe would wait for its writer.
+    // Open with O_NONBLOCK: without this flag, opening a named pipe would wait for a writer.
     const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return system_error(path, errno);
 

@@ -52,8 +52,8 @@ class MappedFile {
     Entry* entry_ = nullptr;
 };
 
-// Returns the error that check_unchanged() gives for a file at `path` whose stamp was `before` and
-// is `now`.
+// Returns the error that check_unchanged() gives for a file at `path`, if the stamp `before`
+// changed to `now`.
 Error changed_file_error(const std::filesystem::path& path, const FileStamp& before,
                          const FileStamp& now);
 

@@ -50,7 +50,7 @@ bool look_until(TimePoint give_up, const Predicate& holds) {
     return false;
 }
 
-// Bytes prefetched between two checks for a job.
+// A waiting thread prefetches this many bytes between two checks for a new job.
 constexpr std::size_t lines_bytes = 16 * 64;
 // Returns the part of a core's L2 cache, in bytes, that weights may fill. The remaining quarter is
 // for other data.
@@ -145,7 +145,7 @@ struct ThreadPool::State {
     // range at most.
     std::size_t range_begin(std::size_t range) const { return count * range / num_ranges; }
 
-    // Takes ranges until none is left, thread `index`'s own share first.
+    // Computes ranges of the job until no range is left, those of thread `index`'s own share first.
     void work(std::size_t index) {
         std::uint32_t num_done = 0;
         for (std::size_t i = 0; i < shares.size(); ++i) {
@@ -170,7 +170,7 @@ struct ThreadPool::State {
         }
     }
 
-    // Waits until a job is available whose number is not `seen`.
+    // Waits until the number of the current job is not `seen` any more.
     void await_news(std::size_t index, std::uint32_t seen, TimePoint& shared_until) {
         const auto has_news = [&] { return job != seen; };
         const auto is_expected = [&] { return expected_until != 0; };

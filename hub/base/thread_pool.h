@@ -46,10 +46,10 @@ class ThreadPool {
     std::unique_ptr<State> state_;
 };
 
-// Returns the grain for parallel_for() of a loop whose iterations cost `each`, so that a range of
-// iterations costs `range` or more. Both costs have the same unit. A loop that costs less than four
-// ranges in total is a single range, which the caller runs: other threads would start too late, and
-// where cores are shared they may be delayed for long.
+// Returns the grain for parallel_for() of a loop with a cost of `each` per iteration, so that a
+// range of iterations costs `range` or more. Both costs have the same unit. A loop that costs less
+// than four ranges in total is a single range, which the caller runs: other threads would start too
+// late, and where cores are shared they may be delayed for long.
 constexpr std::size_t loop_grain(std::size_t count, std::size_t each, std::size_t range) {
     if (count * each < 4 * range) return count;
     return each >= range ? 1 : (range + each - 1) / (each > 0 ? each : 1);

@@ -35,7 +35,7 @@ struct ExpertCall {
     bool is_elsewhere = false;  // true if the workers, not this machine, compute the round
 };
 
-// Rows that pass through the layers together.
+// A micro-batch: rows of a step that pass through the layers together, with their buffers.
 struct MicroBatch : AttendingRows {
     std::uint32_t first_row = 0;             // in the step
     ExpertSpeculator* speculator = nullptr;  // null: the rows of this micro-batch are exact

@@ -218,10 +218,10 @@ class Draw {
         total_ = reached;
     }
 
-    // Sets, for each kept bucket, a bound of the upper 32 bits of the noise: the clock of a token
-    // whose noise reaches the bound rings after that of `best`, even with the bucket's largest
-    // weight. The bound is a little too large, never too small, so rounding errors in double change
-    // no result.
+    // Sets, for each kept bucket, a bound of the upper 32 bits of the noise: if the noise of a
+    // token reaches the bound, the token's clock rings after that of `best`, even with the bucket's
+    // largest weight. The bound is a little too large, never too small, so rounding errors in
+    // double change no result.
     void set_limits(const Runner& best) {
         limits_rate_ = best.rate();
         const double unit = 0x1p-57 * limits_rate_ * std::log(2.0) * (1 + 1e-9);

@@ -26,7 +26,7 @@ namespace moex {
 
 struct DrawOptions {
     double temperature = 1.0;  // above 0
-    // keep the fewest tokens whose probabilities sum to this share; at least one
+    // keep the fewest tokens with at least this total probability; at least one token
     double top_p = 1.0;
     std::uint32_t top_k = 0;  // 0: off
     double min_p = 0.0;  // least probability of a kept token, relative to the likeliest token's

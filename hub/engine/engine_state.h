@@ -34,7 +34,7 @@ struct Generation {
         stats.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
         stats.speculative = request.speculator != nullptr;
     }
-    // Number of tokens of this generation whose keys and values are not in the cache yet: 1 during
+    // Number of tokens of this generation that have no keys and values in the cache yet: 1 during
     // decode; more while the prompt, or the tokens from before a preemption, are computed.
     std::uint32_t missing() const {
         return static_cast<std::uint32_t>(tokens.size()) - kv->num_tokens();
@@ -87,7 +87,7 @@ struct Generation {
     std::uint32_t hidden_rows = 0;
 };
 
-// A generation whose next token can be drawn, because the step has computed its logits.
+// A generation that can draw its next token, because the step has computed the logits.
 struct DueToken {
     Generation* generation = nullptr;
     std::span<const float> logits;  // [vocab_size], part of the step's result
@@ -113,7 +113,8 @@ struct EngineState {
     // Only the engine thread uses the members down to the mutex. `cache` is always set, and is
     // created again when the device is replaced.
     std::optional<KvCache> cache;
-    std::vector<std::unique_ptr<Generation>> running;  // in the order of admission
+    // running generations, in the order of admission
+    std::vector<std::unique_ptr<Generation>> running;
     // round-robin start: index of the decode row that the next step serves first
     std::size_t turn = 0;
     std::uint32_t steps_recut = 0;  // consecutive steps that were begun again in smaller parts

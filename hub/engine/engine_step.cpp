@@ -145,7 +145,7 @@ void EngineState::grow_pages() {
 }
 
 // Returns the generations with rows in the next step, in the order of the step's rows. Generations
-// whose rows take guessed experts are last, grouped by speculator.
+// with rows that take guessed experts are last, grouped by speculator.
 std::vector<Generation*> EngineState::members_of_step() {
     share_rows();
     grow_pages();
@@ -209,7 +209,7 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
         if (!cancelled.empty()) watch_wake.notify_all();
     }
 
-    // A worker whose experts do not all fit into its memory uses only the newest hint, and each
+    // A worker that holds more experts than fit into its memory uses only the newest hint, and each
     // micro-batch would replace the hint of the one before. So a step is not cut while hints are
     // wanted.
     const bool stays_whole = options.micro_batches == 0 && experts.wants_hints();
@@ -322,7 +322,7 @@ void EngineState::step() {
 }
 
 // Reads the step's results for the rows of each generation in `members`. Returns the generations
-// whose next token can now be drawn.
+// that can now draw their next token.
 std::vector<DueToken> EngineState::take_result(std::span<const StepRows> batch,
                                                std::span<Generation* const> members,
                                                const StepResult& result) {

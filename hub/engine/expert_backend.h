@@ -54,16 +54,16 @@ struct ExpertBatch {
 // How the answers of one row's experts were obtained: numbers of (row, expert) pairs.
 struct RowProvenance {
     std::uint16_t pairs_remote = 0, pairs_local = 0;
-    std::uint16_t pairs_hedged = 0;  // pairs whose call had more than one attempt
-    // Pairs of pairs_remote whose answers are checked. pairs_verified: the answer was computed
+    std::uint16_t pairs_hedged = 0;  // pairs sent to workers in more than one attempt
+    // Those of pairs_remote that have checked answers. pairs_verified: the answer was computed
     // again and found correct before it was used. pairs_proven: the worker has a record of correct
     // answers, and only a sample of its answers is checked. The remaining pairs of pairs_remote
     // could not be checked.
     std::uint16_t pairs_verified = 0, pairs_proven = 0;
     std::uint16_t pairs_late = 0;  // pairs without an answer when the row's latency budget ended
 };
-// A (row, expert) pair whose answer did not arrive within the row's latency budget. The sum y
-// contains nothing from this pair.
+// A (row, expert) pair without an answer at the end of the row's latency budget. The sum y contains
+// nothing from this pair.
 struct LatePair {
     std::uint32_t row = 0;
     std::uint16_t expert = 0;

@@ -47,7 +47,7 @@ class ExpertSpeculator {
 // A lossy mode that a hub offers to its clients by name.
 struct ExpertMode {
     std::string name;
-    ExpertSpeculator* speculator = nullptr;  // owned by the hub, outlives its engine
+    ExpertSpeculator* speculator = nullptr;  // owned by the hub; it outlives the engine
     // relative increase over the exact model's perplexity; none: not measured
     std::optional<double> perplexity_excess;
 };

@@ -33,8 +33,8 @@ class PackedMemory {
     std::size_t left_bytes_ = 0;
 };
 
-// Packs the weights `from` into `out`, whose data is allocated in `memory`. A `group_size` of 0
-// means the group size of protocol/hub_codes.h.
+// Packs the weights `from` into `out`, with its data in `memory`. A `group_size` of 0 means the
+// group size of protocol/hub_codes.h.
 void pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, PackedDtype dtype,
                      PackedMemory& memory, ThreadPool& threads, std::uint32_t group_size = 0);
 // Reorder the codes of the package's matrix into panels; nothing is rounded.

@@ -14,8 +14,8 @@ void rms_norm(std::span<float> out, std::span<const float> x, std::span<const fl
 void silu_mul(std::span<float> out, std::span<const float> gate, std::span<const float> up);
 void softmax(std::span<float> x);
 float log_sum_exp(std::span<const float> x);
-// Computes the attention of one query head over keys k and values v, whose rows t are stored at k +
-// t · stride and v + t · stride: out = sum over t of softmax(scale · q · k[t]) · v[t].
+// Computes the attention of one query head over keys and values. The rows of position t are stored
+// at k + t · stride and v + t · stride: out = sum over t of softmax(scale · q · k[t]) · v[t].
 void attention(std::span<float> out, std::span<const float> q, const float* k, const float* v,
                std::size_t stride, std::uint32_t num_tokens, float scale);
 

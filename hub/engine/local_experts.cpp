@@ -115,8 +115,8 @@ Status LocalExperts::State::run_int4(std::uint32_t layer, std::span<const Expert
     return {};
 }
 
-// Computes experts whose weights are not quantised. Only the golden tests use such experts, so the
-// input row of each slot is simply copied.
+// Computes experts with weights that are not quantised. Only the golden tests use such experts, so
+// the input row of each slot is simply copied.
 Status LocalExperts::State::run_plain(std::uint32_t layer, std::span<const ExpertRows> experts,
                                       RowsIn x, std::span<const std::uint32_t> row_of_slot,
                                       float* y) const {

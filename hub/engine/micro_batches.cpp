@@ -8,7 +8,7 @@
 namespace moex {
 namespace {
 
-// A trial of another number of micro-batches has `trial_steps` steps, whose median duration
+// A trial of another number of micro-batches has `trial_steps` steps, and their median duration
 // decides. `long_steps` steps are enough if together they take `long_steps_ms`, as steps of long
 // prompts do: a disturbance by other programs is short in comparison, and waiting for a third step
 // would take long.

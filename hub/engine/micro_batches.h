@@ -6,8 +6,8 @@
 // The first trial uses as many micro-batches as the waiting time of uncut steps suggests. From time
 // to time a later trial uses one micro-batch more or one less; further trials follow in the same
 // direction while the result is not slower. The faster number is kept. One number is learned for
-// all steps whose numbers of rows are between the same powers of two, and separate numbers for
-// steps with and without prompt rows.
+// all steps with a number of rows between the same powers of two, and separate numbers for steps
+// with and without prompt rows.
 // The bits of a row do not depend on the number of micro-batches. This class reads no clock: the
 // caller passes durations. Owner: the engine's thread.
 // Source: Huang et al., "GPipe", NeurIPS 2019 (micro-batches).

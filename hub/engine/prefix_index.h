@@ -36,8 +36,8 @@ class PrefixIndex {
     PrefixIndex(const PrefixIndex&) = delete;
     PrefixIndex& operator=(const PrefixIndex&) = delete;
 
-    // Returns the child of `parent` whose page has the given `tokens`; null if there is none. The
-    // pointer is valid until the index changes.
+    // Returns the child of `parent` that has a page with the given `tokens`; null if there is none.
+    // The pointer is valid until the index changes.
     const Node* find(NodeId parent, const std::string& scope,
                      std::span<const TokenId> tokens) const;
     // Inserts a child of `parent` for `page`. Requires that find() returns null for the same

@@ -1,5 +1,5 @@
 // Turns logits into the next token: penalties, bias, mask, temperature, top-k, min-p, top-p, then a
-// draw whose noise depends on seed, choice, position and token alone.
+// draw with noise that depends on seed, choice, position and token alone.
 // A temperature of 0 is greedy; ties go to the lower id. The same seed and logits give the same
 // token on every machine (hub/engine/draw.h).
 // Several samplers may choose concurrently, but each sampler is used by one thread at a time. A

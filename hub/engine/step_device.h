@@ -33,9 +33,9 @@ struct StepRows {
     // Number of likeliest tokens to return for the last row instead of its logits; 0: return
     // logits; not with all_logits or no_logits.
     std::uint32_t likeliest = 0;
-    // The speculator whose guesses of experts these rows use (hub/engine/expert_speculator.h);
-    // null: the rows are exact. Rows with a speculator follow all exact rows of the batch, and rows
-    // with the same speculator are adjacent. Allowed only if takes_speculators() is true.
+    // The speculator that guesses experts for these rows (hub/engine/expert_speculator.h); null:
+    // the rows are exact. Rows with a speculator follow all exact rows of the batch, and rows with
+    // the same speculator are adjacent. Allowed only if takes_speculators() is true.
     ExpertSpeculator* speculator = nullptr;
     // Latency budget, for a single row only: an expert's answer that has not arrived after
     // `late_wait` may be left out, at most `late_pairs_max` times in the step. With a
@@ -46,7 +46,7 @@ struct StepRows {
 };
 
 struct StepResult {
-    // [rows whose logits were requested, vocab_size], in the order of the batch
+    // [rows that requested logits, vocab_size], in the order of the batch
     std::vector<float> logits;
     // likeliest tokens of each row for which they were requested, in the order of the batch
     std::vector<LikeliestTokens> likeliest;

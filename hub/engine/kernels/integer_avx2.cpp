@@ -53,8 +53,8 @@ inline void sum_int8(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row
     }
 }
 
-// Returns the 6-bit codes whose bits are stored in bits 6 and 7 of each byte of a, b and c (int6
-// layout in integer.h).
+// Returns the 6-bit codes that are stored in bits 6 and 7 of the bytes of a, b and c (int6 layout
+// in integer.h).
 inline __m256i high_twos(__m256i a, __m256i b, __m256i c) {
     const __m256i two = _mm256_and_si256(_mm256_srli_epi16(a, 6), _mm256_set1_epi8(3)),
                   four = _mm256_and_si256(_mm256_srli_epi16(b, 4), _mm256_set1_epi8(12)),

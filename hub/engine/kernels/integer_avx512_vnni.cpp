@@ -29,8 +29,8 @@ inline Whole plus_128(Whole codes) { return _mm512_xor_si512(codes, _mm512_set1_
 inline Whole low_half(Whole codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
 inline Whole high_half(Whole codes) { return low_half(_mm512_srli_epi16(codes, 4)); }
 inline Whole low_six(Whole codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(63)); }
-// Returns the 6-bit codes whose bits are stored in bits 6 and 7 of each byte of a, b and c (int6
-// layout in integer.h).
+// Returns the 6-bit codes that are stored in bits 6 and 7 of the bytes of a, b and c (int6 layout
+// in integer.h).
 inline Whole high_twos(Whole a, Whole b, Whole c) {
     constexpr int first_or_second_in_third = 0xf8;  // truth table of a | (b & c) for vpternlog
     const Whole two = _mm512_and_si512(_mm512_srli_epi16(a, 6), _mm512_set1_epi8(3));

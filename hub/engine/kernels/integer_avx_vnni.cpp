@@ -30,8 +30,8 @@ inline Whole plus_128(Whole codes) { return _mm256_xor_si256(codes, _mm256_set1_
 inline Whole low_half(Whole codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(15)); }
 inline Whole high_half(Whole codes) { return low_half(_mm256_srli_epi16(codes, 4)); }
 inline Whole low_six(Whole codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(63)); }
-// Returns the 6-bit codes whose bits are stored in bits 6 and 7 of each byte of a, b and c (int6
-// layout in integer.h).
+// Returns the 6-bit codes that are stored in bits 6 and 7 of the bytes of a, b and c (int6 layout
+// in integer.h).
 inline Whole high_twos(Whole a, Whole b, Whole c) {
     const Whole two = _mm256_and_si256(_mm256_srli_epi16(a, 6), _mm256_set1_epi8(3)),
                 four = _mm256_and_si256(_mm256_srli_epi16(b, 4), _mm256_set1_epi8(12)),

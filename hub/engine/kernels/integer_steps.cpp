@@ -15,8 +15,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace steps_detail {
 
-// Returns e^x for x in [-87, 88], with an error of about one unit in the last place. Source:
-// Moshier, Cephes Math Library, expf: x = n · log 2 + r, and a polynomial in r.
+// Returns e^x for x in [-87, 88], with an error of about one unit in the last place.
+// Source: Moshier, Cephes Math Library, expf: x = n · log 2 + r, and a polynomial in r.
 template <class D, class V>
 HWY_INLINE V exponential(D d, V x) {
     const hn::RebindToSigned<D> di;

@@ -118,7 +118,7 @@ Estimator::Estimator(EstimatorShape shape, std::uint64_t seed) : Estimator(shape
         for (float& value : part(parameters(), which)) value = (2 * random.unit() - 1) * range;
     };
     const auto range_of = [](std::uint32_t num_in) {
-        // bound of uniform values whose variance is 1 / num_in
+        // bound of uniform values with a variance of 1 / num_in
         return std::sqrt(3.0f / static_cast<float>(num_in));
     };
     fill(projection, range_of(shape.hidden_size));

@@ -1,6 +1,6 @@
 // A predictor for benches (`serve --prefetch-replay`). A bench decodes the same texts twice; this
 // predictor records the routes of the first time and predicts them the second time, with a chosen
-// recall. No predictor can learn the routes of the benches' models, whose weights are random.
+// recall. The benches' models have random weights, and no predictor can learn their routes.
 // Replaying gives such a model hints of a chosen quality, so that their value can be measured.
 #pragma once
 

@@ -82,8 +82,8 @@ struct ServedShadowCounters {
     std::uint64_t tokens_right = 0;      // drawn tokens that were the same as the model's
     std::uint64_t positions_copied = 0;  // copied rows of keys and values
     // Delay in microseconds from the model's first MoE layer of a token to the start of the
-    // shadow's pass with that token: the median over recent steps. A step whose pass began earlier
-    // counts as 0.
+    // shadow's pass with that token: the median over recent steps. A step that had its pass before
+    // it began counts as 0.
     double departure_us = 0;
 };
 
@@ -92,7 +92,8 @@ class ServedShadow : public ExpertForesight {
   public:
     using SendHints = std::function<void(std::span<const ExpertHint>)>;
     static constexpr std::uint32_t rows_max = 16;  // most rows of a step that the shadow follows
-    static constexpr std::uint32_t sequences_max = 16;  // most texts whose keys the shadow keeps
+    // most texts that have keys in the shadow's cache
+    static constexpr std::uint32_t sequences_max = 16;
 
     // `decoder` is a twin() of the decoder that calls foresee(), and has its own threads; `experts`
     // computes the shadow's experts. `fallback` gives hints when the shadow gives none; it may be
@@ -177,8 +178,8 @@ class ServedShadow : public ExpertForesight {
     bool is_followed_ = false;
     std::vector<Row> rows_;
     TimePoint entered_at_{};
-    // Texts that advanced in steps that the shadow did not follow, with the first position whose
-    // keys the shadow must drop.
+    // Texts that advanced in steps that the shadow did not follow, with the first position from
+    // which the shadow must drop its keys.
     std::map<const KvCache::Sequence*, std::uint32_t> unfollowed_;
     Pass pass_;              // the running pass, or the previous pass if none runs
     std::stop_source stop_;  // stops pass_
