@@ -13,7 +13,7 @@
 
 namespace moex {
 
-// Local experts whose rounds a test can delay, stall or let fail.
+// Local experts, with rounds that a test can delay, stall or let fail.
 class GatedExperts : public ExpertBackend {
   public:
     explicit GatedExperts(LocalExperts& local) : local_(local) {}
@@ -139,8 +139,8 @@ class ExpertsAsWorkers : public ExpertBackend {
     LocalExperts& local_;
 };
 
-// Local experts with a simulated clock, whose time advances with each requested row. Records how
-// many rows each step had. Used only on the engine's thread.
+// Local experts with a simulated clock, which advances with each requested row. Records how many
+// rows each step had. Used only on the engine's thread.
 class ExpertsWithAClock : public ExpertBackend {
   public:
     explicit ExpertsWithAClock(LocalExperts& local) : local_(local) {}

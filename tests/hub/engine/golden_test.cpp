@@ -240,8 +240,8 @@ TEST(GoldenTest, HubMatricesOf4BitsCostTheDemoALittle) {
     EXPECT_GE(perplexity, 24.5);
 }
 
-// In a package whose hub matrices are codes, the embeddings have 8 bits, too. The perplexity stays
-// within the same bound.
+// In a package that stores the hub's matrices as codes, the embeddings have 8 bits, too. The
+// perplexity stays within the same bound.
 TEST(GoldenTest, HubPackedAsCodesStaysWithinTheDemosBudget) {
     const char* checkpoint = std::getenv("MOEX_DEMO_CHECKPOINT");
     if (checkpoint == nullptr)

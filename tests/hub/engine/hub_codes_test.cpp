@@ -1,5 +1,5 @@
-// Tests that a package whose hub matrices are codes gives the same results as a bf16 package whose
-// matrices are rounded to codes when they are loaded.
+// Tests that a package that stores the hub's matrices as codes gives the same results as a bf16
+// package that is rounded to codes when it is loaded.
 #include <cstring>
 
 #include "hub/engine/decoder_weights.h"

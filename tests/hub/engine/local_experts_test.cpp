@@ -169,7 +169,8 @@ TEST_P(LocalExpertsTest, RowsBeyondF16AreRoundedAsTheWireDoes) {
     for (const float value : both) EXPECT_TRUE(std::isfinite(value));
 }
 
-// Integer arithmetic answers rounds of INT4 experts; a single expert is always computed exactly.
+// Tests int8 arithmetic: rounds of INT4 experts are computed in integers, but compute() always
+// computes a single expert exactly.
 TEST_P(LocalExpertsTest, Int8RoundsAreNearExactOnesAndComputeStaysExact) {
     const std::uint32_t hidden = package_->config().hidden_size, num_tokens = 21;
     const auto x = test::random_floats(std::size_t{num_tokens} * hidden, 8);

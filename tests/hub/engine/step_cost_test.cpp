@@ -119,7 +119,8 @@ TEST(StepCostTest, UnknownDecodeRowsAreMeasuredOnceThenOccasionally) {
     EXPECT_FALSE(cost.wants_plain_step(2));
 }
 
-// Regression: each of 64 simultaneous users cost the others a step without a prompt.
+// Regression: for each new number of decode rows, up to 64 users, prompts had to wait for a step
+// without prompt rows.
 TEST(StepCostTest, NeighbouringDecodeRowsAreEstimated) {
     StepCost cost(stretch);
     std::vector<std::uint32_t> measured;

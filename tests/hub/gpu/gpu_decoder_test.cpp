@@ -39,7 +39,7 @@ std::shared_ptr<const ModelPackage> packed(const std::filesystem::path& checkpoi
     return must(ModelPackage::open(out));
 }
 
-// A package whose whole model is loaded on the GPU.
+// A package that is loaded on the GPU as a whole model.
 class OnGpu {
   public:
     explicit OnGpu(std::shared_ptr<const ModelPackage> package, GpuDecoderOptions options = {})

@@ -336,8 +336,8 @@ TEST_P(GpuStepsTest, AStoppedStepChangesNoSequence) {
     expect_same_bits(again, row(alone(ids), 4));
 }
 
-// The answers of an engine whose steps run on the GPU. write_together() sends each request when the
-// request before has its first token.
+// The answers of an engine that runs its steps on the GPU. write_together() sends each request when
+// the request before has its first token.
 struct Written {
     std::vector<std::vector<TokenId>> ids;
     EngineCounters counters;
@@ -422,7 +422,7 @@ class AllLogits : public StepDevice {
     StepDevice& device_;
 };
 
-// A mask that allows the tokens whose bit in a fixed pattern is set.
+// A mask that allows tokens by a fixed pattern of bits.
 class EveryThird : public TokenMask {
   public:
     std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,

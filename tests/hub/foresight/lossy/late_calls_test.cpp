@@ -8,7 +8,7 @@ namespace {
 
 using LateCallsTest = test::LossyFixture;
 
-// A backend whose first answer of each row is late, if the row has a latency budget.
+// A backend with late answers: the first answer of each row that has a latency budget.
 class FirstIsLate : public ExpertBackend {
   public:
     explicit FirstIsLate(ExpertBackend& experts) : experts_(experts) {}

@@ -1,5 +1,5 @@
-// Tests a served shadow together with a model whose experts answer only after the shadow has become
-// idle.
+// Tests a served shadow together with a model. The model's experts answer only after the shadow has
+// become idle.
 #include "hub/foresight/shadow/served_shadow.h"
 
 #include <algorithm>
@@ -117,8 +117,8 @@ TokenId likeliest(std::span<const float> logits) {
     return static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin());
 }
 
-// A fixture with a shadow of the tiny model, whose MoE layers are 0, 2 and 3. If waits_ is set, no
-// round is answered before the shadow is idle.
+// A fixture with a shadow of the tiny model, which has the MoE layers 0, 2 and 3. If waits_ is set,
+// no round is answered before the shadow is idle.
 class ServedShadowTest : public testing::Test {
   protected:
     ServedShadowTest()
