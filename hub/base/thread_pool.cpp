@@ -63,7 +63,7 @@ std::size_t own_cache_bytes() {
 #endif
 }
 
-// Returns how often this thread was preempted.
+// Returns how often the system has preempted this thread.
 long times_put_off() {
     rusage usage{};
 #ifdef RUSAGE_THREAD

@@ -28,7 +28,7 @@ struct Event {
     const char* name = nullptr;
     bool of_worker = false, is_count = false;
     std::uint64_t row = 0;  // a Trace::Row of the hub, or the id of a worker
-    std::uint32_t id = 0;   // id that groups nested spans of a worker
+    std::uint32_t id = 0;   // id of a group of nested spans of a worker
     TimePoint begin, end;
     std::array<TraceValue, values_max> values{};
 };

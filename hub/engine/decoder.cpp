@@ -37,8 +37,9 @@ struct ExpertCall {
 
 // A micro-batch: rows of a step that pass through the layers together, with their buffers.
 struct MicroBatch : AttendingRows {
-    std::uint32_t first_row = 0;             // in the step
-    ExpertSpeculator* speculator = nullptr;  // null: the rows of this micro-batch are exact
+    std::uint32_t first_row = 0;  // in the step
+    // null: the micro-batch's rows are exact, without a speculator
+    ExpertSpeculator* speculator = nullptr;
     std::vector<float> router_logits;
     std::vector<float> gate, up;  // dense layers
     // The expert call of the latest layer, and that of the layer before while a substitute is used
@@ -426,7 +427,7 @@ void Decoder::State::cut_into_parts(std::span<const SequenceRow> rows,
     MOEX_CHECK(num_parts > 0, "a step has at least one part");
     std::size_t num_exact = 0;
     std::vector<ExpertSpeculator*> speculators;  // one per part
-    std::vector<std::size_t> ends;  // ends of the row ranges of these speculators' parts
+    std::vector<std::size_t> ends;               // end of the row range of each speculator's part
     for (const StepRows& one : batch) {
         ExpertSpeculator* const asked = one.speculator;
         MOEX_CHECK(asked || speculators.empty(), "exact rows come before speculative ones");
@@ -517,7 +518,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
 
     const Status status = run();
     if (!status.ok()) {
-        // Cancel the rounds that are still in flight.
+        // After a failed step, cancel the rounds that are still in flight.
         for (MicroBatch& part : state.micro_batches)
             for (ExpertCall& call : part.calls) call.round.reset();
         return status.error();

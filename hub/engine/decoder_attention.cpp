@@ -122,7 +122,7 @@ void DecoderAttention::attend_rows(AttendingRows& batch, std::uint32_t layer_ind
         return RowsOut{batch.attended.data() + (task.q.data - batch.q.data()), q_size_};
     };
 
-    // `floats`: of keys and values that all tasks read
+    // `floats`: number of floats of keys and values that all tasks read
     std::size_t num_blocks = 0, most_blocks = 0, floats = 0;
     for (const AttendTask& task : tasks) {
         const std::size_t blocks = attend_blocks(task);
@@ -156,7 +156,7 @@ void DecoderAttention::attend_split(AttendingRows& batch, std::span<const Attend
     struct Block {
         const AttendTask* task = nullptr;
         std::uint32_t index = 0;
-        std::size_t part = 0;  // index of the part's first float
+        std::size_t part = 0;  // index of the first float of the part
     };
     std::vector<Block> blocks;
     std::vector<std::size_t> first_part{0};

@@ -22,11 +22,11 @@ namespace moex {
 // step. Each buffer is [num_rows, ...], or longer.
 struct AttendingRows {
     std::span<const SequenceRow> rows;
-    std::vector<float> x;        // [hidden_size], the residual stream
+    std::vector<float> x;        // [hidden_size] per row, the residual stream
     std::vector<float> normed;   // [hidden_size]
-    std::vector<float> cos_sin;  // [head_dim], rotation (RoPE) at each row's position
+    std::vector<float> cos_sin;  // [head_dim] per row: rotation (RoPE) at the row's position
     std::vector<float> q, k, v, attended, projected, attend_parts;
-    QuantizedBuffer codes;  // rows as codes, input of the integer products
+    QuantizedBuffer codes;  // rows converted to codes, input of the integer products
 };
 
 class DecoderAttention {
@@ -46,7 +46,7 @@ class DecoderAttention {
     void turn_heads(AttendingRows& batch, std::uint32_t layer, std::size_t row,
                     std::uint32_t kv_head) const;
     void turn_all_heads(AttendingRows& batch, std::uint32_t layer) const;
-    std::size_t turn_floats() const;  // floats of one kv head and its query heads
+    std::size_t turn_floats() const;  // number of floats of one kv head and its query heads
     std::vector<AttendTask> tasks_of(AttendingRows& batch, std::uint32_t layer) const;
     void attend_rows(AttendingRows& batch, std::uint32_t layer) const;
     void attend_split(AttendingRows& batch, std::span<const AttendTask> tasks,

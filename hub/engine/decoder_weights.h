@@ -17,7 +17,8 @@ struct DecoderLayer {
     std::vector<float> input_norm, post_attention_norm;  // [hidden_size]
     std::vector<float> q_norm, k_norm;  // [head_dim]; empty if the model has no q and k norms
     HubMatrix q, k, v, o;
-    std::vector<float> q_bias, k_bias, v_bias, o_bias;  // empty where the model has no bias
+    // biases of the projections; empty if the model has none
+    std::vector<float> q_bias, k_bias, v_bias, o_bias;
     // MoE layers only; exact in every arithmetic, since a wrong expert choice costs the most
     WeightMatrix router;
     HubMatrix gate, up, down;  // dense layers

@@ -121,7 +121,8 @@ class Draw {
         std::uint32_t high[block_tokens];
         for (std::size_t first = 0, block = 0; first < logits_.size();
              first += block_tokens, ++block) {
-            if (block_bucket_[block] >= cut_) continue;  // the cuts keep no token of the block
+            // top-k and top-p keep no token of this block
+            if (block_bucket_[block] >= cut_) continue;
             const std::size_t count = std::min(block_tokens, logits_.size() - first);
             if (ids.empty())
                 for (std::size_t i = 0; i < count; ++i)
@@ -235,7 +236,8 @@ class Draw {
     }
 
     std::span<const float> logits_;
-    std::span<std::uint16_t> block_bucket_;  // for each block of tokens, its least bucket
+    // the lowest bucket of any token in each block of tokens
+    std::span<std::uint16_t> block_bucket_;
     std::span<std::uint16_t> buckets_;  // bucket of each token; in memory that the thread reuses
     Steps steps_;
     Histogram histogram_{};
@@ -247,7 +249,7 @@ class Draw {
     // cut_limit_ is the bound for the tokens in at_cut_.
     std::array<std::uint64_t, bucket_never + 1> limits_{};
     std::uint64_t cut_limit_ = 0;
-    double limits_rate_ = 0;  // rate() of the runner that set the current bounds
+    double limits_rate_ = 0;  // rate() of the runner from which set_limits() computed the bounds
 };
 }  // namespace
 

@@ -59,7 +59,7 @@ struct Generation {
         return request.prompt_logprobs && prompt_logprobs.size() + 1 < request.prompt.size();
     }
 
-    GenerationId id = 0;  // assigned when the generation enters the queue
+    GenerationId id = 0;  // id, assigned when the generation enters the queue
     GenerationRequest request;
     GenerationSink sink;
     Sampler sampler;
@@ -90,7 +90,7 @@ struct Generation {
 // A generation that can draw its next token, because the step has computed the logits.
 struct DueToken {
     Generation* generation = nullptr;
-    std::span<const float> logits;  // [vocab_size], part of the step's result
+    std::span<const float> logits;  // [vocab_size], a row of logits in the step's result
     // the most likely tokens, used instead of logits; part of the step's result
     const LikeliestTokens* likeliest = nullptr;
     SampledToken token;  // the drawn token; empty if no token is drawn
@@ -117,7 +117,8 @@ struct EngineState {
     std::vector<std::unique_ptr<Generation>> running;
     // round-robin start: index of the decode row that the next step serves first
     std::size_t turn = 0;
-    std::uint32_t steps_recut = 0;  // consecutive steps that were begun again in smaller parts
+    // number of consecutive steps that were begun again in smaller parts
+    std::uint32_t steps_recut = 0;
     StepCost cost;
     MicroBatches micro_batches;
 
@@ -132,14 +133,14 @@ struct EngineState {
     std::vector<std::uint64_t> forgotten_workers;
     EngineCounters counters;
     GenerationId next_id = 1;
-    std::uint32_t open = 0;  // submitted generations whose on_end has not returned yet
+    std::uint32_t open = 0;  // number of submitted generations whose on_end has not returned yet
     bool draining = false, stopping = false;
 
     // State of the step in progress, for other threads that want to stop the step.
     bool stepping = false;
     std::uint64_t step_number = 0;
     TimePoint step_started{};
-    std::vector<GenerationId> step_ids;  // generations that ran when the step began
+    std::vector<GenerationId> step_ids;  // ids of the generations that ran when the step began
     std::stop_source step_stop;
     Duration patience = patience_min;
     std::condition_variable watch_wake;

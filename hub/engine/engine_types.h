@@ -56,9 +56,10 @@ struct EngineCounters {
     std::uint64_t steps_stopped = 0;
     // sequences that temporarily lost their pages to an older sequence
     std::uint64_t preempted = 0;
-    // prompt tokens taken from the cache instead of computed
+    // number of prompt tokens taken from the cache instead of computed
     std::uint64_t cached_tokens = 0;
-    std::uint64_t steps_micro_batched = 0;  // steps cut into two micro-batches or more
+    // number of steps that were cut into two micro-batches or more
+    std::uint64_t steps_micro_batched = 0;
     std::uint32_t micro_batches = 0;  // number of micro-batches of the latest step; not a total
     // kv_pages_cached: published pages that no sequence holds at present
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0,

@@ -29,7 +29,7 @@ struct ExpertHint {
 // not arrived `wait` after submit() may be left out of the row's sum, for at most `pairs_max` of
 // the row's experts.
 struct RowPatience {
-    std::uint32_t row = 0;  // index of the row in the batch
+    std::uint32_t row = 0;  // index of the row in the ExpertBatch
     Duration wait{};
     std::uint32_t pairs_max = 0;
 };
@@ -42,9 +42,10 @@ struct ExpertBatch {
     std::uint32_t hidden_size = 0;
     std::uint32_t top_k = 0;
     std::span<const float> x;  // [num_tokens, hidden_size], normalised input of the experts
-    std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k]; a row's ids are distinct
-    std::span<const float> expert_weights;      // [num_tokens, top_k]
-    // [num_tokens, hidden_size], overwritten with the weighted sum over experts
+    // [num_tokens, top_k], ids of experts; distinct within a row
+    std::span<const std::uint16_t> expert_ids;
+    std::span<const float> expert_weights;  // [num_tokens, top_k]
+    // [num_tokens, hidden_size], output: the weighted sum over each row's experts
     std::span<float> y;
     // Latency budgets of rows, in ascending order of rows. A row without a latency budget waits for
     // all of its experts' answers. A backend that computes on this machine computes every answer.
@@ -54,7 +55,7 @@ struct ExpertBatch {
 // How the answers of one row's experts were obtained: numbers of (row, expert) pairs.
 struct RowProvenance {
     std::uint16_t pairs_remote = 0, pairs_local = 0;
-    std::uint16_t pairs_hedged = 0;  // pairs sent to workers in more than one attempt
+    std::uint16_t pairs_hedged = 0;  // pairs that were sent to workers in more than one attempt
     // Those of pairs_remote that have checked answers. pairs_verified: the answer was computed
     // again and found correct before it was used. pairs_proven: the worker has a record of correct
     // answers, and only a sample of its answers is checked. The remaining pairs of pairs_remote

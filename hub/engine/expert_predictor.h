@@ -28,10 +28,11 @@ struct RouteView {
     std::uint32_t num_tokens = 0, top_k = 0, num_experts = 0, hidden_size = 0;
     // index of the view's first row in the step, if the step was cut into micro-batches
     std::uint32_t first_row = 0;
-    std::span<const SequenceRow> rows;          // [num_tokens]
-    std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k], by descending router weight
-    std::span<const float> expert_weights;      // [num_tokens, top_k]
-    std::span<const float> router_logits;       // [num_tokens, num_experts]
+    std::span<const SequenceRow> rows;  // [num_tokens]
+    // [num_tokens, top_k], chosen experts by descending router weight
+    std::span<const std::uint16_t> expert_ids;
+    std::span<const float> expert_weights;  // [num_tokens, top_k]
+    std::span<const float> router_logits;   // [num_tokens, num_experts]
     std::span<const float> residual;  // [num_tokens, hidden_size], residual stream after attention
     // [num_tokens, hidden_size], `residual` normalised: the input of router and experts
     std::span<const float> hidden;

@@ -47,7 +47,8 @@ class ExpertSpeculator {
 // A lossy mode that a hub offers to its clients by name.
 struct ExpertMode {
     std::string name;
-    ExpertSpeculator* speculator = nullptr;  // owned by the hub; it outlives the engine
+    // the mode's speculator; the hub owns it, and it outlives the engine
+    ExpertSpeculator* speculator = nullptr;
     // relative increase over the exact model's perplexity; none: not measured
     std::optional<double> perplexity_excess;
 };

@@ -23,7 +23,7 @@ struct GenerationRequest {
     std::uint32_t max_tokens = 256;
     SamplingOptions sampling;
     std::uint32_t top_logprobs = 0;
-    bool logprobs = false;  // fill TokenEvent::token.logprob and top for each token
+    bool logprobs = false;  // if true, TokenEvent::token.logprob and top are filled for each token
     // Requests the scores of the prompt (echo): GenerationEnd::prompt_logprobs is filled; no
     // TokenEvent is sent for prompt tokens.
     bool prompt_logprobs = false;

@@ -34,7 +34,8 @@ float log_sum_exp(std::span<const float> x);
 // scores[r · scores_stride + t] = scale · q[r] · k[t]; q [num_rows, head_dim].
 void attention_scores(RowsOut scores, RowsIn q, const KvRows& k, std::uint32_t num_tokens,
                       std::uint32_t head_dim, float scale);
-// out[r] += sum over t of weights[r][t] · v[t].
+// Adds the weighted values of cached rows to each query's result: out[r] += sum over t of
+// weights[r][t] · v[t].
 void attention_mix(RowsOut out, RowsIn weights, const KvRows& v, std::uint32_t num_tokens,
                    std::uint32_t head_dim);
 

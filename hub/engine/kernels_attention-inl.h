@@ -103,7 +103,8 @@ HWY_INLINE void score_tile(RowsOut scores, const float* q, std::size_t q_stride,
                            std::size_t k_stride, std::size_t head_dim, float scale) {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
-    hn::Vec<D> sums[QUERIES * KEYS];  // sums[query · KEYS + key]
+    // one vector of partial sums per (query, key) pair: sums[query · KEYS + key]
+    hn::Vec<D> sums[QUERIES * KEYS];
 #pragma GCC unroll 16
     for (int i = 0; i < QUERIES * KEYS; ++i) sums[i] = hn::Zero(d);
 

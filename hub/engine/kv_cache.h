@@ -83,7 +83,8 @@ class KvCache {
         bool reserve(std::uint32_t num_tokens);
         // Adds `num_tokens` tokens to num_tokens(), after their rows were written in all layers.
         void commit(std::uint32_t num_tokens);
-        void roll_back(std::uint32_t num_tokens);  // forgets all tokens from `num_tokens` on
+        // removes all tokens from position `num_tokens` on
+        void roll_back(std::uint32_t num_tokens);
 
         // Publishes the full pages of this sequence, so that later sequences can take them over.
         // `tokens` are the tokens of all positions; `page_workers[i]` are the workers that computed
@@ -135,7 +136,8 @@ class KvCache {
         KvCache* cache_;
         std::string scope_;
         std::vector<std::uint32_t> pages_;
-        std::uint32_t num_published_ = 0;  // number of published pages, from the first page on
+        // number of published pages of this sequence, counted from the first page
+        std::uint32_t num_published_ = 0;
         std::uint32_t num_tokens_ = 0;
     };
 
@@ -157,7 +159,7 @@ class KvCache {
     std::unique_ptr<std::byte, UnmapMemory> memory_;
 
     PrefixIndex index_;
-    std::vector<std::uint32_t> holders_;  // number of sequences that hold each page
+    std::vector<std::uint32_t> holders_;  // for each page, the number of sequences that hold it
     // per page: the value of releases_ when the last holder released the page
     std::vector<std::uint64_t> released_;
     // published pages that no sequence holds, keyed by release time (LRU order)

@@ -88,7 +88,8 @@ void MicroBatches::record(const StepShape& shape, std::uint32_t number, Duration
     }
 
     if (kind.tried > 0) {
-        if (number != kind.tried) return;  // this step was composed before the trial began
+        // this step was composed before the trial of `tried` began
+        if (number != kind.tried) return;
         kind.trial.add(ms);
         if (kind.trial.are_enough(trial_steps)) end_trial(kind);
         return;

@@ -53,12 +53,12 @@ class MicroBatches {
     struct Kind {
         std::uint32_t number = 1;  // number of micro-batches in use
         std::uint32_t tried = 0;   // number of micro-batches under trial; 0: no trial
-        std::int32_t reach = 1;    // the next trial uses number + reach
-        bool goes_on = false;      // the next trial follows without a pause
+        std::int32_t reach = 1;    // the next trial uses `number` + `reach` micro-batches
+        bool goes_on = false;      // true if the next trial follows without a pause
         Times times, trial;
         // share of an uncut step's time spent waiting, a moving average; -1: not known
         double waited_share = -1;
-        double settled_ms = 0;  // median duration when the last trial ended
+        double settled_ms = 0;  // median duration of steps when the last trial ended, in ms
         // `steps_since`: steps since the last trial. `pause`: steps to wait before the next trial;
         // 0 before the first trial.
         std::uint32_t steps_since = 0, pause = 0;

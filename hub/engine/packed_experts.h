@@ -64,7 +64,7 @@ class PackedExperts {
 
     std::atomic<std::uint32_t> rounds_running_{0};
     std::atomic<std::uint64_t> rounds_{0};  // rounds that began
-    std::uint64_t rounds_seen_ = 0;  // number of rounds when the background thread last checked
+    std::uint64_t rounds_seen_ = 0;  // value of rounds_ when the background thread last checked it
     bool stopping_ = false;          // guarded by packing_
     std::condition_variable stop_;
     std::thread background_;

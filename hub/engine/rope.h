@@ -13,7 +13,7 @@ namespace moex {
 
 class Rope {
   public:
-    // Requires an even `head_dim`.
+    // Computes the rotation for heads of `head_dim` values, which must be even.
     Rope(std::uint32_t head_dim, double theta, const RopeScaling& scaling = {});
     std::uint32_t head_dim() const {
         return static_cast<std::uint32_t>(2 * inverse_frequency_.size());

@@ -93,8 +93,9 @@ class StepCost {
     double stretch_max_;
     // duration of steps without prompt rows, by number of decode rows; 0: not known
     std::vector<double> measured_ms_;
-    std::uint32_t steps_since_plain_ = 0;  // steps with prompt rows since the last step without
-    Terms cost_ms_{};                      // learned cost of each term, never below 0
+    // number of steps with prompt rows since the last step without prompt rows
+    std::uint32_t steps_since_plain_ = 0;
+    Terms cost_ms_{};  // learned cost of each term, never below 0
     // weighted sums of products of two terms, over recent steps
     std::array<Terms, num_terms> moments_{};
     Terms moments_ms_{};  // weighted sums of products of a term and the measured ms

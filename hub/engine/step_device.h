@@ -29,7 +29,7 @@ struct StepRows {
     std::span<const TokenId> tokens;
     bool all_logits = false;  // return the logits of every row, not only of the last row
     bool no_logits = false;   // return no logits, for a prefill chunk that is not the prompt's last
-    bool hidden = false;      // return every row after the final norm; with no_logits
+    bool hidden = false;      // return every row after the final norm (requires no_logits)
     // Number of likeliest tokens to return for the last row instead of its logits; 0: return
     // logits; not with all_logits or no_logits.
     std::uint32_t likeliest = 0;
@@ -52,7 +52,8 @@ struct StepResult {
     std::vector<LikeliestTokens> likeliest;
     // [rows requested by `hidden`, hidden_size], in the order of the batch
     std::vector<float> hidden;
-    std::vector<RowProvenance> rows;  // [num_rows], numbers of pairs, summed over layers
+    // [num_rows], how each row's answers were obtained, summed over layers
+    std::vector<RowProvenance> rows;
     // [num_rows], ids of each row's workers, distinct and sorted
     std::vector<std::vector<std::uint64_t>> row_workers;
     // time from submit() to the answer, summed over rounds
@@ -83,7 +84,7 @@ class StepDevice {
     // the hub's compute threads, for other work between steps
     virtual ThreadPool& threads() const = 0;
     virtual bool gives_hidden() const { return false; }  // true if StepRows::hidden may be set
-    // true if StepRows may have a speculator
+    // returns true if StepRows may have a speculator
     virtual bool takes_speculators() const { return false; }
     // Returns the largest value that StepRows::likeliest may have; 0: the device returns only
     // logits.

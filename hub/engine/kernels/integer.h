@@ -57,7 +57,8 @@ enum class PackedDtype : std::uint8_t { int8, int6, int4 };
 struct PackedMatrix {
     const std::byte* data = nullptr;
     PackedDtype dtype = PackedDtype::int8;
-    std::uint32_t num_out = 0, num_in = 0, group_size = 0;  // group_size is 32, 64 or 128
+    // outputs and inputs of the matrix; group_size is 32, 64 or 128
+    std::uint32_t num_out = 0, num_in = 0, group_size = 0;
 
     std::uint32_t num_panels() const { return (num_out + panel_outs - 1) / panel_outs; }
     std::uint32_t num_groups() const { return (num_in + group_size - 1) / group_size; }

@@ -85,7 +85,8 @@ QuantizedGroup quantize_group_plain(std::int8_t* codes, const float* x, std::uin
     float largest = 0;
     for (std::uint32_t k = 0; k < group_size; ++k) {
         const float size = std::fabs(x[k]);
-        if (!(size <= largest)) largest = size;  // written so that NaN counts as the largest
+        // the comparison is negated so that NaN counts as the largest
+        if (!(size <= largest)) largest = size;
         if (std::isnan(largest)) break;
     }
 

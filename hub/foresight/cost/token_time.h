@@ -18,8 +18,8 @@ struct LayerTimes {
     double hub_ms = 1.5;     // attention, router, sums
     double readback_ms = 0;  // time of the copy from a worker's GPU to its main memory
     double rtt_ms = 0;       // there and back
-    double expert_ms = 0;    // computation of an expert in the worker
-    double sigma = 0;        // log-normal spread of round trip plus expert time
+    double expert_ms = 0;    // time that a worker needs to compute an expert
+    double sigma = 0;        // log-normal sigma of the sum of rtt_ms and expert_ms
     double hub_row_ms = 0, expert_row_ms = 0;
     // throughput of the hub's connection in each direction; 0: bytes take no time
     double mbit_s = 0;

@@ -13,7 +13,7 @@ struct WindowOptions {
     std::uint32_t window_tokens = 512;
     std::uint32_t num_windows = 0;  // number of windows to walk; 0: all whole windows of the text
     KvDtype kv_dtype = KvDtype::f32;
-    std::uint32_t chunk_tokens = 128;  // rows of one step; the number changes no bit
+    std::uint32_t chunk_tokens = 128;  // rows of one step; no value changes a bit of the result
 };
 
 // Returns the number of windows of a walk over a text of `num_tokens` tokens. The error is

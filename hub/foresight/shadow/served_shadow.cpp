@@ -150,7 +150,7 @@ bool ServedShadow::can_keep_pass() {
 
 std::span<const ExpertHint> ServedShadow::foresee(const RouteView& seen) {
     hints_.clear();
-    if (seen.first_row != 0)  // this is not the first micro-batch of the step
+    if (seen.first_row != 0)  // `seen` is not the first micro-batch of its step
         return fallback_ != nullptr ? fallback_->foresee(seen) : hints_;
 
     const std::uint32_t index = index_of_layer_[seen.layer];

@@ -75,7 +75,7 @@ struct ServedShadowCounters {
     // steps that the shadow had predicted before they began, with a pass that was kept
     std::uint64_t steps_ahead = 0;
     std::uint64_t passes_cut = 0;   // passes that were stopped before their last layer
-    std::uint64_t layers = 0;       // layers that the shadow predicted
+    std::uint64_t layers = 0;       // number of layers that the shadow predicted
     std::uint64_t layers_late = 0;  // predicted layers that the model had already reached
     // tokens that the shadow drew ahead of the model and that were compared
     std::uint64_t tokens_drawn = 0;
@@ -115,7 +115,7 @@ class ServedShadow : public ExpertForesight {
     // One pass of the shadow through all layers, which predicts one step of the model.
     struct Pass {
         std::uint64_t step = 0;   // the model's step that the pass predicts
-        bool is_ahead = false;    // true if the pass began before that step began
+        bool is_ahead = false;    // true if the pass began before the predicted step began
         bool is_dropped = false;  // true if the model has other tokens or overtook the pass
         bool is_whole = false;    // true if the pass reached the last layer
         // number of tokens drawn since the pass had the model's token

@@ -48,7 +48,7 @@ class ShadowKeys {
         KvCache::Sequence kv;
         // the rows of the first `aligned` positions are copies of the model's
         std::uint32_t aligned = 0;
-        std::uint32_t first_page = 0;  // first page of the model's sequence
+        std::uint32_t first_page = 0;  // number of the first page of the model's sequence
         std::uint64_t step = 0;        // the step of this text's latest prepare()
     };
     bool align(Follower& follower, const Text& text, std::uint32_t room, std::uint64_t step,
