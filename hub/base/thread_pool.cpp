@@ -19,8 +19,8 @@ namespace {
 thread_local bool inside_pool = false;
 
 // The products of a layer follow each other within microseconds, and waking a thread costs about as
-// much as one product. So a thread spins for this time before it sleeps. A longer spin would take
-// the cores from other threads.
+// much as one product. So a thread without a job spins for this time before it sleeps. A longer
+// spin would take the cores from other threads.
 constexpr Duration spin_time = 50us;
 // A thread that expects a job wakes this long before the job's time: a timer is late by some 50 us,
 // and sixteen threads do not wake at the same moment. The thread spins until `look_behind` after
@@ -145,7 +145,7 @@ struct ThreadPool::State {
     // range at most.
     std::size_t range_begin(std::size_t range) const { return count * range / num_ranges; }
 
-    // Computes ranges of the job until no range is left, those of thread `index`'s own share first.
+    // Computes ranges of the job until no range is left, beginning with thread `index`'s own share.
     void work(std::size_t index) {
         std::uint32_t num_done = 0;
         for (std::size_t i = 0; i < shares.size(); ++i) {

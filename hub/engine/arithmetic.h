@@ -1,4 +1,4 @@
-// The arithmetic in which the hub multiplies its matrices.
+// The arithmetic in which the hub multiplies its weight matrices.
 #pragma once
 
 #include <cstdint>

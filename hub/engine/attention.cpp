@@ -175,7 +175,8 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
         };
 
         if (first + count <= task.first_position + 1) return mix(0, num_queries, count);
-        // The block reaches the rows themselves: each row reads positions up to its own only.
+        // The block contains positions of the task's own rows: each row reads only positions up to
+        // its own.
         for (std::uint32_t r = 0; r < q.num_rows; ++r)
             if (task.first_position + r >= first)
                 mix(r * heads, heads, std::min(count, task.first_position + r + 1 - first));

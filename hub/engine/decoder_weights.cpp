@@ -48,7 +48,7 @@ class Loader {
         return {};
     }
     // Rounding the LM head costs the most accuracy. So a packed head has at least 6 bits and
-    // smaller groups, and a head with codes of 8 bits keeps them.
+    // smaller groups, and a head with codes of 8 bits keeps its codes.
     HubMatrix head_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in) {
         if (hub_dtype_ == PackedDtype::int8 || found.dtype == TensorDtype::int8)
             return hub_matrix_of(found, num_out, num_in, PackedDtype::int8);

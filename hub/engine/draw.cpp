@@ -58,7 +58,8 @@ class Steps {
             limit_ = static_cast<float>(std::clamp(
                 -std::log2(options.min_p) * draw_steps_per_octave, 0.0, double{draw_steps_max}));
     }
-    // Returns steps_never where the token cannot be drawn, or its logit is not a number.
+    // Returns the distance of a token with this logit in steps; returns steps_never if the token
+    // cannot be drawn or the logit is NaN.
     std::uint32_t operator()(float logit) const {
         const float steps = (most_ - logit) * scale_;
         return static_cast<std::uint32_t>(
@@ -84,7 +85,8 @@ struct Runner {
     double rate() const { return static_cast<double>(time) / static_cast<double>(weight); }
 };
 
-// A draw in progress: the histogram, and the position of the last token that the cuts keep.
+// A random draw in progress: the histogram of probabilities, and the position of the last token
+// that the cuts keep.
 class Draw {
   public:
     Draw(std::span<const float> logits, TokenId likeliest, const DrawOptions& options)
@@ -116,8 +118,9 @@ class Draw {
             if (best.rate() < 0.5 * limits_rate_) set_limits(best);
         };
 
-        // Two loops per block, so that the compiler can vectorise the first. Few tokens pass the
-        // bounds of their buckets, and exact times are computed only for these few tokens.
+        // Use two loops per block of tokens, so that the compiler can vectorise the first loop. Few
+        // tokens pass the bounds of their buckets, and exact times are computed only for these few
+        // tokens.
         std::uint32_t high[block_tokens];
         for (std::size_t first = 0, block = 0; first < logits_.size();
              first += block_tokens, ++block) {
@@ -149,7 +152,7 @@ class Draw {
         block_memory.assign((logits_.size() + block_tokens - 1) / block_tokens, bucket_never);
         block_bucket_ = block_memory;
 
-        // Two loops per block, so that the compiler can vectorise the first.
+        // Use two loops per block of tokens, so that the compiler can vectorise the first loop.
         std::uint32_t steps[block_tokens];
         for (std::size_t first = 0, block = 0; first < logits_.size();
              first += block_tokens, ++block) {

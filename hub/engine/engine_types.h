@@ -28,7 +28,7 @@ struct EngineOptions {
     // Number of micro-batches that a step is cut into. With 0 the engine chooses a number up to
     // micro_batches_max from measured step times (hub/engine/micro_batches.h).
     std::uint32_t micro_batches = 0, micro_batches_max = 2;
-    // If set, pages of the KV cache outlive their sequence, and sequences with a common prefix
+    // If true, pages of the KV cache outlive their sequence, and sequences with a common prefix
     // share the pages of that prefix.
     bool prefix_cache = true;
     // For benches: only the last row of a prompt is computed; the keys and values before it are

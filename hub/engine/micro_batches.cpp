@@ -22,7 +22,8 @@ constexpr double gain_min = 0.03;
 // If an uncut step waits for experts during less than this share of its time, micro-batches have no
 // waiting time to hide.
 constexpr double waited_share_min = 0.1;
-// If the duration of steps changed by more than this factor, the last measurement is obsolete.
+// If the duration of steps has changed by more than this factor, the last measurement is obsolete
+// and a new trial begins early.
 constexpr double drift_max = 1.3;
 
 std::uint32_t rows_of(const StepShape& shape) { return shape.decode_rows + shape.prompt_rows; }

@@ -78,8 +78,8 @@ class StepDevice {
     virtual Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
                                    std::uint32_t micro_batches, std::stop_token stop) = 0;
     virtual std::uint32_t micro_batches_max() const { return 1; }
-    // Takes back a result that the caller has read, so that the next step can write its logits into
-    // the same memory.
+    // Takes back a StepResult that the caller has read, so that the next step can write its logits
+    // into the same memory.
     virtual void recycle(StepResult&& result) = 0;
     // the hub's compute threads, for other work between steps
     virtual ThreadPool& threads() const = 0;

@@ -37,7 +37,7 @@ struct QuantizedRows {
     QuantizedRows rows(std::uint32_t first, std::uint32_t count) const;
 };
 
-// Memory for quantised rows; it only grows. quantize_row() writes rows in any order.
+// A buffer for quantised rows, which only grows. quantize_row() may write its rows in any order.
 class QuantizedBuffer {
   public:
     void resize(std::uint32_t num_rows, std::uint32_t num_in, std::uint32_t group_size);

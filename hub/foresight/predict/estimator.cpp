@@ -88,7 +88,7 @@ void normalise(std::span<float> unit, std::span<float> scale, std::span<const fl
     }
 }
 
-// Propagates a gradient back through normalise(), in place.
+// Replaces the gradient of normalise()'s result by the gradient of its argument.
 void normalise_back(std::span<float> gradient, std::span<const float> unit,
                     std::span<const float> scale, std::size_t width) {
     for (std::size_t row = 0; row < scale.size(); ++row) {

@@ -28,7 +28,7 @@ struct EstimatorShape {
     std::uint32_t width = 160, inner = 160;
 };
 
-// The parameters of the network, its forward pass and its gradients.
+// The estimator's network: its parameters, forward pass and gradients.
 class Estimator {
   public:
     enum Part {
@@ -68,7 +68,7 @@ class Estimator {
     struct Block {
         std::uint32_t target = 0, first_row = 0, num_rows = 0;
     };
-    // The intermediate results of forward() that backward() reads.
+    // The intermediate results of a forward pass, which backward() reads.
     struct Pass {
         std::vector<float> z, a, s, u, normed, unit, scale;
         // [num_rows, num_experts], predicted logits without the router's term

@@ -34,7 +34,7 @@ void append_hints(std::vector<ExpertHint>& hints, std::uint32_t layer,
                   std::span<const float> confidence, std::size_t num_experts, std::uint32_t per_row,
                   std::vector<std::uint16_t>& order);
 
-// Turns the confidence of a predictor into hints.
+// Turns the confidence values of a predictor into hints for the next layers.
 class Hints : public ExpertForesight {
   public:
     // `per_row` is the number of predicted experts per row and layer, at most all experts of the

@@ -1,4 +1,4 @@
-// A small random model on disk, opened once per test program.
+// A small model with random weights on disk, which is opened once per test program.
 #pragma once
 
 #include <filesystem>

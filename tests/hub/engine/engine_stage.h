@@ -247,7 +247,7 @@ class NothingStandsIn : public ExpertSpeculator {
     std::uint32_t positions_min = ~0u;
 };
 
-// The outcome of a generation.
+// What a generation returned to its caller in a test.
 struct Outcome {
     std::vector<TokenId> ids;
     std::vector<float> logprobs;

@@ -114,7 +114,7 @@ TEST(TokenTimeTest, TokenHasOneRoundTripPerLayer) {
 
 TEST(TokenTimeTest, BytesAndRowsTakeTheirTime) {
     LayerTimes times{.rtt_ms = 2, .expert_ms = 1, .mbit_s = 100};
-    // 16 frames of 4,124 bytes in each direction over 100 Mbit/s.
+    // The expected time is that of 16 frames of 4,124 bytes in each direction over 100 Mbit/s.
     EXPECT_NEAR(dispatch_ms({}, times, 1, 2, 16, Stalls::calls), 3 + 32 * 4124 * 8 / 1e5, 1e-9);
     times = {.rtt_ms = 2, .expert_ms = 1, .hub_row_ms = 0.5, .expert_row_ms = 0.25};
     EXPECT_NEAR(pass_ms({}, times, 5, 1, 16, Stalls::calls), 48 * (1.5 + 2 + 2 + 1 + 1), 1e-9);

@@ -160,7 +160,7 @@ TEST_F(HintsTest, HintsNameEachExpertOnceAndChangeNoBit) {
         }
     }
 
-    // All experts of a layer are predicted.
+    // This many experts per row mean that all experts of a layer are predicted.
     Hints everything(gates_, make_next_gate_predictor(gates_), package_->config().num_experts);
     decoder_->foresee_with(&everything);
     (void)step(2);

@@ -165,7 +165,7 @@ class ServedShadowTest : public testing::Test {
         asked_of_[batch.layer] = Named(batch.expert_ids.begin(), batch.expert_ids.end());
         foreseen_[batch.layer] = std::exchange(named_[batch.layer], {});
     }
-    // Returns the logits of the last row of each text.
+    // Runs the step `batch` and returns the logits of each text's last row.
     std::vector<float> step(std::span<const StepRows> batch) {
         if (shadow_) shadow_->wait_until_idle();
         asked_of_.clear();
