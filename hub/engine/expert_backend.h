@@ -56,7 +56,7 @@ struct ExpertBatch {
 struct RowProvenance {
     std::uint16_t pairs_remote = 0, pairs_local = 0;
     std::uint16_t pairs_hedged = 0;  // pairs that were sent to workers in more than one attempt
-    // Those of pairs_remote that have checked answers. pairs_verified: the answer was computed
+    // Numbers of remote pairs with checked answers. pairs_verified: the answer was computed
     // again and found correct before it was used. pairs_proven: the worker has a record of correct
     // answers, and only a sample of its answers is checked. The remaining pairs of pairs_remote
     // could not be checked.

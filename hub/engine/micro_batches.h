@@ -49,7 +49,7 @@ class MicroBatches {
         double median() const;
         bool are_enough(std::size_t wanted) const;
     };
-    // What was learned about one kind of step: steps with about the same number of rows.
+    // The values learned for one kind of steps: steps with about the same number of rows.
     struct Kind {
         std::uint32_t number = 1;  // number of micro-batches in use
         std::uint32_t tried = 0;   // number of micro-batches under trial; 0: no trial

@@ -1,8 +1,8 @@
-// AMX: tiles of 16 rows by 16 outputs. A block of a panel already has the layout of a tile: its row
-// k / 4 has four neighbouring inputs of each of the 16 outputs. A product of few rows uses the
-// AVX512-VNNI path; the limit is measured at the first product of several rows. The reason is that
-// this path unpacks codes into memory, and the sums of a group pass through memory to become
-// floats. Many rows share these costs and few rows do not.
+// The AMX path: tiles of 16 rows by 16 outputs. A block of a panel already has the layout of a
+// tile: its row k / 4 has four neighbouring inputs of each of the 16 outputs. A product of few rows
+// uses the AVX512-VNNI path instead, because tiles have fixed costs: codes are unpacked into
+// memory, and the sums of a group pass through memory to become floats. Only many rows share these
+// costs. The limit is measured at the first product of several rows.
 #include "hub/engine/kernels/integer_paths.h"
 #include "hub/engine/kernels/integer_row_trial.h"
 

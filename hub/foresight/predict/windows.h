@@ -13,7 +13,8 @@ struct WindowOptions {
     std::uint32_t window_tokens = 512;
     std::uint32_t num_windows = 0;  // number of windows to walk; 0: all whole windows of the text
     KvDtype kv_dtype = KvDtype::f32;
-    std::uint32_t chunk_tokens = 128;  // rows of one step; no value changes a bit of the result
+    // number of rows in one step; it changes no bit of the result
+    std::uint32_t chunk_tokens = 128;
 };
 
 // Returns the number of windows of a walk over a text of `num_tokens` tokens. The error is

@@ -247,7 +247,7 @@ class NothingStandsIn : public ExpertSpeculator {
     std::uint32_t positions_min = ~0u;
 };
 
-// What a generation returned to its caller in a test.
+// The tokens and the end of a generation, as a test received them.
 struct Outcome {
     std::vector<TokenId> ids;
     std::vector<float> logprobs;

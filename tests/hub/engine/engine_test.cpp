@@ -56,10 +56,10 @@ TEST_F(EngineTest, LongLinksGetMicroBatchesAndTheSameTexts) {
     };
 
     const auto wanted = write(local_, {});
-    // not cut: the experts compute on this thread
+    // steps are not cut: the experts compute on this thread
     EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
     EXPECT_EQ(write(near, options(near, 0)), wanted);
-    // not cut: the steps do not wait for a link
+    // steps are not cut: they do not wait for a link
     EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
     EXPECT_EQ(write(far, options(far, 0)), wanted);
     EXPECT_GT(engine_->counters().steps_micro_batched, 50u);
@@ -69,7 +69,7 @@ TEST_F(EngineTest, LongLinksGetMicroBatchesAndTheSameTexts) {
     EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
     far.hinted = true;
     EXPECT_EQ(write(far, options(far, 0)), wanted);
-    // not cut: the hint of one micro-batch would replace another's
+    // steps are not cut: the hint of one micro-batch would replace another's
     EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
 }
 
