@@ -62,7 +62,7 @@ Checked<void> ApiState::check_model(const std::string& name) const {
         "model_not_found", "model"};
 }
 
-// Makes one mask for each choice; its grammar state begins where the prompt ends.
+// Makes one mask for each choice; the grammar state of a mask begins where the prompt ends.
 Checked<std::vector<std::shared_ptr<AnswerMask>>> ApiState::make_masks(
     const ApiJobInputs& inputs) const {
     const CompletionParams& params = inputs.params;
@@ -96,7 +96,8 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> ApiState::make_masks(
         if (state.least() > room)
             return too_short(wish, params.max_tokens_param, state.least(), room);
         made.push_back(std::make_shared<AnswerMask>(masks, std::move(state)));
-        made.back()->allowed({}, static_cast<std::uint32_t>(room));  // not during a step
+        // No model step is running here.
+        made.back()->allowed({}, static_cast<std::uint32_t>(room));
     }
     return made;
 }
@@ -110,8 +111,8 @@ struct MoexFields {
     LateWish late;
 };
 
-// Reads moex.experts, or takes the operator's default: "exact", or a lossy mode that the hub
-// offers.
+// Reads moex.experts, the expert mode of a request, or takes the operator's default: "exact", or a
+// lossy mode that the hub offers.
 void read_experts(BodyFields& fields, const OrderedJson& asked, const ApiOptions& options,
                   ExpertMode& experts) {
     constexpr const char* field = "moex.experts";
@@ -131,8 +132,8 @@ void read_experts(BodyFields& fields, const OrderedJson& asked, const ApiOptions
         fields.unsupported(field, way.error().message + ".");
 }
 
-// Reads moex.late_ms, the longest wait for an expert call, and moex.late_max, the number of calls
-// of the answer that this may cut short.
+// Reads moex.late_ms, the longest time to wait for an expert call, and moex.late_max, the number of
+// expert calls of the answer that may be cut short at that time.
 LateWish read_late_wish(const OrderedJson& ours, const ApiOptions& options, bool speculative,
                         BodyFields& fields) {
     constexpr std::uint32_t late_ms_max = 60'000;
@@ -241,8 +242,8 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     }
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
 
-    // Reserve tokens. The job gives back what it does not use; without a job the whole reservation
-    // is given back.
+    // Reserve tokens of the request's account. The job gives back what it does not use; without a
+    // job the whole reservation is given back.
     if (request.account)
         MOEX_ADMIT(request.account->reserve(
             tokens_max(inputs.prompts, inputs.params.n, *inputs.params.max_tokens)));
@@ -277,7 +278,8 @@ Checked<std::shared_ptr<EmbeddingJob>> ApiState::prepare_embedding(
     inputs.account = request.account;
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
 
-    // Reserve tokens last, after all checks: the job gives back what it does not use.
+    // Reserve tokens of the request's account after all checks: the job gives back the tokens that
+    // it does not use.
     if (request.account) MOEX_ADMIT(request.account->reserve(tokens));
     return std::make_shared<EmbeddingJob>(std::move(inputs), responder);
 }

@@ -21,7 +21,7 @@
 namespace moex {
 
 struct CompletionEndpoint;
-struct ApiState;  // in api_state.h, for this room alone
+struct ApiState;  // defined in api_state.h, which only this room includes
 struct EmbeddingEndpoint;
 
 class Api {
@@ -31,10 +31,11 @@ class Api {
     Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Tokenizer> tokenizer,
         std::shared_ptr<const ChatTemplate> chat_template, Engine& engine, ApiOptions options,
         ApiObserver observer = {});
-    ~Api();  // drops requests that are queued for a thread
+    ~Api();  // drops requests that wait for a thread of the pool
 
     // One handler for each route; the caller has matched path and method.
-    // A handler does not block or throw. It answers exactly once, now or later.
+    // A handler does not block and does not throw. It answers its request exactly once, now or
+    // later.
     using Responder = std::shared_ptr<HttpResponder>;
     void chat(HttpRequest request, Responder responder);
     void complete(HttpRequest request, Responder responder);
@@ -45,7 +46,7 @@ class Api {
     void ollama_generate(HttpRequest request, Responder responder);
     void ollama_show(HttpRequest request, Responder responder);
     void ollama_tags(HttpRequest request, Responder responder);
-    // `request.rest` is the id of a stream.
+    // `request.rest` is the id of a resumable stream.
     void resume_stream(HttpRequest request, Responder responder);
     void stop_stream(HttpRequest request, Responder responder);
     void ollama_embed(HttpRequest request, Responder responder);
@@ -57,7 +58,8 @@ class Api {
     void models(HttpRequest request, Responder responder);
     void model(HttpRequest request, Responder responder);  // `request.rest` is the model's name
 
-    // Returns true if the chat template has a variable for the level of thinking. Any thread.
+    // Returns true if the chat template has a variable for the level of thinking. Any thread may
+    // call it.
     bool has_reasoning_effort() const;
 
     // Ends resumable streams whose client did not reconnect in time. Called once a second.
@@ -69,13 +71,14 @@ class Api {
                           Responder responder);
     void queue_embedding(HttpRequest request, const EmbeddingEndpoint& endpoint,
                          Responder responder);
-    // Runs `work` on a thread of the pool, unless the client has disconnected by then.
+    // Runs `work` on a thread of the pool, unless the client has disconnected before `work` begins.
     void queue(HttpRequest request, Responder responder,
                std::function<void(const ApiState&, const HttpRequest&, const Responder&)> work);
     void queue_answer(HttpRequest request, Responder responder, Answer answer);
 
     std::shared_ptr<ApiState> state_;
-    TextPool texts_;  // last, so that its threads end first
+    // The last member, so that its threads end before the other members are destroyed.
+    TextPool texts_;
 };
 
 }  // namespace moex

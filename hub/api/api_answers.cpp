@@ -11,7 +11,8 @@
 namespace moex {
 namespace {
 
-// Returns the boolean member `name`, or `otherwise` if it is missing or no boolean.
+// Returns the boolean member `name` of a JSON object, or `otherwise` if the member is missing or is
+// not a boolean.
 bool flag_of(const OrderedJson& body, const char* name, bool otherwise) {
     const auto found = body.find(name);
     return found != body.end() && found->is_boolean() ? found->get<bool>() : otherwise;
@@ -109,7 +110,7 @@ Checked<HttpResponse> ApiState::detokenize(const HttpRequest& request) const {
     return json_response({{"content", tokenizer->decode(ids, false)}});
 }
 
-// Returns the prompt of a chat as the model reads it.
+// Returns the prompt of a chat as the text that the model reads.
 Checked<HttpResponse> ApiState::apply_template(const HttpRequest& request) const {
     MOEX_OR_REFUSE(params, parse_chat_params(request.body, limits()));
     MOEX_OR_REFUSE(prompts, encode_chat(params));

@@ -15,11 +15,13 @@
 namespace moex {
 
 struct ApiOptions {
-    std::uint32_t default_max_tokens = 0;  // 0: up to the end of the context
+    // `max_tokens` of requests that set none; 0: up to the end of the context.
+    std::uint32_t default_max_tokens = 0;
     std::uint32_t n_max = 8;
     std::uint32_t body_bytes_max = 1u << 20;
-    std::uint32_t context_tokens = 0;  // prompt plus answer; 0: the context of the model
-    // Use temperature 0 for requests that name none (--deterministic does not set this).
+    // Tokens of a prompt and its answer; 0: the context of the model.
+    std::uint32_t context_tokens = 0;
+    // Use temperature 0 for requests that name no temperature (--deterministic does not set this).
     bool prefer_greedy = false;
     bool any_model_name = false;  // accept any model name in a request
     TextPoolOptions texts;
@@ -31,19 +33,21 @@ struct ApiOptions {
     // hub has no lossy modes, for the reason in `no_modes`.
     std::function<Result<ExpertMode>(std::string_view name)> find_mode;
     std::string no_modes = "this hub has no lossy modes.";
-    std::vector<std::string> modes;            // lossy modes that /v1/models lists
-    std::map<std::string, double> perplexity;  // by mode, with "exact"; empty: not measured
-    // The most expert calls of an answer that a request may replace (moex.late_ms); 0: the hub
-    // waits for every call.
+    std::vector<std::string> modes;  // lossy modes that /v1/models lists
+    // Perplexity of each mode, "exact" included; empty: not measured.
+    std::map<std::string, double> perplexity;
+    // The most late expert calls of one answer that default vectors may replace (moex.late_ms); 0:
+    // the hub waits for every call.
     std::uint32_t late_calls_max = 0;
 };
 
-// Callbacks that receive totals for /metrics and latency samples. Each may be empty.
+// Callbacks that receive totals for /metrics and latency samples. Each callback may be empty.
 struct ApiObserver {
     std::function<void(const char* finish_reason)> on_finished;
     std::function<void(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s)>
         on_latency;
-    // Returns true if the worker has been caught with a false answer so far. Any thread.
+    // Returns true if the worker has been caught with a false answer so far. Any thread may call
+    // it.
     std::function<bool(std::uint64_t worker)> has_lied;
 };
 

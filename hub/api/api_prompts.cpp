@@ -6,8 +6,8 @@
 
 namespace moex {
 
-// Refuses a text by its bytes, before it is tokenised. A text has at least as many tokens as its
-// length divided by the length of the longest token.
+// Refuses a text with too many bytes before the text is tokenised. A text has at least as many
+// tokens as its length divided by the length of the longest token.
 Checked<void> ApiState::check_bytes(std::uint64_t bytes, const char* source) const {
     if (bytes <= context_bytes_max) return {};
     const std::uint64_t tokens_min = bytes * context_tokens / context_bytes_max;
@@ -42,8 +42,9 @@ std::uint64_t text_bytes(const OrderedJson& messages) {
     return bytes;
 }
 
-// Sets the template variable for `effort`: a level, or a switch that turns thoughts off. An empty
-// `effort` sets nothing. Variables that the request passes itself take precedence.
+// Sets the variable of the chat template for the reasoning effort: a level, or a switch that turns
+// thoughts off. An empty `effort` sets nothing. Template variables that the request sets itself
+// take precedence.
 Checked<void> add_effort(const std::string& effort, const ChatTemplate& chat_template,
                          OrderedJson& variables) {
     if (effort.empty()) return {};
@@ -74,7 +75,7 @@ Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params)
     MOEX_ADMIT(add_effort(params.reasoning_effort, *chat_template, variables));
     variables["add_generation_prompt"] = params.add_generation_prompt;
     OrderedJson messages = params.messages;
-    if (call_syntax.has_channels)  // templates with channels use this name
+    if (call_syntax.has_channels)  // templates of models with channels name the field "thinking"
         for (OrderedJson& message : messages)
             if (message.contains("reasoning_content"))
                 message["thinking"] = message["reasoning_content"];
@@ -83,7 +84,8 @@ Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params)
     else
         write_out_tools(messages, params.tools, call_syntax);
 
-    // Bound the output of the template instead of its input, since a template may drop messages.
+    // Bound the length of the rendered prompt instead of the messages, since a template may drop
+    // messages.
     TemplateLimits limits;
     limits.output_bytes_max = std::min(limits.output_bytes_max, context_bytes_max);
     auto ids = params.continues
@@ -103,7 +105,7 @@ Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params)
                    "chat_template", params.source};
 }
 
-// Tokenises the prompts of a completion. Their texts may name special tokens.
+// Tokenises the prompts of a completion. The texts of these prompts may name special tokens.
 Checked<ApiState::Prompts> ApiState::encode_texts(CompletionParams& params,
                                                   std::vector<std::string>& echoes) const {
     Prompts prompts;
@@ -121,7 +123,7 @@ Checked<ApiState::Prompts> ApiState::encode_texts(CompletionParams& params,
     return prompts;
 }
 
-// Tokenises one input. It may name special tokens, as the prompt of a completion may.
+// Tokenises one input text. The text may name special tokens, as the prompt of a completion may.
 Checked<std::vector<TokenId>> ApiState::encode_input(TextInput input, const char* source,
                                                      bool truncates) const {
     if (auto* ids = std::get_if<std::vector<TokenId>>(&input)) return std::move(*ids);
@@ -137,7 +139,8 @@ namespace {
 
 // Returns the text of a prompt's last tokens, including special tokens.
 std::string tail_of(const std::vector<TokenId>& prompt, const Tokenizer& tokenizer) {
-    constexpr std::size_t tail_tokens = 16;  // enough for a tag and line ends after it
+    // Tokens; enough for a tag and the line ends after the tag.
+    constexpr std::size_t tail_tokens = 16;
     const std::size_t tail = std::min(prompt.size(), tail_tokens);
     return tokenizer.decode(std::span(prompt).last(tail), false);
 }
@@ -179,7 +182,7 @@ Checked<void> ApiState::check_fits(const std::vector<TokenId>& prompt, const cha
                                {"n_ctx", context_tokens}}};
 }
 
-// Returns the most tokens that the prompts and all their answers may have.
+// Returns the largest total number of tokens that the prompts and all their answers may have.
 std::uint64_t ApiState::tokens_max(const Prompts& prompts, std::uint32_t n,
                                    std::uint32_t max_tokens) const {
     std::uint64_t tokens = 0;

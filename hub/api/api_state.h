@@ -29,18 +29,19 @@ struct ApiState {
     std::shared_ptr<const ApiObserver> observer;
     std::uint32_t context_tokens = 0;
     std::uint64_t context_bytes_max = 0;  // longest text that fits the context; 0: no tokenizer
-    bool reasons = false;                 // the model knows <think> ... </think>
+    bool reasons = false;                 // the model knows the tags <think> ... </think>
     CallSyntax call_syntax;               // how the model writes tool calls
     std::vector<TokenId> stop_ids;
     std::int64_t started_s = 0;
-    // The first request with a form makes the masks, since a large vocabulary takes time.
+    // The maker of token masks is built by the first request whose answer must have a form, since
+    // building it takes time with a large vocabulary.
     mutable std::once_flag masks_made;
     mutable std::shared_ptr<MaskMaker> masks;
     std::unique_ptr<ResumableStreams> streams;
 
     ParamLimits limits() const;
     OrderedJson model_json() const;
-    // Each makes one answer on a thread of the pool; see api_answers.cpp.
+    // Each of these functions makes one answer, on a thread of the text pool; see api_answers.cpp.
     Checked<HttpResponse> tokenize(const HttpRequest& request) const;
     Checked<HttpResponse> detokenize(const HttpRequest& request) const;
     Checked<HttpResponse> apply_template(const HttpRequest& request) const;
@@ -55,7 +56,7 @@ struct ApiState {
                         const Responder& responder) const;
     struct Prepared {
         std::shared_ptr<ApiJob> job;
-        std::shared_ptr<ResumableStream> stream;  // null: the job ends with its connection
+        std::shared_ptr<ResumableStream> stream;  // null: the job ends when its client disconnects
     };
     Checked<Prepared> prepare(const HttpRequest& request, const OrderedJson& body,
                               const CompletionEndpoint& endpoint, const Responder& responder) const;
@@ -64,7 +65,8 @@ struct ApiState {
     Checked<std::shared_ptr<EmbeddingJob>> prepare_embedding(const HttpRequest& request,
                                                              const EmbeddingEndpoint& endpoint,
                                                              const Responder& responder) const;
-    // Tokenises one input. Refuses a text that cannot fit the context, unless it `truncates`.
+    // Tokenises one input. Refuses a text that does not fit the context, unless `truncates` allows
+    // to cut the text.
     Checked<std::vector<TokenId>> encode_input(TextInput input, const char* source,
                                                bool truncates = false) const;
     using Prompts = std::vector<std::vector<TokenId>>;

@@ -8,7 +8,7 @@
 
 namespace moex {
 
-// Words the refusal of a field with a wrong value.
+// Makes the refusal that says which field has a wrong value.
 struct BodyWording {
     using Problem = Refusal;
     Problem wrong(std::string_view param, std::string_view wanted, const OrderedJson* found) const {
@@ -19,7 +19,7 @@ struct BodyWording {
     }
 };
 
-// Reads the members of a body.
+// Reads the members of a request's JSON body.
 class BodyFields : public JsonFields<OrderedJson, BodyWording> {
   public:
     using JsonFields::JsonFields;

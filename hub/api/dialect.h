@@ -5,10 +5,10 @@
 namespace moex {
 
 enum class Dialect {
-    openai,     // {"error": {...}}; events without a name, [DONE] at the end
-    responses,  // OpenAI's /v1/responses: the same errors, events with names
-    anthropic,  // {"type": "error", "error": {...}}; events with names
-    ollama,     // {"error": "..."}; one JSON object on each line
+    openai,     // errors are {"error": {...}}; events have no name, and [DONE] ends a stream
+    responses,  // OpenAI's /v1/responses: errors as in `openai`; events have names
+    anthropic,  // errors are {"type": "error", "error": {...}}; events have names
+    ollama,     // errors are {"error": "..."}; a stream has one JSON object on each line
 };
 
 // Returns true if streams of this dialect are lines of JSON (NDJSON) instead of server-sent events.

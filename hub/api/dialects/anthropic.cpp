@@ -61,7 +61,7 @@ class AnthropicReply : public ReplyWriter {
         return out;
     }
 
-    // `totals` is set, since there is only one choice.
+    // `totals` is never null here, since a reply in this dialect has only one choice.
     Events end_choice(std::size_t, const AnswerChoice& choice,
                       const AnswerTotals* totals) override {
         Events out;
@@ -81,7 +81,7 @@ class AnthropicReply : public ReplyWriter {
         return {dump_json(event), event["type"].get<std::string>()};
     }
 
-    // input_tokens does not include tokens that were computed for an earlier request.
+    // input_tokens does not include prompt tokens that were computed for an earlier request.
     static OrderedJson usage_json(const Usage& usage) {
         return {{"input_tokens", usage.prompt_tokens - usage.cached_tokens},
                 {"cache_creation_input_tokens", 0},
@@ -138,7 +138,7 @@ class AnthropicReply : public ReplyWriter {
 
     const AnswerHeader header_;
     Block open_ = Block::none;
-    std::size_t index_ = 0;  // index of the open block, or of the next one
+    std::size_t index_ = 0;  // index of the open content block, or of the next one
 };
 
 std::unique_ptr<ReplyWriter> write(WriterInputs inputs) {

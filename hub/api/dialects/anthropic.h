@@ -10,9 +10,10 @@ namespace moex {
 
 extern const CompletionEndpoint anthropic_endpoint;
 
-// Translates a body into one of /v1/chat/completions, and reads that.
+// Translates a body of /v1/messages into a body of /v1/chat/completions, and reads the translated
+// body.
 Checked<CompletionParams> read_anthropic(const OrderedJson& body, const ParamLimits& limits);
-// The same for count_tokens, which needs the prompt alone: max_tokens may be missing.
+// Reads a body of count_tokens, which needs only the prompt: max_tokens may be missing.
 Checked<CompletionParams> read_anthropic_prompt(const OrderedJson& body, const ParamLimits& limits);
 
 }  // namespace moex

@@ -18,7 +18,7 @@ std::string read_text_block(BodyFields& fields, const OrderedJson& block,
     return {};
 }
 
-// Returns a string, or the texts of blocks of type text joined by line ends.
+// Returns `content` as one text: the string itself, or the blocks of type text joined by line ends.
 std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where) {
     std::string words;
     if (content.is_string()) return content.get<std::string>();
@@ -34,8 +34,8 @@ void add_user_words(std::string& words, OrderedJson& out) {
     out.push_back({{"role", "user"}, {"content", std::exchange(words, {})}});
 }
 
-// Reads the blocks of a user's message. A result of a tool becomes a separate message, at its place
-// between the words.
+// Reads the blocks of a user's message. A result of a tool becomes a separate message, at its
+// position between the user's texts.
 void read_user(BodyFields& fields, const OrderedJson& blocks, const std::string& where,
                OrderedJson& out) {
     std::string words;
@@ -151,8 +151,8 @@ void read_tools(BodyFields& fields, OrderedJson& out) {
     if (member(*choice, "disable_parallel_tool_use") == true) out["parallel_tool_calls"] = false;
 }
 
-// Reads the schema of structured output, in the spelling of the general release (output_config) and
-// of the beta (output_format).
+// Reads the schema of structured output, from output_config (the field of Anthropic's general
+// release) or output_format (the field of the beta).
 void read_form(BodyFields& fields, OrderedJson& out, std::string& param) {
     const OrderedJson* config = fields.find("output_config");
     const OrderedJson* format = config ? &member(*config, "format") : nullptr;
@@ -167,8 +167,8 @@ void read_form(BodyFields& fields, OrderedJson& out, std::string& param) {
     out["json_schema"] = (*format)["schema"];
 }
 
-// Reads thinking and effort. The effort is optional: Anthropic's clients send one to every model,
-// and a template without this setting ignores it.
+// Reads thinking and effort. The effort is optional: Anthropic's clients send an effort to every
+// model, and a chat template without this setting ignores it.
 void read_thinking(BodyFields& fields, OrderedJson& out) {
     if (const OrderedJson* config = fields.find("output_config"))
         if (const OrderedJson& effort = member(*config, "effort"); effort.is_string())
@@ -190,7 +190,8 @@ void read_stops(BodyFields& fields, OrderedJson& out) {
     out["stop"] = *stops;
 }
 
-// Translates a body into one of OpenAI's chat. With `is_prompt_only`, max_tokens may be missing.
+// Translates a body of /v1/messages into a body of OpenAI's chat completions. With
+// `is_prompt_only`, max_tokens may be missing.
 Checked<CompletionParams> read_body(const OrderedJson& body, const ParamLimits& limits,
                                     bool is_prompt_only) {
     BodyFields fields(body);

@@ -19,7 +19,7 @@ void copy(const BodyFields& from, const char* name, OrderedJson& to, const char*
     if (const OrderedJson* value = from.find(name)) to[as] = *value;
 }
 
-// Reads `options` and the fields that both requests have.
+// Reads `options` and the other fields that /api/chat and /api/generate share.
 OrderedJson read_common(BodyFields& fields, const OrderedJson& body) {
     OrderedJson out{{"stream", true}};
     copy(fields, "stream", out, "stream");
@@ -37,7 +37,7 @@ OrderedJson read_common(BodyFields& fields, const OrderedJson& body) {
         for (const char* name : {"temperature", "top_p", "top_k", "min_p", "seed", "stop",
                                  "presence_penalty", "frequency_penalty", "repeat_penalty"})
             copy(given, name, out, name);
-        // A num_predict of zero or less means the rest of the context.
+        // A num_predict of zero or less allows tokens up to the end of the context.
         const OrderedJson* tokens = given.find("num_predict");
         if (tokens && !(tokens->is_number() && tokens->get<double>() <= 0))
             out["max_tokens"] = *tokens;
@@ -149,7 +149,8 @@ std::string now_in_words() {
     return ollama_time(std::chrono::system_clock::now().time_since_epoch());
 }
 
-// Answers a body without a prompt, which asks to load the model: it is loaded already.
+// Answers a body without a prompt, which asks the hub to load the model. The model is always
+// loaded.
 std::optional<OrderedJson> answer_empty(const OrderedJson& body, bool is_chat) {
     const OrderedJson& words = member(body, is_chat ? "messages" : "prompt");
     const bool is_empty = is_chat ? words.is_array() && words.empty()
@@ -191,7 +192,8 @@ class OllamaReply : public ReplyWriter {
         return {{dump_json(line(std::move(text), tokens))}};
     }
 
-    // Collects a call, which is sent whole because its arguments are an object.
+    // Collects the pieces of a tool call. The call is sent in one line, because its arguments are a
+    // JSON object.
     Events call(std::size_t, const CallPiece& piece, const std::string& id) override {
         if (id.empty()) {
             call_->arguments += piece.arguments;
@@ -266,7 +268,7 @@ class OllamaReply : public ReplyWriter {
     const std::string model_;
     const std::shared_ptr<const Tokenizer> tokenizer_;
     const bool is_chat_, has_logprobs_;
-    std::optional<CalledFunction> call_;  // the call that is being collected
+    std::optional<CalledFunction> call_;  // the tool call whose pieces are being collected
     std::size_t num_calls_ = 0;
 };
 

@@ -7,10 +7,10 @@ namespace {
 
 enum class Kind { none, reasoning, message, call };
 
-// An item of the output while it grows.
+// An item of the response's output while its text is still growing.
 struct Item {
     Kind kind = Kind::none;
-    std::string id, words;  // for a call, `words` are its arguments
+    std::string id, words;  // `words`: the text of the item, or the arguments of a call
     std::string name = {}, call_id = {};
     OrderedJson logprobs = OrderedJson::array();
 };
@@ -23,7 +23,8 @@ OrderedJson part_json(const Item& item) {
             {"logprobs", item.logprobs}};
 }
 
-// `status` is in_progress, completed or incomplete. An item in progress has no part yet.
+// Returns an output item as JSON. `status` is in_progress, completed or incomplete. An item in
+// progress has no content part yet.
 OrderedJson item_json(const Item& item, const char* status) {
     const bool is_begun = std::string_view(status) == "in_progress";
     const auto parts = [&] {
@@ -55,7 +56,7 @@ class ResponsesReply : public ReplyWriter {
           echoed_(echo_of(inputs)) {}
 
     OrderedJson whole(std::span<const AnswerChoice> choices, const AnswerTotals& totals) override {
-        // Build the same items as a stream does, and drop the events.
+        // Build the same output items as a stream does, and drop the events.
         const AnswerChoice& choice = choices[0];
         if (!choice.reasoning.empty()) say(0, {choice.reasoning, {}}, {});
         if (!choice.content.empty()) say(0, {{}, choice.content}, choice.tokens);
@@ -179,7 +180,7 @@ class ResponsesReply : public ReplyWriter {
         out.push_back({dump_json(event), type});
     }
 
-    // Adds an event about the open item.
+    // Adds an event about the output item that is open.
     void add_about(Events& out, const std::string& type, const OrderedJson& fields) {
         OrderedJson about{{"item_id", open_.id}, {"output_index", output_.size()}};
         if (open_.kind != Kind::call) about["content_index"] = 0;

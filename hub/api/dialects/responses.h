@@ -11,7 +11,8 @@ namespace moex {
 
 extern const CompletionEndpoint responses_endpoint;
 
-// Translates a body into one of /v1/chat/completions, and reads that.
+// Translates a body of /v1/responses into a body of /v1/chat/completions, and reads the translated
+// body.
 Checked<CompletionParams> read_responses(const OrderedJson& body, const ParamLimits& limits);
 
 }  // namespace moex

@@ -4,7 +4,7 @@
 namespace moex {
 namespace {
 
-// Reads a string, or parts of type input_text, output_text or text.
+// Reads a text: a string, or parts of type input_text, output_text or text.
 std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where) {
     std::string words;
     if (content.is_string()) return content.get<std::string>();
@@ -27,8 +27,8 @@ std::string read_words(BodyFields& fields, const OrderedJson& content, const std
     return words;
 }
 
-// Turns items into messages. Thoughts and calls become parts of the adjacent message of the
-// assistant.
+// Turns the items of a request's input into chat messages. Thoughts and tool calls become parts of
+// the adjacent message of the assistant.
 class ItemReader {
   public:
     ItemReader(BodyFields& fields, OrderedJson& messages) : fields_(fields), messages_(messages) {}
@@ -219,7 +219,7 @@ Checked<CompletionParams> read_responses(const OrderedJson& body, const ParamLim
     if (const OrderedJson* reasoning = fields.find("reasoning"))
         if (const OrderedJson& effort = member(*reasoning, "effort"); !effort.is_null())
             chat["reasoning_effort"] = effort;
-    // The answer is always a new item, also after a last message of the assistant.
+    // The answer is always a new item, even if the last message of the input is the assistant's.
     chat["add_generation_prompt"] = true;
     if (fields.problem()) return *fields.problem();
 

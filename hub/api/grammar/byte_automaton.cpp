@@ -24,7 +24,8 @@ Error too_large(std::string_view what) {
     return {ErrorCode::unsupported, text("a pattern or length that needs ", what, ": simplify it")};
 }
 
-// Returns the number of bytes that a byte of a text needs inside a JSON string.
+// Returns the number of bytes that one byte of a text takes inside a JSON string, where some bytes
+// need an escape.
 std::uint32_t escaped_bytes(unsigned char byte) {
     if (byte == '"' || byte == '\\' || byte == '\b' || byte == '\f' || byte == '\n' ||
         byte == '\r' || byte == '\t')
@@ -63,9 +64,9 @@ std::vector<std::uint32_t> least_to_end(const ByteAutomaton& automaton, const Co
     return least;
 }
 
-// Merges states that accept the same texts, if the automaton is small enough for that. Fewer states
-// mean fewer walks through a vocabulary. Source: Moore, "Gedanken-experiments on sequential
-// machines", 1956.
+// Merges states from which the same texts lead to an end, if the automaton is small enough for this
+// search. Fewer states mean fewer walks through a vocabulary. Source: Moore, "Gedanken-experiments
+// on sequential machines", 1956.
 ByteAutomaton merged(ByteAutomaton raw) {
     constexpr std::uint32_t states_max = 256;
     const std::uint32_t n = raw.num_states();
@@ -95,7 +96,7 @@ ByteAutomaton merged(ByteAutomaton raw) {
     out.num_classes = raw.num_classes;
     out.accepts.resize(count);
     out.next.resize(std::size_t{count} * raw.num_classes);
-    for (State state = 0; state < n; ++state) {  // the start state is in group 0
+    for (State state = 0; state < n; ++state) {  // group 0 has the start state
         out.accepts[group[state]] = raw.accepts[state];
         for (std::uint32_t c = 0; c < raw.num_classes; ++c) {
             const State to = raw.next[state * raw.num_classes + c];
@@ -106,7 +107,8 @@ ByteAutomaton merged(ByteAutomaton raw) {
     return out;
 }
 
-// Removes states from which no end is reachable, and computes the distances to an end.
+// Removes states from which no accepting state is reachable, and computes each state's distance in
+// bytes to an accepting state.
 SharedAutomaton finished(ByteAutomaton all) {
     static std::atomic<std::uint64_t> serials{0};
     const ByteAutomaton raw = merged(std::move(all));
@@ -136,7 +138,7 @@ SharedAutomaton finished(ByteAutomaton all) {
 }
 
 // Thompson's nondeterministic automaton: edges of byte ranges, empty edges, and empty edges that
-// hold only at the borders of the text.
+// may be passed only at the begin or the end of the text.
 class Nfa {
   public:
     struct Edge {
@@ -198,7 +200,7 @@ class Nfa {
         const bool loops = e.max == unbounded && e.min > 0;
         for (std::uint32_t i = loops ? 1 : 0; i < e.min && !overflow; ++i)
             from = emit(e.parts[0], from);
-        // The last required copy is the loop: with a copy of its own for the loop, (x+)+ would
+        // The last required copy is the loop: with an additional copy for the loop, (x+)+ would
         // contain x four times.
         if (loops) {
             const State begin = add();
@@ -223,8 +225,9 @@ class Nfa {
         return to;
     }
 
-    // Adds a range of code points as sequences of byte ranges. The range is split until each byte
-    // position is either equal at both ends, or covers its whole range.
+    // Adds a range of code points as sequences of byte ranges. The range is split until at each
+    // byte position the bytes of both ends are equal, or the position allows its whole range of
+    // bytes.
     void emit_range(CodePoints range, State from, State to) {
         if (overflow || range.first > range.last) return;
         for (const char32_t border : {char32_t{0x7f}, char32_t{0x7ff}, char32_t{0xffff}})
@@ -278,7 +281,7 @@ class SubsetConstruction {
   private:
     using Set = std::vector<State>;
 
-    // Puts bytes that all edges treat alike into one class.
+    // Puts bytes that have the same transitions on every edge into one byte class.
     void classify() {
         std::array<bool, 257> border{};
         for (const Nfa::Node& node : nfa_.nodes)
@@ -314,8 +317,8 @@ class SubsetConstruction {
         return set;
     }
 
-    // Returns the state of a set of nodes. Edges of the text's begin hold only there, so the start
-    // is a separate state.
+    // Returns the deterministic state that represents a set of nodes. Edges for the begin of the
+    // text may be passed only at the begin, so the start is a separate state.
     State intern(bool at_begin, Set set) {
         const auto [found, is_new] = known_.emplace(std::pair(at_begin, std::move(set)),
                                                     static_cast<State>(sets_.size()));
@@ -344,7 +347,7 @@ class SubsetConstruction {
     const Nfa& nfa_;
     State end_;
     ByteAutomaton raw_;
-    std::vector<unsigned char> sample_;  // one byte of each class
+    std::vector<unsigned char> sample_;  // one sample byte of each byte class
     std::vector<std::uint32_t> mark_;
     std::uint32_t round_ = 0;
     std::uint64_t work_ = 0;
@@ -352,8 +355,8 @@ class SubsetConstruction {
     std::vector<const Set*> sets_;
 };
 
-// Builds an automaton whose states are pairs. `step(pair, byte)` returns nullopt if there is no
-// next state, and has the same result for all bytes with the same `kind(byte)`.
+// Builds an automaton whose states are pairs. `step(pair, byte)` returns the next pair, or nullopt
+// if there is none, and has the same result for all bytes with the same `kind(byte)`.
 template <class Pair, class KindOf, class Step, class Accepts>
 Result<SharedAutomaton> explore(Pair start, const KindOf& kind, const Step& step,
                                 const Accepts& accepts) {
@@ -480,7 +483,8 @@ Result<SharedAutomaton> with_length(const ByteAutomaton& texts, std::uint32_t mi
         [&](const Pair& at, unsigned char byte) -> std::optional<Pair> {
             const State to = texts.step(at.first, byte);
             if (to == ByteAutomaton::dead) return std::nullopt;
-            if ((byte & 0xc0) == 0x80) return Pair{to, at.second};  // inside a code point
+            // The byte continues a code point.
+            if ((byte & 0xc0) == 0x80) return Pair{to, at.second};
             if (at.second >= max) return std::nullopt;
             return Pair{to, max == unbounded ? std::min(at.second + 1, min) : at.second + 1};
         },

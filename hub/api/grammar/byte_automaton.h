@@ -25,12 +25,13 @@ struct ByteAutomaton {
     std::uint32_t num_classes = 1;
     std::vector<State> next;            // [num_states, num_classes]
     std::vector<std::uint8_t> accepts;  // [num_states]
-    // [num_states], the fewest bytes to an end: as plain text, and inside a JSON string, where some
-    // bytes need an escape.
+    // [num_states], the fewest bytes from a state to an accepting state: in a plain text, and in a
+    // JSON string, where some bytes need an escape.
     std::vector<std::uint32_t> least, least_escaped;
     std::uint64_t serial = 0;  // unique among all automata of the process; a cache key
 
-    // State 0 is the start; an automaton without states accepts no text.
+    // Returns true if no text is accepted. State 0 is the start; an automaton without states
+    // accepts no text.
     std::uint32_t num_states() const { return static_cast<std::uint32_t>(accepts.size()); }
     State step(State state, unsigned char byte) const {
         return next[std::size_t{state} * num_classes + class_of[byte]];
@@ -41,20 +42,22 @@ using SharedAutomaton = std::shared_ptr<const ByteAutomaton>;
 
 inline constexpr std::uint32_t automaton_states_max = 1u << 14;
 
-// Accepts all texts of an expression that has no rules and tokens. `text_begin` and `text_end`
-// match only at the borders of the text. Error `unsupported`: it needs more states than the bound.
+// Accepts all texts of an expression that has neither rules nor tokens. `text_begin` and `text_end`
+// match only at the borders of the text. Error `unsupported`: the automaton needs more states than
+// the bound allows.
 Result<SharedAutomaton> automaton_of(const Expression& expression);
-// Accepts texts in which the pattern is found anywhere, as `pattern` of JSON Schema means it.
+// Accepts texts in which the pattern is found anywhere, as the keyword `pattern` of JSON Schema
+// does.
 Result<SharedAutomaton> automaton_of_search(const Expression& pattern);
 // Accepts all texts in valid UTF-8.
 SharedAutomaton any_text();
-// Accepts bytes that end with the first `marker` in them; an empty marker has no end.
+// Accepts texts that end right after their first `marker`. With an empty marker a text never ends.
 SharedAutomaton text_until(std::string_view marker);
-// Accepts bytes that do not contain `marker`; they may end anywhere.
+// Accepts texts that do not contain `marker`; such a text may end anywhere.
 SharedAutomaton text_without(std::string_view marker);
 
 Result<SharedAutomaton> intersection(const ByteAutomaton& a, const ByteAutomaton& b);
-// Accepts those of `texts` that have `min` to `max` code points.
+// Accepts the texts that `texts` accepts and that have `min` to `max` code points.
 Result<SharedAutomaton> with_length(const ByteAutomaton& texts, std::uint32_t min,
                                     std::uint32_t max);
 bool holds(const ByteAutomaton& automaton, std::string_view text);

@@ -18,7 +18,8 @@ struct CodePoints {  // [first, last]
     char32_t first = 0, last = 0;
     bool operator==(const CodePoints&) const = default;
 };
-// Returns the ranges sorted and disjoint, without surrogates, which no text contains.
+// Returns the ranges of code points sorted and disjoint, without surrogates, which no text
+// contains.
 std::vector<CodePoints> normalized(std::vector<CodePoints> ranges);
 // Requires normalized ranges.
 std::vector<CodePoints> complement(const std::vector<CodePoints>& ranges);
@@ -26,9 +27,9 @@ std::vector<CodePoints> complement(const std::vector<CodePoints>& ranges);
 struct Expression {
     enum class Kind {
         characters,  // one code point of `ranges`
-        sequence,    // the parts, one after the other; without parts the empty text
+        sequence,    // all parts, one after another; without parts the empty text
         choice,      // one of the parts; without parts no text at all
-        repeat,      // the only part, min to max times
+        repeat,      // the only part, repeated min to max times
         text_begin,
         text_end,
         rule,   // GBNF: the text of another rule
@@ -38,7 +39,7 @@ struct Expression {
     std::vector<CodePoints> ranges;
     std::vector<Expression> parts;
     std::uint32_t min = 0, max = unbounded;
-    std::uint32_t index = 0;  // index of the rule, or id of the token
+    std::uint32_t index = 0;  // index of the rule (GBNF), or id of the token
 
     static Expression characters(std::vector<CodePoints> ranges) {
         return {.kind = Kind::characters, .ranges = normalized(std::move(ranges))};

@@ -74,7 +74,7 @@ class GbnfParser {
         problem_ = Error{ErrorCode::invalid_argument, text("line ", line, " has ", what)};
     }
 
-    // Skips blanks and comments; line ends, too, where a rule may continue on the next line.
+    // Skips blanks and comments; skips line ends, too, where a rule may continue on the next line.
     void skip(bool line_ends) {
         while (at_ < source_.size()) {
             if (peek() == '#')
@@ -256,7 +256,7 @@ class GbnfParser {
         return negated ? complement(ranges) : ranges;
     }
 
-    // Reads a token after its "<".
+    // Reads the name of a token, after its opening "<".
     Expression token() {
         if (take("[")) {
             const std::size_t begin = at_;
@@ -287,8 +287,8 @@ class GbnfParser {
     std::optional<Error> problem_;
 };
 
-// Turns rules into nodes. Rules without tokens and recursion become automata; other rules become
-// graphs of nodes.
+// Turns the rules of a GBNF text into grammar nodes. Rules without tokens and recursion become
+// automata; other rules become graphs of nodes.
 class GbnfBuilder {
   public:
     GbnfBuilder(std::vector<GrammarNode>& nodes, std::vector<Rule> rules)
@@ -310,7 +310,7 @@ class GbnfBuilder {
             const bool plain = is_plain(*rules_[index].body);
             plain_[index] = plain ? Plain::yes : Plain::no;
         }
-        return plain_[index] == Plain::yes;  // Plain::asked: the rule is recursive
+        return plain_[index] == Plain::yes;  // Plain::asked here means that the rule is recursive
     }
 
     bool is_plain(const Expression& e) {
@@ -321,8 +321,8 @@ class GbnfBuilder {
         return plain;
     }
 
-    // Copies the expression with the bodies of its rules in place; returns false if it gets too
-    // large.
+    // Copies the expression, and replaces the names of rules by the bodies of these rules. Returns
+    // false if the copy gets too large.
     bool inlined(const Expression& e, Expression& out, std::uint32_t& budget) const {
         if (budget == 0) return false;
         --budget;
@@ -343,7 +343,7 @@ class GbnfBuilder {
 
     Result<NodeId> rule_node(std::uint32_t index) {
         if (const auto known = known_.find(index); known != known_.end()) return known->second;
-        const NodeId id = add({});  // a choice, filled below
+        const NodeId id = add({});  // a node of kind choice, whose children are added below
         known_.emplace(index, id);
         MOEX_ASSIGN(body, node_of(*rules_[index].body));
         nodes_[id].children = {body};

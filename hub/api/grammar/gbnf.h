@@ -15,10 +15,11 @@
 
 namespace moex {
 
-// Finds the id of a special token by its text; nullopt: the vocabulary has none.
+// Finds the id of a special token by its text; nullopt: the vocabulary has no such token.
 using FindToken = std::function<std::optional<TokenId>(std::string_view)>;
 
-// Adds the nodes of the rule `root` and of all rules that it needs; returns the node of `root`.
+// Adds to a grammar the nodes of the rule `root` and of all rules that `root` needs; returns the
+// node of `root`.
 Result<NodeId> add_gbnf(std::vector<GrammarNode>& nodes, std::string_view source,
                         const FindToken& find_token, std::size_t vocab_size);
 

@@ -66,7 +66,8 @@ Result<void> Grammar::check_size() const {
     return {};
 }
 
-// Returns the fewest bytes of a node's text, computed from the present values of other nodes.
+// Returns the length in bytes of a node's shortest text, computed from the present lengths of other
+// nodes.
 std::uint32_t Grammar::least_of(const GrammarNode& node) const {
     switch (node.kind) {
         case Kind::words: {
@@ -169,8 +170,8 @@ bool Grammar::relax() {
     return changed;
 }
 
-// Removes children without any text where the node can do without them, so that no parse enters
-// them.
+// Removes children that accept no text, where the node does not need them, so that no parse enters
+// such a child.
 void Grammar::drop_unreachable() {
     const auto is_dead = [&](NodeId id) { return least_[id] == endless; };
     for (GrammarNode& node : nodes_) {
@@ -191,7 +192,8 @@ void Grammar::drop_unreachable() {
     }
 }
 
-// Refuses a node that can be entered again before a byte is taken: it would be entered for ever.
+// Refuses a node that can be entered again before a byte of the text is taken: a parse would enter
+// the node endlessly.
 Result<void> Grammar::check_progress() const {
     enum class Mark : std::uint8_t { unseen, open, done };
     std::vector<Mark> marks(nodes_.size(), Mark::unseen);
@@ -236,8 +238,9 @@ Result<void> Grammar::check_progress() const {
     return {};
 }
 
-// Computes the words of an object. The id of a word is the index of its property, the number of
-// properties for the closing brace, and one more for the quote of a further member's name.
+// Computes the words that structure a JSON object (names, commas and braces). The id of a word is
+// the index of its property, the number of properties for the closing brace, and one more for the
+// quote of a further member's name.
 void Grammar::finish_object(GrammarNode& node) const {
     const auto count = static_cast<std::uint32_t>(node.properties.size());
     node.words = {};

@@ -1,9 +1,9 @@
 // A grammar as a graph of nodes. grammar_state.h follows an answer through the graph: its state is
-// a set of parses, each a stack of frames with a leaf on top that takes bytes.
-// Nodes that take bytes: fixed words, texts of an automaton, numbers, and named tokens. Nodes that
-// are entered and left: sequences, choices, repeats, and JSON objects and arrays.
-// Two promises: every text that a state accepts can still end well, and the state knows how few
-// bytes that takes.
+// a set of parses, each a stack of frames with a leaf on top that takes the next bytes of the
+// answer. Nodes that take bytes: fixed words, texts of an automaton, numbers, and named tokens.
+// Nodes that are entered and left: sequences, choices, repeats, and JSON objects and arrays. Two
+// promises: every text that a state accepts can still end well, and the state knows how few bytes
+// that takes.
 // A grammar is immutable once built. A state belongs to one thread at a time. Copies of a state
 // share frames, so they stay on that thread, too.
 #pragma once
@@ -24,8 +24,8 @@ namespace moex {
 
 using NodeId = std::uint32_t;
 
-// A sorted list of texts of which one is written, e.g. {`{"a": `, `{}`}. The id reports the chosen
-// text. Words of some ranks may be out of reach at a given position.
+// A sorted list of texts, one of which the answer has to write, e.g. {`{"a": `, `{}`}. The id of a
+// word says which text was written. At a given position words of some ranks may be forbidden.
 struct Words {
     struct Word {
         std::string text;
@@ -39,14 +39,15 @@ struct Words {
 struct GrammarNode {
     enum class Kind : std::uint8_t {
         words,
-        text,  // accepted by `texts`, of min to max code points; `escaped`: inside a JSON string
+        // A text that `texts` accepts, of min to max code points; `escaped`: inside a JSON string.
+        text,
         number,
         token,     // the token `token`
         sequence,  // all children, in their order
         choice,    // one of the children; without children no text at all
         repeat,    // children[0], min to max times
-        object,    // JSON: `properties` in their order, then others
-        array,     // JSON: one item for each child, then items of `rest`; min to max items
+        object,    // JSON object: `properties` in their order, then further members
+        array,     // JSON array: one item for each child, then items of `rest`; min to max items
     };
     struct Property {
         std::string name;
@@ -61,30 +62,32 @@ struct GrammarNode {
     TokenId token = 0;
     std::uint32_t min = 0, max = unbounded;
     std::vector<NodeId> children;
-    NodeId rest = none;  // values of further members (object), or further items (array)
+    NodeId rest = none;  // node of further members' values (object), or of further items (array)
     std::vector<Property> properties;
     SharedAutomaton texts;
     NumberRule number;
-    Words words;  // the texts of Kind::words; the possible beginnings of an object
+    Words words;  // the texts of Kind::words, or the possible beginnings of a JSON object
 
-    // Computed by Grammar::build() for objects.
-    Words next_words;                          // the texts that may follow a value
-    std::vector<std::uint32_t> rest_least;     // least bytes after the first i properties
-    std::vector<std::uint32_t> required_from;  // first required property from i on; else the count
-    std::vector<std::string> sorted_names;     // names of the properties
+    // Grammar::build() computes the following fields for JSON objects.
+    Words next_words;  // the texts that may follow a member's value
+    // [i]: least bytes of the object after its first i properties.
+    std::vector<std::uint32_t> rest_least;
+    // [i]: first required property from i on, or the number of properties.
+    std::vector<std::uint32_t> required_from;
+    std::vector<std::string> sorted_names;  // names of the properties, sorted
 };
 
 struct GrammarLimits {
     std::uint32_t nodes_max = 50'000;
     std::uint32_t depth_max = 192;        // nested stack frames
-    std::uint64_t bytes_max = 32u << 20;  // bytes of words and automata
+    std::uint64_t bytes_max = 32u << 20;  // memory of the words and automata, in bytes
 };
 
 class Grammar {
   public:
-    // Computes the least distances and drops nodes that no text reaches. Errors: `unsupported` for
-    // a grammar beyond a limit, or with a node that reaches itself without taking a byte;
-    // `invalid_argument` for a grammar without any text.
+    // Makes a grammar: computes the least bytes of each node, and drops nodes that no text reaches.
+    // Errors: `unsupported` for a grammar beyond a limit, or with a node that reaches itself
+    // without taking a byte; `invalid_argument` for a grammar without any text.
     static Result<std::shared_ptr<const Grammar>> build(std::vector<GrammarNode> nodes, NodeId root,
                                                         const GrammarLimits& limits = {});
     const GrammarNode& node(NodeId id) const { return nodes_[id]; }
@@ -93,7 +96,8 @@ class Grammar {
     std::uint32_t height(NodeId id) const { return height_[id]; }  // frames for the shortest text
     std::uint32_t depth_max() const { return limits_.depth_max; }
     std::span<const TokenId> named_tokens() const { return named_; }
-    // True if a text of this grammar may contain any token but the named ones.
+    // Returns true if texts of this grammar may also contain special tokens that the grammar does
+    // not name.
     bool has_any_token_text() const { return any_token_; }
 
   private:
@@ -119,7 +123,8 @@ std::uint32_t add_least(std::uint32_t a, std::uint32_t b);  // endless stays end
 // Returns `text` as a JSON string: with the shortest escapes, and every other character unchanged.
 std::string json_string(std::string_view text);
 
-// The only white space of an answer: a blank after ':' and ',', as tojson of chat templates writes.
+// The only white space that a JSON answer has: a blank after ':' and ',', as tojson of chat
+// templates writes.
 inline constexpr std::string_view json_comma = ", ", json_colon = ": ";
 
 }  // namespace moex

@@ -57,7 +57,7 @@ NodeId item_of(const GrammarNode& array, std::uint32_t index) {
     return index < array.children.size() ? array.children[index] : array.rest;
 }
 
-// The least bytes of an array from the end of item `index` to its closing bracket.
+// Returns the least bytes of an array from the end of item `index` to its closing bracket.
 std::uint32_t least_items(const Grammar& grammar, const GrammarNode& array, std::uint32_t index) {
     std::uint32_t sum = 1;
     const auto fixed = static_cast<std::uint32_t>(array.children.size());
@@ -72,16 +72,17 @@ std::uint32_t least_items(const Grammar& grammar, const GrammarNode& array, std:
     return sum;
 }
 
-// Returns the number of further characters with which there are more names than `taken`: each
-// character can be any of 93.
+// Returns how many characters a name needs so that there are more possible names than the `taken`
+// ones. Each character can be any of 93.
 std::uint32_t least_name_bytes(std::uint64_t taken) {
     std::uint32_t bytes = 1;
     for (std::uint64_t names = 93; names <= taken; names *= 93) ++bytes;
     return bytes;
 }
 
-// The least bytes from here to the end of a name that is not taken. Inside a character or an escape
-// the name that results is not known yet, so the worst case is assumed.
+// Returns the least bytes from the present position to the end of a member name that the object
+// does not have yet. Inside a character or an escape the resulting name is not known yet, so the
+// worst case is assumed.
 std::uint32_t least_to_free_name(const Parse& name) {
     const auto& taken = *name.frame->taken;
     const std::uint32_t open = least_text(*any_text(), true, name.text);
@@ -97,7 +98,8 @@ StackFramePointer::StackFramePointer(const StackFramePointer& other) : frame_(ot
 }
 StackFramePointer::~StackFramePointer() {
     StackFrame* frame = frame_;
-    while (frame && --frame->references == 0) {  // a loop: the stack may be deep
+    // A loop instead of recursion, since the stack may be deep.
+    while (frame && --frame->references == 0) {
         StackFrame* const parent = const_cast<StackFrame*>(frame->parent.get());
         if (parent) ++parent->references;
         delete frame;
@@ -107,8 +109,8 @@ StackFramePointer::~StackFramePointer() {
 
 NameText::~NameText() {
     std::shared_ptr<const NameText> rest = std::move(before);
-    while (rest && rest.use_count() == 1)  // a loop: the name may be long
-        rest = std::move(const_cast<NameText&>(*rest).before);
+    // A loop instead of recursion, since the name may be long.
+    while (rest && rest.use_count() == 1) rest = std::move(const_cast<NameText&>(*rest).before);
 }
 
 bool step_in_text(const GrammarNode& node, TextState& text, std::uint32_t& code_points,
@@ -137,7 +139,7 @@ bool Parse::same_as(const Parse& other) const {
            hash(frame) == hash(other.frame);
 }
 
-// Enters and leaves nodes, and adds the parses that result to `out`.
+// Enters and leaves nodes of the grammar, and adds the resulting parses to `out`.
 class GrammarState::Walker {
   public:
     Walker(const Grammar& grammar, Parses& out) : grammar_(grammar), out_(out) {}
@@ -166,9 +168,9 @@ class GrammarState::Walker {
         }
     }
 
-    // Continues in `frame` after a child of its node is done. `result`: the id of the word, if the
-    // child is one of a list of words; `name`: the name, if the child is the name of a member that
-    // the schema does not list.
+    // Continues the parse in `frame` after a child of the frame's node is done. `result`: the id of
+    // the word, if the child is a list of words; `name`: the text of the name, if the child is the
+    // name of a member that the schema does not list.
     void leave(const StackFramePointer& frame, std::uint32_t result, const NameText* name) {
         if (!frame) return add({});
         const GrammarNode& node = *frame->node;
@@ -218,7 +220,8 @@ class GrammarState::Walker {
         return StackFramePointer(frame);
     }
 
-    // The last child needs no frame, so a rule that recurs at its end does not grow the stack.
+    // The last child of a sequence needs no stack frame, so a rule that recurs at its end does not
+    // grow the stack.
     void enter_child(const GrammarNode& node, std::uint32_t index,
                      const StackFramePointer& parent) {
         if (index + 1 == node.children.size()) return enter(node.children[index], parent);
@@ -253,8 +256,8 @@ class GrammarState::Walker {
         return push(node, parent, 0, Part::words, std::move(taken));
     }
 
-    // Declared members keep their order, and a required member is not skipped. Further members and
-    // the closing brace follow the declared ones.
+    // Members that the schema declares keep their order, and a required member is not skipped.
+    // Further members and the closing brace follow the declared ones.
     void add_object_words(const StackFramePointer& frame, const Words& list) {
         const GrammarNode& node = *frame->node;
         const std::uint32_t from = frame->position;
@@ -324,7 +327,7 @@ class GrammarState::Walker {
     }
 
   public:
-    // The least bytes from the end of the node above `frame` to the end of the answer.
+    // Returns the least bytes from the end of the node above `frame` to the end of the answer.
     std::uint32_t behind(const StackFrame& frame, std::uint32_t result) const {
         const GrammarNode& node = *frame.node;
         std::uint32_t here = 0;
@@ -353,8 +356,8 @@ class GrammarState::Walker {
         return add_least(here, frame.below);
     }
 
-    // Returns true if a word may be chosen: its rank is within reach, and the value that follows
-    // fits into the depth.
+    // Returns true if a word may be chosen: its rank is allowed here, and the value that follows
+    // the word fits into the largest stack depth.
     bool in_reach(const Parse& parse, const Words::Word& word) const {
         if (word.rank < parse.rank_first || word.rank > parse.rank_last) return false;
         if (!parse.frame || parse.node->kind != Kind::object || parse.words == &name_end())
@@ -380,7 +383,8 @@ class GrammarState::Walker {
         if (result < count)
             return add_least(grammar_.least(node.properties[result].value),
                              node.rest_least[result + 1]);
-        // A name that is not taken needs further characters if the empty name is taken.
+        // A further member can have the empty name, unless the object has such a member already;
+        // then a free name needs further characters.
         const bool has_empty = !frame.taken->empty() && frame.taken->front()->empty();
         const std::uint32_t length = has_empty ? least_name_bytes(frame.taken->size()) : 0;
         return add_least(length + colon + 1, grammar_.least(node.rest));
@@ -458,7 +462,7 @@ void GrammarState::expand(const Parses& parses, Parses& out) const {
     out = parses;
     for (std::size_t i = 0; i < out.size() && out.size() < 16 * parses_max; ++i) {
         if (!may_end(out[i])) continue;
-        const Parse ended = out[i];  // a copy, since `out` grows
+        const Parse ended = out[i];  // a copy, since resume() adds elements to `out`
         resume(ended, out);
     }
 }
@@ -487,7 +491,8 @@ bool step_words(Parse& parse, unsigned char byte) {
     return parse.first < parse.last;
 }
 
-// Narrows [first, last) to the taken names that continue with `byte`, and appends it to the name.
+// Narrows [first, last) to the taken names that continue with `byte`, and appends `byte` to the
+// name that is being written.
 void narrow_taken(Parse& parse, char byte) {
     const auto& taken = *parse.frame->taken;
     const auto fits = [&](std::uint32_t i) {

@@ -72,21 +72,23 @@ class StackFramePointer {
 };
 
 struct StackFrame {
-    enum class Part : std::uint8_t { words, name, colon, value };  // within an object or array
+    // The part of an object or array that is next.
+    enum class Part : std::uint8_t { words, name, colon, value };
     std::uint32_t references = 1;
     std::uint32_t depth = 0;
     const GrammarNode* node = nullptr;
-    // Index of a sequence's child; for a repeat, an object or an array, the number of repetitions,
-    // declared members or items that were begun before.
+    // In a sequence, the index of the child. In a repeat, an object or an array, the number of
+    // repetitions, declared members or items that were begun before.
     std::uint32_t position = 0;
     Part part = Part::words;
     std::uint32_t below = 0;  // least bytes from the end of this node to the end of the answer
-    std::uint64_t hash = 0;   // of this frame and all frames below it
+    std::uint64_t hash = 0;   // hash of this frame and all frames below it
     TakenNames taken;
     StackFramePointer parent;
 };
 
-// The name of a further member while the answer writes it: a list from its last byte to its first.
+// The name of a further member while the answer writes it: a linked list of bytes, from the last
+// byte to the first.
 struct NameText {
     NameText(std::shared_ptr<const NameText> begin, std::uint32_t bytes, char end)
         : before(std::move(begin)),
@@ -100,7 +102,7 @@ struct NameText {
 };
 
 // Advances `text` by one byte. Counts `code_points` up to the node's bounds, and returns false if
-// the byte does not fit the text or its length.
+// the byte does not fit the node's texts or their bound on length.
 bool step_in_text(const GrammarNode& node, TextState& text, std::uint32_t& code_points,
                   unsigned char byte);
 std::uint32_t least_in_text(const GrammarNode& node, TextState text, std::uint32_t code_points);
@@ -112,11 +114,12 @@ struct Parse {
     const GrammarNode* node = nullptr;
     const Words* words = nullptr;
     // Leaf::words: the words in [first, last) share their first `depth` bytes with the text, and
-    // ranks in [rank_first, rank_last] are within reach. Leaf::name: [first, last) are the taken
+    // ranks in [rank_first, rank_last] are allowed here. Leaf::name: [first, last) are the taken
     // names that begin with the name so far, which has `depth` bytes.
     std::uint32_t first = 0, last = 0, depth = 0, rank_first = 0, rank_last = 0;
     TextState text;
-    std::uint32_t code_points = 0;  // in the text, counted up to its bounds
+    // Code points of the text so far, counted up to the node's bounds.
+    std::uint32_t code_points = 0;
     NumberState number;
     std::shared_ptr<const NameText> name;
     StackFramePointer frame;
@@ -129,30 +132,34 @@ class GrammarState {
     static constexpr std::size_t parses_max = 64;
 
     explicit GrammarState(std::shared_ptr<const Grammar> grammar);
-    // Advances all parses by these bytes. Returns false, and leaves the state unchanged, if no
-    // parse fits them.
+    // Advances all parses by `bytes`. Returns false, and leaves the state unchanged, if no parse
+    // fits them.
     bool take(std::string_view bytes);
     bool take(unsigned char byte);
-    // Advances by a token that is not text: one that the grammar names, or any other special token
-    // inside a text with any_token.
+    // Advances by a token that is not text: a token that the grammar names, or any other special
+    // token inside a text with any_token.
     bool take_token(TokenId id);
 
-    std::uint32_t least() const;  // bytes to the shortest end
+    std::uint32_t least() const;  // bytes to the shortest end of the answer
     bool may_end() const { return least() == 0; }
     std::span<const Parse> parses() const { return parses_; }
     const Grammar& grammar() const { return *grammar_; }
 
-    // ---- For walks over many tokens: functions of parses, which do not change the state.
+    // ---- The following functions work on the given parses and do not change this state. They
+    // serve walks over many tokens.
     using Parses = std::vector<Parse>;
-    // Copies `parses`, and adds for each leaf that may end the parses that may follow it.
+    // Copies `parses` to `out`. For each parse whose leaf may end here, it also adds the parses
+    // that may follow.
     void expand(const Parses& parses, Parses& out) const;
-    // Advances parses that were expanded by one byte; drops those that do not fit.
+    // Advances the result of expand() by one byte; drops parses that the byte does not fit.
     void step(const Parses& expanded, unsigned char byte, Parses& out) const;
     std::uint32_t least(const Parse& parse) const;
     std::uint32_t least(const Parses& parses) const;
-    bool may_end(const Parse& parse) const;                // true if the leaf may end here
-    std::uint32_t least_behind(const Parse& parse) const;  // bytes from the leaf's end to an end
-    void resume(const Parse& parse, Parses& out) const;    // adds what follows the finished leaf
+    bool may_end(const Parse& parse) const;  // true if the parse's leaf may end here
+    // Bytes from the end of the leaf to the answer's end.
+    std::uint32_t least_behind(const Parse& parse) const;
+    // Adds the parses that follow a finished leaf.
+    void resume(const Parse& parse, Parses& out) const;
 
   private:
     class Walker;

@@ -100,11 +100,11 @@ class SchemaCompiler {
         return add(std::move(node));
     }
 
-    // ---- One schema. The same place of the document gives the same node, so that references may
-    // be recursive.
+    // ---- Compiling one schema. The same place of the document always gives the same node, so that
+    // references may be recursive.
     NodeId compile(const OrderedJson& schema, const std::string& path) {
         if (const auto known = known_.find(&schema); known != known_.end()) return known->second;
-        const NodeId id = add({});  // a choice, filled below
+        const NodeId id = add({});  // a node of kind choice, whose children are added below
         known_.emplace(&schema, id);
         if (++depth_ > schema_depth_max) fail(path, "too deep");
         std::vector<NodeId> children = alternatives(schema, path);
@@ -121,7 +121,8 @@ class SchemaCompiler {
         check_keywords(schema, path);
 
         if (schema.contains("$ref") && !has_meaning_beside(schema, "$ref")) {
-            const OrderedJson& target = resolve(schema, path);  // refuses a $ref that is no string
+            // Resolve() refuses a $ref that is no string.
+            const OrderedJson& target = resolve(schema, path);
             return {compile(target, schema["$ref"].get<std::string>())};
         }
         if (schema.contains("$ref") || schema.contains("allOf"))
@@ -191,7 +192,7 @@ class SchemaCompiler {
     }
 
     // Returns the schema without `$ref` and `allOf` at its top level: both are merged into the
-    // rest.
+    // other keywords of the schema.
     OrderedJson flattened(const OrderedJson& schema, const std::string& path) {
         if (schema.is_boolean()) return schema;
         check_keywords(schema, path);
@@ -218,8 +219,8 @@ class SchemaCompiler {
         return {{"allOf", OrderedJson::array({a, b})}};
     }
 
-    // Returns a schema that accepts what both `a` and `b` accept. Nested schemas that both have
-    // become an `allOf`, which is merged when that place is compiled.
+    // Returns a schema that accepts what both `a` and `b` accept. A nested schema that `a` and `b`
+    // both have becomes an `allOf`, which is merged later, when the nested schema is compiled.
     OrderedJson merged(const OrderedJson& a, const OrderedJson& b, const std::string& path) {
         if (a == false || b == false) return false;
         if (a == true) return b;
@@ -353,7 +354,7 @@ class SchemaCompiler {
         return out;
     }
 
-    // ---- Listed values (`enum`, `const`): those that the rest of the schema admits.
+    // ---- Listed values (`enum`, `const`): the values that the other keywords of the schema allow.
     NodeId values(const OrderedJson& schema, const std::string& path) {
         OrderedJson list = schema.contains("enum") ? schema["enum"] : OrderedJson::array();
         if (!list.is_array()) fail(path, "'enum' is no list", ErrorCode::invalid_argument);
@@ -520,7 +521,7 @@ class SchemaCompiler {
     const OrderedJson& root_;
     std::string name_;
     std::map<const OrderedJson*, NodeId> known_;
-    std::deque<OrderedJson> made_;  // merged schemas; a deque keeps their addresses
+    std::deque<OrderedJson> made_;  // merged schemas; a deque, since `known_` keeps their addresses
     NodeId any_value_ = GrammarNode::none;
     std::uint32_t merges_ = 0, depth_ = 0;
 };

@@ -20,11 +20,12 @@
 
 namespace moex {
 
-// `name` is the beginning of all paths in errors, e.g. "schema" in "schema.properties.a: ...".
+// `name` is the first part of every path in an error message, e.g. "schema" in
+// "schema.properties.a: ...".
 Result<std::shared_ptr<const Grammar>> grammar_of_schema(const OrderedJson& schema,
                                                          std::string_view name);
 
-// Adds the nodes of a schema to a larger grammar, and returns the node of the whole schema.
+// Adds the nodes of a schema to a larger grammar, and returns the root node of the schema.
 Result<NodeId> add_schema(std::vector<GrammarNode>& nodes, const OrderedJson& schema,
                           std::string_view name);
 

@@ -15,7 +15,8 @@ using State = ByteAutomaton::State;
 // ---- Strings: TextState::escape has 16 bits for the value so far, 10 bits for a high surrogate,
 // and these marks.
 constexpr std::uint32_t value_mask = 0xffff, high_shift = 16, high_mask = 0x3ff;
-constexpr std::uint32_t digits_shift = 26, digits_mask = 7;  // hex digits so far plus one; 0: no \u
+// Hex digits of \u so far plus one; 0: no \u.
+constexpr std::uint32_t digits_shift = 26, digits_mask = 7;
 constexpr std::uint32_t pair_begun = 1u << 29, after_backslash = 1u << 30;
 
 std::uint32_t plus(std::uint32_t a, std::uint32_t b) {
@@ -47,9 +48,9 @@ State after_code_point(const ByteAutomaton& texts, State state, char32_t code_po
     return state;
 }
 
-// Returns the least distance to an end after any code point of [first, last], all of which have the
-// same number of bytes. From a state inside a code point each missing byte costs one byte, so whole
-// blocks of code points need no search.
+// Returns the least distance in bytes to an end of the text after any code point of [first, last],
+// all of which have the same number of bytes. From a state inside a code point each missing byte
+// costs one byte, so whole blocks of code points need no search.
 std::uint32_t least_behind_same(const ByteAutomaton& texts, State state, std::string_view first,
                                 std::string_view last, bool open_first, bool open_last) {
     if (first.empty()) return texts.least_escaped[state];
@@ -88,8 +89,8 @@ std::uint32_t least_behind(const ByteAutomaton& texts, State state, char32_t fir
     return best;
 }
 
-// Returns the least distance to an end after a pair of the high surrogate `high` and a low
-// surrogate from `first_low` to `last_low`.
+// Returns the least distance in bytes to an end of the text after a pair of the high surrogate
+// `high` and a low surrogate from `first_low` to `last_low`.
 std::uint32_t least_behind_pair(const ByteAutomaton& texts, State state, std::uint32_t high,
                                 std::uint32_t first_low, std::uint32_t last_low) {
     first_low = std::max(first_low, 0xdc00u);
@@ -99,7 +100,8 @@ std::uint32_t least_behind_pair(const ByteAutomaton& texts, State state, std::ui
     return least_behind(texts, state, base + (first_low - 0xdc00), base + (last_low - 0xdc00));
 }
 
-// The least bytes to an end inside an escape whose \u has `num_digits` digits so far, of `value`.
+// Returns the least bytes to an end of the text from inside an escape whose \u has `num_digits` hex
+// digits so far. These digits have the value `value`.
 std::uint32_t least_hex(const ByteAutomaton& texts, TextState at, std::uint32_t num_digits,
                         std::uint32_t value) {
     const std::uint32_t missing = 4 - num_digits;
@@ -139,7 +141,7 @@ std::uint32_t least_escape(const ByteAutomaton& texts, TextState at) {
         }
         return best;
     }
-    return plus(2, least_hex(texts, at, 0, 0));  // the backslash of the low surrogate is next
+    return plus(2, least_hex(texts, at, 0, 0));  // 2: the backslash and the u of the low surrogate
 }
 
 std::optional<TextState> if_alive(const ByteAutomaton& texts, TextState at) {
@@ -239,13 +241,14 @@ std::string decoded_by(TextState before, unsigned char byte) {
 }
 
 bool begins_code_point(bool escaped, TextState before, unsigned char byte) {
-    if (before.escape != 0) return false;  // its backslash began it
+    if (before.escape != 0) return false;  // the backslash of the escape began the code point
     return escaped && byte == '\\' ? true : (byte & 0xc0) != 0x80;
 }
 
 namespace {
 
-// Returns the progress of an escape after `byte`, which has to fit; a '\\' begins a new escape.
+// Returns the state of an escape after `byte`, which must be a valid next byte; a '\\' begins a new
+// escape.
 std::uint32_t escape_after(std::uint32_t escape, unsigned char byte) {
     const std::uint32_t digits = escape >> digits_shift & digits_mask;
     if (digits == 0) {
@@ -279,7 +282,7 @@ namespace {
 using NumberPart = NumberState::Part;
 
 constexpr std::uint32_t digits_max = 15, exponent_max = 300;
-constexpr std::int64_t whole_end = 1'000'000'000'000'000;  // the first with 16 digits
+constexpr std::int64_t whole_end = 1'000'000'000'000'000;  // 10^15, the first number with 16 digits
 
 Int128 power_of_ten(std::uint32_t exponent) {
     Int128 power = 1;
@@ -295,7 +298,8 @@ Int128 in_units(double value, bool up, bool excluded) {
 
     char words[40];
     std::snprintf(words, sizeof words, "%.17e", value);
-    for (int precision = 0; precision < 17; ++precision) {  // the shortest that reads back
+    // Find the fewest digits from which `value` is read back.
+    for (int precision = 0; precision < 17; ++precision) {
         char shorter[40];
         std::snprintf(shorter, sizeof shorter, "%.*e", precision, value);
         if (std::strtod(shorter, nullptr) == value) {
@@ -327,7 +331,7 @@ Int128 in_units(double value, bool up, bool excluded) {
     const bool negative = words[0] == '-';
     if (negative) units = -units;
     if (is_exact) return excluded ? units + (up ? 1 : -1) : units;
-    if (up && !negative) ++units;  // the division rounded toward zero
+    if (up && !negative) ++units;  // adjusts, since the division rounded toward zero
     if (!up && negative) --units;
     return units;
 }
@@ -348,7 +352,8 @@ Magnitudes magnitudes(const NumberRule& rule, bool negative) {
     return {std::max<Int128>(-rule.last, 0), -rule.first};
 }
 
-// Returns the fewest further bytes after which the number is within its bounds. Requires a digit.
+// Returns the fewest further bytes after which the number is within its bounds. The number must
+// have a digit already.
 std::uint32_t least_bounded(const NumberRule& rule, const NumberState& at) {
     const auto [first, last] = magnitudes(rule, at.negative);
     if (last < 0) return endless;

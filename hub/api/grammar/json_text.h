@@ -1,7 +1,7 @@
 // The spelling of JSON strings and numbers, byte by byte: the inside of a string whose decoded text
 // an automaton accepts, and a number within bounds.
-// A step is refused unless the text can still end well, and each state knows its least bytes to an
-// end. Pure.
+// A byte is refused unless the text can still end well after it, and each state knows its least
+// bytes to an end. Pure.
 // Rules that readers of an answer may rely on:
 //   strings   valid UTF-8; any escape of RFC 8259, surrogates in pairs. A pattern applies to the
 //             decoded text, and lengths count its code points.
@@ -19,7 +19,7 @@
 
 namespace moex {
 
-// The state inside a JSON string (`escaped`), or inside a plain text.
+// The state within a text: inside a JSON string (`escaped`), or inside a plain text.
 struct TextState {
     ByteAutomaton::State state = 0;
     std::uint32_t escape = 0;  // progress within an escape; 0: no escape is open
@@ -33,7 +33,8 @@ std::uint32_t least_text(const ByteAutomaton& texts, bool escaped, TextState at)
 std::string decoded_by(TextState before, unsigned char byte);
 // Returns true if the byte begins a code point of the decoded text.
 bool begins_code_point(bool escaped, TextState before, unsigned char byte);
-// Returns the number of code points that begin in `next`, which has to fit after the state `at`.
+// Returns the number of code points that begin in `next`, which must be valid bytes after the state
+// `at`.
 std::uint64_t code_points_in(bool escaped, TextState at, std::string_view next);
 
 __extension__ using Int128 = __int128;
@@ -41,17 +42,18 @@ __extension__ using Int128 = __int128;
 struct NumberRule {
     bool whole = false;
     bool bounded = false;
-    // Inclusive bounds in units of 1e-15, the finest step that 15 digits reach.
+    // Inclusive bounds of a number in units of 1e-15, the smallest difference that 15 digits can
+    // express.
     Int128 first = 0, last = 0;
 };
-// Makes a rule from the bounds of a schema; nullopt: no number is within them.
+// Makes a number rule from the bounds in a schema; nullopt: no number is within these bounds.
 std::optional<NumberRule> number_rule(bool whole, std::optional<double> minimum,
                                       std::optional<double> exclusive_minimum,
                                       std::optional<double> maximum,
                                       std::optional<double> exclusive_maximum);
 
 struct NumberState {
-    std::uint64_t digits = 0;  // all digits so far, read as one whole number
+    std::uint64_t digits = 0;  // all digits so far (integer and fraction), read as one whole number
     std::uint16_t exponent = 0;
     std::uint8_t num_digits = 0, num_fraction = 0, num_exponent = 0;
     enum class Part : std::uint8_t {
@@ -70,7 +72,7 @@ struct NumberState {
 };
 std::optional<NumberState> step_number(const NumberRule& rule, NumberState at, unsigned char byte);
 bool may_end_number(const NumberRule& rule, NumberState at);
-// The least bytes to an end of the number; endless: it cannot end.
+// Returns the least further bytes to an end of the number; `endless`: the number cannot end.
 std::uint32_t least_number(const NumberRule& rule, NumberState at);
 
 inline constexpr std::uint32_t endless = ByteAutomaton::dead;

@@ -22,10 +22,11 @@ class MaskFiller {
           bits_(bits) {}
 
     MaskResult run() {
-        // Fill in each text by itself, with its exits. Walk all other leaves together.
+        // Fill in the tokens of each text leaf by itself, including tokens that leave the text.
+        // Walk all other leaves together.
         Parses open(state_.parses().begin(), state_.parses().end()), walked;
         for (std::size_t i = 0; i < open.size(); ++i) {
-            const Parse parse = open[i];  // a copy, since `open` grows
+            const Parse parse = open[i];  // a copy, since `open` grows below
             if (parse.leaf == Leaf::text || parse.leaf == Leaf::name) {
                 fill_text(parse);
                 continue;
@@ -39,9 +40,9 @@ class MaskFiller {
     }
 
   private:
-    // Walks the nodes [begin, end) of `trie` and their descendants; they follow the text that led
-    // to the parses `from`. Calls `visit` for each node that some parse reaches; it returns false
-    // to skip the descendants of the node.
+    // Walks the nodes [begin, end) of `trie` and their descendants; their bytes follow the text
+    // that led to the parses `from`. Calls `visit` for each node that some parse reaches; `visit`
+    // returns false to skip the descendants of the node.
     template <typename Visit>
     void walk(const TokenTrie& trie, const Parses& from, std::uint32_t begin, std::uint32_t end,
               const Visit& visit) {
@@ -108,12 +109,13 @@ class MaskFiller {
         return texts;
     }
 
-    // Allows the inside tokens whose distance is kept.least, except those of `taken_out`. Tokens of
-    // more than `longest` code points do not fit. Tokens below `shortest`, and all tokens if they
-    // are not `affordable`, are forbidden by the budget.
+    // Allows the tokens that stay inside the text and whose distance to its end is kept.least,
+    // except the tokens of `taken_out`. Tokens of more than `longest` code points do not fit.
+    // Tokens below `shortest`, and all tokens if they are not `affordable`, are forbidden by the
+    // budget.
     struct Lengths {
         std::uint32_t shortest = 0, longest = unbounded;
-        bool counted = false;  // check lengths; tokens of uncounted() are left out then
+        bool counted = false;  // true: check lengths, and leave out the tokens of uncounted()
     };
     void fill_common(const MaskCache::Walk& kept, const Lengths& lengths, bool affordable,
                      std::span<const TokenId> taken_out) {
@@ -137,14 +139,15 @@ class MaskFiller {
     }
 
     // Allows tokens that stay inside the text. Only the bounds of the text itself differ from token
-    // to token; the bytes of the stack frames are the same for all.
+    // to token; the bytes that the stack frames still need are the same for all tokens.
     void fill_inside(const Parse& parse, const MaskCache::Walk& kept) {
         const GrammarNode& node = *parse.node;
         const std::uint32_t behind = state_.least_behind(parse);
         const std::uint32_t missing = node.min - std::min(node.min, parse.code_points);
         const std::uint32_t room = node.max == unbounded ? unbounded : node.max - parse.code_points;
         const bool is_free = missing == 0 && room >= vocabulary_.code_points_max();
-        // The rows of lengths do not know how much of a token an open escape consumes.
+        // Inside an open escape each token is decided by itself: the tables of token lengths do not
+        // know how much of a token the escape consumes.
         if (!is_free && parse.text.escape != 0) return fill_inside_each(parse, kept, behind);
 
         const std::uint32_t needed = add_least(behind, kept.least);
@@ -166,7 +169,8 @@ class MaskFiller {
                 fill_counted(parse, id, kept.least, behind);
     }
 
-    // Calls `visit` for each inside token with its least bytes to the text's end.
+    // Calls `visit` for each token that stays inside the text, with the least bytes from the token
+    // to the text's end.
     template <typename Visit>
     static void for_inside(const MaskCache::Walk& kept, const Visit& visit) {
         auto other = kept.others.begin();
@@ -180,14 +184,14 @@ class MaskFiller {
             }
     }
 
-    // Decides each inside token by its own length.
+    // Decides each token that stays inside the text by that token's length.
     void fill_inside_each(const Parse& parse, const MaskCache::Walk& kept, std::uint32_t behind) {
         for_inside(
             kept, [&](TokenId id, std::uint32_t least) { fill_counted(parse, id, least, behind); });
     }
 
-    // Decides one inside token with `least` bytes from its end to the text's end. `least` does not
-    // include the code points that the text still lacks.
+    // Decides one token that stays inside the text, with `least` bytes from its end to the text's
+    // end. `least` does not include the code points that the text still lacks.
     void fill_counted(const Parse& parse, TokenId id, std::uint32_t least, std::uint32_t behind) {
         const GrammarNode& node = *parse.node;
         const std::uint64_t length = parse.code_points + code_points_in(node.escaped, parse.text,
@@ -199,8 +203,8 @@ class MaskFiller {
     }
 
     // Allows tokens that stay inside the name of a further member. A name that equals a taken name
-    // needs further characters. Only a few tokens can cause that: those that complete a taken name,
-    // and those with escapes.
+    // needs further characters. Only a few tokens can produce such a name: tokens that complete a
+    // taken name, and tokens with escapes.
     void fill_name(const Parse& name, const MaskCache::Walk& kept) {
         const std::uint32_t behind = state_.least_behind(name);
         const std::uint32_t detour = longest_name_detour(name);
@@ -247,7 +251,7 @@ class MaskFiller {
         return bytes;
     }
 
-    // Returns the tokens that make the name equal to a taken name.
+    // Returns the tokens after which the name equals a name that the object already has.
     std::vector<TokenId> ends_of_taken(const Parse& name) const {
         std::vector<TokenId> out;
         for (std::uint32_t i = name.first; i < name.last; ++i) {
@@ -260,7 +264,7 @@ class MaskFiller {
         return out;
     }
 
-    // Returns the trie node of `bytes`, or the root if there is none.
+    // Returns the trie node of `bytes`, or the root if the trie has no such node.
     std::uint32_t find_node(std::string_view bytes) const {
         std::uint32_t at = 0;
         for (const char byte : bytes) {
@@ -335,8 +339,8 @@ class MaskFiller {
              });
     }
 
-    // Allows the tokens of those `entries` that may leave the text at their quote; their tails lead
-    // to the parses `at`.
+    // Allows the tokens of those `entries` that may leave the text at their quote; the tails of
+    // these entries (the bytes after the quote) lead to the parses `at`.
     template <typename MayLeave>
     void allow_tails(std::span<const TokenId> entries, const Parses& at,
                      const MayLeave& may_leave_at) {
@@ -354,8 +358,9 @@ class MaskFiller {
         }
     }
 
-    // Allows tokens that leave a name. The name must not be taken, and the object remembers it. So
-    // a tail that continues after the value of the member is followed token by token.
+    // Allows tokens that leave a name. Such a token ends the name of a member. The name must differ
+    // from all names of the object, and the object then remembers it. So a tail that continues
+    // after the value of the member is followed token by token.
     void fill_name_tails(const Parse& name, const MaskCache::Walk& kept, const Parses& next) {
         const QuoteTails& tails = vocabulary_.quote_tails();
         const TokenBits free = free_quotes(name, kept);
@@ -363,7 +368,8 @@ class MaskFiller {
             const std::uint32_t exit = tails.quotes[quote];
             return has_bit(free, quote) && (is_plain(name, exit) || is_free_by_steps(name, exit));
         };
-        constexpr std::uint32_t nameless = 3;  // up to `: 1`, a tail has no other name
+        // A tail of at most three bytes (`: 1`) cannot contain another name.
+        constexpr std::uint32_t nameless = 3;
         allow_tails(tails.trie.tokens_of(0), next, may_leave_at);
         walk(tails.trie, next, 1, tails.trie.nodes[0].end,
              [&](std::uint32_t node, const Parses& at) {
@@ -396,7 +402,8 @@ class MaskFiller {
         allow(std::span(&entry.token, 1), at);
     }
 
-    // Returns true if the bytes between the name and this quote need no decoding.
+    // Returns true if the token's bytes from the name so far to this quote contain no escape, so
+    // that they need no decoding.
     bool is_plain(const Parse& name, std::uint32_t exit) const {
         return name.first == name.last ||
                (!trie_.nodes[exit].has_backslash && name.text.escape == 0);
@@ -428,7 +435,8 @@ class MaskFiller {
         return state_.may_end(at.front());
     }
 
-    // The parses after the end of a text and one byte more; they are the same at many trie nodes.
+    // The cached parses after the end of a text and one more byte; many trie nodes have the same
+    // parses.
     struct Behind {
         Behind(const GrammarState& state, const Parses& at) : parses(at), least(state.least(at)) {}
         const Parses& parses;
@@ -443,7 +451,8 @@ class MaskFiller {
         walk(behind.parses, exit + 1, trie_.nodes[exit].end);
     }
 
-    // Returns the bytes on the path to an exit, without the byte of the exit itself.
+    // Returns the bytes on the path to an exit (a trie node after the end of the text), without the
+    // byte of the exit itself.
     std::string_view text_before(std::uint32_t exit) const {
         const TokenId any = trie_.tokens[trie_.nodes[exit].first_token];
         return vocabulary_.bytes(any).substr(0, trie_.nodes[exit].depth - 1u);

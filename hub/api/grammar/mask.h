@@ -26,8 +26,8 @@
 
 namespace moex {
 
-// Caches walks of a vocabulary's trie through text automata, least recently used first out.
-// Thread-safe.
+// Caches the walks of a vocabulary's trie through text automata, and evicts the least recently used
+// walk first. Thread-safe.
 class MaskCache {
   public:
     explicit MaskCache(std::uint64_t bytes_max = 64u << 20);
@@ -37,8 +37,8 @@ class MaskCache {
     // trie nodes at which other tokens may leave it.
     struct Walk {
         TokenBits inside;
-        // Least bytes from the end of an inside token to the end of the text: `least` after most
-        // tokens. `others` lists the tokens with another distance, each with its own.
+        // Least bytes from the end of an inside token to the end of the text: `least` is the
+        // distance after most tokens, and `others` lists each token with a different distance.
         std::uint32_t least = 0;
         std::vector<std::pair<TokenId, std::uint32_t>> others;
         // For a JSON string: the quotes of the vocabulary (QuoteTails) at which the text may end.
@@ -52,7 +52,7 @@ class MaskCache {
     std::shared_ptr<const Walk> walk(const Vocabulary& vocabulary, const SharedAutomaton& texts,
                                      bool escaped, TextState at);
     std::uint64_t num_bytes() const;
-    std::uint64_t num_walks() const;  // walks made so far, kept or evicted
+    std::uint64_t num_walks() const;  // number of walks made so far, kept or evicted
 
   private:
     struct State;
@@ -60,15 +60,15 @@ class MaskCache {
 };
 
 struct MaskResult {
-    bool by_budget = false;  // the budget forbade a token that the grammar allows
+    bool by_budget = false;  // the token budget forbade a token that the grammar allows
 };
 
-// Writes the mask into `bits`, [vocabulary.num_words()]. `tokens_left` includes the next token. End
-// tokens are allowed if the state may end.
+// Writes the mask of allowed tokens into `bits`, [vocabulary.num_words()]. `tokens_left` includes
+// the next token. End tokens are allowed if the state may end.
 MaskResult fill_mask(const GrammarState& state, std::uint32_t tokens_left,
                      const Vocabulary& vocabulary, MaskCache& cache, std::span<std::uint64_t> bits);
 
-// The slow twin of fill_mask(): it follows each token by itself, byte by byte.
+// Writes the same mask as fill_mask(), but slowly: it follows each token by itself, byte by byte.
 MaskResult fill_mask_plain(const GrammarState& state, std::uint32_t tokens_left,
                            const Vocabulary& vocabulary, std::span<std::uint64_t> bits);
 

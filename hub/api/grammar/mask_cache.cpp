@@ -1,4 +1,4 @@
-// The cache of walks through the trie.
+// The cache of walks through a vocabulary's trie.
 #include "hub/api/grammar/mask.h"
 
 #include <algorithm>
@@ -44,7 +44,8 @@ std::uint64_t MaskCache::num_walks() const {
 
 namespace {
 
-// Stores the distances of the inside tokens: the most frequent one in `least`, other ones by token.
+// Stores the distances of the inside tokens: the most frequent distance in `least`, all others with
+// their tokens.
 void keep_distances(const std::vector<std::pair<TokenId, std::uint32_t>>& distances,
                     MaskCache::Walk& walk) {
     std::map<std::uint32_t, std::size_t> counts;
@@ -65,8 +66,8 @@ void keep_distances(const std::vector<std::pair<TokenId, std::uint32_t>>& distan
     std::sort(walk.others.begin(), walk.others.end());
 }
 
-// Walks the whole vocabulary from the state `at`. Only its closing quote leaves a JSON string, so
-// `quotes` are recorded there, and `exits` for other texts.
+// Walks the whole vocabulary from the state `at`. A JSON string is left only by its closing quote,
+// so its `quotes` are recorded; for other texts `exits` are recorded.
 MaskCache::Walk make_walk(const Vocabulary& vocabulary, const ByteAutomaton& texts, bool escaped,
                           TextState at) {
     const TokenTrie& trie = vocabulary.trie();

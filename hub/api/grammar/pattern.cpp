@@ -190,7 +190,8 @@ class PatternParser {
         return value;
     }
 
-    // Reads an escape after its \u: four digits, a pair of surrogates, or braces.
+    // Reads the rest of a Unicode escape after its \u: four digits, a pair of surrogates, or
+    // braces.
     char32_t unicode_escape() {
         if (take("{")) {
             const std::size_t end = std::min(pattern_.find('}', at_), pattern_.size());
@@ -223,7 +224,7 @@ class PatternParser {
         return negated ? complement(ranges.value_or(digits)) : ranges.value_or(digits);
     }
 
-    // Reads an escape after its backslash, inside a class or outside.
+    // Reads an escape after its backslash, inside a character class or outside.
     std::vector<CodePoints> escaped() {
         if (done()) fail("a \\ at its end");
         const char c = peek();

@@ -40,7 +40,7 @@ Result<SharedAutomaton> automaton_of_pattern(const std::string& pattern) {
     return automaton_of_search(expression);
 }
 
-// Returns the automaton of a format; each is built once, when it is first needed.
+// Returns the automaton of a format; each automaton is built once, when a schema first needs it.
 Result<SharedAutomaton> automaton_of_format(const std::string& format) {
     static std::mutex mutex;
     static std::map<std::string, SharedAutomaton> made;

@@ -32,7 +32,8 @@ bool number_fits(const OrderedJson& schema, double value) {
            value < bound("exclusiveMaximum", infinity);
 }
 
-// Returns true if `size`, a number of code points or items, is within the keywords `min` and `max`.
+// Returns true if `size`, a number of code points or items, is within the bounds that the keywords
+// `min` and `max` set.
 bool size_fits(const OrderedJson& schema, const char* min, const char* max, std::size_t size) {
     const auto least = schema.find(min), most = schema.find(max);
     const auto count = static_cast<std::int64_t>(size);

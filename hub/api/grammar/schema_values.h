@@ -1,5 +1,5 @@
 // Validates a value against a schema of the supported subset: for values that a schema lists, and,
-// as a slow twin of the grammar, for answers in tests.
+// as a slow second check of the grammar, for answers in tests.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ Result<bool> schema_admits(const OrderedJson& schema, const OrderedJson& value,
 // Equality of JSON Schema: 1 equals 1.0, and members have no order.
 bool same_value(const OrderedJson& a, const OrderedJson& b);
 
-// Writes a value in the only spelling that answers use.
+// Writes a JSON value in the only spelling that answers use.
 std::string json_text(const OrderedJson& value);
 
 }  // namespace moex

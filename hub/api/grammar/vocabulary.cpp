@@ -5,8 +5,8 @@
 namespace moex {
 namespace {
 
-// The longest length that has a row of bits. Few tokens are longer, so one row for each length
-// costs little memory.
+// The longest token length, in code points, that has a row of bits. Few tokens are longer, so one
+// row for each length costs little memory.
 constexpr std::uint32_t code_point_rows_max = 64;
 
 std::uint32_t code_points_of(std::string_view text) {
@@ -46,7 +46,8 @@ QuoteTails::QuoteTails(const TokenTrie& tokens, std::span<const std::string> byt
 TokenTrie::TokenTrie(std::vector<std::pair<std::string, TokenId>> texts) {
     std::sort(texts.begin(), texts.end());
     nodes.push_back({});
-    std::vector<std::uint32_t> path{0};  // nodes of the preceding text, from the root
+    // Nodes on the path of the preceding text, from the root on.
+    std::vector<std::uint32_t> path{0};
     std::string before;
     const auto close = [&](std::size_t depth) {
         for (; path.size() > depth + 1; path.pop_back())

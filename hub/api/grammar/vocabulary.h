@@ -28,13 +28,14 @@ struct TokenTrie {
     // Example: the tokens "a", "ab" and "b" give the nodes root, a, ab, b with ends 4, 3, 3, 4.
     struct Node {
         std::uint32_t end = 0;
-        std::uint32_t first_token = 0;  // index in `tokens`; the next node's is the end
+        // Index of the node's first token in `tokens`; the next node's index is the end.
+        std::uint32_t first_token = 0;
         std::uint16_t depth = 0;
         unsigned char byte = 0;
         unsigned char code_points = 0;  // code points on the path from the root; at most 255
         bool has_backslash = false;     // a byte on that path is a backslash
     };
-    std::vector<Node> nodes;  // with one sentinel after the last
+    std::vector<Node> nodes;  // the last element is a sentinel
     std::vector<TokenId> tokens;
 
     explicit TokenTrie(std::vector<std::pair<std::string, TokenId>> texts);
@@ -90,14 +91,14 @@ class Vocabulary {
     std::uint32_t rows_max() const { return static_cast<std::uint32_t>(at_most_.size() - 1); }
     std::span<const TokenId> uncounted() const { return uncounted_; }
     std::uint32_t code_points_max() const { return code_points_max_; }
-    // True if each byte of ASCII text and UTF-8 is a token by itself, so that a number of bytes is
-    // also a possible number of tokens.
+    // Returns true if each byte of ASCII text and UTF-8 is a token by itself, so that a number of
+    // bytes is also a possible number of tokens.
     bool has_all_bytes() const;
 
   private:
     void build(const std::vector<bool>& is_text);
 
-    std::vector<std::string> bytes_;  // [ids]; empty: never allowed
+    std::vector<std::string> bytes_;  // [ids], the bytes of each token; empty: never allowed
     TokenBits text_;
     std::vector<TokenId> end_ids_, special_, uncounted_;
     std::unique_ptr<const TokenTrie> trie_;
