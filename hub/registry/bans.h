@@ -27,21 +27,22 @@ struct Ban {
 // Stores and looks up the bans of workers' keys.
 class BanBook {
   public:
-    // `directory` is the folder of a Registry that is open; it has made the table.
+    // `directory` is the state folder of a Registry that is open. That Registry has made the table
+    // of bans.
     static Result<std::unique_ptr<BanBook>> open(const std::filesystem::path& directory);
     ~BanBook();
 
-    // Closes a key for 10 minutes, for twice as long with each further ban, at most for 30 days;
-    // but at least for `least_s`. Beyond 10,000 keys the oldest bans are deleted.
+    // Bans a worker key for 10 minutes, for twice as long with each further ban, at most for 30
+    // days; but at least for `least_s`. Beyond 10,000 keys the oldest bans are deleted.
     Result<Ban> add(std::string_view worker_key, std::string_view nickname, std::string_view reason,
                     std::int64_t now_s, std::int64_t least_s = 0);
-    // Returns the seconds for which the key stays closed; 0: it is not closed.
+    // Returns the number of seconds for which the key stays banned; 0: the key is not banned.
     std::int64_t left_s(std::string_view worker_key, std::int64_t now_s) const;
     // Returns all bans, the latest first. Expired bans are included, since they make the next ban
     // of their key longer.
     std::vector<Ban> list() const;
     // Deletes the bans of a key, named by its first characters. Errors: not_found, or
-    // invalid_argument if several keys begin with them.
+    // invalid_argument if several keys begin with these characters.
     Result<Ban> lift(std::string_view worker_key_begin);
 
   private:

@@ -42,7 +42,8 @@ std::uint64_t rank_of(Database& database, std::uint64_t pairs) {
     return select.bind(stored(pairs)).step() ? count_at(select, 0) + 1 : 0;
 }
 
-// Counts consecutive days with work. `days` are the days with work, the newest first.
+// Counts the consecutive days with work up to today or yesterday. `days` are the days with work,
+// the newest first.
 std::uint32_t streak_of(const std::vector<WorkOfDay>& days, std::int64_t today_s) {
     std::uint32_t streak = 0;
     std::int64_t wanted_s = today_s;
@@ -175,7 +176,7 @@ Contributions Registry::contributions(const std::optional<PublicKey>& mine,
 Status Registry::forget_contributor(const PublicKey& key) {
     state_->commit_pending();
     const std::lock_guard lock(state_->database_mutex);
-    // A trigger deletes the days of the contributor, too.
+    // A trigger of the database also deletes the records of the contributor's days.
     Statement remove(*state_->database, "DELETE FROM contributors WHERE public_key = ?");
     return remove.bind(ByteView(key)).run();
 }

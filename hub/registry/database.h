@@ -52,7 +52,7 @@ class Database {
     Database(const Database&) = delete;
     Database& operator=(const Database&) = delete;
     ~Database();
-    Status execute(const std::string& sql);  // any number of statements without parameters
+    Status execute(const std::string& sql);  // runs any number of SQL statements without parameters
     std::string message() const;             // sqlite's message of the last error
     sqlite3* handle() const { return handle_; }
 

@@ -10,7 +10,8 @@ constexpr std::size_t minutes_waiting_max = 60;
 
 }  // namespace
 
-// Adds to a stored record: a minute in which the hub was restarted has two parts.
+// Adds the record of a minute to the stored record, if there is one: a minute in which the hub was
+// restarted has two records.
 Status RegistryState::write_minute(const HistoryMinute& minute) {
     {
         Statement add(*database,

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Reads the token; returns an empty string if there is no file.
+// Reads the join token from its file; returns an empty string if there is no file.
 Result<std::string> read_token(const fs::path& file) {
     const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) return std::string();
@@ -35,7 +35,8 @@ Result<std::string> read_token(const fs::path& file) {
 
 }  // namespace
 
-// Writes a new file and renames it, so that a crash leaves no half token.
+// Writes the join token to a new file and renames the file, so that a crash leaves no partial
+// token.
 Status RegistryState::write_join_token(const std::string& token) const {
     const fs::path file = directory / "join_token", fresh = directory / "join_token.new";
     const int descriptor = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);

@@ -118,7 +118,7 @@ Status RegistryState::insert_key(const KeyHash& hash, const KeyWish& wish) {
     return {};
 }
 
-// Revokes all keys of that role and name but the key of `hash`.
+// Revokes all keys of this role and name except the key with the hash `hash`.
 Status RegistryState::end_others(const KeyHash& hash, Role role, std::string_view name) {
     {
         const std::lock_guard lock(database_mutex);
@@ -188,7 +188,8 @@ Status Registry::set_key(Role role, std::string_view name, std::string_view key)
 Result<KeyInfo> Registry::revoke_key(std::string_view id_or_name) {
     {
         const std::lock_guard lock(state_->database_mutex);
-        MOEX_TRY(state_->load_keys());  // another process may just have made the key
+        // Reads the stored keys again, since another process may just have made the key.
+        MOEX_TRY(state_->load_keys());
     }
     std::vector<KeyInfo> meant;
     for (const KeyInfo& key : keys()) {
@@ -239,7 +240,8 @@ std::optional<KeyInfo> Registry::find_key(std::string_view key) const {
     const std::int64_t now_s = unix_now_s();
     const StoredKey* found = nullptr;
     const std::lock_guard lock(state_->keys_mutex);
-    for (const StoredKey& stored : state_->keys)  // no early exit: constant time
+    // Compare with all keys without an early exit: constant time.
+    for (const StoredKey& stored : state_->keys)
         if (stored.hash == hash) found = &stored;
     if (!found || !found->info.opens(now_s)) return std::nullopt;
     return found->info;
@@ -314,7 +316,8 @@ void RegistryState::look_at_keys() {
     const std::int64_t now_s = unix_now_s();
     {
         const std::lock_guard lock(keys_mutex);
-        if (changed && !std::exchange(join_token, {}).empty())  // the token may have changed too
+        // Another process may have replaced the join token, too.
+        if (changed && !std::exchange(join_token, {}).empty())
             if (const auto token = load_join_token(); !token.ok())
                 log_error("registry: join token not read", kv("error", token.error().message));
         for (const StoredKey& key : keys) {

@@ -16,7 +16,7 @@ Result<std::int64_t> version_of(Database& database) {
 Status take(Database& database, const Migration& step) {
     Transaction transaction(database);
     MOEX_ASSIGN(version, version_of(database));
-    if (version >= step.number) return {};  // another process has just taken it
+    if (version >= step.number) return {};  // another process has just taken this step
 
     MOEX_TRY(database.execute(std::string(step.sql)));
     MOEX_TRY(database.execute(text("PRAGMA user_version=", step.number)));

@@ -15,14 +15,14 @@ class Database;
 
 struct Migration {
     std::int64_t number = 0;
-    std::string_view name;  // file name without ".sql"
+    std::string_view name;  // the step's file name without ".sql"
     std::string_view sql;
 };
 std::span<const Migration> registry_migrations();
 
-// Takes the steps that `database` has not taken, each in its own transaction. A step that fails
-// changes nothing, and the error names it. Error `unsupported`: the database took steps that this
-// program does not know. Two processes may call this at the same time.
+// Takes the migration steps that `database` has not taken yet, each in a separate transaction. A
+// step that fails changes nothing, and the error names it. Error `unsupported`: the database took
+// steps that this program does not know. Two processes may call this at the same time.
 Status migrate(Database& database, std::span<const Migration> steps);
 
 }  // namespace moex

@@ -10,14 +10,14 @@
 
 namespace moex {
 
-// Makes challenges: a worker signs one for its connection, a contributor signs one to be forgotten.
-// A challenge is a MAC of its purpose with a secret of this process, so that no challenge has to be
-// stored.
+// Makes challenges: a worker signs one for its connection, a contributor signs one to have its
+// records deleted. A challenge is a MAC of its purpose with a secret of this process, so that no
+// challenge has to be stored.
 class Nonces {
   public:
     Nonces();
     std::string for_worker(std::uint64_t worker_id) const;
-    // The challenge is valid for five to ten minutes.
+    // Makes a challenge, which is valid for five to ten minutes.
     std::string to_forget(std::int64_t now_s) const;
     bool fits_to_forget(std::string_view challenge, std::int64_t now_s) const;
 
@@ -26,7 +26,7 @@ class Nonces {
     std::string secret_;
 };
 
-// Verifies an Ed25519 signature (RFC 8032). Returns false also for bytes that are no key.
+// Verifies an Ed25519 signature (RFC 8032). Returns false also if the key's bytes are no valid key.
 bool signature_fits(const PublicKey& key, const Signature& signature, std::string_view text);
 
 }  // namespace moex

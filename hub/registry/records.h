@@ -1,5 +1,5 @@
-// The records that the registry stores, as its users read and write them. The work of contributors
-// is in contributions.h, bans are in bans.h.
+// The records that the registry stores, as the other rooms read and write them. The work of
+// contributors is in contributions.h, bans are in bans.h.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,17 @@ enum class Role { join, api, admin };
 const char* role_name(Role role);
 std::optional<Role> parse_role(std::string_view name);
 
-// The properties of a key that its maker chooses. Times are Unix time in seconds; 0: never.
+// The properties of a key, chosen by the caller that makes the key. Times are Unix time in seconds;
+// 0: never.
 struct KeyWish {
     Role role = Role::api;
-    std::string name;                     // 1 to 64 bytes of UTF-8, without control characters
-    std::uint64_t tokens_per_minute = 0;  // prompts and answers together; 0: no limit
+    std::string name;  // 1 to 64 bytes of UTF-8, without control characters
+    // Limit of tokens, prompts and answers together; 0: no limit.
+    std::uint64_t tokens_per_minute = 0;
     std::int64_t expires_s = 0;
 };
 struct KeyInfo : KeyWish {
-    std::string id;  // public: the first 8 hexadecimal digits of the key's SHA-256
+    std::string id;  // public id of the key: the first 8 hexadecimal digits of its SHA-256
     std::int64_t created_s = 0, revoked_s = 0;
     bool opens(std::int64_t now_s) const {
         return revoked_s == 0 && (expires_s == 0 || now_s < expires_s);
@@ -43,27 +45,31 @@ struct TokenUseOfDay : TokenUse {
 };
 inline constexpr const char* local_key_id = "local";
 
-// Reserved names; each has at most one valid key of a role: the token of the join link, the key
-// that the operator chose, and the key that a link to the admin page was exchanged for.
+// Reserved names of keys. Each name has at most one valid key of a role. The names are those of the
+// token of the join link, the key that the operator chose, and the key that a link to the admin
+// page was exchanged for.
 inline constexpr const char *join_link_name = "link", *host_key_name = "host's own",
                             *claimed_key_name = "one-time link";
 
 struct WorkerRecord {
-    std::string worker_key;  // chosen by the worker; its counters continue after a reconnect
+    // Key that the worker chose; the worker's counters continue after a reconnect.
+    std::string worker_key;
     std::string nickname, description;
-    // pairs_answered: pairs that were found right, or arrived before others that were
+    // pairs_answered: pairs (expert, row) that a check found right, or that arrived before such a
+    // pair
     std::uint64_t pairs_answered = 0, bytes_sent = 0, bad_answers = 0;
     std::int64_t first_seen_s = 0, last_seen_s = 0;  // Unix time
 };
 
-// Load, latency and coverage of the hub in one minute.
+// One record of the history: load, latency and coverage of the hub in one minute.
 struct HistoryMinute {
     std::int64_t minute_s = 0;  // begin of the minute, Unix time
     std::uint64_t answer_tokens = 0, answers = 0;
-    std::uint64_t first_token_us = 0;                                  // the sum over `answers`
-    std::uint64_t call_p50_us = 0, call_p99_us = 0, call_p999_us = 0;  // 0: no calls to workers
-    std::uint64_t workers = 0;                                         // most active workers
-    // covered: the fewest experts that a worker or the hub computed, of `units` experts
+    std::uint64_t first_token_us = 0;  // sum over all `answers`
+    // Latency of calls to workers; 0: no calls.
+    std::uint64_t call_p50_us = 0, call_p99_us = 0, call_p999_us = 0;
+    std::uint64_t workers = 0;  // most active workers
+    // covered: the smallest number of the `units` experts that workers or the hub could compute
     std::uint64_t covered = 0, units = 0;
 };
 

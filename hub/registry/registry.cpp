@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 constexpr std::int64_t workers_stored_max = 10'000;
-// New workers between two commits; a further worker is recorded at its next visit.
+// The most new workers that are recorded between two commits; a further new worker is recorded when
+// it connects the next time.
 constexpr std::size_t pending_workers_max = 4'096;
 
 // Keys are polled after each pause, counts are committed after four pauses.
@@ -114,7 +115,7 @@ void RegistryState::commit_pending() {
     for (const auto& [key_and_day, use] : taken.token_use) add_use(key_and_day, use);
 }
 
-// Requires that pending_mutex is held.
+// The caller holds pending_mutex.
 void RegistryState::add_use(const std::pair<std::string, std::int64_t>& key_and_day,
                             const TokenUse& use) {
     TokenUse& sum = pending.token_use[key_and_day];

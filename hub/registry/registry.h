@@ -22,7 +22,7 @@
 
 namespace moex {
 
-struct RegistryState;  // in registry_state.h, for this room alone
+struct RegistryState;  // defined in registry_state.h, which only this room includes
 
 // Stores keys, counts and records, and answers queries about them.
 class Registry {
@@ -39,7 +39,7 @@ class Registry {
     // Stores the SHA-256 of a key that the operator chose (from a file or the environment). A key
     // that was revoked becomes valid again.
     Status add_key(Role role, std::string_view name, std::string_view key);
-    // The same, and revokes all other keys of this role and name.
+    // Stores a key as add_key() does, and revokes all other keys of this role and name.
     Status set_key(Role role, std::string_view name, std::string_view key);
     // Revokes a key by its id or its name. Errors: not_found, or invalid_argument if several valid
     // keys have that name. The key of the join link gets a successor: see rotate_join_token().
@@ -51,7 +51,8 @@ class Registry {
     std::optional<KeyInfo> find_key(std::string_view key) const;
     std::optional<Role> key_role(std::string_view key) const;
     bool key_opens(std::string_view id) const;
-    // Returns true if the role has a valid key, not counting the key of the one-time link.
+    // Returns true if the role has a valid key, not counting the key that belongs to a one-time
+    // link to the admin page.
     bool has_key(Role role) const;
     // Calls `watcher` on the registry's thread after a key was made, revoked or changed, by this or
     // another process, and when a key expires. nullptr removes the watcher, after waiting for a
@@ -62,8 +63,8 @@ class Registry {
     // ends.
     Result<std::string> make_claim();
     bool take_claim(std::string_view token);
-    // Makes the admin key that the token is exchanged for. It expires after a week, and revokes the
-    // previous one.
+    // Makes the admin key that the token of a one-time link is exchanged for. The key expires after
+    // a week. The previous such key is revoked.
     Result<MadeKey> make_claimed_key();
 
     // Returns the join token of this state folder. It is made on first use, and stored in plain
@@ -77,28 +78,29 @@ class Registry {
 
     // Queues the use of a key; if it cannot be written, it is kept for the next attempt.
     void add_token_use(std::string_view key_id, const TokenUse& use);
-    std::vector<TokenUseOfDay> token_use() const;  // by day, then by key
+    std::vector<TokenUseOfDay> token_use() const;  // sorted by day, then by key
 
     void add_to_counter(std::string_view name, std::uint64_t delta);
     std::vector<std::pair<std::string, std::uint64_t>> counters() const;
-    // Adds `delta` to the stored record; an empty worker_key is ignored. Beyond 10,000 rows the
-    // least recently seen workers are deleted.
+    // Adds the counts of `delta` to the worker's stored record; an empty worker_key is ignored.
+    // Beyond 10,000 rows the least recently seen workers are deleted.
     void record_worker(const WorkerRecord& delta);
     std::vector<WorkerRecord> workers() const;
-    // Adds to the stored record of that minute. Records are kept for a week.
+    // Adds the counts of a minute to the stored record of that minute. Records are kept for a week.
     void record_minute(const HistoryMinute& minute);
     std::vector<HistoryMinute> history(std::int64_t from_s) const;  // the oldest first
 
-    // Count work for the present UTC day: of all workers (add_work), and of the workers of one
-    // contributor (add_contribution). `nickname` is the name that the contributor shows now. 10,000
-    // contributors are stored, with 400 days each.
+    // These functions count work for the present UTC day: of all workers (add_work), and of the
+    // workers of one contributor (add_contribution). `nickname` is the name that the contributor
+    // shows now. At most 10,000 contributors are stored, each with at most 400 days.
     void add_work(const LentWork& work);
     void add_contribution(const PublicKey& key, std::string_view nickname, const LentWork& work);
-    // Returns the state of the last commit: a query from a page must not cause a write to disk.
+    // Returns the contributions as of the last commit: a query from a page must not cause a write
+    // to disk.
     Contributions contributions(const std::optional<PublicKey>& mine, std::int64_t now_s) const;
-    Status forget_contributor(const PublicKey& key);  // also when it is not known
+    Status forget_contributor(const PublicKey& key);  // succeeds also if the key is not known
     const Nonces& nonces() const;
-    // The bans use a separate connection: see bans.h.
+    // The table of bans has its own connection to the database: see bans.h.
     BanBook& bans();
     void flush();
 

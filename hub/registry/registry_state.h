@@ -43,7 +43,7 @@ struct StoredKey {
     KeyInfo info;
 };
 
-// Restrict the state folder and its files to one user (0700, 0600).
+// These functions restrict the state folder and its files to one user (modes 0700 and 0600).
 Status secure_directory(const std::filesystem::path& directory);
 Status secure_file(const std::filesystem::path& file);
 
@@ -55,13 +55,14 @@ struct PendingContributor {
     std::map<std::int64_t, LentWork> days;
 };
 
-// The counts that wait for the next commit.
+// The counts that wait for the registry's next commit.
 struct Pending {
     std::map<std::string, std::uint64_t, std::less<>> counters;
     std::map<std::string, WorkerRecord> workers;
-    std::map<std::pair<std::string, std::int64_t>, TokenUse> token_use;  // by key and day
+    // Use of each key, keyed by (key id, day).
+    std::map<std::pair<std::string, std::int64_t>, TokenUse> token_use;
     std::vector<HistoryMinute> minutes;
-    std::map<std::int64_t, LentWork> work;  // of all workers, by day
+    std::map<std::int64_t, LentWork> work;  // work of all workers, keyed by day
     std::map<PublicKey, PendingContributor> contributors;
     bool empty() const {
         return counters.empty() && workers.empty() && token_use.empty() && minutes.empty() &&
@@ -76,12 +77,13 @@ struct RegistryState {
 
     mutable std::mutex keys_mutex;  // locked after database_mutex if both are needed
     std::vector<StoredKey> keys;    // all keys, also revoked and expired ones
-    std::string join_token;         // empty: not read yet
+    std::string join_token;         // empty: the token was not read from its file yet
     std::optional<KeyHash> claim;   // token of the one-time link, until it is used
 
-    std::mutex database_mutex;  // held for each statement or transaction
+    std::mutex database_mutex;  // held during each statement or transaction
     std::unique_ptr<Database> database;
-    std::int64_t data_version = 0;  // at the last poll; commits of other processes change it
+    // Value at the last poll; a commit of another process changes it.
+    std::int64_t data_version = 0;
 
     std::mutex pending_mutex;
     std::condition_variable wake;
@@ -90,12 +92,12 @@ struct RegistryState {
 
     std::mutex watcher_mutex;  // held while the watcher runs
     std::function<void()> watcher;
-    std::int64_t expiries_seen_s = 0;  // expiries up to this time were reported to the watcher
+    std::int64_t expiries_seen_s = 0;  // key expiries up to this time were reported to the watcher
     std::thread thread;
 
     Status prepare();
     Status load_keys();       // with database_mutex held
-    void say_keys_changed();  // wakes the thread, which calls the watcher
+    void say_keys_changed();  // wakes the registry thread, which calls the watcher
     Result<MadeKey> make_key(const KeyWish& wish);
     Status insert_key(const KeyHash& hash, const KeyWish& wish);
     Status end_others(const KeyHash& hash, Role role, std::string_view name);

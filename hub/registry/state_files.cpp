@@ -13,7 +13,7 @@ namespace moex {
 namespace fs = std::filesystem;
 
 // Makes the folder private to its user. A folder that has other files and is open to other users is
-// refused, since the hub must not close it to them.
+// refused, since the hub must not take the access of these users away.
 Status secure_directory(const fs::path& directory) {
     std::error_code error;
     const bool made = fs::create_directories(directory, error);
