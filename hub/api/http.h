@@ -22,10 +22,11 @@ namespace moex {
 
 struct HttpRequest {
     std::string method;  // "GET", "POST", ...
-    std::string path;    // decoded, without the query; begins with '/'
-    std::string rest;    // the part of the path that matches the '*' of its route
+    std::string path;    // path of the URL, decoded, without the query; begins with '/'
+    std::string rest;    // the part of `path` that matches the '*' of its route
     std::string query;   // raw, without '?'
-    std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+    // The names of the headers are in lower case.
+    std::vector<std::pair<std::string, std::string>> headers;
     std::string body;
     // The client's address without port: the peer, or the client that a trusted proxy reports.
     std::string remote_address;
@@ -33,11 +34,11 @@ struct HttpRequest {
     std::string client;
     // Owner of resumable streams: the hash of the key, or the address if no keys are required.
     std::string owner;
-    // The account that the tokens are charged to; null: none.
+    // The account that the tokens are charged to; null: the request has no account.
     std::shared_ptr<RequestAccount> account;
     // True if the client is this machine, as far as the hub can know.
     bool loopback = false;
-    bool secure = false;  // arrived over TLS, at the hub or at a trusted proxy
+    bool secure = false;  // the request arrived over TLS, at the hub or at a trusted proxy
     bool http_1_0 = false;
     // Sent in the answer's X-Request-Id and written to the access log; see
     // hub/net/http/request_id.h.
@@ -55,9 +56,10 @@ struct HttpResponse {
     // Name of the event if the body is sent as the last event of a stream; see
     // HttpResponder::expect_stream().
     std::string event_name = {};
-    // Runs once the whole answer has been passed to the operating system; may be empty.
+    // This function runs once the whole answer has been passed to the operating system; may be
+    // empty.
     std::function<void()> on_sent;
-    // Sets a header; replaces one of the same name.
+    // Sets a header of the answer; replaces a header of the same name.
     void set_header(std::string_view name, std::string value) {
         std::erase_if(headers, [name](const auto& header) { return header.first == name; });
         headers.emplace_back(name, std::move(value));
@@ -70,8 +72,8 @@ const char* reason_phrase(unsigned status);  // "Not Found"
 // the type that its clients expect. 429 and 503 get a Retry-After if the refusal has none.
 HttpResponse refusal_response(const Refusal& refusal, Dialect dialect = Dialect::openai);
 
-// An event or a line of a stream. `name` may be empty. `id` is the event's number in a resumable
-// stream, else empty.
+// One event, or one line of JSON, of a streamed answer. `name`, the event's name, may be empty.
+// `id` is the event's number in a resumable stream, else empty.
 struct StreamEvent {
     std::string data;
     std::string name = {};
@@ -86,16 +88,17 @@ class HttpResponder {
     virtual ~HttpResponder() = default;
     virtual void respond(HttpResponse response) = 0;
     void refuse(const Refusal& refusal) { respond(refusal_response(refusal, dialect_)); }
-    // Begins a stream of server-sent events, or of lines of JSON, as the dialect has them. Headers
-    // are sent at once. An event is "data: ...\n\n", a line "...\n". After 15 s of silence a
-    // comment or a blank is sent. `stream_id` is the id of a resumable stream
+    // Begins a stream of server-sent events, or of lines of JSON, as the dialect requires. The
+    // headers are sent at once. An event is "data: ...\n\n", a line "...\n". After 15 s of silence
+    // a comment (events) or a blank (lines) is sent. `stream_id` is the id of a resumable stream
     // (hub/api/resumable.h), else empty.
     virtual void begin_stream(const std::string& stream_id) = 0;
     // Announces a stream: after 15 s without an answer the stream begins with pings, so that no
-    // proxy gives the request up. respond() still works then: its body is sent as the last event.
+    // proxy times out the request. respond() still works after these pings: its body is sent as the
+    // last event.
     virtual void expect_stream() = 0;
-    // `on_sent` runs once the event has been sent, as HttpResponse::on_sent does. It does not run
-    // if the client disconnects before.
+    // `on_sent` runs once the event has been sent, as HttpResponse::on_sent does. `on_sent` does
+    // not run if the client disconnects before that.
     virtual void send_event(StreamEvent event, std::function<void()> on_sent = {}) = 0;
     virtual void end_stream() = 0;
     // `handler` is called once, on the connection's strand, if the client disconnects before the

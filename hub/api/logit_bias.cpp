@@ -25,7 +25,7 @@ struct Reader {
     std::optional<float> read_bias(const OrderedJson& bias);
 };
 
-// Reads an id from a string of digits; nullopt: it has too many digits.
+// Reads a token id from a string of digits; nullopt: the string has too many digits.
 std::optional<std::uint64_t> id_of(const std::string& digits) {
     constexpr std::size_t digits_max = 9;
     if (digits.size() > digits_max) return std::nullopt;

@@ -14,8 +14,8 @@
 
 namespace moex {
 
-// Without a `tokenizer` (null), texts are refused by name. An error becomes the problem of
-// `fields`.
+// Without a `tokenizer` (null), texts are refused, and the error names them. An error is kept in
+// `fields` as the problem of the request.
 std::map<TokenId, float> read_logit_bias(BodyFields& fields, std::size_t vocab_size,
                                          const Tokenizer* tokenizer);
 

@@ -154,7 +154,8 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     constexpr std::int64_t tokens_max = 1'000'000'000;
     for (const char* name : {"max_tokens", "max_completion_tokens"}) {
         if (!fields.find(name)) continue;
-        // An evaluation needs the scores of a prompt and no answer: allow 0.
+        // Allow 0 answer tokens if the prompt is echoed or scored: an evaluation needs the prompt's
+        // scores and no answer.
         const std::int64_t tokens_min = out.echo || out.prompt_logprobs ? 0 : 1;
         fields.whole(name, tokens_min, tokens_max, out.max_tokens.emplace());
     }
@@ -390,8 +391,8 @@ void read_messages(BodyFields& fields, CompletionParams& out) {
 }
 
 // Decides whether the answer is a new turn of the assistant or continues the last message. The
-// fields have their meaning of transformers and vLLM. Without them a last message of the assistant
-// is continued.
+// fields add_generation_prompt and continue_final_message mean the same as in transformers and
+// vLLM. If both are missing, a last message of the assistant is continued.
 void read_turn(BodyFields& fields, CompletionParams& out) {
     const OrderedJson* asked_new = fields.find("add_generation_prompt");
     const OrderedJson* asked_rest = fields.find("continue_final_message");
@@ -415,7 +416,7 @@ void read_turn(BodyFields& fields, CompletionParams& out) {
     out.add_generation_prompt = adds && !keeps_turn;
     out.continues = keeps_turn;
 
-    // Drop an empty last message: the turn begins as any other.
+    // Drop an empty last message of the assistant: the answer is then a new turn.
     const bool is_empty = last["content"] == "" && last.value("reasoning_content", "").empty();
     if (keeps_turn && is_empty && out.messages.size() > 1) {
         out.messages.erase(out.messages.size() - 1);
@@ -432,7 +433,8 @@ void read_reasoning_format(BodyFields& fields, CompletionParams& out) {
     out.splits_reasoning = format != "none";
 }
 
-// Reads the level. encode_chat() checks whether the template has such a setting.
+// Reads the level of reasoning effort. encode_chat() checks whether the chat template has such a
+// setting.
 void read_effort(BodyFields& fields, CompletionParams& out) {
     fields.string("reasoning_effort", out.reasoning_effort);
     constexpr std::string_view levels[] = {"", "none", "minimal", "low", "medium", "high", "xhigh"};
@@ -442,7 +444,8 @@ void read_effort(BodyFields& fields, CompletionParams& out) {
                      OrderedJson(out.reasoning_effort));
 }
 
-// Reads further variables of the template. Variables that the hub sets itself are not overwritten.
+// Reads further variables of the chat template. Variables that the hub sets itself are not
+// overwritten.
 void read_template_variables(BodyFields& fields, CompletionParams& out) {
     out.template_variables = OrderedJson::object();
     const OrderedJson* variables = fields.find("chat_template_kwargs");

@@ -413,7 +413,8 @@ OrderedJson operation_of(const DescribedRoute& route, const OrderedJson& schemas
         answers["503"] = answer_of("The hub cannot answer now; see Retry-After.", error);
     }
 
-    // A hub asks for keys off loopback, and on loopback only if it is configured so.
+    // A hub demands keys of clients that are not on loopback, and of clients on loopback only if it
+    // is configured so.
     if (route.takes_key)
         out["security"] = OrderedJson::array(
             {{{"bearer", OrderedJson::array()}}, {{"header", OrderedJson::array()}}});

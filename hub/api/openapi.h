@@ -16,11 +16,12 @@ struct DescribedRoute {
     const char* method = "GET";
     std::string path;  // "/v1/models/{model}"
     const char* summary = "";
-    const char* request = nullptr;      // name of a schema; null: the route takes no body
-    const char* answer = nullptr;       // name of a schema; null: the answer is not JSON
+    // Name of the request body's schema; null: the route takes no body.
+    const char* request = nullptr;
+    const char* answer = nullptr;       // name of the answer's schema; null: the answer is not JSON
     Dialect dialect = Dialect::openai;  // dialect of the errors
-    bool takes_key = false;             // wants a key, except on loopback
-    bool counts = false;                // counts against the rates, so that 429 is possible
+    bool takes_key = false;             // the route demands a key, except on loopback
+    bool counts = false;  // requests count against the rate limits, so that 429 is possible
 };
 
 // Schemas of the bodies of Anthropic, Ollama, OpenAI's Responses and embeddings, as JSON.

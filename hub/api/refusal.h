@@ -18,15 +18,15 @@ namespace moex {
 
 struct Refusal {
     unsigned status = 400;
-    std::string message;  // a sentence: what is wrong and what is wanted
-    std::string code;     // for programs, e.g. "context_length_exceeded"; empty: null
-    std::string param;    // the field of the body that is wrong; empty: null
+    std::string message;  // a sentence that says what is wrong and how to correct it
+    std::string code;     // error code for programs, e.g. "context_length_exceeded"; empty: null
+    std::string param;    // name of the wrong field of the body; empty: null
     std::vector<std::pair<std::string, std::string>> headers = {};
     // Further members of the error object, e.g. {"n_ctx", 4096}.
     std::vector<std::pair<std::string, std::uint64_t>> numbers = {};
 };
 
-// Makes a refusal with status 429 or 503 and Retry-After in whole seconds, at least one.
+// Makes a refusal with status 429 or 503 and Retry-After in whole seconds, at least 1 second.
 Refusal refuse_for_now(unsigned status, std::string message, std::string code, Duration wait);
 
 // Translates an error of the engine into the refusal that a client gets.

@@ -21,7 +21,8 @@ class RequestAccount {
     virtual void settle(std::uint64_t tokens) = 0;
     // Counts tokens that have been sent to the client.
     virtual void count(std::uint64_t prompt_tokens, std::uint64_t answer_tokens) = 0;
-    // `handler` runs at most once: if the key is revoked or expires while the request runs.
+    // `handler` runs if the client's key is revoked or expires while the request runs. It runs at
+    // most once.
     virtual void on_key_ended(std::function<void()> handler) = 0;
 };
 

@@ -21,7 +21,8 @@ std::string random_id() {
     return id;
 }
 
-// Returns a function that runs `function` at its first call, over all its copies.
+// Returns a function that runs `function` only once: at the first call of the returned function or
+// of any of its copies.
 std::function<void()> once(std::function<void()> function) {
     if (!function) return {};
     const auto has_run = std::make_shared<std::atomic<bool>>(false);
@@ -40,7 +41,7 @@ ResumableStream::ResumableStream(std::string id, std::string owner, const Resuma
       options_(options),
       line_(std::move(line)) {}
 
-// Registers a handler for the loss of the present connection.
+// Registers a handler that runs when the present connection of the stream breaks.
 void ResumableStream::hold_line() {
     line_->on_disconnect([weak = weak_from_this(), serial = ++line_serial_] {
         if (const auto self = weak.lock()) self->lose_line(serial);
@@ -79,7 +80,8 @@ void ResumableStream::expect_stream() {
     if (line_) line_->expect_stream();
 }
 
-// Sends a plain answer if the head has not been sent yet; otherwise the body is the last event.
+// Sends the response as a plain answer if the stream's head has not been sent yet; otherwise its
+// body is sent as the last event.
 void ResumableStream::respond(HttpResponse response) {
     {
         const std::lock_guard lock(mutex_);
@@ -114,7 +116,7 @@ void ResumableStream::end_stream() {
     const std::lock_guard lock(mutex_);
     ended_ = true;
     on_given_up_ = nullptr;
-    if (!line_) return;  // the time runs since the connection broke
+    if (!line_) return;  // the connection broke earlier, and the time to expiry runs already
     over_at_ = options_.clock() + options_.kept_for;
     line_->end_stream();
     line_.reset();
@@ -147,7 +149,7 @@ Checked<void> ResumableStream::resume(std::shared_ptr<HttpResponder> line,
                  " are no longer kept: a stream keeps its last ", options_.bytes_max, " bytes."),
             "stream_too_long", "Last-Event-ID"};
 
-    line_ = std::move(line);  // the former connection ends short, so its client sees that
+    line_ = std::move(line);  // the former connection is cut off, so its client notices
     begun_ = true;
     line_->begin_stream(id_);
     for (std::size_t i = last_event + 1 - first_number_; i < events_.size(); ++i)

@@ -24,9 +24,10 @@
 namespace moex {
 
 struct ResumableOptions {
-    std::size_t bytes_max = 1u << 20;  // bytes that one stream keeps, the last ones
+    std::size_t bytes_max = 1u << 20;  // bytes of its last events that one stream keeps
     std::size_t per_owner_max = 4, streams_max = 256;
-    Duration kept_for = 60s;  // time after a broken connection, or after the end
+    // Time that a stream is kept after its connection broke, or after its end.
+    Duration kept_for = 60s;
     std::function<TimePoint()> clock = now_steady;
 };
 
@@ -35,7 +36,7 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
     ResumableStream(std::string id, std::string owner, const ResumableOptions& options,
                     std::shared_ptr<HttpResponder> line);
 
-    // ---- The job's side. The handler of on_disconnect() runs once the client can no longer
+    // ---- Functions for the job. The handler of on_disconnect() runs once the client can no longer
     // reconnect.
     void respond(HttpResponse response) override;
     void begin_stream(const std::string& stream_id) override;
@@ -44,25 +45,26 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
     void end_stream() override;
     void on_disconnect(std::function<void()> handler) override;
 
-    // ---- The clients' side.
-    // Sends the head, so that the client has the id before the first token.
+    // ---- Functions for the clients.
+    // Sends the head of the stream, so that the client has the stream's id before the first token.
     void announce();
     // Sends all events after number `last_event`, and later ones, to the connection `line`. A
     // former connection ends.
     Checked<void> resume(std::shared_ptr<HttpResponder> line, std::uint64_t last_event);
-    // Cancels the job, and closes the connection.
+    // Cancels the job of the stream, and closes the connection.
     void give_up();
 
     const std::string& id() const { return id_; }
     const std::string& owner() const { return owner_; }
     // The time until which a client may resume a stream that has ended; nullopt: it has not ended.
     std::optional<TimePoint> ended_until() const;
-    bool is_over(TimePoint now) const;  // true if no client may resume it any more
+    bool is_over(TimePoint now) const;  // true if no client may resume the stream any more
 
   private:
     struct Event {
         StreamEvent event;
-        std::function<void()> on_sent;  // runs once, however often the event is sent
+        // Runs only once, even if the event is sent to several connections.
+        std::function<void()> on_sent;
     };
     void hold_line();
     void begin();
@@ -91,11 +93,12 @@ class ResumableStreams {
     // owner has the most streams that one owner may have, and with 503 if all owners together do.
     Checked<std::shared_ptr<ResumableStream>> open(const std::string& owner,
                                                    std::shared_ptr<HttpResponder> line);
-    // Refuses with 404 if the stream is unknown, is over, or has another owner.
+    // Finds a stream by its id. Refuses with 404 if the stream is unknown, is over, or has another
+    // owner.
     Checked<std::shared_ptr<ResumableStream>> find(const std::string& owner,
                                                    const std::string& id) const;
     void remove(const std::string& id);
-    // Gives up streams that no client may resume any more. Calling it once a second is enough.
+    // Removes streams that no client may resume any more. Calling it once a second is enough.
     void sweep();
 
   private:

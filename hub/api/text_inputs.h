@@ -20,7 +20,8 @@ struct TextInputLimits {
     std::size_t vocab_size = 0;
 };
 
-// Reads the required member `name`, at least one input. An error becomes the problem of `fields`.
+// Reads the required member `name`, which must have at least one input. An error is kept in
+// `fields` as the problem of the request.
 std::vector<TextInput> read_text_inputs(BodyFields& fields, const char* name,
                                         const TextInputLimits& limits);
 

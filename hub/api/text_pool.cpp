@@ -18,8 +18,9 @@
 namespace moex {
 namespace {
 
-// Priority below that of the model's threads, which all clients wait for: about a tenth of their
-// share of the processor.
+// Priority of threads for long texts. It is below the priority of the model's threads, which all
+// clients wait for: a thread for long texts gets about a tenth of the processor time of a thread of
+// the model.
 constexpr int long_nice = 10;
 constexpr Duration come_back_after = 1s;
 
@@ -28,7 +29,8 @@ struct Job {
     std::function<void()> run;
 };
 
-// The jobs of one lane: a queue for each client, and the clients in round-robin order.
+// The waiting jobs of one lane (short or long texts): a queue for each client, and the clients in
+// round-robin order.
 class Lane {
   public:
     void push(const std::string& client, Job job) {
@@ -38,7 +40,8 @@ class Lane {
     }
     bool empty() const { return turns_.empty(); }
 
-    // Removes the oldest job of the next client; the client moves to the end of the order.
+    // Removes the oldest job of the next client; this client moves to the end of the round-robin
+    // order.
     std::pair<std::string, Job> pop() {
         std::string client = std::move(turns_.front());
         turns_.pop_front();
@@ -55,8 +58,8 @@ class Lane {
     }
 
   private:
-    std::map<std::string, std::deque<Job>> queues_;  // no queue is empty
-    std::list<std::string> turns_;                   // each key of `queues_` once
+    std::map<std::string, std::deque<Job>> queues_;  // jobs of each client; no queue is empty
+    std::list<std::string> turns_;  // clients in round-robin order: each key of `queues_` once
 };
 
 std::uint32_t threads_of(std::uint32_t wanted) {
@@ -77,7 +80,7 @@ struct TextPool::State {
     std::condition_variable wake;
     Lane short_lane, long_lane;
     Waiting all;
-    std::map<std::string, Waiting> by_client;  // no entry is zero
+    std::map<std::string, Waiting> by_client;  // waiting jobs of each client; no entry is zero
     bool stopping = false;
     std::vector<std::thread> threads;
 
@@ -171,7 +174,7 @@ void TextPool::State::work(Lane& lane) {
         } catch (const std::exception& failure) {
             log_error("api: work on a text failed", kv("error", failure.what()));
         }
-        job.run = nullptr;  // releases a responder, which may answer then
+        job.run = nullptr;  // releases the job's responder, which may send an answer then
         lock.lock();
     }
 }

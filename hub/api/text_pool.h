@@ -16,7 +16,7 @@
 namespace moex {
 
 struct TextPoolOptions {
-    std::uint32_t long_threads = 0;  // 0: a quarter of the cores, from 1 to 4
+    std::uint32_t long_threads = 0;  // number of threads; 0: a quarter of the cores, from 1 to 4
     std::uint64_t short_bytes_max = 16 << 10;
     std::size_t jobs_max = 1024, jobs_per_client_max = 64;  // queued jobs
     std::uint64_t bytes_max = 64u << 20, bytes_per_client_max = 16u << 20;
@@ -30,7 +30,8 @@ class TextPool {
     void stop();
 
     // Runs `job` once, on a thread of the pool; the job works on a text of `bytes` bytes. Refuses
-    // with 429 if this client has too much queued, and with 503 if all clients together have.
+    // with 429 if this client has too many jobs or bytes queued, and with 503 if all clients
+    // together have too many.
     Checked<void> submit(const std::string& client, std::uint64_t bytes, std::function<void()> job);
     std::size_t num_waiting() const;
 

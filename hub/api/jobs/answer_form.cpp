@@ -23,8 +23,8 @@ NodeId add_marker(Nodes& nodes, std::optional<TokenId> token, std::string_view w
     return add(nodes, std::move(node));
 }
 
-// Adds thoughts up to their end tag, and the line ends after it. The budget of tokens forces the
-// tag.
+// Adds nodes for the model's thoughts up to their end tag, and for the line ends after the tag.
+// When the token budget runs out, only the end tag is allowed.
 NodeId add_thoughts(Nodes& nodes, const ReasoningTags& tags) {
     GrammarNode free{.kind = Kind::text, .any_token = true};
     free.texts = tags.close ? text_without("") : text_until(think_close);

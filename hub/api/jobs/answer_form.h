@@ -13,10 +13,11 @@
 
 namespace moex {
 
-// The tags around a model's thoughts: tokens if the vocabulary has them, else plain characters.
+// The tags around a model's thoughts: `open` and `close` are set if the vocabulary has tokens for
+// the tags; else the tags are plain characters.
 struct ReasoningTags {
     bool possible = false;  // the answer may begin with a block of thoughts
-    bool begun = false;     // the answer begins inside such a block
+    bool begun = false;     // the answer begins inside a block of thoughts
     std::optional<TokenId> open = {}, close = {};
     void find(const Tokenizer& tokenizer);
 };
@@ -26,13 +27,14 @@ struct AnswerWish {
     const AnswerForm& form;
     const ToolChoice& calls;
     const CallSyntax& syntax;
-    std::optional<ChannelBegin> channels = {};  // the beginning of an answer in channels
+    std::optional<ChannelBegin> channels = {};  // where an answer in channels begins
     bool is_free() const {
         return form.kind == AnswerForm::Kind::free && calls.mode == ToolChoice::Mode::none;
     }
-    const std::string& param() const;  // the field that asks for the form or the calls
+    // The field of the request that asks for the form or the calls.
+    const std::string& param() const;
 };
-// Builds the grammar, or takes it from the cache of `masks`.
+// Builds the grammar of an answer, or takes it from the cache of `masks`.
 Checked<std::shared_ptr<const Grammar>> grammar_of_answer(const AnswerWish& wish,
                                                           const ReasoningTags& tags,
                                                           MaskMaker& masks);

@@ -45,7 +45,8 @@ MaskMaker::~MaskMaker() {
         state_->stopping = true;
     }
     state_->wake.notify_all();
-    // The last answer may be destroyed by a job on the maker's own thread.
+    // A job on the mask maker's own thread may release the last reference to this object. A thread
+    // cannot join itself, so it is detached.
     if (state_->thread.get_id() == std::this_thread::get_id())
         state_->thread.detach();
     else
@@ -99,7 +100,8 @@ void AnswerMask::fill(std::uint32_t tokens_left) {
     if (!is_lost_) {
         const MaskResult made = fill_mask(state_, tokens_left, vocabulary, maker_->cache(), bits_);
         cut_short_ = cut_short_ || made.by_budget;
-        // Ignore the budget if it is below the shortest end: the answer is cut off as any other.
+        // Ignore the token budget if the shortest end of the answer needs more tokens. The answer
+        // is then cut off, as an answer without a grammar is.
         if (is_empty()) fill_mask(state_, endless, vocabulary, maker_->cache(), bits_);
     }
     if (is_empty())
@@ -119,8 +121,8 @@ void AnswerMask::expect(std::size_t index, TokenId id) {
         const auto self = weak.lock();
         if (!self) return;
         const std::lock_guard lock(self->mutex_);
-        // Continue only if `id` was drawn by the present mask: the engine may have been faster, or
-        // the answer may have ended.
+        // Continue only if `id` was drawn by the present mask: the engine may already have
+        // requested a later mask, or the answer may have ended.
         if (self->taken_ != index || self->bits_behind_ != index || self->bits_left_ < 2) return;
         const std::uint32_t left = self->bits_left_ - 1;
         self->follow(id);

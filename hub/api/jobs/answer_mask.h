@@ -27,14 +27,14 @@ class MaskMaker {
     // Thread-safe.
     using Build = std::function<Result<std::shared_ptr<const Grammar>>()>;
     Result<std::shared_ptr<const Grammar>> grammar(const std::string& key, const Build& build);
-    // Queues `job` for the thread of this object. Each answer has at most one job queued.
+    // Queues `job` for the thread of this mask maker. Each answer has at most one job queued.
     void post(std::function<void()> job);
 
   private:
     struct State;
     const Vocabulary vocabulary_;
     MaskCache cache_;
-    std::shared_ptr<State> state_;  // shared with the thread
+    std::shared_ptr<State> state_;  // state that the mask maker shares with its thread
 };
 
 // The masks of an answer: follows its tokens through the grammar.
@@ -43,11 +43,11 @@ class AnswerMask : public TokenMask, public std::enable_shared_from_this<AnswerM
     AnswerMask(std::shared_ptr<MaskMaker> maker, GrammarState begin);
     std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,
                                            std::uint32_t tokens_left) override;
-    // Queues the next mask, knowing that token number `index` of the answer is `id`.
+    // Queues the making of the next mask, after token number `index` of the answer, which is `id`.
     void expect(std::size_t index, TokenId id);
-    // Returns true if the budget has forbidden a token that the grammar allows.
+    // Returns true if the token budget has forbidden a token that the grammar allows.
     bool cut_short() const;
-    std::uint32_t least() const;  // tokens to the shortest end, each of one byte
+    std::uint32_t least() const;  // tokens to the shortest end of the answer, one byte each
 
   private:
     void follow(TokenId id);
@@ -56,12 +56,13 @@ class AnswerMask : public TokenMask, public std::enable_shared_from_this<AnswerM
     const std::shared_ptr<MaskMaker> maker_;
     mutable std::mutex mutex_;  // guards the following members
     GrammarState state_;
-    std::size_t taken_ = 0;  // tokens that `state_` has taken
+    std::size_t taken_ = 0;  // number of tokens that `state_` has taken
     bool is_lost_ = false;   // the answer left its grammar; only a forced token can cause that
     bool cut_short_ = false;
     TokenBits bits_;
-    std::size_t bits_behind_ = 0;  // tokens before the one that `bits_` is the mask of
-    std::uint32_t bits_left_ = 0;  // tokens_left for `bits_`; 0: no mask was made yet
+    // Number of the answer's tokens before the token that `bits_` masks.
+    std::size_t bits_behind_ = 0;
+    std::uint32_t bits_left_ = 0;  // tokens_left that `bits_` was made for; 0: no mask was made yet
 };
 
 }  // namespace moex

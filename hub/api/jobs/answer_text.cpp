@@ -25,7 +25,7 @@ AnswerText::Shown AnswerText::push(const SampledToken& token) {
             {token.id, piece, token.logprob, token.top, decoded_bytes_, decoded_characters_});
 
     decoded_bytes_ += piece.size();
-    // Count code points; a piece is whole UTF-8.
+    // Count code points. A piece never ends inside a UTF-8 sequence.
     decoded_characters_ += static_cast<std::uint64_t>(
         std::count_if(piece.begin(), piece.end(), [](char c) { return (c & 0xc0) != 0x80; }));
     return release(filter_.push(piece));
@@ -44,7 +44,7 @@ AnswerText::Shown AnswerText::finish() {
     }
 
     Shown shown = release(filter_.finish());
-    for (TokenText& left : waiting_) {  // the token in which a stop began
+    for (TokenText& left : waiting_) {  // cut the token in which a stop string began
         if (left.offset_bytes >= shown_bytes_) break;
         left.text.resize(shown_bytes_ - left.offset_bytes);
         shown.tokens.push_back(std::move(left));
@@ -59,8 +59,8 @@ AnswerText::Shown AnswerText::release(std::string text) {
 
     while (!waiting_.empty() &&
            waiting_.front().offset_bytes + waiting_.front().text.size() <= shown_bytes_) {
-        // A piece that begins where the text ends was removed whole by a stop string; it is not
-        // part of the answer.
+        // A token's text that begins where the answer's text ends was removed whole by a stop
+        // string; this token is not part of the answer.
         if (filter_.stopped() && waiting_.front().offset_bytes >= shown_bytes_) break;
         shown.tokens.push_back(std::move(waiting_.front()));
         waiting_.pop_front();

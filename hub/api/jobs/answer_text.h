@@ -1,6 +1,6 @@
-// Turns sampled tokens into the text that a client may see: whole UTF-8 sequences, held back while
-// a stop string may be forming, cut at a complete stop string. Streams and whole answers use the
-// same code, so that both have the same text.
+// Turns sampled tokens into the text that a client may see: the text has only whole UTF-8
+// sequences, is held back while a stop string may be forming, and is cut at a complete stop string.
+// Streams and whole answers use the same code, so that both have the same text.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace moex {
 
 // A token of the answer with its log-probability. The texts of all entries, joined, are the
 // answer's text. A token that ends inside a UTF-8 sequence has an empty text, and the token that
-// completes the sequence has its text. The tokenizer gives the raw bytes of `id`.
+// completes the sequence has its text. The tokenizer knows the raw bytes of the token `id`.
 struct TokenText {
     TokenId id = 0;
     std::string text;
@@ -30,9 +30,9 @@ struct TokenText {
 
 class AnswerText {
   public:
-    // `tokenizer` may be null: then the text is the ids in decimal, separated by blanks.
-    // `keep_tokens`: return tokens with their log-probabilities. `keep_special`: write special
-    // tokens as their texts, as in a prompt.
+    // `tokenizer` may be null: then the answer's text consists of the token ids in decimal,
+    // separated by blanks. `keep_tokens`: return tokens with their log-probabilities.
+    // `keep_special`: write special tokens as their texts, as in a prompt.
     AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens,
                bool keep_special = false);
 

@@ -18,7 +18,7 @@ constexpr std::string_view start_mark = "<|start|>", channel_mark = "<|channel|>
                            constrain_mark = "<|constrain|>", call_mark = "<|call|>",
                            return_mark = "<|return|>";
 constexpr std::string_view recipient_words = "to=functions.", channel_blanks = " \t\r\n";
-constexpr std::uint32_t preludes_max = 8;  // messages before the last one
+constexpr std::uint32_t preludes_max = 8;  // most messages of an answer before its last message
 
 std::size_t begun_mark_bytes(std::string_view text, std::string_view mark) {
     for (std::size_t length = std::min(text.size(), mark.size()); length > 0; --length)
@@ -26,7 +26,8 @@ std::size_t begun_mark_bytes(std::string_view text, std::string_view mark) {
     return 0;
 }
 
-// Returns the name at `begin` of a header: up to a blank or the next mark.
+// Returns the name that begins at offset `begin` of a message's header; it extends up to a blank or
+// the next mark.
 std::string_view name_at(std::string_view header, std::size_t begin) {
     return header.substr(begin, header.find_first_of(" \t\r\n<", begin) - begin);
 }
@@ -39,7 +40,7 @@ bool may_be_header(std::string_view text) {
     return false;
 }
 
-// Adds nodes of a grammar of channels.
+// Adds the nodes for an answer in channels to a grammar.
 class Writer {
   public:
     Writer(Nodes& nodes, const Vocabulary& vocabulary) : nodes_(nodes), vocabulary_(vocabulary) {}
@@ -62,12 +63,13 @@ class Writer {
     NodeId repeat(NodeId part, std::uint32_t max) {
         return add({.kind = Kind::repeat, .max = max, .children = {part}});
     }
-    // Any text up to the end of the message.
+    // Returns a node that accepts any text up to the end of the message.
     NodeId free_text() {
         return add({.kind = Kind::text,
                     .texts = text_without(token_of(end_mark) ? std::string_view() : end_mark)});
     }
-    // Any text, the end of its message, and the opening of the next message.
+    // Returns a node that accepts any text, the mark that ends its message, and the opening of the
+    // next message.
     NodeId text_and_next() {
         const NodeId next = sequence({mark(start_mark), words("assistant")});
         if (token_of(end_mark)) return sequence({free_text(), mark(end_mark), next});
@@ -137,7 +139,8 @@ Result<NodeId> add_channel_answer(Nodes& nodes, const ToolChoice& choice, Channe
         ends.push_back(write.call(tool.name, arguments));
     }
 
-    // Thoughts may precede the answer. Words may precede a call only if the request wants no form.
+    // Messages with thoughts may precede the answer. Words may precede a call only if the request
+    // asks for no form of the answer.
     const auto message = [&](std::string_view channel) {
         return write.sequence({write.header(channel), write.text_and_next()});
     };
@@ -159,7 +162,7 @@ ChannelSplitter::ChannelSplitter(ChannelBegin begin, bool calls)
                                               : Part::words),
       calls_(calls) {}
 
-// Reads a header; returns false if it is not complete yet.
+// Reads the header of a message; returns false if the header is not complete yet.
 bool ChannelSplitter::read_header(ChannelText& out) {
     const std::size_t end = held_.find(message_mark);
     if (end == std::string::npos) {
@@ -207,7 +210,7 @@ bool ChannelSplitter::step(ChannelText& out) {
         kept = std::max(kept, begun_mark_bytes(held_, mark));
         if (found >= first) continue;
         first = found;
-        mark_bytes = is_end ? mark.size() : 0;  // other marks open the next header
+        mark_bytes = is_end ? mark.size() : 0;  // any other mark is kept: it opens the next header
     }
 
     const bool ends = first != std::string::npos;
@@ -228,7 +231,7 @@ ChannelText ChannelSplitter::push(std::string_view piece) {
 ChannelText ChannelSplitter::finish() {
     ChannelText out;
     std::string rest = std::exchange(held_, {});
-    // Drop a header that was cut off.
+    // Drop the header of a message if the answer ended inside it.
     const bool is_header = part_ == Part::header && rest.find("<|") != std::string::npos;
     if (!is_header) say(out, std::move(rest));
     return out;

@@ -25,11 +25,13 @@ enum class ChannelBegin { header, thoughts, words };
 // including special tokens.
 ChannelBegin channel_begin(std::string_view tail);
 
-// Returns the tokens that end a message after which nothing is generated, if they are tokens.
+// Returns the tokens that end a message after which nothing is generated, if the vocabulary has
+// such tokens.
 std::vector<TokenId> channel_stops(const Tokenizer& tokenizer);
 
 // Adds the grammar of answers that call tools as `choice` demands, after their thoughts and words.
-// `said` is the node of an answer without a call; nullopt: any text.
+// `said` is the node of an answer without a call; nullopt: an answer without a call may be any
+// text.
 Result<NodeId> add_channel_answer(std::vector<GrammarNode>& nodes, const ToolChoice& choice,
                                   ChannelBegin begin, std::optional<NodeId> said,
                                   const Vocabulary& vocabulary);
@@ -43,7 +45,7 @@ struct ChannelText {
 // depend on how the text is cut into pieces. A text without any header is content.
 class ChannelSplitter {
   public:
-    // `calls`: tools may be called. Otherwise a call is treated as words.
+    // `calls`: the answer may call tools. Otherwise a call is treated as words.
     ChannelSplitter(ChannelBegin begin, bool calls);
     ChannelText push(std::string_view piece);
     ChannelText finish();

@@ -5,8 +5,8 @@
 namespace moex {
 namespace {
 
-// Cuts the list of likeliest tokens to `count`. The engine scores prompt and answer with one
-// length, the longer one that the request wants.
+// Cuts a token's list of likeliest tokens to `count` entries. The engine makes lists of one length
+// for prompt and answer: the longer one that the request asks for.
 SampledToken with_top(SampledToken token, std::uint32_t count) {
     if (token.top.size() > count) token.top.resize(count);
     return token;
@@ -18,11 +18,12 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
     : inputs_(std::move(inputs)),
       responder_(std::move(responder)) {
     const CompletionParams& params = inputs_.params;
-    // Ignore stops in an answer with a form, since a string of the form may contain any text.
+    // Ignore stop strings in an answer that must have a form, since a string inside the form may
+    // contain any text.
     const bool calls = inputs_.call_syntax.has_value(), channels = inputs_.channels.has_value();
     const bool stops_anywhere = inputs_.masks.empty() && !channels;
     const auto& stops = stops_anywhere ? params.stop : std::vector<std::string>();
-    // Keep special tokens, since the opening of a call may be one.
+    // Keep special tokens, since the opening of a tool call may be a special token.
     for (std::size_t i = 0; i < inputs_.prompts.size() * params.n; ++i)
         choices_.push_back({.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs,
                                                calls || channels)});
@@ -43,7 +44,7 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
             choices_[i].answer.content = inputs_.echoes[i / params.n];
 }
 
-// Settles the account. A client that disconnected is charged for what was computed.
+// Settles the account. A client that disconnected is charged for the tokens that were computed.
 ApiJob::~ApiJob() {
     if (!inputs_.account) return;
     std::uint64_t answer_tokens = 0;
@@ -138,7 +139,7 @@ void ApiJob::arm() {
         const std::lock_guard lock(mutex_);
         abandoned = abandoned_;
     }
-    if (abandoned) give_up();  // the client left while start() submitted
+    if (abandoned) give_up();  // the client disconnected while start() submitted sequences
 }
 
 void ApiJob::give_up() {
@@ -166,7 +167,7 @@ void ApiJob::cancel_choice(std::size_t index) {
     GenerationId id;
     {
         const std::lock_guard lock(mutex_);
-        id = ids_[index];  // all ids are known when events run
+        id = ids_[index];  // set for all choices before any event runs
     }
     inputs_.engine->cancel(id);
 }
@@ -210,14 +211,14 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
         choice.ended = true;
         if (++num_ended_ == choices_.size()) {
             answered_ = true;
-            responder_.reset();  // the client has left
+            responder_.reset();  // the client has disconnected
             if (inputs_.observer->on_finished) inputs_.observer->on_finished("abort");
         }
         return;
     }
 
     choice.ended = true;
-    // The budget closed the answer early, even if its text is complete.
+    // The token budget made the answer close early, even if its text is complete in form.
     const bool cut_short = !inputs_.masks.empty() && inputs_.masks[index]->cut_short();
     const bool is_length = (end.reason == FinishReason::length || cut_short) && !choice.cancelling;
     AnswerChoice& answer = choice.answer;
@@ -262,7 +263,7 @@ void ApiJob::fail(const Refusal& refusal) {
 }
 
 // Adds the statistics of a sequence. Times of parallel sequences overlap, so their maximum
-// counts; the computed work is summed.
+// counts; the amounts of computed work are summed.
 void ApiJob::add_totals(const GenerationStats& stats) {
     totals_.queued = std::max(totals_.queued, stats.queued);
     totals_.prefill = std::max(totals_.prefill, stats.prefill);
@@ -299,7 +300,8 @@ AnswerTotals ApiJob::totals() const {
     out.experts = inputs_.experts.name;
     out.perplexity_excess = inputs_.experts.perplexity_excess;
     if (totals_.pairs_late > 0) out.perplexity_excess.reset();  // not measured
-    // Count workers that were caught: their earlier results may be in this answer.
+    // Count workers that were caught with a false answer: earlier results of these workers may be
+    // in this answer.
     if (const auto& has_lied = inputs_.observer->has_lied)
         out.doubted = static_cast<std::uint64_t>(
             std::count_if(totals_.workers.begin(), totals_.workers.end(), has_lied));
@@ -307,7 +309,7 @@ AnswerTotals ApiJob::totals() const {
 }
 
 // Sends `events`. Once the last one is sent, the account is charged for the tokens of choice
-// `index` that the client had not been sent before.
+// `index` that were not sent to the client before.
 void ApiJob::send(std::size_t index, ReplyWriter::Events events) {
     for (std::size_t i = 0; i < events.size(); ++i) {
         const bool is_last = i + 1 == events.size();
@@ -347,8 +349,8 @@ void ApiJob::observe_latency() const {
                                  seconds(totals_.queued));
 }
 
-// Counts one token as reasoning or not. Blanks before the answer are undecided: a block of thoughts
-// may follow them.
+// Counts one token as reasoning or as content. Blank tokens before the answer are undecided: a
+// block of thoughts may follow them.
 template <class Splitter>
 void ApiJob::count_reasoning(Choice& choice, const Splitter& splitter) const {
     if (splitter.undecided()) {
@@ -488,8 +490,8 @@ Usage ApiJob::usage() const {
     Usage usage;
     for (std::size_t i = 0; i < inputs_.prompts.size(); ++i) {
         usage.prompt_tokens += inputs_.prompts[i].size();
-        // The cached tokens of a prompt are the least of all its choices: the first choice computes
-        // what the other choices find cached.
+        // For each prompt the smallest number of cached tokens over all its choices counts: the
+        // first choice computes what the other choices find cached.
         const std::size_t n = inputs_.params.n;
         usage.cached_tokens += std::min_element(choices_.begin() + i * n,
                                                 choices_.begin() + (i + 1) * n,

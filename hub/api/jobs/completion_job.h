@@ -23,8 +23,8 @@
 
 namespace moex {
 
-// moex.late_ms and late_max: up to `calls_max` expert calls of an answer, over all its choices, are
-// waited for no longer than `wait`.
+// moex.late_ms and late_max: up to `calls_max` expert calls of an answer, over all its choices, may
+// be late: the hub waits for each of these calls no longer than `wait`.
 struct LateWish {
     Duration wait{};
     std::uint32_t calls_max = 0;
@@ -36,18 +36,19 @@ struct ApiJobInputs {
     std::shared_ptr<const ApiObserver> observer;
     std::unique_ptr<ReplyWriter> writer;
     CompletionParams params;
-    std::vector<std::vector<TokenId>> prompts;  // each is answered params.n times
-    std::vector<std::string> echoes;            // for each prompt: text before the answer
+    std::vector<std::vector<TokenId>> prompts;  // each prompt is answered params.n times
+    std::vector<std::string> echoes;            // [prompts], the text to send before each answer
     std::vector<TokenId> stop_ids;
     ExpertMode experts;  // the expert mode; "exact" has no speculator
     LateWish late;
-    std::vector<std::shared_ptr<AnswerMask>> masks;  // for each choice; empty: any text is allowed
-    std::optional<CallSyntax> call_syntax;           // set if tools may be called
-    std::optional<ChannelBegin> channels;            // set if the model answers in channels
+    // One mask for each choice; empty: any text is allowed.
+    std::vector<std::shared_ptr<AnswerMask>> masks;
+    std::optional<CallSyntax> call_syntax;    // set if the answer may call tools
+    std::optional<ChannelBegin> channels;     // set if the model answers in channels
     bool splits_reasoning = false;            // split the answer's <think> block from the content
-    bool begins_in_reasoning = false;         // the prompt ends inside such a block
-    std::string client;                       // name for round-robin scheduling
-    std::shared_ptr<RequestAccount> account;  // charged for the tokens; null: none
+    bool begins_in_reasoning = false;         // the prompt ends inside a <think> block
+    std::string client;                       // client's name for round-robin scheduling
+    std::shared_ptr<RequestAccount> account;  // charged for the tokens; null: no account
     std::uint32_t context_tokens = 0;
     TimePoint received_at{};
 };
@@ -62,24 +63,25 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     struct Choice {
         AnswerText text;
         std::optional<ReasoningSplitter> splitter;
-        std::optional<ChannelSplitter> channels;  // replaces `splitter` and `calls`
-        std::optional<CallSplitter> calls;        // set if tools may be called
-        std::optional<StopFilter> stops;          // stop strings of the words beside calls
+        std::optional<ChannelSplitter> channels;  // if set, replaces `splitter` and `calls`
+        std::optional<CallSplitter> calls;        // set if the answer may call tools
+        std::optional<StopFilter> stops;  // applies stop strings to the text outside of calls
         AnswerChoice answer;
         std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
         std::uint32_t cached_tokens = 0;
-        std::uint32_t counted_tokens = 0;  // tokens of the answer that were sent to the client
+        // Number of the answer's tokens that were sent to the client.
+        std::uint32_t counted_tokens = 0;
         bool ended = false, cancelling = false;
         TimePoint first_token_at{}, last_token_at{};
     };
 
-    // Runs `event` now, or once all sequences are submitted: until then the answer may still become
-    // a refusal.
+    // Runs `event` now, or once all sequences are submitted: before that the request may still be
+    // answered with a refusal.
     template <class Event>
     void deliver(Event event);
     void arm();
     void give_up();  // cancels every sequence
-    void end_key();  // the same, because the client's key is no longer valid
+    void end_key();  // cancels every sequence, as the client's key is no longer valid
     std::vector<GenerationId> submitted();
     void cancel_choice(std::size_t index);
 
@@ -98,8 +100,8 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     template <class Splitter>
     void count_reasoning(Choice& choice, const Splitter& splitter) const;
     std::uint64_t prompt_tokens() const;
-    // Returns a function that charges the account for the tokens of choice `index` which the client
-    // had not been sent before; it runs once the event has been sent.
+    // Returns a function that charges the account for the tokens of choice `index` that were not
+    // sent to the client before. The returned function runs once an event has been sent.
     std::function<void()> counts_on_sent(std::size_t index);
     void add_totals(const GenerationStats& stats);
     AnswerTotals totals() const;
@@ -114,7 +116,8 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
 
     ApiJobInputs inputs_;
     std::shared_ptr<HttpResponder> responder_;  // empty once answered
-    // Used by one thread at a time: the one of start(), then the engine's.
+    // The following members are used by one thread at a time: first the thread that runs start(),
+    // then the engine's thread.
     std::vector<Choice> choices_;
     std::size_t num_ended_ = 0;
     bool stream_begun_ = false, answered_ = false, failed_ = false, prompt_counted_ = false;

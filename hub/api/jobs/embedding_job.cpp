@@ -6,11 +6,11 @@
 namespace moex {
 namespace {
 
-// The most inputs of one request in the engine at a time, so that other requests find places in its
-// queue.
+// The most inputs of one request in the engine at a time, so that other requests find room in the
+// engine's queue.
 constexpr std::size_t running_max = 8;
 
-// Scales a row to length 1; returns false if the row is zero or not finite.
+// Scales a vector to length 1; returns false if the vector is zero or not finite.
 bool normalise(std::vector<float>& row) {
     double squares = 0;
     for (const float value : row) squares += double{value} * value;
@@ -34,7 +34,7 @@ EmbeddingJob::EmbeddingJob(EmbeddingJobInputs inputs, std::shared_ptr<HttpRespon
     }
 }
 
-// Settles the account. A client that disconnected is charged for what was computed.
+// Settles the account. A client that disconnected is charged for the tokens that were computed.
 EmbeddingJob::~EmbeddingJob() {
     if (inputs_.account) inputs_.account->settle(computed_tokens_);
 }
@@ -65,7 +65,8 @@ void EmbeddingJob::submit_more() {
     }
 }
 
-// Submits one input; returns false if no further input can be submitted now.
+// Submits one input to the engine; returns false if no further input of the request can be
+// submitted now.
 bool EmbeddingJob::submit(std::size_t index) {
     GenerationRequest request;
     request.prompt = inputs_.prompts[index];
@@ -124,7 +125,7 @@ void EmbeddingJob::on_end(std::size_t index, const GenerationEnd& end) {
     submit_more();
 }
 
-// Sends the answer. Called by one thread, once.
+// Sends the answer. Called once, by one thread.
 void EmbeddingJob::finish(std::shared_ptr<HttpResponder> responder) {
     out_.took = now_steady() - inputs_.received_at;
     HttpResponse response;

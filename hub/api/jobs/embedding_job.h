@@ -22,7 +22,7 @@
 namespace moex {
 
 struct EmbeddingParams {
-    std::string model;  // empty: the request names none
+    std::string model;  // empty: the request names no model
     std::vector<TextInput> inputs;
     bool base64 = false;     // write little-endian f32 in base64 instead of numbers
     bool truncates = false;  // cut the end of an input that is too long
@@ -50,7 +50,7 @@ struct EmbeddingJobInputs {
     std::vector<std::vector<TokenId>> prompts;
     std::string model, client;
     bool base64 = false;
-    std::shared_ptr<RequestAccount> account;  // charged for the tokens; null: none
+    std::shared_ptr<RequestAccount> account;  // charged for the tokens; null: no account
     TimePoint received_at{};
 };
 
@@ -70,8 +70,9 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
 
     const EmbeddingJobInputs inputs_;
 
-    std::mutex mutex_;                          // guards the following members
-    std::shared_ptr<HttpResponder> responder_;  // empty once answered, or if the client left
+    std::mutex mutex_;  // guards the following members
+    // Empty once the request is answered or its client has disconnected.
+    std::shared_ptr<HttpResponder> responder_;
     std::deque<std::size_t> todo_;
     std::vector<GenerationId> ids_;
     std::size_t num_running_ = 0, num_done_ = 0;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view blanks = " \t\r\n", line_ends = "\r\n";
 
-// Returns the length of the longest proper prefix of `tag` in which `text` ends.
+// Returns the length of the longest proper prefix of `tag` with which `text` ends.
 std::size_t begun_tag_bytes(std::string_view text, std::string_view tag) {
     for (std::size_t length = std::min(text.size(), tag.size() - 1); length > 0; --length)
         if (text.ends_with(tag.substr(0, length))) return length;

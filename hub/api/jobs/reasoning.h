@@ -21,25 +21,26 @@ struct ReasonedText {
 
 class ReasoningSplitter {
   public:
-    // `inside`: the prompt ends in an open block.
+    // `inside`: the prompt ends inside an open <think> block.
     explicit ReasoningSplitter(bool inside);
-    ReasonedText push(std::string_view piece);  // returns the text that is decided by now
-    ReasonedText finish();                      // returns the text that was held back
+    ReasonedText push(std::string_view piece);  // returns text whose part is known by now
+    ReasonedText finish();                      // returns the text that was held back until the end
 
-    // True if the text so far ends inside a block, or before the answer's first character
-    // (undecided). Tokens are counted by these.
+    // in_reasoning() returns true if the text so far ends inside a block of thoughts; undecided(),
+    // if it ends before the answer's first character. The job counts tokens by these functions.
     bool in_reasoning() const { return part_ == Part::block_begin || part_ == Part::block; }
     bool undecided() const { return part_ == Part::answer_begin; }
 
   private:
     enum class Part { answer_begin, block_begin, block, behind_block, content };
-    bool step(ReasonedText& out);  // false: more text is needed
+    bool step(ReasonedText& out);  // returns false if more text is needed to decide
 
     Part part_;
     std::string held_;
 };
 
-// Returns true if a prompt ends in an open block, e.g. one that a chat template wrote.
+// Returns true if a prompt ends inside an open <think> block, e.g. a block that a chat template
+// opened.
 bool ends_in_open_block(std::string_view prompt);
 
 }  // namespace moex

@@ -24,7 +24,7 @@ namespace moex {
 
 // The members that every JSON object of an answer has.
 struct AnswerHeader {
-    std::string id;              // chatcmpl-..., msg_..., with the prefix of the dialect
+    std::string id;  // id of the answer with the prefix of its dialect: chatcmpl-..., msg_...
     std::int64_t created_s = 0;  // Unix time
     std::string model, fingerprint;
 };
@@ -38,13 +38,15 @@ struct Usage {
     std::optional<std::uint64_t> reasoning_tokens;
 };
 
-// Sums over all sequences of a request.
+// Totals over all sequences of a request.
 struct AnswerTotals {
     Usage usage;
     GenerationStats stats;
-    std::uint64_t doubted = 0;      // workers of the answer caught with a false answer by now
-    std::string experts = "exact";  // or the lossy mode in which experts were requested
-    // Increase of the perplexity in that mode: 0 for exact answers, nullopt if it was not measured.
+    // Number of the answer's workers that were caught with a false answer by now.
+    std::uint64_t doubted = 0;
+    std::string experts = "exact";  // name of the expert mode: "exact" or a lossy mode
+    // Increase of the perplexity in the expert mode of the answer: 0 for exact answers, nullopt if
+    // it was not measured.
     std::optional<double> perplexity_excess;
     Duration took{};  // time since the request was received
 };
@@ -53,15 +55,16 @@ struct CalledFunction {
     std::string id, name, arguments;  // JSON
 };
 
-// A choice of a request's answer. A stream keeps only its end here, not its words.
+// One choice of a request's answer. For a stream only the fields of the choice's end are filled,
+// and not its text.
 struct AnswerChoice {
     std::string content, reasoning;
     std::vector<CalledFunction> calls;
-    std::vector<TokenText> tokens;         // filled if logprobs are requested
+    std::vector<TokenText> tokens;         // filled if the request asks for logprobs
     std::vector<TokenText> prompt_tokens;  // filled if the prompt is echoed with its scores
     // Filled if prompt_logprobs are requested: scores of all prompt tokens but the first.
     std::vector<SampledToken> prompt_scores;
-    std::string finish_reason;  // stop, length or tool_calls
+    std::string finish_reason;  // "stop", "length" or "tool_calls"
     std::string stop;           // the stop string that ended the answer; else empty
 };
 
@@ -76,17 +79,17 @@ class ReplyWriter {
     virtual OrderedJson whole(std::span<const AnswerChoice> choices,
                               const AnswerTotals& totals) = 0;
 
-    // Return the events of a stream: of its beginning, of pieces of choices, of the end of each
-    // choice, and of its end.
+    // These functions return the events of a stream: for its beginning, for each piece of a choice,
+    // for the end of each choice, and for the end of the stream.
     virtual Events begin(std::uint64_t prompt_tokens) = 0;
     virtual Events say(std::size_t index, ReasonedText text, std::span<const TokenText> tokens) = 0;
-    // `id` is the id of a call that begins with this piece; else empty.
+    // `id` is the id of the tool call if the call begins with this piece; else it is empty.
     virtual Events call(std::size_t index, const CallPiece& piece, const std::string& id) = 0;
-    // `totals` is set for the last choice that ends; else null.
+    // `totals` is not null only for the last choice that ends.
     virtual Events end_choice(std::size_t index, const AnswerChoice& choice,
                               const AnswerTotals* totals) = 0;
     virtual Events end(const AnswerTotals& totals) = 0;
-    // Returns the events of a failure, which replace the rest of the stream.
+    // Returns the events that report a failure and end the stream early.
     virtual Events fail(const Refusal& refusal) {
         HttpResponse response = refusal_response(refusal, dialect_);
         return {{std::move(response.body), std::move(response.event_name)}};
@@ -99,7 +102,7 @@ class ReplyWriter {
 struct WriterInputs {
     AnswerHeader header;
     const CompletionParams& params;
-    const OrderedJson& body;  // as the client sent it
+    const OrderedJson& body;  // body of the request, as the client sent it
     std::shared_ptr<const Tokenizer> tokenizer;
     std::size_t num_choices = 1;
 };
@@ -109,8 +112,8 @@ struct CompletionEndpoint {
     const char* id_prefix = "";
     Checked<CompletionParams> (*read)(const OrderedJson& body, const ParamLimits& limits) = nullptr;
     std::unique_ptr<ReplyWriter> (*write)(WriterInputs inputs) = nullptr;
-    // Returns the answer to a body that asks for nothing; nullopt: it asks for an answer. May be
-    // null.
+    // Returns the answer to a body that needs no work of the model; nullopt: the body needs a
+    // completion. This function may be null.
     std::optional<OrderedJson> (*answer_empty)(const OrderedJson& body) = nullptr;
 };
 

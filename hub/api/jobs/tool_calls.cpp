@@ -33,7 +33,7 @@ NodeId add_opening(Nodes& nodes, const CallSyntax& syntax) {
     return add_words(nodes, syntax.opens);
 }
 
-// Adds free text up to and including the opening of the first call.
+// Adds a node that accepts free text up to and including the opening of the first tool call.
 NodeId add_text_before_call(Nodes& nodes, const CallSyntax& syntax) {
     if (syntax.opens_token)
         return add_sequence(nodes,
@@ -138,7 +138,8 @@ Result<NodeId> add_tool_answer(Nodes& nodes, const ToolChoice& choice, const Cal
         }
         parts.push_back(body);
         if (choice.parallel && !syntax.is_single) {
-            // A further call opens with the same token as the first one, if there is a token.
+            // A further tool call opens with the same token as the first call, if the opening is a
+            // token.
             std::vector<NodeId> next;
             if (syntax.opens_token && !is_list)
                 next = {add_words(nodes, "\n"), add_opening(nodes, syntax), body};
@@ -166,7 +167,7 @@ CallSplitter::CallSplitter(CallSyntax syntax, bool calls_at_once)
     : syntax_(std::move(syntax)),
       part_(calls_at_once ? Part::before_name : Part::content) {}
 
-// Drops the held text up to and including `words`; returns false if they have not arrived yet.
+// Drops the held text up to and including `words`; returns false if `words` has not arrived yet.
 bool CallSplitter::skip_past(std::string_view words) {
     const std::size_t found = held_.find(words);
     if (found == std::string::npos) return false;

@@ -19,14 +19,14 @@ namespace moex {
 
 struct CallSyntax {
     const char* name = "";
-    bool is_known = true;  // the template names the syntax; false: it is the default
+    bool is_known = true;  // true: the template names the syntax; false: the syntax is the default
     // An answer is `opens`, then for each call `before_name` NAME `before_arguments` ARGUMENTS
     // `behind`, with `between` before each further call, and `closes` at the end. Example (Hermes):
     //   <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>
     std::string opens, before_name, before_arguments, behind, between, closes;
-    bool is_single = false;                   // at most one call in an answer
-    bool has_channels = false;                // channels.h reads and writes the answers
-    std::optional<TokenId> opens_token = {};  // set if `opens` is a single token
+    bool is_single = false;     // at most one call in an answer
+    bool has_channels = false;  // the answers are in channels; channels.h reads and writes them
+    std::optional<TokenId> opens_token = {};  // the token of `opens`, if `opens` is a single token
 };
 CallSyntax call_syntax(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
@@ -35,15 +35,15 @@ CallSyntax call_syntax(const ChatTemplate& chat_template, const Tokenizer& token
 void write_out_tools(OrderedJson& messages, const OrderedJson& tools, const CallSyntax& syntax);
 
 // Adds the grammar of answers that call tools as `choice` demands, without thoughts. `said` is the
-// node of an answer without a call; nullopt: any text.
+// node of an answer without a call; nullopt: an answer without a call may be any text.
 Result<NodeId> add_tool_answer(std::vector<GrammarNode>& nodes, const ToolChoice& choice,
                                const CallSyntax& syntax, std::optional<NodeId> said);
 
-// A piece of the call number `index` in a stream.
+// A piece of tool call number `index` of an answer in a stream.
 struct CallPiece {
     std::uint32_t index = 0;
-    std::string name;       // name of a call that begins with this piece; else empty
-    std::string arguments;  // the next part of the arguments
+    std::string name;       // name of the tool call if it begins with this piece; else empty
+    std::string arguments;  // the next part of the call's arguments
 };
 struct CalledText {
     std::string content;
@@ -69,7 +69,7 @@ class CallSplitter {
     Part part_;
     std::string held_;
     std::uint32_t num_calls_ = 0;
-    std::uint32_t depth_ = 0;  // open braces and brackets in the arguments
+    std::uint32_t depth_ = 0;  // number of open braces and brackets in the arguments so far
     bool in_string_ = false, is_escaped_ = false;
 };
 

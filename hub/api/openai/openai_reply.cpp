@@ -22,7 +22,8 @@ class OpenAiReply : public ReplyWriter {
         OrderedJson body = answer_object(header_, is_chat_, false);
         for (const AnswerChoice& choice : choices)
             body["choices"].push_back(whole_choice(body["choices"].size(), choice));
-        if (scores_prompts_ && is_chat_)  // all choices have the same prompt
+        // The first choice is enough, since all have the same prompt.
+        if (scores_prompts_ && is_chat_)
             body["prompt_logprobs"] = prompt_logprobs_json(choices.front().prompt_scores,
                                                            tokenizer_.get());
         add_totals(body, totals);

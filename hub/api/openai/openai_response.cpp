@@ -65,11 +65,12 @@ OrderedJson usage_json(const Usage& usage) {
 }
 
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage) {
-    // `decode` is the time from the first token to the last, so it has one interval less than
-    // tokens.
+    // `decode` is the time from the first token to the last, so it spans one interval fewer than
+    // there are tokens.
     const double prompt_ms = to_ms(stats.prefill), predicted_ms = to_ms(stats.decode);
     const std::uint64_t prompt_n = usage.prompt_tokens -
-                                   usage.cached_tokens;  // as llama.cpp counts them
+                                   // Llama.cpp does not count cached tokens either.
+                                   usage.cached_tokens;
     return {
         {"queued_ms", to_ms(stats.queued)},
         {"cache_n", usage.cached_tokens},
@@ -89,14 +90,15 @@ OrderedJson provenance_json(const AnswerTotals& totals) {
             {"calls_remote", stats.pairs_remote},
             {"calls_local", stats.pairs_local},
             {"hedged", stats.pairs_hedged},
-            // Shares of calls_remote: verified were computed again before they counted; proven are
-            // of contributors with a record, whose answers are checked at a rate; unchecked is the
-            // rest.
+            // Parts of calls_remote. verified: calls that were computed again before their result
+            // was used. proven: calls to contributors with a good record, whose answers are checked
+            // at a rate. unchecked: all other calls.
             {"verified", stats.pairs_verified},
             {"proven", stats.pairs_proven},
             {"unchecked", stats.pairs_remote - stats.pairs_verified - stats.pairs_proven},
             {"doubted", totals.doubted},
-            // Calls that were not waited for (moex.late_ms): default vectors replace them.
+            // Expert calls that the hub did not wait for (moex.late_ms): default vectors replace
+            // their results.
             {"replaced", stats.pairs_late},
             {"experts", totals.experts},
             {"perplexity_excess", excess ? OrderedJson(*excess) : OrderedJson()}};

@@ -24,17 +24,18 @@ OrderedJson answer_object(const AnswerHeader& header, bool is_chat, bool is_chun
 OrderedJson usage_json(const Usage& usage);
 // Timings over all sequences of a request, as llama.cpp names them.
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage);
-// The `moex` object of a reply: the workers and the hub's shares of the answer, and its expert
-// mode.
+// The `moex` object of a reply: the shares of the answer that the workers and the hub computed, and
+// the expert mode.
 OrderedJson provenance_json(const AnswerTotals& totals);
 OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
 OrderedJson legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
-// The same for a prompt and the answer after it; the first token of the prompt has null.
+// Returns the same object as legacy_logprobs_json(), for a prompt and the answer after it; the
+// first token of the prompt has null.
 OrderedJson echo_logprobs_json(std::span<const TokenText> prompt, std::span<const TokenText> answer,
                                const Tokenizer* tokenizer);
 
 // Returns [null, {"ID": {logprob, rank, decoded_token}, ...}, ...] for the tokens of a prompt, as
-// vLLM does: each entry has the prompt's own token and the likeliest tokens at its place. The
+// vLLM does: each entry has the prompt's token and the likeliest tokens at the same position. The
 // likeliest tokens have a `rank`, from 1.
 OrderedJson prompt_logprobs_json(std::span<const SampledToken> scores, const Tokenizer* tokenizer);
 
