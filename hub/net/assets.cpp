@@ -17,7 +17,7 @@ struct MoexAssetForm {
 struct MoexAssetRow {
     const char* path;
     const char* sha256;
-    MoexAssetForm plain, brotli, gzip;  // null: this coding is not smaller
+    MoexAssetForm plain, brotli, gzip;  // null: this coding makes the file no smaller
 };
 extern const MoexAssetRow moex_asset_table[];
 }
@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view codings[] = {"br", "gzip"};  // the better one first
+// The coding that compresses better comes first.
+constexpr std::string_view codings[] = {"br", "gzip"};
 
 std::vector<Asset> forms_of(const MoexAssetRow& row) {
     std::vector<Asset> forms;
@@ -66,8 +67,8 @@ std::string content_type_of(std::string_view path) {
 }
 
 Assets::Assets(const fs::path& directory) {
-    // The outputs of the build (wasm/, vendor/) are served from the binary in both cases. A file of
-    // the folder replaces the embedded file of the same name.
+    // Serve the outputs of the build (wasm/, vendor/) from the binary, with and without --static. A
+    // file of the --static folder replaces the embedded file of the same name.
     for (const MoexAssetRow* row = moex_asset_table; row->path; ++row)
         embedded_[row->path] = forms_of(*row);
     if (directory.empty()) return;

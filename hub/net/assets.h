@@ -19,7 +19,7 @@ namespace moex::net {
 struct Asset {
     ByteView bytes;
     std::shared_ptr<const void> keep;  // owner of `bytes` if they are not in the binary
-    std::string etag;                  // "sha256" or "sha256-br", quoted
+    std::string etag;                  // ETag: the SHA-256, or "SHA256-br", in quotes
     std::string content_type;
     std::string_view coding;   // Content-Encoding: "br" or "gzip"; empty: uncompressed
     bool has_codings = false;  // true: the asset exists in several content codings
@@ -32,7 +32,8 @@ class Assets {
     explicit Assets(const std::filesystem::path& directory);
     // Returns true if the table has the URL path, e.g. "/js/chat.js"; "/" is index.html.
     bool contains(std::string_view path) const;
-    // Returns the asset in the best content coding that the Accept-Encoding field accepts.
+    // Returns the asset at a URL path in the best content coding that the Accept-Encoding field
+    // accepts.
     std::optional<Asset> find(std::string_view path, std::string_view accept_encoding = "") const;
     std::size_t size() const { return embedded_.size() + files_.size(); }
 
@@ -40,9 +41,10 @@ class Assets {
     void add_file(const std::filesystem::path& directory,
                   const std::filesystem::directory_entry& entry);
 
-    // by URL path: the content codings of an asset, the uncompressed form first
+    // keyed by URL path: all content codings of an asset, the uncompressed form first
     std::map<std::string, std::vector<Asset>, std::less<>> embedded_;
-    // by URL path: files that are read for each request, so that an edited page is served at once
+    // keyed by URL path: files of --static, which are read for each request, so that an edited page
+    // is served at once
     std::map<std::string, std::filesystem::path, std::less<>> files_;
 };
 

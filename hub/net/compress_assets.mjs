@@ -1,5 +1,6 @@
-// The pages once more as brotli and gzip, as small as these make them: FOLDER/<SHA-256 of the content>.br and .gz,
-// where that saves a tenth at least, and otherwise an empty file. What is there already is left alone.
+// Compresses the hub's pages with brotli and gzip at their strongest settings. It writes FOLDER/<SHA-256 of the
+// content>.br and .gz, each with the compressed page if that saves at least a tenth, and otherwise empty. Existing
+// files are not changed.
 //   usage: node compress_assets.mjs FOLDER < list of files, one a line
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
@@ -23,6 +24,6 @@ for (const file of readFileSync(0, 'utf8').split('\n').filter(Boolean)) {
     if (existsSync(out)) continue;
     const smaller = compress(bytes);
     writeFileSync(`${out}.part`, smaller.length < 0.9 * bytes.length ? smaller : '');
-    renameSync(`${out}.part`, out);   // another build sees the whole or nothing
+    renameSync(`${out}.part`, out);   // a build at the same time sees a whole file or none
   }
 }

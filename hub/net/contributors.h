@@ -21,8 +21,8 @@ class Contributors {
     void joined(WorkerId worker);
     // Attributes the later work of `worker` to `identity`. The caller has verified the signature.
     void identified(WorkerId worker, const Identity& identity);
-    // Adds the work since the last count to the registry. `verifies`: the hub computes answers
-    // again; if false, no work counts as verified.
+    // Adds the work that workers did since the previous call to the registry. `verifies`: the hub
+    // checks answers by computing them again; if false, no work counts as verified.
     void count(const WorkerView& worker, bool verifies);
     void left(const WorkerView& worker, bool verifies);
     // Work that the workers of `key` do after this call is not attributed to any contributor.
@@ -31,7 +31,7 @@ class Contributors {
   private:
     struct Live {
         std::optional<Identity> identity;
-        bool is_new = false;  // the registry does not know the worker
+        bool is_new = false;  // true: the registry does not know the contributor of this worker yet
         LentWork counted;
     };
     Registry& registry_;

@@ -11,7 +11,7 @@ class HealthWatch {
     explicit HealthWatch(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand) {}
     void start();  // any thread
     void stop();   // any thread
-    // Takes one sample now. Called on the swarm strand, or before the server runs.
+    // Takes one sample of the swarm now. Called on the swarm strand, or before the server runs.
     void look();
 
   private:
@@ -24,7 +24,7 @@ class HealthWatch {
 };
 
 // Returns the last judgement of the board, or `loading` or `draining` if the hub is loading or
-// stopping. Any thread.
+// stopping. Any thread may call it.
 Health current_health(const HubContext& hub);
 
 }  // namespace moex::net

@@ -5,10 +5,10 @@
 namespace moex::net {
 namespace {
 
-// A worker without work is recorded again after this number of ticks.
+// A worker without work is recorded in the registry again after this number of ticks (seconds).
 constexpr std::uint32_t see_idle_every_ticks = 60;
 constexpr std::uint32_t coverage_every_ticks = 10;
-constexpr std::size_t speed_samples = 6;  // samples of the last five seconds
+constexpr std::size_t speed_samples = 6;  // one sample a second: they span five seconds
 
 }  // namespace
 
@@ -81,7 +81,8 @@ void Housekeeping::watch_minute() {
     minute_.units = coverage.units;
 }
 
-// Returns the increase since the end of the minute before.
+// Completes the record of the current minute with the increases since the end of the previous
+// minute, and passes it to the registry.
 void Housekeeping::end_minute() {
     SwarmBackend* swarm = hub_.swarm;
     Engine* engine = hub_.engine;

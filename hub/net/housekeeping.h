@@ -14,7 +14,7 @@ class Housekeeping {
     explicit Housekeeping(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand) {}
     void start();  // any thread
     void stop();   // any thread
-    // Adds the counts until now to the registry, for the last time. Swarm strand.
+    // Adds the counts until now to the registry when the hub stops. Called on the swarm's strand.
     void finish();
 
   private:
@@ -31,12 +31,13 @@ class Housekeeping {
     asio::steady_timer timer_;
     bool stopped_ = false;
     std::uint32_t ticks_ = 0;
-    // (time, generated_tokens) of the last few seconds
+    // (time, generated tokens in all) at the last ticks
     std::deque<std::pair<TimePoint, std::uint64_t>> tokens_;
-    std::map<std::string, std::uint64_t> counters_;  // values of the last record
+    // Counter values at the last write to the registry.
+    std::map<std::string, std::uint64_t> counters_;
     std::map<WorkerId, Seen> workers_;
 
-    // The current minute, and the counts at its beginning.
+    // The record of the current minute, and the counts at the beginning of that minute.
     HistoryMinute minute_;
     std::uint64_t tokens_before_ = 0, calls_before_ = 0, answers_before_ = 0, first_us_before_ = 0;
 };

@@ -1,4 +1,5 @@
-// The answering half of HttpConnection: responders for handlers, heads, streams of events, writing.
+// The answering half of HttpConnection: it has the responders for handlers, writes heads and
+// streams of events, and sends bytes.
 #include <ctime>
 
 #include "hub/base/log.h"
@@ -7,8 +8,8 @@
 namespace moex::net {
 namespace {
 
-// Limits of one write: bytes that a slow client must read within `write_within`, and buffers of one
-// system call.
+// Limits of one write: bytes that a slow client must read within `write_within`, and the number of
+// buffers in one system call.
 constexpr std::size_t write_bytes_max = 256 << 10, write_chunks_max = 64;
 
 std::string http_date() {
@@ -22,7 +23,8 @@ std::string http_date() {
 
 }  // namespace
 
-// The responder of the handlers. Any thread; each call is posted to the connection's strand.
+// The responder of the handlers. Any thread may call it; each call is posted to the connection's
+// strand.
 class ConnectionResponder : public WireResponder {
   public:
     ConnectionResponder(std::shared_ptr<HttpConnection> connection, std::uint64_t serial,
@@ -101,7 +103,8 @@ std::string HttpConnection::head_of(const HttpResponse& response,
     const auto add = [&](std::string_view name, std::string_view value) {
         head += name;
         head += ": ";
-        // A value cannot begin a line of its own, whatever text it quotes.
+        // Replace line ends in the value, so that no text which the value quotes can begin a new
+        // header line.
         for (const char c : value) head += c == '\r' || c == '\n' ? ' ' : c;
         head += "\r\n";
     };
@@ -137,7 +140,7 @@ void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteVi
                              std::shared_ptr<const void> keep) {
     if (!is_open(serial)) return;
     if (state_ == State::streaming) {
-        // The head of the stream was sent before this answer, so the answer is the last event.
+        // The head of a stream was already sent, so send this answer as the stream's last event.
         if (!exchange_.expects_stream) return;
         send_event(serial, {std::move(response.body), std::move(response.event_name)},
                    std::move(response.on_sent));

@@ -9,7 +9,7 @@
 namespace moex::net {
 namespace {
 
-// bytes that a client may send ahead of the answer
+// bytes of later requests that a client may send before it has the answer
 constexpr std::size_t read_ahead_bytes_max = 64 << 10;
 // bytes of a refused body that are read and dropped to keep the connection
 constexpr std::uint64_t drained_body_bytes_max = 64 << 10;
@@ -66,7 +66,8 @@ bool HttpConnection::may_follow(State from, State to) {
     return false;
 }
 
-// Changes the state; no other function does. A new state has no deadline until it sets one.
+// Changes the state of the connection; no other function does. A new state begins without a
+// deadline.
 void HttpConnection::enter(State next) {
     MOEX_CHECK(may_follow(state_, next),
                text("an HTTP connection from ", state_name(state_), " to ", state_name(next)));
@@ -215,7 +216,8 @@ void HttpConnection::judge_head() {
     if (waits) push("HTTP/1.1 100 Continue\r\n\r\n");
 }
 
-// Counts the bytes of the body. Returns false if all connections together hold too many bytes.
+// Counts the bytes of the request's body. Returns false if the bodies of all connections together
+// have too many bytes.
 bool HttpConnection::hold_body() {
     const std::uint64_t size = gate_.request().body.size();
     if (size <= body_bytes_held_) return true;
@@ -226,7 +228,8 @@ bool HttpConnection::hold_body() {
 
 void HttpConnection::release_body() { hub_.body_bytes.give(std::exchange(body_bytes_held_, 0)); }
 
-// Refuses and closes: the beginning of the next request is unknown, or too far away to read up to.
+// Refuses the request and then closes the connection: the beginning of the next request is unknown,
+// or too many bytes precede it.
 void HttpConnection::refuse_now(const Refusal& refusal) {
     gate_.drop_body();
     release_body();
@@ -260,7 +263,7 @@ void HttpConnection::handle(GatedRequest request) {
     const Checked<Admission>& admission = exchange_.admission;
     if (!admission.ok()) return respond(serial_, refusal_of(admission.refusal()));
     if (admission->is_upgrade) return upgrade(std::move(request));
-    release_body();  // the body was read, and the client may send its next request at once
+    release_body();  // the body is complete, so its bytes no longer count
     routes_.handle(*admission, std::move(request), make_responder());
 }
 
@@ -293,8 +296,8 @@ void HttpConnection::upgrade(GatedRequest request) {
     connection->start(std::move(request));
 }
 
-// The peer has ended its direction. If a request is being computed, this counts as a disconnect. A
-// short answer may still be sent.
+// The peer has closed its direction of the connection. If a request is being computed, this counts
+// as a disconnect. A short answer may still be sent.
 void HttpConnection::on_peer_closed(bool clean) {
     peer_done_ = true;
     const bool may_finish = state_ == State::finishing ||
@@ -346,7 +349,7 @@ void HttpConnection::log_exchange(bool whole) {
 void HttpConnection::close() {
     if (is_over()) return;
     enter(State::closed);
-    log_exchange(false);  // the request in progress, if any
+    log_exchange(false);  // writes the request in progress, if any, to the access log
 
     gate_.drop_body();
     release_body();
@@ -363,8 +366,8 @@ void HttpConnection::wait_at_most(Duration duration) {
     arm_timer();
 }
 
-// Sets one timer for both deadlines. The timer has the earlier one, and moves only to an earlier
-// time.
+// Sets the one timer that serves both deadlines. It expires at the earlier deadline, and is reset
+// only to an earlier time.
 void HttpConnection::arm_timer() {
     if (is_over()) return;
     std::optional<TimePoint> next = deadline_;

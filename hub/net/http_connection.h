@@ -33,15 +33,15 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
                    std::string peer_address);
     ~HttpConnection();
     void start();
-    // Called from any thread when the hub stops. A request that still waits gets an answer that
-    // says so. A second call closes the connection at once.
+    // Called from any thread when the hub stops. A request that still waits is answered that the
+    // hub is stopping. A second call closes the connection at once.
     void shut();
 
   private:
     friend class ConnectionResponder;
 
     enum class State {
-        handshaking,   // the TLS handshake, with TLS
+        handshaking,   // the TLS handshake runs (only with TLS)
         reading_head,  // between requests, or inside a head
         reading_body,  // the head was admitted or refused
         answering,     // a handler has the request; no byte of the answer was sent
@@ -59,18 +59,19 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         std::string id, method, raw_target, client_address, cors_origin;
         TimePoint began{};
         Dialect dialect = Dialect::openai;
-        unsigned status = 0;  // 0: no head of an answer was sent
+        unsigned status = 0;  // status of the answer; 0: no head of an answer was sent
         std::uint64_t body_bytes = 0;
         bool secure = false;  // the client used TLS, to the hub or to a trusted proxy
         bool keep_alive = false, chunked = false, head_only = false;
         bool expects_stream = false;  // see HttpResponder::expect_stream()
-        bool is_counted = false;      // among the hub's active requests
+        bool is_counted = false;      // true: counted among the hub's active requests
         bool is_logged = false;
         // The route that admitted the request, or a refusal. A refusal is sent once the body was
         // read and dropped.
         Checked<Admission> admission = Admission{};
     };
-    // A part of the answer: bytes that it owns, or borrowed bytes and their owner.
+    // A part of the answer's bytes: either bytes that this object owns, or borrowed bytes and their
+    // owner.
     struct Chunk {
         std::string owned;
         ByteView borrowed;
@@ -140,7 +141,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const Routes& routes_;
     const std::shared_ptr<LiveConnections> live_;
     std::uint64_t live_id_ = 0;
-    std::unique_ptr<Transport> transport_;  // null once the socket was handed over
+    std::unique_ptr<Transport> transport_;  // null after the socket was handed over to a WebSocket
     asio::any_io_executor executor_;
     const std::string peer_address_;
 
@@ -149,7 +150,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::string in_;
     std::array<char, 16384> read_buffer_;
     bool read_pending_ = false, write_pending_ = false;
-    bool peer_done_ = false;  // the peer sends no more bytes
+    bool peer_done_ = false;  // true: the peer sends no more bytes
     bool shutting_ = false;   // the hub stops
     std::uint64_t lingered_bytes_ = 0;
 
@@ -163,7 +164,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::uint64_t outbox_bytes_ = 0;
 
     asio::steady_timer timer_;
-    // The end of the time for the current state: a reading state closes the connection then, and a
+    // The deadline of the current state: at this time a reading state closes the connection, and a
     // stream sends a ping. Each state sets its own deadline.
     std::optional<TimePoint> deadline_;
     std::optional<TimePoint> write_deadline_, timer_at_;

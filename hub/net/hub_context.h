@@ -1,5 +1,6 @@
 // The state that the parts of this room share: options, the rooms that answer requests (swarm,
-// engine, API), and counters. One per Server; it outlives the handlers of its connections.
+// engine, API), and counters. There is one HubContext per Server. It outlives the handlers of its
+// connections.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,8 @@ namespace moex::net {
 // connection shares ownership, so the order of destruction does not matter.
 class LiveConnections {
   public:
-    // `shut` may be called from any thread. `peer` is the rate_key of the remote address.
+    // Adds a connection. `shut` closes it, and may be called from any thread. `peer` is the
+    // rate_key of the remote address.
     std::uint64_t add(std::string peer, std::function<void()> shut) {
         const std::lock_guard lock(mutex_);
         ++by_peer_[peer];
@@ -80,7 +82,7 @@ class LiveConnections {
 class ByteBudget {
   public:
     explicit ByteBudget(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
-    // Returns false, and takes nothing, if `bytes` would exceed the limit.
+    // Reserves `bytes` bytes. Returns false, and reserves nothing, if the limit would be exceeded.
     bool take(std::uint64_t bytes) {
         if (held_.fetch_add(bytes) + bytes <= bytes_max_) return true;
         held_ -= bytes;
@@ -104,7 +106,8 @@ struct LiveOptions {
 };
 
 struct HubContext {
-    // `hosts`: every name that the Host header may carry, with the names of the certificate.
+    // `hosts` has every name that the Host header may carry, including the names of the
+    // certificate.
     HubContext(ServerOptions options_in, std::shared_ptr<const ModelPackage> package_in,
                Registry& registry_in, std::vector<std::string> hosts)
         : options(std::move(options_in)),
@@ -118,13 +121,13 @@ struct HubContext {
         change(options, std::move(hosts));
     }
 
-    // Returns the options in force. Any thread.
+    // Returns the options in force. Any thread may call it.
     std::shared_ptr<const LiveOptions> live() const {
         const std::lock_guard lock(live_mutex_);
         return live_;
     }
     // Takes from `fresh` the options that may change while the hub runs. The other options keep the
-    // values of the start.
+    // values that they had when the hub started.
     void change(const ServerOptions& fresh, std::vector<std::string> hosts) {
         auto next = std::make_shared<const LiveOptions>(LiveOptions{
             .access = AccessPolicy({options.listen_address, std::move(hosts), fresh.cors_origins}),
@@ -143,14 +146,16 @@ struct HubContext {
     const TrustedProxies proxies;
     RateLimits rates;
     KeyAccounts accounts;
-    ByteBudget body_bytes{options.body_bytes_in_flight_max};  // bodies that are being read
+    // Bytes of the request bodies that are being read.
+    ByteBudget body_bytes{options.body_bytes_in_flight_max};
     const Assets assets;
     AccessLog access_log;
     Metrics metrics;
     const TimePoint started = now_steady();
     bool keys_required = false;
     std::string base_url;
-    // Returns the join link with the current token, which the operator may rotate. Any thread.
+    // Returns the join link with the current token, which the operator may rotate. Any thread may
+    // call it.
     Result<std::string> join_url() const {
         MOEX_ASSIGN(token, registry.join_token());
         return text(base_url, "/join.html#token=", token);
@@ -170,7 +175,8 @@ struct HubContext {
     std::atomic<std::uint32_t> active_requests{0};
     std::atomic<std::uint64_t> requests_refused{0};
     std::atomic<double> decode_tokens_per_s{0};
-    // Answers that began, and the sum of the times to their first tokens; for the history.
+    // Number of answers that have begun, and the sum of their times to the first token in
+    // microseconds. The history uses both.
     std::atomic<std::uint64_t> answers_begun{0}, first_token_us{0};
     Contributors contributors{registry};  // swarm strand
     HealthBoard health;                   // health of the swarm; see current_health()

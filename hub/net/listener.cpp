@@ -67,7 +67,8 @@ void Listener::on_accepted(NetError error, tcp::socket socket) {
         return accept();
     }
 
-    // The process is most likely out of descriptors. Wait until some are free instead of spinning.
+    // The process is most likely out of file descriptors. Wait until some are free instead of
+    // spinning.
     log_warn("http: accept failed", kv("error", error.message()));
     pause_.expires_after(100ms);
     pause_.async_wait([this](NetError stopped) {
@@ -75,8 +76,8 @@ void Listener::on_accepted(NetError error, tcp::socket socket) {
     });
 }
 
-// Returns true if the limits admit one more connection from `address`. A trusted proxy has no limit
-// of its own, because it forwards many clients.
+// Returns true if the limits admit one more connection from `address`. A trusted proxy is not
+// limited, because it forwards many clients.
 bool Listener::has_room_for(const std::string& address) const {
     const std::size_t open = hub_.http_connections->size() + hub_.worker_connections->size();
     if (open >= hub_.live()->connections_max) return false;
@@ -95,7 +96,7 @@ void Listener::serve(tcp::socket socket) {
     if (error) return;
 
     const std::string address = remote.address().to_string();
-    if (!has_room_for(address)) return;  // the destructor closes the socket
+    if (!has_room_for(address)) return;  // the destructor of the socket closes the connection
 
     socket.set_option(tcp::no_delay(true), error);
     std::shared_ptr<ssl::context> tls;

@@ -12,7 +12,8 @@ namespace moex::net {
 
 class Listener {
   public:
-    // Binds at once. Throws std::runtime_error with a sentence. `tls` is null for plain HTTP.
+    // Binds to the address at once. Throws std::runtime_error with a sentence if this fails. `tls`
+    // is null for plain HTTP.
     Listener(HubContext& hub, const Routes& routes, std::shared_ptr<ssl::context> tls);
     std::uint16_t port() const { return port_; }
     void start();

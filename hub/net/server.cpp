@@ -36,12 +36,12 @@ class StrandHost : public SwarmHost {
     asio::steady_timer timer_;
 };
 
-// Returns the address that other machines would use: the source address of the default route. No
-// packet is sent.
+// Returns the IP address under which other machines reach this machine: the source address of the
+// default route. No packet is sent.
 std::string outward_address(asio::io_context& io, bool v6) {
     NetError error;
     asio::ip::udp::socket socket(io);
-    // addresses of the documentation ranges
+    // addresses of the ranges for documentation; none is contacted
     const asio::ip::udp::endpoint somewhere(
         asio::ip::make_address(v6 ? "2001:db8::1" : "192.0.2.1"), 9);
     socket.open(somewhere.protocol(), error);
@@ -86,13 +86,13 @@ struct Server::State {
     asio::signal_set signals;
     asio::executor_work_guard<asio::io_context::executor_type> work{hub.io.get_executor()};
     std::vector<std::thread> threads;
-    std::vector<std::string> certified;  // names of the certificate at the start
+    std::vector<std::string> certified;  // names of the TLS certificate at the start
     std::atomic<int> stops{0};
     std::atomic<bool> finished{false};
     TimePoint drain_until{};
 
-    // Returns the name of this hub for other machines: a name of the operator, the address if the
-    // certificate allows it, or a name of the certificate.
+    // Returns the name of this hub for other machines: a name that the operator configured, the IP
+    // address if the certificate contains it, or a name of the certificate.
     std::string outward_name(const std::vector<std::string>& certified) {
         if (!hub.options.hosts.empty()) return hub.options.hosts[0];
         std::string address = outward_address(hub.io, hub.options.listen_address == "::");
@@ -108,7 +108,7 @@ struct Server::State {
 
     void name_urls(bool tls, const std::vector<std::string>& certified) {
         if (!hub.options.trusted_proxies.empty() && !hub.options.hosts.empty()) {
-            // the scheme of the proxy: pages that use WebGPU need TLS
+            // use the scheme of the trusted proxy: pages that use WebGPU need TLS
             hub.base_url = "https://" + hub.options.hosts[0];
             return;
         }
@@ -118,7 +118,7 @@ struct Server::State {
         hub.base_url = text(tls ? "https://" : "http://", name, ':', listener->port());
     }
 
-    // An exception ends its handler and not the hub.
+    // An exception ends the handler that threw it, and not the hub.
     void run_io(Duration spin_max) {
         name_thread("net");
         SpinWait<std::chrono::steady_clock> spin(spin_max);
@@ -131,8 +131,8 @@ struct Server::State {
             }
     }
 
-    // SIGHUP: certificate, access log, keys and settings may have been replaced. A file that cannot
-    // be read keeps its old content in force.
+    // Handles SIGHUP: certificate, access log, keys and settings may have been replaced. A file
+    // that cannot be read keeps its old content in force.
     void on_signal(int number) {
         if (number != SIGHUP) return begin_stop();
         try {
@@ -211,7 +211,7 @@ struct Server::State {
         health_watch.stop();
         {
             const std::unique_lock rooms(hub.attached_mutex);
-            hub.api = nullptr;  // the caller may destroy engine and swarm after run()
+            hub.api = nullptr;  // the caller may destroy engine, swarm and API after run()
             hub.swarm = nullptr;
             hub.engine = nullptr;
         }
@@ -332,8 +332,9 @@ void Server::run(std::size_t num_threads, Duration spin_max) {
     state.housekeeping.start();
     state.health_watch.start();
 
-    // The calling thread only waits, because another thread could take a wake-up meant for it. The
-    // other threads serve the strand after run() has returned, for the objects that stop then.
+    // The calling thread only waits, because a wake-up meant for this thread could reach another
+    // thread. The other threads serve the strand after run() has returned, for the objects that
+    // stop then.
     for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 2); ++i)
         state.threads.emplace_back([&state, spin_max] { state.run_io(spin_max); });
     state.finished.wait(false);

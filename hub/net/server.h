@@ -18,34 +18,34 @@ namespace moex::net {
 
 class Server {
   public:
-    // Binds at once. Throws std::runtime_error with a sentence if this fails (busy port, bad
-    // certificate, open address without TLS).
+    // Binds to the address at once. Throws std::runtime_error with a sentence if this fails (busy
+    // port, bad certificate, open address without TLS).
     Server(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry);
     ~Server();
     std::uint16_t port() const;
     std::string base_url() const;  // http://127.0.0.1:8080
     std::string join_url() const;  // .../join.html#token=...
-    // Returns a link that opens the admin page once, until the hub ends. The previous link is no
-    // longer valid.
+    // Returns a link that opens the admin page once, and is valid until the hub ends. The previous
+    // link is no longer valid.
     std::string make_admin_url() const;
-    SwarmHost& swarm_host();  // the server owns its strand; usable before run()
+    SwarmHost& swarm_host();  // the server owns the host's strand; usable before run()
     // Connects the rooms that answer requests. Called once, before run().
     void attach(SwarmBackend& swarm, Engine& engine, Api& api);
     // Returns an observer for the Api, which adds finished requests and latencies to /metrics.
-    // Valid as long as the server.
+    // The observer is valid as long as the server exists.
     ApiObserver api_observer();
-    // Adds joins, leaves and removals to /metrics; the caller passes it to the swarm. Any thread.
+    // Adds joins, leaves and removals to /metrics; the caller passes it to the swarm. Any thread
+    // may call it.
     void on_worker_event(const WorkerEvent& event);
-    // Serves until stop(), on `num_threads` threads (two at least) while
-    // the caller waits. The swarm's strand is served until the destructor,
-    // so that engine and swarm can be taken down after run() has returned.
-    // `spin_max`: so long each of them looks for what comes before it sleeps
-    // (protocol/spin_wait.h).
+    // Serves until stop(), on `num_threads` threads (two at least), while the caller waits. The
+    // swarm's strand is served until the destructor runs, so that engine and swarm can be taken
+    // down after run() has returned. `spin_max` is the longest time for which each thread polls for
+    // new events before it sleeps (protocol/spin_wait.h).
     void run(std::size_t num_threads, Duration spin_max = {});
-    // Puts the fields of `options` that LiveOptions has into force. Any thread.
+    // Puts the fields of `options` that LiveOptions has into force. Any thread may call it.
     void change(const ServerOptions& options);
     // Drains the hub (health 503, no new work, streams end, workers get DRAIN, then close code
-    // 1001). A second call stops at once. Any thread, or a signal.
+    // 1001). A second call stops at once. Called by any thread, or on a signal.
     void stop();
 
   private:

@@ -18,14 +18,18 @@ namespace moex::net {
 
 // Time limits of a client, and limits of the bytes that wait for the client.
 struct ClientLimits {
-    // from the first byte to the end of the head; also for a TLS or WebSocket handshake
+    // time from a request's first byte to the end of its head; also for a TLS or WebSocket
+    // handshake
     Duration header_within = 10s;
-    Duration body_within = 30s;  // from the end of the head to the end of the body
-    Duration idle_within = 30s;  // between requests of one connection
-    // One write of at most 256 KiB. The connection of a client that stops reading is closed.
+    Duration body_within = 30s;  // time from the end of the head to the end of the body
+    Duration idle_within = 30s;  // time between two requests of one connection
+    // The time for one write of at most 256 KiB. The connection of a client that stops reading is
+    // closed.
     Duration write_within = 30s;
-    Duration ping_every = 15s;  // in a stream of events without an event
-    // without any byte from a worker; the hub sends a ping after half of this time
+    // Time without an event, after which a stream of events sends a ping.
+    Duration ping_every = 15s;
+    // time without any byte from a worker, after which its connection is closed; the hub sends a
+    // ping after half of this time
     Duration worker_idle_within = 30s;
     std::uint64_t stream_outbox_bytes_max = 4u << 20;
     std::uint64_t worker_outbox_bytes_max = 64u << 20;
@@ -33,39 +37,44 @@ struct ClientLimits {
 
 struct ServerOptions {
     std::string listen_address = "127.0.0.1";
-    std::uint16_t listen_port = 8080;         // 0: any free port, see Server::port()
+    std::uint16_t listen_port = 8080;         // TCP port; 0: any free port, see Server::port()
     std::filesystem::path tls_cert, tls_key;  // both or neither
     bool insecure_http = false;               // allow a non-loopback address without TLS
     std::vector<std::string> cors_origins;    // exact origins
     // Further names that the Host header may carry, besides the listen address, localhost and the
     // names of the certificate.
     std::vector<std::string> hosts;
-    // Addresses whose X-Forwarded-For and X-Forwarded-Proto count. API keys are then required.
+    // Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto headers count. If there are
+    // any, API keys are required.
     std::vector<std::string> trusted_proxies;
-    std::filesystem::path static_directory;  // empty: the pages built into the binary
-    std::filesystem::path access_log;        // empty: none; "-": stdout
-    bool access_log_json = false;            // one object per line
+    // Folder of the pages; empty: the pages built into the binary.
+    std::filesystem::path static_directory;
+    std::filesystem::path access_log;  // file of the access log; empty: no log; "-": stdout
+    bool access_log_json = false;      // write the access log as one JSON object per line
     std::uint32_t connections_max = 4096;
-    // from one IPv4 address or IPv6 /64; loopback may have rates.loopback_factor times as many
+    // connections from one IPv4 address or IPv6 /64; loopback may have rates.loopback_factor times
+    // as many
     std::uint32_t connections_per_address_max = 256;
-    // request bodies in memory, over all connections; beyond it 503
+    // bytes of request bodies in memory, over all connections; a request beyond this limit gets 503
     std::uint64_t body_bytes_in_flight_max = 64u << 20;
-    // Workers of one address that the swarm admits. Twice as many may have a socket, because a
-    // worker may reconnect before its old connection has timed out.
+    // The most workers of one address that the swarm admits. Twice as many workers may be
+    // connected, because a worker may reconnect before its old connection has timed out.
     std::uint32_t workers_per_address_max = 16;
     Duration drain_within = 30s;
     bool test_routes = false;
     // For /api/status: the predictor whose hints are sent to workers with experts on demand; "off":
     // no hints are sent.
     std::string hints_by = "off";
-    std::function<nlohmann::json()> describe_shadow;  // for /api/status; empty: no shadow runs
+    // Makes a part of /api/status; empty: no shadow runs.
+    std::function<nlohmann::json()> describe_shadow;
     bool give_model = true;     // a client with access to the API may load the whole package
-    bool require_keys = false;  // API keys on loopback too; always on elsewhere
-    // run() handles signals: SIGINT and SIGTERM stop the server. SIGHUP reads the certificate again
-    // (its names stay those of the start), reopens the access log and calls on_reload.
+    bool require_keys = false;  // require API keys on loopback, too; elsewhere they always are
+    // If true, run() handles signals: SIGINT and SIGTERM stop the server. SIGHUP reads the
+    // certificate again (its names stay those of the start), reopens the access log and calls
+    // on_reload.
     bool handle_signals = true;
-    // for the admin page; either may be empty
-    std::function<nlohmann::json()> describe_settings;  // [{name, value, source, help}]
+    // functions for the admin page; each may be empty
+    std::function<nlohmann::json()> describe_settings;  // makes [{name, value, source, help}]
     std::function<std::vector<std::string>(const std::string&)> qr_rows;  // '1' is dark
     // called after SIGHUP, on a thread that may wait for files
     std::function<void()> on_reload;

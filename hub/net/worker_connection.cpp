@@ -6,7 +6,8 @@ namespace moex::net {
 namespace {
 
 constexpr Duration close_within = 2s;
-// A contributor may change the choice several times; one verification takes 0.1 ms.
+// The most IDENTITY frames of one connection. A contributor may choose another identity several
+// times, and verifying a signature takes 0.1 ms.
 constexpr std::uint32_t identities_max = 64;
 
 bool is_identity(ByteView frame) {
@@ -95,13 +96,13 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
 
     if (welcomed_ && is_identity(frame)) return on_identity(frame);
 
-    // id_ was set before the first frame was read
+    // `id_` was set before the first frame was read.
     if (Trace::on() != nullptr) rounds_.received(id_, frame);
 
     to_swarm(std::move(frame));
 }
 
-// Decodes requested answers on the connection's thread, because decoding rows is work and all
+// Decodes requested answers on the connection's thread, because decoding rows takes time and all
 // workers share the strand of the swarm.
 void WorkerConnection::to_swarm(Bytes frame) {
     std::optional<WorkerAnswer> answer;
@@ -213,8 +214,8 @@ void WorkerConnection::close(CloseCode code, const std::string& reason) {
 }
 
 // Sends the waiting frames first (DRAIN, an ERROR with the reason), then the close frame. A peer
-// that does not answer the close frame is disconnected. Nothing else may be written while the
-// upgrade is being answered.
+// that does not answer the close frame is disconnected. Until the answer to the upgrade request has
+// been written, nothing else may be written.
 void WorkerConnection::begin_close(CloseCode code, const std::string& reason) {
     if (closing_ || ended_) return;
     closing_ = true;

@@ -46,7 +46,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     asio::any_io_executor executor_;
     const std::string address_;
     const bool loopback_, authorized_;
-    std::string origin_;  // the hub's origin, as the upgrade request names it
+    std::string origin_;  // the hub's origin, as the client named it in the upgrade request
 
     // Socket strand.
     struct Outgoing {
@@ -54,11 +54,12 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
         TimePoint queued_at{};  // set while a trace is written
     };
     std::deque<Outgoing> outbox_;
-    std::vector<ByteView> writing_parts_;  // parts of the first frame in the outbox
+    // Parts of the outbox's first frame, which is being written.
+    std::vector<ByteView> writing_parts_;
     RoundTrace rounds_;
-    std::optional<AnswerReader> answers_;  // set from the first read on
-    std::uint32_t identities_ = 0;         // IDENTITY frames that were read
-    bool accepted_ = false;                // the upgrade was answered
+    std::optional<AnswerReader> answers_;  // decodes answers; set from the first read on
+    std::uint32_t identities_ = 0;         // number of IDENTITY frames that were read
+    bool accepted_ = false;                // true: the upgrade request was answered
     bool writing_ = false, closing_ = false, close_sent_ = false, ended_ = false;
     CloseCode close_code_ = CloseCode::going_away;
     std::string close_reason_;

@@ -13,7 +13,8 @@ std::string lower(std::string_view text) {
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
     return out;
 }
-// Returns the parts between commas, trimmed. There is at least one part, which may be empty.
+// Returns the items of a comma-separated header value, without surrounding blanks. There is at
+// least one item, which may be empty.
 std::vector<std::string_view> list_items(std::string_view value) {
     std::vector<std::string_view> items;
     for (;;) {
@@ -89,8 +90,9 @@ bool AccessPolicy::host_allowed(std::string_view host_header) const {
     if (authority->host == "localhost" || authority->host == options_.listen_address) return true;
     if (authority->is_address && is_loopback_address(authority->host)) return true;
 
-    // DNS rebinding needs a name that the attacker owns. On a wildcard listener every address of
-    // this machine is therefore as safe as the address that the hub prints.
+    // DNS rebinding needs a name that the attacker owns. A Host header with an IP address is
+    // therefore safe: on a wildcard listener every address of this machine is allowed, not only the
+    // address that the hub prints.
     if (authority->is_address && is_wildcard(options_.listen_address)) return true;
 
     return std::any_of(options_.hosts.begin(), options_.hosts.end(), [&](const std::string& known) {
@@ -114,8 +116,9 @@ AccessPolicy::Origin AccessPolicy::judge_origin(const HttpRequest& request) cons
 
     std::string_view rest(origin);
     std::string default_port;
-    // A page of the hub has the scheme of the hub. With TLS, a plain page of the same name may come
-    // from an attacker; without TLS, the hub has no page that was sent over TLS.
+    // A page of the hub has the scheme of the hub. If the hub has TLS, a page of the same name
+    // without TLS may come from an attacker; without TLS, the hub has no page that was sent over
+    // TLS.
     if (request.secure && rest.starts_with("https://"))
         rest.remove_prefix(8), default_port = "443";
     else if (!request.secure && rest.starts_with("http://"))
@@ -171,9 +174,10 @@ Client TrustedProxies::client_of(
     Client client{std::string(peer), is_loopback_address(peer), secure};
     if (!trusts(peer)) return client;
 
-    // A proxy on this machine forwards other clients, even if it does not name the client.
+    // A trusted proxy on this machine forwards requests of other machines, so the client is not
+    // local even if the proxy does not name it.
     client.loopback = false;
-    std::vector<std::string_view> hops;  // in the order in which the proxies added them
+    std::vector<std::string_view> hops;  // addresses in the order in which the proxies added them
     for (const auto& [name, value] : headers) {
         const auto items = list_items(value);
         if (name == "x-forwarded-for") hops.insert(hops.end(), items.begin(), items.end());

@@ -14,17 +14,19 @@
 namespace moex::net {
 
 struct AccessOptions {
-    std::string listen_address;  // "127.0.0.1", "0.0.0.0", "::1", ...
-    // Further names that the Host header may carry; "*.example.org" matches one label in front.
+    std::string listen_address;  // IP address of the listener: "127.0.0.1", "0.0.0.0", "::1", ...
+    // Further names that the Host header may carry; "*.example.org" matches names with exactly one
+    // label before ".example.org".
     std::vector<std::string> hosts;
-    std::vector<std::string> cors_origins;  // exact origins, e.g. "https://app.example"
+    // Origins that may call the API, exact, e.g. "https://app.example".
+    std::vector<std::string> cors_origins;
 };
 
-// "example.org:8080" -> {"example.org", "8080"}, "[::1]:80" ->
+// The host and port of a Host header: "example.org:8080" -> {"example.org", "8080"}, "[::1]:80" ->
 // {"::1", "80"}; lower case. Returns nullopt if `text` is no authority.
 struct Authority {
     std::string host, port;
-    bool is_address = false;  // an IP literal: no name to rebind
+    bool is_address = false;  // true: `host` is an IP address, so DNS rebinding is impossible
 };
 std::optional<Authority> parse_authority(std::string_view text);
 
@@ -36,7 +38,7 @@ class AccessPolicy {
     bool host_allowed(std::string_view host_header) const;
 
     enum class Origin { none, same, allowed, foreign };
-    // `none`: no Origin header. `same`: our own page. `allowed`: on the CORS list.
+    // `none`: no Origin header. `same`: a page of this hub. `allowed`: on the CORS list.
     Origin judge_origin(const HttpRequest& request) const;
 
   private:

@@ -42,7 +42,7 @@ AccessLog::File AccessLog::open(const std::filesystem::path& path) {
     if (path.empty()) return nullptr;
     if (path == "-") return File(stdout);
 
-    // "e": child processes do not inherit the file.
+    // Mode "e" (O_CLOEXEC): child processes do not inherit the file.
     File file(std::fopen(path.c_str(), "ae"));
     if (!file)
         throw std::runtime_error(

@@ -18,9 +18,10 @@
 namespace moex::net {
 
 struct AccessLine {
-    std::string_view method, raw_target;  // the log omits the query; empty: not known
-    unsigned status = 0;                  // 0: the client left before the answer
-    std::uint64_t body_bytes = 0;         // bytes of the answer's body
+    // The log omits the query of `raw_target`; empty: not known.
+    std::string_view method, raw_target;
+    unsigned status = 0;           // HTTP status; 0: the client disconnected before the answer
+    std::uint64_t body_bytes = 0;  // bytes of the answer's body
     Duration took{};
     bool whole = true;  // false: the answer was cut short
     std::string_view id, peer_address;
@@ -29,12 +30,12 @@ struct AccessLine {
 
 class AccessLog {
   public:
-    // An empty name keeps no log, and "-" is stdout. Throws std::runtime_error with a sentence.
-    // `json`: one object per line, with the same names.
+    // An empty file name turns the log off, and "-" means stdout. Throws std::runtime_error with a
+    // sentence. `json`: one object per line, with the same field names.
     explicit AccessLog(std::filesystem::path file, bool json = false);
     void write(const AccessLine& line);
-    // Opens the file again, after another program has moved it. Throws as the constructor does; the
-    // old file then stays in use.
+    // Opens the log file again, after another program has moved it. Throws as the constructor does;
+    // the old file then stays in use.
     void reopen();
     bool is_on() const { return !path_.empty(); }
 
@@ -51,10 +52,12 @@ class AccessLog {
     File file_;
 };
 
-// 203.0.113.9 becomes 203.0.113.0/24, 2001:db8:1:2::3 becomes 2001:db8:1::/48.
+// Shortens an IP address to its network: 203.0.113.9 becomes 203.0.113.0/24, 2001:db8:1:2::3
+// becomes 2001:db8:1::/48.
 std::string peer_network(std::string_view address);
 
-// Return the line in the text format, without the time, and in the JSON format, with the time.
+// These functions return one line of the log: in the text format without the time, and in the JSON
+// format with the time.
 std::string access_text(const AccessLine& line);
 std::string access_json(const AccessLine& line, std::string_view time);
 

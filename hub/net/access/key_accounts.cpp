@@ -52,7 +52,7 @@ class KeyAccounts::Account : public RequestAccount {
             const std::lock_guard lock(mutex_);
             handler_ = std::move(handler);
         }
-        end_if_dead();  // the key may have ended before the handler was set
+        end_if_dead();  // the key may have become invalid before the handler was set
     }
 
     void end_if_dead() {

@@ -20,7 +20,7 @@ class KeyAccounts {
     explicit KeyAccounts(Registry& registry) : registry_(registry) {}
     // Opens the account of one request. A request without a key counts for `local_key_id`.
     std::shared_ptr<RequestAccount> open(const std::optional<KeyInfo>& key);
-    // Ends the requests whose keys are no longer valid.
+    // Ends the running requests whose keys are no longer valid.
     void end_dead_keys();
 
   private:
@@ -30,7 +30,7 @@ class KeyAccounts {
     Registry& registry_;
     TokenLimits limits_;
     std::mutex mutex_;
-    std::map<const Account*, std::weak_ptr<Account>> open_;  // of requests with a key
+    std::map<const Account*, std::weak_ptr<Account>> open_;  // running requests that have a key
 };
 
 }  // namespace moex::net

@@ -12,7 +12,7 @@ namespace {
 
 // A bucket with `level` tokens at time `at`. It refills at `per_minute` up to `burst`.
 struct Bucket {
-    double level = -1;  // -1: not used yet; the bucket starts full
+    double level = -1;  // -1: the bucket was not used yet and starts full
     TimePoint at{};
 
     void refill(TimePoint now, double per_minute, double burst) {
@@ -31,7 +31,7 @@ struct Bucket {
     }
     void pay(double cost) { level = std::max(0.0, level - cost); }
 
-    // Takes `cost` tokens and returns zero, or returns the time until the bucket has them.
+    // Takes `cost` tokens and returns zero, or returns the time until the bucket has enough tokens.
     Duration take(TimePoint now, double per_minute, double burst, double cost = 1) {
         refill(now, per_minute, burst);
         const Duration wait = wait_for(cost, per_minute, burst);
@@ -64,7 +64,7 @@ struct RateLimits::State {
     RateOptions options;
     std::mutex mutex;
     std::unordered_map<std::string, Address> addresses;
-    std::list<std::string> recent;  // LRU order; front: seen last
+    std::list<std::string> recent;  // addresses in LRU order; the front is the most recent
     std::unordered_map<std::string, Bucket> keys, key_texts;
 
     Address& find(const std::string& address) {
@@ -130,7 +130,8 @@ Duration RateLimits::text_bytes(TimePoint now, const std::string& address, const
     Bucket& texts = state_->find(address).texts;
     if (key.empty()) return texts.take(now, per_minute, burst, cost);
 
-    // Take from both buckets or from neither: a refusal by one bucket costs nothing in the other.
+    // Take tokens from the buckets of the address and of the key, or from neither: a refusal by one
+    // bucket must not cost tokens of the other.
     const double more = state_->options.key_text_bytes_factor;
     Bucket& key_texts = state_->key_texts[key];
     texts.refill(now, per_minute, burst);

@@ -19,10 +19,11 @@ namespace moex::net {
 class TokenLimits {
   public:
     struct Reservation {
-        Duration wait{};           // zero: the tokens are reserved
-        std::uint64_t tokens = 0;  // tokens that were taken
+        Duration wait{};           // zero: the tokens are reserved; else the time until a retry
+        std::uint64_t tokens = 0;  // number of tokens that were reserved
     };
-    // `per_minute` is above zero, and may differ from the last call.
+    // Reserves up to `tokens_max` tokens of a key. `per_minute` is above zero, and may differ from
+    // the key's previous call.
     Reservation reserve(TimePoint now, const std::string& key_id, std::uint64_t per_minute,
                         std::uint64_t tokens_max);
     // Ends a reservation: the request reserved `reserved` tokens and used `used`.
@@ -36,7 +37,7 @@ class TokenLimits {
         void refill(TimePoint now);
     };
     std::mutex mutex_;
-    std::unordered_map<std::string, Bucket> buckets_;  // by id of a key in the registry
+    std::unordered_map<std::string, Bucket> buckets_;  // buckets by id of a key in the registry
 };
 
 }  // namespace moex::net

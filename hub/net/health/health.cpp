@@ -6,7 +6,8 @@ namespace moex::net {
 namespace {
 
 constexpr Duration silence_max = 2s;
-// An older failure is ignored, because there may have been no request since.
+// A failed round counts for this time. An older failure is ignored, because there may have been no
+// request after it.
 constexpr Duration failure_counts_within = 30s;
 
 std::int64_t whole_seconds(Duration duration) {
@@ -32,7 +33,8 @@ void HealthJudge::follow(TimePoint now, const HealthSample& sample) {
     const std::uint64_t failures = sample.rounds_failed - last_.rounds_failed;
     const bool some_succeeded = ended(sample) > ended(last_) + failures;
 
-    // A cancelled round ends too. Only a round with an answer shows that the swarm answers.
+    // Forget a failure only after a round with an answer. Cancelled rounds also count as ended, but
+    // do not show that the swarm answers.
     if (failures > 0)
         failed_at_ = now;
     else if (some_succeeded && answered)

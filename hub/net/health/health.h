@@ -22,7 +22,7 @@ const char* health_name(HealthState state);
 
 struct Health {
     HealthState state = HealthState::loading;
-    std::string reason;  // a sentence for `degraded` and `uncovered`
+    std::string reason;  // for `degraded` and `uncovered`: a sentence that says why
     std::uint32_t units = 0, covered = 0, active_workers = 0;
 };
 
@@ -35,15 +35,16 @@ struct HealthSample {
 
 class HealthJudge {
   public:
-    // Judges one sample. The caller passes every sample, in order.
+    // Judges one sample of the swarm's counters. The caller passes every sample, in order.
     Health judge(TimePoint now, const HealthSample& sample);
 
   private:
     void follow(TimePoint now, const HealthSample& sample);
 
     HealthSample last_;
-    std::optional<TimePoint> silent_since_;  // rounds are open, without an answer since then
-    std::optional<TimePoint> failed_at_;     // set if the last round that ended has failed
+    std::optional<TimePoint> silent_since_;  // time since which rounds are open without any answer
+    // Time of the failure, if the last round that ended has failed.
+    std::optional<TimePoint> failed_at_;
 };
 
 class HealthBoard {

@@ -44,7 +44,7 @@ MetricFamily family(const char* name, const char* help, MetricType type,
     return out;
 }
 
-// The metric families of one answer, in the order of the text.
+// Collects the metric families of one /metrics answer, in the order of its text.
 class Families {
   public:
     explicit Families(std::vector<MetricFamily>& out) : out_(out) {}
@@ -67,7 +67,7 @@ class Families {
     std::vector<MetricFamily>& out_;
 };
 
-// A label and its value.
+// Makes the label of a metric from its name and value.
 Labelled labelled(const char* label, const char* value, double number) {
     return {{{label, value}}, number};
 }
@@ -171,7 +171,7 @@ void add_calls(Families& out, const SwarmCounters& swarm) {
     out.counter("moex_bans_total", "Workers that were banned for false answers.", swarm.bans);
 }
 
-// Values that the workers report themselves.
+// Adds metrics whose values the workers themselves report.
 void add_on_demand(Families& out, const SlotFigures& slots) {
     out.counters("moex_on_demand_experts_total",
                  "Experts requested from workers that load on demand, by hit or miss.",
@@ -282,7 +282,8 @@ struct Metrics::State {
 };
 
 Metrics::Metrics() : state_(std::make_unique<State>()) {
-    // A counter that exists from the start shows its first increase.
+    // Create all counters at the start: Prometheus sees the first increase of a counter only if the
+    // counter existed before.
     for (const char* reason : {"stop", "length", "abort", "error"})
         state_->success.Add({{"finished_reason", reason}});
     using enum WorkerEvent::Kind;
@@ -309,7 +310,7 @@ void Metrics::on_ejection(CloseCode code) {
 void Metrics::on_latency(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s) {
     state_->ttft.Observe(ttft_s);
     state_->e2e.Observe(e2e_s);
-    // an answer of one token has no gap
+    // An answer of one token has no time between tokens.
     if (mean_inter_token_s > 0) state_->inter_token.Observe(mean_inter_token_s);
     state_->queue.Observe(queue_s);
 }

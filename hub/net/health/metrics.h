@@ -29,7 +29,8 @@ class Metrics {
     void on_latency(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s);
     void on_http(unsigned status);
     void on_worker_event(WorkerEvent::Kind kind);
-    void on_ejection(CloseCode code);  // for a worker that the swarm had admitted
+    // Counts the ejection of a worker that the swarm had admitted.
+    void on_ejection(CloseCode code);
     std::string text(const MetricsSnapshot& snapshot) const;
 
   private:

@@ -7,12 +7,12 @@
 namespace moex::net {
 namespace {
 
-// The most requests that are remembered. Some are never answered: they were cancelled, or their
-// worker hangs.
+// The most open requests that are remembered. Some requests are never answered: they were
+// cancelled, or their worker hangs.
 constexpr std::size_t asked_max = 4096;
 
-// The fields of a group's header (PROTOCOL.md). The frame was not checked yet, so the values are
-// used for drawing alone.
+// The fields of a group's header (PROTOCOL.md). The answer's frame was not checked yet, so the
+// values are used only to draw the trace.
 struct GroupHeader {
     std::uint16_t layer = 0, num_experts = 0;
     std::uint32_t num_tokens = 0, num_pairs = 0;
@@ -44,12 +44,12 @@ void RoundTrace::note_hints(ByteView frame, TimePoint queued_at) {
     for (std::uint16_t i = 0; i < count && !in.overrun(); ++i) {
         Hinted& hinted = hinted_.try_emplace(in.u16(), Hinted{.at = queued_at}).first->second;
         ++hinted.experts;
-        in.take(sizeof(std::uint16_t) * 2 + 2);  // expert, deadline, confidence, zero
+        in.take(sizeof(std::uint16_t) * 2 + 2);  // skips expert, deadline, confidence and a zero
     }
 }
 
-// Returns the hints of `layer`. A layer that is not behind the last one belongs to another token;
-// older hints that were not requested are then dropped.
+// Removes and returns the hints of `layer`. If `layer` is not above the previous requested layer, a
+// new token has begun; then older hints whose experts were not requested are dropped.
 RoundTrace::Hinted RoundTrace::take_hints(std::uint16_t layer, TimePoint queued_at) {
     if (layer <= last_layer_)
         std::erase_if(hinted_, [this](const auto& one) { return one.second.at < last_asked_; });

@@ -18,7 +18,8 @@ class RoundTrace {
     // Records a frame that is about to be written. `head` is the frame without the rows of a group;
     // the swarm sent the frame at `queued_at`.
     void sent(ByteView head, std::uint64_t frame_bytes, TimePoint queued_at);
-    // Records a frame from `worker`. An answer ends a span, which is written to the trace.
+    // Records a frame from `worker`. An answer ends the span of its request, which is then written
+    // to the trace.
     void received(std::uint64_t worker, ByteView frame);
 
   private:
@@ -34,14 +35,15 @@ class RoundTrace {
     void note_hints(ByteView frame, TimePoint queued_at);
     Hinted take_hints(std::uint16_t layer, TimePoint queued_at);
 
-    std::unordered_map<std::uint32_t, Asked> asked_;    // by sequence id
-    std::unordered_map<std::uint16_t, Hinted> hinted_;  // by layer, since its last request
+    std::unordered_map<std::uint32_t, Asked> asked_;  // by sequence id
+    // Keyed by layer: hints since the last request of the layer.
+    std::unordered_map<std::uint16_t, Hinted> hinted_;
     std::uint16_t last_layer_ = 0;
     TimePoint last_asked_{};
 };
 
 // Records the figures that one worker reports about experts on demand, for the same trace: hits and
-// misses of calls, and the place of experts when they became ready.
+// misses of calls, and where the experts were stored when they became ready.
 // Owner: the swarm's strand.
 class OnDemandTrace {
   public:
@@ -51,7 +53,7 @@ class OnDemandTrace {
                   std::uint64_t tokens);
 
   private:
-    std::uint64_t misses_ = 0, tokens_ = 0;  // values of the last report
+    std::uint64_t misses_ = 0, tokens_ = 0;  // values at the previous report
 };
 
 }  // namespace moex::net

@@ -9,7 +9,8 @@
 namespace moex::net {
 namespace {
 
-// Parses a qvalue: "0" or "1", then "." and up to three digits. Returns thousandths.
+// Parses a qvalue (the weight of a coding): "0" or "1", then "." and up to three digits. Returns
+// thousandths.
 std::optional<int> weight_of(std::string_view value) {
     if (value.empty() || value.size() > 5 || (value[0] != '0' && value[0] != '1')) return {};
     if (value.size() > 1 && value[1] != '.') return {};
@@ -29,7 +30,8 @@ struct Wish {
     int weight = 1000;
 };
 
-// Parses one item of the list, such as "gzip;q=0.5". Returns nullopt if the item is not valid.
+// Parses one item of an Accept-Encoding list, such as "gzip;q=0.5". Returns nullopt if the item is
+// not valid.
 std::optional<Wish> wish_of(std::string_view item) {
     const std::size_t semicolon = item.find(';');
     Wish wish{lower_case(trim_blanks(item.substr(0, semicolon)))};
@@ -43,7 +45,7 @@ std::optional<Wish> wish_of(std::string_view item) {
     return wish;
 }
 
-// Returns the weight that the field gives to `coding` by name.
+// Returns the weight that an Accept-Encoding field gives to `coding` by name.
 std::optional<int> named_weight(std::string_view field, std::string_view coding) {
     while (!field.empty()) {
         const std::string_view item = field.substr(0, field.find(','));

@@ -8,14 +8,14 @@
 
 namespace moex::net {
 
-// Names in lower case, in the order of the request.
+// Header fields in the order of the request; the names are in lower case.
 using HeaderFields = std::vector<std::pair<std::string, std::string>>;
 
 std::string lower_case(std::string_view text);  // ASCII letters alone
 // Returns `text` without leading and trailing spaces and tabs.
 std::string_view trim_blanks(std::string_view text);
 
-// Returns true if a comma-separated field, in any of its lines, lists `token`. Whole words are
+// Returns true if a comma-separated field, in any of its lines, lists `token`. Whole list items are
 // compared without regard to case: "closely" is not "close".
 bool lists_token(const HeaderFields& headers, std::string_view name, std::string_view token);
 

@@ -7,7 +7,8 @@
 namespace moex::net {
 
 bool is_websocket_key(std::string_view value) {
-    // 16 bytes are 128 bits: 22 digits of 6 bits, of which the last has 4 to spare.
+    // 16 bytes are 128 bits: 22 base64 digits of 6 bits. The last 4 bits of the last digit are
+    // unused.
     constexpr std::size_t digits = 22;
     if (value.size() != digits + 2 || value.substr(digits) != "==") return false;
 
@@ -16,7 +17,7 @@ bool is_websocket_key(std::string_view value) {
                c == '+' || c == '/';
     };
     const std::string_view word = value.substr(0, digits);
-    constexpr std::string_view last_digits = "AQgw";  // those whose spare bits are zero
+    constexpr std::string_view last_digits = "AQgw";  // digits whose 4 unused bits are zero
     return std::all_of(word.begin(), word.end(), is_digit) &&
            last_digits.find(word.back()) != std::string_view::npos;
 }

@@ -19,7 +19,8 @@ int hex_value(char c) {
     if (c >= 'a' && c <= 'f') return c - 'a' + 10;
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
-// Parses digits without sign and space, because peers read "+5", "5 " and "0x5" differently.
+// Parses a number that consists only of digits, because different HTTP servers read "+5", "5 " and
+// "0x5" differently.
 std::optional<std::uint64_t> parse_digits(std::string_view text) {
     if (text.empty() || text.size() > 18) return std::nullopt;
 
@@ -30,7 +31,8 @@ std::optional<std::uint64_t> parse_digits(std::string_view text) {
     }
     return value;
 }
-// Room for 8 hex digits, CR and LF, and for the difference between an extension and a long number.
+// A chunk's size line has at most 8 hex digits, CR and LF. The further bytes suffice to tell a
+// chunk extension from a number that is too long.
 constexpr std::size_t chunk_line_bytes_max = 18;
 
 }  // namespace
@@ -91,8 +93,8 @@ std::size_t RequestGate::feed(std::string_view in) {
     return taken;
 }
 
-// Reads one byte of the head. Each byte is checked when it arrives, so that a TLS hello or a bare
-// LF gets an answer at once and not after a timeout.
+// Reads one byte of a request's head. Each byte is checked when it arrives, so that a TLS hello or
+// a bare LF gets an answer at once and not after a timeout.
 void RequestGate::take_head_byte(char byte) {
     state_ = State::head;
     const bool after_cr = !line_.empty() && line_.back() == '\r';
@@ -174,7 +176,7 @@ bool RequestGate::parse_request_line(std::string_view line) {
         return bad(405, "method_not_allowed",
                    "methods here are GET, HEAD, POST, DELETE and OPTIONS");
 
-    // Only the origin form is accepted, because this server is no proxy.
+    // Accept only request targets in origin form ("/path"), because this server is no proxy.
     if (target.empty() || target[0] != '/')
         return bad(400, "bad_target", "the request target must begin with '/'");
     for (const char c : target)
@@ -217,7 +219,7 @@ std::size_t RequestGate::count_fields(std::string_view name) const {
         headers.begin(), headers.end(), [&](const auto& field) { return field.first == name; }));
 }
 
-// Checks the fields together, before any field is used.
+// Checks that the header fields fit together, before any field is used.
 bool RequestGate::check_fields() {
     const auto bad = [&](unsigned status, const char* code, std::string message) {
         refuse(status, code, std::move(message));
@@ -303,7 +305,8 @@ std::size_t RequestGate::feed_body(std::string_view in) {
         return taken;
     }
 
-    // The other parts are lines: the size of a chunk, the end of a chunk, and trailers.
+    // All other parts of a chunked body are lines: the size of a chunk, the end of a chunk, and
+    // trailers.
     const char byte = in[0];
     const bool after_cr = !line_.empty() && line_.back() == '\r';
     if ((byte == '\n') != after_cr) {

@@ -19,21 +19,22 @@
 namespace moex::net {
 
 struct GateLimits {
-    std::uint32_t header_bytes_max = 8192;  // request line and fields, with the empty line
+    // Bytes of the request line and fields, with the empty line.
+    std::uint32_t header_bytes_max = 8192;
     std::uint32_t header_fields_max = 100;
     std::uint32_t target_bytes_max = 4096;
     std::uint64_t body_bytes_max = 1u << 20;
 };
 
-// A request for the routes, and the fields that only its connection needs. The connection fills in
-// the client, because the gate has only the bytes.
+// A parsed request for the routes, with two more fields that only the connection needs. The
+// connection fills in the client, because the gate sees only the bytes.
 struct GatedRequest : HttpRequest {
-    std::string raw_target;  // as the client sent it, with the query
+    std::string raw_target;  // the request target as the client sent it, with the query
     bool keep_alive = true;
 };
 
 struct GateRefusal {
-    unsigned status = 400;  // 400, 405, 413, 414, 417, 431, 501, 505
+    unsigned status = 400;  // HTTP status: 400, 405, 413, 414, 417, 431, 501 or 505
     std::string code, message;
 };
 
@@ -48,20 +49,20 @@ class RequestGate {
     State state() const { return state_; }
     const GateRefusal& refusal() const { return refusal_; }
     // Returns the part of the request that was read: the head, and the body's bytes so far.
-    // Requires state body or done.
+    // Requires State::body or State::done.
     GatedRequest& request() { return request_; }
     // Returns the bytes of the body that are still missing, or nullopt if the body is chunked and
-    // its length is unknown. Requires state body.
+    // its length is unknown. Requires State::body.
     std::optional<std::uint64_t> body_bytes_left() const {
         return part_ == BodyPart::length ? std::optional(remaining_) : std::nullopt;
     }
-    // Drops the body: the rest is read under the same rules and not stored, and the bytes that were
-    // read are freed.
+    // Drops the body: its remaining bytes are read under the same rules but not stored, and the
+    // bytes that were stored are freed.
     void drop_body();
     // Returns true once per request, if the client waits for "100 Continue" before it sends the
     // body.
     bool take_expects_continue();
-    // Returns the whole request, and makes the gate idle. Requires state done.
+    // Returns the whole request, and makes the gate idle. Requires State::done.
     GatedRequest take();
 
   private:
@@ -82,10 +83,10 @@ class RequestGate {
     BodyPart part_ = BodyPart::none;
     GatedRequest request_;
     GateRefusal refusal_;
-    std::string line_;             // the bytes of the head, later of a chunk line
-    std::uint64_t remaining_ = 0;  // bytes missing of the body, or of a chunk
+    std::string line_;             // bytes so far of the head, or of a line in a chunked body
+    std::uint64_t remaining_ = 0;  // bytes that the body or the current chunk still lacks
     std::uint32_t trailer_bytes_ = 0;
-    std::uint64_t body_bytes_ = 0;  // read so far, stored or not
+    std::uint64_t body_bytes_ = 0;  // bytes of the body read so far, stored or not
     bool expects_continue_ = false, keeps_body_ = true;
 };
 

@@ -7,7 +7,7 @@
 namespace moex::net {
 
 std::string make_request_id() {
-    // The id is a name and no secret, so a seed of 64 bits per thread is enough.
+    // A request id is a name and no secret, so a seed of 64 bits per thread is enough.
     thread_local std::mt19937_64 random(std::uint64_t{std::random_device{}()} << 32 |
                                         std::random_device{}());
     static constexpr char hex[] = "0123456789abcdef";

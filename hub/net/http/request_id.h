@@ -14,7 +14,7 @@ inline constexpr std::size_t request_id_chars_max = 128;
 std::string make_request_id();
 
 // Returns the client's X-Request-Id if the request has exactly one, of 1 to 128 visible ASCII
-// characters, and otherwise a new id. The id of a proxy is kept in this way.
+// characters, and otherwise a new id. An id that a proxy has set is kept in this way.
 std::string request_id_of(const HttpRequest& request);
 
 }  // namespace moex::net

@@ -75,7 +75,7 @@ class TlsTransport : public Transport {
     }
 
   private:
-    std::shared_ptr<ssl::context> context_;  // declared before the stream, which uses it
+    std::shared_ptr<ssl::context> context_;  // declared before `stream_`, which refers to it
     ssl::stream<tcp::socket> stream_;
 };
 

@@ -21,7 +21,7 @@ class Transport {
                            std::function<void(NetError, std::size_t)> handler) = 0;
     virtual void write(std::vector<asio::const_buffer> buffers,
                        std::function<void(NetError)> handler) = 0;
-    // Ends the outgoing direction. Bytes from the peer can still be read.
+    // Closes the outgoing direction of the connection. Bytes from the peer can still be read.
     virtual void finish_writing(std::function<void()> handler) = 0;
     virtual void close() = 0;
     // Turns the connection into a WebSocket; this object is then empty. Requires that no read or
@@ -34,7 +34,7 @@ std::unique_ptr<Transport> make_tls_transport(tcp::socket socket,
                                               std::shared_ptr<ssl::context> context);
 
 // Makes a context for TLS 1.2 and 1.3, ECDHE with AEAD only, without renegotiation and compression.
-// Throws std::runtime_error with a sentence.
+// Throws std::runtime_error with a sentence that says what is wrong.
 std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_file,
                                                const std::string& key_file);
 // Returns the names and addresses of the certificate, as a Host header writes them, without

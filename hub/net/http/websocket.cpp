@@ -48,7 +48,7 @@ class WebSocketOver : public WebSocket {
     void write(std::span<const ByteView> parts, std::function<void(NetError)> handler) override {
         parts_.clear();
         if (is_tls && parts.size() > 1) {
-            // Join the parts, because TLS would write one record for each part.
+            // Join the parts of the message, because TLS would write one record for each part.
             std::size_t total = 0;
             for (const ByteView part : parts) total += part.size();
             joined_.clear();

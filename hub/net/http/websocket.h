@@ -16,7 +16,7 @@
 namespace moex::net {
 
 struct WebSocketLimits {
-    // The hub sends a ping after half of `idle` without a message.
+    // The hub sends a ping after half of the time `idle` without a message from the peer.
     std::chrono::milliseconds handshake{10'000}, idle{30'000};
 };
 
@@ -25,8 +25,8 @@ class WebSocket {
     virtual ~WebSocket() = default;
     virtual asio::any_io_executor executor() = 0;
     virtual void accept(const GatedRequest& request, std::function<void(NetError)> handler) = 0;
-    // Sets the longest message; a longer one ends the connection with 1009. The limit applies from
-    // the next frame header on, also to a read that is pending.
+    // Sets the length limit of received messages; a longer message ends the connection with close
+    // code 1009. The limit applies from the next frame header on, also to a read that is pending.
     virtual void set_read_limit(std::uint64_t bytes) = 0;
     // The handler gets a whole message as `frame`; `binary` is false for a text message.
     virtual void read(std::function<void(NetError, Bytes frame, bool binary)> handler) = 0;

@@ -25,7 +25,8 @@ std::optional<std::uint64_t> digits(std::string_view text) {
     return value;
 }
 
-// Parses one byte range. Any other field is ignored, as RFC 9110 section 14.2 allows.
+// Parses a Range field that has one byte range. Any other Range field is ignored, as RFC 9110
+// section 14.2 allows.
 Range parse_range(std::string_view value, std::uint64_t size) {
     if (value.substr(0, 6) != "bytes=" || value.find(',') != std::string_view::npos) return {};
 

@@ -9,11 +9,11 @@
 namespace moex::net {
 
 struct BlobAnswer {
-    HttpResponse head;  // status 200, 206, 304 or 416 and its headers; no body
+    HttpResponse head;  // the answer's status (200, 206, 304 or 416) and headers, without the body
     std::uint64_t offset = 0, size = 0;
 };
-// Answers one range. A request for several ranges, or with a unit other than bytes, gets the whole
-// blob. `etag` is strong, with its quotes.
+// Answers a request for one byte range of a blob. A request for several ranges, or with a unit
+// other than bytes, gets the whole blob. `etag` is strong, with its quotes.
 BlobAnswer answer_blob(const HttpRequest& request, std::uint64_t blob_bytes,
                        const std::string& etag);
 

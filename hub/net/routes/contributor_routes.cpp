@@ -47,7 +47,8 @@ json totals_json(const ContributorTotals& totals) {
     return shown;
 }
 
-// The experts of a MoE layer that no worker holds, and the copies that are missing in all.
+// For one MoE layer: the experts that no worker holds, and the total number of copies that are
+// missing.
 struct LayerNeed {
     std::uint32_t layer = 0, missing = 0, copies = 0;
 };
@@ -69,7 +70,7 @@ std::vector<LayerNeed> needs_of(const ModelConfig& config,
     return needs;
 }
 
-// Returns the layers that lack the most copies, in descending order.
+// Returns the layers that lack the most copies of experts, in descending order.
 json scarce_json(std::vector<LayerNeed> needs) {
     std::erase_if(needs, [](const LayerNeed& need) { return need.copies == 0; });
     std::ranges::stable_sort(needs, std::greater<>(), &LayerNeed::copies);
@@ -163,7 +164,8 @@ void Routes::forget_contributor(HttpRequest request, Responder responder) const 
         return responder->refuse({403, "the signature is not of that key, or not for this hub",
                                   "wrong_signature", "signature"});
 
-    // Forget the workers first, so that none of their later work is recorded.
+    // Detach the contributor from its connected workers first, so that none of their later work is
+    // recorded.
     asio::post(hub_.swarm_strand, [this, key = *key, responder = std::move(responder)] {
         hub_.contributors.forget(key);
         asio::post(hub_.disk_thread, [this, key, responder] {

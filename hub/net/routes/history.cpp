@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-// The minutes of one step.
+// The totals of the minutes that are combined into one step of the history.
 struct Step {
     std::int64_t time_s = 0;
     std::uint64_t num_minutes = 0;

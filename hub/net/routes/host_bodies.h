@@ -15,7 +15,8 @@ namespace moex::net {
 Refusal refusal_to_host(const Error& error);
 Checked<nlohmann::json> object_of(const HttpRequest& request);
 Checked<std::string> string_field(const nlohmann::json& body, const char* name);
-// Returns a whole number up to `max`, or `absent` if the body has no such field.
+// Returns the whole number in the body's field `name`, at most `max`, or `absent` if the body has
+// no such field.
 Checked<std::uint64_t> number_field(const nlohmann::json& body, const char* name, std::uint64_t max,
                                     std::uint64_t absent = 0);
 

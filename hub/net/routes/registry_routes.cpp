@@ -1,4 +1,4 @@
-// Routes of the registry: the history; for the operator also keys, the join link and the settings
+// Routes of the registry: the history; and, for the operator, keys, the join link and the settings
 // in force. Each handler runs on the disk thread, because the registry writes before it answers.
 #include <algorithm>
 #include <ctime>
@@ -37,7 +37,7 @@ json key_json(const KeyInfo& key, std::int64_t now_s) {
             {"revoked_s", key.revoked_s}};
 }
 
-// The usage of one key: today (UTC), and in total.
+// The requests and tokens that one key has used: today (UTC), and in total.
 struct Used {
     TokenUse today, all;
 };

@@ -19,21 +19,21 @@ class WireResponder;
 
 using Handler = void (Routes::*)(HttpRequest, std::shared_ptr<WireResponder>) const;
 
-enum class Work { none, text };  // text: uses the model, and is rate limited
+enum class Work { none, text };  // text: the route uses the model, and is rate limited
 
 // The credential of a route. keyed: a key of role `role`, where keys are required. host: the admin
-// key as Bearer, on loopback too, and only from the hub's own pages or from no page. claim: the
-// same with the token of a one-time link. join: the same with the join token.
+// key as Bearer, on loopback too, and only from the hub's own pages or from no page. claim: as
+// `host`, but with the token of a one-time link. join: as `host`, but with the join token.
 enum class Door { keyed, host, claim, join };
 
 // A row of the table, with its handler and its description for /openapi.json.
 struct Route {
     const char* method;
-    const char* path;  // a path that ends in '*' is a prefix of longer paths
+    const char* path;  // a path that ends in '*' matches all longer paths with this beginning
     Handler handler;
-    std::optional<Role> role;  // role of the key, beyond loopback; none: no key
+    std::optional<Role> role;  // role of the required key, except on loopback; nullopt: no key
     Work work = Work::none;
-    // for /openapi.json, which omits a route without a summary
+    // text for /openapi.json, which omits a route without a summary
     const char* summary = nullptr;
     const char* answer = nullptr;  // schemas of hub/api/openapi.cpp
     const char* request = nullptr;

@@ -1,4 +1,4 @@
-// The table of routes, and the search for a row.
+// The table of routes, and the search for the row of a path.
 #include <span>
 #include <vector>
 
@@ -19,7 +19,7 @@ constexpr Route remove(const char* path, Handler handler, std::optional<Role> ro
     return {"DELETE", path, handler, role};
 }
 
-// A row for work on a text: it needs an API key and is rate limited.
+// Makes the row of a route that works on a text: it needs an API key and is rate limited.
 constexpr Route post_text(const char* path, Handler handler) {
     return {"POST", path, handler, Role::api, Work::text};
 }
@@ -38,7 +38,8 @@ constexpr Route hosts(const char* method, const char* path, Handler handler,
 }
 
 constexpr Route route_table[] = {
-    // the pages and scripts: a fixed table, embedded in the binary or from --static
+    // the pages and scripts: their names are a fixed table; the files are embedded in the binary or
+    // in the folder of --static
     get("/", &Routes::serve_asset, open_to_all),
     get("/*", &Routes::serve_asset, open_to_all),
 
@@ -92,7 +93,7 @@ constexpr Route route_table[] = {
         .says("Stops a stream with moex.resumable.", "StoppedStream")
         .with_rest("stream"),
 
-    // the same without /v1, as in llama.cpp
+    // the same routes without /v1, as llama.cpp offers them
     get("/models", &Routes::ask_api<&Api::models>, open_to_all)
         .says("The same as /v1/models.", "ModelList"),
     post_text("/chat/completions", &Routes::ask_api<&Api::chat>)
@@ -189,8 +190,8 @@ constexpr Route route_table[] = {
 
 bool is_prefix(std::string_view pattern) { return pattern.back() == '*'; }
 
-// Returns the path that a client meant with an unknown path. Clients add /v1 twice or not at all,
-// and slashes at the end.
+// Returns the known path that a client most likely meant by an unknown path. Clients write /v1
+// twice or not at all, and add slashes at the end.
 std::string meant_path(std::string_view path) {
     std::string_view bare = path;
     while (bare.size() > 1 && bare.back() == '/') bare.remove_suffix(1);

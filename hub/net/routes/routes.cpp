@@ -12,8 +12,8 @@ namespace moex::net {
 
 namespace {
 
-// The content security policy: pages may load only files of the hub. Tried with WASM, WebGPU,
-// WebSocket and Cache.
+// The content security policy: pages may load only files of the hub. The policy was tried with
+// pages that use WASM, WebGPU, WebSocket and Cache.
 constexpr const char* page_policy =
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src "
     "'self'; style-src 'self'; img-src 'self' data:; "
@@ -73,7 +73,8 @@ Checked<void> Routes::check_key(const HttpRequest& request, Role wanted) const {
                    .headers = {{"WWW-Authenticate", "Bearer"}}};
 }
 
-// A guess of a key counts against the rate limit like a request with a valid key.
+// Makes a request with a wrong key count against the rate limit, as a request with a valid key
+// does, so that keys cannot be guessed quickly.
 Checked<void> Routes::slow_down(const HttpRequest& request, Refusal refusal) const {
     const Duration wait = hub_.rates.api_request(now_steady(), request.remote_address,
                                                  request.loopback);
@@ -87,14 +88,15 @@ Checked<void> Routes::check_key_and_rate(const HttpRequest& request, Role role) 
     return slow_down(request, key.refusal());
 }
 
-// A page of another origin that may call the API is not the operator.
+// Refuses pages of another origin: a page that may call the API is not therefore the operator's.
 Checked<void> Routes::check_own_page(const HttpRequest& request) const {
     if (hub_.live()->access.judge_origin(request) != AccessPolicy::Origin::allowed) return {};
     return Refusal{403, "this is for the hub's own pages, whatever --cors-origin allows",
                    "origin_not_allowed", ""};
 }
 
-// The key is read from Authorization alone, because a browser adds no Authorization by itself.
+// Checks the admin key of an operator's request. The key is read only from the Authorization
+// header, which a browser never adds by itself.
 Checked<void> Routes::check_host(const HttpRequest& request, const Route& route) const {
     MOEX_ADMIT(check_own_page(request));
     const std::optional<std::string> key = request.header("authorization") ? bearer_key(request)
@@ -119,7 +121,7 @@ Checked<void> Routes::check_host(const HttpRequest& request, const Route& route)
                                .headers = {{"WWW-Authenticate", "Bearer"}}});
 }
 
-// As at /worker, the token is required on loopback too.
+// Checks the join token. As at /worker, the token is also required on loopback.
 Checked<void> Routes::check_join_token(const HttpRequest& request) const {
     MOEX_ADMIT(check_own_page(request));
     const std::optional<std::string> token = bearer_key(request);
@@ -149,12 +151,13 @@ Checked<void> Routes::check_work(const HttpRequest& request, Admission& admissio
         wait > Duration{0})
         return refuse_for_now(429, "too many requests from this address", "rate_limited", wait);
 
-    // Where no key is required, a known key is used for the accounts all the same.
+    // Where no key is required, a key that the client sends and the hub knows is still used for the
+    // accounts.
     const std::optional<std::string> key = bearer_key(request);
     if (key) admission.key = hub_.registry.find_key(*key);
     if (!hub_.keys_required) return {};
 
-    // the hub does not store the key itself
+    // store the hash, because the hub never stores a key itself
     admission.key_hash = to_hex(sha256(as_byte_view(*key)));
     if (const Duration wait = hub_.rates.key_request(now, admission.key_hash, request.loopback);
         wait > Duration{0})
@@ -251,7 +254,7 @@ Checked<WorkerAdmission> Routes::judge_worker(const HttpRequest& request) const 
         return Refusal{401, "the join token is not known here", "invalid_join_token", ""};
     }
 
-    // The client is no page of the hub. It must send the token before it gets a socket.
+    // The client is not a page of the hub, so it must send the join token before it gets a socket.
     if (hub_.live()->access.judge_origin(request) == AccessPolicy::Origin::none)
         return Refusal{
             .status = 401,
@@ -292,7 +295,7 @@ void Routes::answer_preflight(const Route& route, const HttpRequest& request,
     if (!cors_origin(request).empty()) {
         response.headers.emplace_back("Access-Control-Allow-Methods", methods);
         // Allow every header. The operator has chosen the origin, and each version of a client
-        // library adds headers of its own.
+        // library adds further headers.
         response.headers.emplace_back("Access-Control-Allow-Headers",
                                       request.header("access-control-request-headers")
                                           .value_or("Authorization, Content-Type, X-Api-Key"));
@@ -310,7 +313,7 @@ void Routes::refuse_plain_worker(HttpRequest, Responder responder) const {
 void Routes::serve_asset(HttpRequest request, Responder responder) const {
     const std::optional<Asset> found = hub_.assets.find(
         request.path, request.header("accept-encoding").value_or(""));
-    // a page of --static was deleted meanwhile
+    // a page of --static was deleted after the start
     if (!found) return responder->refuse({404, "no such route", "not_found", ""});
     const Asset& asset = *found;
     HttpResponse head;
@@ -339,7 +342,7 @@ void Routes::serve_blob(HttpRequest request, Responder responder) const {
     answer_range(request, hub_.package->blob(*hash), Keeps::anybody, *responder);
 }
 
-// `bytes` are borrowed from the package. The request names them by their hash.
+// `bytes` are borrowed from the package. The request's path names these bytes by their hash.
 void Routes::answer_range(const HttpRequest& request, const Result<ByteView>& bytes, Keeps keeps,
                           WireResponder& responder) const {
     const std::string& name = request.rest;

@@ -16,7 +16,7 @@
 
 namespace moex::net {
 
-// A responder that can also send borrowed bytes. It keeps their owner alive.
+// A responder that can also send borrowed bytes. It keeps the owner of the bytes alive.
 class WireResponder : public HttpResponder {
   public:
     using HttpResponder::HttpResponder;
@@ -27,20 +27,20 @@ class WireResponder : public HttpResponder {
 // Returns 200 with `body`. Bytes that are not UTF-8 are replaced.
 HttpResponse json_answer(const nlohmann::json& body);
 
-struct Route;  // a row of the table; route.h
+struct Route;  // a row of the route table; see route.h
 
-// The result of a request's head: the route that it may use.
+// The result of the check of a request's head: the route that the request may use.
 struct Admission {
     const Route* route = nullptr;
-    bool is_preflight = false;   // OPTIONS: answered from the row alone
+    bool is_preflight = false;   // OPTIONS request: answered from the route's row alone
     bool is_upgrade = false;     // the client requests a WebSocket; admit_worker() decides
     std::string key_hash;        // hash of the key whose rate limit applies; empty: no key required
-    std::optional<KeyInfo> key;  // a known key of a request with work; none: counts as local
+    std::optional<KeyInfo> key;  // key of a request that uses the model; nullopt: counted as local
 };
 
 // The result of a worker's upgrade request.
 struct WorkerAdmission {
-    bool authorized = false;  // the Bearer has a valid join token
+    bool authorized = false;  // the Bearer header has a valid join token
 };
 
 class Routes {
@@ -50,15 +50,17 @@ class Routes {
     // accepts work, and rate limits. The call counts against the limits, so it is made once per
     // request, before the body is read.
     Checked<Admission> admit(const HttpRequest& head) const;
-    // Answers a request that admit() has admitted, unless the request is an upgrade.
+    // Answers a request that admit() has admitted; upgrade requests are not passed here.
     void handle(const Admission& admission, HttpRequest request,
                 std::shared_ptr<WireResponder> responder) const;
-    // Checks the further rules of an upgrade. This call counts against the limits too.
+    // Checks the further rules of an upgrade request for /worker. This call counts against the
+    // limits too.
     Checked<WorkerAdmission> admit_worker(const HttpRequest& request) const;
-    // Returns the origin for Access-Control-Allow-Origin; empty: no such header.
+    // Returns the value of the Access-Control-Allow-Origin header; empty: the answer has no such
+    // header.
     std::string cors_origin(const HttpRequest& request) const;
 
-    // The handlers of the table.
+    // The handlers of the route table.
     using Responder = std::shared_ptr<WireResponder>;
     void serve_asset(HttpRequest request, Responder responder) const;
     void serve_blob(HttpRequest request, Responder responder) const;
@@ -74,7 +76,8 @@ class Routes {
     void serve_version(HttpRequest request, Responder responder) const;
     void serve_openapi(HttpRequest request, Responder responder) const;
     void serve_test(HttpRequest request, Responder responder) const;
-    // Handlers that wait for the disk, and those of the operator; registry_routes.cpp.
+    // Handlers that wait for the disk, and handlers of the operator's routes; see
+    // registry_routes.cpp.
     void serve_history(HttpRequest request, Responder responder) const;
     void list_keys(HttpRequest request, Responder responder) const;
     void make_key(HttpRequest request, Responder responder) const;
@@ -83,7 +86,7 @@ class Routes {
     void rotate_join_link(HttpRequest request, Responder responder) const;
     void show_settings(HttpRequest request, Responder responder) const;
     void claim_admin(HttpRequest request, Responder responder) const;
-    // Orders of the operator to workers; worker_routes.cpp.
+    // The operator's orders to workers; see worker_routes.cpp.
     void drain_worker(HttpRequest request, Responder responder) const;
     void pin_worker(HttpRequest request, Responder responder) const;
     void ban_worker(HttpRequest request, Responder responder) const;
@@ -107,7 +110,8 @@ class Routes {
     Checked<void> check_own_page(const HttpRequest& request) const;
     Checked<void> check_gives_model() const;
     Checked<void> slow_down(const HttpRequest& request, Refusal refusal) const;
-    enum class Keeps { anybody, reader };  // anybody: a shared cache may store the answer
+    // `anybody`: a shared cache may store the answer. `reader`: only the client's cache may.
+    enum class Keeps { anybody, reader };
     void answer_range(const HttpRequest& request, const Result<ByteView>& bytes, Keeps keeps,
                       WireResponder& responder) const;
     bool may_see_join_link(const HttpRequest& request) const;
@@ -131,12 +135,12 @@ void Routes::ask_api(HttpRequest request, Responder responder) const {
     responder->refuse(refuse_for_now(503, "Loading model", "unavailable", 2s));
 }
 
-// A row of the route table for other rooms and for tests.
+// A row of the route table, as other rooms and tests see it.
 struct RouteInfo {
     std::string method, path;
-    bool is_public = false;  // needs no key beyond loopback
-    bool is_hosts = false;   // needs the admin key, on loopback too; own pages or no page
-    bool is_join = false;    // the same with the join token
+    bool is_public = false;  // the route needs no key, even beyond loopback
+    bool is_hosts = false;   // needs the admin key, on loopback too; only own pages or no page
+    bool is_join = false;    // as is_hosts, but needs the join token
 };
 std::vector<RouteInfo> server_routes();
 // Returns the dialect of errors about a request for `path`.

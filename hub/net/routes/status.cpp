@@ -45,7 +45,8 @@ json coverage_json(const Coverage& coverage) {
             {"extra", coverage.extra}};
 }
 
-// Returns [[..num_experts..], ..per layer..], with [] for dense layers.
+// Returns [[..num_experts..], ..per layer..], the number of replicas of each expert; [] for dense
+// layers.
 json replicas_json(const ModelConfig& config, const std::vector<std::uint16_t>& replicas) {
     json rows = json::array();
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
@@ -123,7 +124,8 @@ json speed_json(const SpeedProfile& speed) {
             {"read_mb_s", speed.read_mb_s}};
 }
 
-// The times are means: over hits that a hint had predicted, and over groups that waited.
+// Returns the figures of a worker's expert slots. Times are means: lead_ms over hits that a hint
+// had predicted, load_ms over loads.
 json slots_json(const SlotFigures& figures, std::uint64_t blob_bytes) {
     const auto mean_ms = [](std::uint64_t us, std::uint64_t count) {
         return count == 0 ? 0.0 : 1e-3 * static_cast<double>(us) / static_cast<double>(count);
@@ -141,7 +143,8 @@ json slots_json(const SlotFigures& figures, std::uint64_t blob_bytes) {
             {"expired", figures.expired}};
 }
 
-// The time in which a layer's experts can be loaded without delay, and the time that groups waited.
+// Returns the time in which the experts of a layer can be loaded without delay, and the time that
+// groups waited for loads.
 json load_window_json(const LoadWindow& window) {
     return {{"groups", window.groups},
             {"hub_ms", window.hub_ms},

@@ -1,5 +1,5 @@
-// Orders of the operator to workers: drain, pin (keep the experts that it holds) and ban; and the
-// list of bans.
+// Orders of the operator to workers: drain, pin (the worker keeps the experts that it holds) and
+// ban; also the list of bans.
 #include <ctime>
 
 #include "hub/base/log.h"
@@ -21,7 +21,8 @@ Checked<WorkerId> worker_field(const json& body) {
     return id;
 }
 
-// Returns true to begin the order, and false to end it. Without the field the order begins.
+// Reads the field `on`: true begins the order, and false ends it. A body without this field begins
+// the order.
 Checked<bool> on_field(const json& body) {
     const auto found = body.find("on");
     if (found == body.end()) return true;
@@ -39,7 +40,7 @@ json ban_json(const Ban& ban, std::int64_t now_s) {
 
 }  // namespace
 
-// Runs on the swarm strand. The swarm may be detached.
+// Gives an order to a worker. Runs on the swarm strand. The swarm may be detached already.
 Checked<void> Routes::order_worker(WorkerId worker, WorkerOrder order) const {
     SwarmBackend* swarm = hub_.swarm;
     if (!swarm) return Refusal{503, "Loading model", "unavailable", ""};
@@ -93,29 +94,30 @@ void Routes::ban_worker(HttpRequest request, Responder responder) const {
     }();
     if (!read.ok()) return responder->refuse(read.refusal());
 
-    asio::post(hub_.swarm_strand, [this, wish = *read, id = request.id,
-                                   responder = std::move(responder)] {
-        SwarmBackend* swarm = hub_.swarm;
-        const auto view = swarm ? swarm->core().worker(wish.worker) : std::nullopt;
-        // The order itself refuses a worker without a key.
-        if (!view || view->worker_key.empty()) {
-            const Checked<void> done = order_worker(wish.worker, WorkerOrder::ban);
-            return responder->refuse(done.ok() ? Refusal{404, "it has left", "not_found", ""}
-                                               : done.refusal());
-        }
-        asio::post(hub_.disk_thread, [this, wish, id, view = *view, responder] {
-            const std::int64_t now_s = std::time(nullptr);
-            const auto ban = hub_.registry.bans().add(view.worker_key, view.nickname,
-                                                      "order of the operator", now_s, wish.least_s);
-            if (!ban.ok()) return responder->refuse(refusal_to_host(ban.error()));
-            log_warn("http: the operator banned a worker", kv("worker", wish.worker),
-                     kv("days", wish.least_s / ban_day_s), kv("request", id));
-            asio::post(hub_.swarm_strand, [this, wish, ban = *ban, now_s, responder] {
-                (void)order_worker(wish.worker, WorkerOrder::ban);  // it may have left meanwhile
-                responder->respond(json_answer(ban_json(ban, now_s)));
+    asio::post(
+        hub_.swarm_strand, [this, wish = *read, id = request.id, responder = std::move(responder)] {
+            SwarmBackend* swarm = hub_.swarm;
+            const auto view = swarm ? swarm->core().worker(wish.worker) : std::nullopt;
+            // A worker without a key cannot be banned; order_worker() makes the refusal.
+            if (!view || view->worker_key.empty()) {
+                const Checked<void> done = order_worker(wish.worker, WorkerOrder::ban);
+                return responder->refuse(done.ok() ? Refusal{404, "it has left", "not_found", ""}
+                                                   : done.refusal());
+            }
+            asio::post(hub_.disk_thread, [this, wish, id, view = *view, responder] {
+                const std::int64_t now_s = std::time(nullptr);
+                const auto ban = hub_.registry.bans().add(
+                    view.worker_key, view.nickname, "order of the operator", now_s, wish.least_s);
+                if (!ban.ok()) return responder->refuse(refusal_to_host(ban.error()));
+                log_warn("http: the operator banned a worker", kv("worker", wish.worker),
+                         kv("days", wish.least_s / ban_day_s), kv("request", id));
+                asio::post(hub_.swarm_strand, [this, wish, ban = *ban, now_s, responder] {
+                    // The worker may have disconnected meanwhile.
+                    (void)order_worker(wish.worker, WorkerOrder::ban);
+                    responder->respond(json_answer(ban_json(ban, now_s)));
+                });
             });
         });
-    });
 }
 
 void Routes::list_bans(HttpRequest, Responder responder) const {
