@@ -10,7 +10,7 @@ let hub;
 before(async () => { hub = await startHub(['--backend', 'local', '--threads', '1']); });
 after(async () => { assert.equal(await hub.stop(), 0, hub.stderr()); });
 
-// Loads a path as it is sent over the connection, without unpacking it.
+// Loads a path and returns the bytes that were sent over the connection, without unpacking them.
 const load = (path, coding) => new Promise((resolve, reject) => {
   const headers = coding ? { 'accept-encoding': coding } : {};
   get(`${hub.url}${path}`, { headers }, (answer) => {

@@ -12,7 +12,7 @@ import {
   cleanEnvironment, hubProgram, inFolder, modelFolder, postJson, runHub, runProgram, startHub,
 } from './hub_process.mjs';
 
-// A bench program beside moex-hub.
+// Runs a bench program that is in the same folder as moex-hub.
 const runBench = (name, args) => runProgram(join(dirname(hubProgram), name), args);
 
 const generating = (...args) => ['generate', '--model', modelFolder, ...args];
@@ -56,7 +56,7 @@ test('--config takes the output of --print-config', () => inFolder(async (folder
   }
 }));
 
-// The hub computes all of a dense model, without a worker and whatever --backend says.
+// The hub computes a dense model completely, without a worker and with any value of --backend.
 test('dense checkpoints are packed, and write what their goldens say', () => inFolder(async (folder) => {
   for (const name of ['qwen2', 'qwen3', 'llama']) {
     const golden = new URL(`../golden/dense/${name}/`, import.meta.url).pathname;
@@ -232,7 +232,7 @@ test('a shadow in fewer bits follows the model with the reported recall', () => 
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, shadow = `${folder}/int3`;
   const packed = await runHub(['pack', '--shadow', 'int3', modelFolder, shadow]);
   assert.equal(packed.code, 0, packed.stderr);
-  assert.deepEqual(readdirSync(shadow).length, 9);  // a file for each of the eight layers, and their description
+  assert.deepEqual(readdirSync(shadow).length, 9);  // one file for each of the eight layers, and one description file
 
   const args = ['--text', text, '--window', '24', '--windows', '2', '--out', `${folder}/out`];
   const said = await runBench('foresight_bench', [...args, '--shadow', `${shadow},served:2,${shadow}:3`]);
@@ -247,7 +247,7 @@ test('a shadow in fewer bits follows the model with the reported recall', () => 
 
   const times = readFileSync(`${folder}/out/shadow_times.csv`, 'utf8').trim().split('\n').slice(1);
   assert.equal(times[0], 'shadow,bytes,share_of_served,on,token_period,kv_period,served_ms,shadow_ms,align_ms');
-  assert.equal(times.length, 1 + 3 * 32);  // one row for each alignment of the answers
+  assert.equal(times.length, 1 + 3 * 32);  // 1 header row, and one row for each alignment of the answers
 
   const wrong = await runBench('foresight_bench', [...args, '--shadow', modelFolder]);
   assert.equal(wrong.code, 1);
@@ -408,7 +408,7 @@ const upgrade = (hub, headers, talk) => new Promise((resolve, reject) => {
   asked.on('error', reject).end();
 });
 
-// Makes a binary WebSocket message of a client, masked with zeros.
+// Makes a binary WebSocket message of a client, masked with a key of zeros.
 function message(bytes) {
   const length = bytes.length < 126 ? [bytes.length] : [126, bytes.length >> 8, bytes.length & 255];
   return Buffer.concat([Buffer.from([0x82, 0x80 | length[0], ...length.slice(1), 0, 0, 0, 0]), bytes]);
@@ -527,7 +527,7 @@ test('no key, token or prompt reaches the log, at any level', async () => {
     assert.equal(await get(`/nowhere?key=${api}`, api), 404);
     assert.equal(await get('/metrics', admin), 200);
 
-    // Send a message that is no frame of the protocol: the Bearer is accepted, and the message is refused.
+    // Send a WebSocket message that is not a frame of the protocol: the hub accepts the Bearer and refuses the message.
     const join = (key) => upgrade(hub, { Authorization: `Bearer ${key}` }, (socket, resolve) => {
       socket.write(message(Buffer.from(JSON.stringify({ token: key, version_min: 1, version_max: 1 }))));
       socket.resume().on('close', () => resolve(101));
@@ -535,7 +535,7 @@ test('no key, token or prompt reaches the log, at any level', async () => {
     assert.equal(await join(token), 101);
     assert.equal(await join(unknown), 401);
 
-    // Leave out the join link, which is printed to be shared.
+    // Leave the join link out of the check, because the hub prints this link to be shared.
     const shown = hub.stdout().replace(hub.join, '').replace(hub.join, '');
     assert.equal(await hub.stop(), 0, hub.stderr());
     assert.ok(hub.stderr().length > 0);

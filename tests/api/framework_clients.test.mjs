@@ -1,6 +1,6 @@
 // Tests of the hub with frameworks that programs use: npm's ai over @ai-sdk/openai-compatible, and @langchain/openai.
-// Only their address is changed. Their answers are compared with the chat completion of the same request. A small model
-// does not call tools sensibly, so the tests check the form that the mask guarantees.
+// Only the address that these frameworks connect to is changed. Their answers are compared with the chat completion of
+// the same request. A small model does not call tools sensibly, so the tests check the form that the mask guarantees.
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';

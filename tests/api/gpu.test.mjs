@@ -9,7 +9,7 @@ const built = process.env.MOEX_GPU === '1';
 const generating = (...args) => ['generate', '--model', modelFolder, '--max-tokens', '10', ...args];
 const greedy = ['--temperature', '0'];
 const lighthouse = ['--prompt', 'Tell me a story about a lighthouse', '--chat'];
-// The first device, whatever its name is.
+// The index of the first Vulkan device, since device names differ between machines.
 const first_device = '0';
 
 test('the GPU writes what the CPU writes, greedily and by the same draws', { skip: !built }, async () => {
@@ -23,7 +23,7 @@ test('the GPU writes what the CPU writes, greedily and by the same draws', { ski
   }
 });
 
-// Runs the model in `generate`, and in `serve` with the default --backend, which has no workers to request from.
+// Runs the model in `generate`, and in `serve` with the default --backend, where no workers are connected.
 test('a dense model on the GPU writes what its golden says', { skip: !built }, () => inFolder(async (folder) => {
   const golden = new URL('../golden/dense/llama/', import.meta.url).pathname;
   const packed = `${folder}/llama`;

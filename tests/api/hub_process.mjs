@@ -12,13 +12,13 @@ export function temporaryFolder() {
   return { path, remove: () => rmSync(path, { recursive: true, force: true }) };
 }
 
-// Calls `story` with the path of a temporary folder, and removes the folder afterwards.
+// Calls the function `story` with the path of a temporary folder, and removes the folder afterwards.
 export async function inFolder(story) {
   const folder = temporaryFolder();
   try { await story(folder.path); } finally { folder.remove(); }
 }
 
-// Returns the environment without the caller's settings.
+// Returns the environment variables without the caller's settings of the hub.
 export function cleanEnvironment(extra = {}) {
   const env = { ...process.env, MOEX_CONFIG: '/dev/null', ...extra };
   const inherited = (name) => name.startsWith('MOEX_') && name !== 'MOEX_CONFIG' && !(name in extra);
@@ -50,7 +50,7 @@ export function postJson(url, body, key) {
   return fetch(url, { method: 'POST', headers, body: JSON.stringify(body) });
 }
 
-// Starts a hub that serves until stop(); resolves at its `ready:` line.
+// Starts a hub that serves until stop(); resolves once the hub prints its `ready:` line.
 export function startHub(args = [], extra = {}, model = modelFolder) {
   const state = temporaryFolder();
   const own = ['serve', '--model', model, '--listen', '127.0.0.1:0', '--state', state.path];
@@ -65,7 +65,7 @@ export function startHub(args = [], extra = {}, model = modelFolder) {
   }));
   child.stderr.setEncoding('utf8').on('data', (text) => { stderr += text; });
 
-  // Resolves once the log contains `words`; rejects if the hub ends before.
+  // Resolves once the log contains `words`; rejects if the hub ends before that.
   const logged = (words) => new Promise((resolve, reject) => {
     const look = () => {
       if (!stderr.includes(words)) return;

@@ -74,8 +74,8 @@ async function withHub(args, story) {
   }
 }
 
-// Requests all prompts in up to 8 rounds, until `enough(status)`; returns false if that was not reached. Each text has
-// to be correct.
+// Requests all prompts in up to 8 rounds, until `enough(status)`; returns false if `enough` never
+// returned true. Each text has to be correct.
 async function askUntil(hub, texts, what, enough, sum) {
   for (let round = 0; round < 8; round++) {
     for (const [i, prompt] of prompts.entries()) {
@@ -107,7 +107,7 @@ async function meetLiar(hub, texts, args, keyOf, enough) {
   }
 }
 
-// Waits until the log has `bans` bans, and returns the number of false answers that caused each.
+// Waits until the log has `bans` bans, and returns for each ban the number of false answers that caused it.
 async function answersUntilBan(hub, bans) {
   for (;;) {
     const found = [...hub.stderr().matchAll(/worker banned .* detail="(\d+) answers were false/g)];
@@ -131,8 +131,9 @@ test('eleven ways to lie change no text, and each liar is out after three lies',
         for (const { id, bad_answers } of workers)
           if (honest.includes(id)) assert.equal(bad_answers, 0, `${kind}: of who is honest`);
         assert.equal((await answersUntilBan(hub, calls.bans)).at(-1), 3, kind);
-        // The count is above 3 if a further answer was being checked at the ban. Some answers of x1000 are beyond any
-        // expert's range and are refused without computing them again.
+        // The count of false answers is above 3 if a further answer was being checked when the worker was banned. Some
+        // answers of the kind x1000 have values beyond any expert's range; the hub refuses them without computing them
+        // again.
         assert.ok(calls.bad_answers - before.bad_answers >= 3, kind);
         if (kind !== 'x1000') assert.ok(calls.lies - before.lies >= 3, kind);
         assert.equal(calls.bans - before.bans, 1, kind);
@@ -150,8 +151,9 @@ test('eleven ways to lie change no text, and each liar is out after three lies',
 
 test('a new worker that lies in one answer of a hundred changes no text', async () => {
   await withHub([], async (hub, texts) => {
-    // With this seed the sixth answer is the first false one, the 550th the next, so the liar has no record yet. After
-    // 1,024 correct rows a worker's answers are checked afterwards, and replies that it changed are marked.
+    // With this seed the sixth answer is the first false answer and the 550th is the next, so the liar has no
+    // good record when it lies. After 1,024 correct rows a worker's answers are checked afterwards, and
+    // replies that it changed are marked.
     const { liar } = await meetLiar(hub, texts, ['x10', '--share', '0.01', '--seed', '841'],
       (visit) => `liar-now-and-then-${visit}`, (calls) => calls.lies > 0);
     await liar.stop();

@@ -75,7 +75,7 @@ test('a seed repeats a text, another seed gives another', async () => {
 
 test('embeddings: numbers, whatever the client asks them to be written as', async () => {
   const input = ['The sea was calm.', 'A fox ran over the hill.', 'The sea was calm.'];
-  const packed = await client.embeddings.create({ model, input });      // the client's default is base64 on the wire
+  const packed = await client.embeddings.create({ model, input });      // the client library requests base64 by default
   const plain = await client.embeddings.create({ model, input, encoding_format: 'float' });
   assert.deepEqual(packed.data.map(({ index }) => index), [0, 1, 2]);
   packed.data.forEach(({ embedding }, i) => {
@@ -156,7 +156,7 @@ test('a required tool is called, whole and streamed, and its result is taken', a
   assert.equal(said.choices.length, 1);
 });
 
-// Fields that clients send and that ask for nothing unsupported.
+// Fields that clients send by default and whose values the hub supports.
 test('fields that clients send by default are accepted', async () => {
   const plain = await client.chat.completions.create({ model, messages, max_tokens: 6, temperature: 0 });
   const content = plain.choices[0].message.content;
@@ -279,7 +279,8 @@ test('a bad parameter is named', async () => {
 });
 
 test('an aborted stream frees its slot, and no more is generated for it', async (t) => {
-  const bias = { 8189: -100, 8191: -100 };  // forbids the end of text, so the answer runs to the context's end
+  // The bias forbids the end token, so the answer ends only at the context's end.
+  const bias = { 8189: -100, 8191: -100 };
   const max_tokens = 900;
   const generated = async () => (await status()).engine.generated_tokens;
   const before = await generated();

@@ -38,7 +38,7 @@ const typeOf = (value) => value === null ? 'null' : Array.isArray(value) ? 'arra
 const fitsType = (value, type) => type === 'integer' ? Number.isInteger(value) : typeOf(value) === type;
 
 // Returns the errors of `value` as a list of sentences.
-// `closed`: a field that the schema does not name is an error, too.
+// `closed`: a field that the schema does not list is an error, too.
 function problems(value, schema, where, closed) {
   if (schema.$ref) return problems(value, resolve(schema.$ref), where, closed);
   if (schema.oneOf) {

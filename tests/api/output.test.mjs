@@ -1,5 +1,5 @@
-// Tests of output: a command fails if its output does not arrive. It reports one sentence, and shows progress only on a
-// terminal.
+// Tests of output: a command fails if its output cannot be written. It then reports one sentence, and shows progress
+// only on a terminal.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { closeSync, constants, existsSync, openSync, readFileSync, writeFileSync } from 'node:fs';
@@ -10,7 +10,7 @@ import { hubProgram, inFolder, modelFolder, runHub, runProgram, startHub } from 
 // run the tests.
 const said = (run) => run.stderr.replace(/^(warning: no tokenizer: |.* warning hub: runs as root; ).*\n/m, '');
 
-// Commands of every kind that print to stdout, with little work.
+// Commands of every kind that print to stdout and finish quickly.
 function printingCommands(folder) {
   writeFileSync(`${folder}/text`, 'The sea was calm and the lighthouse was far away. '.repeat(4));
   return [

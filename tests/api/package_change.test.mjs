@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { modelFolder, startHub, temporaryFolder } from './hub_process.mjs';
 
-// Serves a copy of the demo. `change(folder)` damages the copy, `ask(hub)` makes the hub read it.
+// Serves a copy of the demo package. `change(folder)` damages the copy, `ask(hub)` makes the hub read it.
 async function serveDamaged(change, ask) {
   const copy = temporaryFolder();
   try {
@@ -38,7 +38,7 @@ test('hub.safetensors cut short under a running hub', async () => {
     async (hub, change) => {
       await complete(hub);
       change();
-      await complete(hub).catch(() => {});   // the connection ends with the hub
+      await complete(hub).catch(() => {});   // the hub ends, and the connection with it
     });
   assert.equal(code, 1);
   assert.equal(sentences.length, 1);

@@ -80,10 +80,10 @@ test('every metric of the Grafana board and the alert rules is one of /metrics',
   const hub = await startHub(['--backend', 'local', '--threads', '1']);
   let metrics;
   try {
-    await (await fetch(`${hub.url}/health`)).text();   // makes the first row of answers by status
+    await (await fetch(`${hub.url}/health`)).text();   // this request creates the first sample of answers by status
     metrics = await (await fetch(`${hub.url}/metrics`)).text();
   } finally { await hub.stop(); }
-  const known = new Map();   // from the name of a sample to its labels
+  const known = new Map();   // keyed by sample name: the names of its labels
   for (const [, name, labels = ''] of metrics.matchAll(/^(moex_\w+)(?:\{(.*)\})? /gm))
     known.set(name, [...(known.get(name) ?? []), ...[...labels.matchAll(/(\w+)="/g)].map(([, label]) => label)]);
 
@@ -102,7 +102,8 @@ test('every metric of the Grafana board and the alert rules is one of /metrics',
   if (!checked.error) assert.equal(checked.status, 0, checked.stdout + checked.stderr);
 });
 
-// Texts that PCRE2 splits: outside the unit it compiles at run time, inside the unit its interpreter works.
+// Texts that PCRE2 splits. Outside the systemd unit PCRE2 compiles its patterns at run time (JIT); inside the unit it
+// uses its interpreter.
 const texts = [
   ...["a", " ", "\n", "!", "é", "7", "😀", "a\u0301", "\t \n", " \n\t a1!"].map((piece) => piece.repeat(3000) + 'x'),
   "Don't stop: the queen's 12345 ships, they'll sail…\r\n\r\n  ".repeat(200),

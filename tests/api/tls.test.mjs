@@ -7,7 +7,7 @@ import { test } from 'node:test';
 import { connect } from 'node:tls';
 import { inFolder, runHub, startHub } from './hub_process.mjs';
 
-// Calls `story` with a hub that has a new certificate, the certificate's folder and the hub's port.
+// Calls the function `story` with a hub that has a new certificate, the certificate's folder and the hub's port.
 const withTlsHub = (story) => inFolder(async (folder) => {
   const made = await runHub(['cert', '--out', folder, '--host', 'hub.example']);
   assert.equal(made.code, 0, made.stderr);
