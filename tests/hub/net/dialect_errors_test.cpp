@@ -1,4 +1,5 @@
-// Refusals are in the dialect of the route, whichever part of the hub refuses the request.
+// Tests that refusals are in the dialect of the requested route, whichever part of the hub refuses
+// the request.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -65,7 +66,7 @@ TEST(DialectErrorsTest, RefusalsOfTheDoorHaveTheRoutesShape) {
     }
 }
 
-// The gate reads only bytes, and refuses before the route is looked up.
+// The request gate sees only bytes, and refuses a request before the route is looked up.
 TEST(DialectErrorsTest, ABodyThatIsTooLargeIsSaidSo) {
     TestHub hub;
     for (const Row& row : rows) {

@@ -1,5 +1,5 @@
-// Stopping: running answers end whole, workers get DRAIN, and run() returns. A client that
-// disconnects frees its slot.
+// Tests of stopping the hub: running answers end whole, workers get DRAIN, and run() returns. A
+// client that disconnects frees its slot.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -35,7 +35,7 @@ TEST(DrainTest, AStreamEndsWholeAndNewWorkIsRefused) {
 
     hub.server().stop();
 
-    // The stop is posted; it takes effect at once, or the stream has ended already.
+    // stop() only posts the stop: wait until /health reports it, or until the stream has ended.
     RawResponse health;
     ASSERT_TRUE(eventually([&] {
         health = fetch(hub.port(), "GET", "/health");
@@ -70,7 +70,7 @@ TEST(DrainTest, AStreamThatWaitsForItsFirstTokenPings) {
     EXPECT_EQ(rest.find("[DONE]"), std::string::npos) << rest;
 
     stream.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    EXPECT_EQ(stream.read_response().status, 503u);  // the connection serves on
+    EXPECT_EQ(stream.read_response().status, 503u);  // the connection serves further requests
 }
 
 TEST(DrainTest, WorkersAreToldAndClosedWith1001) {
@@ -120,7 +120,8 @@ TEST(DrainTest, AHangUpFreesTheSlot) {
                std::string::npos;
     };
 
-    EXPECT_TRUE(eventually(aborted));  // counted when its last event has passed
+    // An answer counts as aborted once its last event was handled.
+    EXPECT_TRUE(eventually(aborted));
     EXPECT_TRUE(hub.healthy());
 }
 

@@ -1,5 +1,6 @@
-// Frames that share rows with other frames, over a real socket, with TLS and without. Each is one
-// message with all bytes, and no rows are held once the peer has left in the middle of a frame.
+// Tests of frames that share rows with other frames, over a real socket, with TLS and without. Each
+// frame arrives as one message with all bytes. No rows are kept in memory once the peer has
+// disconnected in the middle of a frame.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -15,7 +16,8 @@ namespace {
 
 constexpr std::uint32_t row_size = 2048;
 
-// Every second of `num_rows` rows, so that no two lie side by side.
+// Makes a frame of every second of `num_rows` rows, so that no two of its rows are adjacent in
+// memory.
 WireFrame frame_of(std::uint32_t num_rows) {
     auto rows = std::make_shared<WireRows>();
     rows->row_size = row_size;
@@ -27,7 +29,7 @@ WireFrame frame_of(std::uint32_t num_rows) {
     return {Bytes(48, std::byte{1}), std::move(rows), std::move(numbers), Bytes(7, std::byte{2})};
 }
 
-// For this machine alone.
+// Makes a TLS context with a self-signed certificate for "localhost".
 std::shared_ptr<ssl::context> own_tls() {
     const Certificate made = make_self_signed({"localhost"}, 1).value();
     auto tls = std::make_shared<ssl::context>(ssl::context::tls_server);
@@ -36,7 +38,7 @@ std::shared_ptr<ssl::context> own_tls() {
     return tls;
 }
 
-// Serves one connection, which is sent one frame. `tls` null: as it is.
+// Serves one connection, and writes one frame to it. A null `tls` means no TLS.
 class OneFrameServer {
   public:
     explicit OneFrameServer(WireFrame frame, std::shared_ptr<ssl::context> tls = nullptr)
@@ -46,7 +48,7 @@ class OneFrameServer {
     }
     ~OneFrameServer() { thread_.join(); }
     std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
-    // What its write ended with; the frame is gone by then.
+    // Returns the error with which the write of the frame ended. The frame is destroyed by then.
     NetError written() { return written_.get_future().get(); }
 
   private:
@@ -88,7 +90,7 @@ class OneFrameServer {
 };
 
 TEST(GatheredWritesTest, ArriveAsOneMessageWithAllTheirBytes) {
-    OneFrameServer server(frame_of(300));  // more parts than one call to the system takes
+    OneFrameServer server(frame_of(300));  // more parts than one system call writes
     RawClient client(server.port());
     ASSERT_TRUE(client.upgrade(server.port(), {}));
     const RawFrame got = client.read_frame();
@@ -121,7 +123,7 @@ TEST(GatheredWritesTest, ArriveAsOneMessageOverTlsToo) {
 }
 
 TEST(GatheredWritesTest, HoldNothingOnceThePeerHasGoneInTheMiddle) {
-    OneFrameServer server(frame_of(12'000));  // 24 MB: no socket's buffer takes that
+    OneFrameServer server(frame_of(12'000));  // 24 MB: more than any socket's buffer takes
     RawClient client(server.port());
     ASSERT_TRUE(client.upgrade(server.port(), {}));
     client.close();

@@ -1,5 +1,5 @@
-// Hostile peers of /worker over a real socket: upgrades, WebSocket frames and HELLOs. Each
-// connection ends with its code, and the hub continues to serve.
+// Tests of /worker with hostile peers over a real socket: upgrades, WebSocket frames and HELLOs.
+// Each connection ends with the expected close code, and the hub continues to serve.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -35,9 +35,9 @@ class HostileWorkerTest : public testing::Test {
     struct Row {
         const char* name;
         std::function<void(RawClient&)> act;
-        std::vector<int> codes;  // any of these; -1: the connection just ends
+        std::vector<int> codes;  // allowed close codes; -1: the connection ends without one
     };
-    // Each row on a connection of its own.
+    // Runs each row on a separate connection.
     void expect_closed(const std::vector<Row>& rows) {
         for (const Row& row : rows) {
             SCOPED_TRACE(row.name);
@@ -52,7 +52,7 @@ class HostileWorkerTest : public testing::Test {
                 << end.payload.substr(std::min<std::size_t>(2, end.payload.size()));
         }
     }
-    // An honest worker is let in, whatever came before it; it leaves again.
+    // Checks that the hub still accepts an honest worker, which then disconnects.
     void expect_welcome() {
         RawClient client(hub_.port());
         ASSERT_TRUE(client.upgrade(hub_.port(), hub_.page_origin()));
@@ -76,7 +76,7 @@ TEST_F(HostileWorkerTest, UpgradesAreJudged) {
     EXPECT_EQ(status_of(good + own), 101u);
     EXPECT_EQ(status_of(good + hub_.bearer()), 101u);
 
-    // neither page nor token
+    // no Origin of a hub's page, and no valid token
     EXPECT_EQ(status_of(good), 401u);
     EXPECT_EQ(status_of(good + "Authorization: Bearer wrong\r\n"), 401u);
     EXPECT_EQ(status_of(good + own + "Authorization: Bearer wrong\r\n"), 401u);
@@ -94,7 +94,7 @@ TEST_F(HostileWorkerTest, UpgradesAreJudged) {
         426u);
     EXPECT_EQ(status_of("Upgrade: h2c\r\nConnection: Upgrade\r\n" + own), 426u);
 
-    // Bytes behind the upgrade request: the socket cannot be handed over.
+    // Bytes follow the upgrade request at once, so the socket cannot be handed over to a WebSocket.
     RawClient hasty(hub_.port());
     hasty.send("GET /worker HTTP/1.1\r\nHost: localhost\r\n" + good + hub_.bearer() + "\r\nGET ");
     const RawResponse early = hasty.read_response();
@@ -103,7 +103,8 @@ TEST_F(HostileWorkerTest, UpgradesAreJudged) {
     EXPECT_TRUE(hub_.healthy());
 }
 
-// What RFC 6455 asks of an opening handshake, and two proxies would read differently.
+// The hub enforces the rules of RFC 6455 for an opening handshake, also where two proxies would
+// read a request differently.
 TEST_F(HostileWorkerTest, AnUpgradeIsOfHttp11WithARealKeyAndWithoutABody) {
     const auto status_of = [&](const char* version, const char* key, const std::string& rest) {
         RawClient client(hub_.port());
@@ -228,8 +229,8 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheProtocol) {
     expect_welcome();
 }
 
-// Events are counted: those that joined, and the welcomed
-// ones that were put out for a second HELLO, and for text.
+// Worker events are counted: workers that joined, and welcomed workers that were ejected for a
+// second HELLO or for a text message.
 TEST_F(HostileWorkerTest, WelcomedWorkersThatArePutOutAreCounted) {
     const std::string hello = as_string(encode_hello(good_hello(hub_.token())));
     expect_closed({
@@ -249,8 +250,9 @@ TEST_F(HostileWorkerTest, WelcomedWorkersThatArePutOutAreCounted) {
         EXPECT_NE(metrics.find(row), std::string::npos) << row << '\n' << metrics;
 }
 
-// A peer that announced a long frame and sent no more of it held the memory for all of it: after
-// WELCOME a frame may be as long as the answers that are outstanding, and these peers have none.
+// A peer that announces a long frame and does not send its bytes must not make the hub hold memory
+// for the whole frame. After WELCOME a frame may only be as long as the answers that are
+// outstanding. These peers have no outstanding answers.
 TEST_F(HostileWorkerTest, AFrameThatNobodyAskedForMayNotBeLong) {
     std::vector<std::unique_ptr<RawClient>> peers;
     for (int i = 0; i < 14; ++i) {
@@ -262,7 +264,7 @@ TEST_F(HostileWorkerTest, AFrameThatNobodyAskedForMayNotBeLong) {
         const RawFrame answer = peers.back()->read_frame();
         ASSERT_EQ(answer.opcode, op_binary);
         ASSERT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
-        // 900,000 bytes, of which the first four are sent
+        // announces 900,000 bytes and sends the first four
         ASSERT_TRUE(peers.back()->send(std::string("\x82\xff\0\0\0\0\0\x0d\xbb\xa0MASKMoEx", 18)));
     }
     for (auto& peer : peers) EXPECT_EQ(peer->read_close(5s).close_code(), 1009);
@@ -284,8 +286,8 @@ TEST_F(HostileWorkerTest, PingsAreAnsweredAndFragmentsJoined) {
     EXPECT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
 }
 
-// A HELLO in fragments with pings between them, and an end after each part of it: a close, a half
-// frame, or the bare end of the connection.
+// Sends a HELLO in fragments with pings between them. In further runs the connection ends after
+// each fragment: with a close frame, in the middle of a frame, or without any frame.
 TEST_F(HostileWorkerTest, ControlFramesAndEndsAreTakenAtEveryMoment) {
     const std::string hello = as_string(encode_hello(good_hello(hub_.token())));
     constexpr std::size_t num_parts = 6;
@@ -335,14 +337,17 @@ TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
         hello.worker_key = key;
         ASSERT_TRUE(client.upgrade(hub.port(), hub.page_origin()));
         client.send_frame(op_binary, as_string(encode_hello(hello)));
-        EXPECT_EQ(client.read_frame(3s).opcode, op_binary);  // the hub has counted it
+        // WELCOME: the hub has counted this worker.
+        EXPECT_EQ(client.read_frame(3s).opcode, op_binary);
     };
     join(first, "first");
     join(second, "second");
-    // A worker that reconnects before its old connection timed out takes the old place.
+    // A worker that reconnects before its old connection timed out takes the place of the old
+    // connection.
     join(again, "first");
     EXPECT_EQ(first.read_close(3s).close_code(), 1008);
-    // A worker beyond the limit gets the reason, and no WELCOME and no place.
+    // A worker beyond the limit of its address receives the reason, and is not admitted: it gets no
+    // WELCOME.
     Hello hello = good_hello(hub.token());
     hello.worker_key = "third";
     ASSERT_TRUE(third.upgrade(hub.port(), hub.page_origin()));
@@ -357,15 +362,16 @@ TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
     RawFrame pong = again.read_frame(3s);
     while (pong.opcode == op_binary) pong = again.read_frame(3s);
     EXPECT_EQ(pong.opcode, 10);
-    // A taken place is no ejection, and a worker without a place never joined.
+    // A worker that lost its place to its own new connection does not count as ejected, and a
+    // worker that was not admitted does not count as joined.
     const std::string metrics = fetch(hub.port(), "GET", "/metrics").body;
     EXPECT_NE(metrics.find("moex_ejections_total{reason=\"bad_answers\"} 0"), std::string::npos);
     EXPECT_NE(metrics.find("moex_worker_events_total{event=\"joined\"} 3"), std::string::npos)
         << metrics;
 }
 
-// Sockets that never send HELLO take at most the share of their address. Beyond that an upgrade is
-// refused at once.
+// Connections that never send HELLO occupy at most the places of their address. Beyond that an
+// upgrade is refused at once.
 TEST(WorkerLimitsTest, AnAddressMayHoldSoManyWorkerSockets) {
     TestHubOptions options;
     options.server.workers_per_address_max = 1;
@@ -387,7 +393,8 @@ TEST(WorkerLimitsTest, AnAddressMayHoldSoManyWorkerSockets) {
     EXPECT_TRUE(refused.headers.contains("retry-after"));
 
     first.reset();
-    EXPECT_TRUE(eventually([&] { return ask().status == 101; }));  // its place comes back
+    // The place of the closed connection is free again.
+    EXPECT_TRUE(eventually([&] { return ask().status == 101; }));
 }
 
 TEST(WorkerLimitsTest, FailedHellosBanTheAddress) {

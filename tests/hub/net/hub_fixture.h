@@ -1,4 +1,4 @@
-// A whole hub with the demo package on a free port. All parts are the real ones, as for a client.
+// A whole hub with the demo package on a free port. All parts are real, as a client meets them.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@
 
 namespace moex::net {
 
-// Lines of a request's head.
+// Header lines for requests.
 inline const std::string json_type = "Content-Type: application/json\r\n";
 inline std::string bearer(const std::string& key) {
     return "Authorization: Bearer " + key + "\r\n";
@@ -23,7 +23,7 @@ inline std::string as_string(const Bytes& bytes) { return std::string(as_text_vi
 
 struct TestHubOptions {
     ServerOptions server;
-    SwarmOptions swarm;  // model fields are filled in from the package
+    SwarmOptions swarm;  // the fixture fills in the model fields from the package
     ApiOptions api;
 };
 
@@ -37,7 +37,8 @@ class TestHub {
     const std::filesystem::path& state_folder() const { return state_; }
     const ModelPackage& package() const { return *package_; }
     std::string token() { return registry_->join_token().value(); }
-    // Lines of an upgrade: as a page of ours sends them, and as a worker without a page does.
+    // Header lines of an upgrade request: the Origin that a page of this hub sends, and the Bearer
+    // of a worker without a page.
     std::string page_origin() const {
         return "Origin: http://127.0.0.1:" + std::to_string(port()) + "\r\n";
     }

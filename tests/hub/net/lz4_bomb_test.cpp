@@ -1,4 +1,4 @@
-// Answers of workers with a false size of their LZ4 part are refused, and memory does not grow.
+// Answers of workers with a false size in their LZ4 part are refused, and memory does not grow.
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ constexpr WireLimits limits{.hidden_size = 7168,
                             .num_tokens_max = 2048,
                             .num_pairs_max = 2048};
 
-// A GROUP_RESULT whose header stands for 58 MB of f32 rows, with `block` behind it.
+// Makes a GROUP_RESULT with a header that announces 58 MB of f32 rows, followed by `block`.
 Bytes bomb(const Bytes& block) {
     ByteWriter out(0);
     begin_frame(out, FrameType::group_result, 1);
@@ -27,7 +27,7 @@ Bytes bomb(const Bytes& block) {
 
 TEST(Lz4BombTest, AShortBlockThatClaimsMuchCostsNoMemory) {
     const Bytes frame = bomb(Bytes(200));
-    // the peak begins anew: other tests of this process had theirs
+    // reset the peak of memory use, which earlier tests of this process have raised
     std::ofstream("/proc/self/clear_refs") << 5;
     const std::uint64_t peak = process_bytes("VmHWM");
     const auto first = decode_group_result(frame, limits);
@@ -37,7 +37,8 @@ TEST(Lz4BombTest, AShortBlockThatClaimsMuchCostsNoMemory) {
     EXPECT_LT(process_bytes("VmHWM"), peak + (16u << 20));
 }
 
-// Long enough to be believed at first: what it costs is given back.
+// The block is long enough to pass the first check of its size; the memory that it then takes is
+// freed.
 TEST(Lz4BombTest, ABlockThatBreaksOffLeavesNoMemoryBehind) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     GTEST_SKIP() << "SKIPPED: sanitizers keep what is given back";

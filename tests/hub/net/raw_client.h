@@ -1,5 +1,5 @@
-// A client made of one blocking socket: sends any bytes, reads
-// with a deadline. For what well-behaved libraries refuse to send.
+// A client made of one blocking socket: it sends any bytes, and reads with a deadline. Tests use it
+// for requests that well-behaved libraries refuse to send.
 #pragma once
 
 #include <chrono>
@@ -12,15 +12,15 @@ namespace moex::net {
 
 struct RawResponse {
     unsigned status = 0;                         // 0: none came
-    std::map<std::string, std::string> headers;  // names in lower case
+    std::map<std::string, std::string> headers;  // names are in lower case
     std::string body;
 };
 
 constexpr int op_binary = 2;  // a WebSocket's opcode
 
-// One WebSocket frame as the server sent it.
+// A WebSocket frame as the server sent it.
 struct RawFrame {
-    int opcode = -1;  // -1: the connection ended first
+    int opcode = -1;  // -1: the connection ended before a frame arrived
     std::string payload;
     std::uint16_t close_code() const {
         return payload.size() < 2
@@ -35,27 +35,31 @@ class RawClient {
     RawClient(const RawClient&) = delete;
     ~RawClient();
     bool send(std::string_view bytes);
-    // Up to `wait` for the answer's head and body; `head_only` for HEAD.
+    // Waits up to `wait` for the answer's head and body. `head_only`: the answer has no body, as
+    // for HEAD.
     RawResponse read_response(bool head_only = false,
                               std::chrono::milliseconds wait = std::chrono::seconds(5));
-    // Reads and drops until the server closes; false when it did not within `wait`.
+    // Reads and drops bytes until the server closes the connection. Returns false if it is still
+    // open after `wait`.
     bool wait_closed(std::chrono::milliseconds wait = std::chrono::seconds(5));
-    // Bytes until `mark` has come, or what there was.
+    // Returns the bytes received up to and including `mark`, or all bytes received if `mark` does
+    // not arrive.
     std::string read_until(std::string_view mark,
                            std::chrono::milliseconds wait = std::chrono::seconds(5));
 
-    // GET /worker with these further header lines; true after 101.
+    // Requests an upgrade of /worker with further header lines. Returns true if the status is 101.
     bool upgrade(std::uint16_t port, const std::string& header_lines);
     bool send_frame(int opcode, std::string_view payload, bool masked = true, bool fin = true,
                     int reserved_bits = 0);
     RawFrame read_frame(std::chrono::milliseconds wait = std::chrono::seconds(5));
-    // The next close frame, past any others; opcode -1 when the connection just ends.
+    // Returns the next close frame, and skips all other frames. The opcode is -1 if the connection
+    // ends without a close frame.
     RawFrame read_close(std::chrono::milliseconds wait = std::chrono::seconds(5));
     void close();
 
   private:
     using Clock = std::chrono::steady_clock;
-    bool fill(Clock::time_point until);  // more bytes into in_
+    bool fill(Clock::time_point until);  // receives more bytes into `in_`
     int socket_ = -1;
     std::string in_;
 };

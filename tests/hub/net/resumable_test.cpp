@@ -1,5 +1,5 @@
-// Streams that outlive their connection, over real sockets. Clients disconnect at random places and
-// reconnect, with their key or with another key.
+// Tests of streams that outlive their connection, over real sockets. Clients disconnect at random
+// places and reconnect, with their key or with another key.
 #include <atomic>
 #include <random>
 
@@ -37,7 +37,8 @@ std::string post_of(const Json& body, const std::string& header_lines = {}) {
            std::to_string(words.size()) + "\r\n" + header_lines + "\r\n" + words;
 }
 
-// One connection to a stream. Every event is a chunk of its own, so its text is in one piece.
+// Reads a stream over one connection. Every event is a separate HTTP chunk, so the text of an event
+// is contiguous.
 class StreamReader {
   public:
     StreamReader(std::uint16_t port, const std::string& request) : client_(port) {
@@ -56,7 +57,7 @@ class StreamReader {
         const std::size_t at = head_.find(name);
         return at == std::string::npos ? "" : head_.substr(at + name.size(), 32);
     }
-    // The next event; none: the stream has ended.
+    // Returns the next event; nullopt: the stream has ended.
     std::optional<Event> next() {
         const std::string words = client_.read_until("\n\n", 60s);
         const std::size_t data = words.find("data: ");
@@ -75,7 +76,7 @@ class StreamReader {
     std::string head_;
 };
 
-// What the events say, joined; [DONE] must be the last.
+// Returns the joined texts of the events; [DONE] must be the last event.
 std::string text_of(const std::vector<Event>& events) {
     std::string words;
     for (const Event& event : events) {
@@ -127,7 +128,8 @@ TEST(ResumableTest, EachEventComesOnceWhereverTheLineBreaks) {
             }
             if (random() % 2 == 0 && (events.empty() || events.back().data != "[DONE]"))
                 reader->read_a_little();
-            // Hung up, or left open: who comes last gets the rest.
+            // Close the connection, or leave it open: the newest connection receives all further
+            // events.
             if (random() % 2 == 0) reader->close();
             const std::uint64_t last = events.empty() ? 0 : events.back().id;
             auto next = std::make_unique<StreamReader>(hub.port(), StreamReader::resume(id, last));
@@ -151,7 +153,7 @@ TEST(ResumableTest, AnAnswerThatNobodyHearsIsKeptToItsEnd) {
     StreamReader again(hub.port(), StreamReader::resume(id, 0));
     const std::vector<Event> events = rest_of(again);
     EXPECT_FALSE(text_of(events).empty());
-    // And once more: the last bytes may not have arrived.
+    // Resume once more: the client cannot know that the last bytes have arrived.
     const std::uint64_t last = events.back().id;
     StreamReader tail(hub.port(), StreamReader::resume(id, last - 1));
     const auto end = tail.next();
@@ -225,7 +227,7 @@ TEST(ResumableTest, WhenNobodyComesBackTheSlotIsFree) {
     StreamReader reader(hub.port(), post_of(body_of(1500, true)));
     const std::string id = reader.id();
     ASSERT_TRUE(reader.next());
-    *later = 100;  // a line that holds is not asked for its age
+    *later = 100;  // a stream with an open connection does not expire
     ASSERT_TRUE(reader.next());
 
     reader.close();

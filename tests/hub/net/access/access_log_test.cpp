@@ -31,7 +31,7 @@ class AccessLogTest : public testing::Test {
         all << std::ifstream(path).rdbuf();
         return all.str();
     }
-    // The line of one request; empty when it does not come.
+    // Returns the request's log line; empty if the line is not written in time.
     std::string line_of(const std::string& id) const {
         std::string found;
         eventually([&] {
@@ -128,7 +128,7 @@ TEST_F(AccessLogTest, EveryAnswerHasAnId) {
     EXPECT_EQ(id_of(fetch(hub.port(), "GET", "/", "X-Request-Id: not mine\r\n")).substr(0, 4),
               "req-");
 
-    // Also where no head could be read, and where the answer is an upgrade.
+    // Check ids and log lines also for a request with an unreadable head, and for an upgrade.
     RawClient broken(hub.port());
     broken.send("nonsense\r\n\r\n");
     EXPECT_EQ(id_of(broken.read_response()).substr(0, 4), "req-");

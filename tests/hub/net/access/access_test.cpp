@@ -1,4 +1,4 @@
-// The rules for Host and Origin, which admit the pages of the hub.
+// Tests of the rules for Host and Origin, which admit the pages of the hub.
 #include "hub/net/access/access.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST(AccessTest, APlainPageIsNotOurOwnOnceTheRequestCameOverTls) {
     EXPECT_EQ(policy.judge_origin(request), AccessPolicy::Origin::same);
 }
 
-// A hub without TLS has no page that was sent over TLS. Such a page is of another server.
+// A hub without TLS has no page that was sent over TLS. Such a page belongs to another server.
 TEST(AccessTest, ATlsPageIsNotThePlainHubsOwn) {
     const AccessPolicy policy({"127.0.0.1", {"hub.example"}, {}});
     HttpRequest request;
@@ -88,7 +88,7 @@ TEST(AccessTest, OnlyATrustedProxySpeaksForOthers) {
          "203.0.113.9",
          false,
          false},
-        // this machine, but no proxy
+        // a client on this machine, but no trusted proxy: its headers are ignored
         {"::1", {{"x-forwarded-for", "198.51.100.7"}}, "::1", true, false},
         {"127.0.0.1",
          {{"x-forwarded-for", "198.51.100.7"}, {"x-forwarded-proto", "https"}},
@@ -96,14 +96,14 @@ TEST(AccessTest, OnlyATrustedProxySpeaksForOthers) {
          false,
          true},
         {"::ffff:127.0.0.1", {{"x-forwarded-for", "198.51.100.7"}}, "198.51.100.7", false, false},
-        // the client claims to be us
+        // the client claims to be this machine
         {"127.0.0.1",
          {{"x-forwarded-for", "127.0.0.1, 198.51.100.7"}},
          "198.51.100.7",
          false,
          false},
         {"127.0.0.1", {{"x-forwarded-for", "6.6.6.6, 198.51.100.7"}}, "198.51.100.7", false, false},
-        // two proxies of ours
+        // two trusted proxies in a row
         {"127.0.0.1",
          {{"x-forwarded-for", "198.51.100.7, 10.0.0.2"}},
          "198.51.100.7",
@@ -119,7 +119,7 @@ TEST(AccessTest, OnlyATrustedProxySpeaksForOthers) {
         {"2001:db8::1", {{"x-forwarded-for", "198.51.100.7"}}, "198.51.100.7", false, false},
         {"127.0.0.1", {{"x-forwarded-for", "198.51.100.7, unknown"}}, "127.0.0.1", false, false},
         {"127.0.0.1", {{"x-forwarded-for", ""}}, "127.0.0.1", false, false},
-        // never as this machine's own
+        // a request of a proxy that names no client is never local
         {"127.0.0.1", {}, "127.0.0.1", false, false},
         {"127.0.0.1", {{"x-forwarded-for", "::1"}}, "::1", true, false},
         {"127.0.0.1", {{"x-forwarded-proto", "https, http"}}, "127.0.0.1", false, false},

@@ -1,4 +1,4 @@
-// Keys that an operator ends, limits and counts while the hub runs.
+// Tests of keys that an operator revokes, limits and counts while the hub runs.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -9,7 +9,7 @@
 namespace moex::net {
 namespace {
 
-// Ends by length only.
+// A request field that forbids the end tokens: the answer ends only by its length.
 const std::string endless = R"("logit_bias": {"8189": -100, "8191": -100})";
 
 std::string post(const std::string& header_lines, const std::string& body) {
@@ -49,7 +49,7 @@ TEST_F(KeysTest, ARevokedKeysStreamEndsWithAnError) {
     ASSERT_NE(stream.read_until("data: ").find("200 OK"), std::string::npos);
     ASSERT_NE(kept.read_until("data: ").find("200 OK"), std::string::npos);
 
-    // As `moex-hub key revoke` does it: in another process, with the same file.
+    // Revoke the key as `moex-hub key revoke` does: through a second Registry over the same file.
     auto beside = Registry::open(hub.state_folder()).value();
     ASSERT_TRUE(beside->revoke_key("ended").ok());
 
@@ -98,7 +98,8 @@ TEST_F(KeysTest, TokensThatClientsGotCountForTheirKey) {
     EXPECT_EQ(use_of(hub, made.info.id).prompt_tokens, prompt_tokens);
 }
 
-// A client that left in the middle of a whole answer was sent nothing of it.
+// A client that disconnects before a whole (not streamed) answer is complete was sent no part of
+// the answer.
 TEST_F(KeysTest, OnlyWhatHasLeftIsCounted) {
     TestHub hub;
     const std::string body = R"({"prompt": "Once", "max_tokens": 900, )" + endless + "}";
@@ -127,7 +128,7 @@ TEST_F(KeysTest, ALimitRefusesWithTheTimeToWaitAndGivesBackWhatWasNotUsed) {
             R"({"prompt": "Once", "max_tokens": )" + std::to_string(max_tokens) + more + "}");
     };
 
-    // Reserves all of a minute, and uses little.
+    // The first request reserves all tokens of a minute, and uses only a few tokens.
     EXPECT_EQ(ask(900, R"(, "stop": ["e", "a", " "])").status, 200u);
     ASSERT_TRUE(eventually([&] { return ask(300, R"(, "stop": ["e", "a", " "])").status == 200; }));
 

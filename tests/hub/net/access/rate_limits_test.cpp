@@ -1,4 +1,4 @@
-// Token buckets under a given clock.
+// Tests of the rate limits' token buckets, with a clock that the test sets.
 #include "hub/net/access/rate_limits.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ TEST(RateLimitsTest, FailedHellosBanForAWhile) {
     EXPECT_EQ(limits.worker_connect(now + 10min, "192.0.2.1", false), Duration{0});
 }
 
-// Ten megabytes a second were within the limit on requests.
+// The limit on requests alone would allow ten megabytes of text a second.
 TEST(RateLimitsTest, TextCostsItsBytes) {
     constexpr std::uint64_t megabyte = 1 << 20;
     RateLimits limits({.text_bytes_per_minute = 60.0 * megabyte,
@@ -48,13 +48,13 @@ TEST(RateLimitsTest, TextCostsItsBytes) {
     now += wait;
     EXPECT_EQ(ask("192.0.2.1", "", megabyte), Duration{0});
 
-    // A key's own bucket, whatever the addresses; what is refused costs nobody anything.
+    // A key has one bucket for all addresses. A refused request takes no tokens from any bucket.
     for (const char* address : {"192.0.2.2", "192.0.2.3"})
         for (int i = 0; i < 4; ++i) EXPECT_EQ(ask(address, "key", megabyte), Duration{0});
     EXPECT_GT(ask("192.0.2.4", "key", megabyte), Duration{0});
     EXPECT_EQ(ask("192.0.2.4", "", 4 * megabyte), Duration{0});
 
-    // More than the bucket ever holds waits for a full one.
+    // A request for more tokens than the bucket can hold waits until the bucket is full.
     EXPECT_EQ(ask("192.0.2.5", "", 9 * megabyte), Duration{0});
     EXPECT_GT(ask("192.0.2.5", "", 1), Duration{0});
 }

@@ -1,4 +1,4 @@
-// Tokens of a minute under a given clock.
+// Tests of the limit of tokens in a minute, with a clock that the test sets.
 #include "hub/net/access/token_limits.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ class TokenLimitsTest : public testing::Test {
 TEST_F(TokenLimitsTest, ReservedTokensAreMissingUntilTheyAreReturned) {
     EXPECT_EQ(reserve(1000).tokens, 1000u);
     EXPECT_EQ(reserve(200).tokens, 200u);
-    // 100 tokens come in five seconds
+    // the bucket refills 100 tokens in five seconds
     EXPECT_NEAR(to_ms(reserve(100).wait), 5000, 1);
     EXPECT_EQ(reserve(100, "another").wait, Duration{0});
 
@@ -44,7 +44,8 @@ TEST_F(TokenLimitsTest, MoreThanAMinutesWorthWaitsForAFullBucketAndIsOwed) {
     const auto all = reserve(5000);
     EXPECT_EQ(all.wait, Duration{0});
     EXPECT_EQ(all.tokens, 1200u);
-    limits_.settle(now_, "key", all.tokens, 2400);  // one minute's worth beyond
+    // Used 1200 tokens (one minute's limit) more than reserved.
+    limits_.settle(now_, "key", all.tokens, 2400);
     EXPECT_NEAR(to_ms(reserve(1200).wait), 120'000, 1);
 }
 

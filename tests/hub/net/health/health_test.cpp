@@ -1,4 +1,5 @@
-// The states in which a hub is healthy: a table of samples of the swarm, with a given clock.
+// Tests of the health states: each test passes samples of the swarm's counters, with a clock that
+// it sets.
 #include "hub/net/health/health.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +34,8 @@ TEST_F(HealthJudgeTest, AnExpertWithoutAnAnswererIsUncovered) {
     EXPECT_EQ(after(250ms), HealthState::ok);
 }
 
-// Silent and busy workers are the same here: calls were sent, and no answer arrives.
+// Silent workers and busy workers look the same to the judge: calls were sent, and no answer
+// arrives.
 TEST_F(HealthJudgeTest, SilenceWhileARoundWaitsIsDegradedLongBeforeItsDeadline) {
     sample_.rounds = sample_.rounds_open = 1;
     EXPECT_EQ(after(0s), HealthState::ok);
@@ -62,7 +64,7 @@ TEST_F(HealthJudgeTest, AFailedRoundIsRememberedUntilOneSucceedsOrHalfAMinuteHas
     EXPECT_EQ(after(250ms), HealthState::degraded);
     EXPECT_NE(health_.reason.find("the last round failed"), std::string::npos);
 
-    // A cancelled round ends without an answer and says nothing.
+    // A cancelled round ends without an answer and does not change the state.
     sample_.rounds = 2;
     EXPECT_EQ(after(1s), HealthState::degraded);
 

@@ -1,5 +1,5 @@
-// Hostile HTTP over a real socket. Each request gets its status within 3 s, its connection is
-// closed, and the hub continues to serve.
+// Tests of hostile HTTP requests over a real socket. Each request gets the expected status within 3
+// s, its connection is closed, and the hub continues to serve.
 #include <sys/resource.h>
 
 #include <vector>
@@ -105,7 +105,8 @@ TEST(HostileHttpTest, OneAddressHoldsOnlySoManyConnections) {
         first.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
         EXPECT_EQ(first.read_response().status, 200u);
     }
-    EXPECT_TRUE(eventually([&] { return hub.healthy(); }));  // the places come back
+    // The closed connections' places are free again.
+    EXPECT_TRUE(eventually([&] { return hub.healthy(); }));
 }
 
 std::string post_head(std::size_t length, const std::string& lines = {}) {
@@ -113,7 +114,7 @@ std::string post_head(std::size_t length, const std::string& lines = {}) {
            lines + "Content-Length: " + std::to_string(length) + "\r\n\r\n";
 }
 
-// The body is never sent: each of these is answered from the head alone.
+// The client never sends a body: the hub answers each request from its head alone.
 TEST(HostileHttpTest, ClientWithoutAccessIsRefusedBeforeTheBody) {
     TestHubOptions options;
     options.server.require_keys = true;
@@ -158,7 +159,7 @@ TEST(HostileHttpTest, ASmallRefusedBodyKeepsTheConnection) {
                 "2\r\n\r\n{}GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
     EXPECT_EQ(client.read_response().status, 401u);
     EXPECT_EQ(client.read_response().status,
-              200u);  // a body that no route needs is read and dropped
+              200u);  // the hub reads and drops a body that the route does not need
     EXPECT_EQ(client.read_response().status, 200u);
 }
 
@@ -179,7 +180,8 @@ TEST(HostileHttpTest, BodiesInMemoryAreBoundedOverAllConnections) {
                      "{\"content\": \"hi\"" + half + "}");
     };
 
-    // Whose bytes come last is refused, and that may be the first one: then it sends anew.
+    // The request with the last bytes to arrive is refused. If that is the first connection's
+    // request, the first connection sends it again.
     RawResponse response;
     ASSERT_TRUE(eventually([&] {
         first.reset();
@@ -195,9 +197,9 @@ TEST(HostileHttpTest, BodiesInMemoryAreBoundedOverAllConnections) {
     EXPECT_TRUE(response.headers.contains("retry-after"));
     EXPECT_TRUE(hub.healthy());
     first.reset();
-    // A connection that ends gives its bytes back.
+    // A connection that ends releases the body bytes that it occupied.
     ASSERT_TRUE(eventually([&] { return ask().status == 200; }));
-    // and so does each answered request
+    // Each answered request releases its body bytes, too.
     for (int i = 0; i < 5; ++i) EXPECT_EQ(ask().status, 200u);
 }
 
@@ -287,7 +289,7 @@ TEST(HostileHttpTest, GuessingKeysIsRateLimited) {
     EXPECT_EQ(guess("198.51.100.2").status, 401u);
 }
 
-// A thousand heads that never end, dripping: a normal
+// A thousand clients send heads slowly and without end: a normal
 // request is answered beside them, and they cost little.
 TEST(HostileHttpTest, AThousandSlowHeadsHoldNobodyUp) {
     rlimit files{};
@@ -322,7 +324,7 @@ TEST(HostileHttpTest, AThousandSlowHeadsHoldNobodyUp) {
     EXPECT_LT(process_bytes("VmRSS"), before + (100u << 20));
 #endif
 
-    // and each of them is served once it is whole
+    // Each of the slow requests is served once it is complete.
     for (std::size_t i = 0; i < slow.size(); i += 100) {
         const std::string body = R"({"prompt": "Once", "max_tokens": 1})";
         slow[i]->send("\r\nContent-Type: application/json\r\nContent-Length: " +

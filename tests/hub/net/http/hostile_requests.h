@@ -1,5 +1,5 @@
 // Requests that two readers could understand differently, or that cost
-// more than they give. Used against the gate and against the server.
+// more than they give. Tests send them to the request gate and to the server.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@ namespace moex::net {
 struct HostileRequest {
     const char* name;
     std::string bytes;
-    unsigned status;  // 0: no answer, the connection just ends
+    unsigned status;  // expected status; 0: the connection ends without an answer
 };
 
 inline std::string hostile_post() {
     return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
 }
 
-// Where the body ends, told by a coding.
+// Requests with transfer codings that make the end of the body ambiguous.
 inline std::vector<HostileRequest> hostile_codings() {
     const std::string host = "Host: localhost\r\n";
     const std::string post = hostile_post();
@@ -41,7 +41,7 @@ inline std::vector<HostileRequest> hostile_codings() {
     };
 }
 
-// Lines, hosts and fields.
+// Requests with malformed lines, Host headers and other fields.
 inline std::vector<HostileRequest> hostile_heads() {
     using namespace std::string_literals;
     const std::string host = "Host: localhost\r\n";
@@ -65,7 +65,7 @@ inline std::vector<HostileRequest> hostile_heads() {
     };
 }
 
-// Where the body ends, told by a length or by chunks.
+// Requests with lengths or chunks that make the end of the body ambiguous.
 inline std::vector<HostileRequest> hostile_bodies() {
     const std::string post = hostile_post();
     return {
@@ -95,7 +95,7 @@ inline std::vector<HostileRequest> hostile_bodies() {
     };
 }
 
-// Request lines, and heads that are too large.
+// Requests with malformed request lines, and heads that are too large.
 inline std::vector<HostileRequest> hostile_request_lines() {
     const std::string host = "Host: localhost\r\n";
     std::string many = "GET / HTTP/1.1\r\n" + host;
@@ -123,7 +123,7 @@ inline std::vector<HostileRequest> hostile_request_lines() {
     };
 }
 
-// Fields that are no lists, twice.
+// Requests that repeat a field which is not a list.
 inline std::vector<HostileRequest> hostile_repetitions() {
     const std::string host = "Host: localhost\r\n";
     const std::string post = hostile_post();

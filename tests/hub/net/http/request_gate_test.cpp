@@ -1,4 +1,5 @@
-// The request gate by itself: hostile shapes, whole or byte by byte, and what must pass.
+// Tests of the request gate without a server: hostile requests, passed whole or byte by byte, and
+// requests that it must accept.
 #include "hub/net/http/request_gate.h"
 
 #include <gtest/gtest.h>
@@ -79,7 +80,7 @@ TEST(RequestGateTest, ChunksAreJoinedAndTrailersDropped) {
     }
 }
 
-// The words of Connection are whole ones: "closely" asks for nothing.
+// The items of the Connection header are compared as whole words: "closely" does not mean "close".
 TEST(RequestGateTest, ConnectionIsAListOfWords) {
     const struct {
         const char* version;
@@ -106,7 +107,7 @@ TEST(RequestGateTest, ConnectionIsAListOfWords) {
     }
 }
 
-// Lists may come in several lines; they mean what one line would.
+// A header that is a list may be sent in several lines; they mean the same as one line.
 TEST(RequestGateTest, FieldsThatAreListsMayRepeat) {
     RequestGate gate({});
     feed_all(gate,

@@ -44,8 +44,8 @@ class AdminTest : public testing::TestWithParam<bool> {
     TestHub hub_;
 };
 
-// Every route of the host's, whether keys are asked for or not (loopback): the admin key as Bearer
-// opens it, from our own page or from no page, and nothing else does.
+// Each of the operator's routes accepts only the admin key as Bearer, from a page of this hub or
+// from no page. This holds whether the API requires keys or not (loopback).
 TEST_P(AdminTest, OnlyTheAdminKeyAsBearerFromOurOwnPagesOpensTheHostsRoutes) {
     const std::string admin = make(Role::admin);
     const std::vector<Case> keys{
@@ -91,7 +91,7 @@ TEST_P(AdminTest, AForeignPageIsRefusedBeforeItsRequest) {
     EXPECT_EQ(preflight("Origin: https://app.example\r\n"), 403u);
     EXPECT_EQ(preflight("Origin: https://evil.example\r\n"), 403u);
     EXPECT_EQ(preflight(hub_.page_origin()), 204u);
-    // What --cors-origin allows may call the API all the same.
+    // A page that --cors-origin allows may still call the API.
     EXPECT_EQ(fetch(hub_.port(), "OPTIONS", "/v1/completions",
                     "Origin: https://app.example\r\nAccess-Control-Request-Method: POST\r\n")
                   .status,
@@ -113,7 +113,7 @@ TEST_P(AdminTest, TheOneTimeLinkOpensOnce) {
     const std::string key = json::parse(claimed.body)["key"];
     EXPECT_TRUE(get("/api/admin/keys", key).contains("keys"));
     EXPECT_EQ(claim(bearer(token)).status, 401u);
-    // The token itself is no key.
+    // The token of the one-time link is not accepted as a key.
     EXPECT_EQ(fetch(hub_.port(), "GET", "/api/admin/keys", bearer(token)).status, 401u);
     EXPECT_EQ(hub_.registry().key_role(key), Role::admin);
 }
@@ -160,7 +160,7 @@ TEST_P(AdminTest, TheJoinLinkIsRotated) {
     EXPECT_TRUE(hub_.registry().join_allowed(hub_.token()));
 }
 
-// A worker's line up to WELCOME, or to the word that it may not come in.
+// A worker's connection, up to WELCOME or to the refusal of the worker.
 struct Lender {
     Lender(TestHub& hub, const std::string& worker_key) : client(hub.port()) {
         Hello hello;
@@ -232,7 +232,8 @@ TEST_P(AdminTest, AWorkerWithoutAKeyCannotBeBanned) {
 
 INSTANTIATE_TEST_SUITE_P(KeysAskedFor, AdminTest, testing::Bool());
 
-// Every page on --cors-origin could read the join link of a hub on loopback.
+// In an earlier version every page that --cors-origin allows could read the join link of a hub on
+// loopback.
 TEST(AdminPagesTest, AForeignPageDoesNotSeeTheJoinLink) {
     TestHubOptions options;
     options.server.cors_origins = {"https://app.example"};

@@ -1,4 +1,4 @@
-// Byte ranges of a blob of 1000 bytes.
+// Tests of byte ranges, with a blob of 1000 bytes.
 #include "hub/net/routes/blobs.h"
 
 #include <gtest/gtest.h>

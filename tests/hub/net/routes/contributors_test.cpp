@@ -1,5 +1,5 @@
-// Contributors: honest and false signatures over a real socket, the work that is counted for a
-// contributor, access to the totals, and the deletion of a contributor's data.
+// Tests of contributors: honest and false signatures over a real socket, the work that is counted
+// for a contributor, access to the totals, and the deletion of a contributor's data.
 #include "hub/net/contributors.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ std::string hex_of(const Signature& signature) {
     return hex;
 }
 
-// A worker's line up to WELCOME.
+// A worker's connection, up to WELCOME.
 struct Contributor {
     Contributor(TestHub& hub, const std::string& worker_key) : client(hub.port()) {
         Hello hello;
@@ -69,7 +69,7 @@ struct Contributor {
         if (answer.ok()) welcome = *answer;
     }
     void say(const Bytes& frame) { client.send_frame(op_binary, as_string(frame)); }
-    // The next ERROR; frames of other types are passed over.
+    // Returns the next ERROR frame; frames of other types are skipped.
     std::optional<ErrorMessage> read_error() {
         for (;;) {
             const RawFrame frame = client.read_frame();
@@ -96,7 +96,7 @@ class ContributorsTest : public testing::Test {
     bool is_known(const Signer& signer) { return !mine(signer).is_null(); }
 
     TestHub hub_;
-    // As RawClient names the hub in Host.
+    // The hub's origin, as RawClient names it in the Host header.
     const std::string origin_ = "http://127.0.0.1:" + std::to_string(hub_.port());
     Signer signer_;
 };
@@ -147,7 +147,7 @@ TEST_F(ContributorsTest, SignatureOfAnotherConnectionIsRefusedAndWorkerStays) {
     }
     EXPECT_FALSE(is_known(signer_));
 
-    // The connection goes on, and the right signature still counts.
+    // The connection stays open, and a correct signature is still accepted.
     lender.say(encode_identity(signer_.identity(text_for(own))));
     EXPECT_TRUE(eventually([&] { return is_known(signer_); }));
 }
@@ -257,7 +257,7 @@ WorkerView view_of(WorkerId id, std::uint64_t pairs, std::uint64_t credited) {
     return view;
 }
 
-// Two tabs of one identity, one of another's and one of nobody's.
+// Two tabs share one identity, a third tab has a second identity, and a fourth tab has none.
 TEST_F(ContributorsTest, TabsOfOneIdentityAddUpAndWhatTheyDidBeforeIsCountedOnce) {
     Registry& registry = hub_.registry();
     Contributors contributors(registry);
@@ -267,13 +267,14 @@ TEST_F(ContributorsTest, TabsOfOneIdentityAddUpAndWhatTheyDidBeforeIsCountedOnce
     second.public_key = Signer().public_key;
     for (WorkerId id = 1; id <= 4; ++id) contributors.joined(id);
 
-    contributors.count(view_of(1, 10, 0), true);  // nobody's yet
+    contributors.count(view_of(1, 10, 0), true);  // of no contributor yet
     contributors.identified(1, first);
     contributors.identified(2, first);
     contributors.identified(3, second);
     contributors.count(view_of(1, 15, 10), true);
     contributors.count(view_of(2, 7, 0), true);
-    contributors.count(view_of(3, 5, 5), false);  // a hub that does not compute again
+    // False: the hub does not check answers, so no work is verified.
+    contributors.count(view_of(3, 5, 5), false);
     contributors.count(view_of(4, 3, 0), true);
     contributors.left(view_of(2, 9, 9), true);
     contributors.left(view_of(2, 9, 9), true);

@@ -1,4 +1,4 @@
-// Minutes joined to what the status page draws.
+// Tests of the history: minutes are combined into the points that the status page draws.
 #include "hub/net/routes/history.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,8 @@ TEST(HistoryTest, AnHourIsShownByMinutes) {
                                         {"units", 128}}));
 }
 
-// Speed over the minutes that ran, first token by answers, the worst of the rest.
+// A point has the mean speed over the minutes in which the hub ran, the mean time to the first
+// token over the answers, and the worst minute's value of all other fields.
 TEST(HistoryTest, StepsJoinTheirMinutes) {
     const std::vector<HistoryMinute> minutes{{.minute_s = noon_s - 300,
                                               .answer_tokens = 60,

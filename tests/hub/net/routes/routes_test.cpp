@@ -1,5 +1,5 @@
-// The route table from outside: routes that are open without a key, credentials of the others, and
-// headers of pages and blobs.
+// Tests of the route table over HTTP: routes that are open without a key, credentials of all other
+// routes, and headers of pages and blobs.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -26,8 +26,8 @@ std::string example_of(const RouteInfo& route, const ModelPackage& package) {
     return route.path;
 }
 
-// Without a key, off loopback: public routes answer,
-// the rest say 401; with a key of a lesser role 403.
+// A hub off loopback: without a key public routes answer, and all other routes return 401. With a
+// key of a lesser role, all other routes return 403.
 TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
     TestHubOptions options;
     options.server.require_keys = true;
@@ -47,7 +47,7 @@ TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
         const std::string body = route.method == "POST" ? "{}" : "";
         const unsigned without = fetch(hub.port(), route.method, path, type, body).status;
         if (route.path == "/worker") {
-            EXPECT_EQ(without, 426u);  // its own token; see hostile_worker_test
+            EXPECT_EQ(without, 426u);  // /worker needs a join token; see hostile_worker_test
             continue;
         }
         if (route.is_hosts) {
@@ -65,7 +65,7 @@ TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
         }
         EXPECT_EQ(without, 401u);
         EXPECT_EQ(fetch(hub.port(), route.method, path, type + wrong, body).status, 401u);
-        // the join token opens no API
+        // the join token gives no access to the API
         EXPECT_EQ(fetch(hub.port(), route.method, path, type + hub.bearer(), body).status, 401u);
         const unsigned with_admin =
             fetch(hub.port(), route.method, path, type + admin, body).status;
@@ -398,7 +398,8 @@ TEST(RoutesTest, HealthSaysWhenAnExpertHasNoAnswerer) {
     EXPECT_EQ(nlohmann::json::parse(response.body)["status"], "uncovered");
 }
 
-// Long texts of one client once delayed all clients, because the socket threads read them.
+// In an earlier version long texts from one client delayed all clients, because the socket threads
+// read them.
 TEST(RoutesTest, TextsAreReadByThePoolOfTextsAlone) {
     TestHubOptions options;
     options.api.texts.jobs_per_client_max = 0;
@@ -419,7 +420,8 @@ TEST(RoutesTest, TextsAreReadByThePoolOfTextsAlone) {
     EXPECT_EQ(fetch(hub.port(), "GET", "/v1/models").status, 200u);
 }
 
-// /health waited for the swarm, and the swarm for a flood of /health: both ran on one strand.
+// In an earlier version /health and the swarm ran on one strand: /health waited for the swarm, and
+// the swarm waited for a flood of /health requests.
 TEST(RoutesTest, HealthIsToldWhileTheSwarmIsBusy) {
     TestHub hub;
     ASSERT_TRUE(eventually([&] { return hub.healthy(); }));
@@ -449,7 +451,7 @@ TEST(RoutesTest, AnOpenAddressWantsTls) {
     options = {};
     options.listen_port = hub.port();
 
-    // the port is in use
+    // A second server fails, because the port is in use.
     EXPECT_THROW(Server(options, package, hub.registry()), std::runtime_error);
 }
 

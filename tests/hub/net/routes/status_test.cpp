@@ -1,4 +1,5 @@
-// The shape of /api/status: every field that pages and scripts may read, and no other.
+// Tests the shape of /api/status: it has every field that pages and scripts may read, and no other
+// field.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -16,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-// "a.b number" for every leaf; arrays are shown by their first element.
+// Adds a line "a.b number" (path and type) for every leaf of the JSON; of an array only the first
+// element is listed.
 void add_shape(const json& value, const std::string& name, std::vector<std::string>& lines) {
     if (value.is_object()) {
         for (const auto& [key, member] : value.items())
@@ -31,7 +33,8 @@ void add_shape(const json& value, const std::string& name, std::vector<std::stri
     }
 }
 
-// Without the lines that only a worker brings.
+// The expected shape of /api/status, without the lines that are present only while a worker is
+// connected.
 const std::vector<std::string> golden{"calls.bad_answers number",
                                       "calls.bad_frames number",
                                       "calls.bans number",
@@ -252,7 +255,7 @@ TEST(StatusTest, AStepsTimeIsSharedOutAmongItsParts) {
     EXPECT_NEAR(inside, engine["steps_s"].get<double>(), 1e-6);
 }
 
-// The demo model: layers of 16 experts.
+// The demo model's layers have 16 experts each.
 constexpr std::uint32_t layer_experts = 16;
 
 TEST(StatusTest, EachExpertSaysWhereItsHolderHasIt) {
