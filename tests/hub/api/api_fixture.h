@@ -73,7 +73,7 @@ class CapturedAnswer : public HttpResponder {
         }
         handler();
     }
-    // The following functions require that wait() has returned.
+    // The following functions may be called once wait() has returned.
     unsigned status() const { return response_.status; }
     const HttpResponse& response() const { return response_; }
     Json json() const { return Json::parse(response_.body); }
@@ -130,7 +130,8 @@ struct DemoModel {
     }
 };
 
-// Holds every round until release(), so that a test decides when the model continues.
+// Holds every round of expert calls until release(), so that a test decides when the model
+// continues.
 class GatedExperts : public ExpertBackend {
   public:
     explicit GatedExperts(ExpertBackend& inner) : inner_(inner) {}
@@ -204,7 +205,7 @@ class ApiTest : public testing::Test {
     static constexpr Handler chat_path = &Api::chat;
     static constexpr Handler text_path = &Api::complete;
 
-    Dialect dialect_ = Dialect::openai;  // dialect of the requested routes
+    Dialect dialect_ = Dialect::openai;  // dialect of the routes that the test requests
     DemoModel& model_ = DemoModel::get();
     GatedExperts experts_{*model_.local};
     std::unique_ptr<Engine> engine_;

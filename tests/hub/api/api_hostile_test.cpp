@@ -20,7 +20,7 @@ std::string object_with_keys(std::size_t count) {
     return out + "}";
 }
 
-// Makes the body of a chat with one more field.
+// Makes the body of a chat request with one additional field.
 std::string with(const std::string& field) {
     return R"({"messages":[{"role":"user","content":"Hi"}],)" + field + "}";
 }
@@ -63,7 +63,8 @@ const HostileBody hostile_bodies[] = {
     {repeated("{\"a\":", 1000) + "1" + repeated("}", 1000), 400, ""},
     {repeated("[", 100000), 400, ""},
     {with("\"metadata\":" + object_with_keys(4097)), 400, ""},
-    // This body took a minute while members were searched in lists.
+    // An earlier parser took a minute for this body, because it searched the members of an object
+    // in a list.
     {with("\"temperature\":-1,\"metadata\":[" + repeated("{},", 300'000) + "{}]"), 400,
      "temperature"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":\"" + repeated("x", 10 << 20) + "\"}]}", 413,

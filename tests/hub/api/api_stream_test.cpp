@@ -78,8 +78,8 @@ TEST_F(ApiTest, AStreamsTextEqualsTheWholeAnswers) {
 }
 
 TEST_F(ApiTest, NoChunkSplitsACharacter) {
-    // Force characters of several tokens: bias towards the tokens of a snowman, which is more than
-    // one token.
+    // Force characters that consist of several tokens: bias the model towards the tokens of a
+    // snowman character.
     const auto ids = model_.tokenizer->encode("\xE2\x98\x83", SpecialTokens::parse);
     Json bias = Json::object();
     for (const TokenId id : ids) bias[std::to_string(id)] = 100;
@@ -92,7 +92,7 @@ TEST_F(ApiTest, NoChunkSplitsACharacter) {
     request["stream"] = true;
     std::string joined;
 
-    // A split sequence would have become U+FFFD in its chunk.
+    // A UTF-8 sequence that is split between two chunks would have become U+FFFD.
     for (const Json& chunk : ask(text_path, request)->chunks())
         if (!chunk["choices"].empty()) joined += chunk["choices"][0]["text"].get<std::string>();
     EXPECT_EQ(joined, whole);
@@ -145,7 +145,7 @@ TEST_F(ApiTest, AnEngineThatStopsEndsEveryAnswer) {
     const auto streamed = start(chat_path, chat("Tell me a story", {{"stream", true}}).dump());
     const auto whole = start(chat_path, chat("Tell me a story").dump());
 
-    // Wait until the engine has both requests, while it exists.
+    // Wait until the engine has both requests, before another thread destroys the engine.
     while (engine_->counters().running + engine_->counters().waiting < 2) std::this_thread::yield();
     std::thread stopper([&] { engine_.reset(); });
     experts_.release();

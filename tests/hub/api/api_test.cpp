@@ -10,13 +10,13 @@
 namespace moex::test {
 namespace {
 
-// A speculator that replaces no answer and chooses no expert: the router's choice is requested.
+// A speculator that replaces no answer and chooses no expert: the hub requests the router's choice.
 struct NoGuesses : ExpertSpeculator {
     void choose(const RouteView&, std::span<std::uint16_t>, std::span<float>) override {}
     bool stand_in(const RouteView&, std::span<float>) override { return false; }
 };
 
-// Options of a hub that offers one lossy mode, and names what a second mode lacks.
+// Options of a hub that offers one lossy mode, and says why it does not offer a second mode.
 ApiOptions with_ways(NoGuesses& guesses, std::optional<double> excess = std::nullopt) {
     ApiOptions options;
     options.modes = {"early:1"};
@@ -251,7 +251,7 @@ TEST_F(ApiTest, ChoicesOfOnePromptAreNoneOfThemCached) {
                           ->json();
     EXPECT_EQ(body["usage"]["prompt_tokens"], 100);
     EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
-    // The other choices compute the tokens after the last whole page.
+    // The other three choices each compute only the prompt tokens after the last whole cache page.
     EXPECT_EQ(engine_->counters().prompt_tokens, 100u + 3 * 4);
 }
 
@@ -273,8 +273,8 @@ TEST_F(ApiTest, AStopStringEndsTheTextInFrontOfIt) {
         ask(text_path, {{"prompt", "The sea was"}, {"max_tokens", 24}, {"temperature", 0}})
             ->json()["choices"][0]["text"];
 
-    // Use a string that crosses tokens: the second half of one word, a blank, the first letter of
-    // the next word.
+    // Use a stop string that crosses the borders of tokens: the second half of one word, a blank,
+    // the first letter of the next word.
     const std::size_t blank = whole.find(' ', whole.size() / 2);
     ASSERT_NE(blank, std::string::npos) << whole;
 
@@ -302,7 +302,7 @@ TEST_F(ApiTest, LogprobsOfAChatJoinToItsContent) {
         EXPECT_LE(token["logprob"].get<double>(), 0.0);
         EXPECT_FALSE(token["bytes"].empty());
         ASSERT_EQ(token["top_logprobs"].size(), 3u);
-        // The answer is greedy: the likeliest token is the one taken.
+        // The answer is greedy, so its tokens are the likeliest ones.
         EXPECT_EQ(token["top_logprobs"][0]["logprob"], token["logprob"]);
         EXPECT_GE(token["top_logprobs"][0]["logprob"].get<double>(),
                   token["top_logprobs"][1]["logprob"].get<double>());
@@ -369,7 +369,7 @@ TEST_F(ApiTest, ABiasNamesTokensByTextToo) {
     for (const Json& never : {Json(-100), Json(false)})
         EXPECT_EQ(text_with(pairs({pair(free, never)})).find(free), std::string::npos) << never;
 
-    // A string of digits is an id in an object, and a text in a list.
+    // In logit_bias, a string of digits means a token id in an object, and a text in a list.
     const auto digit = model_.tokenizer->encode("7", SpecialTokens::parse);
     ASSERT_EQ(digit.size(), 1u);
     ASSERT_NE(digit[0], 7u);
@@ -422,7 +422,7 @@ TEST_F(ApiTest, EchoWithLogprobsScoresThePrompt) {
     EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
     EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
 
-    // Compute the engine's own scores of the same prompt.
+    // Compute the scores of the same prompt with the engine, without the API.
     KvCache cache(model_.package->config(), {16, 8});
     KvCache::Sequence sequence(cache);
     const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
@@ -445,7 +445,8 @@ TEST_F(ApiTest, EchoWithLogprobsScoresThePrompt) {
     EXPECT_EQ(logprobs["text_offset"].back(),
               std::string("The sea was calm and the night was cafe").size());
 
-    // Request no further token: the scores are the same, and the text ends with the prompt.
+    // Request no answer token: the prompt's scores are the same, and the returned text is only the
+    // prompt.
     request["max_tokens"] = 0;
     const Json bare = ask(text_path, request)->json();
     EXPECT_EQ(bare["choices"][0]["text"], "The sea was calm and the night was café");
@@ -485,7 +486,8 @@ TEST_F(ApiTest, PromptLogprobsScoreTheSamePromptInBothForms) {
         EXPECT_TRUE(scores[i].size() == 3 || scores[i].size() == 4) << scores[i];
     }
 
-    // Check that each list has its own length, whichever of both is longer.
+    // Check that the lists of likeliest tokens of prompt and answer each have the requested length,
+    // whichever is longer.
     const Json both = ask(chat_path, chat("Hi", {{"max_tokens", 2},
                                                  {"logprobs", true},
                                                  {"top_logprobs", 1},
@@ -573,7 +575,7 @@ TEST_F(ApiTest, AFullQueueAnswers429AndSaysWhenToComeBack) {
         has_retry |= name == "Retry-After";
     EXPECT_TRUE(has_retry);
 
-    // A request is refused whole: two choices do not fit into one free place.
+    // A request with two choices is refused as a whole if the queue has room for only one sequence.
     experts_.release();
     EXPECT_EQ(running->wait().status(), 200u);
     EXPECT_EQ(waiting->wait().status(), 200u);

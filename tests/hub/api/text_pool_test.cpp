@@ -69,7 +69,7 @@ TEST(TextPoolTest, AShortTextWaitsForNoLongOne) {
     std::promise<void> ran;
     ASSERT_TRUE(pool.submit("plug", short_bytes, [&] { ran.set_value(); }).ok());
 
-    ran.get_future().wait();  // the long job still runs
+    ran.get_future().wait();  // the long job is still running here
 }
 
 TEST(TextPoolTest, AFullQueueSaysToWhomItIsFull) {
@@ -85,9 +85,9 @@ TEST(TextPoolTest, AFullQueueSaysToWhomItIsFull) {
     };
 
     EXPECT_EQ(ask("a", long_bytes), 200u);
-    EXPECT_EQ(ask("a", 2 * long_bytes), 429u);  // refused by its bytes
+    EXPECT_EQ(ask("a", 2 * long_bytes), 429u);  // refused: too many bytes queued
     EXPECT_EQ(ask("a", long_bytes), 200u);
-    EXPECT_EQ(ask("a", 20'000), 429u);  // refused by its number of texts
+    EXPECT_EQ(ask("a", 20'000), 429u);  // refused: too many texts queued
     EXPECT_EQ(ask("b", long_bytes), 200u);
     EXPECT_EQ(ask("c", long_bytes), 200u);
     EXPECT_EQ(ask("d", long_bytes), 503u);

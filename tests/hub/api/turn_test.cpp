@@ -1,5 +1,5 @@
-// Tests of turns: the answer is a new turn or the rest of the last message; and of thoughts, which
-// are split from the content.
+// Tests of turns: the answer is a new turn or continues the last message. Also tests of thoughts,
+// which are split from the content.
 #include "tests/hub/api/api_fixture.h"
 
 #include <fstream>
@@ -187,7 +187,8 @@ TEST_F(TurnTest, HistoryGivesItsReasoningToTheTemplate) {
     EXPECT_EQ(refused->json()["error"]["param"], "messages[1].reasoning_content");
 }
 
-// Tokens 300 and 301 of this tokenizer are the tags. A bias makes the model write both at random.
+// Tokens 300 and 301 of this tokenizer are the tags <think> and </think>. A bias makes the model
+// write both tokens at random.
 TEST_F(TurnTest, AStreamTellsThoughtsFromWords) {
     Json file = Json::parse(model_.package->tokenizer_file("tokenizer.json").value());
     for (const auto& [id, tag] : {std::pair{300, "<think>"}, std::pair{301, "</think>"}})
@@ -289,7 +290,7 @@ TEST(OpenTurnTest, Qwen3sTurnEndsRightBehindItsLastWords) {
         {"", "The sea", "The sea", "\n</think>\n\nThe sea"},
         {"Let me see.", "The sea", "The sea", "Let me see.\n</think>\n\nThe sea"},
         {"Let me", "", "Let me", "Let me"},
-        {"", "i", "i", "\n</think>\n\ni"},  // a text that the template's markers contain
+        {"", "i", "i", "\n</think>\n\ni"},  // the template's markers also contain this text
         {"", "The sea ", "The sea ", "\n</think>\n\nThe sea "},
         {"", "user", "user", "\n</think>\n\nuser"},
     };

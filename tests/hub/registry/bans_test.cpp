@@ -1,4 +1,5 @@
-// Tests of bans: they grow, they end, they outlive the hub, and another process lifts them.
+// Tests of bans: bans get longer, expire, outlast a restart of the hub, and can be lifted by
+// another process.
 #include "hub/registry/bans.h"
 
 #include <gtest/gtest.h>

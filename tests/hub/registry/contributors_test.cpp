@@ -1,4 +1,4 @@
-// Tests of contributors' work: it is counted by day, ranked and forgotten; and tests of challenges
+// Tests of contributors' work: work is counted by day, ranked and deleted; and tests of challenges
 // and signatures.
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ class ContributorsTest : public testing::Test {
     ContributorTotals totals(unsigned char key) { return told(key_of(key), now).mine.value(); }
 
     static constexpr std::int64_t day_s = 86'400;
-    // The time of this test. The registry counts work for the real day.
+    // The present time, because the registry counts work for the real day.
     inline static const std::int64_t now = std::time(nullptr);
     fs::path root_;
     std::unique_ptr<Registry> registry_;
@@ -141,7 +141,7 @@ TEST_F(ContributorsTest, NoncesDifferByWorkerByPurposeAndByProcess) {
     EXPECT_FALSE(one.fits_to_forget(one.for_worker(begin_s / 300), begin_s));
 }
 
-// RFC 8032, 7.1, test 2.
+// Key, message and signature are those of RFC 8032, section 7.1, test 2.
 TEST(SignatureTest, KnownAnswer) {
     const PublicKey key = parse_public_key(
                               "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c")

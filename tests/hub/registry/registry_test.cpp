@@ -246,7 +246,7 @@ TEST_F(RegistryTest, MinutesAddUpAndAWeekIsKept) {
                                  .covered = 9,
                                  .units = 10});
     }
-    // Record a second part of the minute, as a hub that was restarted does.
+    // Record the same minute again, as a hub does that was restarted within this minute.
     const auto registry = open();
     registry->record_minute({.minute_s = now_s,
                              .answer_tokens = 5,
@@ -278,7 +278,7 @@ TEST_F(RegistryTest, AClaimOpensOnceAndItsKeyEndsTheOneBefore) {
 
     const std::string first = registry->make_claimed_key().value().key;
     EXPECT_EQ(registry->key_role(first), Role::admin);
-    EXPECT_FALSE(registry->has_key(Role::admin));  // the claimed key does not count
+    EXPECT_FALSE(registry->has_key(Role::admin));  // the key of a one-time link does not count
     const std::string second = registry->make_claimed_key().value().key;
     EXPECT_FALSE(registry->key_role(first));
     EXPECT_EQ(registry->key_role(second), Role::admin);
@@ -323,7 +323,7 @@ TEST_F(RegistryTest, ANewerSchemaIsRefusedByNumber) {
 }
 
 // `serve --require-key` of commit fe02fab wrote tests/golden/registry/version1.sqlite, before there
-// were migrations; its one worker was added by hand.
+// were migrations; the one worker in the file was added by hand.
 TEST_F(RegistryTest, ADatabaseOfVersion1IsUpgradedAndKeepsWhatItHeld) {
     fs::create_directories(state_);
     fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "tests/golden/registry/version1.sqlite",
@@ -407,8 +407,8 @@ TEST_F(RegistryTest, AFileThatIsNoDatabaseIsRefused) {
         << opened.error().message;
 }
 
-// A key that was shown is stored: the child process is killed right after create_key() returned,
-// while counters are being written.
+// A key that was shown to the operator is stored: the child process is killed right after
+// create_key() returned, while counters are being written.
 TEST_F(RegistryTest, ShownKeysSurviveKill9) {
     std::vector<std::string> shown;
     for (int round = 0; round < 10; ++round) {

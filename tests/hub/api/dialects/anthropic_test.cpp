@@ -1,4 +1,5 @@
-// Tests of Anthropic's Messages: the words of a chat completion as content blocks and events.
+// Tests of Anthropic's Messages: they return the text of a chat completion as content blocks and
+// events.
 #include "hub/api/dialects/anthropic.h"
 #include "tests/hub/api/dialects/dialect_fixture.h"
 
@@ -33,7 +34,7 @@ class AnthropicTest : public DialectTest {
     const Json same_{{"messages", words_}, {"temperature", 0}, {"max_tokens", 12}};
 };
 
-// Joins the events of a stream to a message, as a client does.
+// Joins the events of a stream into one message, as a client does.
 Json joined(const CapturedAnswer& answer) {
     Json message;
     std::vector<std::string> inputs;

@@ -1,5 +1,5 @@
-// The fixture of dialect tests: it sends requests of other clients, and the same requests in
-// OpenAI's dialect to compare with.
+// The fixture of dialect tests: it sends requests in other dialects, and the same requests in
+// OpenAI's dialect for comparison.
 #pragma once
 
 #include "tests/hub/api/api_fixture.h"

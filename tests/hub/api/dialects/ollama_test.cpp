@@ -1,4 +1,4 @@
-// Tests of Ollama's routes: the words of a chat completion in lines of JSON.
+// Tests of Ollama's routes: they return the text of a chat completion as lines of JSON.
 #include "hub/api/dialects/ollama.h"
 #include "tests/hub/api/dialects/dialect_fixture.h"
 
@@ -93,8 +93,8 @@ TEST_F(OllamaTest, AFormatHolds) {
         std::string::npos);
 }
 
-// Tools are accepted. Earlier calls, whose arguments are objects, and their results enter the
-// prompt.
+// Requests with tools are accepted. Earlier calls, whose arguments are objects, and their results
+// enter the prompt.
 TEST_F(OllamaTest, CallsAreObjectsAndComeWhole) {
     Json body = chat({{"stream", false}, {"options", {{"num_predict", 200}, {"seed", 4}}}});
     body["tools"] = Json::array({{{"type", "function"}, {"function", add_function()}}});

@@ -1,4 +1,5 @@
-// Tests of OpenAI's /v1/responses: the words of a chat completion as output items and events.
+// Tests of OpenAI's /v1/responses: it returns the text of a chat completion as output items and
+// events.
 #include "hub/api/dialects/responses.h"
 #include "tests/hub/api/dialects/dialect_fixture.h"
 

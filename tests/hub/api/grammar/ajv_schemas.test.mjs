@@ -1,7 +1,8 @@
-// Tests the masks with another validator, ajv (draft 2020-12 with its formats): it admits every answer under a mask.
-// MOEX_SCHEMAS is the number of the generator's schemas (the default suits the suite's time limit; 2000 is the whole).
-// MOEX_SHARD=i/n takes every n'th schema from the i'th on (0 to n - 1). MOEX_DEMO is the folder of the demo model.
-// MOEX_VOCAB is the number of tokens of the vocabulary (default: the demo's; 151936 is that of a large model).
+// Tests the masks with another validator, ajv (draft 2020-12 with its formats): ajv must accept every answer that was
+// drawn under a mask. MOEX_SCHEMAS is the number of the generator's schemas (the default suits the suite's time limit;
+// 2000 is the whole). MOEX_SHARD=i/n takes every n'th schema from the i'th on (0 to n - 1). MOEX_DEMO is the folder of
+// the demo model. MOEX_VOCAB is the number of tokens of the vocabulary (default: the demo's; 151936 is that of a large
+// model).
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,4 +1,5 @@
-// Tests of grammars in GBNF: admitted texts, refused grammars, and masks against their slow twin.
+// Tests of grammars in GBNF: admitted texts, refused grammars, and masks compared with
+// fill_mask_plain().
 #include "tests/hub/api/grammar/grammar_fixture.h"
 
 #include "hub/api/grammar/gbnf.h"
@@ -53,7 +54,7 @@ TEST(GbnfTest, GrammarsAdmitWhatTheySay) {
     }
 }
 
-// If each + copied its part twice, 40 nested ones would make 2^40 copies.
+// If the compiler copied the part under each + twice, 40 nested + would make 2^40 copies.
 TEST(GbnfTest, PlusesInsideEachOtherDoNotMultiply) {
     const Vocabulary vocabulary = small_vocabulary();
     std::string groups = "\"a\"";

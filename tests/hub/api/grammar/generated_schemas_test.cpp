@@ -1,6 +1,6 @@
-// Tests with schemas of a seeded generator that uses every keyword of the subset. All schemas
-// compile, every random answer is valid, and valid instances in the stated form are admitted token
-// by token. MOEX_SCHEMAS sets the number of schemas.
+// Tests with schemas of a seeded generator that uses every supported keyword. All schemas compile,
+// every random answer is valid, and valid instances in the stated form are admitted token by token.
+// MOEX_SCHEMAS sets the number of schemas.
 #include "tests/hub/api/grammar/grammar_fixture.h"
 #include "tests/hub/api/grammar/schema_generator.h"
 

@@ -57,12 +57,12 @@ inline const Vocabulary& demo_vocabulary() {
 
 struct Drawn {
     std::string text;
-    bool ended = false;  // ended by an end token, not by the budget
+    bool ended = false;  // true: an end token ended the answer, not the token budget
     std::uint32_t tokens = 0;
 };
 
-// Draws among the allowed tokens, all equally likely. With `compare`, each mask is compared with
-// its slow twin.
+// Draws an answer from the allowed tokens, which are all equally likely. With `compare`, each mask
+// is compared with the mask of fill_mask_plain().
 inline Drawn draw_answer(const std::shared_ptr<const Grammar>& grammar,
                          const Vocabulary& vocabulary, MaskCache& cache, std::uint32_t tokens_max,
                          std::mt19937_64& random, bool compare) {

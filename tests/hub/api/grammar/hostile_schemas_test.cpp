@@ -1,15 +1,15 @@
-// Tests with schemas that try to break a compiler of schemas, in families whose members behave
-// alike. A schema compiles and its random answers are valid, or it is refused for the given reason.
+// Tests with schemas that try to break a compiler of schemas, in families of similar schemas. A
+// schema compiles and its random answers are valid, or it is refused for the given reason.
 #include "tests/hub/api/grammar/grammar_fixture.h"
 
 namespace moex::test {
 namespace {
 
-// A family of schemas: each value replaces '@' in `words`.
+// A family of schemas: each value in turn replaces '@' in the text `words`.
 struct Family {
     const char* words;
     std::vector<std::string> values;
-    const char* refused = nullptr;  // the reason; null: it compiles
+    const char* refused = nullptr;  // expected reason of the refusal; null: the schema compiles
 };
 
 std::string with_value(std::string words, const std::string& value) {
@@ -263,7 +263,8 @@ std::vector<Family> refused_families() {
     };
 }
 
-// Draws a shortest answer and a longer one, and checks that both are valid.
+// Draws one shortest answer and one longer answer under the schema's masks, and checks that both
+// are valid.
 void expect_sound(const OrderedJson& schema, const std::shared_ptr<const Grammar>& grammar) {
     static const Vocabulary vocabulary = small_vocabulary();
     MaskCache cache;

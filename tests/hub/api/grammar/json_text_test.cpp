@@ -51,7 +51,8 @@ TEST(JsonTextTest, APatternReadsTheDecodedText) {
     EXPECT_FALSE(run_text(*pattern("^\\u{1F600}$"), "\\ud83e"));
 }
 
-// Every state that a few steps reach has a byte that leads one byte closer to an end.
+// Checks for every state that a few bytes reach: some next byte leads to a state one byte closer to
+// an end.
 TEST(JsonTextTest, TheLeastDistanceOfAStringIsKept) {
     for (const SharedAutomaton& texts : {any_text(), pattern("^[a-c\u00e9]{2,3}$"),
                                          pattern("^\\u{1F600}+x$"), pattern("^\"\\n$")}) {
@@ -134,8 +135,8 @@ TEST(JsonTextTest, BoundsHoldForEveryNumberThatIsWritten) {
         const auto rule = number_rule(b.whole, b.minimum, b.exclusive_minimum, b.maximum,
                                       b.exclusive_maximum);
         ASSERT_TRUE(rule);
-        // Try all beginnings of a few bytes: each that is accepted has an end at its reported
-        // distance.
+        // Try all beginnings of a few bytes: each beginning that is accepted has an end at the
+        // distance that its state reports.
         std::vector<std::pair<std::string, NumberState>> open{{"", {}}};
         int ends = 0;
         for (std::size_t i = 0; i < open.size() && i < 4000; ++i) {

@@ -1,4 +1,5 @@
-// Compares masks with their slow twin at borders of structure, lengths, names and budgets.
+// Compares masks with those of the slow fill_mask_plain() at the borders of structure, lengths,
+// names and budgets.
 #include "tests/hub/api/grammar/grammar_fixture.h"
 
 namespace moex::test {
@@ -79,7 +80,7 @@ TEST(MaskTest, TheCacheIsBoundedInBytesAndKnowsNoCounters) {
     EXPECT_EQ(cache.num_walks(), 1u) << "one inside of a string, however long it is";
 }
 
-// Admits instances in the stated form, cut into tokens by the tokenizer.
+// Checks that the masks allow valid instances, cut into tokens by the tokenizer.
 TEST(MaskTest, TokensOverTheBordersOfStructureAreAdmitted) {
     const Vocabulary vocabulary = small_vocabulary();
     MaskCache cache;

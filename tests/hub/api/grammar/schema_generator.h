@@ -1,5 +1,5 @@
-// Generates schemas and their instances from a seed. Every keyword of the subset is used. Each
-// schema has instances, because it is built around a possible instance.
+// Generates schemas and their instances from a seed. Every supported keyword is used. Each schema
+// has instances, because it is built around a possible instance.
 #pragma once
 
 #include <random>

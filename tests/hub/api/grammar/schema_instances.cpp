@@ -91,7 +91,7 @@ class Words {
     }
 
   private:
-    // Use the token that ends an answer of this family of models.
+    // Returns the tokens that end an answer of the demo model's family.
     std::vector<TokenId> ends() const {
         std::vector<TokenId> found;
         for (const char* name : {"<|im_end|>", "<|endoftext|>"})
@@ -106,7 +106,8 @@ class Words {
     std::size_t longest_ = 0;
 };
 
-// Random logits for each token of an answer, without drawing a new number for each logit.
+// Makes random logits for each token of an answer, without drawing a new random number for each
+// logit.
 class RandomLogits {
   public:
     RandomLogits(std::size_t vocab_size, std::uint64_t seed)

@@ -9,7 +9,7 @@
 namespace moex::test {
 namespace {
 
-// Returns all text that `filter` shows of `pieces`.
+// Passes `pieces` through the stop filter, and returns all text that `filter` shows.
 std::string shown(StopFilter filter, const std::vector<std::string>& pieces) {
     std::string out;
     for (const std::string& piece : pieces) out += filter.push(piece);
@@ -48,7 +48,8 @@ TEST(StopFilterTest, CutsDoNotDependOnThePieces) {
         StopFilter filter(stops);
         std::string out;
         for (std::size_t at = 0; at < whole.size() && !filter.stopped();) {
-            // Push one letter at a time: the stop that ends first decides, as with tokens.
+            // Push one letter at a time: the stop string that ends first decides, as it does when
+            // tokens are pushed.
             out += filter.push(whole.substr(at, 1));
             ++at;
         }

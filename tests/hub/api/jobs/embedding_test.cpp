@@ -24,7 +24,7 @@ class EmbeddingTest : public ApiTest {
         }
         return rows;
     }
-    // Decodes base64 of little-endian f32.
+    // Decodes an embedding from base64 of little-endian f32.
     static Row decoded(const std::string& words) {
         constexpr std::string_view digits =
             "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -73,7 +73,7 @@ TEST_F(EmbeddingTest, ManyAtOnceAreTheSameBitsAsEachAlone) {
     EXPECT_NE(together[0], together[1]);
 }
 
-// The engine's queue has one place: inputs that do not fit wait until other inputs end.
+// The engine's queue has room for one sequence: inputs that do not fit wait until other inputs end.
 TEST_F(EmbeddingTest, MoreInputsThanTheQueueHoldsWaitTheirTurn) {
     const std::vector<std::string> inputs(9, sea_);
     const std::vector<Row> wanted = rows_of({{"input", inputs}});
@@ -151,7 +151,7 @@ TEST_F(EmbeddingTest, OllamasClientsReadTheSameRows) {
     EXPECT_EQ(embed(sea_)->json()["embeddings"].get<std::vector<Row>>(),
               std::vector<Row>{wanted[0]});
 
-    // An input beyond the context is cut, or refused with truncate: false.
+    // An input longer than the context is cut, or refused if the request has truncate: false.
     std::string words;
     while (words.size() < 8u * model_.package->config().context_tokens) words += fox_ + ' ';
     const Json cut = embed(words)->json();

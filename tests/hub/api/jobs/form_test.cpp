@@ -140,7 +140,8 @@ TEST_F(FormTest, UnsupportedFormIsRefusedByNameAndPath) {
     }
 }
 
-// The model thinks freely first. Its thoughts end in time for the answer.
+// The model thinks freely first. Its thoughts end early enough for the answer to fit the token
+// budget.
 TEST_F(FormTest, ThoughtsAreFreeAndEndWhileTheAnswerStillFits) {
     const auto thinking = ChatTemplate::parse(
         "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\n' + message.content "
@@ -160,7 +161,8 @@ TEST_F(FormTest, ThoughtsAreFreeAndEndWhileTheAnswerStillFits) {
     EXPECT_EQ(ask(chat_path, body)->status(), 400u);
 }
 
-// The KV cache is too small for two whole sequences, so one is preempted in mid-answer.
+// The KV cache is too small for two whole sequences, so one sequence is preempted in the middle of
+// its answer.
 TEST_F(FormTest, ThePlaceInAGrammarOutlivesPreemption) {
     EngineOptions options;
     const KvCache probe(model_.package->config(), {options.page_tokens, 0});

@@ -55,12 +55,13 @@ TEST_F(ResumableJobTest, StreamContinuesForAMinuteAndNoLonger) {
     again->wait();
     EXPECT_EQ(again->events().back(), "[DONE]");
     while (!engine_->idle()) std::this_thread::yield();
-    // The resumed stream has 12 tokens; the abandoned one has at most the token of its last step.
+    // The resumed stream generates 12 tokens; the abandoned stream generates at most the one token
+    // of its last step.
     const std::uint64_t generated = engine_->counters().generated_tokens;
     EXPECT_TRUE(generated == 12 || generated == 13) << generated;
 }
 
-// A failure is a plain answer before the head is sent, and the last event after it.
+// A failure before the stream's head was sent is a plain answer; a later failure is the last event.
 TEST_F(ResumableJobTest, AFailureIsToldOnce) {
     experts_.fail();
     const auto failed = begin();

@@ -1,4 +1,5 @@
-// Tests of tool calls: the syntax of a template, the splitters, and whole answers over the API.
+// Tests of tool calls: the call syntax of a chat template, the splitters, and whole answers over
+// the API.
 #include "tests/hub/api/api_fixture.h"
 
 #include <fstream>
@@ -308,8 +309,9 @@ TEST(ToolChannelsTest, APromptSaysWhereItsAnswerBegins) {
               ChannelBegin::words);
 }
 
-// The demo model with a template of channels. The marks are plain characters for its own tokenizer,
-// and tokens for a tokenizer that uses seven tokens of the vocabulary for them.
+// The demo model with a chat template that uses channels. The marks of channels are plain
+// characters for the demo's tokenizer. For a second tokenizer they are seven tokens of the
+// vocabulary.
 class ToolChannelTest : public ToolTest, public testing::WithParamInterface<bool> {
   protected:
     void SetUp() override {
@@ -381,7 +383,8 @@ TEST_P(ToolChannelTest, ASchemaHoldsInTheFinalChannelAndNoMarkIsShown) {
         EXPECT_EQ(Json::parse(content).size(), 1u) << content;
         EXPECT_EQ(one["message"].value("reasoning_content", "").find("<|end|>"), std::string::npos);
     }
-    // Without a form the model need not write a header: its whole text is content.
+    // If the request asks for no form, the model need not write a message header: its whole text is
+    // then content.
     const Json free = choice(chat("How is the sea?"));
     EXPECT_FALSE(free["message"]["content"].get<std::string>().empty());
 }
