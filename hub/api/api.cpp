@@ -20,9 +20,9 @@ namespace moex {
 
 namespace {
 
-// Returns a bound on the bytes of a text that fits into `context_tokens`: composing characters
-// (NFC) makes a text at most three times shorter, and no token has more bytes than the longest
-// token.
+// Returns the most bytes that a text of at most `context_tokens` tokens can have: composing
+// characters (NFC) makes a text at most three times shorter, and no token has more bytes than the
+// longest token.
 std::uint64_t bytes_within(std::uint32_t context_tokens, const Tokenizer& tokenizer) {
     constexpr std::uint64_t composing_max = 3;
     std::uint64_t longest = 1;
@@ -38,7 +38,7 @@ bool knows_reasoning(const Tokenizer& tokenizer, const ChatTemplate& chat_templa
 
 std::uint64_t random_seed() {
     std::random_device device;
-    // Stay within int64, so that a client can send the seed back.
+    // Keep the random seed within the range of int64, so that a client can send the seed back.
     return (std::uint64_t{device()} << 31) ^ device();
 }
 
@@ -104,7 +104,7 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> ApiState::make_masks(
 
 namespace {
 
-// The `moex` object of a request, which bodies of every dialect may have.
+// The hub's own `moex` object in a request's body, which is allowed in every dialect.
 struct MoexFields {
     bool resumable = false;
     ExpertMode experts{.name = "exact", .perplexity_excess = 0.0};

@@ -62,7 +62,8 @@ class Api {
     // call it.
     bool has_reasoning_effort() const;
 
-    // Ends resumable streams whose client did not reconnect in time. Called once a second.
+    // Ends resumable streams whose client did not reconnect in time. The caller calls this function
+    // once a second.
     void sweep_streams();
 
   private:

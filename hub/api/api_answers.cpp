@@ -139,7 +139,7 @@ std::string ApiState::template_source() const {
     return {};
 }
 
-// Returns those members of llama.cpp's /props that have a meaning in this hub.
+// Returns those members of llama.cpp's /props that apply to this hub.
 OrderedJson ApiState::props_json() const {
     const GenerationDefaults& defaults = package->generation_defaults();
     const bool samples = defaults.do_sample && !options.prefer_greedy;

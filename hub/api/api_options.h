@@ -29,8 +29,8 @@ struct ApiOptions {
     // The expert mode of requests without moex.experts: "exact", or a mode that find_mode() knows.
     std::string experts = "exact";
     // Finds a lossy mode by its name; called on any thread. Error invalid_argument: there is no
-    // mode of that name; other errors say why this hub does not offer it. An empty function: the
-    // hub has no lossy modes, for the reason in `no_modes`.
+    // mode of that name; other errors say why this hub does not offer that mode. An empty function:
+    // the hub has no lossy modes, for the reason in `no_modes`.
     std::function<Result<ExpertMode>(std::string_view name)> find_mode;
     std::string no_modes = "this hub has no lossy modes.";
     std::vector<std::string> modes;  // lossy modes that /v1/models lists

@@ -24,8 +24,8 @@ Checked<void> ApiState::check_bytes(std::uint64_t bytes, const char* source) con
 
 namespace {
 
-// Returns the text that the generation continues: the content of the last message, or its thoughts
-// if it has no content.
+// Returns the text that the generation continues: the content of the last message, or the message's
+// thoughts if it has no content.
 const std::string& last_words(const OrderedJson& message) {
     const auto& content = message["content"].get_ref<const std::string&>();
     const auto reasoning = message.find("reasoning_content");
@@ -139,7 +139,7 @@ namespace {
 
 // Returns the text of a prompt's last tokens, including special tokens.
 std::string tail_of(const std::vector<TokenId>& prompt, const Tokenizer& tokenizer) {
-    // Tokens; enough for a tag and the line ends after the tag.
+    // Number of tokens; enough for a tag and the line ends after the tag.
     constexpr std::size_t tail_tokens = 16;
     const std::size_t tail = std::min(prompt.size(), tail_tokens);
     return tokenizer.decode(std::span(prompt).last(tail), false);

@@ -28,13 +28,14 @@ struct ApiState {
     ApiOptions options;
     std::shared_ptr<const ApiObserver> observer;
     std::uint32_t context_tokens = 0;
-    std::uint64_t context_bytes_max = 0;  // longest text that fits the context; 0: no tokenizer
-    bool reasons = false;                 // the model knows the tags <think> ... </think>
-    CallSyntax call_syntax;               // how the model writes tool calls
+    // Bytes of the longest text that fits the context; 0: no tokenizer.
+    std::uint64_t context_bytes_max = 0;
+    bool reasons = false;    // the model knows the tags <think> ... </think>
+    CallSyntax call_syntax;  // the syntax in which the model writes tool calls
     std::vector<TokenId> stop_ids;
     std::int64_t started_s = 0;
-    // The maker of token masks is built by the first request whose answer must have a form, since
-    // building it takes time with a large vocabulary.
+    // The first request whose answer must have a form creates the mask maker, since its creation
+    // takes time with a large vocabulary.
     mutable std::once_flag masks_made;
     mutable std::shared_ptr<MaskMaker> masks;
     std::unique_ptr<ResumableStreams> streams;

@@ -1,5 +1,5 @@
-// Reads the members of a request's body under checks. The first problem is kept as a refusal that
-// names its field.
+// Reads the members of a request's body and checks their types and values. The first problem is
+// kept as a refusal that names its field.
 #pragma once
 
 #include "hub/api/refusal.h"

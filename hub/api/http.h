@@ -30,9 +30,11 @@ struct HttpRequest {
     std::string body;
     // The client's address without port: the peer, or the client that a trusted proxy reports.
     std::string remote_address;
-    // Name for fair scheduling: requests with the same name share one round-robin slot.
+    // The client's name for fair scheduling: requests with the same name share one round-robin
+    // slot.
     std::string client;
-    // Owner of resumable streams: the hash of the key, or the address if no keys are required.
+    // Owner of resumable streams: the hash of the client's key, or the address if no keys are
+    // required.
     std::string owner;
     // The account that the tokens are charged to; null: the request has no account.
     std::shared_ptr<RequestAccount> account;
@@ -40,11 +42,11 @@ struct HttpRequest {
     bool loopback = false;
     bool secure = false;  // the request arrived over TLS, at the hub or at a trusted proxy
     bool http_1_0 = false;
-    // Sent in the answer's X-Request-Id and written to the access log; see
-    // hub/net/http/request_id.h.
+    // The id of the request, which is sent in the answer's X-Request-Id and written to the access
+    // log; see hub/net/http/request_id.h.
     std::string id;
     TimePoint received_at{};
-    // Returns the first value of a header, by its lower-case name.
+    // Returns the value of the first header with the lower-case name `name`.
     std::optional<std::string_view> header(std::string_view name) const;
 };
 
@@ -53,7 +55,7 @@ struct HttpResponse {
     std::string content_type = "application/json";
     std::string body;
     std::vector<std::pair<std::string, std::string>> headers;
-    // Name of the event if the body is sent as the last event of a stream; see
+    // The name of the event, used if the body is sent as the last event of a stream; see
     // HttpResponder::expect_stream().
     std::string event_name = {};
     // This function runs once the whole answer has been passed to the operating system; may be

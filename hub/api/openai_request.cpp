@@ -29,7 +29,8 @@ void read_stop(BodyFields& fields, std::vector<std::string>& out) {
         return fields.wrong("stop", "a string or an array of at most 4 strings", *stop);
     }
 
-    // Drop empty strings: they would end every answer at once, and clients send them to mean none.
+    // Drop empty stop strings: they would end every answer at once, and clients send an empty
+    // string to mean no stop string.
     std::erase(out, std::string());
     for (const std::string& one : out)
         if (one.size() > stop_bytes_max)
@@ -73,7 +74,7 @@ void refuse_unsupported(BodyFields& fields, bool is_chat) {
         fields.unsupported("use_beam_search", "there is no beam search.");
 }
 
-// Reads OpenAI's response_format, and llama.cpp's json_schema and grammar.
+// Reads the form of the answer: OpenAI's response_format, or llama.cpp's json_schema or grammar.
 void read_form(BodyFields& fields, CompletionParams& out) {
     AnswerForm& form = out.form;
     if (const OrderedJson* schema = fields.find("json_schema"))

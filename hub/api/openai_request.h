@@ -62,18 +62,18 @@ struct CompletionParams {
     // Number of likeliest tokens to return for each position of the prompt. If it is set, the
     // prompt is scored.
     std::optional<std::uint32_t> prompt_logprobs;
-    // chat
-    // [{role, content: string}, ...]. A message of the assistant may have reasoning_content (a
-    // string) and tool_calls; a message of a tool may have tool_call_id and name.
+    // The messages of a chat: [{role, content: string}, ...]. A message of the assistant may have
+    // reasoning_content (a string) and tool_calls; a message of a tool may have tool_call_id and
+    // name.
     OrderedJson messages;
     ToolChoice calls;
     OrderedJson tools;                  // tools as the chat template gets them; null: no tools
-    bool add_generation_prompt = true;  // the template opens a turn of the assistant
-    bool continues = false;             // the last message is the beginning of the answer
+    bool add_generation_prompt = true;  // the chat template opens a new turn of the assistant
+    bool continues = false;             // the answer continues the last message
     bool splits_reasoning = true;       // thoughts go to reasoning_content instead of content
     OrderedJson template_variables;     // chat_template_kwargs
     std::string reasoning_effort;       // empty: not requested
-    // completions: one or several prompts, as text or ids
+    // prompts of a completion, as text or ids
     std::vector<TextInput> prompts;
 };
 
@@ -88,8 +88,8 @@ struct ParamLimits {
     std::uint64_t seed = 0;  // seed of requests that name none
 };
 
-// Parses JSON within bounds on size and depth, as valid UTF-8. Any failure is a 4xx within
-// milliseconds.
+// Parses JSON within bounds on size and depth, as valid UTF-8. Any failure becomes a refusal with a
+// 4xx status within milliseconds.
 Checked<OrderedJson> parse_api_body(std::string_view body, std::uint32_t bytes_max);
 // Reads a body of /v1/chat/completions. Other dialects are translated into such a body first, so
 // that every value is checked here.

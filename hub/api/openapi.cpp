@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-// Fields that chats and plain completions share.
+// Fields that the bodies of chats and plain completions share.
 constexpr const char* sampling_fields = R"json({
   "model": {"type": "string", "description": "May be left out; a name that is not served is 404."},
   "stream": {"type": "boolean", "default": false},

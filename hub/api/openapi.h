@@ -19,7 +19,7 @@ struct DescribedRoute {
     // Name of the request body's schema; null: the route takes no body.
     const char* request = nullptr;
     const char* answer = nullptr;       // name of the answer's schema; null: the answer is not JSON
-    Dialect dialect = Dialect::openai;  // dialect of the errors
+    Dialect dialect = Dialect::openai;  // dialect of the route's error bodies
     bool takes_key = false;             // the route demands a key, except on loopback
     bool counts = false;  // requests count against the rate limits, so that 429 is possible
 };

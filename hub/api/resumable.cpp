@@ -188,8 +188,9 @@ bool ResumableStream::is_over(TimePoint now) const {
     return over_at_ && now >= *over_at_;
 }
 
-// Returns true if there are fewer than `max` streams of `owner` (null: of all owners). If there are
-// not, it removes the ended stream that expires first, if there is one.
+// Makes room for one more stream of `owner` (null: of all owners), within `max` streams. If there
+// are `max` streams already, it removes the ended stream that expires first. Returns false if none
+// of these streams has ended.
 bool ResumableStreams::make_room(const std::string* owner, std::size_t max) {
     std::size_t count = 0;
     auto first = streams_.end();

@@ -48,8 +48,8 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
     // ---- Functions for the clients.
     // Sends the head of the stream, so that the client has the stream's id before the first token.
     void announce();
-    // Sends all events after number `last_event`, and later ones, to the connection `line`. A
-    // former connection ends.
+    // Sends all events after number `last_event`, and all future events, to the connection `line`.
+    // A former connection of the stream ends.
     Checked<void> resume(std::shared_ptr<HttpResponder> line, std::uint64_t last_event);
     // Cancels the job of the stream, and closes the connection.
     void give_up();
@@ -74,7 +74,8 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
     const std::string id_, owner_;
     const ResumableOptions& options_;
 
-    // Guards the following members. Held while events are passed to `line_`, to keep their order.
+    // Guards the following members. The mutex is held while events are passed to `line_`, so that
+    // their order is kept.
     mutable std::mutex mutex_;
     std::shared_ptr<HttpResponder> line_;  // empty: the connection broke, or the stream has ended
     std::uint64_t line_serial_ = 0;
@@ -90,7 +91,7 @@ class ResumableStreams {
   public:
     explicit ResumableStreams(ResumableOptions options = {}) : options_(std::move(options)) {}
     // Opens a stream on the connection `line`; its id is 128 random bits. Refuses with 429 if the
-    // owner has the most streams that one owner may have, and with 503 if all owners together do.
+    // owner has too many streams already, and with 503 if all owners together have too many.
     Checked<std::shared_ptr<ResumableStream>> open(const std::string& owner,
                                                    std::shared_ptr<HttpResponder> line);
     // Finds a stream by its id. Refuses with 404 if the stream is unknown, is over, or has another

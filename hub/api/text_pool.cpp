@@ -95,7 +95,8 @@ TextPool::TextPool(TextPoolOptions options) : state_(std::make_unique<State>()) 
 
     for (std::uint32_t i = 0; i < threads_of(options.long_threads); ++i)
         state.threads.emplace_back([&state] {
-            // On Linux this sets the priority of the calling thread; lowering it needs no rights.
+            // On Linux this sets the priority of the calling thread; lowering the priority needs no
+            // privileges.
             (void)::setpriority(PRIO_PROCESS, 0, long_nice);
             state.work(state.long_lane);
         });

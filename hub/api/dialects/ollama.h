@@ -15,7 +15,8 @@ namespace moex {
 extern const CompletionEndpoint ollama_chat_endpoint, ollama_generate_endpoint;
 extern const EmbeddingEndpoint ollama_embedding_endpoint;
 
-// Returns the `model` of a body, or `name` as older clients call it, without ":latest".
+// Returns the `model` of a body, or the member `name`, which older clients send instead, without
+// ":latest".
 Checked<std::string> read_ollama_model(const OrderedJson& body);
 
 // Formats a time as RFC 3339 in UTC with nanoseconds.

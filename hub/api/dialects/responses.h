@@ -1,6 +1,6 @@
-// OpenAI's /v1/responses: requests are translated into a body of a chat, answers are written as
-// output items and their numbered events. `store` is accepted, but nothing is stored. So every
-// reply has `store: false`, and fields that need a stored response (`previous_response_id`,
+// OpenAI's /v1/responses: requests are translated into bodies of chat completions, answers are
+// written as output items and their numbered events. `store` is accepted, but nothing is stored. So
+// every reply has `store: false`, and fields that need a stored response (`previous_response_id`,
 // `conversation`, item references) are refused. Source: OpenAI API reference, Responses and
 // Responses streaming.
 #pragma once

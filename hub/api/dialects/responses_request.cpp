@@ -92,7 +92,7 @@ class ItemReader {
             if (member(part, "text").is_string()) thoughts_ += part["text"].get<std::string>();
     }
 
-    // Returns the open message of the assistant, or opens a new one.
+    // Returns the assistant's message to which parts are being added, or begins a new one.
     OrderedJson& assistant() {
         if (!is_open_) messages_.push_back({{"role", "assistant"}, {"content", ""}});
         is_open_ = true;
@@ -187,7 +187,7 @@ void read_logprobs(BodyFields& fields, OrderedJson& out) {
     }
 }
 
-// Refuses fields that need stored responses or other services beside the model.
+// Refuses fields that need stored responses or services other than the model.
 void refuse_unsupported(BodyFields& fields) {
     for (const char* name : {"previous_response_id", "conversation", "prompt"})
         if (fields.find(name))

@@ -200,8 +200,8 @@ class Nfa {
         const bool loops = e.max == unbounded && e.min > 0;
         for (std::uint32_t i = loops ? 1 : 0; i < e.min && !overflow; ++i)
             from = emit(e.parts[0], from);
-        // The last required copy is the loop: with an additional copy for the loop, (x+)+ would
-        // contain x four times.
+        // The last required copy of a repeated part also serves as the loop. With an additional
+        // copy for the loop, (x+)+ would contain x four times.
         if (loops) {
             const State begin = add();
             nodes[from].empty.push_back(begin);

@@ -28,7 +28,7 @@ struct ByteAutomaton {
     // [num_states], the fewest bytes from a state to an accepting state: in a plain text, and in a
     // JSON string, where some bytes need an escape.
     std::vector<std::uint32_t> least, least_escaped;
-    std::uint64_t serial = 0;  // unique among all automata of the process; a cache key
+    std::uint64_t serial = 0;  // unique number of the automaton within the process; a cache key
 
     // Returns true if no text is accepted. State 0 is the start; an automaton without states
     // accepts no text.

@@ -15,7 +15,8 @@
 
 namespace moex {
 
-// Finds the id of a special token by its text; nullopt: the vocabulary has no such token.
+// A function that finds the id of a special token by its text; nullopt: the vocabulary has no such
+// token.
 using FindToken = std::function<std::optional<TokenId>(std::string_view)>;
 
 // Adds to a grammar the nodes of the rule `root` and of all rules that `root` needs; returns the

@@ -122,7 +122,7 @@ std::uint32_t Grammar::least_of(const GrammarNode& node) const {
     return endless;
 }
 
-// Returns the number of stack frames that a shortest text of the node needs.
+// Returns the number of stack frames that the shortest text of a node needs.
 std::uint32_t Grammar::height_of(const GrammarNode& node) const {
     std::uint32_t most = 0;
     const auto with = [&](NodeId child) { most = std::max(most, add_least(1, height_[child])); };

@@ -43,9 +43,9 @@ struct GrammarNode {
         text,
         number,
         token,     // the token `token`
-        sequence,  // all children, in their order
-        choice,    // one of the children; without children no text at all
-        repeat,    // children[0], min to max times
+        sequence,  // accepts all children, in their order
+        choice,    // accepts one of the children; without children no text at all
+        repeat,    // repeats children[0], min to max times
         object,    // JSON object: `properties` in their order, then further members
         array,     // JSON array: one item for each child, then items of `rest`; min to max items
     };
@@ -120,7 +120,8 @@ class Grammar {
 
 std::uint32_t add_least(std::uint32_t a, std::uint32_t b);  // endless stays endless
 
-// Returns `text` as a JSON string: with the shortest escapes, and every other character unchanged.
+// Returns `text` as a JSON string. Characters that need an escape get the shortest one; all others
+// are unchanged.
 std::string json_string(std::string_view text);
 
 // The only white space that a JSON answer has: a blank after ':' and ',', as tojson of chat

@@ -46,8 +46,8 @@ namespace moex {
 // of the further members that the object already has.
 using TakenNames = std::shared_ptr<const std::vector<std::shared_ptr<const std::string>>>;
 
-// A level of a parse's stack: it continues when the node above it is done. Reference-counted
-// without atomics, so that all states that share frames belong to one thread.
+// One level of a parse's stack. The parse continues in this frame when the node above it is done.
+// Reference-counted without atomics, so that all states that share frames belong to one thread.
 struct StackFrame;
 class StackFramePointer {
   public:
@@ -140,7 +140,7 @@ class GrammarState {
     // token inside a text with any_token.
     bool take_token(TokenId id);
 
-    std::uint32_t least() const;  // bytes to the shortest end of the answer
+    std::uint32_t least() const;  // least number of bytes to the end of the answer
     bool may_end() const { return least() == 0; }
     std::span<const Parse> parses() const { return parses_; }
     const Grammar& grammar() const { return *grammar_; }

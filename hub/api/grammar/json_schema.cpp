@@ -42,8 +42,8 @@ constexpr std::array refused_keywords{"not",
                                       "disallow",
                                       "extends"};
 
-// Keywords that restrict values and are supported. If a schema has one beside a `$ref` or
-// an `allOf`, both are merged into one schema.
+// Keywords that restrict values and are supported. If a schema has such a keyword beside a `$ref`
+// or an `allOf`, both are merged into one schema.
 constexpr std::array meaning_keywords{"type",
                                       "enum",
                                       "const",
@@ -121,7 +121,7 @@ class SchemaCompiler {
         check_keywords(schema, path);
 
         if (schema.contains("$ref") && !has_meaning_beside(schema, "$ref")) {
-            // Resolve() refuses a $ref that is no string.
+            // The function resolve() refuses a $ref that is no string.
             const OrderedJson& target = resolve(schema, path);
             return {compile(target, schema["$ref"].get<std::string>())};
         }

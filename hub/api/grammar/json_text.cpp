@@ -13,9 +13,9 @@ namespace {
 using State = ByteAutomaton::State;
 
 // ---- Strings: TextState::escape has 16 bits for the value so far, 10 bits for a high surrogate,
-// and these marks.
+// and the marks defined below.
 constexpr std::uint32_t value_mask = 0xffff, high_shift = 16, high_mask = 0x3ff;
-// Hex digits of \u so far plus one; 0: no \u.
+// The number of hex digits of a \u so far, plus one; 0: the escape is not a \u.
 constexpr std::uint32_t digits_shift = 26, digits_mask = 7;
 constexpr std::uint32_t pair_begun = 1u << 29, after_backslash = 1u << 30;
 
@@ -141,7 +141,8 @@ std::uint32_t least_escape(const ByteAutomaton& texts, TextState at) {
         }
         return best;
     }
-    return plus(2, least_hex(texts, at, 0, 0));  // 2: the backslash and the u of the low surrogate
+    // 2 bytes: the backslash and the u of the low surrogate.
+    return plus(2, least_hex(texts, at, 0, 0));
 }
 
 std::optional<TextState> if_alive(const ByteAutomaton& texts, TextState at) {
@@ -247,8 +248,8 @@ bool begins_code_point(bool escaped, TextState before, unsigned char byte) {
 
 namespace {
 
-// Returns the state of an escape after `byte`, which must be a valid next byte; a '\\' begins a new
-// escape.
+// Returns the state of an escape after `byte`, which must be a valid next byte; a '\\' outside of
+// an escape begins one.
 std::uint32_t escape_after(std::uint32_t escape, unsigned char byte) {
     const std::uint32_t digits = escape >> digits_shift & digits_mask;
     if (digits == 0) {
@@ -290,7 +291,8 @@ Int128 power_of_ten(std::uint32_t exponent) {
     return power;
 }
 
-// Converts `value` to units of 1e-15, rounded up or down; an excluded bound moves by one more unit.
+// Converts `value` to units of 1e-15, rounded up or down; a bound that is itself excluded moves by
+// one more unit.
 Int128 in_units(double value, bool up, bool excluded) {
     const Int128 unit_one = power_of_ten(digits_max), beyond = Int128{whole_end} * unit_one;
     if (value >= static_cast<double>(whole_end)) return beyond;
@@ -393,7 +395,7 @@ std::optional<NumberState> with_digit(NumberState at, unsigned char byte, bool f
     return at;
 }
 
-// Advances by the syntax of numbers alone; the caller checks the bounds.
+// Advances the state by one byte as the syntax of numbers allows; the caller checks the bounds.
 std::optional<NumberState> step_syntax(const NumberRule& rule, NumberState at, unsigned char byte) {
     const bool is_digit = byte >= '0' && byte <= '9';
     const auto to = [&](std::optional<NumberState> next, NumberPart part) {

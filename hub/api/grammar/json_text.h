@@ -22,16 +22,17 @@ namespace moex {
 // The state within a text: inside a JSON string (`escaped`), or inside a plain text.
 struct TextState {
     ByteAutomaton::State state = 0;
-    std::uint32_t escape = 0;  // progress within an escape; 0: no escape is open
+    std::uint32_t escape = 0;  // bits of an escape that is open (see json_text.cpp); 0: none
     bool operator==(const TextState&) const = default;
 };
 std::optional<TextState> step_text(const ByteAutomaton& texts, bool escaped, TextState at,
                                    unsigned char byte);
 bool may_end_text(const ByteAutomaton& texts, TextState at);
 std::uint32_t least_text(const ByteAutomaton& texts, bool escaped, TextState at);
-// Returns the bytes of the decoded text that `byte` of a JSON string completes; often none.
+// Returns the bytes that the decoded text gains by the next `byte` of a JSON string; often no
+// bytes.
 std::string decoded_by(TextState before, unsigned char byte);
-// Returns true if the byte begins a code point of the decoded text.
+// Returns true if the next byte of a JSON string begins a code point of the decoded text.
 bool begins_code_point(bool escaped, TextState before, unsigned char byte);
 // Returns the number of code points that begin in `next`, which must be valid bytes after the state
 // `at`.

@@ -288,7 +288,8 @@ class MaskFiller {
         allow(std::span(&id, 1), at);
     }
 
-    // Returns true if the bounds on length allow the text to end at any place in any token.
+    // Returns true if the bounds on length allow the text to end at any place in any token of the
+    // vocabulary.
     bool is_length_free(const Parse& parse) const {
         const GrammarNode& node = *parse.node;
         return node.min <= parse.code_points &&
@@ -383,7 +384,7 @@ class MaskFiller {
              });
     }
 
-    // Follows a token that leaves the name at its quote, byte by byte.
+    // Follows a token that leaves a member's name at the closing quote, byte by byte.
     void follow(const Parse& name, const QuoteTails::Entry& entry) {
         const std::string_view bytes = vocabulary_.bytes(entry.token);
         const std::uint32_t exit = vocabulary_.quote_tails().quotes[entry.quote];
@@ -409,8 +410,8 @@ class MaskFiller {
                (!trie_.nodes[exit].has_backslash && name.text.escape == 0);
     }
 
-    // Returns the quotes at which the name may end, without those at which its plain text equals a
-    // taken name.
+    // Returns the quotes in tokens at which a member's name may end, without the quotes at which
+    // the name's plain text equals a taken name.
     TokenBits free_quotes(const Parse& name, const MaskCache::Walk& kept) const {
         const std::vector<std::uint32_t>& quotes = vocabulary_.quote_tails().quotes;
         TokenBits free = kept.quotes;
@@ -458,7 +459,7 @@ class MaskFiller {
         return vocabulary_.bytes(any).substr(0, trie_.nodes[exit].depth - 1u);
     }
 
-    // Returns true if the bounds on length allow the text to end before the exit.
+    // Returns true if the bounds on length allow the text to end right before the exit.
     bool may_leave(const Parse& parse, std::uint32_t exit) {
         const TokenTrie::Node& node = trie_.nodes[exit];
         const bool begins = (node.byte & 0xc0) != 0x80;

@@ -41,10 +41,11 @@ class MaskCache {
         // distance after most tokens, and `others` lists each token with a different distance.
         std::uint32_t least = 0;
         std::vector<std::pair<TokenId, std::uint32_t>> others;
-        // For a JSON string: the quotes of the vocabulary (QuoteTails) at which the text may end.
+        // In a JSON string: the quotes of the vocabulary's tokens (QuoteTails) at which the string
+        // may end.
         TokenBits quotes;
-        // For other texts: trie nodes that may be the first after the text, sorted by their byte.
-        // The nodes of byte b are exits[begin[b] ... begin[b + 1]].
+        // In other texts: trie nodes that may be the first node after the text, sorted by the byte
+        // of the node. The nodes of byte b are exits[begin[b] ... begin[b + 1]].
         std::vector<std::uint32_t> exits;
         std::uint32_t begin[257] = {};
         std::uint64_t num_bytes() const;

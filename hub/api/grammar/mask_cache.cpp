@@ -18,7 +18,7 @@ struct MaskCache::State {
     };
     std::uint64_t bytes_max = 0;
     std::mutex mutex;          // guards the following members
-    std::list<Entry> entries;  // the most recently used first
+    std::list<Entry> entries;  // cached walks, the most recently used first
     std::map<Key, std::list<Entry>::iterator> by_key;
     std::uint64_t bytes = 0, made = 0;
 };

@@ -26,8 +26,8 @@ const std::vector<CodePoints> blanks{
     {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 const std::vector<CodePoints> line_ends{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
-// Returns the code points of \p{L}, \p{Lu}, ...: a general category or a group, by its short
-// name.
+// Returns the code points of \p{L}, \p{Lu}, ...: a general category of Unicode, or a group of
+// categories, by its short name.
 std::optional<std::vector<CodePoints>> of_category(const std::string& name) {
     if (name.empty() || name.size() > 2) return std::nullopt;
     std::vector<CodePoints> out;
@@ -113,7 +113,7 @@ class PatternParser {
                 at_ = begin;
                 fail("nothing to repeat");
             }
-            take("?");  // a lazy quantifier accepts the same texts as a greedy one
+            take("?");  // the same texts match a lazy quantifier and a greedy one
             one = Expression::repeat(std::move(one), min, max);
             if (peek() == '*' || peek() == '+' || peek() == '?') fail("nothing to repeat");
         }

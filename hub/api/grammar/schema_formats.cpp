@@ -10,7 +10,8 @@ namespace moex {
 namespace {
 
 std::string date_pattern() {
-    // Match leap years: 4 divides the year, and 400 divides it if 100 does.
+    // Match February 29 of leap years: 4 divides the year, and if 100 divides the year, 400 does,
+    // too.
     const std::string by_four = "(?:0[48]|[2468][048]|[13579][26])";
     const std::string leap = "(?:\\d\\d" + by_four + "|(?:00|" + by_four + ")00)";
     return "(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])"

@@ -15,7 +15,7 @@ using ResolveReference = std::function<const OrderedJson&(const OrderedJson&)>;
 Result<bool> schema_admits(const OrderedJson& schema, const OrderedJson& value,
                            const ResolveReference& resolve, std::uint32_t depth = 0);
 
-// Equality of JSON Schema: 1 equals 1.0, and members have no order.
+// Compares two values as JSON Schema does: 1 equals 1.0, and members have no order.
 bool same_value(const OrderedJson& a, const OrderedJson& b);
 
 // Writes a JSON value in the only spelling that answers use.

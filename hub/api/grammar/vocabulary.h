@@ -13,7 +13,7 @@
 
 namespace moex {
 
-// A bit for each token: bit id % 64 of word id / 64.
+// One bit for each token: token `id` has bit id % 64 of word id / 64.
 using TokenBits = std::vector<std::uint64_t>;
 inline void set_bit(std::span<std::uint64_t> bits, TokenId id) {
     bits[id / 64] |= std::uint64_t{1} << id % 64;
@@ -33,7 +33,7 @@ struct TokenTrie {
         std::uint16_t depth = 0;
         unsigned char byte = 0;
         unsigned char code_points = 0;  // code points on the path from the root; at most 255
-        bool has_backslash = false;     // a byte on that path is a backslash
+        bool has_backslash = false;     // a byte on the path from the root is a backslash
     };
     std::vector<Node> nodes;  // the last element is a sentinel
     std::vector<TokenId> tokens;
@@ -70,7 +70,8 @@ class Vocabulary {
     // `ids` is the number of logits. An id beyond the tokenizer's vocabulary is never allowed, nor
     // is a token without bytes. `end_ids` are the tokens that end an answer.
     Vocabulary(const Tokenizer& tokenizer, std::size_t ids, std::vector<TokenId> end_ids);
-    // For tests: the given tokens; all but `special` and `end_ids` are text.
+    // Makes a vocabulary of the given tokens, for tests. All tokens except `special` and `end_ids`
+    // are text.
     Vocabulary(std::vector<std::string> tokens, std::vector<TokenId> special,
                std::vector<TokenId> end_ids);
 
@@ -81,7 +82,7 @@ class Vocabulary {
     std::string_view bytes(TokenId id) const { return bytes_[id]; }
     bool is_text(TokenId id) const { return has_bit(text_, id); }
     std::span<const TokenId> end_ids() const { return end_ids_; }
-    // Special and added tokens, without those that end an answer.
+    // Returns the special and added tokens, without the tokens that end an answer.
     std::span<const TokenId> special() const { return special_; }
     bool is_end(TokenId id) const;
 

@@ -56,7 +56,7 @@ class AnswerMask : public TokenMask, public std::enable_shared_from_this<AnswerM
     const std::shared_ptr<MaskMaker> maker_;
     mutable std::mutex mutex_;  // guards the following members
     GrammarState state_;
-    std::size_t taken_ = 0;  // number of tokens that `state_` has taken
+    std::size_t taken_ = 0;  // number of tokens of the answer that `state_` has taken
     bool is_lost_ = false;   // the answer left its grammar; only a forced token can cause that
     bool cut_short_ = false;
     TokenBits bits_;

@@ -218,7 +218,7 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     }
 
     choice.ended = true;
-    // The token budget made the answer close early, even if its text is complete in form.
+    // The token budget made the answer close early, even if the text has the requested form.
     const bool cut_short = !inputs_.masks.empty() && inputs_.masks[index]->cut_short();
     const bool is_length = (end.reason == FinishReason::length || cut_short) && !choice.cancelling;
     AnswerChoice& answer = choice.answer;

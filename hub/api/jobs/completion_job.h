@@ -39,7 +39,7 @@ struct ApiJobInputs {
     std::vector<std::vector<TokenId>> prompts;  // each prompt is answered params.n times
     std::vector<std::string> echoes;            // [prompts], the text to send before each answer
     std::vector<TokenId> stop_ids;
-    ExpertMode experts;  // the expert mode; "exact" has no speculator
+    ExpertMode experts;  // the request's expert mode; "exact" has no speculator
     LateWish late;
     // One mask for each choice; empty: any text is allowed.
     std::vector<std::shared_ptr<AnswerMask>> masks;
@@ -126,7 +126,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     std::mutex mutex_;  // guards the following members
     bool armed_ = false, abandoned_ = false, key_ended_ = false;
     std::vector<std::function<void()>> early_;
-    std::vector<GenerationId> ids_;  // [choices], grows while sequences are submitted
+    std::vector<GenerationId> ids_;  // [choices], ids of the submitted sequences
 };
 
 }  // namespace moex

@@ -88,7 +88,8 @@ bool EmbeddingJob::submit(std::size_t index) {
         else
             --num_running_;
 
-        // Put the input back if the queue is full: it is retried when another input has ended.
+        // Put the input back if the engine's queue is full: it is submitted again when another
+        // input has ended.
         if (!id.ok() && id.error().code == ErrorCode::overloaded && num_running_ > 0) {
             todo_.push_front(index);
             return false;

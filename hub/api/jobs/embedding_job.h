@@ -24,12 +24,13 @@ namespace moex {
 struct EmbeddingParams {
     std::string model;  // empty: the request names no model
     std::vector<TextInput> inputs;
-    bool base64 = false;     // write little-endian f32 in base64 instead of numbers
+    bool base64 = false;     // write each embedding as little-endian f32 in base64
     bool truncates = false;  // cut the end of an input that is too long
 };
 
 struct Embeddings {
-    std::vector<std::vector<float>> rows;  // [inputs][hidden_size], normalised to length 1
+    // [inputs][hidden_size], embeddings normalised to length 1.
+    std::vector<std::vector<float>> rows;
     std::uint64_t prompt_tokens = 0;
     Duration took{}, queued{};
     std::string model;

@@ -23,8 +23,9 @@ class ReasoningSplitter {
   public:
     // `inside`: the prompt ends inside an open <think> block.
     explicit ReasoningSplitter(bool inside);
-    ReasonedText push(std::string_view piece);  // returns text whose part is known by now
-    ReasonedText finish();                      // returns the text that was held back until the end
+    // Returns the text that is known to be thought or content.
+    ReasonedText push(std::string_view piece);
+    ReasonedText finish();  // returns the text that was held back until the end
 
     // in_reasoning() returns true if the text so far ends inside a block of thoughts; undecided(),
     // if it ends before the answer's first character. The job counts tokens by these functions.

@@ -24,7 +24,7 @@ struct CallSyntax {
     // `behind`, with `between` before each further call, and `closes` at the end. Example (Hermes):
     //   <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>
     std::string opens, before_name, before_arguments, behind, between, closes;
-    bool is_single = false;     // at most one call in an answer
+    bool is_single = false;     // an answer has at most one call
     bool has_channels = false;  // the answers are in channels; channels.h reads and writes them
     std::optional<TokenId> opens_token = {};  // the token of `opens`, if `opens` is a single token
 };
@@ -50,8 +50,8 @@ struct CalledText {
     std::vector<CallPiece> calls;
 };
 
-// Splits an answer into words and calls, piece by piece. The parts do not depend on how the text is
-// cut into pieces.
+// Splits an answer into plain text and tool calls, piece by piece. The parts do not depend on how
+// the text is cut into pieces.
 class CallSplitter {
   public:
     // `calls_at_once`: the answer has only calls and no words.
@@ -73,6 +73,6 @@ class CallSplitter {
     bool in_string_ = false, is_escaped_ = false;
 };
 
-std::string new_call_id();  // nine random characters, as Mistral's template requires
+std::string new_call_id();  // Returns nine random characters, as Mistral's template requires.
 
 }  // namespace moex

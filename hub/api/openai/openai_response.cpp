@@ -68,9 +68,8 @@ OrderedJson timings_json(const GenerationStats& stats, const Usage& usage) {
     // `decode` is the time from the first token to the last, so it spans one interval fewer than
     // there are tokens.
     const double prompt_ms = to_ms(stats.prefill), predicted_ms = to_ms(stats.decode);
-    const std::uint64_t prompt_n = usage.prompt_tokens -
-                                   // Llama.cpp does not count cached tokens either.
-                                   usage.cached_tokens;
+    // As in llama.cpp, the field prompt_n does not count cached tokens.
+    const std::uint64_t prompt_n = usage.prompt_tokens - usage.cached_tokens;
     return {
         {"queued_ms", to_ms(stats.queued)},
         {"cache_n", usage.cached_tokens},

@@ -22,7 +22,7 @@ namespace moex {
 OrderedJson answer_object(const AnswerHeader& header, bool is_chat, bool is_chunk);
 
 OrderedJson usage_json(const Usage& usage);
-// Timings over all sequences of a request, as llama.cpp names them.
+// Returns the timings over all sequences of a request, with the field names of llama.cpp.
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage);
 // The `moex` object of a reply: the shares of the answer that the workers and the hub computed, and
 // the expert mode.
