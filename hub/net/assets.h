@@ -27,8 +27,8 @@ struct Asset {
 
 class Assets {
   public:
-    // An empty folder name selects the embedded table. The constructor throws std::runtime_error if
-    // the folder has no index.html.
+    // An empty folder name selects the pages that are embedded in the binary. The constructor
+    // throws std::runtime_error if the folder has no index.html.
     explicit Assets(const std::filesystem::path& directory);
     // Returns true if the table has the URL path, e.g. "/js/chat.js"; "/" is index.html.
     bool contains(std::string_view path) const;

@@ -31,7 +31,7 @@ class Contributors {
   private:
     struct Live {
         std::optional<Identity> identity;
-        bool is_new = false;  // true: the registry does not know the contributor of this worker yet
+        bool is_new = false;  // true: the contributor was not reported to the registry yet
         LentWork counted;
     };
     Registry& registry_;

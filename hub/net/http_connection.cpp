@@ -177,8 +177,8 @@ void HttpConnection::begin_exchange() {
     exchange_.secure = transport_->secure();
 }
 
-// Called when the head is complete. Adds the client to the request, and refuses a request without
-// access.
+// Called when the head is complete. Adds the client's address to the request, and refuses a request
+// without access.
 void HttpConnection::judge_head() {
     GatedRequest& request = gate_.request();
     Client client = hub_.proxies.client_of(peer_address_, transport_->secure(), request.headers);
@@ -316,8 +316,8 @@ void HttpConnection::on_answer_sent() {
     process();
 }
 
-// Reads and drops bytes for a while. Closing with unread bytes would reset the connection, and
-// could destroy the answer in flight.
+// Reads and drops bytes from the peer for a while before closing. Closing with unread bytes would
+// reset the connection, and could destroy the answer in flight.
 void HttpConnection::linger() {
     if (peer_done_) return close();
     enter(State::lingering);
@@ -395,7 +395,8 @@ void HttpConnection::on_deadline() {
     switch (state_) {
         case State::reading_head:
         case State::reading_body:
-            // A client inside a request gets an answer; an idle connection is closed.
+            // At a timeout a client that has sent part of a request gets an answer, and an idle
+            // connection is closed.
             if (is_idle) return close();
             return refuse({408, "request_timeout", "the request did not arrive in time"});
         case State::answering: begin_stream(serial_); [[fallthrough]];

@@ -54,7 +54,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     static const char* state_name(State state);
     static bool may_follow(State from, State to);
 
-    // One request and its answer, from the moment at which the head is complete or refused.
+    // One request and its answer, from the moment at which the request's head is complete or
+    // refused.
     struct Exchange {
         std::string id, method, raw_target, client_address, cors_origin;
         TimePoint began{};
@@ -103,7 +104,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void upgrade(GatedRequest request);
     void on_peer_closed(bool clean);
 
-    // Answering (http_answer.cpp), on the strand. `serial` identifies the request.
+    // Functions that answer a request (http_answer.cpp), called on the strand. `serial` identifies
+    // the request.
     std::shared_ptr<WireResponder> make_responder();
     void respond(std::uint64_t serial, HttpResponse response, ByteView bytes = {},
                  std::shared_ptr<const void> keep = nullptr);

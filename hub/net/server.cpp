@@ -171,7 +171,8 @@ struct Server::State {
         });
     }
 
-    // End streams first and workers after them, because workers compute for the streams.
+    // End the streams of clients first and the workers' connections after them, because workers
+    // compute for the streams.
     void watch_drain() {
         Engine* engine = hub.engine;
         const bool idle = (!engine || engine->idle()) && hub.active_requests == 0;

@@ -39,8 +39,8 @@ struct ServerOptions {
     std::string listen_address = "127.0.0.1";
     std::uint16_t listen_port = 8080;         // TCP port; 0: any free port, see Server::port()
     std::filesystem::path tls_cert, tls_key;  // both or neither
-    bool insecure_http = false;               // allow a non-loopback address without TLS
-    std::vector<std::string> cors_origins;    // exact origins
+    bool insecure_http = false;  // allow a listen address other than loopback without TLS
+    std::vector<std::string> cors_origins;  // exact origins
     // Further names that the Host header may carry, besides the listen address, localhost and the
     // names of the certificate.
     std::vector<std::string> hosts;
@@ -76,7 +76,7 @@ struct ServerOptions {
     // functions for the admin page; each may be empty
     std::function<nlohmann::json()> describe_settings;  // makes [{name, value, source, help}]
     std::function<std::vector<std::string>(const std::string&)> qr_rows;  // '1' is dark
-    // called after SIGHUP, on a thread that may wait for files
+    // The server calls this function after SIGHUP, on a thread that may wait for files.
     std::function<void()> on_reload;
     GateLimits gate;
     ClientLimits clients;

@@ -76,7 +76,8 @@ void WorkerConnection::read_next() {
 
 void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
     if (error) {
-        // The WebSocket layer has sent 1002 or 1009 itself if the peer broke its rules.
+        // If the peer broke the rules of WebSocket, the WebSocket layer has already sent close code
+        // 1002 or 1009.
         if (error != websocket::error::closed &&
             error.category() == NetError(websocket::error::closed).category()) {
             if (welcomed_)
@@ -127,7 +128,7 @@ void WorkerConnection::to_swarm(Bytes frame) {
     });
 }
 
-// Called on the swarm strand, after the swarm has read the frame.
+// Called on the swarm strand, after the swarm has read a frame of this worker.
 void WorkerConnection::trace_on_demand(ByteView frame) {
     const auto worker = hub_.swarm.load()->core().worker(id_);
     if (!worker) return;

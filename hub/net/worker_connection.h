@@ -51,7 +51,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     // Socket strand.
     struct Outgoing {
         WireFrame frame;
-        TimePoint queued_at{};  // set while a trace is written
+        TimePoint queued_at{};  // time at which the swarm sent the frame; set only for a trace
     };
     std::deque<Outgoing> outbox_;
     // Parts of the outbox's first frame, which is being written.

@@ -1,7 +1,7 @@
-// Bans of workers: a key is closed for a while because its answers were wrong, or because the
-// operator ordered it. The bans are stored in the registry's database, over a separate connection,
-// so that no other user of the registry waits for these commits.
-// Thread-safe. Another process may lift a ban (moex-hub ban lift); the next query sees that.
+// Bans of workers: a worker's key is banned for a while because its answers were wrong, or because
+// the operator ordered it. The bans are stored in the registry's database, over a separate
+// connection, so that no other user of the registry waits for these commits. Thread-safe. Another
+// process may lift a ban (moex-hub ban lift); the next query sees that.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class Database;
 
 struct Ban {
     std::string worker_key, nickname, reason;
-    std::uint32_t times = 0;                 // bans of this key, including this one
+    std::uint32_t times = 0;                 // number of bans of this key, including this one
     std::int64_t banned_s = 0, until_s = 0;  // Unix time
 };
 

@@ -32,7 +32,7 @@ struct BoardRow : LentWork {
     bool is_mine = false;
 };
 
-// The totals of a key, which only its contributor sees.
+// The totals of one contributor's work, which only this contributor sees.
 struct ContributorTotals : LentWork {
     std::string nickname;
     std::uint64_t rank = 0;

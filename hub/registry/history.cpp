@@ -1,4 +1,4 @@
-// The history of the last week, one record for each minute.
+// Stores the history of the last week: one record for each minute.
 #include "hub/registry/registry.h"
 #include "hub/registry/registry_state.h"
 

@@ -299,7 +299,7 @@ void Registry::watch_keys(std::function<void()> watcher) {
 }
 
 // Polls for changes of keys by other processes, and for keys that expired since the last poll;
-// calls the watcher if there is any.
+// calls the watcher if a key has changed or expired.
 void RegistryState::look_at_keys() {
     bool changed = false;
     {

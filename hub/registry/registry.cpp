@@ -115,7 +115,7 @@ void RegistryState::commit_pending() {
     for (const auto& [key_and_day, use] : taken.token_use) add_use(key_and_day, use);
 }
 
-// The caller holds pending_mutex.
+// The caller must hold pending_mutex.
 void RegistryState::add_use(const std::pair<std::string, std::int64_t>& key_and_day,
                             const TokenUse& use) {
     TokenUse& sum = pending.token_use[key_and_day];

@@ -46,8 +46,8 @@ class Registry {
     Result<KeyInfo> revoke_key(std::string_view id_or_name);
     // Returns all keys that were ever made, the oldest first.
     std::vector<KeyInfo> keys() const;
-    // Finds a valid key (not revoked, not expired). The comparison takes constant time for each
-    // stored key.
+    // Finds a valid key (not revoked, not expired). Each comparison with a stored key takes
+    // constant time.
     std::optional<KeyInfo> find_key(std::string_view key) const;
     std::optional<Role> key_role(std::string_view key) const;
     bool key_opens(std::string_view id) const;
@@ -72,11 +72,12 @@ class Registry {
     Result<std::string> join_token();
     // Makes a new join token and revokes the old one. Connected workers stay connected.
     Result<std::string> rotate_join_token();
-    // Returns true for the join token and for valid keys of the roles join and admin. Takes
-    // constant time for each stored key.
+    // Returns true for the join token and for valid keys of the roles join and admin. Each
+    // comparison with a stored key takes constant time.
     bool join_allowed(std::string_view token) const;
 
-    // Queues the use of a key; if it cannot be written, it is kept for the next attempt.
+    // Queues the token use of a key. If a write to the database fails, the counts are kept for the
+    // next attempt.
     void add_token_use(std::string_view key_id, const TokenUse& use);
     std::vector<TokenUseOfDay> token_use() const;  // sorted by day, then by key
 

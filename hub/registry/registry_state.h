@@ -78,7 +78,7 @@ struct RegistryState {
     mutable std::mutex keys_mutex;  // locked after database_mutex if both are needed
     std::vector<StoredKey> keys;    // all keys, also revoked and expired ones
     std::string join_token;         // empty: the token was not read from its file yet
-    std::optional<KeyHash> claim;   // token of the one-time link, until it is used
+    std::optional<KeyHash> claim;   // hash of the one-time link's token, until the link is used
 
     std::mutex database_mutex;  // held during each statement or transaction
     std::unique_ptr<Database> database;

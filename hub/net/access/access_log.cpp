@@ -95,7 +95,8 @@ std::string peer_network(std::string_view address) {
 
 namespace {
 
-// Returns the target without its query, which may have private data, and cut to a fixed length.
+// Returns the request's target without its query, which may have private data, and cuts it to a
+// fixed length.
 std::string_view shown_target(const AccessLine& line) {
     return line.raw_target.substr(0, line.raw_target.find('?')).substr(0, target_chars_max);
 }

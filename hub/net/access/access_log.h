@@ -18,7 +18,7 @@
 namespace moex::net {
 
 struct AccessLine {
-    // The log omits the query of `raw_target`; empty: not known.
+    // `raw_target` is the request's target, whose query the log omits; empty: not known.
     std::string_view method, raw_target;
     unsigned status = 0;           // HTTP status; 0: the client disconnected before the answer
     std::uint64_t body_bytes = 0;  // bytes of the answer's body

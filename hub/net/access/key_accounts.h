@@ -18,7 +18,8 @@ namespace moex::net {
 class KeyAccounts {
   public:
     explicit KeyAccounts(Registry& registry) : registry_(registry) {}
-    // Opens the account of one request. A request without a key counts for `local_key_id`.
+    // Opens the account of one request. The tokens of a request without a key are counted for
+    // `local_key_id`.
     std::shared_ptr<RequestAccount> open(const std::optional<KeyInfo>& key);
     // Ends the running requests whose keys are no longer valid.
     void end_dead_keys();

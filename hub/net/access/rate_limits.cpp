@@ -10,7 +10,7 @@
 namespace moex::net {
 namespace {
 
-// A bucket with `level` tokens at time `at`. It refills at `per_minute` up to `burst`.
+// A token bucket that had `level` tokens at time `at`. It refills at `per_minute` up to `burst`.
 struct Bucket {
     double level = -1;  // -1: the bucket was not used yet and starts full
     TimePoint at{};
@@ -20,8 +20,8 @@ struct Bucket {
         level = level < 0 ? burst : std::min(burst, level + per_minute * minutes);
         at = now;
     }
-    // Returns the time until the bucket has `cost` tokens. A cost above the burst waits for a full
-    // bucket.
+    // Returns the time until the bucket has `cost` tokens. A cost above the burst size waits only
+    // for a full bucket.
     Duration wait_for(double cost, double per_minute, double burst) const {
         const double lacking = std::min(cost, burst) - level;
         if (lacking <= 0) return Duration{0};

@@ -14,7 +14,7 @@ namespace moex::net {
 
 struct RateOptions {
     double worker_connects_per_minute = 10, worker_connects_burst = 20;
-    double hello_failures_per_minute = 5;  // an address with more is banned from /worker
+    double hello_failures_per_minute = 5;  // beyond it, /worker bans the address
     Duration ban = std::chrono::minutes(10);
     double api_requests_per_minute = 600, api_requests_burst = 200;
     // limits of one API key, over all addresses
@@ -42,7 +42,8 @@ class RateLimits {
     // the client may retry (Retry-After).
     Duration worker_connect(TimePoint now, const std::string& address, bool loopback);
     Duration api_request(TimePoint now, const std::string& address, bool loopback);
-    // Takes `bytes` of text from the bucket of the address, and of the key if the request has one.
+    // Takes `bytes` from the address's bucket for text bytes, and from the key's bucket if the
+    // request has a key.
     Duration text_bytes(TimePoint now, const std::string& address, const std::string& key,
                         bool loopback, std::uint64_t bytes);
     // `key` is a key of the registry or its hash, so the number of buckets for keys is bounded.

@@ -19,8 +19,8 @@ std::string_view trim_blanks(std::string_view text);
 // compared without regard to case: "closely" is not "close".
 bool lists_token(const HeaderFields& headers, std::string_view name, std::string_view token);
 
-// Returns true if the value of a field is a single value and not a list. Two readers may read two
-// such fields of one request differently, so such a request is refused. Source: RFC 9110 section
+// Returns true if the value of a field is a single value and not a list. Two servers may interpret
+// a repeated field of this kind differently, so such a request is refused. Source: RFC 9110 section
 // 5.3.
 bool is_singleton_field(std::string_view name);
 

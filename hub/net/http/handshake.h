@@ -8,7 +8,7 @@
 
 namespace moex::net {
 
-// Returns true if `value` is the base64 of 16 bytes, as Sec-WebSocket-Key must be.
+// Returns true if `value` is 16 bytes in base64, as Sec-WebSocket-Key must be.
 bool is_websocket_key(std::string_view value);
 
 // Returns true if `request` requests a WebSocket of version 13. HTTP/1.0 has no Upgrade (RFC 9110

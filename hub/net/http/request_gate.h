@@ -40,7 +40,8 @@ struct GateRefusal {
 
 class RequestGate {
   public:
-    enum class State { idle, head, body, done, refused };  // idle: no byte of a request was read
+    // `idle`: no byte of the next request was read yet.
+    enum class State { idle, head, body, done, refused };
     explicit RequestGate(GateLimits limits);
 
     // Reads bytes from the front of `in` until a head ends, or a request is complete or refused.

@@ -82,7 +82,8 @@ class WebSocketOver : public WebSocket {
   private:
     using FrameBuffer = decltype(asio::dynamic_buffer(std::declval<Bytes&>()));
     std::shared_ptr<ssl::context> context_;
-    // No permessage-deflate: the extension costs memory per peer, and activations do not shrink.
+    // No permessage-deflate: the extension costs memory per peer, and activations are hardly
+    // compressible.
     websocket::stream<Stream, false> stream_;
     beast_http::request<beast_http::empty_body> upgrade_;
     static constexpr bool is_tls = !std::is_same_v<Stream, tcp::socket>;

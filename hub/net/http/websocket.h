@@ -39,7 +39,8 @@ class WebSocket {
 };
 
 std::unique_ptr<WebSocket> make_websocket(tcp::socket socket, WebSocketLimits limits);
-// `context` is the context of `stream`, and outlives it.
+// Makes a WebSocket over TLS. `context` is the TLS context of `stream`, and is kept as long as the
+// WebSocket.
 std::unique_ptr<WebSocket> make_websocket(ssl::stream<tcp::socket> stream,
                                           std::shared_ptr<ssl::context> context,
                                           WebSocketLimits limits);

@@ -79,8 +79,8 @@ BlobAnswer answer_blob(const HttpRequest& request, std::uint64_t blob_bytes,
 
     Range range;
     if (const auto asked = request.header("range")) {
-        // If-Range has another tag, so the client's part belongs to another blob. Send the whole
-        // blob.
+        // If-Range has a different ETag, so the part that the client has belongs to a different
+        // blob. Send the whole blob.
         const auto condition = request.header("if-range");
         if (!condition || *condition == etag) range = parse_range(*asked, blob_bytes);
     }

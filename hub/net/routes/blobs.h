@@ -17,7 +17,7 @@ struct BlobAnswer {
 BlobAnswer answer_blob(const HttpRequest& request, std::uint64_t blob_bytes,
                        const std::string& etag);
 
-// Returns true if If-None-Match matches `etag` (weak comparison, lists, *).
+// Returns true if If-None-Match matches `etag` (weak comparison; the header may be a list or *).
 bool etag_matches(std::string_view if_none_match, std::string_view etag);
 
 }  // namespace moex::net

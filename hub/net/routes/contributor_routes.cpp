@@ -113,7 +113,7 @@ void Routes::serve_lend(HttpRequest, Responder responder) const {
 }
 
 // Reads ?key=, the public key of a contributor in hexadecimal digits. The answer has the totals of
-// that contributor alone.
+// only this contributor.
 void Routes::serve_contributors(HttpRequest request, Responder responder) const {
     std::optional<PublicKey> mine;
     if (!request.query.empty()) {

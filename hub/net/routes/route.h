@@ -26,7 +26,7 @@ enum class Work { none, text };  // text: the route uses the model, and is rate 
 // `host`, but with the token of a one-time link. join: as `host`, but with the join token.
 enum class Door { keyed, host, claim, join };
 
-// A row of the table, with its handler and its description for /openapi.json.
+// A row of the route table, with the route's handler and its description for /openapi.json.
 struct Route {
     const char* method;
     const char* path;  // a path that ends in '*' matches all longer paths with this beginning
@@ -65,14 +65,15 @@ inline constexpr const char* worker_path = "/worker";
 inline constexpr const char* test_path = "/api/test";  // only with test_routes
 
 // Returns the row of a path; pages have no row. An exact path is preferred to a prefix, and a row
-// of `method` to other rows.
+// for the method `method` to rows for other methods.
 const Route* find_route(std::string_view path, std::string_view method = {});
 const Route* page_route();
 // Returns the part of `path` that the '*' of `pattern` matches; empty if `pattern` has no '*'.
 std::string_view rest_of(std::string_view path, std::string_view pattern);
 Refusal no_such_route(std::string_view path);
 std::string allowed_methods(const Route& route);
-// Returns the table for /openapi.json, which is the same for every hub of this version.
+// Returns the route table as the JSON of /openapi.json, which is the same for every hub of this
+// version.
 std::string describe_routes();
 
 }  // namespace moex::net

@@ -204,7 +204,8 @@ std::string meant_path(std::string_view path) {
 
 }  // namespace
 
-// Returns the table for /openapi.json, which is the same for every hub of this version.
+// Returns the route table as the JSON of /openapi.json, which is the same for every hub of this
+// version.
 std::string describe_routes() {
     std::vector<DescribedRoute> described;
     for (const Route& route : route_table) {
@@ -229,7 +230,7 @@ std::string_view rest_of(std::string_view path, std::string_view pattern) {
 }
 
 // Returns the row of a path; pages have no row. An exact path is preferred to a prefix, and a row
-// of `method` to other rows.
+// for the method `method` to rows for other methods.
 const Route* find_route(std::string_view path, std::string_view method) {
     const Route* found = nullptr;
     bool is_exact = false;

@@ -140,7 +140,7 @@ bool Routes::may_see_join_link(const HttpRequest& request) const {
     return key && hub_.registry.key_role(*key) == Role::admin;
 }
 
-// Checks that the hub can do the work, and that the client is within its rate limit.
+// Checks that the hub can do the request's work, and that the client is within its rate limit.
 Checked<void> Routes::check_work(const HttpRequest& request, Admission& admission) const {
     if (!hub_.api) return refuse_for_now(503, "Loading model", "unavailable", 2s);
     if (hub_.draining)
@@ -304,8 +304,8 @@ void Routes::answer_preflight(const Route& route, const HttpRequest& request,
     responder.respond(std::move(response));
 }
 
-// Answers a plain request. An admitted upgrade does not reach this function, because its connection
-// becomes a worker's.
+// Answers a request that is not an upgrade. An admitted upgrade request does not reach this
+// function, because its connection is handed over to a worker.
 void Routes::refuse_plain_worker(HttpRequest, Responder responder) const {
     responder->refuse({404, "no such route", "not_found", ""});
 }

@@ -38,7 +38,7 @@ struct Admission {
     std::optional<KeyInfo> key;  // key of a request that uses the model; nullopt: counted as local
 };
 
-// The result of a worker's upgrade request.
+// The result of the check of a worker's upgrade request.
 struct WorkerAdmission {
     bool authorized = false;  // the Bearer header has a valid join token
 };
