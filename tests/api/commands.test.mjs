@@ -172,7 +172,7 @@ test('foresight_bench reports the recall of each predictor, as tables and plots'
 
   const plain = await runBench('foresight_bench', args);
   assert.equal(plain.code, 0, plain.stderr);
-  for (const name of ['next-gate', 'quasi-hidden', 'estimator'])  // predictors that the demo package has
+  for (const name of ['next-gate', 'quasi-hidden', 'estimator'])  // predictors that work with the demo package
     assert.match(plain.stdout, new RegExp(`\\d  ${name} `));
   assert.match(plain.stdout, /\nno linear: it is fitted to --calibrate TEXT\n/);
 

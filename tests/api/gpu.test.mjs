@@ -62,7 +62,7 @@ test('a build without Vulkan says how to get one with it', { skip: built }, asyn
   assert.match(run.stderr, /built without Vulkan \(scripts\/setup\.sh --for worker/);
 });
 
-// Returns the text of a streamed greedy chat.
+// Requests a chat as a stream, with greedy sampling, and returns its text.
 async function say(hub, content) {
   const messages = [{ role: 'user', content }];
   const body = { model: 'moex-demo', stream: true, temperature: 0, max_tokens: 6, messages };

@@ -78,7 +78,7 @@ test('`key` reports its errors in a sentence', () => inFolder(async (state) => {
   assert.match(unknown.stderr, /no valid key has the id or the name "bob"/);
 }));
 
-// Reads a stream, and adds the arrival time of each token to `received`.
+// Reads a streamed answer, and adds the arrival time of each token to the list `received`.
 function readStream(url, body, received) {
   const ended = new Promise((resolve) => {
     const call = request(url, { method: 'POST', headers: { 'content-type': 'application/json' } }, (response) => {
@@ -101,8 +101,8 @@ function readStream(url, body, received) {
   return ended;
 }
 
-// The counts are never above the tokens that clients received, and at most the last second is missing. MOEX_LIVES is
-// the number of kills.
+// After kill -9 the stored token counts are never above the tokens that clients received, and at most the tokens of the
+// last second are missing. MOEX_LIVES is the number of kills.
 test('kill -9 loses no more than the last second of counts', () => inFolder(async (state) => {
   let countedBefore = 0;
   for (let life = 0; life < Number(process.env.MOEX_LIVES ?? 6); ++life) {
@@ -111,7 +111,8 @@ test('kill -9 loses no more than the last second of counts', () => inFolder(asyn
     const body = { prompt: 'The sea was', max_tokens: 900, stream: true, logprobs: 1, temperature: 1, ...endless };
     const streams = [1, 2, 3, 4].map(() => readStream(`${hub.api}/completions`, body, received));
 
-    // Serve from half a second to three seconds: a longer life has counts that must be kept.
+    // Kill the hub after half a second to three seconds: a hub that ran for longer than a second has
+    // counts that must be kept.
     const lives_ms = 500 + 800 * (life % 4);
     while (!(Date.now() - received[0] >= lives_ms)) await new Promise((resolve) => setTimeout(resolve, 10));
     const killed = Date.now();

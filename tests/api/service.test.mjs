@@ -14,7 +14,7 @@ const unitText = (name) => readFileSync(join(host, `${name}.service`), 'utf8');
 const has = (program, ...args) => !spawnSync(program, args).error;
 const systemd = has('systemd-analyze', '--version') ? false : 'systemd-analyze is not here';
 
-// Returns a unit with the programs of the build folder, without the settings of /etc.
+// Returns a systemd unit that runs the programs of the build folder and does not read the settings in /etc.
 const local = (name) => unitText(name).replaceAll('/usr/bin/', `${dirname(hubProgram)}/`)
   .replace(' --config /etc/moex/hub.toml', '');
 

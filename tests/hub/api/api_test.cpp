@@ -83,7 +83,7 @@ TEST_F(ApiTest, ExpertsAreLossyWhereThatIsAskedForAndOffered) {
     EXPECT_EQ(cost(by("exact")), 0.0);
     EXPECT_EQ(cost(by("early:1")), 0.25);
     EXPECT_EQ(perplexity(), (Json{{"early:1", 25.0}, {"exact", 20.0}}));
-    TearDown();  // destroys the engine before its speculator
+    TearDown();  // destroy the engine before the speculator that it uses
 }
 
 TEST_F(ApiTest, LateCallsAreReplacedUpToTheLimitOfTheHub) {
@@ -119,7 +119,7 @@ TEST_F(ApiTest, LateCallsAreReplacedUpToTheLimitOfTheHub) {
         EXPECT_EQ(answer->json()["moex"]["replaced"], 0);
         EXPECT_EQ(answer->json()["moex"]["perplexity_excess"], 0.0);
     }
-    TearDown();  // destroys the engine before its speculator
+    TearDown();  // destroy the engine before the speculator that it uses
 }
 
 TEST_F(ApiTest, AChatAnswerHasTheShapeClientsRead) {

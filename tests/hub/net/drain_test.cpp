@@ -125,8 +125,8 @@ TEST(DrainTest, AHangUpFreesTheSlot) {
     EXPECT_TRUE(hub.healthy());
 }
 
-// Requests that still run at the deadline are ended: a stream with its last event, and a whole
-// answer with its status.
+// Requests that still run at the deadline of the stop are ended: a stream with its last event, and
+// a whole answer with its status.
 TEST(DrainTest, TheDeadlineEndsWhatRunsWithAnError) {
     TestHubOptions options;
     options.server.drain_within = 0s;

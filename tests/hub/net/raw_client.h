@@ -64,7 +64,7 @@ class RawClient {
     std::string in_;
 };
 
-// Calls `happened`, which asks the hub over the wire, until it returns true. Returns false if 60 s
+// Calls `happened`, which sends requests to the hub, until it returns true. Returns false if 60 s
 // were not enough.
 template <class Condition>
 bool eventually(Condition happened) {

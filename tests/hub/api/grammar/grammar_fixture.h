@@ -18,7 +18,7 @@ namespace moex::test {
 
 inline OrderedJson json(std::string_view text) { return OrderedJson::parse(text); }
 
-// A vocabulary of all bytes, and of tokens that cross the borders of JSON's structure.
+// A vocabulary of all bytes, and of tokens that cross the borders of JSON values and punctuation.
 inline Vocabulary small_vocabulary() {
     std::vector<std::string> tokens;
     for (unsigned byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));

@@ -203,8 +203,8 @@ TEST(HostileHttpTest, BodiesInMemoryAreBoundedOverAllConnections) {
     for (int i = 0; i < 5; ++i) EXPECT_EQ(ask().status, 200u);
 }
 
-// Behind a proxy each client has its own limits, and none of the rights of this machine. A peer
-// that is no trusted proxy cannot name another address.
+// Behind a trusted proxy each client has separate limits, and none of the rights of a client on
+// this machine. A peer that is no trusted proxy cannot name another address.
 TEST(HostileHttpTest, LimitsHoldForTheClientBehindATrustedProxy) {
     TestHubOptions options;
     options.server.trusted_proxies = {"127.0.0.1"};
