@@ -41,7 +41,7 @@ struct ToolChoice {
     Mode mode = Mode::none;
     std::vector<Tool> tools;
     std::string name;      // the only function that may be called; empty: any function
-    bool parallel = true;  // one answer may have several calls
+    bool parallel = true;  // one answer may have several tool calls
 };
 
 struct CompletionParams {

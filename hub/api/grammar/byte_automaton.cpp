@@ -96,7 +96,7 @@ ByteAutomaton merged(ByteAutomaton raw) {
     out.num_classes = raw.num_classes;
     out.accepts.resize(count);
     out.next.resize(std::size_t{count} * raw.num_classes);
-    for (State state = 0; state < n; ++state) {  // group 0 has the start state
+    for (State state = 0; state < n; ++state) {  // group 0 of the merged states has the start state
         out.accepts[group[state]] = raw.accepts[state];
         for (std::uint32_t c = 0; c < raw.num_classes; ++c) {
             const State to = raw.next[state * raw.num_classes + c];

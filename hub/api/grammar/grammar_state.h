@@ -149,7 +149,7 @@ class GrammarState {
     // serve walks over many tokens.
     using Parses = std::vector<Parse>;
     // Copies `parses` to `out`. For each parse whose leaf may end here, it also adds the parses
-    // that may follow.
+    // that may follow after that leaf.
     void expand(const Parses& parses, Parses& out) const;
     // Advances the result of expand() by one byte; drops parses that the byte does not fit.
     void step(const Parses& expanded, unsigned char byte, Parses& out) const;

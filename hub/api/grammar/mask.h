@@ -37,8 +37,9 @@ class MaskCache {
     // trie nodes at which other tokens may leave it.
     struct Walk {
         TokenBits inside;
-        // Least bytes from the end of an inside token to the end of the text: `least` is the
-        // distance after most tokens, and `others` lists each token with a different distance.
+        // Least bytes from the end of a token that stays inside the text to the end of the text:
+        // `least` is the distance after most tokens, and `others` lists each token with a different
+        // distance.
         std::uint32_t least = 0;
         std::vector<std::pair<TokenId, std::uint32_t>> others;
         // In a JSON string: the quotes of the vocabulary's tokens (QuoteTails) at which the string

@@ -44,8 +44,8 @@ std::uint64_t MaskCache::num_walks() const {
 
 namespace {
 
-// Stores the distances of the inside tokens: the most frequent distance in `least`, all others with
-// their tokens.
+// Stores the distances of tokens that stay inside the text to its end: the most frequent distance
+// in `least`, all others with their tokens.
 void keep_distances(const std::vector<std::pair<TokenId, std::uint32_t>>& distances,
                     MaskCache::Walk& walk) {
     std::map<std::uint32_t, std::size_t> counts;

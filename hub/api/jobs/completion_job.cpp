@@ -167,7 +167,7 @@ void ApiJob::cancel_choice(std::size_t index) {
     GenerationId id;
     {
         const std::lock_guard lock(mutex_);
-        id = ids_[index];  // set for all choices before any event runs
+        id = ids_[index];  // ids of all choices are set before any event runs
     }
     inputs_.engine->cancel(id);
 }

@@ -62,7 +62,7 @@ struct AnswerChoice {
     std::vector<CalledFunction> calls;
     std::vector<TokenText> tokens;         // filled if the request asks for logprobs
     std::vector<TokenText> prompt_tokens;  // filled if the prompt is echoed with its scores
-    // Filled if prompt_logprobs are requested: scores of all prompt tokens but the first.
+    // Scores of all prompt tokens except the first; filled if the request asks for prompt_logprobs.
     std::vector<SampledToken> prompt_scores;
     std::string finish_reason;  // "stop", "length" or "tool_calls"
     std::string stop;           // the stop string that ended the answer; else empty

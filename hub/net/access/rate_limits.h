@@ -14,7 +14,7 @@ namespace moex::net {
 
 struct RateOptions {
     double worker_connects_per_minute = 10, worker_connects_burst = 20;
-    double hello_failures_per_minute = 5;  // beyond it, /worker bans the address
+    double hello_failures_per_minute = 5;  // with more failed HELLOs an address is banned
     Duration ban = std::chrono::minutes(10);
     double api_requests_per_minute = 600, api_requests_burst = 200;
     // limits of one API key, over all addresses
