@@ -1,4 +1,4 @@
-// moex-hub: parses its arguments, runs one command, and stops.
+// moex-hub: the main program. It parses the arguments, runs one command, and stops.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,8 +12,9 @@ int main(int argc, char** argv) {
     using namespace moex;
 
     hold_standard_descriptors();
-    // A closed pipe and a file beyond its size limit are errors of the write (EPIPE, EFBIG), which
-    // the command reports in a sentence. Their signals would end the process without a sentence.
+    // Ignore SIGPIPE and SIGXFSZ, which would end the process without a message. A write to a
+    // closed pipe or beyond the file size limit then fails with EPIPE or EFBIG, and the command
+    // reports the error in a sentence.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
     guard_mapped_files();

@@ -1,5 +1,5 @@
-// moex-hub ban: lists the banned keys of workers, and lifts a ban. A hub may be running: it sees
-// the change at the worker's next attempt to join.
+// moex-hub ban: lists the banned keys of workers, and lifts a ban. A hub may be running meanwhile:
+// it sees the change when the worker next tries to join.
 #include <cstdio>
 #include <ctime>
 

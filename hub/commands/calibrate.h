@@ -1,5 +1,6 @@
-// Texts that predictors are calibrated on: reading and tokenising a file, and counting on it how
-// often each expert of a model is used. Shared by pack, train-estimator and the benches.
+// Texts on which predictors of experts are calibrated. These functions read and tokenise a file,
+// and count how often the text uses each expert of a model. Shared by pack, train-estimator and the
+// benches.
 #pragma once
 
 #include <functional>
@@ -18,17 +19,20 @@ namespace moex {
 Result<std::vector<TokenId>> tokens_of_file(const std::string& path, const Tokenizer& tokenizer,
                                             std::uint64_t tokens_max = ~std::uint64_t{0});
 
-// Returns a callback that shows "`what`: window 3/24" on `line`, which outlives it.
+// Returns a callback that shows the text "`what`: window 3/24" on the progress line `line`. `line`
+// outlives the callback.
 std::function<void(std::uint32_t, std::uint32_t)> window_progress(ProgressLine& line,
                                                                   std::string what);
 
 struct CalibrationText {
     std::string path;
     std::uint64_t tokens_max = 0;
-    std::uint32_t window_tokens = 512;  // at most; a short text or context gives less
+    // tokens of a window at most; a short text or a short context gives fewer
+    std::uint32_t window_tokens = 512;
 };
 class LocalExperts;
-// Walks the text through the model. unsupported: the model is dense.
+// Runs the model on the text and counts the experts that it uses. Returns the error unsupported if
+// the model is dense.
 Result<std::shared_ptr<const ExpertProfile>> calibrate_on(const CalibrationText& source,
                                                           const Tokenizer& tokenizer,
                                                           Decoder& decoder, LocalExperts& experts,

@@ -19,7 +19,7 @@
 namespace moex {
 namespace {
 
-// Creates a file with its final mode, so that other users can never read the key.
+// Creates a file with its final permission bits, so that other users can never read the key in it.
 Status write_file(const std::filesystem::path& path, const std::string& content, mode_t mode) {
     std::error_code ignored;
     std::filesystem::remove(path, ignored);

@@ -1,4 +1,5 @@
-// The subcommands of moex-hub. Each has one entry, so that parsing, help and dispatch share a list.
+// The subcommands of moex-hub. Each subcommand has one entry in a list, which parsing, help and
+// dispatch share.
 #pragma once
 
 #include <functional>
@@ -15,8 +16,8 @@ namespace moex {
 // A command that a signal ends returns exit_signal plus the signal's number.
 enum ExitCode { exit_stopped = 0, exit_failed = 1, exit_wrong_arguments = 2, exit_signal = 128 };
 
-// An argument of a command that is no setting: a positional ("HF_DIR"), or an option of one run
-// ("--prompt").
+// An argument of a command that is not one of the settings: a positional argument ("HF_DIR"), or an
+// option that applies to one run ("--prompt").
 struct Argument {
     std::string_view name;
     std::string_view value_name;  // empty: a switch
@@ -29,8 +30,10 @@ struct Argument {
 struct Invocation {
     Settings settings;
     std::map<std::string, std::string, std::less<>> arguments;  // switches hold "on"
-    bool check_only = false;  // --check: check whether the command would start, and stop
-    // Reads the settings again: the file may have been edited since the start.
+    // --check: the command only checks whether it could start, and then stops
+    bool check_only = false;
+    // Reads the settings again, because the configuration file may have been edited since the
+    // start.
     std::function<Result<Settings>()> settings_again = {};
 
     // Returns nullptr if the argument was not given.
@@ -42,7 +45,7 @@ struct Invocation {
 
 struct Command {
     std::string_view name;
-    unsigned mask = 0;  // CommandMask; 0: takes no settings
+    unsigned mask = 0;  // the command's bit of CommandMask; 0: the command takes no settings
     std::string_view summary;
     std::string_view example;
     std::vector<Argument> arguments;
@@ -50,7 +53,7 @@ struct Command {
 };
 std::span<const Command> command_table();
 
-// Returns `sentence` with '?' for control characters, which file names may contain.
+// Returns `sentence` with '?' in place of control characters, which may occur in file names.
 std::string one_line(std::string_view sentence);
 
 // Prints "moex-hub: SENTENCE" on one line of stderr and returns exit_failed.

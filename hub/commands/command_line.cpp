@@ -17,14 +17,15 @@ ParsedExit wrong(std::string_view sentence, std::string_view command) {
                                        command.empty() ? "" : " ", "--help says more\n")};
 }
 
-// A command that became a bench program; null for all others.
+// Returns an error text if the command has become a bench program; null for all other commands.
 const char* where_it_moved(const std::vector<std::string>& arguments) {
     if (arguments.empty() || arguments.front() != "predict") return nullptr;
     return "predict is now the bench program foresight_bench, with the same options: "
            "scripts/build.sh --tests foresight_bench";
 }
 
-// One subcommand: its options as CLI11 has them, and the values that CLI11 read.
+// Parser of one subcommand: the subcommand's options as CLI11 objects, and the values that CLI11
+// read.
 class CommandParser {
   public:
     CommandParser(const Command& command, CLI::App& app)
@@ -43,7 +44,7 @@ class CommandParser {
             if ((setting.commands & command.mask) && setting.kind != SettingKind::secret)
                 add(setting);
     }
-    // The parser cannot be copied, because CLI11 keeps the addresses of its members.
+    // The parser cannot be copied, because CLI11 keeps the addresses of the parser's members.
     CommandParser(const CommandParser&) = delete;
 
     const Command& command() const { return command_; }
@@ -86,14 +87,15 @@ class CommandParser {
         CLI::Option* option = setting.kind == SettingKind::flag
                                   ? sub_->add_flag(flag_name(setting), values)
                                   : sub_->add_option(flag_name(setting), values)->expected(1);
-        option->allow_extra_args(false);  // the next word may be a positional
+        // an option takes one value; the next word may be a positional argument
+        option->allow_extra_args(false);
         option->multi_option_policy(setting.kind == SettingKind::list
                                         ? CLI::MultiOptionPolicy::TakeAll
                                         : CLI::MultiOptionPolicy::TakeLast);
         setting_options_.emplace_back(&setting, option);
     }
 
-    // Returns the settings that the command line set.
+    // Returns the settings that flags on the command line set, by setting name.
     std::map<std::string, std::vector<std::string>> flags() const {
         std::map<std::string, std::vector<std::string>> given;
         for (const auto& [setting, option] : setting_options_) {
@@ -143,7 +145,7 @@ std::variant<ParsedCommand, ParsedExit> parse_command_line(
     for (const Command& command : command_table())
         commands.push_back(std::make_unique<CommandParser>(command, app));
 
-    // CLI11 takes the arguments from the back.
+    // CLI11 reads the vector of arguments from its end, so the order is reversed.
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     try {
         app.parse(reversed);

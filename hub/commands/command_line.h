@@ -1,5 +1,5 @@
-// Parses argv into a command and its settings. Reads the environment and the configuration file,
-// and runs nothing.
+// Parses argv into a command and its settings. The parser also reads the environment and the
+// configuration file for settings. It runs no command.
 #pragma once
 
 #include <functional>
@@ -17,13 +17,14 @@ struct ParsedCommand {
     Invocation invocation;
 };
 
-// Help, version, --print-config or an error: the caller prints the text and exits.
+// The result of parsing when no command runs, because help, the version or --print-config was
+// requested, or because of an error. The caller prints the text and exits.
 struct ParsedExit {
     int code = exit_stopped;
-    std::string text;  // to stdout when code is 0, otherwise to stderr
+    std::string text;  // printed to stdout when `code` is 0, otherwise to stderr
 };
 
-// Parses `arguments`, which do not include the program's name.
+// Parses `arguments`, which are the words of argv behind the program's name.
 std::variant<ParsedCommand, ParsedExit> parse_command_line(
     const std::vector<std::string>& arguments,
     const std::function<std::optional<std::string>(const std::string&)>& environment);

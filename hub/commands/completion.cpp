@@ -6,7 +6,7 @@
 namespace moex {
 namespace {
 
-// Returns the words of "a|b|c" with spaces between them.
+// Returns the words of `choices`, such as "a|b|c", with spaces between them: "a b c".
 std::string words_of(std::string_view choices) {
     std::string words(choices);
     for (char& c : words)
@@ -14,7 +14,8 @@ std::string words_of(std::string_view choices) {
     return words;
 }
 
-// Returns the words that may follow the option of `setting`. Empty: a file name or any text.
+// Returns the words that may follow the flag of `setting` on a command line. An empty result means
+// that a file name or any text may follow.
 std::string values_of(const Setting& setting) {
     if (setting.kind == SettingKind::on_off) return "on off";
     return words_of(setting.choices);

@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 struct Finding {
     enum class Grade { ok, note, wrong } grade = Grade::ok;
     std::string words;
-    std::string fix = {};  // how to fix a note or an error
+    std::string fix = {};  // instruction that says how to repair the problem of a note or an error
 };
 using Grade = Finding::Grade;
 
@@ -62,7 +62,7 @@ Finding look_at_model(const Settings& settings) {
     return {Grade::ok, text(model.name(), ", all of its ", model.num_blobs(), " expert blobs")};
 }
 
-// Binds the address as `serve` would, and closes it again.
+// Checks the address of --listen: binds it as `serve` would, and closes it again.
 Finding look_at_port(const Settings& settings) {
     const ListenAddress listen = parse_listen(settings.text("listen")).value();
     const std::string shown = text(listen.address, ":", listen.port);
@@ -96,7 +96,8 @@ auto owned(Thing* thing, Free free) {
     return std::unique_ptr<Thing, Free>(thing, free);
 }
 
-// Reads the first certificate and the key of the PEM files, and checks that they match.
+// Reads the first certificate and the key of the PEM files, and checks that the key belongs to the
+// certificate.
 Finding look_at_tls(const Settings& settings) {
     const std::string &cert_file = settings.text("tls-cert"), &key_file = settings.text("tls-key");
     const bool loopback = net::is_loopback_address(
@@ -218,7 +219,8 @@ Finding look_at_descriptors(const Settings& settings) {
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) != 0)
         return {Grade::note, "the system does not report the limit", "ulimit -Hn"};
-    constexpr std::uint64_t own = 64;  // descriptors for files, sqlite and pipes
+    // descriptors besides those of connections: files, sqlite and pipes
+    constexpr std::uint64_t own = 64;
     const std::uint64_t wanted = settings.number("connections-max") + own;
     if (files.rlim_max >= wanted)
         return {Grade::ok, text("up to ", files.rlim_max, " (", wanted, " wanted)")};

@@ -21,7 +21,8 @@ std::string text_of(const Invocation& invocation, std::string_view name) {
     return value ? *value : std::string();
 }
 
-// Returns the reported names of the modes that --experts lists, with commas between them.
+// Returns the names of the modes that --experts lists, separated by commas, as the report spells
+// the modes.
 Result<std::vector<std::string>> modes_of(const Invocation& invocation) {
     std::vector<std::string> modes;
     std::istringstream parts(text_of(invocation, "--experts"));
@@ -32,7 +33,7 @@ Result<std::vector<std::string>> modes_of(const Invocation& invocation) {
     return modes;
 }
 
-// The result of one mode; "exact" is the model itself.
+// The perplexity of one mode. The mode "exact" is the model itself, without lossy answers.
 struct ModePerplexity {
     std::string mode;
     Perplexity measured;
@@ -79,7 +80,7 @@ std::string csv_of(std::span<const ModePerplexity> all) {
     return out;
 }
 
-// Names the text, the windows and the arithmetic of a record.
+// Returns the words that identify a measurement in losses.json: text, windows and arithmetic.
 std::string measured_on(const Invocation& invocation, const PerplexityOptions& options) {
     const std::filesystem::path path = text_of(invocation, "--text");
     const std::uint32_t windows = options.num_windows;
@@ -89,7 +90,8 @@ std::string measured_on(const Invocation& invocation, const PerplexityOptions& o
                 invocation.settings.text("hub-dtype"));
 }
 
-// Writes losses.json beside the package; figures of the same text join those that it has.
+// Writes the measured losses to losses.json beside the package. If the file already has figures of
+// the same text, they are kept and the new figures are added.
 Status record(const ModelPackage& package, std::span<const ModePerplexity> all,
               std::string measured_on) {
     MeasuredLosses newer{.measured_on = std::move(measured_on)};
@@ -102,7 +104,7 @@ Status record(const ModelPackage& package, std::span<const ModePerplexity> all,
                             as_byte_view(to_json_text(losses, package.manifest_sha256())));
 }
 
-// Measures the exact model and each mode on the same windows, and prints a table.
+// Measures the exact model and each lossy mode on the same windows, and prints a table.
 Status eval_modes(const Invocation& invocation, LoadedModel& model, std::span<const TokenId> tokens,
                   const std::vector<std::string>& modes, PerplexityOptions options) {
     MOEX_ASSIGN(sources, load_speculation_sources(model.package, *model.threads));

@@ -80,7 +80,7 @@ Result<std::vector<TokenId>> prompt_ids(const Invocation& invocation, const Load
     return ids;
 }
 
-// Returns the sampling options: those of the settings, and the package's defaults for the others.
+// Returns the sampling options. Options that the settings do not give have the package's defaults.
 SamplingOptions sampling_of(const Settings& settings, const GenerationDefaults& defaults) {
     const std::string &temperature = settings.text("temperature"), &top_p = settings.text("top-p"),
                       &seed = settings.text("seed");
@@ -121,7 +121,7 @@ Result<GenerationRequest> request_of(const Invocation& invocation, const LoadedM
     return request;
 }
 
-// A queue from the engine's thread to the main thread.
+// A queue of tokens from the engine's thread to the main thread.
 class Mailbox {
   public:
     GenerationSink sink() {
@@ -139,7 +139,8 @@ class Mailbox {
                     }};
     }
 
-    // Waits for tokens or for the end. `end` is set once, with the last tokens.
+    // Waits for tokens or for the end of the generation. `end` is set once, together with the last
+    // tokens.
     std::deque<SampledToken> take(std::optional<GenerationEnd>& end) {
         std::unique_lock lock(mutex_);
         wake_.wait(lock, [&] { return !tokens_.empty() || end_; });
@@ -171,7 +172,7 @@ class Interruption {
         cancel_ = std::move(cancel);
         if (number_ != 0) cancel_();
     }
-    // Stops cancelling. Returns the signal that arrived, or 0.
+    // Stops calling `cancel` on signals. Returns the number of the signal that arrived, or 0.
     int release() {
         const std::lock_guard lock(mutex_);
         cancel_ = {};
@@ -182,7 +183,7 @@ class Interruption {
     std::mutex mutex_;
     std::function<void()> cancel_;
     int number_ = 0;
-    SignalWatcher signals_;  // the last member: its thread uses the members above
+    SignalWatcher signals_;  // the last member, because its thread uses the members above
 };
 
 // Prints tokens to stdout as text, or as ids if the package has no tokenizer.
@@ -192,7 +193,7 @@ class TokenPrinter {
         if (tokenizer) decoder_.emplace(*tokenizer);
     }
 
-    // Returns false if stdout was closed by its reader.
+    // Prints one token. Returns false if the reader of stdout has closed it.
     bool print(const SampledToken& token) {
         if (token.top.size() == 2)
             margin_min_ = std::min(margin_min_, token.top[0].logprob - token.top[1].logprob);
@@ -215,7 +216,8 @@ class TokenPrinter {
     std::uint32_t num_tokens_ = 0;
 };
 
-// Prints the summary, and returns the exit code. `signal` is the signal that arrived, or 0.
+// Prints the summary of the generation, and returns the exit code. `signal` is the number of the
+// signal that arrived, or 0.
 int finish(const Invocation& invocation, TokenPrinter& printer, const GenerationEnd& end,
            int signal) {
     printer.finish();
@@ -244,7 +246,7 @@ int generate(const Invocation& invocation, const LoadedModel& model, GenerationR
     return finish(invocation, printer, *end, interruption.release());
 }
 
-// Generates on a GPU.
+// Generates the whole answer on a GPU of this machine.
 int generate(const Invocation& invocation, const LoadedModel& model, GpuModel& gpu,
              const GenerationRequest& request, Interruption& interruption) {
     std::stop_source stop;
@@ -298,8 +300,9 @@ int run_generate(const Invocation& invocation) {
     }
 
     set_log_of(invocation.settings);
-    Interruption interruption;  // before any thread, because threads inherit blocked signals
-    // Load the CPU's matrices only once it is clear that the CPU computes.
+    // made before any other thread, because threads inherit blocked signals
+    Interruption interruption;
+    // Load the CPU's copy of the matrices only once it is clear that no GPU computes.
     const bool texts_only = invocation.check_only || invocation.settings.text("gpu") != "off";
     auto model = load_model(
         invocation.settings, [](std::string_view) {},

@@ -5,11 +5,12 @@
 namespace moex {
 namespace {
 
-// Column at which the help of an option begins.
+// Column at which the description of an option begins.
 constexpr std::size_t help_column = 29;
 
-// Appends `words` to `out`, whose last line has `column` columns. Lines are broken at spaces, and
-// further lines begin at column `indent`. A line break in `words` begins a new line too.
+// Appends `words` to `out`, whose last line already has `column` columns. Lines are broken at
+// spaces, and continued lines begin at column `indent`. A line break in `words` begins a new line
+// too.
 void append_wrapped(std::string& out, std::size_t column, std::size_t indent,
                     std::string_view words) {
     bool is_line_empty = true;
@@ -42,7 +43,8 @@ void append_wrapped(std::string& out, std::size_t column, std::size_t indent,
 
 void append_option(std::string& out, std::string_view left, std::string_view help) {
     std::string line = text("  ", left);
-    // An option that is wider than its column has a line of its own.
+    // An option that is wider than its column gets a line of its own, and the description follows
+    // below.
     if (line.size() + 2 > help_column) {
         out += line + '\n';
         line.clear();
@@ -52,7 +54,8 @@ void append_option(std::string& out, std::string_view left, std::string_view hel
     append_wrapped(out, help_column, help_column, help);
 }
 
-// The default is shown behind the first line of the help; a flag has none, because it is off.
+// Show the default behind the first line of the description. A flag shows no default, because every
+// flag is off by default.
 std::string help_of(const Setting& setting, HelpLength length) {
     std::string help(setting.help_line());
     const bool names_choices = setting.value_name == setting.choices;
@@ -73,7 +76,8 @@ void append_setting(std::string& out, const Setting& setting, HelpLength length)
 }
 
 std::string usage_of(const Command& command) {
-    // A space that append_wrapped() does not break, between an option and its value.
+    // Mark for a space between an option and its value, at which append_wrapped() does not break
+    // the line.
     constexpr char fixed_space = '\x1f';
     std::string arguments;
     for (const Argument& argument : command.arguments) {

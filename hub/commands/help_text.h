@@ -13,14 +13,14 @@ namespace moex {
 inline constexpr std::size_t help_columns = 100;
 
 enum class HelpLength {
-    brief,  // --help: the settings that a person chooses, one line each
-    full,   // --help-all: every setting that is not hidden, with all of its help
+    brief,  // --help: the settings that an operator chooses, one line for each
+    full,   // --help-all: every setting that is not hidden, with its whole description
 };
 
 // Returns what `moex-hub --help` prints.
 std::string overview_help();
-// Returns what `moex-hub COMMAND --help` prints, or --help-all. Only the commands that take the
-// settings of serve have a brief text; the others list everything in both.
+// Returns the text of `moex-hub COMMAND --help`, or of --help-all. Only the commands that take the
+// settings of serve have a brief text. For the other commands both texts list everything.
 std::string command_help(const Command& command, HelpLength length = HelpLength::brief);
 
 }  // namespace moex

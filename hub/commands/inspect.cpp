@@ -16,10 +16,10 @@ bool has_side_file(const ModelPackage& package, SideFile file) {
     return SideTensors::open(package, file).ok();
 }
 
-// Figures for which the package has no getter.
+// Figures of a package for which ModelPackage has no getter.
 struct PackageFacts {
     std::uint32_t num_moe_layers = 0;
-    std::optional<Sha256> first_blob;  // the first one in the order of hashes
+    std::optional<Sha256> first_blob;  // the blob with the lowest hash
     std::uint64_t hub_bytes = 0;
     bool has_tokenizer = false, has_template = false;
 };

@@ -1,5 +1,5 @@
-// moex-hub key: manages the keys of clients, their limits, and their usage. A hub may be running:
-// it sees a change within a quarter of a second.
+// moex-hub key: manages the keys of clients, their limits, and their usage. A hub may be running
+// meanwhile: it sees a change of a key within a quarter of a second.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -29,7 +29,8 @@ std::optional<std::uint64_t> whole_number(std::string_view value) {
     return number;
 }
 
-// Parses "30d", "12h", or the UTC day on which the key ends, "2027-01-31".
+// Parses the time at which a key expires: "30d" or "12h" from now, or a UTC day such as
+// "2027-01-31".
 Result<std::int64_t> parse_expiry(const std::string& value, std::int64_t now_s) {
     constexpr std::uint64_t days_max = 36'500;
     if (value.ends_with('d') || value.ends_with('h')) {
@@ -89,7 +90,7 @@ int add(Registry& registry, const Invocation& invocation) {
         return made.error().code == ErrorCode::invalid_argument ? wrong(made.error().message)
                                                                 : fail(made.error().message);
 
-    // Print the key alone on stdout, for scripts.
+    // Print only the new key to stdout, so that scripts can read it. All other words go to stderr.
     std::fprintf(stderr, "key %s, role %s, for %s; it is shown this once:\n", made->info.id.c_str(),
                  role_name(made->info.role), one_line(made->info.name).c_str());
     (void)print_now(made->key + '\n');
@@ -101,7 +102,7 @@ const char* state_of(const KeyInfo& key) {
     return key.opens(std::time(nullptr)) ? "open" : "expired";
 }
 
-// Prints columns as wide as their widest cell; the last column is not padded.
+// Prints a table in which each column is as wide as its widest cell. The last column is not padded.
 std::string table(const std::vector<std::vector<std::string>>& rows) {
     std::vector<std::size_t> widths;
     for (const auto& row : rows)

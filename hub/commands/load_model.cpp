@@ -29,8 +29,9 @@ Result<std::filesystem::path> find_model(const Settings& settings) {
 
 namespace {
 
-// Returns int8 unless a setting requires exact arithmetic. Deterministic rounding needs sums that
-// all backends have, and experts that were packed in full precision were packed for goldens.
+// Returns int8 arithmetic unless a setting requires exact arithmetic. Deterministic rounding needs
+// sums that are equal on all backends. Experts that were packed in full precision were packed for
+// golden tests.
 Result<Arithmetic> arithmetic_of(const Settings& settings, const ModelPackage& package) {
     const std::string& asked = settings.text("arithmetic");
     const bool deterministic = settings.on("deterministic");
@@ -71,8 +72,8 @@ KvDtype kv_dtype_of(const Settings& settings, Arithmetic arithmetic) {
     return arithmetic == Arithmetic::exact ? KvDtype::f32 : KvDtype::f16;
 }
 
-// Returns exact arithmetic if packed experts do not fit. Packed experts are a copy in memory, while
-// exact experts stay mapped, and the kernel may evict their pages.
+// Falls back to exact arithmetic if packed experts do not fit into memory. Packed experts are a
+// copy in memory, while exact experts stay mapped, and the kernel may evict their pages.
 Arithmetic expert_arithmetic(Arithmetic asked, const ModelPackage& package) {
     const std::uint64_t bytes = package.num_blobs() * package.expert_blob_bytes(),
                         available = memory_available();
@@ -134,7 +135,7 @@ Result<LoadedModel> load_model(const Settings& settings,
     model.kv_dtype = kv_dtype_of(settings, arithmetic);
     if (parts == LoadParts::everything) MOEX_TRY(load_decoder(model, settings, stage));
 
-    // A package may have no blobs, if the operator serves them from elsewhere.
+    // A package may have no expert blobs, if the operator serves them from another machine.
     if (model.package->holds_all_blobs())
         model.local = std::make_unique<LocalExperts>(model.package, *model.threads,
                                                      rounding_of(settings),
@@ -158,7 +159,8 @@ EngineOptions engine_options_of(const Settings& settings, const LoadedModel& mod
     options.kv_dtype = model.kv_dtype;
     constexpr std::uint64_t kv_bytes_min = 256ull << 20;
     options.kv_bytes_max = settings.number("kv-mb") << 20;
-    // The memory is allocated page by page, when it is used.
+    // The system allocates memory of the KV cache page by page, when a page is first used, so the
+    // limit may be generous.
     if (options.kv_bytes_max == 0)
         options.kv_bytes_max = std::max(kv_bytes_min, memory_available() / 4);
     return options;

@@ -17,28 +17,30 @@
 
 namespace moex {
 
-// Returns the folder of --model, or of the demo: static/models/demo in the current folder, beside
-// the program, or in the installation.
+// Returns the folder of the package: the one of --model, or the demo package static/models/demo in
+// the current folder, beside the program, or in the installation.
 Result<std::filesystem::path> find_model(const Settings& settings);
 
 struct LoadedModel {
     std::shared_ptr<const ModelPackage> package;
-    std::shared_ptr<const Tokenizer> tokenizer;         // null if the package has none
-    std::shared_ptr<const ChatTemplate> chat_template;  // null if the package has none
+    std::shared_ptr<const Tokenizer> tokenizer;         // null if the package has no tokenizer
+    std::shared_ptr<const ChatTemplate> chat_template;  // null if the package has no template
     std::unique_ptr<ThreadPool> threads;
-    std::unique_ptr<Decoder> decoder;     // null until load_decoder()
-    std::unique_ptr<LocalExperts> local;  // null unless the package has all expert blobs
-    KvDtype kv_dtype = KvDtype::f32;      // chosen by the settings and the arithmetic
+    std::unique_ptr<Decoder> decoder;  // null until load_decoder()
+    // experts on this machine; null unless the package has all blobs
+    std::unique_ptr<LocalExperts> local;
+    KvDtype kv_dtype = KvDtype::f32;  // format of the KV cache, chosen by settings and arithmetic
 };
 
 enum class LoadParts { texts, all_but_decoder, everything };
 
-// Calls `stage` with a description of each step, in two or three words. If the settings ask for one
-// compute thread per core, `spare_share` of the cores (rounded down) get none.
+// Calls `stage` with a description of each loading step, in two or three words. If the settings ask
+// for one compute thread per core, a share `spare_share` of the cores (rounded down) gets no
+// compute thread.
 Result<LoadedModel> load_model(const Settings& settings,
                                const std::function<void(std::string_view)>& stage,
                                LoadParts parts = LoadParts::everything, double spare_share = 0);
-// Loads the matrices of this machine's cores, if load_model() omitted them.
+// Loads the matrices with which this machine's cores compute, if load_model() omitted them.
 Status load_decoder(LoadedModel& model, const Settings& settings,
                     const std::function<void(std::string_view)>& stage);
 

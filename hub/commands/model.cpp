@@ -1,6 +1,6 @@
-// moex-hub model: calculates the times of a round, a token and a prompt, and the experts of a
-// worker, without a hub. Also prints the paper's tables beside the correct values, and the
-// calculated and the measured times of a running hub.
+// moex-hub model: calculates, without a hub, the times of a round, a token and a prompt, and the
+// number of experts that a worker holds. The command also prints the paper's tables beside the
+// correct values, and the calculated and the measured times of a running hub.
 #include <charconv>
 #include <chrono>
 #include <cstdio>
@@ -20,7 +20,7 @@
 namespace moex {
 namespace {
 
-// Reads options that are numbers, and keeps the first error.
+// Reads the options whose values are numbers, and keeps the first error.
 class Numbers {
   public:
     explicit Numbers(const Invocation& invocation) : invocation_(invocation) {}
@@ -45,10 +45,12 @@ class Numbers {
 
 struct NamedModel {
     RoundShape shape;
-    double bits = 4.25;  // INT4 packages: a scale and a zero of 16 bits for 128 weights
+    // bits per weight of INT4 packages: 128 weights share a scale and a zero of 16 bits each
+    double bits = 4.25;
 };
 
-// Returns a shape of `moex-hub synth`, or the shape of the package in a folder.
+// Returns the shape of a model, either one that `moex-hub synth` knows by name, or that of the
+// package in a folder.
 Result<NamedModel> model_of(const std::string& name) {
     NamedModel model;
     auto shape = synth_shape(name);
@@ -111,9 +113,9 @@ Result<std::string> key_of(const Invocation& invocation) {
     return key;
 }
 
-// Calculates from the status of a running hub. `url` may be "-" for an /api/status body on stdin.
-// With --over the hub is sampled once and then twenty times; otherwise one sample has all figures
-// since the hub's start.
+// Calculates the expected times from the status of a running hub. `url` may be "-" for an
+// /api/status body on stdin. With --over the hub's status is sampled once and then twenty times.
+// Without --over one sample has all figures since the hub's start.
 Result<std::vector<ModelRow>> look_at_hub(const Invocation& invocation, const std::string& url) {
     Numbers numbers(invocation);
     const double over_s = numbers.read("--over", 0, 0, 86'400);
@@ -125,7 +127,7 @@ Result<std::vector<ModelRow>> look_at_hub(const Invocation& invocation, const st
         return read_status(told);
     };
 
-    std::vector<HubLook> looks(1);  // the first sample: zero counts
+    std::vector<HubLook> looks(1);  // without --over: a first sample whose counts are all zero
     if (over_s > 0 && url != "-") {
         MOEX_ASSIGN(first, look());
         looks[0] = std::move(first);

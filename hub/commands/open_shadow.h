@@ -9,14 +9,14 @@
 
 namespace moex {
 
-// The objects that a served shadow runs on. The model outlives them.
+// The objects with which a shadow runs. The model outlives these objects.
 struct ShadowParts {
-    std::unique_ptr<ThreadPool> threads;  // half as many as the model's, at least one
+    std::unique_ptr<ThreadPool> threads;  // half as many threads as the model has, at least one
     std::unique_ptr<ExpertBackend> experts;
-    std::unique_ptr<Decoder> decoder;  // shares the model's attention, routers and head
+    std::unique_ptr<Decoder> decoder;  // uses the attention, routers and head of the model
 };
-// Opens `folder`, which `moex-hub pack --shadow` wrote. Requires model.decoder. Errors name the
-// file that cannot be read, or say that the shadow was made of another model.
+// Opens the shadow in `folder`, which `moex-hub pack --shadow` wrote. Requires model.decoder. An
+// error names the file that cannot be read, or says that the shadow was made from another model.
 Result<ShadowParts> open_shadow(const std::string& folder, const LoadedModel& model);
 
 }  // namespace moex

@@ -29,7 +29,8 @@ bool print_now(std::string_view content) {
 }
 
 int finish_output(int code) {
-    // Flush with every exit code, so that the output of an interrupted command is printed.
+    // Flush stdout whatever the exit code is, so that the output of an interrupted command is
+    // printed too.
     const bool arrived = print_now({}) && std::ferror(stdout) == 0;
     if (arrived || code != exit_stopped) return code;
 
@@ -40,7 +41,8 @@ int finish_output(int code) {
 void hold_standard_descriptors() {
     for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
         if (fcntl(descriptor, F_GETFD) < 0)
-            (void)open("/dev/null", O_RDONLY);  // the lowest free number: this descriptor
+            // gets the lowest free number, which is the closed descriptor
+            (void)open("/dev/null", O_RDONLY);
 }
 
 }  // namespace moex

@@ -6,16 +6,17 @@
 
 namespace moex {
 
-// Writes to stdout at once. Returns false if the write failed; finish_output() then reports why.
+// Writes text to stdout without delay. Returns false if the write failed; finish_output() then
+// reports the reason.
 bool print_now(std::string_view content);
 
-// Flushes stdout and returns the exit code for `code`: exit_failed, with a sentence on stderr, if
-// the command succeeded but a write to stdout failed.
+// Flushes stdout and returns the exit code: `code` itself, or exit_failed with a sentence on stderr
+// if the command succeeded but a write to stdout failed.
 int finish_output(int code);
 
-// Opens closed standard descriptors on /dev/null, for reading only. A file that the program opens
-// then never becomes stdout, and printing to a closed stdout still fails. Call it before opening
-// files.
+// Opens those of descriptors 0, 1 and 2 that are closed on /dev/null, for reading only. A file that
+// the program opens later then never becomes stdout, and printing to a closed stdout still fails.
+// Call this function before opening files.
 void hold_standard_descriptors();
 
 }  // namespace moex

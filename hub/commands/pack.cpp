@@ -51,7 +51,8 @@ std::function<void(const PackProgress&)> progress_into(ProgressBar& bar) {
     };
 }
 
-// Adds default vectors to a package that was just made.
+// Calibrates the default vectors of experts on a text, and adds them to a package that was just
+// made.
 Status calibrate_package(const std::string& directory, const std::string& path,
                          const Settings& settings, ThreadPool& threads) {
     MOEX_ASSIGN(package, ModelPackage::open(directory));
@@ -63,7 +64,7 @@ Status calibrate_package(const std::string& directory, const std::string& path,
                 Tokenizer::load(*tokenizer_json,
                                 package->tokenizer_file("tokenizer_config.json").value_or("")));
 
-    // Use the arithmetic of `serve`.
+    // Calibrate with the same arithmetic as `serve`.
     const bool in_integers = package->expert_dtype() == ExpertDtype::int4;
     const Arithmetic arithmetic = in_integers ? Arithmetic::int8 : Arithmetic::exact;
     MOEX_ASSIGN(decoder, Decoder::create(package, threads, {.arithmetic = arithmetic}));
@@ -76,8 +77,8 @@ Status calibrate_package(const std::string& directory, const std::string& path,
                            to_side_tensors(*profile, package->config()));
 }
 
-// Writes the experts of `source`, a package or a checkpoint, in fewer bits. The experts of a
-// checkpoint are first packed to a temporary package of bf16 experts.
+// Packs a shadow: writes the experts of `source`, a package or a checkpoint, in fewer bits. The
+// experts of a checkpoint are first packed to a temporary package with bf16 experts.
 Result<PackReport> pack_shadow(const std::string& source, const std::string& out,
                                const ShadowOptions& shadow, PackOptions options,
                                ThreadPool& threads,
@@ -100,7 +101,7 @@ Result<PackReport> pack_shadow(const std::string& source, const std::string& out
     return report;
 }
 
-// Packs a shadow if --shadow was given.
+// Returns the options of the shadow if --shadow was given; otherwise an empty result.
 Result<std::optional<ShadowOptions>> shadow_options_of(const Invocation& invocation) {
     const std::string* name = invocation.argument("--shadow");
     if (!name) return std::optional<ShadowOptions>();

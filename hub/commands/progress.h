@@ -1,5 +1,5 @@
-// Shows the progress of a long command on stderr: one line that changes on a terminal. Elsewhere it
-// shows nothing, or with --progress one line per tenth of the work.
+// Shows the progress of a long command on stderr. On a terminal it is one line that changes.
+// Elsewhere no progress is shown, or with --progress one line per tenth of the work.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace moex {
 class ProgressLine {
   public:
     explicit ProgressLine(bool lines_wanted);
-    ~ProgressLine();  // ends the changing line
+    ~ProgressLine();  // ends the progress line with a line break
 
-    // `share` is the finished part of the work, 0 to 1.
+    // `share` is the share of the work that is finished, 0 to 1.
     void show(double share, const std::string& line);
     bool is_terminal() const { return is_terminal_; }
 
@@ -25,23 +25,23 @@ class ProgressLine {
     int tenths_shown_ = -1;
 };
 
-// A bar with rate and time left, for a command that processes bytes.
+// A progress bar with the rate and the remaining time, for a command that processes bytes.
 class ProgressBar {
   public:
     ProgressBar(std::string label, bool lines_wanted);
-    // `note` is shown at the end, e.g. "layer 3/48".
+    // `note` is shown at the end of the bar, e.g. "layer 3/48".
     void show(std::uint64_t done_bytes, std::uint64_t total_bytes, std::string_view note);
 
   private:
     std::string label_;
     ProgressLine line_;
     TimePoint started_at_;
-    std::uint64_t first_bytes_ = 0;  // bytes that a resumed run had done before
+    std::uint64_t first_bytes_ = 0;  // bytes that an earlier, interrupted run had finished
     bool has_first_ = false;
 };
 
-// Shows the stages of a start as a bar, which the last stage removes. Shows nothing if stderr is no
-// terminal, because the log has the stages then.
+// Shows the stages of the hub's start as a bar, which is removed after the last stage. Shows
+// nothing if stderr is no terminal, because the log then names the stages.
 class StageBar {
   public:
     void show(std::string_view stage);
@@ -50,7 +50,7 @@ class StageBar {
     int number_ = 0;
 };
 
-// Returns a size such as "2.51 MB" or "701 kB".
+// Returns a number of bytes as text, such as "2.51 MB" or "701 kB".
 std::string bytes_text(std::uint64_t bytes);
 
 }  // namespace moex

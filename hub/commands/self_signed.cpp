@@ -68,7 +68,8 @@ Status check_names(const std::vector<std::string>& names) {
     return {};
 }
 
-// Version 3, a random serial, and valid from one hour ago, because clocks differ.
+// Fills in version 3, a random serial number, and the validity. It begins one hour ago, because the
+// clocks of other machines may differ.
 bool fill(X509* certificate, EVP_PKEY* key, int days) {
     unsigned char serial[16];
     if (RAND_bytes(serial, sizeof serial) != 1) return false;

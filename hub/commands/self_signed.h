@@ -10,11 +10,12 @@ namespace moex {
 
 struct Certificate {
     std::string certificate_pem, key_pem;
-    std::string sha256_fingerprint;  // AB:CD:..., as browsers show it
+    std::string sha256_fingerprint;  // SHA-256 of the certificate as browsers show it: AB:CD:...
 };
 
-// Makes a certificate with ECDSA P-256 that signs itself. `names` become its subject alternative
-// names: IP addresses if they parse as such, and otherwise DNS names.
+// Makes a certificate with an ECDSA P-256 key that signs itself. `names` become its subject
+// alternative names: a text that parses as IP address becomes an address, any other text a DNS
+// name.
 Result<Certificate> make_self_signed(const std::vector<std::string>& names, int days);
 
 }  // namespace moex

@@ -1,4 +1,5 @@
-// moex-hub serve: opens the model, makes the rooms, prints the links, and runs until a signal.
+// moex-hub serve: opens the model, makes the parts of the hub, prints the links, and runs until a
+// signal.
 #include "hub/commands/command.h"
 #include "hub/commands/serve/hub_program.h"
 #include "hub/commands/serve/serve_settings.h"

@@ -29,7 +29,7 @@ SignalWatcher::SignalWatcher(std::function<void(int, int)> on_signal)
 
 SignalWatcher::~SignalWatcher() {
     done_ = true;
-    // The thread waits for this signal, which ends only its wait.
+    // Wake the watcher's thread, which waits for this signal. The signal does not end the process.
     pthread_kill(thread_.native_handle(), SIGTERM);  // NOLINT(bugprone-bad-signal-to-kill-thread)
     thread_.join();
 }

@@ -1,4 +1,5 @@
-// Handles SIGINT and SIGTERM on a thread of their own, where locks and I/O are allowed.
+// Handles SIGINT and SIGTERM on a separate thread, where locks and I/O are allowed, unlike in a
+// signal handler.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,8 @@ namespace moex {
 class SignalWatcher {
   public:
     // Make the watcher before any other thread, because threads inherit the blocked signals.
-    // `on_signal(n, number)` gets n = 1 for the first signal.
+    // `on_signal(n, number)` gets n = 1 for the first signal, n = 2 for the second one, and the
+    // number of the signal.
     explicit SignalWatcher(std::function<void(int, int)> on_signal);
     ~SignalWatcher();
 

@@ -1,4 +1,5 @@
-// moex-hub train-estimator: trains a predictor of the package's own routes and stores it there.
+// moex-hub train-estimator: trains an estimator on the routes of a package's model, and stores it
+// in the package.
 #include <cstdio>
 
 #include "hub/commands/calibrate.h"
@@ -10,8 +11,8 @@
 namespace moex {
 namespace {
 
-// Returns the package's default vectors; if it has none, counts them on the text and stores them in
-// the package.
+// Returns the package's default vectors. If the package has none, the function computes them on the
+// text and stores them in the package.
 Result<std::shared_ptr<const ExpertProfile>> profile_of(LoadedModel& model,
                                                         const Settings& settings,
                                                         const std::string& path) {

@@ -1,4 +1,4 @@
-// The version in project() of CMakeLists.txt.
+// The version of moex-hub, which project() of CMakeLists.txt defines.
 #pragma once
 
 namespace moex {

@@ -11,7 +11,7 @@
 namespace moex {
 namespace {
 
-// Returns true if a request needs only the likeliest token of each step.
+// Returns true if a request is greedy: it needs only the likeliest token of each step.
 bool is_greedy(const GenerationRequest& request) {
     const SamplingOptions& sampling = request.sampling;
     return sampling.temperature == 0 && sampling.repetition_penalty == 1 &&

@@ -15,19 +15,22 @@
 namespace moex {
 namespace {
 
-// Share of the GPU's memory that is used; drivers and other programs need the rest.
+// Largest share of the GPU's memory that the hub uses; drivers and other programs need the
+// remaining memory.
 constexpr double memory_share_max = 0.95;
-// A device that is lost this often without a step in between is not opened again.
+// Number of times that the GPU may be lost without a completed step in between. After that it is
+// not opened again.
 constexpr std::uint32_t losses_max = 2;
 
-// The rows of a step in the order of the GPU: rows without logits first, then the rows whose
-// likeliest tokens are requested, then the other rows with logits.
+// The rows of a step in the order in which the GPU computes them: rows without logits first, then
+// rows whose likeliest tokens are requested, then the other rows with logits.
 struct PlannedStep {
     std::vector<StepRow> rows;
-    std::vector<std::uint32_t> index;       // row -> index in the batch
-    std::vector<std::uint32_t> num_pages;   // row -> pages of its sequence, with this step
-    std::vector<const StepRows*> sequence;  // row -> its sequence
-    std::uint32_t num_logits = 0, num_likeliest = 0;  // num_likeliest: the first rows with logits
+    std::vector<std::uint32_t> index;      // for each row: index of the row in the batch
+    std::vector<std::uint32_t> num_pages;  // for each row: KV pages of its sequence after this step
+    std::vector<const StepRows*> sequence;  // for each row: its sequence
+    // rows with logits; the first of them need only likeliest tokens
+    std::uint32_t num_logits = 0, num_likeliest = 0;
 };
 
 PlannedStep plan(std::span<const StepRows> batch) {
@@ -108,7 +111,7 @@ class VulkanSteps : public GpuSteps {
         if (cores_ != nullptr) return cores_->run(batch, experts, micro_batches, std::move(stop));
         Result<StepResult> result = run_here(batch, experts, micro_batches, stop);
         if (result.ok() && !(result->logits.empty() && result->likeliest.empty()))
-            losses_ = 0;  // the results of a step were read
+            losses_ = 0;  // a step has completed: its results were read back
         else if (!result.ok() && result.error().code == ErrorCode::device_lost)
             lost_because_ = result.error().message;
         return result;
@@ -142,12 +145,14 @@ class VulkanSteps : public GpuSteps {
     }
 
   private:
-    // A pass without requests to another backend has nothing to wait for.
+    // Returns the number of micro-batches in flight. If the GPU computes the experts, one lane
+    // suffices, because a pass then never waits for another backend.
     std::uint32_t num_lanes() const {
         return options_.holds_experts ? 1 : std::max(1u, options_.micro_batches_max);
     }
 
-    // Opens the device with the whole model, and with the same number of pages as before.
+    // Opens the GPU and loads the whole model. After a loss the KV cache gets the same number of
+    // pages as before.
     Status open_device() {
         MOEX_ASSIGN(device,
                     options_.open_device
@@ -194,8 +199,8 @@ class VulkanSteps : public GpuSteps {
         return result;
     }
 
-    // Returns the number of pages: the requested number, or else the number that is useful and
-    // fits.
+    // Returns the number of KV pages: the requested number, or otherwise the largest number that is
+    // useful and fits.
     Result<GpuDecoderOptions> choose_sizes(const DecoderModel& model) const {
         const GpuStepsOptions& options = options_;
         const gpu::AdapterInfo& adapter = device_->adapter();
@@ -221,7 +226,7 @@ class VulkanSteps : public GpuSteps {
             return GpuDecoder::sizes_of(adapter, model, decoder);
         };
         std::uint64_t pages = std::min(of_use, bindable);
-        if (num_pages_ > 0)  // the engine relies on this number of pages
+        if (num_pages_ > 0)  // the engine relies on the number of pages that the first device had
             pages = num_pages_;
         else if (options.kv_bytes_max > 0)
             pages = std::min(pages, options.kv_bytes_max / page_bytes);
@@ -237,7 +242,7 @@ class VulkanSteps : public GpuSteps {
         return decoder;
     }
 
-    // Reserves pages of the cache for every row of the batch.
+    // Reserves pages of the KV cache for every row of the batch.
     Status reserve(std::span<const StepRows> batch) const {
         for (const StepRows& one : batch) {
             const std::uint64_t end = one.kv->num_tokens() + one.tokens.size();
@@ -257,7 +262,7 @@ class VulkanSteps : public GpuSteps {
         return {};
     }
 
-    // Returns the number of rows from `first` on that fit into one pass.
+    // Returns the number of rows, beginning at row `first`, that fit into one pass.
     std::uint32_t rows_of_pass(const PlannedStep& step, std::uint32_t first) const {
         const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
         const std::uint32_t first_logit = num_rows - step.num_logits,
@@ -272,23 +277,25 @@ class VulkanSteps : public GpuSteps {
     }
 
     // A micro-batch: rows of a pass that go through the layers in a lane of their own. The objects
-    // are reused from pass to pass for their memory.
+    // are reused from pass to pass, so that their buffers are not allocated again.
     struct Part {
         std::uint32_t lane = 0;
-        std::span<const std::uint32_t> index;     // row -> index in the batch
-        std::span<const StepRows* const> asked;   // requests for the likeliest tokens
-        std::uint32_t num_logits = 0, layer = 0;  // layer: where it waits, or num_layers
-        TimePoint layer_began{};                  // for the trace
+        std::span<const std::uint32_t> index;    // for each row: index of the row in the batch
+        std::span<const StepRows* const> asked;  // rows whose likeliest tokens are requested
+        // layer whose answers are awaited; num_layers: no more
+        std::uint32_t num_logits = 0, layer = 0;
+        TimePoint layer_began{};  // for the trace
         std::vector<StepRow> rows;
-        std::vector<SequenceRow> sequence_rows;  // the same, for the predictor
+        std::vector<SequenceRow> sequence_rows;  // `rows` in the form that the predictor reads
         std::vector<std::uint32_t> pages;
         std::vector<float> x, y, expert_weights;
         std::vector<std::uint16_t> expert_ids;
         std::unique_ptr<ExpertRound> round;  // in flight
     };
 
-    // Computes rows [first, first + count) of a step, cut into `num_parts`. Within a layer the keys
-    // and values of an earlier part are stored before a later part of the same sequence reads them.
+    // Computes rows [first, first + count) of a step, cut into `num_parts` micro-batches. Within a
+    // layer the keys and values of an earlier micro-batch are stored before a later micro-batch of
+    // the same sequence reads them.
     Status pass(const PlannedStep& step, std::uint32_t first, std::uint32_t count,
                 std::uint32_t num_parts, ExpertBackend& experts, const std::stop_token& stop,
                 StepResult& result) {
@@ -306,7 +313,8 @@ class VulkanSteps : public GpuSteps {
         while (status.ok() && parts.back().layer < config_.num_layers)
             for (Part& part : parts)
                 if (status.ok()) status = compute_layer(part, experts, stop, result);
-        for (Part& part : parts) part.round.reset();  // cancels rounds that are still in flight
+        // cancels expert rounds that are still in flight
+        for (Part& part : parts) part.round.reset();
         return status;
     }
 
@@ -344,8 +352,9 @@ class VulkanSteps : public GpuSteps {
         decoder_->start(batch, part.lane);
     }
 
-    // Continues a part after the answers of the layer before, until its next round is sent, or
-    // until the results of its rows if no layer is left.
+    // Continues a micro-batch once the experts of its previous layer have answered. Returns when
+    // the round of its next layer was sent, or, behind the last layer, when the results of its rows
+    // were read back.
     Status compute_layer(Part& part, ExpertBackend& experts, const std::stop_token& stop,
                          StepResult& result) {
         if (part.round) MOEX_TRY(finish_round(part, stop, result));
@@ -363,7 +372,8 @@ class VulkanSteps : public GpuSteps {
         return layer;
     }
 
-    // Measures from the answer of the layer before until the rows of this layer are read back.
+    // Records a trace span for a layer. The span begins with the expert answers of the previous
+    // layer and ends when the rows of this layer were read back.
     void trace_layer(const Part& part) {
         Trace* const trace = Trace::on();
         if (trace == nullptr) return;
@@ -442,8 +452,8 @@ class VulkanSteps : public GpuSteps {
             part.expert_ids.resize(routed->routes.size() / 2);
             part.expert_weights.resize(part.expert_ids.size());
             for (std::size_t i = 0; i < part.expert_ids.size(); ++i) {
-                // A row of NaNs has no routes. Its logits are refused, whichever device computes
-                // it.
+                // A row of NaNs has no valid expert ids, so the id is clamped. The logits of such a
+                // row are refused on every device.
                 part.expert_ids[i] = static_cast<std::uint16_t>(
                     std::min(routed->routes[2 * i], config_.num_experts - 1));
                 part.expert_weights[i] = std::bit_cast<float>(routed->routes[2 * i + 1]);
@@ -454,7 +464,7 @@ class VulkanSteps : public GpuSteps {
         return was_read;
     }
 
-    // Adds the provenance that the round reports for its rows.
+    // Adds the provenance that an expert round reports for its rows to the result of the step.
     static void add_answer(const ExpertAnswer& answer, std::span<const std::uint32_t> index,
                            StepResult& result) {
         for (std::size_t i = 0; i < std::min(index.size(), answer.rows.size()); ++i) {
@@ -474,7 +484,8 @@ class VulkanSteps : public GpuSteps {
         result.experts_waited += answer.waited;
     }
 
-    // Appends the likeliest tokens of the rows that request them to those of earlier passes.
+    // Reads the likeliest tokens of the rows that request them, and appends them to those of
+    // earlier passes.
     Status read_likeliest(std::span<const StepRows* const> asked, StepResult& result) {
         bool finished = false;
         Status was_read;
@@ -497,7 +508,7 @@ class VulkanSteps : public GpuSteps {
         return was_read;
     }
 
-    // Appends the logits of this pass to those of earlier passes.
+    // Reads the logits of this pass, and appends them to the logits of earlier passes.
     Status read_logits(StepResult& result) {
         bool finished = false;
         Status was_read;
@@ -517,14 +528,14 @@ class VulkanSteps : public GpuSteps {
     ThreadPool& threads_;
     GpuStepsOptions options_;
     ExpertForesight* foresight_ = nullptr;
-    std::uint32_t num_pages_ = 0;  // of the first device, and of every later one
+    std::uint32_t num_pages_ = 0;  // KV pages of the first device, and of every later one
     std::uint64_t kv_bytes_ = 0, weight_bytes_ = 0;
     gpu::PostedLoop loop_;
     std::unique_ptr<gpu::Device> device_;
     std::unique_ptr<GpuDecoder> decoder_;
     KvDtype kv_dtype_ = KvDtype::f32;
-    StepDevice* cores_ = nullptr;  // set once no GPU can be opened
-    std::uint32_t losses_ = 0;     // losses without a step in between
+    StepDevice* cores_ = nullptr;  // the CPU cores, once no GPU can be opened; null before
+    std::uint32_t losses_ = 0;     // losses of the GPU since the last completed step
     std::string lost_because_;
     mutable std::mutex adapter_mutex_;
     std::string adapter_;

@@ -23,29 +23,32 @@ class Device;
 class ExpertForesight;
 
 struct GpuStepsOptions {
-    std::string device;          // "auto", an index, or part of a device's name
-    bool holds_experts = false;  // false: the ExpertBackend computes experts
+    std::string device;          // name of the GPU: "auto", an index, or part of a device's name
+    bool holds_experts = false;  // the GPU computes the experts; false: the ExpertBackend does
     std::uint32_t sequences_max = 16;
     std::uint32_t step_rows_max = 256;
-    // Micro-batches of a step whose experts another backend computes. Each has its own memory on
-    // the GPU, and all share the KV cache.
+    // Largest number of micro-batches of a step whose experts another backend computes. Each
+    // micro-batch has its own memory on the GPU, and all share the KV cache.
     std::uint32_t micro_batches_max = 1;
-    std::uint64_t memory_bytes_max = 0;  // memory of the GPU; 0: what is free
-    // Memory for keys and values. 0: room for `sequences_max` whole contexts, or the free memory.
+    std::uint64_t memory_bytes_max = 0;  // limit for GPU memory; 0: all free memory
+    // Limit for the memory of keys and values. 0: as much as `sequences_max` whole contexts need,
+    // or less if less is free.
     std::uint64_t kv_bytes_max = 0;
-    // int8: u8 codes with an f16 scale and zero for each token of a KV head. The cores use other
-    // codes.
+    // Format of the KV cache on the GPU. int8 means u8 codes with an f16 scale and zero for each
+    // token of a KV head. The int8 cache of the CPU cores has another layout.
     KvDtype kv_dtype = KvDtype::f32;
-    // Keep-alive work between passes, while no other program uses the GPU, so that its clock stays
-    // up (web-worker/gpu/vulkan/vulkan_awake.h).
+    // Runs keep-alive work between passes, while no other program uses the GPU, so that the GPU's
+    // clock rate stays high (web-worker/gpu/vulkan/vulkan_awake.h).
     bool stay_awake = false;
-    // Called with the bytes of weights that were copied to the GPU.
+    // Called during loading with the bytes of weights that were copied to the GPU so far, and with
+    // the bytes of all weights.
     std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)> progress;
-    // Returns the device that computes if the GPU is lost and cannot be opened again. Called on the
-    // engine's thread at that time. Empty: there is no such device. The device outlives the steps.
+    // Returns the device that computes if the GPU is lost and cannot be opened again. Called at
+    // that time, on the engine's thread. An empty function: there is no such device. The returned
+    // device outlives the GpuSteps.
     std::function<Result<StepDevice*>()> cores;
-    // Opens the device. Empty: open_gpu_device() (hub/commands/gpu/gpu_device.h). One thread at a
-    // time uses and destroys a device, and runs the functions that the device posts.
+    // Opens the GPU. An empty function means open_gpu_device() (hub/commands/gpu/gpu_device.h). One
+    // thread at a time uses and destroys a device, and runs the functions that the device posts.
     std::function<Result<std::unique_ptr<gpu::Device>>(
         const std::string& device, std::function<void(std::function<void()>)> post)>
         open_device;
@@ -53,25 +56,27 @@ struct GpuStepsOptions {
 
 class GpuSteps : public StepDevice {
   public:
-    // Any thread. Returns the name of the current GPU, which changes when a lost GPU was replaced.
+    // Returns the name of the current GPU. The name changes when another device replaces a lost
+    // GPU. May be called on any thread.
     virtual std::string adapter() const = 0;
     // Returns the options for the engine's KvCache, whose pages are stored on the GPU.
     virtual KvCacheOptions kv_pages() const = 0;
     virtual std::uint64_t kv_bytes() const = 0;
     virtual std::uint64_t weight_bytes() const = 0;
-    // Sets the predictor. It is called once per layer and part if another backend computes the
-    // experts, while the round is in flight and if the backend uses hints. It gets routes and the
-    // rows that routers read, but no residual and no logits. It outlives this object; null: none.
-    // The caller sets the predictor of the cores itself (`GpuStepsOptions::cores`).
+    // Sets the predictor of experts. It is called once per layer and micro-batch while the round is
+    // in flight, if another backend computes the experts and uses hints. The predictor gets routes
+    // and the rows that routers read, but no residual and no logits. It outlives this object; null:
+    // no predictor. The caller itself sets the predictor of the CPU cores
+    // (`GpuStepsOptions::cores`).
     virtual void foresee_with(ExpertForesight* foresight) = 0;
 };
 
 // Returns the description of the device that `name` selects. Errors are those of open_gpu_steps().
 Result<std::string> find_gpu(const std::string& name);
 
-// unavailable: "auto", and this machine has no real GPU or this build has no GPU part. no_space:
-// the model is larger than the GPU's memory; the message names both sizes. `threads` outlives the
-// result.
+// Opens the GPU and loads the model. Returns unavailable if "auto" finds no real GPU on this
+// machine, or if this build has no GPU part. Returns no_space if the model is larger than the GPU's
+// memory; the message names the needed and the existing size. `threads` outlives the result.
 Result<std::unique_ptr<GpuSteps>> open_gpu_steps(std::shared_ptr<const ModelPackage> package,
                                                  ThreadPool& threads,
                                                  const GpuStepsOptions& options);

@@ -9,8 +9,8 @@
 
 namespace moex {
 
-// Waits until all weights are stored on `device`, and runs the functions that the device posts to
-// `loop`. `progress` may be empty.
+// Returns when all weights are stored on `device`. Until then it runs the functions that the device
+// posts to `loop`. `progress` may be empty.
 Result<std::unique_ptr<GpuDecoder>> load_decoder(gpu::Device& device, gpu::PostedLoop& loop,
                                                  std::shared_ptr<const ModelPackage> package,
                                                  const DecoderModel& model,

@@ -9,11 +9,11 @@
 
 namespace moex {
 
-// Returns the package as the GPU's decoder sees it.
+// Returns the model description that the GPU's decoder takes, made from a package.
 Result<DecoderModel> decoder_model_of(const ModelPackage& package);
 
-// Gives the mapped files of a package. Nothing is copied, because each tensor and each blob is one
-// range of bytes.
+// Gives the decoder views of the mapped files of a package. No bytes are copied, because each
+// tensor and each expert blob is one contiguous range of a file.
 class MappedFiles : public PackageFiles {
   public:
     explicit MappedFiles(const ModelPackage& package) : package_(package) {}

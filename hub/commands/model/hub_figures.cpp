@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t status_bytes_max = 64u << 20;
 
-// Returns the number in the field, or 0 if the field is missing or no number.
+// Returns the number in a field of a JSON object, or 0 if the field is missing or is not a number.
 double number_of(const Json& object, std::string_view name) {
     const Json* const found = find_member(object, name);
     return found && found->is_number() ? found->get<double>() : 0;
@@ -25,7 +25,8 @@ std::string text_of(const Json& object, std::string_view name) {
     return found.is_string() ? found.get<std::string>() : std::string();
 }
 
-// For a worker that reports no mean, the mean is half a step below the edge of the median.
+// Reads a worker's figures. If the worker reports no mean, the mean is estimated from the median:
+// p50_ms is the upper edge of a histogram step, and the estimate is half a step below that edge.
 WorkerLook worker_of(const Json& worker) {
     const Json& split = part_of(worker, "split");
     WorkerLook look{.groups = number_of(worker, "groups_sent"),

@@ -11,11 +11,12 @@
 
 namespace moex {
 
-// Counters start at the hub's start, or at the start of each worker.
+// Counters and answer times of one worker in one sample. Counters start at zero when the hub or the
+// worker starts.
 struct WorkerLook {
     double groups = 0;
-    double mean_ms = 0;             // over the last 64 answers
-    double p50_ms = 0, p99_ms = 0;  // over up to 1,024 answers, in steps of an eighth
+    double mean_ms = 0;             // mean answer time over the last 64 answers
+    double p50_ms = 0, p99_ms = 0;  // of up to 1,024 answers, rounded to steps of an eighth
 };
 struct HubLook {
     std::string model;
@@ -23,8 +24,9 @@ struct HubLook {
     std::map<std::uint64_t, WorkerLook> workers;
 };
 Result<HubLook> read_status(std::string_view json);
-// Returns the increase from the first to the last sample. A worker's mean is over the samples after
-// the first. Errors: the hub was restarted, or there was no request in between.
+// Returns the increase of each counter from the first to the last sample. A worker's mean is taken
+// over the samples after the first one. Errors: the hub was restarted between samples, or there was
+// no request.
 Result<HubFigures> figures_over(std::span<const HubLook> looks);
 
 }  // namespace moex

@@ -15,7 +15,8 @@ constexpr int copies_of_table_1 = 4, copies_of_table_3 = 3;
 
 std::string h_of(int copies) { return text("h=", copies); }
 
-// The times that the paper adds up for a layer, in ms, and the spread in its Table 1.
+// The times in ms that the paper adds up for one layer, and the spread (sigma) that its Table 1
+// uses.
 LayerTimes paper_times(double rtt_ms, double sigma) {
     return {.hub_ms = 1.5, .readback_ms = 0.2, .rtt_ms = rtt_ms, .expert_ms = 0.7, .sigma = sigma};
 }
@@ -87,7 +88,8 @@ std::vector<ModelRow> paper_rows() {
                     worker_bytes(printed, 4.25, 2, 16) / 1e9, "4.25 bits: with scales and zeros"});
     rows.push_back({"eq. 3", "true shape", "GB", std::nullopt, worker_bytes({}, 4.25, 2, 16) / 1e9,
                     "48 layers of 2048 x 768, 4.25 bits"});
-    // The paper has no figure. The bound is a chunk whose rows take no time of their own.
+    // The paper gives no figure for eq. 13. The bound is a chunk in which the rows behind the first
+    // one take no time.
     for (const double chunk : {1.0, 16.0, 256.0})
         rows.push_back({"eq. 13", text("WiFi, ", chunk, " rows"), "rows/s", std::nullopt,
                         1e3 * chunk / pass_ms({}, paper_times(2, 0), chunk, 1, 16, Stalls::calls),
@@ -179,7 +181,8 @@ std::string rows_as_table(const std::vector<ModelRow>& rows, const RowColumns& c
 }
 
 std::string rows_as_csv(const std::vector<ModelRow>& rows, const RowColumns& columns) {
-    // Quotes a cell with a comma, and doubles its quotes (RFC 4180).
+    // Quotes a CSV cell that has a comma, a quote or a line break, and doubles its quotes (RFC
+    // 4180).
     const auto quoted = [](std::string cell) {
         if (cell.find_first_of(",\"\n") == std::string::npos) return cell;
         for (std::size_t at = 0; (at = cell.find('"', at)) != std::string::npos; at += 2)

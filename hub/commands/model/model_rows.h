@@ -1,5 +1,5 @@
-// The rows of `moex-hub model`. Each has one calculated figure, beside the paper's or the measured
-// figure.
+// The rows of the tables that `moex-hub model` prints. Each row has one calculated figure beside
+// the figure of the paper or of a measurement.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@
 namespace moex {
 
 struct ModelRow {
-    std::string table, row, quantity;  // "Table 1", "h=2", "ms"
-    std::optional<double> beside;      // the figure of the paper or of a measurement
+    std::string table, row, quantity;  // for example "Table 1", "h=2", "ms"
+    std::optional<double> beside;      // figure of the paper or of a measurement, for comparison
     double value = 0;
     std::string how;
 };
@@ -23,18 +23,18 @@ struct RowColumns {
 inline constexpr RowColumns paper_columns{"paper", "computed"};
 inline constexpr RowColumns measured_columns{"measured", "predicted"};
 
-// The swarm for which a person wants the figures.
+// The model and the swarm for which a person wants the calculated figures.
 struct ModelQuestion {
     std::string name;
     RoundShape shape;
     LayerTimes times;
-    double bits = 4.25;                 // bits of an expert's weight
-    double workers = 16, replicas = 2;  // replicas of each expert
-    double copies = 3;                  // rows for h = 1 to this number
-    double rows = 256;                  // rows of a prompt's chunk
+    double bits = 4.25;                 // bits that one weight of an expert takes
+    double workers = 16, replicas = 2;  // workers of the swarm, and replicas of each expert
+    double copies = 3;                  // largest h of the table, which has rows for h = 1, 2, ...
+    double rows = 256;                  // rows of a chunk of a prompt
 };
 std::vector<ModelRow> model_rows(const ModelQuestion& question);
-// Returns rows for Tables 1 and 3, eq. 3 and eq. 13, with the values of the paper.
+// Returns the rows for Tables 1 and 3, eq. 3 and eq. 13 of the paper, with the paper's values.
 std::vector<ModelRow> paper_rows();
 std::vector<ModelRow> forecast_rows(const std::string& model, const HubFigures& figures);
 

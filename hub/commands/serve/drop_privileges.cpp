@@ -55,7 +55,7 @@ ActingAs::ActingAs(const SystemUser& user) {
 }
 
 ActingAs::~ActingAs() {
-    // The real user id is still root, so these calls cannot fail.
+    // The real user id of the process is still root, so these calls cannot fail.
     if (seteuid(0) != 0 || setegid(0) != 0) MOEX_CHECK(false, "root's id did not come back");
 }
 

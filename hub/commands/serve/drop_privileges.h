@@ -1,4 +1,5 @@
-// Gives up root: the hub binds its port, and then becomes a user without rights.
+// Gives up the rights of root: the hub binds its port as root, and then becomes a user without
+// special rights.
 #pragma once
 
 #include <sys/types.h>
@@ -17,21 +18,23 @@ struct SystemUser {
     std::filesystem::path home;
 };
 
-// Finds a user. not_found names the user; invalid_argument if the user is root.
+// Finds a user of the system by name. The error not_found names the user; invalid_argument means
+// that the user is root.
 Result<SystemUser> find_user(const std::string& name);
 
-// Makes `folder` for the user (0700) if it does not exist. An existing folder keeps its owner.
+// Makes `folder` with `user` as its owner (mode 0700) if it does not exist. An existing folder
+// keeps its owner.
 Status give_folder(const std::filesystem::path& folder, const SystemUser& user);
 
-// Opens and makes files as `user` during its lifetime. The destructor restores root, which binds
-// ports and reads keys.
+// While the object exists, the process opens and makes files as `user`. The destructor makes the
+// process root again, so that it can bind ports and read keys.
 class ActingAs {
   public:
     explicit ActingAs(const SystemUser& user);
     ~ActingAs();
 };
 
-// Becomes the user until the process ends. Throws std::runtime_error if the system refuses.
+// Makes the process run as `user` until it ends. Throws std::runtime_error if the system refuses.
 void become(const SystemUser& user);
 
 }  // namespace moex

@@ -6,7 +6,7 @@ namespace moex {
 namespace {
 
 // Returns `key`, or the first line of the file `path` if `key` is empty. The result is empty when
-// neither is given. `file_setting` names the setting in errors.
+// neither is given. Errors name the setting of the file by `file_setting`.
 Result<std::string> read_key(std::string key, const std::filesystem::path& path,
                              const char* file_setting) {
     if (key.empty() && !path.empty()) {
@@ -24,7 +24,8 @@ Result<std::string> read_key(std::string key, const std::filesystem::path& path,
     return key;
 }
 
-// Returns a new key, or an empty text when the registry has a key of that role.
+// Makes a key of a role and returns it. Returns an empty text when the registry already has a key
+// of that role.
 Result<std::string> make_missing(Registry& registry, Role role) {
     if (registry.has_key(role)) return std::string();
     return registry.create_key(role, "first start");
@@ -50,8 +51,8 @@ Result<MadeKeys> prepare_keys(const KeySettings& keys, Registry& registry, bool 
         made = {.api = std::move(api), .admin = std::move(admin)};
     }
 
-    // The token becomes a key with a role. A client that sends it by mistake then gets an error
-    // that names the role. A new token replaces the old one.
+    // Store the join token as a key of role join. A client that sends the token as its API key by
+    // mistake then gets an error that names the role. A new token replaces the old one.
     MOEX_ASSIGN(join_token, registry.join_token());
     MOEX_TRY(registry.set_key(Role::join, join_link_name, join_token));
     return made;

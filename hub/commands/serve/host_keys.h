@@ -9,15 +9,15 @@
 
 namespace moex {
 
-// Stores the operator's own keys. A key that they replace is no longer valid. All keys are read
-// first: if one cannot be read, nothing changes.
+// Stores the operator's own keys. An earlier key that one of them replaces is no longer valid. All
+// keys are read first: if one key cannot be read, nothing changes.
 Status keep_host_keys(const KeySettings& keys, Registry& registry);
 
 struct MadeKeys {
-    std::string api, admin;  // new keys, to be shown once; empty if the registry had one
+    std::string api, admin;  // new keys, to be shown once; empty if such a key already existed
 };
-// Calls keep_host_keys(). If keys are `required` and the registry has none, this function makes
-// them. The join token of the link becomes a key of role join.
+// Calls keep_host_keys(). If clients must have keys (`required`) and the registry has none, this
+// function makes keys. The join token of the join link becomes a key of role join.
 Result<MadeKeys> prepare_keys(const KeySettings& keys, Registry& registry, bool required);
 
 }  // namespace moex

@@ -43,7 +43,8 @@ void log_worker_event(const WorkerEvent& event) {
     }
 }
 
-// Logs how workers loaded experts on demand, and the times in which those loads could be hidden.
+// Logs how often workers loaded experts on demand, and how much time the hub had to hide those
+// loads behind other work.
 void log_loads(const SwarmCounters& counts) {
     const SlotFigures& slots = counts.slots;
     const LoadWindow& window = counts.load_window;
@@ -124,7 +125,8 @@ Status HubProgram::open() {
     MOEX_TRY(choose_state_directory());
     raise_open_files();
     {
-        // A file that the user may not read must fail now, not at the first request.
+        // Read all files as the user that will serve them. A file that this user may not read is
+        // then an error now, and not at the first request.
         std::optional<ActingAs> acting;
         if (user_) acting.emplace(*user_);
         MOEX_TRY(load());
@@ -148,7 +150,7 @@ Status HubProgram::open() {
         return rows;
     };
     server_.emplace(std::move(options), model_.package, *registry_);
-    if (user_) become(*user_);  // the port is bound, the TLS key read
+    if (user_) become(*user_);  // root is needed no longer: the port is bound, the TLS key is read
     join_rooms();
     return {};
 }
@@ -157,8 +159,8 @@ void HubProgram::run() {
     log_ready();
     print_links();
 
-    // The strand of the swarm notifies the service manager, because it runs only once connections
-    // are accepted.
+    // Notify the service manager from the strand of the swarm, because the strand runs only once
+    // connections are accepted.
     const auto post = [this](std::function<void()> function) {
         server_->swarm_host().post(std::move(function));
     };
@@ -209,8 +211,9 @@ Status HubProgram::load() {
     StageBar stages;
     const auto show = [&](std::string_view stage) { stages.show(stage); };
     const bool wants_gpu = settings_.model.gpu.is_wanted();
-    // The threads of connections would interrupt compute threads, and one late compute thread
-    // delays all: with 12 and 14 of 16 cores a token takes 0.78 and 0.87 of its time with all 16.
+    // Leave one eighth of the cores to the threads of connections. They would otherwise interrupt
+    // compute threads, and one late compute thread delays all others. On 16 cores, a token with 12
+    // compute threads takes 0.78 of its time with 16, and with 14 compute threads 0.87.
     constexpr double connections_share = 1.0 / 8;
     MOEX_ASSIGN(model, load_model(invocation_.settings, show,
                                   wants_gpu ? LoadParts::all_but_decoder : LoadParts::everything,
@@ -223,7 +226,8 @@ Status HubProgram::load() {
     return open_hints();
 }
 
-// Opens no predictor for a model with one MoE layer, because no layer follows that layer.
+// Opens the predictor that sends prefetch hints. A model with one MoE layer gets no predictor,
+// because there is no later layer to predict.
 Status HubProgram::open_hints() {
     const PrefetchSettings& prefetch = settings_.contributors.prefetch;
     const bool has_shadow = !prefetch.shadow_folder.empty();
@@ -268,10 +272,12 @@ Status HubProgram::open_served_shadow(const std::string& folder) {
     return {};
 }
 
-// Starts the shadow after the swarm, which gets its hints, and before the engine, which calls it.
+// Starts the shadow. The swarm must exist before, because the shadow sends hints to it. The engine
+// must be made later, because it calls the shadow.
 void HubProgram::start_shadow() {
     if (!shadow_parts_ || !hints_) return;
-    // One layer's experts load while the answers of another layer are pending.
+    // A hint must lead by two layers or more: the experts of one layer load while the answers of
+    // another layer are pending.
     constexpr std::uint32_t lead_min = 2;
     const ContributorSettings& contributors = settings_.contributors;
     KvCacheOptions kv{.page_tokens = engine_options_.page_tokens,
@@ -301,8 +307,8 @@ nlohmann::json HubProgram::shadow_json() const {
                          prefetch_per_row(prefetch, model_.package->config()), shadow_->counters());
 }
 
-// Opens the lossy modes. A hub that cannot have them says why to the operator here, and to a client
-// in the answer to its request.
+// Opens the lossy modes. If the hub cannot offer them, the operator sees the reason here, and a
+// client gets it in the answer to its request.
 Status HubProgram::open_lossy_modes() {
     if (settings_.model.is_deterministic)
         no_lossy_modes_ = "--deterministic promises the model's own answers.";
@@ -333,7 +339,7 @@ Status HubProgram::open_lossy_modes() {
     return {};
 }
 
-// Opens the GPU. With "auto" this machine's cores compute the steps if no GPU is found.
+// Opens the GPU of --gpu. With "auto" this machine's cores compute the steps if no GPU is found.
 Status HubProgram::open_gpu() {
     const GpuSettings& wanted = settings_.model.gpu;
     GpuStepsOptions options;
@@ -369,7 +375,7 @@ Status HubProgram::open_gpu() {
     return {};
 }
 
-// Returns the device that the operator chose, and the device that computes now.
+// Returns the name of the device that the operator chose, and of the device that computes now.
 std::string HubProgram::gpu_words() const {
     const std::string& wanted = settings_.model.gpu.device;
     if (wanted == "off") return wanted;
@@ -380,7 +386,8 @@ std::string HubProgram::gpu_words() const {
         gpu_computes_experts() ? "there" : serve_backend_name(settings_.contributors.backend), ")");
 }
 
-// With --deterministic the ExpertBackend rounds the rows, so the GPU does not compute experts.
+// Returns true if the GPU computes the experts. With --deterministic it does not, because the
+// ExpertBackend rounds the rows.
 bool HubProgram::gpu_computes_experts() const {
     return settings_.model.gpu.is_wanted() && !swarm_computes() &&
            !settings_.model.is_deterministic;
@@ -404,8 +411,8 @@ EngineOptions HubProgram::engine_options() const {
     return options;
 }
 
-// Checks that some machine can compute the experts. This machine needs all expert blobs; the swarm
-// may fetch them elsewhere.
+// Checks that some machine can compute the experts. To compute them, this machine needs all expert
+// blobs. Workers of the swarm may fetch blobs from another machine.
 Status HubProgram::require_computers() const {
     const ModelPackage& package = *model_.package;
     const Status whole = package.require_all_blobs();
@@ -415,7 +422,8 @@ Status HubProgram::require_computers() const {
         return Error{whole.error().code,
                      text(whole.error().message, "; --backend local computes on this machine")};
 
-    // An operator without any blob and without local fallback chose this, and gets no warning.
+    // Do not warn an operator that has no blob at all and has switched off local fallback: only
+    // workers are meant to compute.
     const bool holds_some = package.num_missing_blobs() < package.num_blobs();
     if (settings_.contributors.has_local_fallback || holds_some)
         log_warn(
@@ -455,7 +463,7 @@ void HubProgram::reload() {
         if (is_live) in_force_.take(setting.name, *fresh);
     }
     set_log_of(in_force_);
-    // The settings that SIGHUP may change contradict no other setting.
+    // value() cannot fail: the settings that SIGHUP may change never contradict other settings.
     server_->change(server_options_of(read_serve_settings(in_force_).value()));
     log_info("hub: keys and settings read again", kv("changed", changed.empty() ? "-" : changed));
     if (!waiting.empty())
@@ -465,7 +473,8 @@ void HubProgram::reload() {
 void HubProgram::on_worker_event(const WorkerEvent& event) {
     server_->on_worker_event(event);
     log_worker_event(event);
-    // The worker gave false answers. No later prompt may reuse KV pages made with them.
+    // Forget the KV pages that were computed with false answers of this worker, so that no later
+    // prompt reuses them.
     if (event.kind == WorkerEvent::Kind::lied ||
         (event.kind == WorkerEvent::Kind::removed && event.code == CloseCode::policy))
         engine_->forget_worker(event.worker);
@@ -477,8 +486,8 @@ void HubProgram::on_worker_event(const WorkerEvent& event) {
         log_error("hub: a ban is lost at the next start", kv("error", ban.error().message));
 }
 
-// Returns how long threads spin before they sleep. A hub that computes on its cores does not spin,
-// because it has no core to spare.
+// Returns how long threads poll before they sleep. A hub that computes on its CPU cores does not
+// poll, because it has no core to spare.
 Duration HubProgram::spin_max() const {
     constexpr unsigned cores_min = 8;
     constexpr Duration most = std::chrono::milliseconds(1);
@@ -495,8 +504,8 @@ ExpertBackend& HubProgram::experts() {
     return *model_.local;
 }
 
-// Loads the default vectors, which replace the answers that a request does not wait for. Loads
-// nothing where no request may leave answers out.
+// Loads the default vectors, which substitute expert answers that a request does not wait for.
+// Loads nothing if every request waits for all answers.
 Status HubProgram::open_late_calls() {
     if (settings_.contributors.late_calls_max == 0) return {};
     const auto refuse = [](std::string_view why) {
@@ -540,8 +549,9 @@ void HubProgram::join_rooms() {
                  server_->api_observer());
     server_->attach(*swarm_, *engine_, *api_);
 
-    // Pack experts in the background where this machine computes all of them. A hub that is only
-    // the fallback for workers packs an expert at its first request, since few may be requested.
+    // Pack all experts in the background if this machine computes all of them. A hub that is only
+    // the fallback of its workers packs an expert when it is first requested, since few experts may
+    // be.
     if (!swarm_computes() && !(gpu_ && gpu_computes_experts()))
         model_.local->pack_in_background([this] {
             log_info("hub: experts packed",

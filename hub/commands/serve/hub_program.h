@@ -1,5 +1,5 @@
-// The whole hub as one object. Owns what the hub opens, the order in which it opens, and the order
-// in which it stops.
+// The whole hub as one object. It owns all parts of the hub, the order in which they open, and the
+// order in which they stop.
 #pragma once
 
 #include <atomic>
@@ -25,15 +25,15 @@
 
 namespace moex {
 
-// Stops the hub on Ctrl-C and SIGTERM: at once while there is nothing to drain, later through the
-// server.
+// Stops the hub on Ctrl-C and SIGTERM. Before the server runs, the hub stops at once, because no
+// request has to be drained. Later the server drains its requests first.
 class StopSwitch {
   public:
-    // `manager` is notified before anything stops, and outlives the switch.
+    // `manager` is notified before any part of the hub stops, and outlives this object.
     explicit StopSwitch(const ServiceManager& manager);
-    // A signal stops `server` from now on. A signal that arrived before stops it at once.
+    // From now on a signal stops `server`. If a signal has already arrived, `server` stops at once.
     void attach(net::Server& server);
-    // The caller has stopped the server; a further signal ends the process.
+    // The caller has stopped the server. From now on a further signal ends the process.
     void detach();
 
   private:
@@ -43,17 +43,19 @@ class StopSwitch {
     std::mutex mutex_;
     net::Server* server_ = nullptr;
     int num_signals_ = 0;
-    SignalWatcher signals_;  // last: its thread uses the members above
+    SignalWatcher signals_;  // the last member, because its thread uses the members above
 };
 
 class HubProgram {
   public:
-    // `settings` was read from `invocation.settings`. `invocation` outlives the program.
+    // `settings` was read from `invocation.settings`. `invocation` outlives this object.
     HubProgram(const Invocation& invocation, ServeSettings settings);
 
-    // Reads the package and its texts as the user that would serve them, and starts nothing.
+    // Checks the package and its text files by reading them as the user that would serve them.
+    // Starts no part of the hub.
     Status check();
-    // Opens everything up to a bound port. May throw what Server's constructor throws.
+    // Opens all parts of the hub, with the port as the final one. May throw the exceptions of
+    // Server's constructor.
     Status open();
     // Prints the links and serves until a signal.
     void run();
@@ -66,20 +68,20 @@ class HubProgram {
     Status require_computers() const;
     Status open_registry();
     void join_rooms();
-    // SIGHUP: reads keys, and the settings that may change while serving. An error changes nothing.
-    // Called on the disk thread.
+    // Called on SIGHUP, on the disk thread: reads keys again, and the settings that may change
+    // while serving. If one cannot be read, nothing changes.
     void reload();
     void on_worker_event(const WorkerEvent& event);
     void log_ready() const;
     void print_links() const;
-    // Returns false for a dense model, which has no experts that workers could compute.
+    // Returns true if workers compute the experts. False for a dense model, which has no experts.
     bool swarm_computes() const {
         return settings_.contributors.backend == ServeBackend::swarm &&
                model_.package->config().has_experts();
     }
     ExpertBackend& experts();
     Duration spin_max() const;
-    // Returns true if the GPU holds all experts and no call leaves this machine.
+    // Returns true if the GPU holds all experts, so that no expert call leaves this machine.
     bool gpu_computes_experts() const;
     std::string gpu_words() const;
     Status open_lossy_modes();
@@ -92,25 +94,25 @@ class HubProgram {
     EngineOptions engine_options() const;
 
     // The members are in the order of their creation and are destroyed in the reverse order. A
-    // member that calls another is destroyed before it: the engine before the swarm, and the swarm
-    // before the server whose strand runs it.
+    // member that calls another member is destroyed before that member: the engine before the
+    // swarm, and the swarm before the server whose strand runs it.
     const Invocation& invocation_;
     const ServeSettings settings_;
     std::mutex in_force_mutex_;
-    Settings in_force_;  // the settings of the invocation, with the changes of each SIGHUP
+    Settings in_force_;  // settings in force: those of the invocation, as changed by SIGHUPs
     const net::ServerOptions server_options_;
     const TimePoint started_at_;
     const ServiceManager manager_;
-    StopSwitch stop_;  // before all threads, because they inherit the signals that it blocks
+    StopSwitch stop_;  // made before all threads, because they inherit the signals that it blocks
     std::optional<SystemUser> user_;
     std::filesystem::path state_directory_;
     LoadedModel model_;
     std::unique_ptr<GpuSteps> gpu_;            // null: this machine's cores compute the steps
-    std::atomic<bool> gpu_is_lost_{false};     // the cores compute the steps until the end
-    std::unique_ptr<LossyModes> lossy_modes_;  // null: no_lossy_modes_ says why
+    std::atomic<bool> gpu_is_lost_{false};     // true: the GPU is lost for good
+    std::unique_ptr<LossyModes> lossy_modes_;  // null: no_lossy_modes_ has the reason
     std::string no_lossy_modes_;
-    std::shared_ptr<const ExpertProfile> default_vectors_;  // null: no answer may be late
-    std::unique_ptr<Hints> hints_;                          // null: nothing is predicted
+    std::shared_ptr<const ExpertProfile> default_vectors_;  // null: requests wait for all answers
+    std::unique_ptr<Hints> hints_;                          // null: no expert is predicted
     std::string hints_by_ = "off";                          // the predictor's name
     std::optional<ShadowParts> shadow_parts_;
     std::unique_ptr<Registry> registry_;
@@ -119,8 +121,8 @@ class HubProgram {
     std::unique_ptr<Trace> trace_;  // outlives the members that record spans
     std::optional<net::Server> server_;
     std::optional<SwarmBackend> swarm_;
-    std::unique_ptr<ExpertBackend> late_calls_;  // wraps the swarm, if default_vectors_ is set
-    std::unique_ptr<ServedShadow> shadow_;       // the engine calls it, and it sends hints
+    std::unique_ptr<ExpertBackend> late_calls_;  // wraps the swarm; null without default_vectors_
+    std::unique_ptr<ServedShadow> shadow_;       // called by the engine; sends hints to the swarm
     std::optional<Engine> engine_;
     std::optional<Api> api_;
 };

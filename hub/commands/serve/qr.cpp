@@ -10,12 +10,13 @@ std::string qr_half_blocks(std::string_view content) {
     try {
         const auto code = qrcodegen::QrCode::encodeText(std::string(content).c_str(),
                                                         qrcodegen::QrCode::Ecc::LOW);
-        // light border in modules; phones read two as well as the four of the standard
+        // Width of the light border in modules. Phones read a code with a border of two modules as
+        // well as with the four modules of the standard.
         constexpr int quiet = 2;
         std::string out;
         const auto dark = [&](int x, int y) {
             return code.getModule(x, y);
-        };  // false outside the code
+        };  // modules outside the code are light
         for (int y = -quiet; y < code.getSize() + quiet; y += 2) {
             out += "  \x1b[30;107m";
             for (int x = -quiet; x < code.getSize() + quiet; ++x) {
@@ -25,7 +26,7 @@ std::string qr_half_blocks(std::string_view content) {
             out += "\x1b[0m\n";
         }
         return out;
-    } catch (const std::exception&) {  // the content is longer than the largest code
+    } catch (const std::exception&) {  // the content does not fit into the largest QR code
         return {};
     }
 }

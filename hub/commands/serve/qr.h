@@ -6,7 +6,8 @@
 #include <vector>
 
 namespace moex {
-std::string qr_half_blocks(std::string_view content);  // empty if the content does not fit
-// Returns the code as rows of '1' (dark) and '0' (light), without the border.
+// empty if the content does not fit into a QR code
+std::string qr_half_blocks(std::string_view content);
+// Returns the QR code as rows of '1' (dark) and '0' (light), without the border.
 std::vector<std::string> qr_rows(const std::string& content);
 }  // namespace moex

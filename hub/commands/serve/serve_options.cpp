@@ -88,8 +88,8 @@ SwarmOptions swarm_options_of(const ServeSettings& settings,
     options.blob_hash = [package](std::uint32_t layer, std::uint32_t expert) {
         return package->blob_hash(layer, expert);
     };
-    // The upgrade of a connection makes the same check, so that a token is accepted in the URL and
-    // in HELLO alike.
+    // Check the join token. The HTTP upgrade of a worker's connection makes the same check, so that
+    // a token is accepted in the URL and in HELLO alike.
     options.token_ok = [&registry](std::string_view token) { return registry.join_allowed(token); };
     options.nonce_of = [&registry](WorkerId worker) {
         return registry.nonces().for_worker(worker);
@@ -107,13 +107,13 @@ SwarmOptions swarm_options_of(const ServeSettings& settings,
     options.placement = contributors.placement;
     options.local_fallback = contributors.has_local_fallback;
     options.checks.on = contributors.checks_answers;
-    // The seed is random: a worker that could predict the draws would know which of its answers are
-    // checked.
+    // The seed is random, because a worker that could predict the random draws would know which of
+    // its answers the hub checks.
     std::random_device random;
     options.checks.seed = std::uint64_t{random()} << 32 | random();
     options.workers_per_address_max = contributors.workers_per_address_max;
     options.lz4 = contributors.wire.lz4;
-    // Each micro-batch has a round of its own in flight.
+    // Allow one round in flight for each micro-batch.
     options.queue_depth = std::max(contributors.wire.queue_depth, settings.model.micro_batches);
     options.timeout_max = contributors.waits.attempt_max;
     options.timeout_min = std::min(options.timeout_min, options.timeout_max);

@@ -1,5 +1,5 @@
-// The settings of `moex-hub serve` as the options of the rooms that serve: server, swarm, and what
-// the operator page shows. serve_settings.h reads the settings.
+// Converts the settings of `moex-hub serve` to the options of the parts that serve: server, swarm,
+// and the list of settings on the operator page. serve_settings.h reads the settings.
 #pragma once
 
 #include <memory>
@@ -17,17 +17,17 @@ namespace moex {
 
 net::ServerOptions server_options_of(const ServeSettings& settings);
 
-// Returns every setting of serve for the operator page: [{name, value, source, help}].
+// Returns every setting of serve for the operator page, as [{name, value, source, help}].
 nlohmann::json describe_settings(const Settings& settings);
 
-// Returns true if SIGHUP may change the setting.
+// Returns true if a SIGHUP may change the setting while the hub serves.
 bool changes_while_serving(std::string_view setting);
 
-// Returns the number of experts that are predicted for a row and layer (--prefetch). 0: none.
+// Returns the number of experts to predict for a row and layer (--prefetch). 0: no prediction.
 std::uint32_t prefetch_per_row(const PrefetchSettings& prefetch, const ModelConfig& model);
 
-// Returns the most micro-batches that a step may have: the fixed number, or what --queue-depth
-// leaves to the measurement.
+// Returns the largest number of micro-batches that a step may have: the number that a setting
+// fixes, or otherwise the limit by --queue-depth below which the engine measures the best number.
 std::uint32_t micro_batches_max(const ServeSettings& settings);
 
 // `registry` checks the tokens of workers and outlives the swarm.

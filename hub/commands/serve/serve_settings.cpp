@@ -7,8 +7,8 @@
 namespace moex {
 namespace {
 
-// Reads single settings as types. The table has checked that each value is one of its kind, so a
-// value that cannot be read here is a broken invariant and not a mistake of the operator.
+// Reads single settings as typed values. The table of settings has checked every value, so a value
+// that cannot be converted here is a bug of this program and not a mistake of the operator.
 class SettingReader {
   public:
     explicit SettingReader(const Settings& settings) : settings_(settings) {}

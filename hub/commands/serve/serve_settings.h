@@ -1,7 +1,7 @@
 // The settings of `moex-hub serve` as typed values, in the groups of its help. They are read once
-// from the table of settings (hub/options/options.h), which has checked each value; here values
-// that contradict each other are refused.
-// Owns types and contradictions; serve_options.h turns them into the options of the rooms.
+// from the table of settings (hub/options/options.h), which has checked each value. Values that
+// contradict each other are refused here. This file owns types and contradictions; serve_options.h
+// turns the settings into the options of the hub's parts.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace moex {
 
 struct KeySettings {
     bool required_on_loopback = false;
-    std::string api_key, admin_key;  // the key itself, from the environment or the file
+    std::string api_key, admin_key;  // the text of a key, from the environment or the file
     std::filesystem::path api_key_file, admin_key_file;
 };
 
@@ -38,58 +38,59 @@ struct AddressSettings {
     bool allows_insecure_http = false;
     KeySettings keys;
     std::vector<std::string> hosts, cors_origins, trusted_proxies;
-    std::string user;                        // empty: the user does not change
-    std::filesystem::path state_directory;   // empty: the default one
-    std::filesystem::path static_directory;  // empty: the pages in the binary
+    std::string user;                        // empty: the process keeps its user
+    std::filesystem::path state_directory;   // empty: the default folder
+    std::filesystem::path static_directory;  // empty: serves the pages in the binary
     ConnectionLimits limits;
     bool always_prints_qr = false;
     bool has_test_routes = false;
 };
 
 struct GpuSettings {
-    std::string device = "off";          // "off", "auto", an index or part of a device's name
-    std::uint64_t memory_bytes_max = 0;  // 0: what is free
+    std::string device = "off";          // GPU: "off", "auto", an index or part of a name
+    std::uint64_t memory_bytes_max = 0;  // 0: all free memory of the GPU
     bool stays_awake = true;
     bool is_wanted() const { return device != "off"; }
 };
 
-// "Model and memory". hub/commands/load_model.h reads the settings that other commands have too.
+// The settings of the help's group "Model and memory". hub/commands/load_model.h reads those
+// settings that other commands take too.
 struct ModelSettings {
     GpuSettings gpu;
-    std::uint64_t kv_bytes_max = 0;  // 0: a share of the memory that is free
+    std::uint64_t kv_bytes_max = 0;  // 0: a share of the free memory
     bool is_deterministic = false;
     std::uint32_t sequences_max = 0, queue_max = 0;
-    std::uint32_t context_tokens = 0;      // 0: the model's own
-    std::uint32_t default_max_tokens = 0;  // 0: as far as the context reaches
+    std::uint32_t context_tokens = 0;      // 0: the context length of the model
+    std::uint32_t default_max_tokens = 0;  // 0: an answer may fill the context
     double step_stretch_max = 0;
-    std::uint32_t micro_batches = 0;  // parts of a step; 0: measured while steps run
+    std::uint32_t micro_batches = 0;  // micro-batches of a step; 0: the number is measured
     bool caches_prefixes = true;
     bool has_noise_prompts = false;
     bool answers_any_model_name = false;
-    bool gives_model = true;  // browsers may load the whole package
+    bool gives_model = true;  // browsers may download the whole package
 };
 
 enum class ServeBackend { swarm, local };
 const char* serve_backend_name(ServeBackend backend);
 
-// How the answers of a layer's experts are made, where a request does not choose.
+// How expert answers are made for requests that do not choose a mode themselves.
 enum class AnswerMode { exact, speculative, estimator };
 const char* answer_mode_name(AnswerMode mode);
 
 enum class SpinMode { automatic, on, off };
 
-// Predictions for workers that load experts on demand.
+// Predictions of experts, sent as hints to workers that load experts on demand.
 struct PrefetchSettings {
     bool is_on = false;
-    std::uint32_t experts_per_row = 0;  // 0: as many as a token uses
+    std::uint32_t experts_per_row = 0;  // predicted experts; 0: as many as a token uses
     std::string predictor = "auto";     // "auto", "next-gate" or "estimator"
-    std::string shadow_folder;          // empty: no shadow runs ahead
-    std::string replayed_recall;        // empty, or as --prefetch-replay has it: "0.96+1" (benches)
+    std::string shadow_folder;          // folder of the shadow; empty: no shadow runs
+    std::string replayed_recall;        // --prefetch-replay for benches, such as "0.96+1"; or empty
 };
 
 struct WireSettings {
     ExpertRounding rounding;
-    bool x_is_int8 = true;  // rows of x, where a worker accepts it
+    bool x_is_int8 = true;  // sends input rows as int8 to workers that accept int8
     std::uint32_t queue_depth = 0;
     bool lz4 = false;
 };
@@ -105,7 +106,7 @@ struct ContributorSettings {
     ServeBackend backend = ServeBackend::swarm;
     bool has_local_fallback = true, checks_answers = true;
     std::uint32_t replicas = 0;
-    std::uint32_t hot_percent = 0;  // of the experts, that have one copy more
+    std::uint32_t hot_percent = 0;  // share of the experts that get one more replica
     PlacementChoice placement;
     HedgePolicy hedge;
     AnswerMode experts = AnswerMode::exact;
@@ -116,10 +117,11 @@ struct ContributorSettings {
     std::uint32_t workers_per_address_max = 0;
 };
 
-// "Logs". set_log_of() (hub/commands/load_model.h) sets the level.
+// The settings of the help's group "Logs". set_log_of() (hub/commands/load_model.h) sets the log
+// level.
 struct LogSettings {
     bool is_json = false;
-    std::filesystem::path access_log;  // empty: none; "-": stdout
+    std::filesystem::path access_log;  // empty: no access log; "-": stdout
     std::filesystem::path trace;       // empty: none
 };
 
@@ -130,7 +132,8 @@ struct ServeSettings {
     LogSettings logs;
 };
 
-// invalid_argument names the settings that contradict each other and says which one to leave out.
+// Reads all settings of serve. The error invalid_argument names the settings that contradict each
+// other and says which of them to leave out.
 Result<ServeSettings> read_serve_settings(const Settings& settings);
 
 }  // namespace moex

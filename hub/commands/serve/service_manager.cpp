@@ -23,7 +23,8 @@ std::uint64_t number_of(const std::optional<std::string>& words) {
 
 ServiceManager::ServiceManager(const Environment& environment)
     : socket_(environment("NOTIFY_SOCKET").value_or("")) {
-    // The variable is meant for another process, if a script started this one.
+    // WATCHDOG_PID names another process if a script that the manager started has started this
+    // process.
     const auto watched = environment("WATCHDOG_PID");
     if (watched && number_of(watched) != static_cast<std::uint64_t>(::getpid())) return;
 

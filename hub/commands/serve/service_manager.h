@@ -1,5 +1,6 @@
-// Notifies the service manager that started this process: the hub serves, is alive, or stops.
-// Sources: sd_notify(3) for the datagrams, systemd.service(5) for Type=notify and WatchdogSec.
+// Notifies the service manager that started this process when the hub serves, that it is alive, and
+// when it stops. Sources: sd_notify(3) for the datagrams, systemd.service(5) for Type=notify and
+// WatchdogSec.
 #pragma once
 
 #include <condition_variable>
@@ -14,21 +15,23 @@
 
 namespace moex {
 
-// Sends nothing if no manager requested notifications. Copies are cheap: the object holds no socket
-// between two messages.
+// Sends messages to the service manager. Sends nothing if no manager requested notifications.
+// Copies are cheap, because the object holds no socket between two messages.
 class ServiceManager {
   public:
     using Environment = std::function<std::optional<std::string>(const char*)>;
 
-    // Reads NOTIFY_SOCKET (a path, or '@' and an abstract name), WATCHDOG_USEC and WATCHDOG_PID.
+    // Reads the variables NOTIFY_SOCKET (a path, or '@' and an abstract name), WATCHDOG_USEC and
+    // WATCHDOG_PID.
     explicit ServiceManager(const Environment& environment);
 
-    // Sends lines of NAME=value, e.g. "READY=1\nSTATUS=serves". Returns false if no manager
-    // requested notifications or received this one; the hub can then do nothing about it. Any
-    // thread.
+    // Sends lines of the form NAME=value, e.g. "READY=1\nSTATUS=serves". Returns false if no
+    // manager requested notifications, or if the manager did not receive this message; the hub
+    // cannot repair that. May be called on any thread.
     bool tell(std::string_view lines) const;
 
-    // Returns the interval of "WATCHDOG=1", half of the manager's timeout. Zero: no watchdog runs.
+    // Returns the interval at which to send "WATCHDOG=1", half of the manager's timeout. Zero: the
+    // manager runs no watchdog.
     Duration watchdog_every() const { return watchdog_every_; }
 
   private:
@@ -36,13 +39,13 @@ class ServiceManager {
     Duration watchdog_every_{0};
 };
 
-// Sends "WATCHDOG=1" at its interval, from the event loop that the watchdog observes. `post` passes
-// a function to that loop, and a loop that hangs runs none.
+// Sends "WATCHDOG=1" at regular intervals from the event loop that the watchdog observes. `post`
+// passes a function to that loop. A loop that hangs runs no posted function, so the messages stop.
 class LifeSigns {
   public:
     using Post = std::function<void(std::function<void()>)>;
 
-    // `manager` outlives the functions that were posted.
+    // `manager` outlives the functions that were posted to the event loop.
     LifeSigns(const ServiceManager& manager, Post post);
     ~LifeSigns();
     LifeSigns(const LifeSigns&) = delete;

@@ -1,5 +1,5 @@
-// Reports on a served shadow: its constants and counters for /api/status, and its counters for the
-// log when the hub stops.
+// Reports on the shadow that a hub runs: its constants and counters for /api/status, and its
+// counters for the log when the hub stops.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace moex {
 
-// `folder` is the DIR of --prefetch shadow:DIR, `per_row` the number of experts that are predicted
-// for a row and layer.
+// `folder` is the DIR of --prefetch shadow:DIR. `per_row` is the number of experts that the shadow
+// predicts for a row and layer.
 nlohmann::json shadow_report(const std::string& folder, std::uint32_t per_row,
                              const ServedShadowCounters& counts);
 void log_shadow(const ServedShadowCounters& counts);
