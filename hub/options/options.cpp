@@ -46,7 +46,7 @@ std::vector<std::string> split_list(std::string_view value) {
     return parts;
 }
 
-// Returns true if `value` is one of the words of `choices`, such as "swarm|local".
+// Returns true if `value` is one of the words of `choices`, which are joined by '|': "swarm|local".
 bool is_choice(std::string_view choices, std::string_view value) {
     while (!choices.empty()) {
         const std::size_t bar = std::min(choices.find('|'), choices.size());
@@ -84,7 +84,8 @@ Status check_value(const Setting& setting, std::string_view value) {
                              text("wanted on or off, found \"", value, "\"")};
             break;
         case SettingKind::text:
-            // An empty text means "not set"; --print-config writes it so.
+            // An empty text means that the setting is not set; --print-config writes such settings
+            // as empty texts.
             if (value.empty() && setting.default_value.empty()) return {};
             if (setting.check) MOEX_TRY(setting.check(value));
             if (!setting.choices.empty() && !is_choice(setting.choices, value))
@@ -105,8 +106,8 @@ Result<std::string> file_scalar(const toml::node& node) {
     return Error{ErrorCode::bad_field, "wanted a string, a number or true/false"};
 }
 
-// Reads all settings of one file. An unknown key is an error, because a misspelt key would silently
-// have no effect.
+// Reads all settings of one TOML file. An unknown key is an error, because a misspelt key would
+// silently have no effect.
 Result<std::map<std::string, std::vector<std::string>>> read_file(
     const std::filesystem::path& path) {
     std::map<std::string, std::vector<std::string>> values;
@@ -259,12 +260,13 @@ std::string Settings::print(unsigned command) const {
                 shown.append(shown.empty() ? "" : ", ").append(toml_text(one));
             shown = "[" + shown + "]";
         } else if (setting.kind == SettingKind::secret) {
-            // Do not print keys.
+            // Do not print the text of secret keys.
             out += moex::text("# ", environment_name(setting),
                               held.values.front().empty() ? " is not set\n" : " is set\n");
             continue;
         } else if (setting.kind == SettingKind::number) {
-            // Format the number again: TOML refuses leading zeros.
+            // Format the number again, because TOML refuses leading zeros, which a setting may
+            // have.
             shown = moex::text(number(setting.name));
         } else if (setting.kind == SettingKind::real) {
             shown = held.values.front();
@@ -358,7 +360,7 @@ Result<ListenAddress> parse_listen(std::string_view listen) {
         address = address.substr(1, address.size() - 2);
         if (address.empty()) return wrong;
     } else if (address.find(':') != std::string_view::npos) {
-        return wrong;  // an IPv6 address without its brackets
+        return wrong;  // an IPv6 address needs brackets
     }
 
     ListenAddress parsed{.address = std::string(address), .port = *port};

@@ -18,7 +18,7 @@ Error wrong_value(const auto&... parts) {
     return Error{ErrorCode::invalid_argument, text(parts...)};
 }
 
-// Returns true if the whole of `value` is a number, and stores the number in `out`.
+// Returns true if the whole text `value` is a number, and stores the number in `out`.
 template <class Number>
 bool is_number(std::string_view value, Number& out) {
     const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), out);
@@ -71,7 +71,8 @@ Status check_experts(std::string_view value) {
     static constexpr std::string_view served[] = {"exact", "speculative", "estimator"};
     if (is_one_of(served, value)) return {};
 
-    // Old names had a suffix as well: "early:2", "estimator+weights", "hybrid:6".
+    // Values of --experts that older versions accepted could have a suffix: "early:2",
+    // "estimator+weights", "hybrid:6".
     static constexpr std::string_view measured[] = {"early",     "next-gate",   "quasi-hidden",
                                                     "estimator", "speculative", "hybrid",
                                                     "linear",    "router-free"};

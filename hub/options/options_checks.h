@@ -19,13 +19,13 @@ Status check_origin(std::string_view value);
 Status check_address(std::string_view value);
 Status check_hedge(std::string_view value);
 Status check_placement(std::string_view value);
-// exact, speculative or estimator.
+// Accepts the values exact, speculative and estimator.
 Status check_experts(std::string_view value);
-// off, on, a number of experts from 1 to 1024, or shadow:DIR.
+// Accepts off, on, a number of experts from 1 to 1024, and shadow:DIR.
 Status check_prefetch(std::string_view value);
-// auto, next-gate or estimator.
+// Accepts the values auto, next-gate and estimator.
 Status check_prefetch_by(std::string_view value);
-// A share from 0 to 1, or a share followed by "+1".
+// Accepts a share from 0 to 1, also with "+1" behind it.
 Status check_replay(std::string_view value);
 Status check_number_text(std::string_view value);
 Status check_seed(std::string_view value);

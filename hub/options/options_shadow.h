@@ -15,18 +15,19 @@
 
 namespace moex {
 
-// Tokens between two copies of the model's own token into the shadow.
+// Period, in tokens, at which the token that the model drew is copied into the shadow.
 inline constexpr std::uint32_t shadow_token_period = 1;
-// Tokens between two copies of the model's keys and values into the shadow.
+// Period, in tokens, at which the model's keys and values are copied into the shadow.
 inline constexpr std::uint32_t shadow_kv_period = 16;
-// The shadow draws the next token and goes on with it before the model has drawn its own.
+// The shadow draws the next token itself and continues with it before the model has drawn its own
+// token.
 inline constexpr bool shadow_draws_ahead = true;
 
 // Returns true if `prefetch` begins with "shadow:".
 bool names_shadow(std::string_view prefetch);
-// Returns DIR of "shadow:DIR". Errors: invalid_argument without a folder, and for the old spellings
-// shadow:DIR:N, shadow:served:N and shadow:DIR,KEY=NUMBER. A folder's name therefore has no comma
-// and does not end in a colon and a number.
+// Returns DIR of "shadow:DIR". Returns invalid_argument if DIR is missing, or for the old spellings
+// shadow:DIR:N, shadow:served:N and shadow:DIR,KEY=NUMBER. The name of the folder therefore has no
+// comma, and does not end in a colon and a number.
 Result<std::string> parse_shadow_folder(std::string_view prefetch);
 
 }  // namespace moex

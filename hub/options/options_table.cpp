@@ -1,4 +1,5 @@
-// The table itself: one row per setting, in the order in which the help lists the settings.
+// The table of all settings: one row per setting, in the order in which the help lists the
+// settings.
 #include <initializer_list>
 
 #include "hub/options/options.h"
@@ -22,7 +23,8 @@ constexpr unsigned reads_text = command_eval | command_predict;
 constexpr unsigned runs_model = command_serve | command_generate | reads_text;
 constexpr unsigned makes_package = command_pack | command_synth;
 
-// Address and keys: where the hub listens, which clients it serves, and how many of them.
+// Settings of the group "Address and keys": where the hub listens, which clients it serves, and how
+// many clients.
 const Setting address_settings[] = {
     {"listen", word, serve, short_help, "ADDR:PORT", "127.0.0.1:8080",
      "HTTP and WebSocket; port 0 takes a free port", 0, 0, "", check_listen},
@@ -75,7 +77,7 @@ const Setting address_settings[] = {
      "POST /api/test changes switches at run time (tests)"},
 };
 
-// Model and memory: what this machine computes, and with how much memory.
+// Settings of the group "Model and memory": what this machine computes, and with how much memory.
 const Setting model_settings[] = {
     {"model", word, runs_model | command_inspect, short_help, "DIR", "",
      "a package made by `moex-hub pack`; default: static/models/demo"},
@@ -146,7 +148,8 @@ const Setting model_settings[] = {
      "compute only the last row of a prompt; keys and values before it are noise (benches)"},
 };
 
-// Contributors: what workers compute, and what is done when they are slow, wrong or absent.
+// Settings of the group "Contributors": what workers compute, and what the hub does when workers
+// are slow, wrong or absent.
 const Setting contributor_settings[] = {
     {"backend", word, serve, short_help, "swarm|local", "swarm",
      "swarm: tabs and workers compute experts; local: this machine\n"
@@ -274,7 +277,7 @@ const Setting eval_settings[] = {
      "most tokens of the text to calibrate with", 2, 1000000000},
 };
 
-// pack and synth; the commands that take long.
+// Settings of pack and synth, and of other commands that take long.
 const Setting pack_settings[] = {
     {"expert-dtype", word, makes_package, all_help, "DTYPE", "int4",
      "data type of the stored experts; bf16 and f32 only run locally", 0, 0, "int4|bf16|f32"},
