@@ -15,8 +15,8 @@ using nlohmann::ordered_json;
 
 namespace {
 
-// Builds the variables of a chat. transformers always passes these variables, and templates test
-// them with "is not none".
+// Builds the variables that a template sees for a chat. transformers always passes all of these
+// variables, and templates test them with "is not none".
 Result<ordered_json> chat_context(const ordered_json& messages, const ordered_json& extra) {
     if (!extra.is_null() && !extra.is_object())
         return Error{ErrorCode::invalid_argument, "extra template variables are a JSON object"};
@@ -42,8 +42,8 @@ bool holds(const std::vector<TextRange>& ranges, std::size_t begin, std::size_t 
     });
 }
 
-// Returns the end of the last occurrence of `words` in text that came from messages. Templates may
-// trim the words.
+// Returns the end of the last occurrence of `words` in those parts of the rendered text that came
+// from messages. Templates may strip white space from `words`.
 std::optional<std::size_t> end_of_words(const jinja::MarkedText& rendered, std::string_view words) {
     const std::string_view bytes(rendered.bytes());
     const std::string_view trimmed = without_blanks(words, true);
@@ -65,8 +65,8 @@ std::optional<std::size_t> end_of_words(const jinja::MarkedText& rendered, std::
 struct ChatTemplate::State {
     jinja::Body body;
     std::string source;
-    // control tokens of the checkpoint, e.g. bos_token; they count as text of the template, never
-    // as text of a message
+    // control tokens of the checkpoint, e.g. bos_token; they count as text of the template itself,
+    // never as text of a message
     std::vector<std::pair<std::string, std::string>> own_tokens;
 
     Result<jinja::MarkedText> render(const ordered_json& context,

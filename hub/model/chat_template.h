@@ -1,8 +1,8 @@
-// ChatTemplate renders the checkpoint's own chat template (Jinja) within bounds on steps and
-// output. A template is parsed once. Rendering is const and thread-safe. The language is the subset
-// of Jinja that chat templates use. An unsupported construct is an error at parse time, which names
-// the construct and its line.
-// Source: Jinja 3 template documentation; compared with npm @huggingface/jinja in tests.
+// ChatTemplate renders the checkpoint's own chat template (Jinja) within bounds on evaluation steps
+// and output size. A template is parsed once. Rendering is const and thread-safe. The language is
+// the subset of Jinja that chat templates use. An unsupported construct is an error at parse time,
+// which names the construct and its line. Source: Jinja 3 template documentation; compared with npm
+// @huggingface/jinja in tests.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,20 @@ namespace moex {
 class ChatTemplate {
   public:
     static Result<std::shared_ptr<const ChatTemplate>> parse(std::string_view source);
-    // Reads the template of tokenizer_config.json (a string, or the "default" entry of a list), and
-    // bos_token and eos_token. Returns not_found when there is no template.
+    // Reads the template of tokenizer_config.json (a string, or the entry "default" of a list), and
+    // the tokens bos_token and eos_token. Returns not_found when the file has no template.
     static Result<std::shared_ptr<const ChatTemplate>> from_tokenizer_config(
         std::string_view tokenizer_config_json);
     ~ChatTemplate();
 
-    // Renders the template. `context` has messages, add_generation_prompt, tools, bos_token, … If
-    // the template calls raise_exception(), the error is invalid_argument.
+    // Renders the template. `context` has the template's variables: messages,
+    // add_generation_prompt, tools, bos_token, … If the template calls raise_exception(), the error
+    // is invalid_argument.
     Result<std::string> render(const nlohmann::ordered_json& context,
                                const TemplateLimits& limits = {}) const;
 
-    // Returns the token ids of a chat. Control tokens in the text of the template itself become
-    // tokens. The same characters inside message contents, or in any other variable from the
+    // Returns the token ids of a rendered chat. Control tokens in the text of the template itself
+    // become tokens. The same characters inside message contents, or in any other variable from the
     // caller, are plain text. `messages` is [{role, content}, ...]; `extra` has further template
     // variables.
     Result<std::vector<TokenId>> render_ids(const nlohmann::ordered_json& messages,

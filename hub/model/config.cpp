@@ -13,7 +13,7 @@ Error bad_field(std::string_view key, const std::string& found, const std::strin
     return {ErrorCode::bad_field, text("config: ", key, " is ", found, ", wanted ", wanted)};
 }
 
-// Reads fields; the errors have the form of bad_field().
+// Reads the fields of a configuration file. Its errors have the form of bad_field().
 using ConfigFields = JsonFields<Json, FileWording>;
 
 bool is_whole_below(const Json& value, std::uint32_t limit) {
@@ -21,13 +21,14 @@ bool is_whole_below(const Json& value, std::uint32_t limit) {
     return number && *number >= 0 && *number < std::int64_t{limit};
 }
 
-// Bounds for both forms of the configuration. The wire has 16 bits for layer, expert and hidden
-// size.
+// Bounds of config.json and of the configuration in manifest.json. The wire protocol has 16 bits
+// for layer, expert and hidden size.
 constexpr std::uint32_t hidden_max = 65504, layers_max = 1024, heads_max = 1024,
                         head_dim_max = 1024, vocab_max = 1u << 24, context_max = 1u << 24,
                         experts_max = 4096, intermediate_max = 1u << 18;
 
-// An architecture that the hub can compute. transformers names the type and the class.
+// A model architecture that the hub can compute, with the names that transformers gives to its type
+// and its class.
 struct Architecture {
     std::string_view type, class_name;
     bool has_experts;
@@ -45,8 +46,8 @@ const Architecture* find_architecture(std::string_view type, std::string_view cl
     return nullptr;
 }
 
-// The keys that differ between config.json and manifest.json. Errors name the key of the user's
-// file.
+// The names of keys that differ between config.json and manifest.json. Errors name the key of the
+// file that was read.
 struct Keys {
     std::string_view num_layers, num_heads, num_kv_heads, context_tokens, num_experts, top_k, tied;
 };
@@ -79,7 +80,7 @@ void read_common(ConfigFields& fields, const Keys& keys, bool has_experts, Model
     fields.whole("hidden_size", 32, hidden_max, config.hidden_size, required);
     fields.whole(keys.num_layers, 1, layers_max, config.num_layers, required);
 
-    config.num_heads = 1;  // a divisor below, even if it was not read
+    config.num_heads = 1;  // the code below divides by it, even if the key was wrong
     fields.whole(keys.num_heads, 1, heads_max, config.num_heads, required);
     config.num_kv_heads = config.num_heads;
     fields.whole(keys.num_kv_heads, 1, heads_max, config.num_kv_heads);
@@ -115,7 +116,8 @@ Status check_relations(const ModelConfig& config, const Keys& keys) {
     if (config.head_dim == 0)
         return bad_field("head_dim", "0",
                          text("at least 8 (is ", keys.num_heads, " above hidden_size?)"));
-    if (config.head_dim > head_dim_max)  // hidden_size / num_heads if the file has no head_dim
+    // without the key head_dim the value is hidden_size / num_heads
+    if (config.head_dim > head_dim_max)
         return bad_field("head_dim", text(config.head_dim), text("at most ", head_dim_max));
     if (config.num_heads % config.num_kv_heads != 0)
         return bad_field(keys.num_kv_heads, text(config.num_kv_heads),
@@ -140,8 +142,8 @@ void require_whole_rotation(ConfigFields& fields) {
         fields.wrong("partial_rotary_factor", "1", fields.find("partial_rotary_factor"));
 }
 
-// Reads the rope scaling in the form of transformers or of our manifests. `original` is the key of
-// the original context.
+// Reads the rope scaling in the form of transformers or of our manifests. `original` is the key
+// that gives the context length of the first training.
 void read_scaling(ConfigFields& fields, std::string_view original, RopeScaling& scaling) {
     for (const char* name : {"factor", "low_freq_factor", "high_freq_factor"})
         if (fields.find(name) == nullptr) fields.wrong(name, "a number", nullptr);
@@ -154,8 +156,8 @@ void read_scaling(ConfigFields& fields, std::string_view original, RopeScaling& 
                      fields.find("high_freq_factor"));
 }
 
-// Reads one rope object. transformers 4 has rope_theta and rope_scaling. Version 5 has
-// rope_parameters, which contains both.
+// Reads the JSON object that has the rope parameters. transformers 4 has rope_theta and
+// rope_scaling. transformers 5 has rope_parameters, which contains both.
 Status read_rope_object(const Json& rope, std::string_view key, ModelConfig& config) {
     if (!rope.is_object()) return bad_field(key, json_excerpt(rope), "an object or null");
     for (const auto& [name, value] : rope.items())
@@ -216,7 +218,7 @@ Result<Architecture> read_architecture(ConfigFields& fields) {
         text("config: ", found, " is not supported; supported: ", supported_architectures())};
 }
 
-// Refuses the keys that a dense architecture does not have.
+// Refuses keys that only a model with experts has in the configuration of a dense architecture.
 Status check_dense(const ConfigFields& fields, const Architecture& architecture) {
     for (const char* key :
          {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size"})
@@ -227,8 +229,8 @@ Status check_dense(const ConfigFields& fields, const Architecture& architecture)
     return {};
 }
 
-// Refuses models that are quantised, that have another activation, biases in an FFN, or sliding
-// windows. The error names the key.
+// Refuses models that this program cannot compute: quantised models, and models with another
+// activation, biases in an FFN, or sliding windows. The error names the key.
 Status check_supported(ConfigFields& fields) {
     if (const Json* quantization = fields.find("quantization_config")) {
         std::string method = "unnamed";
@@ -270,8 +272,8 @@ Status check_supported(ConfigFields& fields) {
     return {};
 }
 
-// Checks the number of experts. transformers 4 writes num_experts, 5 writes num_local_experts. If
-// the file has both, they must be equal.
+// Checks the number of experts. transformers 4 writes the key num_experts, and version 5 writes
+// num_local_experts. If the file has both keys, they must be equal.
 Status check_num_experts(const ConfigFields& fields) {
     const Json *older = fields.find("num_experts"), *newer = fields.find("num_local_experts");
     if (older == nullptr || newer == nullptr || *older == *newer) return {};
@@ -279,7 +281,7 @@ Status check_num_experts(const ConfigFields& fields) {
                      text("the same as num_local_experts (", json_excerpt(*newer), ")"));
 }
 
-// Layer l is MoE when it is not in mlp_only_layers and (l + 1) is a multiple of
+// Layer l is an MoE layer when l is not in mlp_only_layers and (l + 1) is a multiple of
 // decoder_sparse_step.
 Status read_moe_layers(ConfigFields& fields, const Keys& keys, ModelConfig& config) {
     std::uint32_t step = 1;
@@ -331,7 +333,8 @@ Result<ModelConfig> parse_hf_config(const Json& object) {
     ModelConfig config;
     config.architecture = architecture.type;
     read_common(fields, keys, architecture.has_experts, config);
-    if (config.architecture == "qwen2") config.attention_bias = true;  // qwen2 has no key for it
+    // qwen2 always has this bias, and no key for it
+    if (config.architecture == "qwen2") config.attention_bias = true;
     MOEX_TRY(read_rope(fields, config));
     if (fields.problem()) return *fields.problem();
 
@@ -363,8 +366,8 @@ Json to_json(const ModelConfig& config) {
                 {"rms_norm_eps", config.rms_norm_eps},
                 {"rope_theta", config.rope_theta}};
 
-    // Write the scaling only if it is used, so that packages from versions without it keep their
-    // bytes.
+    // Write the rope scaling only if the model uses it, so that manifests of models without scaling
+    // keep the bytes that older versions wrote.
     const RopeScaling& scaling = config.rope_scaling;
     if (scaling.factor != 1.0)
         object["rope_scaling"] = {{"factor", scaling.factor},

@@ -1,6 +1,6 @@
-// JsonFields reads the members of a JSON object and checks their types and ranges. The first
-// problem is kept, so that a caller reads all members and checks for a problem once. A member that
-// is absent or null leaves its target unchanged, unless it is required.
+// JsonFields reads the members of a JSON object and checks their types and ranges. The reader keeps
+// the first problem, so that a caller reads all members and then checks for a problem once. A
+// member that is absent or null leaves its target unchanged, unless it is required.
 //
 // There are two kinds of JSON. They differ in the order of members:
 //   Json         sorted by name: for files and frames. A lookup costs O(log n) for any input.
@@ -26,7 +26,8 @@ namespace moex {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Returns a member, or a JSON null if the member is missing or `object` is not an object.
+// Returns the member of `object` with this name, or a JSON null if the member is missing or
+// `object` is not an object.
 template <class AnyJson>
 const AnyJson& member(const AnyJson& object, std::string_view name) {
     static const AnyJson null;
@@ -34,8 +35,8 @@ const AnyJson& member(const AnyJson& object, std::string_view name) {
     return found == nullptr ? null : *found;
 }
 
-// Returns `value` as a whole number if it is one and fits. 3.0 is accepted, because JavaScript and
-// Lua sometimes write integers in this form.
+// Returns `value` as an integer if it is a whole number within the range of the integer type. 3.0
+// is accepted, because JavaScript and Lua sometimes write integers in this form.
 template <class AnyJson>
 std::optional<std::int64_t> whole_number(const AnyJson& value) {
     constexpr auto value_max = std::numeric_limits<std::int64_t>::max();
@@ -69,7 +70,7 @@ class JsonFields {
         : object_(object),
           wording_(std::move(wording)) {}
 
-    // Returns nullptr when the member is absent or null.
+    // Returns the member with this name, or nullptr when the member is absent or null.
     const AnyJson* find(std::string_view name) const {
         const AnyJson* const member = find_member(object_, name);
         return member == nullptr || member->is_null() ? nullptr : member;
@@ -127,8 +128,8 @@ class JsonFields {
         out = value->template get<std::string>();
     }
 
-    // Returns a member that must be an object. If it is not one, returns nullptr and keeps a
-    // problem.
+    // Returns a member that must be an object. If the member is not an object, the function returns
+    // nullptr and records a problem.
     const AnyJson* object(std::string_view name) {
         const AnyJson* const value = find_member(object_, name);
         if (value != nullptr && value->is_object()) return value;

@@ -337,7 +337,7 @@ ExpressionPointer ExpressionParser::parse_test(ExpressionPointer operand) {
     const std::uint32_t at_line = line();
     const bool negated = take_name("not");
 
-    // The name of a test may be a keyword elsewhere: none, true, in, ...
+    // The name of a test may be a word that is a keyword in other places: none, true, in, ...
     const std::string name = expect_name();
     if (!is_known_test(name)) fail(at_line, text("the test '", name, "' is not supported"));
 

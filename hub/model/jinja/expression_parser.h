@@ -1,5 +1,5 @@
-// ExpressionParser parses the expressions of a template, with the loosest binding first, and reads
-// the tokens. parser.cpp adds the statements.
+// ExpressionParser parses the expressions of a template from its tokens, beginning with the
+// operators that bind loosest. parser.cpp adds the statements.
 #pragma once
 
 #include <algorithm>
@@ -16,18 +16,20 @@
 
 namespace moex::jinja {
 
-// The functions throw a Failure that names the line.
+// Parser of expressions. Its functions throw a Failure, whose message names the line of the
+// template.
 class ExpressionParser {
   public:
     explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
   protected:
-    // limit for brackets, blocks and unary operators, which recurse in the parser
+    // limit for nested brackets, blocks and unary operators, because the parser recurses for each
+    // level
     static constexpr std::uint32_t nesting_max = 400;
-    // limit for the depth of trees, including chains such as a + b + c
+    // limit for the depth of the syntax tree, in which a chain such as a + b + c is deep as well
     static constexpr std::uint32_t expression_depth_max = 400;
 
-    // Counts the recursion depth of the parser while the object exists.
+    // Counts one level of the parser's recursion while the object exists.
     struct Nesting {
         explicit Nesting(ExpressionParser& parser) : parser(parser) {
             if (++parser.nesting_ > nesting_max)
@@ -86,7 +88,8 @@ class ExpressionParser {
         expression->line = at_line;
         return expression;
     }
-    // Sets the depth of a node. Its children must be set before.
+    // Computes the depth of a syntax tree node from its children, which must be complete, and
+    // returns the node.
     ExpressionPointer finish(ExpressionPointer expression) {
         std::uint32_t depth = 0;
         const auto look = [&](const ExpressionPointer& child) {
@@ -124,7 +127,7 @@ class ExpressionParser {
         return node;
     }
 
-    // Parses one expression, or several separated by commas as a tuple.
+    // Parses one expression. Several expressions separated by commas become a tuple.
     ExpressionPointer parse_tuple(bool with_conditional);
     ExpressionPointer parse_expression();
     ExpressionPointer parse_or();
@@ -146,7 +149,7 @@ class ExpressionParser {
     ExpressionPointer parse_subscript(ExpressionPointer object, std::uint32_t at_line);
     Arguments parse_arguments();
     ExpressionPointer parse_call(ExpressionPointer callee);
-    // Parses one filter; the '|' was already read.
+    // Parses one filter and its arguments. The '|' before the filter was already read.
     ExpressionPointer parse_filter(ExpressionPointer operand);
     ExpressionPointer parse_filters(ExpressionPointer node);
     ExpressionPointer parse_test(ExpressionPointer operand);

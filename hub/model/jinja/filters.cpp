@@ -1,4 +1,4 @@
-// The filters of Jinja that chat templates use, with Jinja's own parameters and defaults.
+// The filters of Jinja that chat templates use. They have Jinja's own parameters and defaults.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 
 using Filter = Value (*)(Renderer&, const Value&, const CallArguments&);
 
-// Follows a path like "a.b.0" from `item`.
+// Returns the value that a path of attributes like "a.b.0" reaches from `item`.
 Value path(Renderer& renderer, const Value& item, const Value& attribute) {
     if (attribute.is_integer()) return renderer.item_of(item, attribute);
     const std::string& names = text_argument(attribute, "an attribute").bytes();
@@ -53,7 +53,7 @@ std::vector<Value> sorted(Renderer& renderer, std::vector<Value> items, const Va
     for (std::size_t i = 0; i < items.size(); ++i)
         keys.emplace_back(sort_key(renderer, items[i], attribute, case_sensitive), i);
 
-    // Sort stably in both directions, as Python does.
+    // Sort stably in ascending and in descending order, as Python does.
     std::stable_sort(keys.begin(), keys.end(), [&](const auto& a, const auto& b) {
         renderer.charge(std::min(weight_of(a.first), weight_of(b.first)));
         return reverse ? compare(b.first, a.first) < 0 : compare(a.first, b.first) < 0;
@@ -170,7 +170,7 @@ Value filter_map(Renderer& renderer, const Value& operand, const CallArguments& 
     return make_list(std::move(out));
 }
 
-// Implements select, reject, selectattr and rejectattr.
+// Implements the filters select, reject, selectattr and rejectattr.
 Value choose(Renderer& renderer, const Value& operand, const CallArguments& arguments,
              bool by_attribute, bool keep) {
     const std::size_t first = by_attribute ? 1 : 0;
@@ -205,7 +205,8 @@ Value filter_tojson(Renderer& renderer, const Value& operand, const CallArgument
     style.sort_keys = flag(arguments, 3, "sort_keys");
     if (const Value* indent = arguments.find(1, "indent"); indent && !indent->is_none()) {
         style.indented = true;
-        // A plain literal would give a false overlap warning of GCC 12 in fortified builds.
+        // Build the string in this form, because GCC 12 gives a false overlap warning for a plain
+        // literal in fortified builds.
         style.item_separator = std::string(",");
         style.indent = indent->text()
                            ? indent->text()->bytes()

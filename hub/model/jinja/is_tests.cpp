@@ -1,4 +1,4 @@
-// The tests that may follow "is".
+// The tests of Jinja that may follow "is", as in "x is defined".
 #include <unordered_map>
 
 #include "hub/model/jinja/known_names.h"
@@ -99,7 +99,7 @@ const std::unordered_map<std::string_view, Test>& tests() {
 }  // namespace
 
 bool is_known_test(std::string_view name) {
-    // Arguments of select() may also be operators.
+    // The filter select() accepts operators as well as names of tests.
     return tests().contains(name) || name == "==" || name == "!=" || name == "<" || name == "<=" ||
            name == ">" || name == ">=";
 }

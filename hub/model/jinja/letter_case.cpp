@@ -13,7 +13,7 @@ struct SpecialCase {
     const char32_t* title;
 };
 
-// The table is sorted by `letter`, ascending.
+// Special case mappings, sorted by `letter` in ascending order.
 constexpr SpecialCase special_cases[] = {
     {0x00DF, U"SS", U"Ss"},
     {0x0149, U"\u02BCN", U"\u02BCN"},
@@ -126,8 +126,8 @@ const SpecialCase* special_case(char32_t c) {
     return found != std::end(special_cases) && found->letter == c ? found : nullptr;
 }
 
-// Returns true for characters that may be between a letter and the end of its word: marks,
-// modifiers, apostrophes.
+// Returns true for characters that Final_Sigma skips between a sigma and the neighbouring letters:
+// marks, modifiers, apostrophes.
 bool is_case_ignorable(char32_t c) {
     switch (unicode_category(c)) {
         case UnicodeCategory::mn:
@@ -175,7 +175,8 @@ std::u32string title_of(char32_t c) {
 
 std::u32string lower_of(std::u32string_view text, std::size_t at) {
     const char32_t c = text[at];
-    if (c == U'\u0130') return U"i\u0307";  // the only lower case of two characters
+    // the only character whose lower case has two characters
+    if (c == U'\u0130') return U"i\u0307";
     if (c == U'\u03A3') return std::u32string(1, is_final_sigma(text, at) ? U'\u03C2' : U'\u03C3');
     return std::u32string(1, unicode_lower(c));
 }

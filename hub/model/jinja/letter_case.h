@@ -12,7 +12,8 @@ namespace moex::jinja {
 
 std::u32string upper_of(char32_t c);
 std::u32string title_of(char32_t c);
-// Returns the lower case of the character at `at`. Only a capital sigma depends on its neighbours.
+// Returns the lower case of the character at `at`. Only the lower case of a capital sigma depends
+// on neighbouring characters.
 std::u32string lower_of(std::u32string_view text, std::size_t at);
 
 // Returns true for a letter that has upper and lower case.

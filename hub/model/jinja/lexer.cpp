@@ -14,7 +14,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_name_part(char c) { return is_name_start(c) || is_digit(c); }
 
-// Replaces CRLF and CR by LF, and drops one final newline.
+// Replaces CRLF and CR by LF, and drops one newline at the end of the template.
 std::string normalize_newlines(std::string_view source) {
     std::string out;
     out.reserve(source.size());
@@ -63,7 +63,7 @@ class Lexer {
         advance(end - at_);
     }
 
-    // Reads plain text up to the next tag, then the tag.
+    // Reads plain text up to the next tag, then reads the tag.
     void lex_text() {
         std::size_t open = at_;
         while ((open = source_.find('{', open)) != std::string::npos) {
@@ -81,7 +81,8 @@ class Lexer {
         if (!last && control == '-') {
             while (end > at_ && is_space(source_[end - 1])) --end;
         } else if (!last && mark != '{' && control != '+') {
-            // lstrip_blocks: remove blanks between the start of the line and a block or comment.
+            // Apply lstrip_blocks: remove blanks between the start of the line and a block tag or
+            // comment.
             std::size_t blank = open;
             while (blank > at_ && (source_[blank - 1] == ' ' || source_[blank - 1] == '\t'))
                 --blank;
@@ -102,8 +103,8 @@ class Lexer {
 
     bool at_line_start() const { return at_ == 0 || source_[at_ - 1] == '\n'; }
 
-    // Skips white space behind a closing tag: all white space after '-', otherwise one newline
-    // (trim_blocks).
+    // Skips white space behind a closing tag: all white space if the tag has a '-', otherwise one
+    // newline (trim_blocks).
     void after_close(bool strip, bool trim_newline) {
         if (strip)
             skip_spaces();
@@ -177,7 +178,8 @@ class Lexer {
         fail("raw is not closed");
     }
 
-    // Reads expression tokens up to `close`, which counts only outside brackets.
+    // Reads the tokens of an expression up to the closing tag `close`. Inside brackets the
+    // characters of `close` do not end the expression.
     void lex_inside(std::string_view close, TokenKind close_kind, bool trim_newline) {
         std::string brackets;
         for (;;) {
@@ -214,7 +216,8 @@ class Lexer {
         }
     }
 
-    // Reads a number like 0x1f, 0o17, 0b101. The token has its decimal digits.
+    // Reads a number with a base prefix, like 0x1f, 0o17, 0b101. The text of the token is the
+    // number in decimal digits.
     bool lex_based_number() {
         const char mark = at_ + 1 < source_.size() ? static_cast<char>(source_[at_ + 1] | 0x20)
                                                    : ' ';
@@ -326,7 +329,8 @@ class Lexer {
                 case 'x': hex_escape(2); break;
                 case 'u': hex_escape(4); break;
                 case 'U': hex_escape(8); break;
-                default: value += '\\', value += escaped;  // Python keeps unknown escapes
+                // an unknown escape stays as written, as in Python
+                default: value += '\\', value += escaped;
             }
         }
 

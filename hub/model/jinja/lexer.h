@@ -26,11 +26,11 @@ enum class TokenKind {
 
 struct Token {
     TokenKind kind = TokenKind::end;
-    std::string text;  // literal: the decoded value; symbol: the operator
+    std::string text;  // value of a literal without quotes and escapes, or the operator
     std::uint32_t line = 1;
 };
 
-// Throws a Failure that names the line.
+// Splits a template into tokens. Throws a Failure that names the line of an error.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace moex::jinja

@@ -22,15 +22,15 @@ bool is_one_of(std::string_view name, const std::string_view (&names)[N]) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-// Returns the element of the list that equals `name`. It outlives every template. The result is
-// empty if the list does not have the name.
+// Returns the element of the list that equals `name`, as a view that outlives every template. The
+// result is empty if the list does not contain `name`.
 template <std::size_t N>
 std::string_view own_name(std::string_view name, const std::string_view (&names)[N]) {
     const auto* const found = std::find(std::begin(names), std::end(names), name);
     return found == std::end(names) ? std::string_view() : *found;
 }
 
-// A call of a method of a string.
+// A call of a string's method: the string, the arguments and the renderer.
 struct TextCall {
     Renderer& renderer;
     const MarkedText& self;
@@ -54,7 +54,7 @@ Value list_of(std::vector<MarkedText> parts) {
     return make_list(std::move(items));
 }
 
-// Returns the count from the argument, or -1 if it is absent.
+// Returns the argument that limits a count, or -1 if the argument is absent.
 std::int64_t count_argument(const CallArguments& arguments, std::size_t position,
                             std::string_view name) {
     const Value* value = arguments.find(position, name);
@@ -118,8 +118,8 @@ Value splitlines_method(const TextCall& call) {
     return list_of(std::move(lines));
 }
 
-// Returns (before, separator, behind). If the separator is not found, the whole text is the first
-// part of partition() or the last part of rpartition().
+// Splits a text for partition() and rpartition() into (before, separator, behind). If the separator
+// is not found, the whole text is the first part of partition() or the last part of rpartition().
 template <bool from_right>
 Value partition_method(const TextCall& call) {
     const std::string& separator = call.text_at(0).bytes();
@@ -149,7 +149,8 @@ Value replace_method(const TextCall& call) {
     return make_text(std::move(out));
 }
 
-// Implements find and rfind, and index and rindex, which fail if nothing is found.
+// Implements the methods find and rfind. Also implements index and rindex, which fail if the text
+// is not found.
 template <bool from_right, bool must>
 Value find_method(const TextCall& call) {
     const std::string& wanted = call.text_at(0).bytes();
@@ -191,7 +192,7 @@ Value format_method(const TextCall& call) {
     return make_text(format_braces(call.self, call.arguments));
 }
 
-// Implements the methods that fill a text up to a width in characters.
+// Implements the string methods that fill a text up to a width in characters, such as ljust.
 template <Fill fill_side>
 Value fill_method(const TextCall& call) {
     std::string filler = " ";
@@ -330,7 +331,7 @@ Value call_loop_method(Renderer& renderer, Loop& self, std::string_view name,
         return values[self.index % values.size()];
     }
 
-    // changed() returns true if the values differ from those of the last call.
+    // loop.changed() returns true if the values differ from those of its previous call.
     for (const Value& value : values) renderer.charge(weight_of(value));
     if (self.was_asked && self.last_changed.size() == values.size() &&
         std::equal(values.begin(), values.end(), self.last_changed.begin(), equal))

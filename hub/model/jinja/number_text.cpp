@@ -11,7 +11,8 @@ std::optional<double> read_double(const std::string& digits) {
     const std::size_t first = digits.starts_with('-') ? 1 : 0;
     if (first == digits.size() || digits.find('\0') != std::string::npos) return std::nullopt;
 
-    // Refuse the forms that only strtod accepts: leading blanks and signs, and hexadecimal digits.
+    // Refuse the forms of numbers that strtod accepts and charconv does not: leading blanks and
+    // signs, and hexadecimal digits.
     const char c = digits[first];
     const bool begins_well = (c >= '0' && c <= '9') || c == '.' || c == 'i' || c == 'I' ||
                              c == 'n' || c == 'N';

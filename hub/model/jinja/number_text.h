@@ -6,9 +6,9 @@
 
 namespace moex::jinja {
 
-// Reads all of `digits` in the syntax of std::from_chars: no blanks, no '+', no hexadecimal digits;
-// "inf" and "nan" are accepted. Returns nullopt for any other text, or a number beyond the range of
-// double.
+// Reads a number. All of `digits` must be a number in the syntax of std::from_chars: no blanks, no
+// '+', no hexadecimal digits; "inf" and "nan" are accepted. Returns nullopt for any other text, or
+// for a number beyond the range of double.
 std::optional<double> read_double(const std::string& digits);
 
 // Returns the shortest text that reads back as the same value, like "1.5e-07" or "3e+00". `value`

@@ -1,4 +1,4 @@
-// Operators, attributes, items and iteration with the rules of Python's objects.
+// Operators, attributes, items and iteration, with the rules of Python's objects.
 #include <algorithm>
 #include <cmath>
 
@@ -40,7 +40,8 @@ Value integer_power(std::int64_t base, std::int64_t exponent) {
     }
 
     std::int64_t out = 1;
-    // The loop below is bounded: |base| > 1 overflows within 64 steps.
+    // The multiplication loop below is bounded, because the power of a base with |base| > 1
+    // overflows within 64 steps.
     if (base == 0 || base == 1) return make_integer(exponent == 0 ? 1 : base);
     if (base == -1) return make_integer(exponent % 2 == 0 ? 1 : -1);
 
@@ -53,7 +54,7 @@ double checked_divisor(const Value& right) {
     return right.number();
 }
 
-// Both sides of an operator with their kinds, which are determined once.
+// Both operands of an operator, with their kinds, which are determined once.
 struct Sides {
     const Value &left, &right;
     bool numbers = left.is_number() && right.is_number();
@@ -89,7 +90,8 @@ Value subtract(const Sides& sides) {
     return make_integer(integer_math(Integer::subtract, left.integer(), right.integer()));
 }
 
-// Evaluates 'ab' * 3 and [1] * 3, in either order of the operands.
+// Evaluates the repetition of a text or a list, 'ab' * 3 and [1] * 3, in either order of the
+// operands.
 Value repeat(Renderer& renderer, const Value& many, std::int64_t times) {
     const std::uint64_t steps_max = renderer.limits().steps_max;
     const auto count = static_cast<std::uint64_t>(std::max<std::int64_t>(times, 0));

@@ -18,8 +18,8 @@ class Parser : ExpressionParser {
     }
 
   private:
-    // Parses statements up to a block whose name is in `ends`. Consumes "{% name" of that block and
-    // stores its name in end_name_.
+    // Parses statements up to a block tag whose name is in `ends`. Consumes "{% name" of that tag
+    // and stores its name in end_name_.
     Body parse_body(const std::vector<std::string_view>& ends) {
         const Nesting nesting(*this);
         Body body;
@@ -173,7 +173,8 @@ class Parser : ExpressionParser {
         return statement;
     }
 
-    // Hides the loops around a captured body, because a `break` in the body cannot leave them.
+    // Hides the enclosing loops from the parser while the object exists. The body of a capture is
+    // parsed with it, because a `break` in such a body cannot leave those loops.
     struct LoopsHidden {
         explicit LoopsHidden(Parser& parser)
             : parser(parser),

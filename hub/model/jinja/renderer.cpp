@@ -47,7 +47,8 @@ const Value* CallArguments::find(std::size_t position, std::string_view name) co
 }
 
 Renderer::Depth::Depth(Renderer& renderer) : renderer(renderer) {
-    // An expression needs several levels, so this bound is wider than that of blocks and calls.
+    // Evaluating one expression takes several levels of recursion, so this bound is higher than the
+    // bound for blocks and calls.
     if (renderer.depth_ >= 10 * renderer.limits_.depth_max)
         fail(text("nested over ", 10 * renderer.limits_.depth_max, " deep"));
     ++renderer.depth_;
@@ -56,8 +57,8 @@ Renderer::Depth::Depth(Renderer& renderer) : renderer(renderer) {
 Renderer::Renderer(const TemplateLimits& limits) : limits_(limits) {}
 
 Renderer::~Renderer() {
-    // Namespaces may refer to each other. Clear them one by one, so that the destructors do not
-    // recurse.
+    // Namespaces may refer to each other. Clear them one by one, so that their destructors do not
+    // call each other recursively.
     for (auto& name_space : namespaces_) {
         name_space->attributes.clear();
         name_space->items.clear();
@@ -201,7 +202,7 @@ Renderer::Flow Renderer::run_loop_over(const Statement& statement, ListPointer i
     auto inner = new_scope(&scope);
     for (; loop->index < items->items.size() && flow != Flow::break_loop; ++loop->index) {
         charge(1);
-        // Start each iteration with new variables, as in Jinja.
+        // Start each iteration of the loop with new variables, as in Jinja.
         if (inner->captured) {
             drop_scope(std::move(inner));
             inner = new_scope(&scope);
@@ -215,7 +216,7 @@ Renderer::Flow Renderer::run_loop_over(const Statement& statement, ListPointer i
 
     drop_scope(std::move(inner));
 
-    // A template may keep the loop object, but the scope ends here.
+    // The template may keep a reference to the loop object, but the loop's scope ends here.
     loop->statement = nullptr;
     loop->scope = nullptr;
     --loop_depth_;
@@ -223,8 +224,8 @@ Renderer::Flow Renderer::run_loop_over(const Statement& statement, ListPointer i
     return Flow::next;
 }
 
-// Evaluates loop(items) inside a recursive loop: renders the same body over other items to a
-// string.
+// Evaluates loop(items) inside a recursive loop: renders the body of the loop for `items`, and
+// returns the text.
 Value Renderer::call_loop(const Loop& loop, const CallArguments& arguments) {
     const Depth depth(*this);
     if (!loop.statement) fail("loop() may only be called inside a loop that is marked recursive");
@@ -455,7 +456,8 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
         fail(text("cannot slice ", kind_name(object)));
     }
 
-    // Python's rules: a negative index counts from the end, and every index is clamped.
+    // Apply Python's rules for slices: a negative index counts from the end, and every index is
+    // clamped to the length.
     const auto clamp = [&](std::int64_t at, std::int64_t low, std::int64_t high) {
         if (at < 0) at = at < -length ? -1 : at + length;
         return std::clamp(at, low, high);
@@ -480,8 +482,8 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
     MarkedText characters;
     std::vector<Value> items;
 
-    // Clamp the step, so that the sum below cannot overflow. A step beyond the length gives one
-    // item.
+    // Clamp the step of the slice, so that the sum below cannot overflow. A step beyond the length
+    // selects one item.
     const std::int64_t stride = std::clamp(step, -length - 1, length + 1);
     for (std::int64_t i = start; forward ? i < stop : i > stop; i += stride) {
         const auto at = static_cast<std::size_t>(i);
@@ -540,8 +542,8 @@ Value Renderer::evaluate_call(const Expression& expression, Scope& scope, const 
     return call_function(callable->name, arguments);
 }
 
-// Creates the objects of namespace(...), cycler(...) and joiner(...). The rendering owns them, and
-// the template may change them.
+// Creates the objects that namespace(...), cycler(...) and joiner(...) return. The rendering owns
+// these objects, and the template may change them.
 Value Renderer::make_state(std::string_view kind, CallArguments arguments) {
     auto state = std::make_unique<Namespace>();
     if (kind == "cycler") {
@@ -569,7 +571,8 @@ Value Renderer::make_state(std::string_view kind, CallArguments arguments) {
     return {namespaces_.back().get()};
 }
 
-// Evaluates a joiner, which prints nothing at the first call and then its separator.
+// Evaluates a call of a joiner. The first call prints nothing, and every later call prints the
+// separator.
 Value Renderer::call_state(Namespace& joiner) {
     return joiner.position++ == 0 ? make_text(std::string()) : joiner.items[0];
 }

@@ -1,6 +1,6 @@
 // Renderer evaluates a syntax tree (scopes, loops, macros, expressions) within bounds on steps,
-// nesting and bytes.
-// Each rendering has its own Renderer, which one thread uses. The tree is shared and read-only.
+// nesting and bytes. Each rendering has its own Renderer, which one thread uses. The syntax tree is
+// shared and read-only.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,24 @@
 
 namespace moex::jinja {
 
-// The variables of a block. A lookup that fails here continues in `parent`.
+// The variables of a block. If a variable is not found here, the lookup continues in `parent`.
 struct Scope {
     explicit Scope(Scope* parent) : parent(parent) {}
     Scope* parent;
-    std::vector<std::pair<std::string_view, Value>> variables;  // names point into the syntax tree
-    bool captured = false;  // a macro refers to it, so it must outlive its block
+    // name and value; names point into the syntax tree
+    std::vector<std::pair<std::string_view, Value>> variables;
+    bool captured = false;  // true: a macro refers to this scope, so it outlives its block
 
     void set(std::string_view name, Value value);
 };
 
-// Evaluated arguments of a call, filter or test.
+// The evaluated arguments of a call, a filter or a test.
 struct CallArguments {
     std::vector<Value> positional;
     std::vector<std::pair<std::string, Value>> keyword;
 
-    // Returns the argument at `position` or with the name `name`; nullptr when absent.
+    // Returns the argument at `position` or with the name `name`; nullptr when there is no such
+    // argument.
     const Value* find(std::size_t position, std::string_view name) const;
 };
 
@@ -41,10 +43,10 @@ class Renderer {
     ~Renderer();
 
     void set_global(std::string name, Value value);
-    // Renders the template. Throws a Failure.
+    // Renders a whole template. Throws a Failure on an error or when a limit is exceeded.
     MarkedText run(const Body& body);
 
-    // The functions below are for filters, tests and methods.
+    // The functions below are called by the implementations of filters, tests and methods.
     void charge(std::uint64_t steps);
     void charge_bytes(std::uint64_t bytes) { charge(1 + bytes / 64); }
     Value apply_filter(std::string_view name, const Value& operand, const CallArguments& arguments);
@@ -53,7 +55,8 @@ class Renderer {
     Value call_function(std::string_view name, const CallArguments& arguments);
     Value attribute_of(const Value& object, std::string_view name);  // object.name: methods first
     Value item_of(const Value& object, const Value& key);            // object[key]
-    // Returns the items of a loop over `value`. Fails for a value that cannot be iterated.
+    // Returns the items that a loop over `value` visits. Throws a Failure for a value that cannot
+    // be iterated.
     ListPointer items_of(const Value& value);
     bool contains(const Value& container, const Value& item);
     Value binary(Operator op, const Value& left, const Value& right);
@@ -109,11 +112,11 @@ class Renderer {
 // Returns `name` as a text that outlives the rendering if values of the kind of `object` have this
 // method. Otherwise the result is empty.
 std::string_view method_of(const Value& object, std::string_view name);
-// These functions return an argument of the required kind. Otherwise they fail, and `what` names
-// the filter or method.
+// These functions return an argument of the required kind. For another kind they throw a Failure,
+// in which `what` names the filter or method.
 const MarkedText& text_argument(const Value& value, std::string_view what);
 std::int64_t integer_argument(const Value& value, std::string_view what);
-// Returns the byte position at which each code point begins, and the end of the text.
+// Returns the byte positions at which the code points of a text begin, and the position of its end.
 std::vector<std::size_t> code_point_starts(std::string_view bytes);
 
 }  // namespace moex::jinja

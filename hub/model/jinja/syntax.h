@@ -47,10 +47,10 @@ enum class ExpressionKind {
     name,         // text
     list,         // operands
     tuple,        // operands
-    dict,         // operands: key, value, key, value, ...
+    dict,         // operands alternate: key, value, key, value, ...
     attribute,    // operands[0].text
     item,         // operands[0][operands[1]]
-    slice,        // operands[0][operands[1] : operands[2] : operands[3]], parts may be null
+    slice,        // operands[0][operands[1] : operands[2] : operands[3]]; bounds may be null
     call,         // operands[0](arguments)
     filter,       // operands[0] | text(arguments)
     test,         // operands[0] is text(arguments)
@@ -60,8 +60,8 @@ enum class ExpressionKind {
     logical_and,  // operands[0], operands[1]
     logical_or,
     binary,       // operands[0] op operands[1]
-    comparison,   // operands[0] operators[0] operands[1] operators[1] operands[2] ...
-    conditional,  // operands[0] if operands[1] else operands[2], which may be null
+    comparison,   // a < b < c: operands[0] operators[0] operands[1] operators[1] ...
+    conditional,  // operands[0] if operands[1] else operands[2]; operands[2] may be null
 };
 
 struct Expression {
@@ -82,26 +82,26 @@ using Body = std::vector<std::unique_ptr<Statement>>;
 struct Target {
     std::vector<std::string> names;
     bool unpack = false;
-    std::string attribute;  // when not empty: names[0].attribute
+    std::string attribute;  // if not empty, the target is names[0].attribute
 };
 
 struct MacroNode {
     std::string name;
     std::vector<std::string> parameters;
-    std::vector<ExpressionPointer> defaults;  // for the last parameters
+    std::vector<ExpressionPointer> defaults;  // default values of the last parameters
     Body body;
 };
 
 enum class StatementKind {
     text,          // text, as written
     print,         // expression
-    branch,        // branches; the last may have no condition
-    loop,          // target, expression, condition, body, otherwise
+    branch,        // uses `branches`; the last branch may have no condition
+    loop,          // uses target, expression, condition, body, otherwise
     assign,        // target, expression
-    assign_block,  // target, body, filters applied through `expression` when present
+    assign_block,  // uses target, body, and `expression` for filters if present
     macro,         // macro
-    call_block,    // expression (a call), macro (parameters and body of caller)
-    filter_block,  // body, filters applied through `expression`
+    call_block,    // uses expression (a call) and macro (its parameters, and the body of caller())
+    filter_block,  // uses body, and `expression` for the filters
     with_block,    // assignments, body
     scope_block,   // body (generation)
     break_loop,
@@ -117,13 +117,13 @@ struct Statement {
     Target target;
     Body body;
     Body otherwise;
-    bool recursive = false;  // for a loop: the body may call loop(items)
+    bool recursive = false;  // loop only: the body may call loop(items)
     std::vector<std::pair<ExpressionPointer, Body>> branches;
     std::vector<std::pair<Target, ExpressionPointer>> assignments;
     std::unique_ptr<MacroNode> macro;
 };
 
-// The name of the captured text inside the filters of a set or filter block.
+// The name under which the filters of a set block or a filter block find the captured text.
 inline constexpr std::string_view captured_text_name = "(captured)";
 
 }  // namespace moex::jinja

@@ -62,7 +62,8 @@ Value filter_replace(Renderer& renderer, const Value& operand, const CallArgumen
     return make_text(std::move(out));
 }
 
-// Escapes a text. Strings have no mark for "escaped already", so a second call escapes again.
+// Escapes a text for HTML. Strings have no mark for "escaped already", so a second call escapes the
+// text again.
 Value filter_escape(Renderer& renderer, const Value& operand, const CallArguments&) {
     const MarkedText source = soft_text(renderer, operand);
     const std::string& bytes = source.bytes();

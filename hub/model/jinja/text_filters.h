@@ -1,13 +1,14 @@
-// Filters that convert a text to a text. filters.cpp has the table of all filters, and the others.
+// Filters that convert a text to a text. filters.cpp has the table of all filters, and all filters
+// of other kinds.
 #pragma once
 
 #include "hub/model/jinja/renderer.h"
 
 namespace moex::jinja {
 
-// Returns the printed value, which is the input of string filters.
+// Returns a value in its printed form, which is the input of string filters.
 MarkedText soft_text(Renderer& renderer, const Value& value);
-// Returns an argument as true or false, or `otherwise` if it is absent.
+// Returns an argument as true or false. Returns `otherwise` if the argument is absent.
 bool flag(const CallArguments& arguments, std::size_t position, std::string_view name,
           bool otherwise = false);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t width_max = 10'000, precision_max = 300;
 
-// One conversion of the form %(key)-+ 0#width.precision kind.
+// One conversion of a format string, in the form %(key)-+ 0#width.precision kind.
 struct PercentSpec {
     std::optional<std::string> key;
     bool left = false, plus = false, blank = false, zero = false, alternate = false;
@@ -201,7 +201,8 @@ class PercentFormatter {
         const double number = value.number();
         const std::string pattern = text(spec.alternate ? "%#.*" : "%.*", spec.kind);
 
-        char shown[700];  // at most 309 digits, a point and precision_max digits
+        // the number as text: at most 309 digits, a point and precision_max digits
+        char shown[700];
         const int precision = static_cast<int>(spec.precision.value_or(6));
         std::snprintf(shown, sizeof shown, pattern.c_str(), precision, std::fabs(number));
         put_number(std::signbit(number) && !std::isnan(number), {}, shown, spec);
@@ -234,7 +235,8 @@ class PercentFormatter {
     MarkedText out_;
 };
 
-// Returns the value of a {field}. `next` counts the fields without a name.
+// Returns the argument that a replacement field {field} names. `next` counts the fields without a
+// name.
 const Value& field_value(const std::string& field, const CallArguments& arguments,
                          std::size_t& next) {
     if (field.find_first_of(":!.[") != std::string::npos)

@@ -11,8 +11,8 @@
 namespace moex::jinja {
 namespace {
 
-// Replaces each character i by `map(characters, i)`. The replacement keeps the origin of the
-// character.
+// Replaces each character i of a text by `map(characters, i)`. The replacement keeps the mark of
+// the character's origin (template or outside).
 template <class Map>
 MarkedText map_characters(const MarkedText& source, const Map& map) {
     std::u32string characters;
@@ -25,7 +25,7 @@ MarkedText map_characters(const MarkedText& source, const Map& map) {
     }
 
     MarkedText out;
-    std::string piece;  // pending bytes with the same origin
+    std::string piece;  // bytes not yet appended; they have the same origin
     bool piece_is_outside = false;
     for (std::size_t i = 0; i < characters.size(); ++i) {
         if (const bool outside = source.is_outside(begins[i]); outside != piece_is_outside) {
@@ -183,7 +183,7 @@ MarkedText replace(const MarkedText& source, const MarkedText& from, const Marke
 
     const auto next_at = [&](std::size_t after) -> std::size_t {
         if (!from.empty()) return bytes.find(from.bytes(), after);
-        // An empty pattern matches between all characters.
+        // An empty search pattern matches before and behind every character.
         return after <= bytes.size() ? after : std::string::npos;
     };
 

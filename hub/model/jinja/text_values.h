@@ -1,4 +1,5 @@
-// Python's string operations on marked text. The parts of a result keep the origin of their bytes.
+// Python's string operations on marked text. The parts of a result keep the mark that says where
+// their bytes came from, the template or outside.
 #pragma once
 
 #include <functional>
@@ -12,11 +13,11 @@
 namespace moex::jinja {
 
 enum class Side { left, right, both };
-// Removes `characters` at the ends of a text, or white space if `characters` is absent.
+// Removes `characters` from both ends of a text, or white space if `characters` is absent.
 MarkedText strip(const MarkedText& source, Side side,
                  const std::optional<std::string>& characters = std::nullopt);
-// Splits a text with at most `splits_max` cuts if that is not negative. The cuts start at the right
-// if `from_right` is true.
+// Splits a text at a separator. If `splits_max` is not negative, the function makes at most that
+// number of cuts. The cuts start at the right end if `from_right` is true.
 std::vector<MarkedText> split(const MarkedText& source, std::string_view separator,
                               std::int64_t splits_max, bool from_right);
 std::vector<MarkedText> split_spaces(const MarkedText& source, std::int64_t splits_max);
@@ -27,18 +28,18 @@ MarkedText upper(const MarkedText& source);
 MarkedText lower(const MarkedText& source);
 MarkedText capitalize(const MarkedText& source);
 MarkedText swap_case(const MarkedText& source);
-// The method str.title(). A word begins behind any character that is not a letter with case.
+// The string method str.title(). A word begins behind any character that is not a letter with case.
 MarkedText title(const MarkedText& source);
-// The filter `title`. A word begins behind white space and - ( { [ <.
+// The Jinja filter `title`. A word begins behind white space and the characters - ( { [ <.
 MarkedText title_words(const MarkedText& source);
-// Extends a text to `width` characters with `filler`, which is one character. For `both`, an odd
-// number of fillers is divided as in Python.
+// Extends a text to `width` characters with `filler`, which is one character. If both sides are
+// filled and the number of fillers is odd, they are divided as in Python.
 enum class Fill { left, right, both };
 MarkedText fill(const MarkedText& source, std::int64_t width, std::string_view filler, Fill side);
 bool is_python_space(char32_t c);
 bool is_letter(char32_t c);
 bool is_decimal_digit(char32_t c);
-bool is_word_character(char32_t c);  // a letter or a digit
+bool is_word_character(char32_t c);  // true for a letter or a digit
 // Returns true if the text is not empty and `kind` is true for all its code points.
 bool all_are(std::string_view bytes, const std::function<bool(char32_t)>& kind);
 

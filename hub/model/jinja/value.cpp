@@ -31,7 +31,8 @@ std::uint32_t checked_depth(std::uint32_t inner) {
     return inner + 1;
 }
 
-// Returns the text by which a mapping finds a key. The text is empty for kinds that cannot be keys.
+// Returns the text under which a mapping stores a key. The text is empty for kinds of values that
+// cannot be keys.
 std::string index_name(const Value& key) {
     if (key.text()) return std::string(1, 's').append(key.text()->bytes());
     return key.is_integer() || key.is_bool() ? moex::text('i', key.integer()) : std::string();
@@ -71,8 +72,8 @@ std::string hex(const char* prefix, unsigned value, int width) {
     return buffer;
 }
 
-// Appends `source` and replaces each character for which `escape` has a replacement. Marks are
-// kept.
+// Appends `source` to a text. Each character for which `escape` has a replacement is replaced. The
+// marks of origin are kept.
 template <class Escape>
 void append_escaped(MarkedText& out, const MarkedText& source, const Escape& escape) {
     const std::string& bytes = source.bytes();
@@ -355,7 +356,7 @@ int compare(const Value& left, const Value& right) {
         return a < b ? -1 : a > b ? 1 : 0;
     }
 
-    // The order of UTF-8 bytes is the order of code points.
+    // Comparing UTF-8 bytes gives the order of code points, which Python uses.
     if (left.text() && right.text()) return left.text()->bytes().compare(right.text()->bytes());
 
     if (left.list() && right.list()) {
@@ -382,7 +383,7 @@ std::string print_float(double value) {
     if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
     if (value == 0) return std::signbit(value) ? "-0.0" : "0.0";
 
-    // Print the shortest digits that read back as the same value, in the layout of Python's repr.
+    // Print the shortest digits that read back as the same number, in the layout of Python's repr.
     const std::string scientific = shortest_scientific(std::fabs(value));
     const std::size_t e = scientific.find('e');
 

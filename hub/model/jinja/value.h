@@ -24,21 +24,21 @@
 namespace moex::jinja {
 
 // The error that stops a parse or a rendering. It is thrown inside this folder and caught in
-// chat_template.cpp, because an evaluator of deep expressions is easier to read without a Result at
-// every step.
+// chat_template.cpp. An exception is used here because an evaluator of deep expressions is easier
+// to read without a Result at every step.
 struct Failure {
     ErrorCode code = ErrorCode::invalid_argument;
     std::string message;
 };
 
-// UTF-8 text, with the ranges of bytes that came from outside the template.
+// UTF-8 text that records which ranges of bytes came from outside the template.
 class MarkedText {
   public:
     MarkedText() = default;
     explicit MarkedText(std::string bytes, bool outside = false);
 
     const std::string& bytes() const { return bytes_; }
-    // ascending, disjoint, not touching
+    // Ranges of bytes that came from outside the template: ascending, disjoint, not touching.
     const std::vector<TextRange>& outside() const { return outside_; }
     bool any_outside() const { return !outside_.empty(); }
     bool all_outside() const {
@@ -51,7 +51,7 @@ class MarkedText {
     void append(const MarkedText& other);
     void append(const MarkedText& other, std::size_t begin, std::size_t end);
     MarkedText part(std::size_t begin, std::size_t end) const;
-    // Returns true if the byte at `at` came from outside.
+    // Returns true if the byte at index `at` came from outside the template.
     bool is_outside(std::size_t at) const;
 
   private:
@@ -93,14 +93,15 @@ struct Value {
     Namespace* name_space() const;
     Loop* loop() const;
     const Callable* callable() const;
-    // The value of a number; true is 1.
+    // Returns the value as a number; true counts as 1.
     double number() const;
     std::int64_t integer() const;
 };
 
-// limit for nested lists; bounds the stack of printing, comparing and freeing
+// limit for nested lists; it bounds the stack when values are printed, compared and freed
 constexpr std::uint32_t value_depth_max = 100;
-// nodes and 64-byte units of text in one value, shared parts counted each time
+// limit for the weight of one value: its nodes and 64-byte units of text, where shared parts count
+// each time
 constexpr std::uint64_t value_weight_max = 4'000'000;
 
 struct List {
@@ -113,11 +114,12 @@ struct List {
 // A mapping in insertion order. Keys are strings or integers.
 struct Dict {
     std::vector<std::pair<Value, Value>> entries;
-    std::unordered_map<std::string, std::size_t> index;  // by kind and key
+    // from key (with its kind) to index in entries
+    std::unordered_map<std::string, std::size_t> index;
     std::uint32_t depth = 1;
     std::uint64_t weight = 1;
 
-    // Throws Failure for other kinds of keys.
+    // Sets the value of a key. Throws a Failure if `key` is not a string or an integer.
     void set(Value key, Value value);
     const Value* find(std::string_view key) const;
     const Value* find(const Value& key) const;
@@ -130,7 +132,7 @@ struct Namespace {
     Kind kind = Kind::plain;
     std::map<std::string, Value, std::less<>> attributes;
     std::vector<Value> items;  // items of a cycler, or the separator of a joiner
-    std::size_t position = 0;  // in a cycler's items; calls of a joiner
+    std::size_t position = 0;  // next item of a cycler, or number of calls of a joiner
 };
 
 struct MacroNode;
@@ -141,9 +143,10 @@ struct Loop {
     ListPointer items;
     std::size_t index = 0;
     std::uint32_t depth = 1;
-    std::vector<Value> last_changed;  // arguments of the last loop.changed()
+    std::vector<Value> last_changed;  // arguments of the previous loop.changed()
     bool was_asked = false;           // loop.changed() was called
-    // for a recursive loop while it runs: the statement that loop(items) repeats, and its scope
+    // for a recursive loop while it runs: the loop's statement, which loop(items) repeats, and its
+    // scope
     const Statement* statement = nullptr;
     Scope* scope = nullptr;
 };
@@ -152,7 +155,7 @@ struct Loop {
 struct Callable {
     std::string_view name;
     const MacroNode* macro = nullptr;
-    Scope* scope = nullptr;  // where the macro was defined
+    Scope* scope = nullptr;  // scope in which the macro was defined
     bool method = false;
     Value self;
 };
@@ -167,22 +170,22 @@ Value make_undefined(std::string name = {});
 Value make_list(std::vector<Value> items, bool tuple = false);
 Value make_dict(Dict dict);
 
-// Converts JSON to a value. Its strings are marked as outside. Throws a Failure if it is nested too
-// deep.
+// Converts JSON to a value of a template. Its strings are marked as coming from outside the
+// template. Throws a Failure if the JSON is nested too deep.
 Value from_json(const nlohmann::ordered_json& json, std::uint32_t depth = 0);
 
-// Returns the cost of a walk over the whole value.
+// Returns the cost of visiting all parts of a value, counted as for value_weight_max.
 std::uint64_t weight_of(const Value& value);
 bool truth(const Value& value);
 bool equal(const Value& left, const Value& right);
-// Returns a negative number, zero or a positive number. Throws a Failure for kinds without an
-// order.
+// Compares two values. Returns a negative number, zero or a positive number. Throws a Failure for
+// kinds of values without an order.
 int compare(const Value& left, const Value& right);
-const char* kind_name(const Value& value);  // Python's name of the type
+const char* kind_name(const Value& value);  // Python's name of the value's type
 
-// Prints str(value), the output of {{ value }}. Undefined prints nothing.
+// Returns str(value), the text that {{ value }} prints. An undefined value prints nothing.
 MarkedText print(const Value& value);
-// Prints repr(value), the form inside lists and dicts.
+// Appends repr(value), the form in which values inside lists and dicts are printed.
 void print_repr(MarkedText& out, const Value& value, std::uint32_t depth = 0);
 std::string print_float(double value);
 

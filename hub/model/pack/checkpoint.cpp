@@ -20,7 +20,8 @@ bool plain_file_name(const std::string& name) {
            name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-// Reads the index {tensor name: shard file name} and subtracts its size from `bytes_left`.
+// Reads the index file {tensor name: shard file name} and subtracts its size from `bytes_left`, the
+// limit for all headers.
 Result<std::map<std::string, std::string>> read_index(const std::filesystem::path& path,
                                                       std::uint64_t& bytes_left) {
     MOEX_ASSIGN(index_text, read_text_file(path, bytes_left));
@@ -77,7 +78,8 @@ Status Checkpoint::add_shard(const std::filesystem::path& path) {
             return Error{ErrorCode::bad_file,
                          text(path.string(), ": header of ", header_bytes, " bytes, but only ",
                               file_bytes - 8, " follow; truncated?")};
-        MOEX_TRY(safetensors_header_of(start, path.string()));  // gives a precise error
+        // returns the error that describes the bad header
+        MOEX_TRY(safetensors_header_of(start, path.string()));
     }
 
     if (header_bytes > header_bytes_left_)
@@ -190,7 +192,7 @@ Status Checkpoint::read_floats(const Tensor& tensor, std::uint64_t first, std::s
 
     elements_to_float(*tensor.entry.dtype, scratch.data(), out);
     if (const auto bad = find_non_finite(out)) {
-        // Convert the flat index to one index per dimension.
+        // Convert the flat index of the bad element to one index per dimension.
         std::uint64_t flat = first + *bad;
         std::vector<std::uint64_t> index(tensor.entry.shape.size());
         for (std::size_t axis = index.size(); axis-- > 0; flat /= tensor.entry.shape[axis])

@@ -1,7 +1,7 @@
 // Checkpoint: read access to a Hugging Face checkpoint folder, which has config.json and the
-// tensors of one or many safetensors shards. Tensors are read in pieces with pread, not mapped. A
-// shard that shrinks during a read is then an error, not a SIGBUS, and pages that were read do not
-// count as memory of this process.
+// tensors of one or many safetensors shards. Tensors are read in pieces with pread, not mapped. If
+// a shard shrinks during a read, pread reports an error, while a mapping would raise SIGBUS. Pages
+// that were read do not count as memory of this process.
 #pragma once
 
 #include <filesystem>
@@ -20,32 +20,33 @@ class Checkpoint {
         SafetensorsEntry entry;
         std::size_t shard_index = 0;
     };
-    // Reads the headers of all shards in model.safetensors.index.json, or of model.safetensors
-    // only.
+    // Opens a checkpoint and reads the headers of its shards: those in
+    // model.safetensors.index.json, or model.safetensors alone.
     static Result<Checkpoint> open(const std::filesystem::path& directory);
     Checkpoint(Checkpoint&&) noexcept = default;
 
     const std::filesystem::path& directory() const { return directory_; }
     const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
     const Tensor* find(std::string_view name) const;
-    // Returns the beginning of error messages: "DIR/model-00001-of-00002.safetensors: tensor NAME".
+    // Returns the beginning of an error message about a tensor:
+    // "DIR/model-00001-of-00002.safetensors: tensor NAME".
     std::string where(const Tensor& tensor) const;
-    // Returns the tensor if it has this shape and an element type that this program can compute
-    // with. `shape_words` names the sizes in config.json for the error.
+    // Returns the tensor if it has the shape `shape` and an element type that this program can
+    // compute with. An error names the sizes in config.json by `shape_words`.
     Result<const Tensor*> require(std::string_view name, std::span<const std::uint64_t> shape,
                                   std::string_view shape_words) const;
 
     // Reads bytes [first_byte, first_byte + out.size()) of the tensor. Thread-safe.
     Status read_bytes(const Tensor& tensor, std::uint64_t first_byte,
                       std::span<std::byte> out) const;
-    // Reads elements [first, first + out.size()) as f32 and refuses NaN and infinity. `scratch` is
-    // a reused buffer. Thread-safe.
+    // Reads elements [first, first + out.size()) of the tensor as f32. NaN and infinity are errors.
+    // `scratch` is a reused buffer. Thread-safe.
     Status read_floats(const Tensor& tensor, std::uint64_t first, std::span<float> out,
                        Bytes& scratch) const;
 
     std::uint64_t tensor_bytes() const;  // of all shards
-    // Returns a value that changes when a shard changes. It depends on names, sizes, modification
-    // times and headers of the shards. Tensors are not read.
+    // Returns a fingerprint of the checkpoint that changes when a shard changes. It depends on
+    // names, sizes, modification times and headers of the shards. Tensors are not read.
     std::string fingerprint() const;
 
   private:
@@ -71,7 +72,8 @@ class Checkpoint {
     Status add_shard(const std::filesystem::path& path);
 
     std::filesystem::path directory_;
-    // left for the headers of all shards and the index together
+    // Bytes that the headers of further shards may have. The limit applies to all headers and the
+    // index together.
     std::uint64_t header_bytes_left_ = safetensors_header_bytes_max;
     std::vector<Shard> shards_;
     std::map<std::string, Tensor, std::less<>> tensors_;

@@ -16,7 +16,7 @@ Result<std::vector<Sha256>> write_layer_blobs(
         {threads.num_threads(), buffers_max, std::size_t{num_experts}});
     std::vector<Sha256> hashes(num_experts);
     std::atomic<std::uint32_t> next{0};
-    std::mutex mutex;  // for `errors` and `done`
+    std::mutex mutex;  // guards `errors` and calls of `done`
     std::map<std::uint32_t, Error> errors;
 
     threads.parallel_for(num_lanes, 1, [&](std::size_t begin, std::size_t) {

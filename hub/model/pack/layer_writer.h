@@ -11,13 +11,14 @@
 
 namespace moex {
 
-// Limit for the blob buffers of all threads together. One blob is always allowed.
+// Limit for the bytes of all threads' blob buffers together. One buffer is allowed even if it is
+// larger than the limit.
 inline constexpr std::uint64_t blob_buffers_bytes_max = 128u << 20;
 
-// Calls fill(expert, blob) for each expert. `blob` has the size of the layout and zeros in its
-// padding. Writes the blobs and returns their hashes in the order of experts. Calls `done(expert)`
-// after each expert, one call at a time. If several experts fail, returns the error of the lowest
-// one.
+// Calls fill(expert, blob) for each expert of a layer. `blob` has the size of the layout, and its
+// padding is zero. Writes the blobs and returns their hashes in the order of experts. Calls
+// `done(expert)` after each expert, one call at a time. If several experts fail, returns the error
+// of the expert with the lowest number.
 Result<std::vector<Sha256>> write_layer_blobs(
     PackageOutput& output, std::uint32_t num_experts, std::uint64_t blob_bytes, ThreadPool& threads,
     const std::function<Status(std::uint32_t expert, std::span<std::byte> blob)>& fill,

@@ -40,7 +40,8 @@ Status check_space(const fs::path& directory, std::uint64_t wanted) {
     return {};
 }
 
-// Returns true for names that a packer writes. Only these files may be reused or removed.
+// Returns true for file names that a packer writes. Only files with such names may be reused or
+// removed.
 bool is_ours(const std::string& name) {
     if (name == "weights" || name == ".pack-state" || name == "manifest.json" ||
         name == "hub.safetensors" || name.starts_with(".tmp-"))
@@ -49,7 +50,7 @@ bool is_ours(const std::string& name) {
            std::end(package_text_files);
 }
 
-// Removes the temporary files of a packer that was killed.
+// Removes the temporary files that a killed packer left in the folder.
 void remove_temporaries(const fs::path& folder) {
     std::error_code error;
     std::vector<fs::path> found;
@@ -58,8 +59,8 @@ void remove_temporaries(const fs::path& folder) {
     for (const fs::path& path : found) fs::remove_all(path, error);
 }
 
-// Returns true if the folder has an unfinished package, and false if it is empty or missing.
-// Refuses any other contents.
+// Returns true if the folder holds an unfinished package, and false if the folder is empty or
+// missing. Any other contents of the folder are an error.
 Result<bool> check_folder(const fs::path& directory) {
     std::error_code error;
     if (!fs::is_directory(directory, error))
@@ -86,7 +87,7 @@ Result<bool> check_folder(const fs::path& directory) {
     return unfinished;
 }
 
-// Creates the folder. Checks the free space first.
+// Checks that the disk has free space for the package, then creates its folder.
 Status make_folder(const fs::path& directory, std::uint64_t output_bytes) {
     std::error_code error;
     fs::path above = fs::absolute(directory, error).lexically_normal();
@@ -168,8 +169,9 @@ Status PackageOutput::take_input(std::string_view input) {
                           "options; remove it or choose another folder")};
     }
 
-    // Remove the records first. A packer that was killed during its clean-up leaves records without
-    // an input, and another checkpoint must not use them.
+    // There is no input file. Remove the records of finished layers before a new one is written. A
+    // packer that was killed during its clean-up leaves records without an input file, and another
+    // checkpoint must not use them.
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(state, error))
         if (entry.path().filename() != "lock") fs::remove_all(entry.path(), error);
@@ -221,7 +223,8 @@ Result<Sha256> PackageOutput::write_blob(ByteView blob) {
     const Sha256 hash = sha256(blob);
     const fs::path path = directory_ / "weights" / to_hex(hash);
     std::error_code error;
-    // The blob exists already: from an equal expert, or from before an interruption.
+    // The blob exists already: another expert has equal weights, or the blob was written before an
+    // interruption.
     if (fs::file_size(path, error) == blob.size() && !error) return hash;
     MOEX_TRY(write_file(path, blob));
     return hash;
@@ -284,8 +287,8 @@ Status PackageOutput::finish(const PackageManifest& manifest) {
     MOEX_TRY(write_file(directory_ / "manifest.json", as_byte_view(manifest_to_json(manifest))));
 
     sync_directory(directory_);
-    // Rename the folder in one step. A packer that is killed here then leaves no records without
-    // their input beside a complete package.
+    // Rename the folder .pack-state in one step. If the packer is killed here, no records without
+    // their input file are left beside a complete package.
     const fs::path spent = directory_ / text(".tmp-", next_temporary_->fetch_add(1));
     std::error_code error;
     fs::rename(directory_ / ".pack-state", spent, error);
@@ -300,8 +303,9 @@ void PackageOutput::discard() {
     for (const auto& entry : fs::directory_iterator(directory_, error))
         if (is_ours(entry.path().filename().string()) && entry.path() != state)
             fs::remove_all(entry.path(), error);
-    fs::remove_all(state, error);  // last: it marks the folder as a packer's
-    // Keep a folder that existed before. It is empty again.
+    // removed last, because .pack-state marks the folder as a packer's
+    fs::remove_all(state, error);
+    // Keep the output folder if it existed before this packer ran. It is then empty again.
     if (made_directory_) fs::remove(directory_, error);
 }
 

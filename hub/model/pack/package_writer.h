@@ -22,26 +22,26 @@ namespace moex {
 
 class PackageOutput {
   public:
-    // Creates `directory`, or resumes an unfinished one with the same input. Any other contents of
-    // the directory are refused, not overwritten.
-    // `output_bytes` is the size of the whole package. Returns ErrorCode::no_space if the disk has
-    // less free space.
+    // Creates `directory`, or resumes the unfinished package in it if that has the same input. Any
+    // other contents of the directory are refused, not overwritten. `output_bytes` is the size of
+    // the whole package. Returns ErrorCode::no_space if the disk has less free space.
     static Result<PackageOutput> open(const std::filesystem::path& directory,
                                       std::string_view input, std::uint64_t output_bytes);
     PackageOutput(PackageOutput&& other) noexcept;
     ~PackageOutput();
 
-    // Returns the hashes of `layer` if its record exists and every blob has the right size.
+    // Returns the hashes of the blobs of `layer` if its record exists and every blob file has the
+    // right size.
     std::optional<std::vector<Sha256>> finished_layer(std::uint32_t layer,
                                                       std::uint32_t num_experts,
                                                       std::uint64_t blob_bytes) const;
     std::optional<FileRecord> finished_hub() const;
-    // Stores a blob under its hash. Thread-safe.
+    // Stores a blob in a file that is named by its hash. Thread-safe.
     Result<Sha256> write_blob(ByteView blob);
     Status finish_layer(std::uint32_t layer, const std::vector<Sha256>& hashes);
 
-    // Streams hub.safetensors. `fill(tensor, write)` calls write() with the bytes of the tensor, in
-    // pieces.
+    // Writes hub.safetensors as a stream. `fill(tensor, write)` calls write() with the bytes of a
+    // tensor, in pieces.
     using WriteBytes = std::function<Status(ByteView)>;
     Result<FileRecord> write_hub(
         std::vector<SafetensorsEntry>& tensors,
@@ -49,17 +49,20 @@ class PackageOutput {
     Result<FileRecord> write_text(std::string_view file_name, std::string_view content);
     // Writes the manifest and removes .pack-state. The folder is then a complete package.
     Status finish(const PackageManifest& manifest);
-    // Removes all written files after bad input, and the folder if this object created it.
+    // Removes all written files, after bad input was found. Also removes the folder if this object
+    // created it.
     void discard();
 
     std::uint64_t written_bytes() const { return written_bytes_->load(); }
 
   private:
     PackageOutput() = default;
-    // Fails if another packer runs in the folder, or has finished since this one checked the
-    // folder.
+    // Locks the folder. Fails if another packer runs in the folder, or has finished there since
+    // this packer checked the folder.
     Status take_lock(bool resumes);
-    // Checks that the unfinished package has the same input. Otherwise deletes its records.
+    // Checks that the unfinished package in the folder was made from the same input. Another input
+    // is an error. If there is no input file, records of finished layers are deleted, and the file
+    // is written.
     Status take_input(std::string_view input);
     Status write_file(const std::filesystem::path& path, ByteView content);
     std::filesystem::path directory_;

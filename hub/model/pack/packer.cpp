@@ -21,15 +21,15 @@ namespace moex {
 namespace {
 
 namespace fs = std::filesystem;
-// number of elements of a tensor in memory at once, per thread
+// number of tensor elements that a thread holds in memory at a time
 constexpr std::size_t window_floats = 1u << 18;
 
-// The version changes when the same input would give other bytes. A packer never resumes an
-// unfinished package of another version.
+// Version of the packer. It must change when the same input gives other bytes. A packer never
+// resumes an unfinished package of another version.
 constexpr std::string_view packer_version = "moex-pack 3";
 
-// A matrix inside a tensor. The matrices of an expert may be separate tensors, or slices of one
-// fused tensor.
+// Position of a matrix inside a tensor of the checkpoint. The matrices of an expert may be separate
+// tensors, or slices of one fused tensor.
 struct Matrix {
     const Checkpoint::Tensor* tensor = nullptr;
     std::uint64_t first = 0;  // element
@@ -45,9 +45,9 @@ struct Input {
     ExpertBlobLayout layout;
     std::vector<HubTensorSpec> hub_specs;
     std::vector<const Checkpoint::Tensor*> hub_sources;  // [hub_specs.size()]
-    std::vector<TensorDtype> hub_dtypes;                 // [hub_specs.size()]; bf16 or f32
+    std::vector<TensorDtype> hub_dtypes;  // [hub_specs.size()]; bf16 or f32 for each tensor
     HubEntries hub;
-    // [num_layers][num_experts]; empty for a dense layer
+    // [num_layers][num_experts]: where each expert's weights are stored; empty for a dense layer
     std::vector<std::vector<ExpertSource>> experts;
     std::map<std::string, std::string> texts;
     GenerationDefaults generation;
@@ -56,8 +56,8 @@ struct Input {
     std::string identity;          // for .pack-state/input
 };
 
-// Finds the experts of a layer. transformers 4 and 5 write one tensor per expert and projection.
-// Version 5 can also write fused tensors.
+// Finds the expert weights of a layer in the checkpoint. transformers 4 and 5 write one tensor per
+// expert and projection. transformers 5 can also write one fused tensor for all experts of a layer.
 Result<std::vector<ExpertSource>> find_experts(const Input& input, std::uint32_t layer) {
     const Checkpoint& checkpoint = input.checkpoint;
     const std::uint64_t hidden = input.config.hidden_size,
@@ -95,8 +95,8 @@ Result<std::vector<ExpertSource>> find_experts(const Input& input, std::uint32_t
     return sources;
 }
 
-// Finds every tensor that the configuration requires and checks its shape. Other tensors in the
-// shards only give a warning.
+// Finds every tensor that the configuration requires and checks its shape. A tensor that the
+// configuration does not require gives a warning only.
 Status find_tensors(Input& input) {
     std::set<const Checkpoint::Tensor*> used;
     input.hub_specs = hub_tensor_specs(input.config);
@@ -127,7 +127,8 @@ Status find_tensors(Input& input) {
     std::string first;
     for (const auto& [name, tensor] : input.checkpoint.tensors()) {
         if (used.contains(&tensor)) continue;
-        // Refuse a bias that this program does not use, because the packed model would differ.
+        // Refuse a bias tensor that this program does not use, because the packed model would give
+        // other answers than the checkpoint.
         if (name.ends_with(".bias"))
             return Error{ErrorCode::unsupported,
                          text(input.checkpoint.where(tensor), ": ", input.config.architecture,
@@ -143,9 +144,9 @@ Status find_tensors(Input& input) {
     return {};
 }
 
-// Returns tokenizer_config.json with the chat template. Newer checkpoints have the template in a
-// separate file, which takes precedence over the one in tokenizer_config.json, as in transformers.
-// A package always stores it in tokenizer_config.json.
+// Returns tokenizer_config.json with the chat template. Newer checkpoints have the chat template in
+// a separate file, which takes precedence over the template in tokenizer_config.json, as in
+// transformers. A package always stores it in tokenizer_config.json.
 Result<std::string> with_chat_template(std::string tokenizer_config,
                                        const std::string& chat_template, const std::string& what) {
     MOEX_ASSIGN(object, parse_strict_json<nlohmann::ordered_json>(
@@ -244,7 +245,8 @@ Result<Input> read_input(const fs::path& directory, const PackOptions& options) 
 
     input.shape = {config->hidden_size, config->moe_intermediate_size, 0};
     if (options.expert_dtype == ExpertDtype::int4) {
-        // The manifest of a dense model has a group size as well, although there are no experts.
+        // The manifest of a dense model also states a group size, although the model has no
+        // experts.
         MOEX_ASSIGN(group_size,
                     choose_group_size(
                         config->hidden_size,
@@ -269,8 +271,8 @@ Result<Input> read_input(const fs::path& directory, const PackOptions& options) 
     return input;
 }
 
-// Writes `values` as bf16 words or f32. A weight too large for bf16 is refused like any other
-// infinity.
+// Writes weights as bf16 words or as f32. A weight that is too large for bf16 is refused, like any
+// other infinity.
 Status encode_weights(std::span<const float> values, bool as_f32, std::span<std::byte> out,
                       const Checkpoint& checkpoint, const Checkpoint::Tensor& tensor) {
     if (as_f32) {
@@ -296,7 +298,8 @@ struct Buffers {  // scratch buffers of a compute thread
     Bytes raw;
 };
 
-// Packs rows [num_rows, row_size] of `matrix` into their sections of the blob, a window at a time.
+// Packs a matrix with rows [num_rows, row_size] into the matrix's sections of the expert blob, one
+// window of elements at a time.
 Status pack_matrix(const Input& input, const Matrix& matrix, std::uint64_t num_rows,
                    std::uint32_t row_size, std::byte* codes, std::byte* scale_zero,
                    Buffers& buffers) {
@@ -351,7 +354,7 @@ Status pack_expert(const Input& input, const ExpertSource& source, std::span<std
                        blob.data() + layout.down_scale_zero.offset_bytes, buffers);
 }
 
-// Counts the bytes that were read, for the progress bar.
+// Counts the bytes that were read from the checkpoint, for the progress bar.
 struct Meter {
     const std::function<void(const PackProgress&)>& report;
     PackProgress state;
@@ -361,7 +364,7 @@ struct Meter {
     }
 };
 
-// Packs one tensor of the hub, a window at a time, as plain elements or as codes.
+// Packs one tensor of the hub as plain elements or as codes, one window of elements at a time.
 class HubTensorPacker {
   public:
     HubTensorPacker(Input& input, Meter& meter) : input_(input), meter_(meter) {}
@@ -389,8 +392,9 @@ class HubTensorPacker {
     }
 
   private:
-    // Encodes codes from the rounded weights that a package without codes would have. The codes
-    // then equal those that a load of that package computes.
+    // Rounds the weights as a package without codes would store them, and encodes the rounded
+    // weights. The codes then equal those that the hub computes when it loads a package without
+    // codes.
     Status encode_codes(const Checkpoint::Tensor& source, bool as_f32) {
         elements_to_float(as_f32 ? TensorDtype::f32 : TensorDtype::bf16, encoded_.data(), floats_);
         if (coder_.add(floats_, encoded_)) return {};
@@ -478,7 +482,7 @@ Result<PackReport> write_package(Input& input, PackageOutput& output, ThreadPool
 }
 
 std::uint64_t output_bytes_of(const Input& input) {
-    std::uint64_t total = 1u << 20;  // manifest, headers, file system
+    std::uint64_t total = 1u << 20;  // reserve for manifest, headers and file system
     for (const SafetensorsEntry& entry : input.hub.entries) {
         std::uint64_t bytes = tensor_dtype_bytes(*entry.dtype);
         for (const std::uint64_t size : entry.shape) bytes *= size;

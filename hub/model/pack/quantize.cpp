@@ -19,20 +19,20 @@ struct ScaleZero {
     float scale = int4_scale_min, zero = 0;
 };
 
-// Returns the values as f16 stores them. Zeros stay near the codes: kernels subtract zero · Σx, and
-// a zero far from the codes would cause cancellation.
+// Returns scale and zero as f16 stores them. The zero is clamped to a range near that of the codes.
+// Kernels subtract zero · Σx, and a zero far from the codes would cause cancellation.
 ScaleZero stored(ScaleZero wanted) {
     const float scale = std::min(std::max(wanted.scale, int4_scale_min), half_max);
     const float zero = std::min(std::max(wanted.zero, -16.0f), 31.0f);
     return {half_to_float(float_to_half(scale)), half_to_float(float_to_half(zero))};
 }
 
-// Returns the nearest code of each weight, 0..15.
+// Returns the nearest code, 0..15, for each weight.
 inline Ints nearest_codes(Floats w, float inverse, float zero) {
     Floats t = w * inverse + (zero + 0.5f);
     t = t > 0.0f ? t : Floats{};
     t = t < 15.5f ? t : Floats{} + 15.5f;
-    return __builtin_convertvector(t, Ints);  // cuts off the fraction
+    return __builtin_convertvector(t, Ints);  // the conversion cuts off the fraction
 }
 
 template <int G>
@@ -40,7 +40,8 @@ bool quantize_group(const float* weights, std::uint32_t* codes, std::uint32_t* s
     Floats w[G / lanes];
     std::memcpy(w, weights, sizeof w);
 
-    // The range includes zero, so that code − zero does not suffer from cancellation.
+    // The quantised range always includes zero, so that code − zero does not suffer from
+    // cancellation.
     Floats low_lane{}, high_lane{};
     for (const Floats& value : w) {
         low_lane = value < low_lane ? value : low_lane;

@@ -30,7 +30,8 @@ Result<ShadowRecord> record_of(const ModelPackage& package, const ShadowOptions&
     return record;
 }
 
-// Quantises all rows of a matrix one after the other. Returns false if quantize_shadow_row() does.
+// Quantises all rows of a matrix one after the other. Returns false if quantize_shadow_row()
+// returns false for a row.
 bool quantize_matrix(const ShadowRow& shape, std::span<const float> weights,
                      std::uint32_t source_codes, std::byte*& to) {
     for (std::size_t at = 0; at < weights.size(); at += shape.row_size, to += shape.size_bytes())

@@ -1,4 +1,4 @@
-// `moex-hub pack --shadow` writes the experts of a package in fewer bits
+// `moex-hub pack --shadow` writes a shadow: the experts of a package in fewer bits
 // (hub/model/package/shadow_package.h). One layer is in memory at a time. shadow.json is written
 // last, so that an incomplete shadow never opens.
 #pragma once
@@ -14,12 +14,12 @@ namespace moex {
 
 struct ShadowOptions {
     ShadowDtype dtype = ShadowDtype::int3;
-    std::uint32_t group_size_max = 128;  // nf4: 64 at most
+    std::uint32_t group_size_max = 128;  // largest group of weights with one scale; nf4: at most 64
 };
-// Writes a shadow of `package` to `out`. INT4 experts are requantised, and the shadow belongs to
-// this package. A shadow of bf16 or f32 experts fits any package of the same checkpoint. The
-// function creates `out` and refuses a folder that is not empty. It writes the same bytes on every
-// machine.
+// Writes a shadow of `package` to `out`. If the package has INT4 experts, they are requantised, and
+// the shadow then fits this package only. A shadow of bf16 or f32 experts fits any package of the
+// same checkpoint. The function creates `out` and refuses a folder that is not empty. It writes the
+// same bytes on every machine.
 Result<PackReport> write_shadow(const ModelPackage& package, const ShadowOptions& options,
                                 const std::filesystem::path& out, ThreadPool& threads,
                                 const std::function<void(const PackProgress&)>& progress);

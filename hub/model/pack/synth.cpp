@@ -1,4 +1,5 @@
-// Random packages: the weights have a standard deviation of 0.02, and the norms are one.
+// Writes packages with random weights: the weights have a standard deviation of 0.02, and the norms
+// are one.
 #include "hub/model/pack/synth.h"
 
 #include <algorithm>
@@ -16,8 +17,8 @@ namespace {
 
 constexpr double weight_deviation = 0.02;
 
-// The generator SplitMix64.
-// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+// The random number generator SplitMix64. Source: Steele, Lea and Flood, "Fast splittable
+// pseudorandom number generators", OOPSLA 2014.
 class Random {
   public:
     Random(std::uint64_t seed, std::uint64_t stream)
@@ -35,8 +36,8 @@ class Random {
     std::uint64_t state_;
 };
 
-// Returns the middle value of each of `count` equally likely slices of the standard normal
-// distribution.
+// Divides the standard normal distribution into `count` slices of equal probability, and returns
+// the middle value of each slice.
 std::vector<float> normal_quantiles(int count) {
     std::vector<float> quantiles;
     for (int i = 0; i < count; ++i) {
@@ -52,7 +53,7 @@ std::vector<float> normal_quantiles(int count) {
     return quantiles;
 }
 
-// Generates weights directly in their stored form, without quantisation.
+// Generates random weights directly in the form that the package stores, without quantisation.
 class WeightSource {
   public:
     WeightSource() {
@@ -131,7 +132,7 @@ std::uint64_t hub_tensor_bytes(const HubTensorSpec& spec, bool is_f32) {
     return bytes;
 }
 
-// Writes one random package, layer by layer, then hub.safetensors.
+// Writes one random package: the experts layer by layer, then hub.safetensors.
 class SynthWriter {
   public:
     SynthWriter(const ModelConfig& config, std::uint64_t seed, const PackOptions& options,
@@ -263,7 +264,7 @@ class SynthWriter {
 
     void fill_ones(std::span<std::byte> out) const {
         const std::uint32_t one = options_.hub_f32 ? 0x3f800000u   // 1.0
-                                                   : 0x3f803f80u;  // twice 1.0 in bf16
+                                                   : 0x3f803f80u;  // 1.0 as bf16, twice
         for (std::size_t i = 0; i < out.size(); i += 4) std::memcpy(out.data() + i, &one, 4);
     }
 
@@ -292,7 +293,7 @@ struct NamedShape {
     ModelConfig config;
 };
 
-// Returns a shape with the layers and experts of qwen3-30b-a3b, but with small matrices.
+// Returns a model shape with as many layers and experts as qwen3-30b-a3b, but with small matrices.
 ModelConfig many_experts() {
     return {.hidden_size = 64,
             .num_layers = 48,
@@ -307,7 +308,8 @@ ModelConfig many_experts() {
             .tied_embeddings = true};
 }
 
-// The shapes that benches and papers use. Every layer is MoE, and norm_topk_prob is always true.
+// The model shapes that benches and papers use. In these shapes every layer is an MoE layer, and
+// norm_topk_prob is true.
 std::span<const NamedShape> named_shapes() {
     static const NamedShape shapes[] = {
         {"bench-moe",

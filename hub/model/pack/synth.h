@@ -1,6 +1,7 @@
-// `moex-hub synth` writes a random package of any shape, for benches. It streams. Each expert is
-// seeded by (seed, layer, expert), so that neither threads nor an interruption change a byte.
-// Shapes: "bench-moe", "qwen3-30b-a3b", "paper", "tiny", "many-experts", or "demo".
+// `moex-hub synth` writes a random package of any shape, for benches. It writes the weights as a
+// stream. Each expert is seeded by (seed, layer, expert), so that neither threads nor an
+// interruption change a byte. Shapes: "bench-moe", "qwen3-30b-a3b", "paper", "tiny",
+// "many-experts", or "demo".
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 namespace moex {
 
 Result<ModelConfig> synth_shape(std::string_view shape);
-// Returns the same shape with another number of layers. Added layers are like the last one.
+// Returns the shape `config` with another number of layers. Added layers are like its last layer.
 ModelConfig with_num_layers(ModelConfig config, std::uint32_t num_layers);
 Result<PackReport> synth_package(const ModelConfig& config, std::string_view name,
                                  std::uint64_t seed, const std::filesystem::path& out,

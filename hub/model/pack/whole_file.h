@@ -8,13 +8,14 @@
 
 namespace moex {
 
-// Returns no_space if the disk is full, otherwise io_error. The message names the path.
+// Returns the error no_space if `cause` says that the disk is full, otherwise io_error. The message
+// names the path.
 Error system_error(const std::filesystem::path& path, int cause);
 
 class WholeFile {
   public:
     WholeFile(std::filesystem::path path, std::filesystem::path temporary);
-    ~WholeFile();  // removes an unfinished file
+    ~WholeFile();  // removes the temporary file if it is unfinished
     WholeFile(const WholeFile&) = delete;
     Status write(ByteView bytes);
     Status finish();
