@@ -60,7 +60,7 @@ class StrictBuilder {
     }
     bool parse_error(std::size_t num_read, const std::string&,
                      const nlohmann::detail::exception& error) {
-        constexpr int number_out_of_range = 406;  // error number of the library
+        constexpr int number_out_of_range = 406;  // number of this error in the JSON library
         if (error.id == number_out_of_range)
             return refuse(text("a number too large, at ", place_of(num_read)));
         if (json_text_.find_first_not_of(" \t\r\n") == std::string_view::npos)
@@ -99,11 +99,11 @@ class StrictBuilder {
         open_.pop_back();
         return true;
     }
-    // Returns the line and column of the last of `num_read` bytes.
+    // Returns the line and the column of the byte that was read last, after `num_read` bytes.
     std::string place_of(std::size_t num_read) const {
         const std::string_view before = json_text_.substr(0, num_read > 0 ? num_read - 1 : 0);
         const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-        const auto line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+        const auto line_begin = before.rfind('\n') + 1;  // without a '\n' the sum npos + 1 is 0
         return text("line ", line, ", column ", before.size() - line_begin + 1);
     }
     bool refuse(const std::string& why) {
@@ -114,10 +114,11 @@ class StrictBuilder {
     std::string_view json_text_, what_;
     const JsonLimits& limits_;
     Json root_;
-    // path from the root to the open value; only the last one grows, so the pointers stay valid
+    // path from the root to the value that is being parsed; only the last value of the path grows,
+    // so the pointers stay valid
     std::vector<Json*> open_;
-    Json* slot_ = nullptr;  // target for the value of the last key
-    // names of the open objects, if a lookup in Json would be a linear search
+    Json* slot_ = nullptr;  // where to store the value of the key that was read last
+    // names in each open object; used only if a lookup in Json would be a linear search
     std::vector<std::set<std::string>> names_;
     std::uint64_t num_values_ = 0;
     Status status_;

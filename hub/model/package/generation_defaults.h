@@ -1,4 +1,4 @@
-// Sampling defaults of a model, for requests that do not set a value. Source:
+// Sampling defaults of a model, for requests that do not set the value themselves. Source:
 // generation_config.json.
 #pragma once
 

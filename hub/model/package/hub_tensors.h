@@ -19,21 +19,21 @@ namespace moex {
 // Returns int8 or int4 for a matrix that is stored as codes, and nullopt for any other tensor.
 std::optional<TensorDtype> codes_dtype(const HubTensorSpec& spec, HubDtype hub_dtype);
 
-// One tensor of the file, without its bytes.
+// One tensor of hub.safetensors: name, dtype and shape, without the bytes.
 struct FileTensor {
     std::string name;
     TensorDtype dtype = TensorDtype::int8;
     std::vector<std::uint64_t> shape;
 };
-// The two tensors that store one matrix of codes.
+// Layout of a matrix that is stored as codes in two tensors of hub.safetensors.
 struct CodesLayout {
     std::uint32_t row_size = 0, group_size = 0;
     FileTensor codes, scales;
 };
 CodesLayout codes_layout(const HubTensorSpec& spec, TensorDtype dtype);
 
-// Returns the error unsupported, with the name of the matrix, if the length of its rows is not a
-// multiple of 32.
+// Returns the layout of a matrix that is stored as codes. If the length of its rows is not a
+// multiple of 32, returns the error unsupported with the name of the matrix.
 Status check_rows_for_codes(const ModelConfig& config);
 
 }  // namespace moex

@@ -10,7 +10,8 @@ namespace {
 
 using Fields = JsonFields<Json, FileWording>;
 
-// Version 2: hub.safetensors contains codes. Older programs refuse it because of the version.
+// Format versions of a package. In version 2 hub.safetensors contains codes, so older programs must
+// refuse the package, and they do because of its version.
 constexpr std::uint32_t format_version = 1, format_version_with_codes = 2;
 
 OrderedJson file_to_json(const FileRecord& file) {
@@ -37,7 +38,7 @@ Result<FileRecord> parse_file(const Json& object, std::string_view what) {
     return FileRecord{hash, object["bytes"].get<std::uint64_t>()};
 }
 
-// Reads a token id, or a list of token ids.
+// Reads the ids of the end-of-sequence tokens: a token id, or a list of token ids.
 Status parse_eos(const Json& value, std::uint32_t vocab_size, std::vector<std::uint32_t>& out,
                  std::string_view what) {
     const auto add = [&](const Json& id) -> Status {
@@ -153,7 +154,8 @@ Status read_quantization(const Json& object, std::string_view what, PackageManif
     return {};
 }
 
-// Reads the dtype of the hub's matrices. Version 1 does not have the field; version 2 requires it.
+// Reads the dtype of the hub's matrices. Manifests of version 1 do not have this field, and version
+// 2 requires it.
 Status read_hub_dtype(const Json& object, bool has_codes, std::string_view what,
                       PackageManifest& manifest) {
     const Json* const found = find_member(object, "hub_dtype");
@@ -191,8 +193,8 @@ Status read_files(const Json& files, std::string_view what, PackageManifest& man
     return {};
 }
 
-// Reads the records of the side files. A record is null if there is no file. Older packages do not
-// have the fields.
+// Reads the records of the side files. A record is null if the package does not have the file.
+// Manifests of older packages do not have these fields.
 Status read_side_files(const Json& object, std::string_view what, PackageManifest& manifest) {
     for (const SideFile file : side_files) {
         const Json& record = member(object, side_file_key(file));
@@ -240,8 +242,8 @@ std::string manifest_to_json(const PackageManifest& manifest) {
                             {"sample_top_k", generation.sample_top_k},
                             {"eos_token_ids", generation.eos_token_ids}};
 
-    // Write these values only if they are used, so that packages from versions without them keep
-    // their bytes.
+    // Write the values below only if the package uses them, so that other packages keep the
+    // manifest bytes that older versions wrote.
     if (generation.min_p != 0.0) sampling["min_p"] = generation.min_p;
     if (generation.repetition_penalty != 1.0)
         sampling["repetition_penalty"] = generation.repetition_penalty;

@@ -1,5 +1,5 @@
-// PackageManifest: manifest.json of a package as a struct. Opening a package trusts it after every
-// field was checked. `pack` writes the file last.
+// PackageManifest: manifest.json of a package as a struct. Code that opens a package trusts the
+// manifest after every field was checked. `pack` writes manifest.json last.
 #pragma once
 
 #include <map>
@@ -31,44 +31,47 @@ struct PackageManifest {
     HubDtype hub_dtype = HubDtype::bf16;
     GenerationDefaults generation;
     FileRecord hub;  // hub.safetensors
-    // tokenizer.json, ...: names of package_text_files only
+    // records of tokenizer.json and other files whose names are in package_text_files
     std::map<std::string, FileRecord> files;
     std::map<SideFile, FileRecord> side_files;
-    std::vector<std::vector<Sha256>> experts;  // [num_layers][num_experts]; empty for a dense layer
+    // blob hash of each expert, [num_layers][num_experts]; a dense layer has an empty list
+    std::vector<std::vector<Sha256>> experts;
 
     ExpertShape expert_shape() const {
         return {config.hidden_size, config.moe_intermediate_size, group_size};
     }
 };
 
-// The text files that a package may copy unchanged from a checkpoint.
+// The names of text files that a package may copy unchanged from a checkpoint.
 inline constexpr std::string_view package_text_files[] = {"tokenizer.json", "tokenizer_config.json",
                                                           "generation_config.json"};
 constexpr std::uint64_t text_file_bytes_max(std::string_view file_name) {
     return file_name == "tokenizer.json" ? 64u << 20 : 8u << 20;
 }
 
-// Returns the same bytes for the same manifest: the text contains no times and no machine names.
+// Returns the manifest as JSON. Equal manifests give equal bytes, because the text contains no
+// times and no machine names.
 std::string manifest_to_json(const PackageManifest& manifest);
 Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_view what);
 
-// Reads generation_config.json. If it has no eos_token_id, the one of config.json is used. Errors
-// name the file by `what`.
+// Reads generation_config.json. If it has no eos_token_id, the result has the ids of config.json.
+// Errors name the file by `what`.
 Result<GenerationDefaults> parse_generation_config(std::string_view generation_json,
                                                    std::string_view config_json,
                                                    std::uint32_t vocab_size, std::string_view what);
-// Returns true if `name` is suitable for API answers, pages and logs: 1 to 128 printable ASCII
-// characters without spaces or quotes.
+// Returns true if `name` is suitable as a model name in API answers, pages and logs: 1 to 128
+// printable ASCII characters without spaces or quotes.
 bool package_name_ok(std::string_view name);
 
-// One tensor that the hub itself holds and computes with.
+// Specification of one tensor with which the hub itself computes.
 struct HubTensorSpec {
     std::string name;
     std::vector<std::uint64_t> shape;
-    const char* shape_words;  // "num_experts, hidden_size"
-    bool precise = false;     // small and sensitive (norms, biases, routers): stays f32 where the
-                              // checkpoint is not bf16
-    bool is_table = false;    // embeddings or LM head: small errors can change the token
+    const char* shape_words;  // names of the sizes: "num_experts, hidden_size"
+    // true for norms, biases and routers, which are small and sensitive: such a tensor stays f32
+    // unless the checkpoint stores it as bf16
+    bool precise = false;
+    bool is_table = false;  // embeddings or LM head, where small errors can change the token
 };
 // Returns the specs of all hub tensors in the order of hub.safetensors.
 std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config);

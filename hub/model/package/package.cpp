@@ -17,8 +17,8 @@
 namespace moex {
 namespace {
 
-// Checks the size of a file against the manifest. Returns a stamp, by which a later change of the
-// file is noticed.
+// Checks that the size of a file equals the size in the manifest. Returns a stamp of the file, by
+// which the hub notices a later change.
 Result<FileStamp> require_size(const std::filesystem::path& path, std::uint64_t wanted) {
     const auto found = stamp_of(path);
     if (!found.ok())
@@ -43,8 +43,8 @@ void require_same(const MappedFile& file) {
     if (const Status status = file.check_unchanged(); !status.ok()) end_with(status.error());
 }
 
-// Checks that a file did not change. A file of the same size that replaced it by rename() is
-// accepted.
+// Checks that a file did not change since the package was opened. If rename() has replaced the file
+// by one of the same size, that is accepted.
 void require_same(const std::filesystem::path& path, const FileStamp& before,
                   const MappedFile& file) {
     const FileStamp& now = file.stamp();
@@ -63,17 +63,18 @@ struct ModelPackage::State {
     std::string manifest_sha256;
     ExpertShape expert_shape;
     std::uint64_t blob_bytes = 0;
-    std::map<Sha256, std::uint32_t> blob_indices;  // all blobs in the manifest
-    // [num_layers][num_experts]; empty for a dense layer
+    // blob numbers by hash, for all blobs in the manifest
+    std::map<Sha256, std::uint32_t> blob_indices;
+    // blob number of each expert, [num_layers][num_experts]; a dense layer has an empty list
     std::vector<std::vector<std::uint32_t>> unit_blobs;
-    std::vector<std::optional<FileStamp>> blob_stamps;     // [num_blobs]; none: no file
+    std::vector<std::optional<FileStamp>> blob_stamps;     // [num_blobs]; nullopt: no file
     std::vector<std::atomic<const std::byte*>> blob_data;  // [num_blobs]; null until mapped
     std::uint32_t num_missing = 0;
     std::optional<MappedFile> hub;
     TensorViews tensors;
     std::map<std::string, std::string, std::less<>> texts;
     std::mutex mutex;
-    // The mutex guards the following members.
+    // `mutex` guards the members below.
     std::vector<std::optional<MappedFile>> mapped_blobs;  // [num_blobs]; never unmapped
     std::vector<std::uint32_t> mapped_order;              // indices into mapped_blobs
     std::size_t next_checked = 0;                         // counter into mapped_order
@@ -88,8 +89,8 @@ struct ModelPackage::State {
 
 namespace {
 
-// Returns a tensor of the file and checks its shape and dtype. Without `dtype`, bf16 and f32 are
-// accepted.
+// Returns a tensor of hub.safetensors and checks its shape and dtype. Without `dtype`, both bf16
+// and f32 are accepted.
 Result<const TensorView*> require_tensor(const TensorViews& file, const std::string& name,
                                          const std::vector<std::uint64_t>& shape,
                                          std::optional<TensorDtype> dtype, std::string_view words,
@@ -115,7 +116,7 @@ Result<const TensorView*> require_tensor(const TensorViews& file, const std::str
 
 }  // namespace
 
-// Maps hub.safetensors. The file must have exactly the tensors that the configuration requires.
+// Maps hub.safetensors. The file must have exactly those tensors that the configuration requires.
 Status ModelPackage::State::map_hub() {
     const std::filesystem::path path = directory / "hub.safetensors";
     MOEX_ASSIGN(stamp, require_size(path, manifest.hub.size_bytes));

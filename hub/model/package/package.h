@@ -30,43 +30,44 @@ namespace moex {
 class ModelPackage {
   public:
     // Opens a package. Reads and checks manifest.json and the header of hub.safetensors, and checks
-    // the size of every file. Hashes are left to verify_package().
-    // Blobs may be missing, because an operator may serve /weights from another machine. A blob of
-    // a wrong size is an error.
+    // the size of every file. Hashes are left to verify_package(). Expert blobs may be missing,
+    // because an operator may serve /weights from another machine. A blob file of a wrong size is
+    // an error.
     static Result<std::shared_ptr<const ModelPackage>> open(const std::filesystem::path& directory);
     ~ModelPackage();
 
     const ModelConfig& config() const;
-    const std::string& name() const;  // e.g. "moex-demo"; the model id in the API
+    const std::string& name() const;  // model id in the API, e.g. "moex-demo"
     const std::filesystem::path& directory() const;
-    const std::string& manifest_sha256() const;  // hex: identifies the package
+    const std::string& manifest_sha256() const;  // hex digits; identifies the package
     ExpertDtype expert_dtype() const;
     HubDtype hub_dtype() const;
-    const ExpertShape& expert_shape() const;  // group_size 0 unless int4
+    const ExpertShape& expert_shape() const;  // its group_size is 0 unless experts are int4
     std::uint64_t expert_blob_bytes() const;
     const GenerationDefaults& generation_defaults() const;
     // Returns the text of a tokenizer file ("tokenizer.json", "tokenizer_config.json"), or nullopt
-    // if the checkpoint did not have the file.
+    // if the checkpoint of the package did not have the file.
     std::optional<std::string> tokenizer_file(std::string_view file_name) const;
 
-    // Returns a hub tensor by its Hugging Face name; not_found when absent.
+    // Returns a hub tensor by its Hugging Face name. Returns not_found if the package has no such
+    // tensor.
     Result<TensorView> tensor(std::string_view name) const;
-    // Returns the hash of an expert's blob. `layer` must be an MoE layer.
+    // Returns the hash of an expert's blob. `layer` must be the number of an MoE layer.
     const Sha256& blob_hash(std::uint32_t layer, std::uint32_t expert) const;
     std::filesystem::path blob_path(const Sha256& hash) const;
-    // Returns true if the manifest names the blob and its file existed when the package was opened.
+    // Returns true if the manifest names the blob with this hash and the blob's file existed when
+    // the package was opened.
     bool has_blob(const Sha256& hash) const;
-    std::uint32_t num_blobs() const;  // in the manifest, equal blobs counted once
+    std::uint32_t num_blobs() const;  // different blobs in the manifest
     std::uint32_t num_missing_blobs() const;
     bool holds_all_blobs() const { return num_missing_blobs() == 0; }
-    // Fails if blobs are missing, for callers that compute with all experts on this machine. The
-    // error names the number of missing blobs and the first one.
+    // Returns an error if blobs are missing, for callers that compute with all experts on this
+    // machine. The error names the number of missing blobs and the first missing one.
     Status require_all_blobs() const;
-    // Returns the bytes of a blob. The file is mapped at first use and stays mapped. Thread-safe,
-    // and without a lock once the file is mapped.
-    // If the file of a blob has changed since the package was opened, the process ends, as in
-    // require_unchanged(). The version with `hash`, which serves blobs to other machines, checks
-    // this at every call.
+    // Returns the bytes of a blob. Its file is mapped at first use and stays mapped. The function
+    // is thread-safe, and takes no lock once the file is mapped. If the file of a blob has changed
+    // since the package was opened, the process ends, as in require_unchanged(). The version with
+    // `hash`, which serves blobs to other machines, checks this at every call.
     Result<ByteView> blob(std::uint32_t layer, std::uint32_t expert) const;
     Result<ByteView> blob(const Sha256& hash) const;
 
@@ -79,13 +80,13 @@ class ModelPackage {
         std::uint64_t size_bytes = 0;
     };
     std::vector<File> files() const;
-    // Returns a file of the list by its hash, borrowed from the package; not_found for another
-    // hash.
+    // Returns one of files() by its hash, borrowed from the package. Returns not_found for a hash
+    // that no file has.
     Result<ByteView> file(const Sha256& hash) const;
 
-    // These functions release the memory pages of a blob, or of hub.safetensors, for callers that
-    // have made a copy in another form. Views stay valid. A later read loads pages from the file
-    // again.
+    // These functions release the memory pages of a blob, or of hub.safetensors. They are for
+    // callers that have made a copy of the weights in another form. Views stay valid, and a later
+    // read loads pages from the file again.
     void release_blob(std::uint32_t layer, std::uint32_t expert) const;
     void release_hub_tensors() const;
 
@@ -101,8 +102,8 @@ class ModelPackage {
     std::unique_ptr<State> state_;
 };
 
-// Checks every hash and every shape. `progress(done_bytes, total_bytes)` may be empty. The error is
-// the first mismatch.
+// Checks every hash and every shape in a package. `progress(done_bytes, total_bytes)` may be empty.
+// The error describes the first mismatch.
 Status verify_package(const std::filesystem::path& directory,
                       const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 

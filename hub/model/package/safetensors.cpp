@@ -216,7 +216,8 @@ std::string make_safetensors_header(std::span<SafetensorsEntry> tensors) {
     }
 
     std::string json = object.dump();
-    json.resize((json.size() + 7) / 8 * 8, ' ');  // tensors begin at a multiple of 8
+    // pads the header, so that tensors begin at a multiple of 8
+    json.resize((json.size() + 7) / 8 * 8, ' ');
     std::string header(8, '\0');
     for (int i = 0; i < 8; ++i)
         header[i] = static_cast<char>(std::uint64_t{json.size()} >> (8 * i));

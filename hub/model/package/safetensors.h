@@ -25,22 +25,22 @@ namespace moex {
 struct SafetensorsEntry {
     std::string name;
     std::optional<TensorDtype> dtype;
-    std::string dtype_word;  // as in the file
+    std::string dtype_word;  // element type as the header spells it
     std::vector<std::uint64_t> shape;
-    std::uint64_t offset_bytes = 0;  // from the start of the file
+    std::uint64_t offset_bytes = 0;  // position from the start of the file
     std::uint64_t size_bytes = 0;
 };
 
-// the format allows 100 MB; the largest models have 15
+// limit for a header; the format allows 100 MB, and the largest models have headers of 15 MB
 inline constexpr std::uint64_t safetensors_header_bytes_max = 64'000'000;
 
-// Returns the tensors in the order of their bytes. `header` is the JSON only; `file_bytes` is the
-// size of the whole file. Ranges may not overlap, leave holes or pass the end. Errors name the file
-// by `what`. O(n log n).
+// Parses a header. Returns its tensors in the order of their bytes. `header` is the JSON only;
+// `file_bytes` is the size of the whole file. Ranges may not overlap, leave holes or pass the end.
+// Errors name the file by `what`. O(n log n).
 Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view header,
                                                                std::uint64_t file_bytes,
                                                                std::string_view what);
-// Returns the JSON header at the start of a whole mapped file.
+// Returns the JSON header at the start of `file`, a whole mapped safetensors file.
 Result<std::string_view> safetensors_header_of(ByteView file, std::string_view what);
 
 // Returns views of all tensors of a whole mapped file by name, borrowed from the file. Each tensor

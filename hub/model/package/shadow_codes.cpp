@@ -26,7 +26,8 @@ float half_at(ByteView row, std::uint64_t at) {
     return half_to_float(stored);
 }
 
-// Returns the largest magnitude divided by the largest code.
+// Returns the scale of a group whose codes are symmetric around zero: the largest magnitude of a
+// weight divided by the largest code.
 float symmetric_scale(std::span<const float> weights, float code_max) {
     float largest = 0;
     for (const float w : weights) largest = std::max(largest, std::fabs(w));
@@ -54,7 +55,7 @@ std::uint8_t nearest_level(float value) {
     return value - above[-1] < *above - value ? static_cast<std::uint8_t>(index - 1) : index;
 }
 
-// Returns the code of `w`. The rounding is half up, as for INT4: floor(x + 1/2).
+// Returns the code of the weight `w`. The rounding is half up, as for INT4: floor(x + 1/2).
 std::uint8_t code_of(const ShadowRow& shape, float w, ShadowScale by) {
     const float code_max = static_cast<float>((1u << shape.code_bits()) - 1);
     switch (shape.dtype) {

@@ -25,11 +25,11 @@ enum class ShadowDtype : std::uint8_t { int2, int3, nf4, int8 };
 const char* shadow_dtype_name(ShadowDtype dtype);  // "int2", ...
 Result<ShadowDtype> parse_shadow_dtype(std::string_view name);
 
-// The shape of a row.
+// The shape of one row of a shadow's matrix: dtype, number of weights and group size.
 struct ShadowRow {
     ShadowDtype dtype = ShadowDtype::int3;
-    std::uint32_t row_size = 0;    // a multiple of group_size
-    std::uint32_t group_size = 0;  // 32, 64 or 128
+    std::uint32_t row_size = 0;    // number of weights, a multiple of group_size
+    std::uint32_t group_size = 0;  // weights that share a scale: 32, 64 or 128
 
     std::uint32_t code_bits() const;
     bool has_zeros() const { return dtype == ShadowDtype::int2 || dtype == ShadowDtype::int3; }
@@ -41,7 +41,8 @@ inline constexpr std::uint32_t shadow_group_size_max(ShadowDtype dtype) {
     return dtype == ShadowDtype::nf4 ? 64 : 128;
 }
 
-inline constexpr float shadow_scale_min = 0x1p-14f;  // GPUs may flush smaller f16 values to zero
+// smallest scale; GPUs may flush smaller f16 values to zero
+inline constexpr float shadow_scale_min = 0x1p-14f;
 extern const float nf4_levels[16];
 
 // Quantises a row; `row` has size_bytes(). Returns false if a weight is not finite or too large for
@@ -55,14 +56,14 @@ extern const float nf4_levels[16];
 bool quantize_shadow_row(const ShadowRow& shape, std::span<const float> weights,
                          std::uint32_t source_codes, std::span<std::byte> row);
 
-// These functions read the parts of a row separately. The codes are [row_size]; int8 codes are in
-// two's complement.
+// These functions read the codes and the scales of a row separately. The codes are [row_size]; int8
+// codes are in two's complement.
 void unpack_shadow_codes(const ShadowRow& shape, ByteView row, std::span<std::uint8_t> codes);
 struct ShadowScale {
     float scale = 0, zero = 0;
 };
 ShadowScale shadow_scale(const ShadowRow& shape, ByteView row, std::uint32_t group);
-// Converts a row to f32 weights.
+// Converts the codes of a row to f32 weights.
 void dequantize_shadow_row(const ShadowRow& shape, ByteView row, std::span<float> weights);
 
 }  // namespace moex

@@ -30,7 +30,7 @@ Result<std::uint64_t> number_in(const Json& object, std::string_view name, std::
                  text(what, ": ", name, " is ", json_excerpt(value), ", wanted 1 to ", most)};
 }
 
-// Checks that the model in `record` is the model of `package`.
+// Checks that the shadow described by `record` was made from the model of `package`.
 Status same_model(const ShadowRecord& record, const ModelPackage& package, std::string_view what) {
     const ModelConfig& config = package.config();
     bool same = record.num_experts == config.num_experts &&

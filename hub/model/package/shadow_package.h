@@ -22,11 +22,11 @@ namespace moex {
 struct ShadowRecord {
     ShadowDtype dtype = ShadowDtype::int3;
     std::string name;  // of the package
-    // hash over the hashes of the INT4 experts that it was made from; zeros if made from a
-    // checkpoint
+    // hash over the hashes of the INT4 experts from which the shadow was made; zeros if it was made
+    // from a checkpoint
     Sha256 experts_sha256{};
     std::uint32_t num_experts = 0;
-    ExpertShape shape;  // group_size of the shadow's rows
+    ExpertShape shape;  // shape of an expert, with the group_size of the shadow's rows
     struct Layer {
         std::uint64_t size_bytes = 0;
         Sha256 sha256{};
@@ -43,7 +43,7 @@ struct ShadowRecord {
 std::string shadow_record_to_json(const ShadowRecord& record);
 Result<ShadowRecord> parse_shadow_record(std::string_view json_text, std::string_view what);
 std::string shadow_layer_name(std::uint32_t layer);  // "layer-3.experts"
-// Returns the SHA-256 of all blob hashes in order.
+// Returns the SHA-256 over the hashes of all expert blobs in order.
 Sha256 experts_hash_of(const ModelPackage& package);
 
 class ShadowPackage {
@@ -54,7 +54,7 @@ class ShadowPackage {
                                       const ModelPackage& package);
     const ShadowRecord& record() const { return record_; }
     ByteView expert(std::uint32_t layer, std::uint32_t expert) const;
-    std::uint64_t size_bytes() const;  // of the experts, scales included
+    std::uint64_t size_bytes() const;  // bytes of all experts, scales included
 
   private:
     ShadowPackage() = default;

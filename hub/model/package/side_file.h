@@ -23,7 +23,7 @@ inline std::string side_file_name(SideFile file) {
 }
 inline constexpr std::uint64_t side_file_bytes_max = 4ull << 30;
 
-// One tensor to write, as f32 or as bf16 rounded to nearest even.
+// One tensor that is written to a side file, as f32 or as bf16 rounded to nearest even.
 struct SideTensor {
     std::string name;
     TensorDtype dtype = TensorDtype::f32;

@@ -16,14 +16,15 @@ namespace moex {
 
 class ModelPackage;
 
-// A mapped side file of an open package.
+// Access to the tensors of one mapped side file of an open package.
 class SideTensors {
   public:
-    // Returns not_found if the manifest does not list the file. Returns an error if the file is
-    // missing, has another size, or is not a safetensors file. Hashes are left to verify_package().
+    // Opens a side file of a package. Returns not_found if the manifest does not list the file.
+    // Returns another error if the file is missing, has another size than in the manifest, or is
+    // not a safetensors file. Hashes are left to verify_package().
     static Result<SideTensors> open(const ModelPackage& package, SideFile file);
-    // Returns a tensor as f32. An error names the tensor if it is missing, has another shape or is
-    // not finite.
+    // Returns the values of a tensor as f32. An error names the tensor if it is missing, has
+    // another shape, or has values that are not finite.
     Result<std::vector<float>> values(std::string_view name,
                                       const std::vector<std::uint64_t>& shape) const;
     Result<std::vector<std::uint64_t>> shape_of(std::string_view name) const;

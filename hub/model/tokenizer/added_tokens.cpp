@@ -4,8 +4,8 @@ namespace moex {
 
 bool AddedToken::is_control() const {
     if (special) return true;
-    // Vocabularies add markers such as <think> or [/INST] without the special flag, so that
-    // decoding shows them.
+    // Markers such as <think> or [/INST] count as control tokens, too. Vocabularies add them
+    // without the special flag, so that decoding shows them.
     return content.size() > 2 && ((content.front() == '<' && content.back() == '>') ||
                                   (content.front() == '[' && content.back() == ']'));
 }

@@ -1,5 +1,5 @@
-// AddedTokenMatcher finds added tokens in a text from left to right, with the longest match first,
-// as the tokenizers library does. It is immutable after the last add().
+// AddedTokenMatcher finds added tokens in a text from left to right, and the longest match at each
+// position, as the tokenizers library does. It is immutable after the last add().
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,11 @@ struct AddedToken {
     TokenId id = 0;
     std::string content;
     bool special = false;
-    // matched after normalisation, so other forms of the same characters are found as well
+    // true: the token is matched after normalisation, so other forms of its characters are found as
+    // well
     bool normalized = false;
-    bool lstrip = false;  // the match includes white space before it
-    bool rstrip = false;  // the match includes white space after it
+    bool lstrip = false;  // the match includes white space before the token
+    bool rstrip = false;  // the match includes white space after the token
     // Returns true if the token controls the model or is hidden from readers. The content of a
     // message must not produce such a token.
     bool is_control() const;
@@ -28,14 +29,15 @@ struct AddedToken {
 class AddedTokenMatcher {
   public:
     void add(std::string_view content, std::size_t token_index);
-    // Finds the longest token that starts at `at`. Returns its index, or -1, and its length in
-    // `num_bytes`.
+    // Finds the longest token that starts at byte `at` of a text. Returns the token's index, or -1,
+    // and stores its length in `num_bytes`.
     int longest_at(std::string_view text, std::size_t at, std::size_t& num_bytes) const;
     bool empty() const { return token_by_node_.size() == 1; }
 
   private:
-    std::unordered_map<std::uint64_t, std::uint32_t> edges_;  // key: node << 8 | byte
-    std::vector<int> token_by_node_{-1};                      // node 0 is the root
+    // child node of a trie, by node << 8 | byte
+    std::unordered_map<std::uint64_t, std::uint32_t> edges_;
+    std::vector<int> token_by_node_{-1};  // -1: no token ends here; node 0 is the root
     bool starts_[256] = {};
 };
 

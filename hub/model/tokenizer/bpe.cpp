@@ -12,14 +12,15 @@
 namespace moex {
 namespace {
 
-constexpr std::size_t vocab_tokens_max = 1'000'000;  // the largest vocabularies have 262,144
-constexpr std::size_t short_piece_bytes = 48;        // up to here a scan is faster than a heap
+// limit; the largest real vocabularies have 262,144
+constexpr std::size_t vocab_tokens_max = 1'000'000;
+constexpr std::size_t short_piece_bytes = 48;  // up to this length a scan is faster than a heap
 constexpr std::size_t cached_piece_bytes_max = 64;
 constexpr std::size_t cache_shards = 16;
 constexpr std::size_t cache_shard_entries_max = 2048;
 
-// GPT-2's byte alphabet. A printable Latin-1 character represents itself. The other bytes have the
-// characters from U+0100 on.
+// GPT-2's byte alphabet, which writes each byte as a character. A byte that is a printable Latin-1
+// character represents itself. The other bytes have the characters from U+0100 on.
 struct ByteAlphabet {
     std::array<int, 512> byte_of{};
     ByteAlphabet() {
@@ -57,8 +58,9 @@ std::optional<std::string> byte_level_to_bytes(std::string_view token) {
     return bytes;
 }
 
-// A cache from recent pieces to their ids. A full shard is cleared completely. Pieces follow Zipf's
-// law, so the frequent pieces are cached again soon.
+// A cache that maps recently used pieces of text to their token ids. When a shard of the cache is
+// full, it is cleared completely. Pieces follow Zipf's law, so the frequent pieces are cached again
+// soon.
 struct BpeModel::Cache {
     struct Shard {
         std::shared_mutex mutex;
@@ -92,7 +94,7 @@ BpeModel::~BpeModel() = default;
 
 Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
     if (!model.is_object()) return bad_model("\"model\" is missing");
-    // Old files omit "type". If the model has merges, it is BPE.
+    // Old tokenizer files omit the "type" of the model. If the model has merges, its type is BPE.
     const std::string type = model.contains("type") && model["type"].is_string()
                                  ? model["type"].get<std::string>()
                                  : "BPE";
@@ -144,8 +146,8 @@ Status BpeModel::load_vocab(const nlohmann::json& vocab) {
             if (bytes->size() == 1) id_by_byte_[static_cast<std::uint8_t>((*bytes)[0])] = id;
         }
 
-        // A token outside the byte alphabet (a control token in the vocabulary) represents its own
-        // text.
+        // A token with characters outside the byte alphabet (a control token in the vocabulary)
+        // represents its own text.
         bytes_by_id_[id] = std::move(bytes).value_or(token);
         id_by_token_.emplace(token, id);
     }
@@ -237,7 +239,8 @@ void BpeModel::merge_short(std::vector<TokenId>& symbols) const {
     constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
     if (symbols.size() < 2) return;
 
-    std::array<Merge, short_piece_bytes> merges;  // merges[i] joins symbols i, i + 1
+    // merges[i] joins symbols i and i + 1 of the piece
+    std::array<Merge, short_piece_bytes> merges;
     const auto look = [&](std::size_t i) {
         const Merge* merge = find_merge(symbols[i], symbols[i + 1]);
         merges[i] = merge ? *merge : Merge{none, 0};
@@ -266,7 +269,7 @@ void BpeModel::merge_long(std::vector<TokenId>& symbols) const {
     struct Candidate {
         std::uint32_t rank, at;
         TokenId left, right, merged;
-        // The order of the heap: lowest rank first, then leftmost.
+        // The order of merge candidates in the heap: lowest rank first, then leftmost.
         bool operator<(const Candidate& other) const {
             return rank != other.rank ? rank > other.rank : at > other.at;
         }
@@ -292,7 +295,7 @@ void BpeModel::merge_long(std::vector<TokenId>& symbols) const {
         queue.pop();
         const std::uint32_t next = gone[best.at] ? none : links[best.at].next;
 
-        // Skip a stale candidate: one of its sides was merged since.
+        // Skip a stale candidate, of which one symbol was merged since it was added.
         if (next == none || symbols[best.at] != best.left || symbols[next] != best.right) continue;
 
         symbols[best.at] = best.merged;

@@ -1,8 +1,7 @@
-// BpeModel: byte-pair merges over the raw bytes of a pre-token, and the vocabulary of the result.
-// It is immutable except for a bounded cache behind its own locks. encode_piece() is thread-safe
-// and costs O(n log n).
-// Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016;
-// GPT-2's byte alphabet.
+// BpeModel: byte-pair merges over the raw bytes of a pre-token, and the vocabulary of the resulting
+// tokens. A BpeModel is immutable except for a bounded cache, which has its own locks.
+// encode_piece() is thread-safe and costs O(n log n). Source: Sennrich et al., "Neural Machine
+// Translation of Rare Words with Subword Units", 2016; GPT-2's byte alphabet.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,8 @@
 
 namespace moex {
 
-// Converts "Ġhello" to " hello". Returns nullopt if a character is not in the byte alphabet.
+// Converts a token from the byte alphabet to raw bytes: "Ġhello" becomes " hello". Returns nullopt
+// if a character is not in the byte alphabet.
 std::optional<std::string> byte_level_to_bytes(std::string_view token);
 
 class BpeModel {
@@ -31,17 +31,17 @@ class BpeModel {
     BpeModel& operator=(BpeModel&&) noexcept;
     ~BpeModel();
 
-    // Appends the ids of a pre-token. `bytes` are its raw bytes.
+    // Appends the token ids of a pre-token to `out`. `bytes` are the raw bytes of the pre-token.
     void encode_piece(std::string_view bytes, std::vector<TokenId>& out) const;
 
-    // Returns the raw bytes of an id; nullptr for an id that is not in the vocabulary.
+    // Returns the raw bytes of a token id; nullptr for an id that is not in the vocabulary.
     const std::string* bytes_of(TokenId id) const;
     // Finds a token by its spelling in tokenizer.json.
     std::optional<TokenId> find_token(std::string_view token) const;
     std::size_t id_end() const { return bytes_by_id_.size(); }
     bool has_every_byte() const;
-    // Sets the token that replaces a byte which the vocabulary lacks. Without it such a byte is
-    // omitted.
+    // Sets the token that replaces a byte which the vocabulary lacks. If no token was set, such a
+    // byte is omitted.
     void set_unknown(TokenId id) { unknown_id_ = id; }
 
   private:
@@ -61,7 +61,7 @@ class BpeModel {
     std::unordered_map<std::string, TokenId> id_by_bytes_;
     std::vector<std::optional<std::string>> bytes_by_id_;
     std::vector<std::optional<TokenId>> id_by_byte_;   // [256]
-    std::unordered_map<std::uint64_t, Merge> merges_;  // key: left << 32 | right
+    std::unordered_map<std::uint64_t, Merge> merges_;  // key: left id << 32 | right id
     std::optional<TokenId> unknown_id_;
     bool ignore_merges_ = false;
     std::unique_ptr<Cache> cache_;

@@ -14,9 +14,9 @@ enum class Dialect { pcre2, ecmascript };
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 char other_case(char c) { return static_cast<char>(c ^ 0x20); }
 
-// Returns the name of a property in the dialect. General categories and binary properties keep
-// their meaning. Any other name is a script, which PCRE2 would interpret as script extensions.
-// ECMAScript accepts only "=".
+// Returns the name of a Unicode property in the target dialect. General categories and binary
+// properties keep their meaning. Any other name is a script, which PCRE2 would interpret as script
+// extensions. ECMAScript accepts only "=" between the property and its value.
 std::string property_name(std::string_view name, Dialect dialect) {
     static constexpr std::array binary = {"Alphabetic", "White_Space", "Lowercase", "Uppercase",
                                           "Emoji",      "Ideographic", "Any",       "ASCII"};
@@ -30,8 +30,9 @@ std::string property_name(std::string_view name, Dialect dialect) {
     return text(dialect == Dialect::pcre2 ? "sc:" : "sc=", name);
 }
 
-// The anchors and the "any character" of a dialect, which PCRE2 and ECMAScript write or interpret
-// differently. A line ends only at \n, and no line begins behind the \n that ends the text.
+// The spellings of anchors and of "any character" in a target dialect. PCRE2 and ECMAScript write
+// or interpret them differently. In Oniguruma a line ends only at \n, and no line begins behind the
+// \n that ends the text.
 struct Anchors {
     std::string_view line_begin, line_end, text_begin, text_end, last_line_end, any;
 };
@@ -45,7 +46,7 @@ constexpr Anchors anchors_of(Dialect dialect) {
             R"([^\n])"};
 }
 
-// Rewrites an Oniguruma pattern to a dialect in one pass.
+// Rewrites an Oniguruma pattern to the target dialect in one pass.
 class Rewriter {
   public:
     Rewriter(std::string_view source, Dialect dialect)
@@ -67,7 +68,7 @@ class Rewriter {
                 fold_ = folds_.back();
                 folds_.pop_back();
                 out_ += c, ++at_;
-            } else if (c == '^' || c == '$') {  // line anchors in Oniguruma's Ruby syntax
+            } else if (c == '^' || c == '$') {  // anchors of a line in Oniguruma's Ruby syntax
                 out_ += c == '^' ? anchors_.line_begin : anchors_.line_end, ++at_;
             } else if (c == '.') {
                 out_ += anchors_.any, ++at_;
@@ -140,7 +141,8 @@ class Rewriter {
 
     bool to_ecmascript() const { return dialect_ == Dialect::ecmascript; }
 
-    // Escapes a character. ECMAScript with the flag "u" accepts a backslash before few characters.
+    // Returns a character with a backslash if the target dialect needs or accepts it. With the flag
+    // "u" ECMAScript accepts a backslash before few characters.
     std::string escaped(char c, bool in_class) const {
         const bool takes_it = !to_ecmascript() || (in_class && c == '-') ||
                               std::string_view("^$\\.*+?()[]{}|/").find(c) !=
@@ -153,8 +155,9 @@ class Rewriter {
         return text('\\', c);
     }
 
-    // Copies a brace or bracket outside a class. The braces of a quantifier stay unchanged. Others
-    // are characters, which ECMAScript requires to be escaped.
+    // Copies a brace or a bracket outside a character class. The braces of a quantifier stay
+    // unchanged. Other braces and brackets are plain characters, which ECMAScript requires to be
+    // escaped.
     void brace_or_bracket() {
         const std::size_t close = source_.find('}', at_);
         if (source_[at_] == '{' && close != std::string_view::npos) {

@@ -15,13 +15,14 @@ namespace moex {
 
 class Regex {
   public:
-    using Range = std::pair<std::size_t, std::size_t>;  // [begin, end) in bytes
+    using Range = std::pair<std::size_t, std::size_t>;  // a match: bytes [begin, end) of the text
 
-    // Compiles a pattern, which must be valid UTF-8. An error names the construct that the engine
-    // does not support.
+    // Compiles a pattern, which must be valid UTF-8. An error names a construct that the regex
+    // engine does not support.
     static Result<std::unique_ptr<const Regex>> compile(std::string_view oniguruma);
     virtual ~Regex() = default;
-    // Appends the non-empty matches of `text` (valid UTF-8), from left to right. Thread-safe.
+    // Appends all non-empty matches of the pattern in `text` (valid UTF-8) to `matches`, from left
+    // to right. Thread-safe.
     virtual void find(std::string_view text, std::vector<Range>& matches) const = 0;
 };
 

@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-// steps of a match; the patterns of real models need a few per byte
+// limit for the steps of one match; the patterns of real models need a few steps per byte
 constexpr std::uint32_t match_limit = 10'000'000;
 constexpr std::uint32_t depth_limit = 100'000;
 constexpr std::uint32_t heap_limit_kib = 64 * 1024;
@@ -40,8 +40,8 @@ void Pcre2Regex::find(std::string_view subject, std::vector<Range>& matches) con
             found = pcre2_match(code, bytes, subject.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
                                 data.get(), context);
 
-        // Stop if there is no match or a limit was reached. The rest of the text is then one gap,
-        // so a hostile pattern costs the limit only once.
+        // Stop if there is no further match or if a limit was reached. The remaining text then
+        // counts as one gap, so a hostile pattern costs the limit only once.
         if (found < 0) return;
 
         const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
@@ -71,7 +71,7 @@ Result<std::unique_ptr<const Regex>> Regex::compile(std::string_view oniguruma) 
                           offset, " of ", spelling.substr(0, 200))};
     }
 
-    // The result is ignored: without JIT the interpreter gives the same matches.
+    // Ignore the result of the JIT compiler: without JIT the interpreter gives the same matches.
     pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE);
     regex->context = pcre2_match_context_create(nullptr);
     pcre2_set_match_limit(regex->context, match_limit);

@@ -26,8 +26,8 @@ std::string StopFilter::push(std::string_view piece) {
         return shown;
     }
 
-    // Hold back the longest end of the text that begins a stop string. It starts at the start of a
-    // stop string, so never inside a character.
+    // Hold back the longest end of the text that is the beginning of a stop string. This end starts
+    // with the first character of a stop string, so it never starts inside a character.
     std::size_t kept = 0;
     for (const std::string& stop : stops_) {
         for (std::size_t length = std::min(stop.size() - 1, held_.size()); length > kept;

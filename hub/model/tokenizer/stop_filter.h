@@ -1,5 +1,5 @@
-// StopFilter ends a streamed text at the first of several stop strings. A stop string may span
-// several pieces.
+// StopFilter ends a streamed text at the first stop string that occurs in it. A stop string may
+// span several pieces of the stream.
 #pragma once
 
 #include <string>
@@ -11,9 +11,10 @@ namespace moex {
 class StopFilter {
   public:
     explicit StopFilter(std::vector<std::string> stops);
-    // Adds a piece. Returns the text that can be shown now; empty once stopped().
+    // Adds a piece of the text. Returns the text that can be shown now, or an empty text once
+    // stopped().
     std::string push(std::string_view piece);
-    std::string finish();  // returns the text that was held back
+    std::string finish();  // at the end: returns the text that was held back
     bool stopped() const { return stopped_; }
     const std::string& stop() const { return stop_; }  // the string that was found, or empty
 

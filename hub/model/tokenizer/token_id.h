@@ -1,4 +1,4 @@
-// TokenId: the number of a token in a vocabulary.
+// TokenId: the number by which a vocabulary identifies a token.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,8 @@
 namespace moex {
 
 using TokenId = std::uint32_t;
-// Larger than any real vocabulary. The limit keeps tables small when a file has a wrong id.
+// Limit for token ids, larger than any real vocabulary. It keeps tables small when a file has a
+// wrong id.
 constexpr TokenId token_id_max = (1u << 24) - 1;
 
 }  // namespace moex

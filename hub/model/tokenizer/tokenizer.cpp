@@ -16,7 +16,7 @@ namespace {
 using namespace tokenizer_json;
 
 std::string_view trim_end(std::string_view text) {
-    std::size_t end = 0;  // behind the last character that is not white space
+    std::size_t end = 0;  // position behind the last character that is not white space
     for (std::size_t at = 0; at < text.size();) {
         const Utf8Step step = utf8_step(text, at);
         at += step.num_bytes;
@@ -81,7 +81,7 @@ Status Tokenizer::State::add(AddedToken token) {
     return {};
 }
 
-// Reads tokenizer_config.json, which may have further added tokens and names the special tokens.
+// Reads tokenizer_config.json, which names the special tokens and may have further added tokens.
 Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
     if (tokenizer_config_json.empty()) return {};
     MOEX_ASSIGN(config, parse_strict_json(tokenizer_config_json, "tokenizer_config.json"));
@@ -127,7 +127,7 @@ Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
     return {};
 }
 
-// Loads the unknown token. It is needed only for a vocabulary that lacks some bytes.
+// Loads the unknown token. The tokenizer needs it only if the vocabulary lacks some bytes.
 Status Tokenizer::State::load_unknown(const Json& model) {
     const Json& name = member(model, "unk_token");
     if (bpe.has_every_byte() || !name.is_string()) return {};
@@ -162,8 +162,8 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokeni
     MOEX_ASSIGN(file, parse_strict_json(tokenizer_json, "tokenizer.json"));
     if (!file.is_object()) return bad_file("not a JSON object");
 
-    // "truncation" and "padding" are left from the last call of a training script. They are ignored
-    // here, as in other engines.
+    // A training script leaves the settings "truncation" and "padding" of its last call in the
+    // file. They are ignored here, as in other inference engines.
     const Json& model = member(file, "model");
     MOEX_ASSIGN(bpe, BpeModel::load(model));
     auto state = std::make_unique<State>(std::move(bpe));
@@ -198,13 +198,13 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokeni
 }
 
 // Cuts `text` at the added tokens for which `accept(token, begin, end)` returns true. Calls on_text
-// for the text between them, which is already stripped.
+// for the text between two such tokens, which is already stripped.
 template <class Accept, class OnText>
 void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string_view text,
                                    const Accept& accept, std::vector<TokenId>& out,
                                    const OnText& on_text) const {
     std::size_t start = 0;
-    bool strip_left = false;  // the token before removes white space
+    bool strip_left = false;  // the previous token removes white space behind it
     const auto flush = [&](std::size_t end, bool strip_right) {
         std::string_view between = text.substr(start, end - start);
         if (strip_left) between = trim_start(between);
@@ -233,9 +233,11 @@ void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string
     flush(text.size(), false);
 }
 
-// Encodes normalised text without added tokens: pre-tokenises it, then merges.
+// Encodes normalised text that has no added tokens: splits the text into pre-tokens, then applies
+// the merges.
 void Tokenizer::State::encode_section(std::string_view text, std::vector<TokenId>& out) const {
-    std::vector<std::string> owned;  // pieces with an added space; reserved to keep views valid
+    // owns pieces with an added space; reserved, so that views into it stay valid
+    std::vector<std::string> owned;
     std::vector<std::string_view> pieces{text}, next;
     std::vector<SplitPattern::Range> matches;
     for (const PreTokenizerStep& step : steps) {
@@ -279,8 +281,9 @@ std::vector<TokenId> Tokenizer::State::encode(std::string_view text, bool contro
         const std::string normalized = nfc ? utf8_nfc(section) : std::string();
         const std::string_view view = nfc ? std::string_view(normalized) : section;
 
-        // If normalisation changed bytes, positions of the input are not valid any more. Control
-        // tokens then count only if they are allowed everywhere.
+        // If normalisation has changed bytes, the byte positions of the caller's ranges are not
+        // valid any more. Control tokens then count only if they are allowed everywhere in the
+        // text.
         const bool same = view == section;
         const auto offset = static_cast<std::size_t>(section.data() - text.data());
         const auto accept_normalized = [&](const AddedToken& token, std::size_t begin,

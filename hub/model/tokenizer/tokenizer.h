@@ -19,9 +19,9 @@
 
 namespace moex {
 
-// Decides if "<|im_end|>" in the text is the control token or plain characters. Control tokens are
-// the special tokens and added markers such as <think>. Other added tokens (words, runs of blanks)
-// are always found.
+// Decides whether characters such as "<|im_end|>" in the text are a control token or plain text.
+// Control tokens are the special tokens and added markers such as <think>. Other added tokens
+// (words, runs of blanks) are always found.
 enum class SpecialTokens { parse, as_text };
 
 class Tokenizer {
@@ -36,13 +36,13 @@ class Tokenizer {
     // ill-formed subsequence, as WHATWG decoders do).
     std::vector<TokenId> encode(std::string_view text, SpecialTokens special) const;
     // Encodes a plain prompt with SpecialTokens::parse and adds the ids of the post-processor, e.g.
-    // <|begin_of_text|>. Chats do not need this, because chat templates write these tokens
+    // <|begin_of_text|>. Chats do not need these ids, because chat templates write the tokens
     // themselves.
     std::vector<TokenId> encode_prompt(std::string_view text) const;
-    // Encodes like SpecialTokens::parse, but a control token counts only if it is completely
-    // outside `plain`, which has ascending, disjoint byte ranges of `text`. This is for chats: text
-    // of the template may become control tokens, text of a message is only characters. Text that is
-    // not UTF-8 is all plain.
+    // Encodes like SpecialTokens::parse, but recognises a control token only if it is completely
+    // outside `plain`, which has ascending, disjoint byte ranges of `text`. This function is for
+    // chats: text of the template may become control tokens, while text of a message is only
+    // characters. If `text` is not valid UTF-8, the whole text counts as plain.
     std::vector<TokenId> encode(std::string_view text, std::span<const TextRange> plain) const;
     // Returns the text of `ids`, without special added tokens if `skip_special` is true. The result
     // is valid UTF-8; broken sequences become U+FFFD.
@@ -51,10 +51,10 @@ class Tokenizer {
     // token these are the bytes of its text. For an unknown id the result is empty.
     std::string token_bytes(TokenId id) const;
     bool is_special(TokenId id) const;
-    bool is_added(TokenId id) const;  // special or not: not a result of merges
-    std::size_t vocab_size() const;   // highest id + 1
+    bool is_added(TokenId id) const;  // special or not, the token does not result from merges
+    std::size_t vocab_size() const;   // the highest token id + 1
     std::optional<TokenId> token_id(
-        std::string_view token) const;  // content of an added token, or a vocabulary entry
+        std::string_view token) const;  // `token`: content of an added token, or a vocabulary entry
 
   private:
     Tokenizer();
@@ -67,8 +67,8 @@ class Tokenizer {
 class StreamDecoder {
   public:
     explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);
-    std::string push(TokenId id);  // returns the text that can be shown now; may be empty
-    std::string finish();          // returns the rest, with broken sequences as U+FFFD
+    std::string push(TokenId id);  // returns the text that can be shown now, which may be empty
+    std::string finish();          // returns the remaining text, with broken sequences as U+FFFD
 
   private:
     const Tokenizer* tokenizer_;

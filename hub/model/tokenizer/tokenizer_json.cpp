@@ -8,11 +8,12 @@ namespace moex::tokenizer_json {
 
 namespace {
 
-// GPT-2's own pattern, which ByteLevel applies with use_regex.
+// GPT-2's own split pattern, which the ByteLevel pre-tokenizer applies if use_regex is set.
 constexpr std::string_view gpt2_pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr int sequence_depth_max = 8;
-// Limits above all real files. Each step and id costs time in every encoding.
+// Limits that are above the values of all real files. They exist because each pre-tokenizer step
+// and each added id costs time in every encoding.
 constexpr std::size_t pre_tokenizer_steps_max = 64, added_ids_max = 64,
                       added_token_bytes_max = 1024;
 

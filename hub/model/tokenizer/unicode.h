@@ -12,7 +12,8 @@
 
 namespace moex {
 
-// General_Category with the numbers of utf8proc. web-worker/local/text.js has the same order.
+// The Unicode property General_Category, with the numbers that utf8proc uses.
+// web-worker/local/text.js lists the categories in the same order.
 enum class UnicodeCategory : std::uint8_t {
     cn,  // unassigned
     lu,
@@ -47,12 +48,13 @@ enum class UnicodeCategory : std::uint8_t {
 };
 UnicodeCategory unicode_category(char32_t code_point);
 
-// Simple case mappings from one character to one character.
+// Simple case mappings, which map one character to one character.
 char32_t unicode_upper(char32_t code_point);
 char32_t unicode_lower(char32_t code_point);
 char32_t unicode_title(char32_t code_point);
 
-// Returns normal form C of valid UTF-8. O(n log n), also for long runs of combining marks.
+// Returns normal form C of a text, which must be valid UTF-8. O(n log n), also for long runs of
+// combining marks.
 std::string unicode_nfc(std::string_view text);
 
 }  // namespace moex

@@ -47,8 +47,8 @@ std::string unicode_nfc(std::string_view text) {
         code_points.insert(code_points.end(), parts, parts + num_parts);
     }
 
-    // Sort the marks of each run with a stable sort. utf8proc exchanges neighbours, which is
-    // quadratic on hostile runs.
+    // Sort the combining marks of each run with a stable sort. utf8proc exchanges neighbours, which
+    // takes quadratic time on hostile runs.
     const auto combining_class = [](utf8proc_int32_t c) {
         return utf8proc_get_property(c)->combining_class;
     };

@@ -19,7 +19,8 @@ Utf8Step utf8_step(std::string_view text, std::size_t at) {
     if (lead < 0x80) return {lead, 1, true, false};
 
     std::uint32_t needed = 0;
-    // bounds of the second byte; they exclude overlong forms, surrogates and > U+10FFFF
+    // range of the second byte; narrower for some first bytes, to exclude overlong forms,
+    // surrogates and code points above U+10FFFF
     std::uint8_t lower = 0x80, upper = 0xBF;
     char32_t code_point = 0;
     if (lead >= 0xC2 && lead <= 0xDF) {
@@ -96,7 +97,8 @@ std::string utf8_repair(std::string_view text) {
 }
 
 std::size_t utf8_incomplete_tail(std::string_view text) {
-    // A sequence has at most four bytes, so an incomplete one starts within the last three.
+    // A sequence has at most four bytes, so an incomplete sequence starts within the last three
+    // bytes.
     for (std::size_t back = 1; back <= 3 && back <= text.size(); ++back) {
         const std::size_t at = text.size() - back;
         if ((byte_at(text, at) & 0xC0) == 0x80) continue;
@@ -113,7 +115,8 @@ std::size_t utf8_count(std::string_view text) {
 }
 
 std::string utf8_nfc(std::string_view text) {
-    // Characters below U+0300 do not compose or reorder.
+    // A text whose characters are all below U+0300 is already in normal form C, because these
+    // characters do not compose or reorder.
     if (std::none_of(text.begin(), text.end(),
                      [](char c) { return static_cast<std::uint8_t>(c) >= 0xCC; }))
         return std::string(text);
