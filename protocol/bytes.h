@@ -30,8 +30,8 @@ class ByteReader {
     std::uint16_t u16() { return static_cast<std::uint16_t>(integer<2>()); }
     std::uint32_t u32() { return static_cast<std::uint32_t>(integer<4>()); }
     std::uint64_t u64() { return integer<8>(); }
-    // Returns the next `num_bytes`, borrowed from the buffer. If fewer remain, the result is empty
-    // and overrun() is set.
+    // Returns a view of the next `num_bytes` bytes of the buffer. If fewer bytes remain, the result
+    // is empty and overrun() is set.
     ByteView take(std::size_t num_bytes) {
         if (num_bytes > remaining_bytes()) {
             overrun_ = true;
@@ -63,8 +63,8 @@ class ByteReader {
 class ByteWriter {
   public:
     explicit ByteWriter(std::size_t reserve_bytes = 0) { bytes_.reserve(reserve_bytes); }
-    // Clears `reuse` and appends to it, so that no allocation is needed once its capacity has
-    // grown.
+    // Clears the buffer `reuse` and writes to it. Once its capacity has grown enough, no allocation
+    // is needed.
     explicit ByteWriter(Bytes&& reuse) : bytes_(std::move(reuse)) { bytes_.clear(); }
 
     void u8(std::uint8_t value) { integer<1>(value); }
@@ -72,7 +72,8 @@ class ByteWriter {
     void u32(std::uint32_t value) { integer<4>(value); }
     void u64(std::uint64_t value) { integer<8>(value); }
     void raw(ByteView bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-    // Appends `num_bytes` zero bytes that the caller fills. The view is valid until the next write.
+    // Appends `num_bytes` zero bytes and returns a view that the caller fills. The view is valid
+    // until the next write.
     std::span<std::byte> grow(std::size_t num_bytes) {
         bytes_.resize(bytes_.size() + num_bytes);
         return std::span(bytes_).last(num_bytes);

@@ -1,6 +1,6 @@
-// Macros that end the process when an invariant of this program is broken.
-// MOEX_CHECK prints the values that broke the invariant. It is never used on outside data.
-// MOEX_DCHECK does the same in builds without NDEBUG, for inner loops.
+// Macros that end the process when an invariant of this program is broken. MOEX_CHECK prints the
+// values that broke the invariant. It is never used on data from outside this process. MOEX_DCHECK
+// does the same in builds without NDEBUG, for inner loops.
 #pragma once
 
 #include <string>

@@ -8,10 +8,10 @@
 namespace moex {
 namespace {
 
-constexpr float scale_min = 0x1p-14f;  // GPUs may flush f16 subnormals
+constexpr float scale_min = 0x1p-14f;  // smallest scale; GPUs may flush f16 subnormals
 constexpr float scale_max = 65504.0f;  // the largest f16
 
-// Converts rows of `row_size` weights from any expert dtype to f32.
+// Converts rows of `row_size` weights from any data type of experts to f32.
 std::vector<float> dequantize_matrix(ExpertDtype dtype, const std::byte* codes,
                                      const std::byte* scale_zero, std::uint32_t num_rows,
                                      std::uint32_t row_size, std::uint32_t group_size) {
@@ -76,12 +76,12 @@ void both(std::span<T> y, const ExpertWeights& weights, std::span<const T> x) {
     down<T>(y, weights, intermediate);
 }
 
-// Quantises one row into the words that the row has in the blob.
+// Quantises one row of weights into the words that the expert blob has for the row.
 void quantize_row(const float* row, std::uint32_t row_size, std::uint32_t group_size,
                   std::uint32_t* codes, std::uint32_t* scale_zero) {
     for (std::uint32_t start = 0; start < row_size; start += group_size) {
-        // The range includes 0, so that the zero stays within 0..15 and a group of equal weights
-        // keeps its value.
+        // The quantised range includes 0, so that the zero point stays within 0..15 and a group of
+        // equal weights keeps its value.
         float low = 0, high = 0;
         for (std::uint32_t i = start; i < start + group_size; ++i) {
             low = std::min(low, row[i]);

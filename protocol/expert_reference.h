@@ -11,31 +11,33 @@
 
 namespace moex {
 
-// A dequantised expert. gate, up: [I, H]; down: [H, I]; row-major.
+// The weights of an expert as f32, row-major. gate and up are [I, H], and down is [H, I].
 struct ExpertWeights {
     ExpertShape shape;
     std::vector<float> gate, up, down;
 };
 ExpertWeights dequantize_expert(const ExpertBlobView& blob);
 
-// intermediate [num_tokens, I] = silu(gate · x) * (up · x), x [num_tokens, H]
+// Computes the first half of an expert: intermediate [num_tokens, I] = silu(gate · x) * (up · x),
+// with x [num_tokens, H].
 void expert_gate_up(std::span<double> intermediate, const ExpertWeights& weights,
                     std::span<const double> x);
-// y [num_tokens, H] = down · intermediate
+// Computes the second half of an expert: y [num_tokens, H] = down · intermediate.
 void expert_down(std::span<double> y, const ExpertWeights& weights,
                  std::span<const double> intermediate);
-// Computes y [num_tokens, H] from x by both steps. The scalar type is the type of the sums.
+// Computes y [num_tokens, H] of an expert from x in both steps. The scalar type is the type in
+// which sums are computed.
 void expert_reference(std::span<double> y, const ExpertWeights& weights, std::span<const double> x);
 void expert_reference(std::span<float> y, const ExpertWeights& weights, std::span<const float> x);
 
-// Returns sqrt(sum (a - b)^2 / sum b^2), the measure by which kernels are compared. The result is 0
-// when both inputs are zero.
+// Returns the relative error sqrt(sum (a - b)^2 / sum b^2), the measure by which kernels are
+// compared. The result is 0 when both inputs are zero.
 double normalized_rms_error(std::span<const float> a, std::span<const double> b);
 
 // Packs gate, up [I, H] and down [H, I] into an INT4 blob by plain rounding with fractional zeros.
 // Per group, with min ≤ 0 ≤ max: scale = (max − min) / 15 (at least 2^-14), zero = −min / scale,
-// code = round(w / scale + zero) clamped to 0..15. Each step uses the stored f16 values.
-// This function is the baseline; hub/model may search for better scales.
+// code = round(w / scale + zero) clamped to 0..15. Each step uses the stored f16 values. This
+// function is the baseline for tests; hub/model may search for better scales.
 Bytes quantize_expert_int4(const ExpertWeights& weights);
 
 }  // namespace moex

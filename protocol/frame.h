@@ -18,7 +18,8 @@ inline constexpr std::uint32_t tensor_header_bytes = 28;
 inline constexpr std::uint32_t hello_bytes_max = 4096;  // whole frame
 inline constexpr std::uint32_t unauthenticated_frame_bytes_max = 65536;
 inline constexpr std::uint32_t error_json_bytes_max = 1024;
-inline constexpr std::uint32_t frame_bytes_max = 64u << 20;  // for any agreed limits
+// limit of every frame, whatever limits were agreed
+inline constexpr std::uint32_t frame_bytes_max = 64u << 20;
 
 enum class FrameType : std::uint16_t {
     dispatch = 1,
@@ -44,18 +45,20 @@ enum class FrameType : std::uint16_t {
     power = 31,
     slots = 32,
 };
-const char* frame_type_name(FrameType type);  // "DISPATCH", ...; "unknown" for others
+// name such as "DISPATCH"; "unknown" for an unknown type
+const char* frame_type_name(FrameType type);
 bool is_known_frame_type(std::uint16_t type);
 
 inline constexpr std::uint8_t flag_lz4 = 1;       // the whole payload is one LZ4 block
-inline constexpr std::uint8_t flag_unsummed = 2;  // GROUP_*: y is [num_pairs, hidden_dim]
-inline constexpr std::uint8_t flag_times = 4;     // GROUP_RESULT: ends with RoundTimes
-inline constexpr std::uint8_t flag_x_int8 = 8;    // GROUP_DISPATCH: x is int8 for any dtype
+inline constexpr std::uint8_t flag_unsummed = 2;  // GROUP_*: y is unsummed, [num_pairs, hidden_dim]
+inline constexpr std::uint8_t flag_times = 4;     // GROUP_RESULT: the frame ends with RoundTimes
+inline constexpr std::uint8_t flag_x_int8 = 8;    // GROUP_DISPATCH: x is int8, whatever the dtype
 
 struct FrameHeader {
     std::uint16_t version = protocol_version;
     FrameType type = FrameType::heartbeat;
-    // bytes that follow the header: after 16 bytes, or after 28 for types 1, 2 and 5
+    // number of bytes that follow the header: the header has 28 bytes for frames of type 1, 2 and
+    // 5, and 16 bytes for others
     std::uint32_t payload_bytes = 0;
     std::uint32_t sequence_id = 0;
 };
@@ -71,19 +74,21 @@ struct TensorHeader {
 
 bool has_tensor_header(FrameType type);
 
-// Reads the common header. Checks magic, version and type, and that the length of `frame` equals
-// the length in the header.
+// Reads the common header of a frame. Checks magic, version and type, and that the length of
+// `frame` equals the length in the header.
 Result<FrameHeader> decode_frame_header(ByteView frame);
-// Reads the tensor header behind the common header, for types that have one. Refuses unknown flag
-// bits and dtypes. The caller checks num_tokens.
+// Reads the tensor header behind the common header. Only some frame types have it. Refuses unknown
+// flag bits and dtypes. The caller checks num_tokens.
 Result<TensorHeader> decode_tensor_header(ByteView frame);
 
-// Writes the header with payload_bytes 0; finish_frame() patches it from the final size.
+// Writes the common header with payload_bytes 0; finish_frame() later replaces the 0 by the final
+// size.
 void begin_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id);
 void begin_tensor_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id,
                         const TensorHeader& header);
 Bytes finish_frame(ByteWriter&& out);
-// Sets payload_bytes in `frame`, for a frame that stores a part of its payload elsewhere.
+// Sets payload_bytes in the header of `frame`, which stores a part of its payload in another
+// buffer.
 void patch_payload_bytes(std::span<std::byte> frame, std::uint64_t payload_bytes);
 
 }  // namespace moex

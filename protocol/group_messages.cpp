@@ -9,13 +9,14 @@
 namespace moex {
 namespace {
 
-constexpr std::size_t group_header_bytes = 16;  // behind the common header, never compressed
+// size of the group header, which follows the common header and is never compressed
+constexpr std::size_t group_header_bytes = 16;
 constexpr std::size_t body_offset_bytes = frame_header_bytes + group_header_bytes;
 static_assert(sizeof(GroupExpert) == 4, "the expert table is copied as it is stored in memory");
 
 std::uint64_t table_bytes(const GroupShape& shape) {
-    // The tables have two u16 per expert and two per pair. The size is always a multiple of 4, so
-    // that the rows behind the tables need no padding.
+    // Size of the two tables. They have two u16 per expert and two u16 per pair. The size is always
+    // a multiple of 4, so that the rows behind the tables need no padding.
     return 4 * std::uint64_t{shape.num_experts} + 4 * std::uint64_t{shape.num_pairs};
 }
 static_assert(body_offset_bytes == group_result_y_offset);
@@ -105,8 +106,8 @@ Result<GroupHeader> decode_group_header(ByteView frame, FrameType type, const Wi
     return header;
 }
 
-// Checks that experts ascend, that rows ascend within an expert and are below num_tokens, and that
-// gates are finite.
+// Checks the tables of a group: experts ascend, rows ascend within an expert and are below
+// num_tokens, and gates are finite.
 Status check_tables(const GroupShape& shape, const std::vector<GroupExpert>& experts,
                     const std::vector<std::uint16_t>& rows, const std::vector<half>& gates,
                     std::uint32_t num_experts) {
@@ -174,7 +175,7 @@ void check_rows_of(const GroupDispatch& message, const WireRows& from,
                     shape.num_tokens, " x ", shape.hidden_dim));
 }
 
-// Writes the tables of `message`, table_bytes() long, to `to`.
+// Writes the tables of `message` to `to`, which has room for table_bytes() bytes.
 void write_tables(std::byte* to, const GroupDispatch& message) {
     std::memcpy(to, message.experts.data(), 4 * message.experts.size());
     to += 4 * message.experts.size();
@@ -183,7 +184,8 @@ void write_tables(std::byte* to, const GroupDispatch& message) {
     std::memcpy(to, message.gates.data(), 2 * message.gates.size());
 }
 
-// Encodes a GROUP_DISPATCH. `write_x` writes x in wire form into a span of wire_rows_bytes().
+// Encodes a GROUP_DISPATCH. `write_x` writes the rows of x in wire form into a span of
+// wire_rows_bytes() bytes.
 template <class WriteX>
 Bytes encode_with(const GroupDispatch& message, bool lz4, const WriteX& write_x) {
     const GroupShape& shape = message.shape;
@@ -228,7 +230,7 @@ Bytes encode_group_dispatch(const GroupDispatch& message, const WireRows& from,
     check_rows_of(message, from, tokens);
     const std::size_t num_rows = from.num_rows();
 
-    // Write the values of all rows, then for int8 the scales.
+    // Write the values of all rows first, and then the scales of int8 rows.
     return encode_with(message, lz4, [&](std::span<std::byte> out) {
         std::byte* to = out.data();
         for (const std::uint32_t row : tokens) {
@@ -272,7 +274,7 @@ Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const 
     MOEX_ASSIGN(header, decode_group_header(frame, FrameType::group_dispatch, limits));
     const GroupShape& shape = header.shape;
 
-    // A small request may have an answer that is too long for a frame.
+    // A request that fits into a frame may have an answer that is too long for a frame.
     if (const std::uint64_t answer_bytes =
             body_offset_bytes + wire_rows_bytes(shape.dtype, result_rows(shape), shape.hidden_dim);
         answer_bytes > frame_bytes_max)
@@ -349,7 +351,7 @@ ByteView frame_group_result(std::span<std::byte> frame, std::uint32_t sequence_i
                text(frame.size(), " bytes of a frame for ", y_bytes, " of y"));
     const std::uint64_t times_bytes = times ? group_result_times_bytes : 0;
 
-    // Encode the frame without y.
+    // Encode the parts of the frame around y: the headers and the times.
     ByteWriter out(body_offset_bytes + group_result_times_bytes);
     begin_frame(out, FrameType::group_result, sequence_id);
     write_group_header(out, shape, flags_of(times));
@@ -394,7 +396,8 @@ Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits
     message.sequence_id = header.sequence_id;
     message.shape = shape;
     const std::size_t num_values = num_rows * shape.hidden_dim;
-    if (memory.capacity() < num_values) memory.clear();  // avoids a copy of old contents
+    // so that growing does not copy the old contents
+    if (memory.capacity() < num_values) memory.clear();
     memory.resize(num_values);
     message.y = std::move(memory);
 

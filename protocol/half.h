@@ -8,41 +8,43 @@
 
 namespace moex {
 
-using half = std::uint16_t;      // the bits of an f16
-using bfloat16 = std::uint16_t;  // the bits of a bf16
+using half = std::uint16_t;      // bit pattern of an f16 number
+using bfloat16 = std::uint16_t;  // bit pattern of a bf16 number
 
 namespace detail {
 inline float float_of_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 inline std::uint32_t bits_of_float(float value) { return __builtin_bit_cast(std::uint32_t, value); }
 }  // namespace detail
 
-// This function selects values instead of branching, so that loops over rows become vector code.
+// Converts an f16 to f32. The function selects values instead of branching, so that the compiler
+// turns loops over rows into vector code.
 inline float half_to_float(half h) {
     const std::uint32_t sign = (h & 0x8000u) << 16;
     const std::int32_t magnitude = h & 0x7fff;
     const std::uint32_t normal = (static_cast<std::uint32_t>(magnitude) << 13) + (112u << 23);
-    const std::uint32_t special = normal + (112u << 23);  // infinity and NaN: exponent 255
-    // Zero and subnormals are multiples of 2^-24.
+    // infinity and NaN have the f32 exponent 255
+    const std::uint32_t special = normal + (112u << 23);
+    // An f16 zero or subnormal is a multiple of 2^-24.
     const std::uint32_t tiny = detail::bits_of_float(static_cast<float>(magnitude) * 0x1p-24f);
     return detail::float_of_bits(sign | (magnitude >= 0x7c00   ? special
                                          : magnitude >= 0x0400 ? normal
                                                                : tiny));
 }
 
-// Values beyond 65504 (after rounding) become infinity; NaN stays NaN.
+// Converts an f32 to f16. Values beyond 65504 (after rounding) become infinity; NaN stays NaN.
 inline half float_to_half(float value) {
     const std::uint32_t bits = detail::bits_of_float(value);
     const std::uint32_t sign = (bits >> 16) & 0x8000u;
     const std::int32_t magnitude = static_cast<std::int32_t>(bits & 0x7fffffffu);
     const std::uint32_t rebased = static_cast<std::uint32_t>(magnitude) - (112u << 23);
     const std::uint32_t normal = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
-    // Adding 0.5 leaves the value's multiple of 2^-24, rounded
-    // to nearest even, in the low bits of the mantissa.
+    // Adding 0.5 to a small value rounds the value to a multiple of 2^-24, to nearest even, and
+    // leaves that multiple in the low bits of the mantissa.
     const float shifted = detail::float_of_bits(static_cast<std::uint32_t>(magnitude)) + 0.5f;
     const std::uint32_t tiny = detail::bits_of_float(shifted) - 0x3f000000u;
-    // from 2^-14 up: normal
+    // values from 2^-14 up are normal f16 numbers
     const std::uint32_t small = magnitude >= 0x38800000 ? normal : tiny;
-    // 65520 and above round to infinity
+    // values of 65520 and above round to infinity
     const std::uint32_t finite = magnitude >= 0x477ff000 ? 0x7c00u : small;
     return static_cast<half>(sign | (magnitude > 0x7f800000 ? 0x7e00u : finite));
 }

@@ -21,7 +21,8 @@ half load_half(const std::byte* from) {
 bool is_finite(float value) { return (detail::bits_of_float(value) & 0x7f800000u) != 0x7f800000u; }
 
 #ifdef MOEX_F16C
-// clang 14 has no name for f16c in __builtin_cpu_supports().
+// Query CPUID directly, because __builtin_cpu_supports() of clang 14 has no name for the feature
+// F16C.
 bool cpu_has_f16c() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
@@ -39,7 +40,8 @@ MOEX_TARGET_F16C std::size_t halves_of_floats_wide(const float* values, std::siz
                          _mm256_cvtps_ph(_mm256_loadu_ps(values + i), _MM_FROUND_TO_NEAREST_INT));
     return i;
 }
-// Sets `finite` to false when one of the values is not finite.
+// Converts f16 values, eight at a time, with F16C instructions, and returns how many it converted.
+// Sets `finite` to false when one of these values is not finite.
 MOEX_TARGET_F16C std::size_t floats_of_halves_wide(const std::byte* halves, std::size_t count,
                                                    float* values, bool& finite) {
     const __m128i exponent = _mm_set1_epi16(0x7c00);

@@ -7,9 +7,10 @@
 
 namespace moex {
 
-// `halves`: count x 2 bytes, little-endian, at any alignment.
+// Converts f32 values to f16. `halves` has room for count x 2 bytes, little-endian, at any
+// alignment.
 void halves_of_floats(const float* values, std::size_t count, std::byte* halves);
-// Returns true if all values are finite.
+// Converts f16 values to f32. Returns true if all values are finite.
 bool floats_of_halves(const std::byte* halves, std::size_t count, float* values);
 void round_to_half(float* values, std::size_t count);
 

@@ -41,7 +41,7 @@ std::uint32_t int8_group_size(std::uint32_t num_in) {
 float quantize_int8_group(std::span<const float> weights, std::int8_t* codes) {
     float largest = 0;
     for (const float weight : weights) largest = std::max(largest, std::fabs(weight));
-    constexpr float smallest = 1e-30f;  // below it the factor would leave f32
+    constexpr float smallest = 1e-30f;  // for smaller weights 127 / largest would overflow f32
     const float factor = largest > smallest ? 127.0f / largest : 0.0f;
     for (std::size_t k = 0; k < weights.size(); ++k)
         codes[k] = static_cast<std::int8_t>(
@@ -53,7 +53,8 @@ half quantize_int6_group(std::span<const float> weights, std::int8_t* codes) {
     float largest = 0;
     for (const float weight : weights)
         if (std::fabs(weight) > std::fabs(largest)) largest = weight;
-    // The step must be representable in f16. It has a sign, because only one side has 32 steps.
+    // The step between two codes must be representable in f16. The step has a sign, because only
+    // one side of zero has 32 codes.
     constexpr float step_min = 1e-5f, step_max = 60000.0f;
     const half scale = float_to_half(
         std::copysign(std::clamp(std::fabs(largest) / 32.0f, step_min, step_max), -largest));
@@ -66,8 +67,8 @@ half quantize_int6_group(std::span<const float> weights, std::int8_t* codes) {
 
 std::uint32_t quantize_int4_group(std::span<const float> weights, std::uint32_t* codes) {
     const auto [least, most] = std::minmax_element(weights.begin(), weights.end());
-    // The step must be representable in f16. The zero must be small enough that f16 represents
-    // whole numbers of its size.
+    // The step between two codes must be representable in f16. The zero point must be small enough
+    // that f16 represents whole numbers of its size.
     constexpr float step_min = 1e-5f, zero_max = 2000.0f;
     const half scale = float_to_half(
         std::max({(*most - *least) / 15.0f, step_min, std::fabs(*least) / zero_max,

@@ -12,16 +12,17 @@
 
 namespace moex {
 
-// How a package stores the hub's matrices. bf16 means "unquantised", which may be f32, too.
+// The data type in which a package stores the hub's matrices. bf16 means "unquantised", and then a
+// matrix may also be f32.
 enum class HubDtype : std::uint8_t { bf16, int8, int4 };
 const char* hub_dtype_name(HubDtype dtype);
 Result<HubDtype> parse_hub_dtype(std::string_view name);
 
-// Number of inputs of a row that share a scale. For int8 it is the largest of 128, 64 and 32 that
-// divides num_in, or 32 if none does.
+// Returns the number of inputs of a row that share a scale. For int8 this is the largest of 128, 64
+// and 32 that divides num_in, or 32 if none of them does.
 std::uint32_t int8_group_size(std::uint32_t num_in);
 inline constexpr std::uint32_t hub_int6_group_size = 64;
-inline constexpr std::uint32_t hub_int4_group_size = 32;  // most accurate
+inline constexpr std::uint32_t hub_int4_group_size = 32;  // the most accurate size
 
 // Quantises a group of at most 128 weights: scale = max|w| / 127; code = round(w · (127 /
 // max|w|)), ties to even. w ≈ scale · code. Returns the scale.
@@ -35,7 +36,7 @@ half quantize_int6_group(std::span<const float> weights, std::int8_t* codes);
 // words as in an expert.
 std::uint32_t quantize_int4_group(std::span<const float> weights, std::uint32_t* codes);
 
-// Dequantises a row of int8 codes. For int4 use dequantize_int4_row().
+// Converts a row of int8 codes to weights. For int4 codes use dequantize_int4_row().
 void dequantize_int8_row(const std::int8_t* codes, const float* scales, std::uint32_t row_size,
                          std::uint32_t group_size, float* out);
 

@@ -1,8 +1,7 @@
-// IDENTITY: the signed identity of the contributor of a worker. The contributor keeps an
-// Ed25519 key and signs the nonce of WELCOME, so that a hub can add up the work of all workers of
-// one person, whatever names the workers have.
-// This file defines the bytes. Hub and worker sign and verify with their own libraries.
-// Source: RFC 8032 (Ed25519).
+// IDENTITY: the signed identity of the contributor of a worker. The contributor keeps an Ed25519
+// key and signs the nonce of WELCOME, so that a hub can add up the work of all workers of one
+// person, whatever names the workers have. This file defines which bytes are signed. Hub and worker
+// sign and verify with separate libraries. Source: RFC 8032 (Ed25519).
 #pragma once
 
 #include <array>
@@ -23,7 +22,7 @@ inline constexpr std::uint32_t identity_bytes = 100;  // of the payload
 struct Identity {
     PublicKey public_key{};
     Signature signature{};
-    bool shows_nickname = false;  // other contributors may see the nickname of HELLO
+    bool shows_nickname = false;  // consent to show the nickname of HELLO to other contributors
 };
 Bytes encode_identity(const Identity& message);
 Result<Identity> decode_identity(ByteView frame);

@@ -3,7 +3,7 @@
 namespace moex {
 namespace {
 
-// Returns the deepest nesting of brackets outside strings, without building a tree.
+// Returns the largest depth of nested brackets outside strings, without building a JSON tree.
 std::size_t json_depth(std::string_view json) {
     std::size_t depth = 0, deepest = 0;
     bool in_string = false;

@@ -1,6 +1,6 @@
 // Parsing of JSON inside frames, without exceptions. The parser bounds size and depth; the readers
-// check types and ranges.
-// A reader leaves `out` unchanged when the field is absent and not required.
+// check types and ranges. A reader leaves its result `out` unchanged when the field is absent and
+// not required.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,9 +17,9 @@ using Json = nlohmann::json;
 
 inline constexpr std::size_t json_depth_max = 8;
 
-// Parses an object of at most `bytes_max` bytes. Errors name the object by `what`.
+// Parses a JSON object of at most `bytes_max` bytes. Errors name the object by `what`.
 Result<Json> parse_json_object(std::string_view json, std::size_t bytes_max, const char* what);
-// Writes either kind of JSON in one line. Invalid UTF-8 in strings becomes U+FFFD.
+// Writes sorted or ordered JSON in one line. Invalid UTF-8 in strings becomes U+FFFD.
 template <class AnyJson>
 std::string dump_json(const AnyJson& json) {
     return json.dump(-1, ' ', false, AnyJson::error_handler_t::replace);
@@ -27,7 +27,8 @@ std::string dump_json(const AnyJson& json) {
 
 enum class Presence { optional, required };
 
-// Returns nullptr when the member is absent, or when `object` is not an object.
+// Returns the member of `object` with this name. Returns nullptr when the member is absent, or when
+// `object` is not an object.
 template <class AnyJson>
 const AnyJson* find_member(const AnyJson& object, std::string_view name) {
     if (!object.is_object()) return nullptr;

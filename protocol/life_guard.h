@@ -1,8 +1,7 @@
-// LifeGuard lets a late callback check whether the object that it would call still exists.
-// The object owns a LifeGuard as its last member, which is therefore destroyed first. The callback
-// keeps a Watch.
-// alive() is called on the object's thread. An object that is alive then stays alive until the
-// callback returns or destroys it.
+// LifeGuard lets a late callback check whether the object that it would call still exists. The
+// object owns a LifeGuard as its last member, which is therefore destroyed first. The callback
+// keeps a Watch. alive() is called on the object's thread. If it returns true, the object stays
+// alive until the callback returns or destroys it.
 #pragma once
 
 #include <memory>

@@ -10,13 +10,14 @@ namespace moex {
 namespace {
 
 constexpr std::size_t match_bytes_min = 4;
-constexpr std::size_t last_literals = 5;         // the last bytes of the output are always literals
-constexpr std::size_t last_match_distance = 12;  // a match starts at least this far from the end
+constexpr std::size_t last_literals = 5;  // the final bytes of the output are always literals
+// a match starts at least this number of bytes before the end of the output
+constexpr std::size_t last_match_distance = 12;
 constexpr std::size_t after_literals_min =
-    2 + 1 + last_literals;  // an offset, a token and the last literals still follow
+    2 + 1 + last_literals;  // behind a match: its offset, a token and the final literals
 
-// Reads the bytes that extend a length of 15; a byte of 255 means that another one follows. Returns
-// false at the end of the block or past `length_max`.
+// Reads the bytes that extend a length of 15. A byte of 255 means that another byte follows.
+// Returns false at the end of the block, or if the length exceeds `length_max`.
 bool extend_length(ByteView block, std::size_t& at, std::size_t& length, std::size_t length_max) {
     unsigned byte = 255;
     while (byte == 255) {
@@ -57,7 +58,7 @@ bool lz4_decode_portable(ByteView block, std::span<std::byte> raw) {
             std::memcpy(to, from, match_bytes);
         else
             for (std::size_t i = 0; i < match_bytes; ++i)
-                to[i] = from[i];  // overlapping: repeats the last `offset` bytes
+                to[i] = from[i];  // an overlapping match repeats the previous `offset` bytes
         out += match_bytes;
     }
     return false;

@@ -1,7 +1,7 @@
-// One struct per message, with an encoder (to a whole frame) and a decoder (from a whole frame
-// with a header that was already read). Sockets and sessions are left to hub and web-worker.
-// Decoders check every size before they allocate, and refuse everything that PROTOCOL.md calls an
-// error. The decoded message borrows nothing from the frame unless a comment says so.
+// One struct per message, with an encoder (to a whole frame) and a decoder (from a whole frame with
+// a header that was already read). Sockets and sessions are in hub and web-worker. Decoders check
+// every size before they allocate, and refuse everything that PROTOCOL.md calls an error. The
+// decoded message borrows nothing from the frame unless a comment says so.
 #pragma once
 
 #include <array>
@@ -22,14 +22,15 @@ struct WireLimits {
     std::uint32_t num_layers = 0;
     std::uint32_t num_experts = 0;
     std::uint32_t num_tokens_max = 512;  // rows per message
-    std::uint32_t num_pairs_max = 4096;  // (expert, row) pairs per group
+    std::uint32_t num_pairs_max = 4096;  // (expert, row) pairs per group message
 };
-// Returns the size of the largest legal frame under `limits`. The reader uses it as message limit.
+// Returns the size of the largest legal frame under `limits`. The receiver sets it as the WebSocket
+// message limit.
 std::uint64_t tensor_frame_bytes_max(const WireLimits& limits);
 
 // ---- the five published messages
 
-// DISPATCH: x [num_tokens, hidden_size] and a gate per token for one expert.
+// DISPATCH: input rows x [num_tokens, hidden_size] for one expert, and a gate per token.
 struct Dispatch {
     std::uint32_t sequence_id = 0;
     std::uint16_t layer = 0, expert = 0;
@@ -40,7 +41,8 @@ struct Dispatch {
 Bytes encode_dispatch(const Dispatch& message, std::uint32_t hidden_size, bool lz4);
 Result<Dispatch> decode_dispatch(ByteView frame, const WireLimits& limits);
 
-// RESULT: y [num_tokens, hidden_size], gates already applied; the rest echoes the DISPATCH.
+// RESULT: answer rows y [num_tokens, hidden_size], with the gates already applied. The other fields
+// echo the DISPATCH.
 struct ExpertResult {
     std::uint32_t sequence_id = 0;
     std::uint16_t layer = 0, expert = 0;
@@ -48,17 +50,18 @@ struct ExpertResult {
     std::vector<float> y;
 };
 Bytes encode_result(const ExpertResult& message, std::uint32_t hidden_size, bool lz4);
-// A non-finite y is ErrorCode::non_finite.
+// Decodes a RESULT. A value of y that is not finite gives the error non_finite.
 Result<ExpertResult> decode_result(ByteView frame, const WireLimits& limits);
 
-// CANCEL: sequence_id is the attempt to drop. HEARTBEAT: the worker echoes it with the same id. The
-// first HEARTBEAT of a worker may carry capabilities JSON.
+// CANCEL: sequence_id names the attempt to drop. HEARTBEAT: the worker echoes the frame with the
+// same id. The first HEARTBEAT of a worker may carry the worker's capabilities as JSON.
 Bytes encode_cancel(std::uint32_t sequence_id);
 Status decode_cancel(ByteView frame);  // refuses a payload
 Bytes encode_heartbeat(std::uint32_t sequence_id, std::string_view json = {});
-Status decode_heartbeat(ByteView frame);  // not for a peer's first one: refuses a payload
+// refuses any payload, so not for a worker's first HEARTBEAT
+Status decode_heartbeat(ByteView frame);
 
-// WEIGHT_SYNC: the blob to hold for (layer, expert).
+// WEIGHT_SYNC: sends the blob that the worker must hold for (layer, expert).
 struct WeightSync {
     std::uint32_t sequence_id = 0;
     std::uint16_t layer = 0, expert = 0;
@@ -75,7 +78,7 @@ struct GroupExpert {
     std::uint16_t num_rows = 0;
     bool operator==(const GroupExpert&) const = default;
 };
-// The group header: everything that determines the sizes of the tables and of the rows.
+// The group header: all fields that determine the sizes of the tables and of the rows.
 struct GroupShape {
     std::uint16_t layer = 0;
     std::uint32_t num_tokens = 0;
@@ -93,12 +96,12 @@ struct GroupDispatch {
     std::uint32_t sequence_id = 0;
     GroupShape shape;
     std::vector<GroupExpert> experts;  // ascending by expert
-    std::vector<std::uint16_t> rows;   // [num_pairs] index into x; ascending within an expert
+    std::vector<std::uint16_t> rows;   // [num_pairs] row of x; ascending within an expert
     std::vector<half> gates;           // [num_pairs]
     std::vector<float> x;              // [num_tokens, hidden_dim]
-    bool x_int8 = false;               // x is sent as int8, and the answer as shape.dtype
+    bool x_int8 = false;               // x is sent as int8; y still has shape.dtype
 };
-inline constexpr const char* x_int8_cap = "x_int8";  // in HELLO: worker accepts int8 x
+inline constexpr const char* x_int8_cap = "x_int8";  // in HELLO: worker accepts x as int8
 inline Dtype x_dtype_of(const GroupShape& shape, bool x_int8) {
     return x_int8 ? Dtype::int8 : shape.dtype;
 }
@@ -117,40 +120,43 @@ struct GroupDispatchView {
     ByteView x_bytes;  // wire_rows_bytes(x_dtype(), num_tokens, hidden_dim)
     Dtype x_dtype() const { return x_dtype_of(shape, x_int8); }
 };
-// Reuses the vectors of `out`.
+// Decodes a GROUP_DISPATCH into `out`, whose vectors are reused.
 Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits,
                                   Bytes& scratch);
 
-// The times of a group as its worker reports them. They help people to see how the time of a round
-// was spent.
+// Times that a worker reports for a group. They help people to see how the time of a round was
+// spent.
 struct RoundTimes {
-    std::uint32_t worker_us = 0;  // from arrival of the request to departure of the answer
-    // time by the GPU's own clock, of this group or of another shortly before; 0: not known
+    // microseconds from arrival of the request to departure of the answer
+    std::uint32_t worker_us = 0;
+    // microseconds by the GPU's own clock, for this group or for another group shortly before; 0:
+    // not known
     std::uint32_t gpu_us = 0;
     bool operator==(const RoundTimes&) const = default;
 };
 inline constexpr const char* times_cap = "times";  // in WELCOME: the hub reads RoundTimes
-// GROUP_RESULT: the gated answers of a group, per row or per pair.
+// GROUP_RESULT: the answers of a group with gates applied, one row per token or per (expert, row)
+// pair.
 struct GroupResult {
     std::uint32_t sequence_id = 0;
-    GroupShape shape;      // echoes the request (num_experts and num_pairs too)
+    GroupShape shape;      // the request's shape (num_experts and num_pairs too)
     std::vector<float> y;  // [num_tokens or num_pairs, hidden_dim]
     std::optional<RoundTimes> times;
 };
 Bytes encode_group_result(const GroupResult& message, bool lz4);
-// Encodes a result with a y that is already in wire form (`y_bytes`), without a conversion through
-// f32.
+// Encodes a GROUP_RESULT with a y that is already in wire form (`y_bytes`), without a conversion
+// through f32.
 Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& shape,
                                 ByteView y_bytes, const std::optional<RoundTimes>& times = {});
-// Writes the headers of a GROUP_RESULT around a y that is already in its place. `frame` has
+// Writes the headers of a GROUP_RESULT around a y that is already in `frame`. `frame` has
 // group_result_y_offset bytes, then y, then group_result_times_bytes. Returns the finished frame,
-// which is shorter when it has no times.
+// which is shorter if it has no times.
 inline constexpr std::size_t group_result_y_offset = 32, group_result_times_bytes = 8;
 ByteView frame_group_result(std::span<std::byte> frame, std::uint32_t sequence_id,
                             const GroupShape& shape, const std::optional<RoundTimes>& times);
 Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits);
 
-// ---- control messages of ours
+// ---- control messages that this project adds
 
 // How a worker computes an expert.
 // - `exact` multiplies INT4 weights with f32 rows. Two answers differ only by the order of f32
@@ -162,26 +168,27 @@ enum class WorkerArithmetic : std::uint8_t { exact, int8 };
 const char* worker_arithmetic_name(WorkerArithmetic arithmetic);  // "exact", "int8"
 Result<WorkerArithmetic> parse_worker_arithmetic(std::string_view name);
 
-struct DeviceInfo {       // the device of a worker, for people and for the placement
+struct DeviceInfo {       // a worker's device, shown to people and used by the placement
     std::string backend;  // "webgpu", "vulkan", "cpu"
     std::string vendor, architecture, description;
-    bool software = false;           // a rasteriser such as SwiftShader or lavapipe
-    std::uint64_t budget_bytes = 0;  // weights that the worker holds at most
+    bool software = false;           // software rasteriser such as SwiftShader or lavapipe
+    std::uint64_t budget_bytes = 0;  // limit for the weights that the worker holds
     std::uint64_t max_buffer_bytes = 0;
     std::uint64_t max_binding_bytes = 0;
-    // For a worker with experts on demand: bytes of the slots that the device computes from, and of
-    // the store where all its experts are kept. Zeros: not reported.
+    // For a worker that loads experts on demand: bytes of the slots from which the device computes,
+    // and bytes of the store that keeps all its experts. Zeros: not reported.
     std::uint64_t slot_bytes = 0, store_bytes = 0;
 };
-// Speed of the GPU as the worker measured it at its start. Zeros: not measured.
+// Speed of the worker's GPU as the worker measured it at its start. Zeros: not measured.
 struct SpeedProfile {
-    // the experts that were timed
+    // sizes of the experts that were timed
     std::uint32_t hidden_size = 0, moe_intermediate_size = 0;
-    // GPU time of one expert of these sizes with 1, 8 and 64 rows, several experts in one round
+    // GPU time in ns of one expert of these sizes with 1, 8 and 64 rows, measured with several
+    // experts in one round
     std::array<std::uint64_t, 3> expert_ns{};
-    std::uint64_t read_mb_s = 0;  // throughput of a kernel that only reads
+    std::uint64_t read_mb_s = 0;  // throughput in MB/s of a kernel that only reads memory
 };
-// HELLO: the first frame of a worker, with its device and its capabilities.
+// HELLO: the first frame that a worker sends, with its device and its capabilities.
 struct Hello {
     std::uint16_t version_min = 1, version_max = 1;
     std::string token;
@@ -190,47 +197,45 @@ struct Hello {
     bool lz4 = true;
     std::vector<std::string> caps{"group"};
     std::string kernel_version;
-    std::string nickname;  // at most 24 characters, shown as plain text
-    std::string client;    // "tab 0.1.0", "native 0.1.0"
-    std::string
-        worker_key;  // random, chosen by the worker, stable over reconnects; finds its counters
-    WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // WELCOME may override it
+    std::string nickname;    // at most 24 characters, shown as plain text
+    std::string client;      // program and version: "tab 0.1.0", "native 0.1.0"
+    std::string worker_key;  // random; kept over reconnects, so the hub finds the worker's counters
+    WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // the hub's WELCOME may override it
     SpeedProfile speed;
 };
-// Shortens long strings until the frame fits hello_bytes_max.
+// Encodes a HELLO. Shortens long strings until the frame fits hello_bytes_max.
 Bytes encode_hello(const Hello& message);
 Result<Hello> decode_hello(ByteView frame);
 // Decodes the capabilities JSON in the first HEARTBEAT of a worker that speaks only the published
-// messages. The JSON is HELLO's object with every field optional. `token`, `caps` and the versions
-// are not read.
+// messages. The JSON is the object of HELLO, but every field is optional. `token`, `caps` and the
+// versions are not read.
 Result<Hello> decode_capabilities(ByteView frame);
 
-// WELCOME: the answer of the hub, with the model and the agreed limits.
+// WELCOME: the hub's answer to HELLO, with the model and the agreed limits.
 struct Welcome {
     std::uint16_t version = 1;
     std::uint64_t worker_id = 0;
     std::string model_name;
-    std::string package_sha256;  // hash of manifest.json; differs for other weights
+    std::string package_sha256;  // hash of manifest.json, which differs if any weight differs
     WireLimits limits;
     ExpertShape expert_shape;
     std::uint32_t top_k = 0;
     std::uint64_t expert_blob_bytes = 0;
-    Dtype dtype = Dtype::f16;  // of activations on this connection
+    Dtype dtype = Dtype::f16;  // type of x and y on this connection
     bool lz4 = false;
     std::uint32_t heartbeat_ms = 2000;
     std::uint32_t queue_depth = 2;
     std::string weights_path = "/weights/";
-    std::vector<std::string> caps;               // optional features of the hub, like "budget"
-    std::optional<WorkerArithmetic> arithmetic;  // for the answers; absent: as in HELLO
-    std::string nonce;  // for the signature of IDENTITY; empty: the hub keeps no identities
+    std::vector<std::string> caps;               // optional features of the hub, e.g. "budget"
+    std::optional<WorkerArithmetic> arithmetic;  // of the answers; nullopt: as in HELLO
+    std::string nonce;  // to be signed in IDENTITY; empty: the hub keeps no identities
 };
 Bytes encode_welcome(const Welcome& message);
 Result<Welcome> decode_welcome(ByteView frame);
 
-// ASSIGN: blobs that the worker must hold, in the order to fetch them, in addition to earlier
-// assignments. A frame has at most 512 units.
-// `num_later` is the number of further units that the hub will assign once some of these are
-// loaded.
+// ASSIGN: blobs that the worker must hold in addition to earlier assignments, in the order in which
+// to fetch them. A frame has at most 512 units. `num_later` is the number of further units that the
+// hub will assign once some of the units in this frame are loaded.
 struct AssignedUnit {
     std::uint16_t layer = 0, expert = 0;
     Sha256 blob{};
@@ -242,19 +247,20 @@ struct Assign {
 Bytes encode_assign(const std::vector<AssignedUnit>& units, std::uint32_t num_later = 0);
 Result<Assign> decode_assign(ByteView frame, const WireLimits& limits);
 
-// READY (worker→hub) and RELEASE (hub→worker): u16 count, then count x {layer u16, expert u16}.
+// READY (worker→hub) lists loaded units, RELEASE (hub→worker) lists units to drop. Both have the
+// form u16 count, then count x {layer u16, expert u16}.
 struct Unit {
     std::uint16_t layer = 0, expert = 0;
     auto operator<=>(const Unit&) const = default;
 };
-// Where a worker stores a unit. Each tier is faster than the one before.
+// The tier of storage in which a worker keeps a unit. Each tier is faster than the tier before it.
 enum class UnitTier : std::uint8_t { store, memory, slot };
 inline constexpr std::uint32_t num_unit_tiers = 3;
-// Name in the caps of WELCOME: the hub reads the tiers of READY, and SLOTS with the last counter.
+// Capability in WELCOME: the hub reads the tiers of READY, and the last counter of SLOTS.
 inline constexpr const char* tiers_cap = "tiers";
 struct Ready {
     std::vector<Unit> units;
-    std::vector<UnitTier> tiers;  // one per unit, or empty: not reported
+    std::vector<UnitTier> tiers;  // one for each unit; empty: not reported
 };
 Bytes encode_ready(const std::vector<Unit>& units, std::span<const UnitTier> tiers = {});
 Result<Ready> decode_ready(ByteView frame, const WireLimits& limits);
@@ -262,19 +268,20 @@ Bytes encode_release(const std::vector<Unit>& units);
 // Decodes a RELEASE, or a READY without tiers.
 Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits);
 
-// BUDGET (worker→hub): a new limit for weights on a connection that serves, and the units that the
-// worker dropped for it. These units were assigned before. From now on the worker neither holds nor
-// fetches them.
+// BUDGET (worker→hub): a new limit for weights on a connection that already serves, and the units
+// that the worker dropped because of the limit. These units were assigned before. From now on the
+// worker neither holds nor fetches them.
 struct Budget {
     std::uint64_t budget_bytes = 0;
     std::vector<Unit> dropped;
 };
-inline constexpr std::size_t budget_units_max = 1024;  // per frame; more need further frames
+// limit per frame; further units need further frames
+inline constexpr std::size_t budget_units_max = 1024;
 Bytes encode_budget(const Budget& message);
 Result<Budget> decode_budget(ByteView frame, const WireLimits& limits);
 
-// PREFETCH: units that the hub predicts for the next requests.
-inline constexpr const char* on_demand_cap = "on_demand";  // in HELLO: worker can use hints
+// PREFETCH: hints that name units which the hub expects to request soon.
+inline constexpr const char* on_demand_cap = "on_demand";  // in HELLO: worker uses PREFETCH
 inline constexpr std::size_t prefetch_hints_max = 4096;    // per frame
 struct PrefetchHint {
     Unit unit;
@@ -284,55 +291,59 @@ struct PrefetchHint {
 Bytes encode_prefetch(std::uint32_t sequence_id, const std::vector<PrefetchHint>& hints);
 Result<std::vector<PrefetchHint>> decode_prefetch(ByteView frame, const WireLimits& limits);
 
-// POWER (worker→hub): how often the hub may prefer this worker, 10 to 100 %.
+// POWER (worker→hub): how often the hub may prefer this worker to other holders of an expert, 10 to
+// 100 % of the time.
 inline constexpr std::uint32_t power_percent_min = 10, power_percent_max = 100;
 inline constexpr const char* power_cap = "power";  // in WELCOME: the hub obeys POWER
 Bytes encode_power(std::uint32_t percent);
 Result<std::uint32_t> decode_power(ByteView frame);
 
-// SLOTS (worker→hub): hits, misses and load times of experts on demand since WELCOME. The hub shows
-// them to people and uses them to predict how long this worker's answers take, for nothing else.
+// SLOTS (worker→hub): hits, misses and load times of experts that were loaded on demand, since
+// WELCOME. The hub shows these figures to people and predicts this worker's answer times from them.
+// It uses them for nothing else.
 inline constexpr const char* slots_cap = "slots";  // in WELCOME: the hub reads SLOTS
 struct SlotFigures {
-    std::uint32_t slots = 0;                  // number of experts that fit into memory
-    std::uint64_t asked = 0;                  // experts that groups requested, at arrival
-    std::uint64_t hits = 0;                   // requested experts that were in memory
-    std::uint64_t late = 0;                   // requested experts in flight for a hint
-    std::uint64_t foreseen = 0, lead_us = 0;  // hits that a hint named; sum of its lead times
-    std::uint64_t loads = 0, load_us = 0;     // groups that waited for experts; sum of the waits
-    std::uint64_t brought = 0;                // experts loaded to memory, for groups and hints
-    std::uint64_t wasted = 0;                 // loaded for a hint and evicted without use
-    std::uint64_t expired = 0;                // hints dropped because their deadline had passed
+    std::uint32_t slots = 0;                  // number of experts that fit into the worker's memory
+    std::uint64_t asked = 0;                  // experts that arriving groups requested
+    std::uint64_t hits = 0;                   // requested experts that were in memory already
+    std::uint64_t late = 0;                   // requested experts that a hint was still loading
+    std::uint64_t foreseen = 0, lead_us = 0;  // hits that a hint had named; sum of hint lead times
+    std::uint64_t loads = 0, load_us = 0;     // groups that waited for loads; sum of their waits
+    std::uint64_t brought = 0;  // experts loaded into memory, for groups and for hints
+    std::uint64_t wasted = 0;   // experts loaded for a hint and evicted without use
+    std::uint64_t expired = 0;  // hints dropped because their deadline had passed
     std::uint64_t misses() const { return asked - hits; }
     bool operator==(const SlotFigures&) const = default;
 };
-// The counters in the order of the wire.
+// The counters of SLOTS in their order on the wire.
 inline constexpr std::array slot_counters = {
     &SlotFigures::asked,   &SlotFigures::hits,   &SlotFigures::late,    &SlotFigures::foreseen,
     &SlotFigures::lead_us, &SlotFigures::loads,  &SlotFigures::load_us, &SlotFigures::brought,
     &SlotFigures::wasted,  &SlotFigures::expired};
-// Number of counters in a SLOTS frame for a hub without `tiers_cap`.
+// Number of counters in a SLOTS frame that is sent to a hub without the capability `tiers_cap`.
 inline constexpr std::size_t num_slot_counters_at_first = 9;
 inline constexpr std::uint64_t slot_counter_max = 1ull << 53;
 Bytes encode_slots(const SlotFigures& message, bool with_expired = true);
 Result<SlotFigures> decode_slots(ByteView frame);
 
-// BUSY (worker→hub): the worker rejects an attempt and is busy for the next `retry_ms`.
+// BUSY (worker→hub): the worker rejects an attempt, and it stays busy for the next `retry_ms`
+// milliseconds.
 Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms);
 Result<std::uint32_t> decode_busy(ByteView frame);
-// DRAIN (both directions): the sender leaves within `deadline_ms`.
+// DRAIN (both directions): the sender closes the connection within `deadline_ms` milliseconds.
 Bytes encode_drain(std::uint32_t deadline_ms);
 Result<std::uint32_t> decode_drain(ByteView frame);
 
-// ERROR: sequence_id names the attempt that fails, or 0xffffffff for the connection. The payload is
-// JSON of at most 1 KiB.
+// ERROR: sequence_id names the attempt that failed, or is 0xffffffff if the error concerns the
+// whole connection. The payload is JSON of at most 1 KiB.
 inline constexpr std::uint32_t no_sequence_id = 0xffffffffu;
 struct ErrorMessage {
     std::uint32_t sequence_id = no_sequence_id;
     std::string code, field, found, wanted;
     bool fatal = false;
 };
-Bytes encode_error(const ErrorMessage& message);  // shortens the strings to fit
+// shortens the message's strings until the frame fits
+Bytes encode_error(const ErrorMessage& message);
 Result<ErrorMessage> decode_error(ByteView frame);
 
 // WebSocket close codes that hub and worker send.

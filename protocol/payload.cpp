@@ -46,8 +46,8 @@ Result<ByteView> open_payload(ByteView payload, bool lz4, std::uint64_t raw_byte
     if (payload.size() > lz4_block_bytes_max(raw_bytes))
         return Error{ErrorCode::payload_size,
                      text("LZ4 block of ", payload.size(), " bytes for ", raw_bytes, " raw bytes")};
-    // LZ4 compresses at most 255 to 1. A shorter block is invalid and is refused before memory is
-    // allocated for it.
+    // LZ4 compresses at most 255 to 1. A block that is too short for its claimed size is therefore
+    // invalid, and is refused before memory is allocated for it.
     if (payload.size() < raw_bytes / 255)
         return Error{ErrorCode::bad_compression,
                      text("LZ4 block of ", payload.size(), " bytes cannot hold ", raw_bytes)};

@@ -1,6 +1,6 @@
 // Result<T>: a value, or an error that the outside world caused. An Error has a code for the
-// program and a sentence for people.
-// This code uses no exceptions, so that it also builds for the browser.
+// program and a sentence for people. Result uses no exceptions, so that it also builds for the
+// browser.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ enum class ErrorCode {
     payload_size,
     num_tokens_range,
     unknown_expert,
-    bad_order,  // ids that must ascend do not
+    bad_order,  // ids that must be in ascending order are not
     bad_compression,
     non_finite,
     bad_json,
@@ -38,7 +38,7 @@ enum class ErrorCode {
     // running
     invalid_argument,
     unauthorized,
-    unavailable,  // not possible now; a retry may help
+    unavailable,  // impossible at this time; a retry may succeed
     overloaded,
     timeout,
     cancelled,
@@ -46,7 +46,7 @@ enum class ErrorCode {
     internal,
 };
 
-// snake_case name of `code`, as it appears on the wire, in logs and in JSON.
+// Returns the name of `code` in snake_case, as it appears on the wire, in logs and in JSON.
 const char* error_code_name(ErrorCode code);
 
 struct Error {
@@ -93,7 +93,7 @@ class [[nodiscard]] Result {
     std::variant<T, Error> state_;
 };
 
-// Success, or an Error.
+// A result without a value: success, or an Error.
 template <>
 class [[nodiscard]] Result<void> {
   public:
@@ -113,13 +113,15 @@ using Status = Result<void>;
 
 }  // namespace moex
 
-// Returns the error of `expression` from the calling function, or continues.
+// Evaluates `expression`. If it is an error, the calling function returns that error; otherwise it
+// continues.
 #define MOEX_TRY(expression)                                                                   \
     do {                                                                                       \
         if (auto moex_status_ = (expression); !moex_status_.ok()) return moex_status_.error(); \
     } while (false)
 
-// Declares `name` as the value of `expression`, or returns its error from the calling function.
+// Declares `name` as the value of `expression`. If `expression` is an error, the calling function
+// returns that error.
 #define MOEX_ASSIGN(name, expression)                        \
     auto name##_result_ = (expression);                      \
     if (!name##_result_.ok()) return name##_result_.error(); \

@@ -7,7 +7,8 @@
 namespace moex {
 namespace {
 
-// Returns the stretched frequency. All steps are in f32, as in the reference.
+// Returns the rotation frequency after it was stretched for a longer context. All steps are in f32,
+// as in the reference implementation.
 float scaled(float frequency, const RopeScaling& scaling) {
     constexpr float turn = 6.28318530717958647692f;
     const auto factor = static_cast<float>(scaling.factor),

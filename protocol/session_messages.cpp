@@ -1,4 +1,4 @@
-// HELLO, WELCOME, ASSIGN and ERROR: the control messages that carry JSON.
+// HELLO, WELCOME, ASSIGN and ERROR: the control messages whose payload is JSON.
 #include <algorithm>
 #include <limits>
 
@@ -44,8 +44,8 @@ std::string_view clip_characters(std::string_view utf8, std::size_t characters_m
     return utf8.substr(0, at);
 }
 
-// Converts a string for the wire. Invalid UTF-8 becomes U+FFFD, then the string is clipped. Control
-// characters become spaces, because the receiver refuses them.
+// Converts a string to the form that may be sent. Invalid UTF-8 becomes U+FFFD, then the string is
+// clipped. Control characters become spaces, because the receiver refuses them.
 std::string wire_text(std::string_view text, std::size_t bytes_max) {
     const Json repaired = Json::parse(dump_json(Json(std::string(clip_utf8(text, bytes_max)))),
                                       nullptr, false);
@@ -131,7 +131,7 @@ Status read_speed(SpeedProfile& speed, const Json& object) {
     return {};
 }
 
-// Reads the strings of `object[name]`. The caller skips unknown strings.
+// Reads the list of strings `object[name]`. The caller skips strings that it does not know.
 Status read_list(std::vector<std::string>& out, const Json& object, const char* name) {
     const Json* list = find_member(object, name);
 
@@ -151,14 +151,14 @@ Status read_list(std::vector<std::string>& out, const Json& object, const char* 
     return {};
 }
 
-// Reads the field "arithmetic", which is required.
+// Reads the field "arithmetic", which must be present.
 Result<WorkerArithmetic> read_arithmetic(const Json& json) {
     std::string name;
     MOEX_TRY(read_text(name, json, "arithmetic", 32, Presence::required));
     return parse_worker_arithmetic(name);
 }
 
-// Reads the fields that HELLO and a capabilities HEARTBEAT share.
+// Reads the fields that HELLO and a HEARTBEAT with capabilities share.
 Status read_capabilities(Hello& out, const Json& json) {
     if (const Json* device = find_member(json, "device")) {
         if (!device->is_object()) return Error{ErrorCode::bad_field, "\"device\" is not an object"};
@@ -170,7 +170,7 @@ Status read_capabilities(Hello& out, const Json& json) {
         MOEX_TRY(read_list(names, json, "dtypes"));
         out.dtypes.clear();
         for (const std::string& name : names) {
-            // Skip unknown names: a later version may have more dtypes.
+            // Skip unknown dtype names, because a later protocol version may have more dtypes.
             const Result<Dtype> dtype = parse_dtype(name);
             if (dtype.ok() && *dtype != Dtype::int4) out.dtypes.push_back(*dtype);
         }
@@ -232,7 +232,7 @@ Result<Hello> decode_hello(ByteView frame) {
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::hello, hello_bytes_max));
 
     Hello message;
-    message.caps.clear();  // an absent field means no caps
+    message.caps.clear();  // without the field the worker has no capabilities
     message.lz4 = false;
     message.dtypes = {Dtype::f16};
 
@@ -346,7 +346,7 @@ Result<Welcome> decode_welcome(ByteView frame) {
     const Json* limits = find_member(json, "limits");
     if (limits == nullptr || !limits->is_object())
         return Error{ErrorCode::bad_field, "\"limits\" is not an object"};
-    // Row indices are u16.
+    // The limit is 0xffff, because the wire stores row indices as u16.
     MOEX_TRY(read_integer_as(wire.num_tokens_max, *limits, "num_tokens_max", 1, 0xffff, required));
     MOEX_TRY(read_integer_as(wire.num_pairs_max, *limits, "num_pairs_max", 1, 1u << 20, required));
 

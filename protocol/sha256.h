@@ -1,5 +1,5 @@
-// A SHA-256 in its two forms: 32 bytes on the wire, or 64 lower-case hexadecimal digits in text.
-// Source: FIPS 180-4.
+// A SHA-256 hash in its two forms: 32 bytes on the wire, or 64 lower-case hexadecimal digits in
+// text. Source: FIPS 180-4.
 #pragma once
 
 #include <array>

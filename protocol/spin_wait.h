@@ -3,9 +3,9 @@
 //
 // A sleeping thread wakes up 10 to 50 us late, so the thread polls first and sleeps only after
 // `most`. Polling pays only if the awaited event arrives within that time. After two waits that
-// took longer, the next wait sleeps at once, until a wait is short again. The rule needs two waits
-// because over a long link long and short waits alternate: one for a request, one for the GPU's
-// result. An object belongs to one thread.
+// took longer, the next wait sleeps at once, until a wait is short again. The rule needs two waits,
+// because over a long link long and short waits alternate: a long wait for a request, and a short
+// wait for the GPU's result. A SpinWait belongs to one thread.
 #pragma once
 
 namespace moex {
@@ -17,9 +17,9 @@ class SpinWait {
     // `most` is the longest time to poll; 0 disables polling.
     explicit SpinWait(typename Clock::duration most) : most_(most) {}
 
-    // Polls `has_come` until it returns true or `most` has passed; polls once where polling does
-    // not pay. Returns the last answer of `has_come`. On false the caller sleeps. In both cases it
-    // calls came() when the event has arrived.
+    // Polls `has_come` until it returns true or until `most` has passed. If polling does not pay,
+    // it is polled once. Returns what `has_come` returned last. If that is false, the caller
+    // sleeps. In both cases the caller calls came() when the event has arrived.
     template <typename HasCome>
     bool look(HasCome has_come) {
         began_ = Clock::now();
@@ -38,7 +38,7 @@ class SpinWait {
     bool pays() const { return pays_; }
 
   private:
-    // Yields the core to its other hardware thread for a moment.
+    // Yields the core to the other hardware thread of the same core for a moment.
     static void pause() {
 #if defined(__x86_64__)
         for (int i = 0; i < 8; ++i) __builtin_ia32_pause();

@@ -25,14 +25,15 @@ void store(std::byte* to, T value) {
     std::memcpy(to, &value, sizeof value);
 }
 
-// Returns 1 if the exponent is all ones, which means infinity or NaN.
+// Returns 1 if the exponent bits of a float are all ones, which means infinity or NaN.
 inline std::uint32_t non_finite_bit(float value) {
     return (detail::bits_of_float(value) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
 }
 
 void encode_int8_row(const float* row, std::uint32_t row_size, std::byte* codes,
                      std::byte* scale_out) {
-    // Floats without a sign have the same order as their bits, with infinity and NaN at the top.
+    // Floats without their sign bit have the same order as their bit patterns, with infinity and
+    // NaN at the top.
     std::int32_t largest_bits = 0;
     for (std::uint32_t i = 0; i < row_size; ++i) {
         const auto magnitude = static_cast<std::int32_t>(detail::bits_of_float(row[i]) &
@@ -41,8 +42,9 @@ void encode_int8_row(const float* row, std::uint32_t row_size, std::byte* codes,
     }
     const bool non_finite = largest_bits >= 0x7f800000;
     const float largest = detail::float_of_bits(static_cast<std::uint32_t>(largest_bits));
-    // A row with a value that is not finite gets a NaN scale, so that the receiver refuses it. A
-    // subnormal scale would be too coarse for the division, so such a row becomes zero.
+    // A row with a value that is not finite gets a NaN scale, so that the receiver refuses the row.
+    // If the scale of a row would be subnormal, it would be too coarse for the division, so the row
+    // becomes zero.
     const float scale = non_finite                      ? detail::float_of_bits(0x7fc00000u)
                         : largest / 127.0f >= 0x1p-126f ? largest / 127.0f
                                                         : 0.0f;
@@ -52,7 +54,8 @@ void encode_int8_row(const float* row, std::uint32_t row_size, std::byte* codes,
         return;
     }
 
-    // Adding 1.5 * 2^23 rounds to an integer (nearest even) and leaves it in the low bits.
+    // Adding 1.5 * 2^23 rounds a float to an integer (nearest even) and leaves the integer in the
+    // low bits.
     constexpr float rounder = 12582912.0f;
     for (std::uint32_t i = 0; i < row_size; ++i)
         codes[i] = static_cast<std::byte>(

@@ -14,27 +14,27 @@
 namespace moex {
 
 // Element types of a tensor on the wire. f32 is allowed in GROUP_DISPATCH and GROUP_RESULT only,
-// int4 in WEIGHT_SYNC only.
+// and int4 in WEIGHT_SYNC only.
 enum class Dtype : std::uint8_t { f16 = 1, bf16 = 2, int8 = 3, int4 = 4, f32 = 5 };
 
 const char* dtype_name(Dtype dtype);  // "f16", ...
 Result<Dtype> parse_dtype(std::string_view name);
-std::uint32_t dtype_bits(Dtype dtype);  // 16, 16, 8, 4, 32
+std::uint32_t dtype_bits(Dtype dtype);  // 16 (f16), 16 (bf16), 8, 4, 32
 
-// Returns the size in bytes of [num_rows, row_size] on the wire. For int8 it includes the f32
-// scale[num_rows], which follows all codes.
+// Returns the size in bytes of rows [num_rows, row_size] in wire form. For int8 the size includes
+// the f32 scale[num_rows], which follows all codes.
 std::uint64_t wire_rows_bytes(Dtype dtype, std::uint64_t num_rows, std::uint64_t row_size);
 
-// Writes rows [num_rows, row_size] f32 in wire form. `out` has wire_rows_bytes(). A value too large
-// for f16 becomes infinity: the caller checks the rows first.
-// int8: per row scale = max|x| / 127 (0 for a row that is zero, or so small that its scale would be
-// subnormal), code = round(x / scale), ties to even.
+// Writes f32 rows [num_rows, row_size] in wire form. `out` has wire_rows_bytes() bytes. A value too
+// large for f16 becomes infinity: the caller checks the rows first. int8: per row scale = max|x| /
+// 127 (0 for a row that is zero, or so small that its scale would be subnormal), code = round(x /
+// scale), ties to even.
 void encode_rows(Dtype dtype, std::span<const float> rows, std::uint32_t row_size,
                  std::span<std::byte> out);
-// Reads rows from wire form; `in` has wire_rows_bytes(). Returns false when a value or a scale is
-// not finite (the rows are still written).
+// Reads rows in wire form from `in`, which has wire_rows_bytes() bytes. Returns false when a value
+// or a scale is not finite (the rows are still written).
 bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_size, std::span<float> rows);
-// Replaces the rows by the values that the receiver will decode: decode(encode(rows)), in place.
+// Replaces each row, in place, by the values that the receiver will decode: decode(encode(rows)).
 void round_rows(Dtype dtype, std::span<float> rows, std::uint32_t row_size);
 
 // Storage type of an expert's weights. Workers compute with int4. bf16 and f32 exist for goldens on
@@ -43,22 +43,22 @@ enum class ExpertDtype : std::uint8_t { int4, bf16, f32 };
 const char* expert_dtype_name(ExpertDtype dtype);
 Result<ExpertDtype> parse_expert_dtype(std::string_view name);
 
-// The size of one expert's FFN: y = down · (silu(gate · x) * (up · x)).
+// The size of one expert's feed-forward network: y = down · (silu(gate · x) * (up · x)).
 struct ExpertShape {
-    std::uint32_t hidden_size = 0;            // H: a multiple of 32
-    std::uint32_t moe_intermediate_size = 0;  // I: a multiple of 32
-    std::uint32_t group_size =
-        0;  // G: 32, 64 or 128 inputs share a scale and zero; divides H and I (int4 only)
+    std::uint32_t hidden_size = 0;            // H: size of x and y, a multiple of 32
+    std::uint32_t moe_intermediate_size = 0;  // I: rows of gate and up, a multiple of 32
+    // G: number of inputs that share a scale and a zero: 32, 64 or 128; divides H and I (int4 only)
+    std::uint32_t group_size = 0;
     bool operator==(const ExpertShape&) const = default;
 };
 
-// Returns the largest of 128, 64, 32 that is <= `group_size_max` and divides both sizes. If there
-// is none, returns an error that names the sizes.
+// Returns the largest group size of 128, 64, 32 that is <= `group_size_max` and divides both sizes
+// of an expert. If there is none, returns an error that names the sizes.
 Result<std::uint32_t> choose_group_size(std::uint32_t hidden_size,
                                         std::uint32_t moe_intermediate_size,
                                         std::uint32_t group_size_max);
 
-// One section of a blob, in bytes from the start of the blob.
+// One section of an expert blob: its position and size in bytes, from the start of the blob.
 struct BlobSection {
     std::uint64_t offset_bytes = 0;
     std::uint64_t size_bytes = 0;
@@ -75,13 +75,14 @@ struct BlobSection {
 // the codes sections and leave the scale_zero sections empty.
 struct ExpertBlobLayout {
     BlobSection gate_up_codes, gate_up_scale_zero, down_codes, down_scale_zero;
-    std::uint64_t size_bytes = 0;  // 156,672 for the demo, 2,506,752 for qwen3-30b (int4, G = 128)
+    // e.g. 156,672 (demo) or 2,506,752 (qwen3-30b), for int4 with G = 128
+    std::uint64_t size_bytes = 0;
 };
 ExpertBlobLayout expert_blob_layout(const ExpertShape& shape,
                                     ExpertDtype dtype = ExpertDtype::int4);
 
-// Typed views into one borrowed blob. The blob must be 4-byte aligned and have the size of the
-// layout.
+// Typed views of the sections of one borrowed expert blob. The blob must be 4-byte aligned and have
+// the size of the layout.
 struct ExpertBlobView {
     ExpertShape shape;
     ExpertDtype dtype = ExpertDtype::int4;

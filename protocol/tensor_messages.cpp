@@ -45,8 +45,8 @@ Result<TensorHeader> decode_rows_header(ByteView frame, FrameType type, const Wi
     return header;
 }
 
-// Decodes a DISPATCH or RESULT. The raw payload is the rows, then `tail_bytes_per_token` bytes per
-// token.
+// Decodes a DISPATCH or RESULT. The uncompressed payload has the rows, then `tail_bytes_per_token`
+// bytes for each token.
 Result<TensorFrame> decode_tensor_frame(ByteView frame, FrameType type, const WireLimits& limits,
                                         std::uint32_t tail_bytes_per_token, Bytes& scratch) {
     MOEX_ASSIGN(frame_header, decode_header_of(frame, type));

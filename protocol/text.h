@@ -19,7 +19,8 @@ template <class Number>
 requires(std::is_arithmetic_v<Number>) void append_text(std::string& out, Number number) {
     char buffer[32];
     if constexpr (std::is_floating_point_v<Number>) {
-        // emcc 3.1.6 has no to_chars for floating point.
+        // The standard library of emcc 3.1.6 has no std::to_chars for floating point, so snprintf
+        // is used.
         const int length = std::snprintf(buffer, sizeof buffer, "%.6g",
                                          static_cast<double>(number));
         out.append(buffer, static_cast<std::size_t>(length));

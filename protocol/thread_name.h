@@ -1,4 +1,4 @@
-// Names a thread for `top -H`, a debugger or a profile.
+// Gives a thread a name that `top -H`, a debugger or a profile shows.
 #pragma once
 
 #if defined(__linux__)
@@ -7,7 +7,7 @@
 
 namespace moex {
 
-// Names the calling thread; `name` has at most 15 letters. Does nothing where the system has no
+// Names the calling thread; `name` has at most 15 letters. Does nothing on systems that have no
 // thread names.
 inline void name_thread([[maybe_unused]] const char* name) {
 #if defined(__linux__)

@@ -1,7 +1,7 @@
-// MOEX_WIDE_LOOPS compiles a function with loops over rows for wider vectors as well; the program
-// chooses a version when it starts. Both versions give the same bits, since the compiler contracts
-// no operations. Sanitizer builds do not use it, because their run-time starts too late for the
-// choice.
+// MOEX_WIDE_LOOPS compiles a function with loops over rows a second time, for wider vector
+// instructions. The program chooses one of the two versions when it starts. Both versions give the
+// same bits, since the compiler contracts no operations. Sanitizer builds do not use it, because
+// their run-time starts too late for the choice.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \

@@ -1,8 +1,7 @@
-// WireFrame: an outgoing frame. It has only bytes of its own, or its own bytes around rows that the
-// frames of a round share.
-// A round sends the same rows to several workers. One buffer per frame would copy these rows for
-// each worker. The rows are therefore encoded once (WireRows) and never copied: the connection that
-// writes the frame gathers them.
+// WireFrame: an outgoing frame. It consists of bytes that it owns, or of such bytes around rows
+// that several frames of a round share. A round sends the same rows to several workers. One buffer
+// per frame would copy these rows for each worker. The rows are therefore encoded once (WireRows)
+// and never copied: the connection that writes the frame gathers them.
 #pragma once
 
 #include <memory>
@@ -13,7 +12,7 @@
 
 namespace moex {
 
-// Rows in wire form.
+// Activation rows in wire form, which several frames may share.
 struct WireRows {
     Dtype dtype = Dtype::f16;
     std::uint32_t row_size = 0;
@@ -36,18 +35,21 @@ struct WireRows {
 class WireFrame {
   public:
     WireFrame(Bytes whole) : head_(std::move(whole)) {}
-    // The frame is `head`, then the values of the rows `numbers` of `rows`, then `tail`.
+    // Makes a frame that consists of `head`, then the values of the rows `numbers` of `rows`, then
+    // `tail`.
     WireFrame(Bytes head, std::shared_ptr<const WireRows> rows, std::vector<std::uint32_t> numbers,
               Bytes tail);
 
     bool is_whole() const { return rows_ == nullptr; }
-    // Returns all bytes of a whole frame. For another frame it returns at least the headers.
+    // Returns all bytes of a frame that is stored whole. For a frame that shares rows it returns at
+    // least the headers.
     ByteView head() const { return head_; }
     std::uint64_t size_bytes() const;
-    // Appends the bytes of the frame in order. The views are valid until the frame is moved or
-    // destroyed. Adjacent rows share one view.
+    // Appends views of the bytes of the frame to a list, in order. The views are valid until the
+    // frame is moved or destroyed. Adjacent rows share one view.
     void append_spans(std::vector<ByteView>& out) const;
-    // Returns the frame as one buffer. Copies the parts together if the frame is not whole.
+    // Returns the frame as one buffer. If the frame shares rows, the function copies its parts
+    // together.
     Bytes whole() &&;
 
   private:
