@@ -2,7 +2,7 @@
 // Opens a headless Chromium as a contributor: goes to a join link and presses Start, then prints the page's state as it
 // changes.
 //   usage: MOEX_NPM=build/npm node scripts/open_tab.mjs JOIN_URL
-// The script is for machines without a desktop and for trials on one machine; people open the link in their own
+// The script is for machines without a desktop and for trials on one machine; contributors open the link in their own
 // browser. Chromium gets --no-sandbox only as root, and only for a page on the loopback interface.
 import { createRequire } from "node:module";
 import { existsSync } from "node:fs";

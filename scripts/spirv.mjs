@@ -1,5 +1,6 @@
-// Changes that naga does not offer, made to its SPIR-V words afterwards: specialization constants, loops without a
-// counter of iterations, workgroup memory that is not cleared. Opcodes and layouts: SPIR-V specification, section 3.
+// Changes to SPIR-V modules that naga has written, for features that naga does not offer: specialization constants,
+// loops without a counter of iterations, workgroup memory that is not cleared. Opcodes and layouts: SPIR-V
+// specification, section 3.
 const op = {
   nop: 0, decorate: 71, typeInt: 21, typeBool: 20, constant: 43, constantNull: 46, specConstant: 50, variable: 59,
   load: 61, store: 62, copyObject: 83, iEqual: 170, all: 155, loopMerge: 246, selectionMerge: 247, branch: 249,
@@ -21,9 +22,9 @@ function assemble({ header, instructions }) {
   return Uint32Array.from(words);
 }
 
-// Private variables with the initial value `sentinel + i` become specialization constants of id i.
+// Turns the private variable with the initial value `sentinel + i` into the specialization constant of id i, for all i.
 function specialize(module, sentinel, count) {
-  const constants = new Map();   // result id of the constant -> id of the specialization
+  const constants = new Map();   // result id of the constant -> its specialization id
   for (const one of module.instructions)
     if (one.op === op.constant && one.words[2] >= sentinel && one.words[2] < sentinel + count) {
       constants.set(one.words[1], one.words[2] - sentinel);
@@ -42,7 +43,8 @@ function specialize(module, sentinel, count) {
   module.instructions.splice(first, 0, ...decorations);
 }
 
-// naga counts the iterations of every loop down from 2^64, so that an endless loop ends. Our loops end by themselves.
+// Removes loop counters. naga counts the iterations of every loop down from 2^64, so that an endless loop ends. The
+// loops of our kernels end by themselves.
 function uncount(module) {
   const { instructions } = module;
   const counters = new Set();
@@ -56,7 +58,8 @@ function uncount(module) {
   module.instructions = instructions.filter((one) => one.op !== op.store || !counters.has(one.words[0]));
 }
 
-// naga lets one thread clear all workgroup memory at the start. Our kernels write this memory before they read it.
+// Removes the clearing of workgroup memory. naga lets one thread clear it at the start. Our kernels write this memory
+// before they read it.
 function keepWorkgroupMemory(module) {
   const nulls = new Set();
   const variables = new Set();
@@ -68,10 +71,11 @@ function keepWorkgroupMemory(module) {
     || !nulls.has(one.words[1]));
 }
 
-// `words`: a module of naga, in which override i of `count` is a private variable with the initial value sentinel + i.
+// Applies all changes to a module. `words` is a module of naga, in which override i of `count` is a private variable
+// with the initial value sentinel + i.
 export function finish(words, sentinel, count) {
   const module = parse(words);
-  module.header[1] = 0x00010300;   // naga writes 1.0, where subgroup operations would be invalid
+  module.header[1] = 0x00010300;   // naga writes version 1.0, in which subgroup operations are invalid
   if (count > 0) specialize(module, sentinel, count);
   uncount(module);
   keepWorkgroupMemory(module);

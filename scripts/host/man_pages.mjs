@@ -12,8 +12,8 @@ if (!out) {
 }
 const said = (program, ...args) => execFileSync(join(binaries, program), args, { encoding: 'utf8' });
 
-// Returns text for roff: no escapes, no requests at the beginning of a line, and hyphens that can be searched and
-// copied.
+// Returns text in the form that roff prints unchanged: escapes and requests at the beginning of a line are disabled,
+// and hyphens can be searched and copied.
 const roff = (text) => text.replaceAll('\\', '\\e').replaceAll('-', '\\-').replace(/^(?=[.'])/gm, '\\&');
 const bold = (text) => `\\fB${roff(text)}\\fR`;
 
