@@ -1,5 +1,5 @@
-// Fuzzes the parser of request bodies. Any bytes must give parameters within their bounds, or a
-// problem with a sentence. The first byte chooses chat or completion.
+// Fuzzes the parser of request bodies. Any bytes must give either parameters within their bounds or
+// a problem with a sentence. The first byte chooses a chat request or a completion request.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,5 +1,6 @@
 // Fuzzes all decoders of the protocol. The first byte chooses the decoder; the other bytes are the
-// frame. An accepted message must have the same meaning after it is encoded and decoded again.
+// frame. A message that a decoder accepts must have the same meaning after it is encoded and
+// decoded again.
 #include <cstdlib>
 
 #include "protocol/identity.h"
@@ -14,8 +15,8 @@ void require(bool condition) {
     if (!condition) std::abort();
 }
 
-// Returns the bytes with correct magic, version, type and length, so that the fuzzer spends its
-// time on the payload.
+// Returns the bytes with correct magic, version, type and length in the header, so that the fuzzer
+// spends its time on the payload.
 Bytes repaired(ByteView bytes, FrameType type) {
     Bytes frame(bytes.begin(), bytes.end());
     const std::size_t header_bytes = has_tensor_header(type) ? tensor_header_bytes
@@ -29,7 +30,7 @@ Bytes repaired(ByteView bytes, FrameType type) {
     return frame;
 }
 
-// Tests a message that carries rows or weights. An accepted message must have the same contents
+// Tests a message that carries rows or weights. If it is accepted, it must have the same contents
 // after it is encoded and decoded again.
 void one_tensor(FrameType type, const Bytes& frame, bool lz4) {
     switch (type) {
@@ -145,8 +146,8 @@ void one(unsigned choice, ByteView bytes) {
         FrameType::ready,          FrameType::prefetch,     FrameType::busy,
         FrameType::drain,          FrameType::error,        FrameType::cancel,
         FrameType::release};
-    // If bit 5 is set, choose one of the later types. The corpus of the older types keeps its
-    // meaning.
+    // If bit 5 of the first byte is set, choose one of the frame types that were added later. The
+    // existing corpus thereby keeps its meaning.
     static constexpr FrameType later[] = {FrameType::budget, FrameType::identity, FrameType::power,
                                           FrameType::slots};
     const FrameType type = (choice & 0x20) != 0 ? later[choice % 16 % 4] : types[choice % 16];

@@ -1,5 +1,5 @@
-// Fuzzes the GBNF parser. Any bytes must be refused with a sentence, or give a grammar in which
-// every state can end within the number of bytes that it reports.
+// Fuzzes the GBNF parser. Any bytes must either be refused with a sentence, or give a grammar in
+// which every state can reach an end within the number of bytes that the state reports.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -36,8 +36,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         return 0;
     }
 
-    // Feed the source itself to the grammar as far as it fits. Then choose bytes that each come one
-    // step nearer to an end, unless the grammar requires a token.
+    // Feed the source of the grammar to the grammar itself, as far as it is accepted. Then choose
+    // bytes of which each comes one step nearer to an end, unless the grammar requires a token.
     GrammarState state(*grammar);
     for (const char c : source) state.take(static_cast<unsigned char>(c));
     for (std::size_t i = 0; i < walk_max && !state.may_end(); ++i) {

@@ -1,7 +1,7 @@
-// Compares our LZ4 block decoder with liblz4. liblz4 must accept every block that ours accepts,
-// with the same bytes. liblz4 also accepts a match at offset 0 with unspecified output; our
-// decoder refuses it. In all other cases the verdicts must be equal. The first two bytes are the
-// raw size.
+// Compares our own LZ4 block decoder with liblz4. liblz4 must accept every block that our decoder
+// accepts, and must decode it to the same bytes. liblz4 also accepts a match at offset 0 with
+// unspecified output; our decoder refuses it. In all other cases the verdicts must be equal. The
+// first two bytes are the raw size.
 #include <cstdlib>
 
 #include "protocol/lz4_block.h"
@@ -34,7 +34,7 @@ bool has_zero_offset(moex::ByteView block) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (size < 3) return 0;
     const std::size_t raw_bytes = 1 + (data[0] | data[1] << 8);
-    // Use buffers of exact size, so that the sanitizer sees a read or write beyond them.
+    // Use buffers of exact size, so that the sanitizer reports a read or write beyond their end.
     const moex::Bytes block(reinterpret_cast<const std::byte*>(data + 2),
                             reinterpret_cast<const std::byte*>(data + size));
     moex::Bytes ours(raw_bytes), theirs(raw_bytes);
@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (ours_ok && (!theirs_ok || ours != theirs)) std::abort();
     if (theirs_ok && !ours_ok && !has_zero_offset(block)) std::abort();
 
-    // Compress the same bytes and decode the result.
+    // Compress the fuzzer's bytes as well, and decode the result.
     const moex::Bytes packed = moex::lz4_encode(block);
     if (!packed.empty()) {
         moex::Bytes back(block.size());

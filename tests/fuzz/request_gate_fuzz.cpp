@@ -1,6 +1,7 @@
-// Fuzzes the request gate. The first byte is the size of the pieces; the other bytes are the data
-// of one connection. The gate reads request after request until it refuses one. Accepted requests
-// are then checked with the rules for Host, Origin and key that the routes apply.
+// Fuzzes the request gate. The first byte is the size of the pieces in which data arrives; the
+// other bytes are the data of one connection. The gate reads request after request until it refuses
+// one. Accepted requests are then checked with the rules for Host, Origin and key that the routes
+// apply.
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
@@ -26,7 +27,7 @@ void require(bool condition) {
 
 struct Verdict {
     std::vector<GatedRequest> passed;
-    std::vector<std::string_view> raw;  // the bytes of each request
+    std::vector<std::string_view> raw;  // bytes of each request in `passed`
     std::optional<GateRefusal> refusal;
     std::size_t taken = 0;
 };
@@ -37,7 +38,8 @@ std::size_t count_fields(const GatedRequest& request, std::string_view name) {
                       [&](const auto& field) { return field.first == name; }));
 }
 
-// Feeds the bytes to a gate in pieces of `piece` bytes (0: all at once), like network packets.
+// Feeds the bytes to a request gate in pieces of `piece` bytes (0: all at once), as network packets
+// would arrive.
 Verdict read_all(std::string_view bytes, std::size_t piece, bool keep_bodies = true) {
     Verdict verdict;
     RequestGate gate(limits);
@@ -46,15 +48,16 @@ Verdict read_all(std::string_view bytes, std::size_t piece, bool keep_bodies = t
     while (verdict.taken < bytes.size() && gate.state() != RequestGate::State::refused) {
         const std::string_view in = bytes.substr(verdict.taken, piece == 0 ? bytes.size() : piece);
         const std::size_t taken = gate.feed(in);
-        // The gate reads no byte twice, and it always makes progress.
+        // The gate never takes more bytes than it got, and it always makes progress.
         require(taken > 0 && taken <= in.size());
         verdict.taken += taken;
         if (gate.state() == RequestGate::State::body || gate.state() == RequestGate::State::done)
-            require(count_fields(gate.request(), "host") ==
-                    1);  // the head is complete before the body
+            // The head, which has one field Host, must be complete before the body is read.
+            require(count_fields(gate.request(), "host") == 1);
         if (gate.state() == RequestGate::State::body && !keep_bodies) gate.drop_body();
         if (gate.state() != RequestGate::State::done) continue;
-        // A gate with a complete request reads no more bytes until the request is taken.
+        // A gate that has a complete request reads no more bytes until the caller has taken the
+        // request.
         require(gate.feed("GET /") == 0);
         verdict.passed.push_back(gate.take());
         verdict.raw.push_back(bytes.substr(request_begin, verdict.taken - request_begin));
@@ -63,7 +66,7 @@ Verdict read_all(std::string_view bytes, std::size_t piece, bool keep_bodies = t
     }
     if (gate.state() == RequestGate::State::refused) {
         verdict.refusal = gate.refusal();
-        // After a refusal the gate reads no more bytes.
+        // After the gate has refused a request, it reads no more bytes.
         require(gate.feed(bytes) == 0);
     }
     return verdict;
@@ -82,8 +85,8 @@ void check_refusal(const GateRefusal& refusal) {
     for (const char c : refusal.code) require((c >= 'a' && c <= 'z') || c == '_');
 }
 
-// Checks that an upgrade request is HTTP/1.1, has a key that decodes to 16 bytes, and has the
-// fields of an upgrade.
+// Checks that an accepted upgrade request is HTTP/1.1, has a WebSocket key that decodes to 16
+// bytes, and has the header fields of an upgrade.
 void check_handshake(const GatedRequest& request) {
     const std::string id = request_id_of(request);
     require(!id.empty() && id.size() <= request_id_chars_max);
@@ -96,8 +99,8 @@ void check_handshake(const GatedRequest& request) {
     require(key.size() == 24 && key.find('=') == 22 && key[23] == '=');
 }
 
-// Checks an accepted request. Constructs that RFC 9112 lets a recipient interpret in several ways
-// must have been refused.
+// Checks a request that the gate accepted. The gate must have refused all constructs that RFC 9112
+// lets a recipient interpret in several ways.
 void check_passed(const GatedRequest& request, std::string_view raw) {
     const std::size_t lengths = count_fields(request, "content-length"),
                       codings = count_fields(request, "transfer-encoding");
@@ -110,7 +113,8 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
             request.path[0] == '/');
     require(request.raw_target.size() <= limits.target_bytes_max);
 
-    // Some readers use the first of two fields, others the last. Only list fields may occur twice.
+    // If a header field occurs twice, some readers use the first occurrence and others the last.
+    // Only list fields may occur twice.
     for (const char* name : {"authorization", "content-type", "host", "origin", "sec-websocket-key",
                              "sec-websocket-version", "x-api-key"})
         require(count_fields(request, name) <= 1);
@@ -129,8 +133,8 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
         if (name == "transfer-encoding") require(value.size() == 7);
     }
 
-    // The head must end where any other reader finds its end. A body with a length must be exactly
-    // the bytes behind the head.
+    // The head of the request must end where any other HTTP reader finds its end. A body with a
+    // stated length must be exactly the bytes behind the head.
     const std::size_t head_end = raw.find("\r\n\r\n");
     require(head_end != std::string_view::npos && head_end + 4 <= limits.header_bytes_max);
     if (codings == 0)
@@ -150,8 +154,8 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
     check_handshake(request);
 }
 
-// Checks the access rules of the routes against a second implementation, which uses only the
-// request.
+// Checks the access rules of the routes against a second implementation of the rules, which reads
+// only the request.
 void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
     const HttpRequest& request = gated;
     const bool host_ok = policy.host_allowed(*request.header("host"));
@@ -163,7 +167,8 @@ void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
     require(origins <= 1);
 
     if (host_ok) {
-        // An allowed host is this machine, or a name that the operator configured.
+        // The gate may allow only a host that is this machine, or a name that the operator
+        // configured.
         const auto authority = parse_authority(*request.header("host"));
         require(authority.has_value());
         require(authority->host == "localhost" || authority->host == "hub.example" ||
@@ -178,11 +183,12 @@ void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
         if (origin == AccessPolicy::Origin::same && host_ok) {
             const auto from = parse_authority(std::string_view(value).substr(value.find("//") + 2)),
                        own = parse_authority(*request.header("host"));
-            // A page with another host name is never our own.
+            // A page with another host name than the hub never counts as the hub's own page.
             require(from && own && from->host == own->host);
         }
     }
-    // A key exists only if a header carries one, so that no guarded route is open without a header.
+    // A key is found only if a header carries it, so that no guarded route is open to a request
+    // without such a header.
     const auto key = bearer_key(request);
     if (key) require(count_fields(gated, "authorization") + count_fields(gated, "x-api-key") > 0);
     if (key)
@@ -191,8 +197,8 @@ void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
                    field.second.size() >= key->size() &&
                    field.second.compare(field.second.size() - key->size(), key->size(), *key) == 0;
         }));
-    // A direct client always has its own address. A client behind a proxy has an address, which is
-    // this machine only if the proxy sent that address.
+    // A client that connects directly always has the address of its connection. For a client behind
+    // a proxy, the address is this machine only if the proxy sent that address.
     static const TrustedProxies proxies({"127.0.0.1", "10.0.0.1"});
     const Client stranger = proxies.client_of("203.0.113.9", false, gated.headers),
                  behind = proxies.client_of("127.0.0.1", false, gated.headers);
@@ -213,7 +219,7 @@ void check_rates(std::string_view bytes) {
     for (int i = 0; i < 6; ++i)
         passed += rates.api_request(TimePoint{std::chrono::seconds(1)}, address, false) ==
                   Duration{0};
-    // The limit allows the burst, and no more requests at the same time.
+    // The rate limit allows a burst of three requests at the same time, and no more.
     require(passed == 3);
 }
 
@@ -235,7 +241,7 @@ void one(std::size_t piece, std::string_view bytes) {
         require(other->taken == whole.taken);
     }
 
-    // A body that is dropped must be measured by the same rules.
+    // When the gate drops bodies instead of keeping them, it must find the same ends of requests.
     const Verdict dropped = read_all(bytes, piece, false);
     require(dropped.taken == whole.taken && dropped.passed.size() == whole.passed.size() &&
             dropped.refusal.has_value() == whole.refusal.has_value());

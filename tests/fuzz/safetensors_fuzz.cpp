@@ -1,5 +1,5 @@
-// Fuzzes the safetensors reader with a whole file. The tensors of an accepted file must be inside
-// the file, one after the other.
+// Fuzzes the safetensors reader with a whole file. If the reader accepts a file, its tensors must
+// be inside the file, one after the other.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

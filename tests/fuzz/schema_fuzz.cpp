@@ -1,7 +1,7 @@
-// Fuzzes JSON schemas. Any bytes must be refused with a sentence, or give a grammar that keeps two
-// promises. Every reachable state can end within the number of bytes that it reports, and every
-// finished answer is JSON. (Inside a character of a free member's name a state may report too many
-// bytes.)
+// Fuzzes JSON schemas. Any bytes must either be refused with a sentence, or give a grammar that
+// keeps two promises. Every reachable state can reach an end within the number of bytes that the
+// state reports, and every finished answer is JSON. (Inside a character of a free member's name a
+// state may report too many bytes.)
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -19,7 +19,8 @@ void require(bool holds) {
     if (!holds) std::abort();
 }
 
-// Extends the answer by the bytes of `random` that fit, then by the shortest path to an end.
+// Extends the answer by those bytes of `random` that the grammar accepts, then by the shortest path
+// to an end.
 std::string draw(GrammarState state, std::string_view random) {
     std::string said;
     for (const char c : random)
@@ -45,7 +46,7 @@ std::string draw(GrammarState state, std::string_view random) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-    // The input is a schema, a line end, and bytes that the answer tries to use.
+    // The fuzzer's input is a schema, a line end, and bytes that the answer tries to use.
     const std::string_view input(reinterpret_cast<const char*>(data), size);
     const std::string_view words = input.substr(0, input.find('\n'));
     constexpr std::size_t words_max = 2048;

@@ -1,6 +1,6 @@
-// Fuzzes the tokenizer. For any bytes encoding must end, and decoding must return the repaired,
+// Fuzzes the tokenizer. For any bytes, encoding must end. Decoding must return the repaired,
 // normalised text, also with the stream decoder. Bytes that look like JSON are also read as a
-// tokenizer.json.
+// tokenizer.json file.
 #include <cstdint>
 #include <string>
 
@@ -13,8 +13,8 @@ namespace {
 
 using namespace moex;
 
-// Returns a tokenizer file with all 256 bytes, a few merges, a special token and a marker, in the
-// form of a Qwen file.
+// Returns the text of a tokenizer file with all 256 bytes, a few merges, a special token and a
+// marker, in the form of a Qwen model's file.
 std::string file_text() {
     std::string vocab, letters = "etaoin";
     int next = 256, id = 0;
@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             (void)(*loaded)->encode("some text <s> \xC3\xA9", SpecialTokens::parse);
     }
     const std::vector<TokenId> plain = tokenizer->encode(input, SpecialTokens::as_text);
-    // The token "strip" removes white space around it.
+    // The added token "strip" removes white space on both of its sides.
     const bool strips = input.find("strip") != std::string::npos;
     if (!strips)
         MOEX_CHECK(tokenizer->decode(plain, false) == utf8_nfc(utf8_repair(input)),
