@@ -53,8 +53,8 @@ class Tokenizer {
     bool is_special(TokenId id) const;
     bool is_added(TokenId id) const;  // special or not, the token does not result from merges
     std::size_t vocab_size() const;   // the highest token id + 1
-    std::optional<TokenId> token_id(
-        std::string_view token) const;  // `token`: content of an added token, or a vocabulary entry
+    // Returns the id of `token`, which is the content of an added token or a vocabulary entry.
+    std::optional<TokenId> token_id(std::string_view token) const;
 
   private:
     Tokenizer();
