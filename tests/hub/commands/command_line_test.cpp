@@ -1,4 +1,5 @@
-// Parses argv: which command runs, which text is printed, and which exit code is returned.
+// Tests of parsing argv: which command runs, which text is printed, and which exit code is
+// returned.
 #include "hub/commands/command_line.h"
 
 #include <unistd.h>
@@ -20,7 +21,7 @@ namespace moex {
 namespace {
 
 std::optional<std::string> no_environment(const std::string& name) {
-    // The tests do not read the configuration of the person that runs them.
+    // The tests must not read the configuration file of the person that runs them.
     if (name == "MOEX_CONFIG") return "/dev/null";
     return std::nullopt;
 }
@@ -188,7 +189,7 @@ ServeSettings serve_settings(std::vector<std::string> flags) {
     return read_serve_settings(std::get<ParsedCommand>(parsed).invocation.settings).value();
 }
 
-// Returns the swarm's options that `moex-hub serve FLAGS` sets.
+// Returns the options that the swarm gets from `moex-hub serve FLAGS`.
 SwarmOptions swarm_options(std::vector<std::string> flags) {
     const auto folder = std::filesystem::temp_directory_path() /
                         text("moex-serve-options-", ::getpid());
@@ -197,7 +198,7 @@ SwarmOptions swarm_options(std::vector<std::string> flags) {
     MOEX_CHECK(package.ok() && registry.ok(), "the demo and a fresh state folder open");
 
     SwarmOptions options = swarm_options_of(serve_settings(std::move(flags)), *package, **registry);
-    options.token_ok = nullptr;  // it would read the registry, which is destroyed here
+    options.token_ok = nullptr;  // token_ok would read the registry, which is destroyed here
     (*registry).reset();
     std::filesystem::remove_all(folder);
     return options;

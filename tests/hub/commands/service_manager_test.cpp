@@ -1,4 +1,4 @@
-// The messages that a service manager receives, on real datagram sockets.
+// Tests the messages that a service manager receives, on real datagram sockets.
 #include "hub/commands/serve/service_manager.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace moex {
 namespace {
 
-// The manager's socket: at a path, or with '@' at an abstract name.
+// The socket of a service manager. Its name is a path, or '@' and an abstract name.
 class NotifySocket {
   public:
     explicit NotifySocket(const std::string& name)
@@ -32,7 +32,8 @@ class NotifySocket {
     }
     ~NotifySocket() { ::close(socket_); }
 
-    // Waits for the next message. Returns "" if `flags` has MSG_DONTWAIT and no message is pending.
+    // Waits for the next message and returns it. Returns "" if `flags` has MSG_DONTWAIT and no
+    // message is pending.
     std::string next(int flags = 0) const {
         char words[256];
         const ssize_t size = ::recv(socket_, words, sizeof words, flags);

@@ -1,5 +1,5 @@
-// The table of settings: every setting is taken from flag, environment, file and default in this
-// order, and a wrong value is refused by name.
+// Tests the table of settings: every setting is taken from flag, environment, file and default in
+// this order, and an error about a wrong value names the setting.
 #include "hub/options/options.h"
 #include "hub/options/options_shadow.h"
 
@@ -18,8 +18,8 @@ using Flags = std::map<std::string, std::vector<std::string>>;
 
 std::optional<std::string> no_environment(const std::string&) { return std::nullopt; }
 
-// Returns three values that the setting accepts, for flag, environment and file. Each differs from
-// the default where the setting has enough values.
+// Returns three values that the setting accepts: for the flag, the environment and the file. Each
+// value differs from the default if the setting has enough values.
 std::vector<std::string> three_values(const Setting& setting) {
     const std::string name(setting.name);
     switch (setting.kind) {
@@ -100,7 +100,8 @@ TEST_F(OptionsTest, EverySettingTakesFlagThenEnvironmentThenFileThenDefault) {
     for (const Setting& setting : setting_table()) {
         SCOPED_TRACE(setting.name);
         const std::string name(setting.name);
-        const unsigned command = setting.commands & -setting.commands;  // one of its commands
+        // the lowest bit: one command that takes it
+        const unsigned command = setting.commands & -setting.commands;
         const auto values = three_values(setting);
         const auto file = write_file(toml_of(setting, values[2]));
         const Flags flags{{name, {values[0]}}};
@@ -121,7 +122,8 @@ TEST_F(OptionsTest, EverySettingTakesFlagThenEnvironmentThenFileThenDefault) {
                 EXPECT_EQ(settings->text(name), value);
         };
 
-        if (setting.kind == SettingKind::secret)  // argv is visible to every process: no flag
+        // secrets have no flag, because every process can read argv
+        if (setting.kind == SettingKind::secret)
             expect(resolve_settings(command, flags, environment, file), SettingSource::environment,
                    values[1]);
         else
@@ -236,7 +238,8 @@ TEST_F(OptionsTest, PrintedSettingsReadBackAndHideSecrets) {
     EXPECT_EQ(again->source("replicas"), SettingSource::file);
 }
 
-// The printed settings are equal when they are read back, with defaults and with every value set.
+// The settings that --print-config prints are equal after they are read back, with defaults and
+// with every value set.
 TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
     Flags odd;
     for (const Setting& setting : setting_table())
@@ -272,7 +275,7 @@ TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
         }
 }
 
-// Resolves `value` of setting `name` and returns the error, or an empty text.
+// Resolves the setting `name` with `value` and returns the error, or an empty text.
 std::string refusal_of(const char* name, const std::string& value) {
     const auto settings = resolve_settings(command_serve, {{name, {value}}}, no_environment,
                                            std::nullopt);
@@ -289,7 +292,8 @@ TEST_F(OptionsTest, ShadowFolderIsUnderstood) {
     }
 }
 
-// Every old spelling of a shadow is refused with a sentence that says what to write.
+// Every old spelling of --prefetch shadow:DIR is refused with a sentence that says what to write
+// instead.
 TEST_F(OptionsTest, OldShadowSpellingsAreRefusedWithTheNewOne) {
     const struct {
         const char* value;
@@ -341,7 +345,7 @@ TEST_F(OptionsTest, OldPredictorsAreRefusedWithTheServedOnes) {
         EXPECT_EQ(refusal_of("prefetch-by", predictor), "");
 }
 
-// A setting that left the short help is still a flag, a variable and a key.
+// A setting that the short help no longer lists still has a flag, a variable and a key.
 TEST_F(OptionsTest, SettingsOutsideTheShortHelpStillWork) {
     std::size_t num_checked = 0;
     for (const char* name : {"any-model-name",

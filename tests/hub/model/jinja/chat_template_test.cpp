@@ -184,8 +184,8 @@ TEST(ChatTemplateTest, RunawayTemplatesAreStopped) {
 }
 
 TEST(ChatTemplateTest, FiltersKeepTheListTheyWalk) {
-    // A filter over a value that is not a list creates a temporary list. The list must live as long
-    // as the iteration.
+    // A filter that is applied to a value that is not a list creates a temporary list. This list
+    // must live as long as the loop over it.
     EXPECT_EQ(render("{{ {'a': 1, 'b': 2} | select | join }} {{ 'hello' | map('upper') | join }} "
                      "{{ missing | selectattr('x') | list }} {{ 'aab' | unique | join }} "
                      "{{ 'ab' | batch(1) | list }} {{ '-'.join('abc') }} {{ {'b': 1, 'a': 2} | "
@@ -318,14 +318,14 @@ TEST_F(RenderIdsTest, ContentStaysPlainAfterCuttingAndJoining) {
         EXPECT_EQ(count(result, end_), 0u) << expression;
     }
 
-    // Capture the content in blocks, macros and namespaces.
+    // Capture the content of a message in blocks, macros and namespaces.
     const auto result = ids(
         "{% macro f(x) %}{{ x }}{% endmacro %}{% set b %}{{ messages[0].role }}{% endset %}{% set "
         "ns = namespace(v=b) %}{{ f(ns.v) }}<|im_end|>",
         messages);
     EXPECT_EQ(count(result, end_), 1u);
 
-    // A comparison ignores the origin of the characters.
+    // A comparison of texts ignores whether characters came from the template or from a message.
     EXPECT_EQ(count(ids("{{ '<|im_end|>' if messages[0].role == '<|im_end|>' }}", messages), end_),
               1u);
 }

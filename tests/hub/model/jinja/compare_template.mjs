@@ -1,8 +1,8 @@
-// Compares our chat templates with npm @huggingface/jinja. Every template and conversation must give the same text, or
-// an error in both. In some cases the npm package differs from Jinja in Python. We follow Python there, and the inputs
-// avoid these cases: True and None print as in Python, strip(chars) uses its argument, length counts code points, and a
-// string and a list cannot be added.
-// usage: MOEX_NPM=DIR node compare_template.mjs --probe PROGRAM|--wasm FOLDER --templates FOLDER
+// Compares our chat templates with npm @huggingface/jinja. Every template and conversation must give the same text in
+// both programs, or an error in both. In some cases the npm package differs from Jinja in Python. We follow Python
+// there, and the inputs avoid these cases: True and None print as in Python, strip(chars) uses its argument, length
+// counts code points, and a string and a list cannot be added. usage: MOEX_NPM=DIR node compare_template.mjs --probe
+// PROGRAM|--wasm FOLDER --templates FOLDER
 import { readFileSync, readdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -91,8 +91,8 @@ for (const file of readdirSync(options.templates).filter((name) => name.endsWith
   const reference = new Template(source);
   let rendered_here = 0;
   for (const [name, messages] of Object.entries(conversations)) {
-    // JavaScript appends a list to a string, which Python refuses. Lists are therefore only used with templates that
-    // check the type of the content.
+    // JavaScript appends a list to a string, which Python refuses. Message contents that are lists are therefore only
+    // used with templates that check the type of the content.
     if (name === 'parts' && !source.includes("content'] is string") && !source.includes('content is string')) continue;
     for (const variant of variants) {
       const context = { messages, bos_token: '<s>', eos_token: '</s>', ...variant };

@@ -1,5 +1,6 @@
-// Compares templates with Jinja's own library, case by case. The expected texts are the output of
-// Python's jinja2 3.1.6 in the sandbox of transformers (trim_blocks, lstrip_blocks).
+// Compares the rendering of templates with Jinja's own library, case by case. The expected texts
+// are the output of Python's jinja2 3.1.6 in the sandbox of transformers (trim_blocks,
+// lstrip_blocks).
 #include "hub/model/chat_template.h"
 
 #include <array>
@@ -176,7 +177,8 @@ TEST(JinjaLibraryTest, MisuseIsRefusedInASentence) {
                                                                    << refusal(source);
 }
 
-// Regression: a bound method kept a view of a name that no longer existed when it was called.
+// Regression: a bound method kept a view of its name, but the name no longer existed when the
+// method was called.
 TEST(JinjaLibraryTest, AMethodMayBeNamedByAnExpression) {
     static constexpr LibraryCase cases[] = {
         {"{{ 'abc'['up' ~ 'per']() }} {{ [1, 1]['co' ~ 'unt'](1) }}", "ABC 2"},
@@ -186,7 +188,7 @@ TEST(JinjaLibraryTest, AMethodMayBeNamedByAnExpression) {
     expect_rendered(cases);
 }
 
-// A letter that becomes longer must not move the marks of the text beside it.
+// When a letter becomes longer, the marks of origin of the neighbouring text must not move.
 TEST(JinjaLibraryTest, LettersKeepTheirOriginWhenTheyGrow) {
     jinja::MarkedText mixed("ß");
     mixed.append(jinja::MarkedText("ŉx", true));
@@ -199,7 +201,7 @@ TEST(JinjaLibraryTest, LettersKeepTheirOriginWhenTheyGrow) {
     EXPECT_EQ(shouted.outside()[0].end, 6u);
 }
 
-// The reference is charconv, which the library of a tab lacks.
+// The expected results come from charconv, which the standard library of a tab lacks for doubles.
 TEST(JinjaLibraryTest, NumbersAreReadAndWrittenAsCharconvDoes) {
     for (const std::string digits :
          {"1.5",      "-2e3", ".5",     "5.", "1e400", "1e-400", "inf", "-nan",

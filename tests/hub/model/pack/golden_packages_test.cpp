@@ -1,4 +1,4 @@
-// Tests the packages of the repository: the embedded demo package, and the packed golden
+// Tests two packages of the repository: the embedded demo package, and the package of the golden
 // checkpoint.
 #include <cstdlib>
 
@@ -46,7 +46,7 @@ TEST(GoldenPackagesTest, DemoCheckpointPacksToTheEmbeddedBytes) {
     auto embedded = parse_manifest(
         test::read_file(source_folder / "static/models/demo/manifest.json"), "manifest.json");
     ASSERT_TRUE(embedded.ok()) << embedded.error().message;
-    EXPECT_EQ(embedded->side_files.size(), 2u);  // from training, not from pack
+    EXPECT_EQ(embedded->side_files.size(), 2u);  // made by training commands, not by pack
     embedded->side_files.clear();
     EXPECT_EQ(test::read_file(folder / "out/manifest.json"), manifest_to_json(*embedded));
 }

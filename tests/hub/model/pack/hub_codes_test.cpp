@@ -1,4 +1,4 @@
-// Tests `pack --hub-dtype`: the contents of hub.safetensors, and the refused checkpoints.
+// Tests `pack --hub-dtype`: the contents of hub.safetensors, and the checkpoints that are refused.
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class HubCodesPackTest : public testing::Test {
 };
 
 TEST_F(HubCodesPackTest, MatricesAreTheCodesOfTheirBf16Weights) {
-    // Use f32 weights: they are rounded to bf16 before they become codes.
+    // Use a checkpoint with f32 weights, because pack rounds them to bf16 before they become codes.
     const test::CheckpointOptions options{
         .dtype = "F32", .attention_bias = true, .mlp_only_layers = {}};
     const auto plain = pack(options, HubDtype::bf16, "bf16"),
@@ -77,13 +77,13 @@ TEST_F(HubCodesPackTest, MatricesAreTheCodesOfTheirBf16Weights) {
         }
     }
 
-    // Only attention has 4 bits. Embeddings and LM head have the same codes as with int8. Norms,
-    // routers and biases are unchanged.
+    // With int4 only attention matrices have 4 bits. Embeddings and LM head have the same codes as
+    // with int8. Norms, routers and biases are unchanged.
     const char* const q = "model.layers.0.self_attn.q_proj.weight";
     EXPECT_EQ(int4->tensor(q)->dtype, TensorDtype::int4);
     const auto weights = floats_of(*plain, q), back = floats_of(*int4, q);
     for (std::size_t i = 0; i < weights.size(); ++i)
-        EXPECT_NEAR(back[i], weights[i], 0.05) << i;  // the step is about 0.02
+        EXPECT_NEAR(back[i], weights[i], 0.05) << i;  // the step between codes is about 0.02
     EXPECT_EQ(int4->tensor("lm_head.weight")->dtype, TensorDtype::int8);
     EXPECT_EQ(floats_of(*int4, "lm_head.weight"), floats_of(*int8, "lm_head.weight"));
     for (const char* name : {"model.norm.weight", "model.layers.0.mlp.gate.weight",
@@ -136,7 +136,8 @@ TEST_F(HubCodesPackTest, ManifestHasAVersionThatOlderHubsRefuse) {
 }
 
 TEST_F(HubCodesPackTest, MatricesWithoutWholeGroupsAreRefusedByName) {
-    CheckpointBuilder().write(folder_ / "in");  // a dense layer of 48
+    // has a dense layer with rows of 48, no multiple of 32
+    CheckpointBuilder().write(folder_ / "in");
     const auto report = pack_checkpoint(folder_ / "in", folder_ / "out",
                                         {.hub_dtype = HubDtype::int8}, threads_, {});
     ASSERT_FALSE(report.ok());

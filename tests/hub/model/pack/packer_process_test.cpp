@@ -1,4 +1,5 @@
-// Tests the packer as a process: after a kill at any moment it resumes, and its memory stays small.
+// Tests the packer as a process: it resumes after a kill at any moment, and its memory use stays
+// small.
 #include <cstdlib>
 #include <fstream>
 
@@ -22,7 +23,7 @@ using test::CheckpointBuilder;
 using test::TempFolder;
 namespace fs = std::filesystem;
 
-// Packs in a child process that stops at its `stop_at`-th progress event and is killed there.
+// Packs in a child process, which is stopped at its `stop_at`-th progress event and killed there.
 // Returns false if the child ended before.
 bool pack_and_kill(const fs::path& in, const fs::path& out, std::uint64_t stop_at) {
     int reached[2];
@@ -90,8 +91,8 @@ TEST(PackerProcessTest, KilledPackerResumesAndGivesTheSamePackage) {
         EXPECT_EQ(test::read_file(out / "manifest.json"), wanted) << "stopped at event " << stop_at;
         EXPECT_TRUE(verify_package(out, {}).ok());
 
-        // A layer has four experts. All layers before the unfinished one are kept, not written
-        // again.
+        // A layer has four experts. The resumed packer must keep all layers before the unfinished
+        // layer, and must not write them again.
         EXPECT_EQ(report->layers_resumed, std::min<std::uint64_t>((stop_at - 1) / 4, 4))
             << "stopped at event " << stop_at;
         resumed_max = std::max(resumed_max, report->layers_resumed);
@@ -121,8 +122,8 @@ bool changes_a_folder(std::uint64_t call) {
 }
 
 enum class Traced { ended, killed, not_allowed };
-// Packs in a child process with one thread. The child is killed right before its `kill_at`-th
-// system call that creates, renames or removes an entry of a folder.
+// Packs in a child process with one thread. The child process is killed right before its
+// `kill_at`-th system call that creates, renames or removes an entry of a folder.
 Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint64_t kill_at) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -167,8 +168,9 @@ Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint6
     }
 }
 
-// Kills the packer before each step, including the last ones. The folder then has a complete
-// package, or an unfinished one that the same command finishes and that no other checkpoint reuses.
+// Kills the packer before each of its steps on the file system. Afterwards the folder has either a
+// complete package, or an unfinished one that the same command finishes and that no other
+// checkpoint reuses.
 TEST(PackerProcessTest, PackageIsCompleteOrResumesAfterAKillBeforeAnyStep) {
     TempFolder folder("steps");
     CheckpointBuilder({.num_layers = 2, .mlp_only_layers = {}}).write(folder / "in");
@@ -222,7 +224,8 @@ TEST(PackerProcessTest, PackageIsCompleteOrResumesAfterAKillBeforeAnyStep) {
     EXPECT_GE(whole, 2u);
 }
 
-// Tests the state after a kill on a file system that lists .pack-state/input before the records.
+// Tests the state that a kill leaves on a file system which lists .pack-state/input before the
+// records.
 TEST(PackerProcessTest, RecordsWithoutAnInputAreNotReused) {
     TempFolder folder("orphans");
     CheckpointBuilder{test::CheckpointOptions{}}.write(folder / "in");

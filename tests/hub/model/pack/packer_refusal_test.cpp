@@ -1,5 +1,5 @@
-// Tests bad checkpoints. The error is one sentence that names file, tensor, found and wanted
-// values, and the packer leaves no files.
+// Tests that the packer refuses bad checkpoints. The error is one sentence that names file, tensor,
+// found and wanted values, and the packer leaves no files behind.
 #include <cmath>
 #include <fstream>
 
@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 
 class PackerRefusalTest : public testing::Test {
   protected:
-    // Packs "in" and expects an error that contains all `words`. The output must not exist
-    // afterwards.
+    // Packs the checkpoint in the folder "in" and expects an error that contains all `words`. The
+    // output folder must not exist afterwards.
     Error refused(std::initializer_list<std::string_view> words, const PackOptions& options = {}) {
         const auto report = pack_checkpoint(folder_ / "in", folder_ / "out", options, threads_, {});
         EXPECT_FALSE(report.ok());
@@ -198,7 +198,8 @@ TEST_F(PackerRefusalTest, UnsupportedConfigurationsAreRefused) {
     refused({"config.json", "not a regular file"});
 }
 
-// A model with this bias is a different model. Without the bias every answer would be wrong.
+// A model with this bias is another model. If the packer ignored the bias, every answer would be
+// wrong.
 TEST_F(PackerRefusalTest, BiasUnknownToTheConfigurationIsRefused) {
     CheckpointBuilder builder({.attention_bias = true});
     builder.config["attention_bias"] = false;

@@ -24,7 +24,7 @@ class PackerTest : public testing::Test {
         CheckpointBuilder(options).write(folder_ / name);
         return folder_ / name;
     }
-    // Packs the checkpoint, verifies the package and opens it.
+    // Packs a checkpoint, verifies the package and opens it.
     std::shared_ptr<const ModelPackage> pack(const fs::path& checkpoint, const std::string& out,
                                              const PackOptions& options = {}) {
         const auto report = pack_checkpoint(checkpoint, folder_ / out, options, threads_, {});
@@ -103,7 +103,8 @@ TEST_F(PackerTest, Int4BlobsHoldTheQuantisedRows) {
     CheckpointBuilder builder(options);
     const auto package = pack(checkpoint("in", options), "out");
     ASSERT_TRUE(package);
-    EXPECT_EQ(package->expert_shape().group_size, 32u);  // 128 and 64 do not divide 32
+    // 128 and 64 do not divide the intermediate size 32
+    EXPECT_EQ(package->expert_shape().group_size, 32u);
     const auto view = view_expert_blob(*package->blob(2, 3), package->expert_shape(),
                                        ExpertDtype::int4);
 
@@ -142,7 +143,7 @@ TEST_F(PackerTest, ElementTypesAndSpellingsOfTheSameWeightsGiveTheSameBlobs) {
 
 TEST_F(PackerTest, F16WeightsAreReadAndTheSensitiveOnesStayPrecise) {
     CheckpointBuilder builder({.dtype = "F16"});
-    // The value is 1 + 2^-10, which bf16 would round to 1.
+    // The f16 weight is 1 + 2^-10, which bf16 would round to 1.
     builder.tensor("model.norm.weight").values[0] = half_to_float(0x3c01);
     builder.tensor("model.layers.0.mlp.experts.0.up_proj.weight").values[0] = half_to_float(0x3c01);
     builder.write(folder_ / "in");
@@ -238,8 +239,8 @@ TEST_F(PackerTest, VerifyFindsAnyFlippedByte) {
               std::string::npos);
 }
 
-// An operator may serve the blobs from another machine. The package then opens without blobs, and
-// code that computes with them on this machine reports the missing blobs.
+// An operator may serve the expert blobs from another machine. The package then opens without
+// blobs, and code that computes with blobs on this machine reports that they are missing.
 TEST_F(PackerTest, PackagesOpenWithoutTheirBlobs) {
     const auto whole = pack(checkpoint("in", {}), "out");
     ASSERT_TRUE(whole);
@@ -314,7 +315,7 @@ TEST_F(PackerTest, SamplingDefaultsReachThePackage) {
     EXPECT_DOUBLE_EQ(package->generation_defaults().min_p, 0.05);
 
     EXPECT_DOUBLE_EQ(package->generation_defaults().repetition_penalty, 1.1);
-    // The id of config.json is used.
+    // generation_config.json has no eos_token_id, so the id of config.json is used.
     EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});
     for (const char* bad :
          {R"({"repetition_penalty": 0})", R"({"min_p": 1.5})", R"({"top_k": 20.5})"}) {
@@ -323,8 +324,8 @@ TEST_F(PackerTest, SamplingDefaultsReachThePackage) {
     }
 }
 
-// The template file takes precedence over the template in tokenizer_config.json, as in
-// transformers.
+// The file with the chat template takes precedence over the template in tokenizer_config.json, as
+// in transformers.
 TEST_F(PackerTest, ChatTemplateFileWins) {
     const fs::path in = checkpoint("in", {});
     test::write_file(in / "chat_template.jinja", "from the file");
@@ -362,7 +363,7 @@ TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
     ASSERT_TRUE(package.ok()) << package.error().message;
     for (const float norm : floats_of(**package, "model.norm.weight")) EXPECT_EQ(norm, 1.0f);
 
-    // Check the documented standard deviation in the embeddings and in an expert.
+    // Check that the embeddings and an expert have the documented standard deviation.
     const auto deviation = [](std::span<const float> values) {
         double squares = 0;
         for (const float value : values) squares += double{value} * value;

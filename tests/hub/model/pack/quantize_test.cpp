@@ -28,7 +28,8 @@ double squared_error(const std::vector<float>& row, std::uint32_t group_size,
     return error;
 }
 
-// The error bound is half a step of the stored scale, plus the f16 rounding of scale and zero.
+// The error of a weight is at most half a step of the stored scale, plus the f16 rounding of scale
+// and zero.
 TEST(QuantizeTest, RandomRowsAreOffByHalfAStepAtMost) {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
         std::mt19937_64 random(seed);
@@ -69,13 +70,13 @@ TEST(QuantizeTest, OddGroupsKeepTheirMeaning) {
     std::vector<float> back;
     EXPECT_EQ(squared_error(std::vector<float>(128, 0.0f), 128, &back), 0.0);
 
-    // All weights are equal, so only the f16 scale is rounded.
+    // All weights of the row are equal, so only the f16 rounding of the scale changes them.
     squared_error(std::vector<float>(64, 0.7f), 64, &back);
     EXPECT_NEAR(back[0], 0.7f, 0.7f * 0x1p-10f);
     squared_error(std::vector<float>(64, -3.0f), 64, &back);
     EXPECT_NEAR(back[0], -3.0f, 3.0f * 0x1p-8f);
 
-    // The weights are far below the smallest scale and must become zero.
+    // All weights are far below the smallest scale, so they must become zero.
     squared_error(std::vector<float>(32, 1e-9f), 32, &back);
     EXPECT_NEAR(back[0], 0.0f, 0x1p-14f);
 }
@@ -88,7 +89,7 @@ TEST(QuantizeTest, WeightsTooLargeForAScaleAreRefused) {
 
     for (const float large : {1.1e6f, 3e38f}) {
         row[5] = large;
-        row[6] = -large;  // their difference is infinite
+        row[6] = -large;  // the range of the weights needs a scale beyond f16
         EXPECT_FALSE(quantize_int4_row(row, 32, codes, scale_zero)) << large;
     }
 }

@@ -79,11 +79,11 @@ TEST(ConfigTest, HeadDimDefaultsToHiddenOverHeads) {
     json object = qwen3_30b();
     object["head_dim"] = nullptr;
     EXPECT_EQ(parse_hf_config(object)->head_dim, 64u);
-    object["head_dim"] = 96;  // independent of hidden / heads
+    object["head_dim"] = 96;  // a head_dim in the file need not be hidden_size / num_heads
     EXPECT_EQ(parse_hf_config(object)->head_dim, 96u);
 }
 
-// Dense configurations, with the biases, norms and rotation of each architecture.
+// Configurations of dense models, with the biases, norms and rotation of each architecture.
 json llama3_8b() {
     return json::parse(
         R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "hidden_act": "silu",
@@ -115,7 +115,7 @@ TEST(ConfigTest, DenseArchitecturesHaveNoExperts) {
     object["architectures"] = {"Qwen2ForCausalLM"};
     const auto qwen2 = parse_hf_config(object);
     ASSERT_TRUE(qwen2.ok()) << qwen2.error().message;
-    EXPECT_TRUE(qwen2->attention_bias);  // for q, k and v, independent of the file
+    EXPECT_TRUE(qwen2->attention_bias);  // qwen2 always has biases of q, k and v
     EXPECT_FALSE(qwen2->has_o_bias() || qwen2->has_qk_norm());
 
     object["model_type"] = "qwen3";
@@ -129,9 +129,9 @@ TEST(ConfigTest, DenseArchitecturesHaveNoExperts) {
 }
 
 struct BadConfig {
-    const char* patch;  // merged into a valid config
-    const char* key;    // the message must name it
-    const char* found;  // the message must show it
+    const char* patch;  // JSON that is merged into a valid config
+    const char* key;    // key that the message must name
+    const char* found;  // value that the message must show
 };
 void PrintTo(const BadConfig& bad, std::ostream* out) { *out << bad.patch; }
 
@@ -217,7 +217,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"vocab_size": 0})", "vocab_size", "0"},
         BadConfig{R"({"max_position_embeddings": 0})", "max_position_embeddings", "0"}));
 
-// The user searches for the key in config.json, which does not have this project's names.
+// Errors must name the key of config.json, where the user searches for it, and not this project's
+// name.
 TEST(ConfigTest, ErrorsNameTheKeyOfTheUsersFile) {
     const struct {
         const char *patch, *sentence;

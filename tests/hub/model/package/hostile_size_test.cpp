@@ -25,7 +25,7 @@ constexpr double seconds_max = 120;
 constexpr double seconds_max = 10;
 #endif
 
-// Returns the text "OPEN item(0),item(1),... CLOSE".
+// Returns a text with `count` items: "OPEN item(0),item(1),... CLOSE".
 std::string many(std::size_t count, const std::string& open,
                  const std::function<std::string(std::size_t)>& item, const std::string& close) {
     std::string out = open;
@@ -43,7 +43,8 @@ std::string member_0(std::size_t i) { return text("\"k", i, "\":0"); }
 class HostileSizeTest : public testing::Test {
   protected:
     void SetUp() override { CheckpointBuilder{test::CheckpointOptions{}}.write(folder_ / "in"); }
-    // Packs "in" within bounded time. Returns the error, or "" on success.
+    // Packs the checkpoint in the folder "in" within bounded time. Returns the error, or "" on
+    // success.
     std::string pack(const char* what) {
         return timed(what, [&] {
             const auto report = pack_checkpoint(folder_ / "in", folder_ / "out", {}, threads_, {});
@@ -124,7 +125,8 @@ TEST_F(HostileSizeTest, IndexAndManyShardsAreReadInTime) {
                           "}}"));
 
     EXPECT_SAYS(pack("index of 200,000 shards"), "model-0.safetensors: No such file");
-    // The index lists one file of 20 MB under many names. The sum of sizes is bounded.
+    // The index lists one file of 20 MB under many names. The packer must bound the sum of the
+    // sizes.
     const auto strings = [](std::size_t i) {
         return text('"', std::string(20, 'k'), i, "\":\"\"");
     };
@@ -232,7 +234,7 @@ TEST_F(HostileSizeTest, ManifestIsReadInTime) {
                      with_files.replace(with_files.find("\"FILES\""), 7, "{" + keys + "}")),
                 "which no package holds");
 
-    // The manifest names as many blobs as fit into 64 MB. The first tensor that is checked has a
+    // The manifest names as many blobs as fit into 64 MB. The tensor that is checked first has a
     // wrong shape.
     constexpr std::size_t layers = 220, experts = 4096;
     manifest["config"].update({{"num_layers", layers},

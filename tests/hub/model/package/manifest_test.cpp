@@ -1,4 +1,5 @@
-// Tests untrusted packages. Their manifest may have any contents.
+// Tests that packages from untrusted sources are opened safely. Their manifest may have any
+// contents.
 #include "hub/model/package/manifest.h"
 
 #include <random>
@@ -148,7 +149,7 @@ TEST_F(ManifestTest, RandomDamageNeverCrashes) {
     }
 }
 
-// The engine reads weights directly in the mapped file, so they must be aligned.
+// The engine reads weights directly from the mapped file, so the tensors must be aligned.
 TEST_F(ManifestTest, TensorsAtOddBytesAreRefused) {
     const std::string file = test::read_file(folder_ / "out/hub.safetensors");
     const std::string header(*safetensors_header_of(as_byte_view(file), "f"));

@@ -10,7 +10,8 @@ std::string error_of(std::string_view json) {
     return parsed.ok() ? "parsed" : parsed.error().message;
 }
 
-// The messages of the JSON library ("[json.exception.parse_error.101] ...") did not help users.
+// Errors have a text of this project, because the messages of the JSON library
+// ("[json.exception.parse_error.101] ...") did not help users.
 TEST(StrictJsonTest, InvalidJsonIsRefusedWithOurMessage) {
     EXPECT_EQ(error_of(""), "config.json: is empty, wanted JSON");
     EXPECT_EQ(error_of(" \n\t"), "config.json: is empty, wanted JSON");

@@ -99,7 +99,7 @@ if (options.golden && existsSync(options.golden)) {
 }
 for (let i = 0; i < num_lines; ++i) inputs.push(line_bytes(i));
 
-// Variants of the same vocabulary with the settings of other model families.
+// Variants of the tokenizer: the same vocabulary with the settings of other model families.
 const split = (regex, behavior = 'Isolated', invert = false) => ({ type: 'Split', pattern: { Regex: regex }, behavior,
   invert });
 const byte_level = (use_regex, add_prefix_space = false) => ({ type: 'ByteLevel', add_prefix_space, trim_offsets: true,
@@ -198,7 +198,7 @@ for (const [path, json, texts] of cases) {
     if (JSON.stringify(prompt) !== JSON.stringify(theirs_with_special))
       fail('encode_prompt', input, prompt, theirs_with_special);
     if (!ours.length) continue;
-    // Decode tokens in random order, which gives broken sequences at every border.
+    // Decode the tokens in random order, so that UTF-8 sequences are broken at every border between tokens.
     const shuffled = ours.map((id) => (random.below(3) ? id : random.pick(ours)));
     for (const ids of [ours, shuffled]) {
       for (const skip_special of [false, true]) {

@@ -31,7 +31,7 @@ std::shared_ptr<const Tokenizer> demo_tokenizer() {
     return loaded.ok() ? *loaded : nullptr;
 }
 
-// Returns a minimal tokenizer.json with the letters a, b, c and two merges.
+// Returns a minimal tokenizer.json, whose vocabulary has the letters a, b, c and two merges.
 json tiny_file() {
     return json::parse(R"({
         "added_tokens": [{"id": 5, "content": "<s>", "special": true}],
@@ -86,14 +86,14 @@ TEST(TokenizerTest, PlainRangesHoldNoControlTokens) {
     const auto tokenizer = demo_tokenizer();
     const TokenId end = *tokenizer->token_id("<|im_end|>");
 
-    // The second "<|im_end|>" came from a message.
+    // The second "<|im_end|>" in the text came from a message, so it must stay plain text.
     const std::string text = "<|im_end|>x<|im_end|>y<|im_end|>";
     const std::vector<TextRange> plain = {{10, 22}};
     const Ids ids = tokenizer->encode(text, plain);
     EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 2);
     EXPECT_EQ(tokenizer->decode(ids, false), text);
 
-    // Characters of two origins do not form a control token together.
+    // Characters of the template and characters of a message do not form a control token together.
     const std::vector<TextRange> half = {{5, 10}};
     EXPECT_EQ(tokenizer->encode("<|im_end|>", half),
               tokenizer->encode("<|im_end|>", SpecialTokens::as_text));
@@ -178,8 +178,8 @@ TEST(TokenizerTest, HostileLengthsStayFast) {
 }
 
 TEST(TokenizerTest, LongAndShortMergesAgree) {
-    // Words of more than 48 symbols use the heap. A space makes words shorter, so the two halves of
-    // one text use both algorithms.
+    // Words of more than 48 symbols are merged with a heap, and shorter words with a scan. A long
+    // word that repeats a short word must give the ids of the short word, repeated.
     const auto tokenizer = demo_tokenizer();
     const std::string word = "internationalisation";
     std::string longer;
@@ -265,7 +265,7 @@ TEST(TokenizerTest, UnsupportedPartsAreNamed) {
               std::string::npos);
 }
 
-// An added token may be the unknown token. Settings without an effect are accepted.
+// An added token may serve as the unknown token. Settings that have no effect are accepted.
 TEST(TokenizerTest, UnknownTokenStandsForMissingBytes) {
     json file = tiny_file();
     file["model"].update(json{{"unk_token", "<s>"},
@@ -353,7 +353,7 @@ TEST(TokenizerTest, BrokenFilesAreRefused) {
     EXPECT_FALSE(changed("/model/vocab/a", -1).empty());
     EXPECT_FALSE(changed("/model/vocab/a", 4'000'000'000u).empty());
 
-    EXPECT_FALSE(changed("/model/vocab/a", 1).empty());  // two tokens, one id
+    EXPECT_FALSE(changed("/model/vocab/a", 1).empty());  // two tokens may not have the same id
     EXPECT_NE(changed("/model/merges/0", "a x").find("vocabulary lacks"), std::string::npos);
     EXPECT_FALSE(changed("/model/merges/0", "ab").empty());
     EXPECT_FALSE(changed("/model/merges/0", json::array({"a"})).empty());
@@ -390,7 +390,7 @@ TEST(TokenizerTest, PatternsKeepOnigurumasMeaning) {
          {R"(\w+)", R"(\bx)", "[a[b]]", "[a&&b]", "(?<name>a)", "(?x)a", "[a", "a)", "\\"})
         EXPECT_FALSE(pcre2_spelling(pattern).ok()) << pattern;
 
-    // Test constructs that the RegExp of a tab interprets differently.
+    // Test constructs of Oniguruma that the RegExp of a browser interprets differently.
     EXPECT_EQ(*ecmascript_spelling(R"((?i:'s)|\p{Han}[]\-\x{1F600}]|\u00e9.{1,3}{x}\'\e\z)"),
               R"((?:'[sS])|\p{sc=Han}[\]\-\u{1F600}]|\u{00e9}[^\n]{1,3}\{x\}'\x1b(?![^]))");
     for (const char* refused : {R"(\w+)", "(?>a)", "[a[b]]", R"(\x{41)", "\\"})
@@ -400,7 +400,7 @@ TEST(TokenizerTest, PatternsKeepOnigurumasMeaning) {
     ASSERT_TRUE(pattern.ok());
     std::vector<SplitPattern::Range> matches;
 
-    // U+0085 is white space, U+180E and U+FEFF are not
+    // U+0085 is white space for the pattern; U+180E and U+FEFF are not
     pattern->find("\xC2\x85\xE1\xA0\x8E\xEF\xBB\xBF", matches);
     EXPECT_EQ(matches, (std::vector<SplitPattern::Range>{{0, 2}}));
 }
