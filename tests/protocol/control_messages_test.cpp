@@ -46,7 +46,7 @@ Welcome sample_welcome() {
     return welcome;
 }
 
-// Returns `frame` after `change` was applied to its JSON.
+// Returns a copy of `frame` after the function `change` has changed its JSON payload.
 template <class Change>
 Bytes changed(const Bytes& frame, FrameType type, Change change) {
     Json json = Json::parse(as_text_view(ByteView(frame).subspan(frame_header_bytes)));
@@ -215,7 +215,8 @@ TEST(WelcomeTest, BadWelcomesAreRefused) {
     EXPECT_EQ(with("/model", 1), "bad_field");
     EXPECT_EQ(with("/model/hidden_size", 0), "bad_field");
     EXPECT_EQ(with("/model/hidden_size", 65536), "bad_field");
-    EXPECT_EQ(with("/model/hidden_size", 400), "bad_field");  // no multiple of the group size
+    // 400 is no multiple of the group size
+    EXPECT_EQ(with("/model/hidden_size", 400), "bad_field");
     EXPECT_EQ(with("/model/num_layers", 0), "bad_field");
     EXPECT_EQ(with("/model/num_experts", 70000), "bad_field");
     EXPECT_EQ(with("/model/top_k", 17), "bad_field");
@@ -283,7 +284,7 @@ TEST(AssignTest, BadAssignsAreRefused) {
     EXPECT_EQ(refused(R"({"units":[[0,8,")" + hash + R"("]]})"), "unknown_expert");
     EXPECT_EQ(refused(R"({"units":[[0,0,")" + hash + R"("]]})"), "ok");
     EXPECT_EQ(refused(R"({"units":[],"later":32})"), "ok");
-    EXPECT_EQ(refused(R"({"units":[],"later":33})"), "bad_field");  // the model has 4 x 8 experts
+    EXPECT_EQ(refused(R"({"units":[],"later":33})"), "bad_field");  // later > 4 x 8 experts
     EXPECT_EQ(refused(R"({"units":[],"later":-1})"), "bad_field");
 
     std::string many = R"({"units":[0)";
@@ -438,7 +439,7 @@ TEST(BudgetTest, ComesBackAndBadOnesAreRefused) {
 
     expect_truncations_refused(frame, decode);
     EXPECT_EQ(verdict(decode(with_u16(frame, 24, 2))), "payload_size");
-    EXPECT_EQ(verdict(decode(with_byte(frame, 26, 1))), "bad_field");  // pad behind the count
+    EXPECT_EQ(verdict(decode(with_byte(frame, 26, 1))), "bad_field");  // padding behind the count
     EXPECT_EQ(verdict(decode(with_u16(frame, 28, 4))), "unknown_expert");
     EXPECT_EQ(verdict(decode(with_u16(frame, 30, 8))), "unknown_expert");
     EXPECT_EQ(verdict(decode(frame_of(FrameType::budget, "abc"))), "payload_size");
@@ -466,8 +467,8 @@ TEST(PrefetchTest, ComesBackAndBadOnesAreRefused) {
     }
     expect_truncations_refused(frame, decode);
     EXPECT_EQ(verdict(decode(with_u16(frame, 16, 3))), "payload_size");
-    EXPECT_EQ(verdict(decode(with_byte(frame, 18, 1))), "bad_field");  // pad behind the count
-    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 1))), "bad_field");  // pad behind a hint
+    EXPECT_EQ(verdict(decode(with_byte(frame, 18, 1))), "bad_field");  // padding behind the count
+    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 1))), "bad_field");  // padding behind a hint
     EXPECT_EQ(verdict(decode(with_u16(frame, 22, 8))), "unknown_expert");
     EXPECT_EQ(verdict(decode(frame_of(FrameType::prefetch, "abc"))), "payload_size");
 }

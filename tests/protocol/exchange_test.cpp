@@ -1,4 +1,5 @@
-// Tests that the encoders write and the decoders read the exchange of PROTOCOL.md, byte for byte.
+// Tests the example exchange of frames in PROTOCOL.md: the encoders write exactly its bytes, and
+// the decoders read them.
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -8,7 +9,8 @@
 namespace moex {
 namespace {
 
-// Returns the ```hex NAME blocks of PROTOCOL.md, without comments.
+// Returns the frames in the ```hex NAME blocks of PROTOCOL.md, by name, without the comments in the
+// blocks.
 std::map<std::string, Bytes> printed_frames() {
     std::ifstream file(MOEX_SOURCE_DIR "/protocol/PROTOCOL.md");
     std::map<std::string, Bytes> frames;

@@ -20,7 +20,8 @@ ExpertWeights random_expert(ExpertShape shape, unsigned seed, float size = 0.1f)
     return weights;
 }
 
-// Returns the largest |a - b| in units of the group's scale (the range of the group divided by 15).
+// Returns the largest error |a - b| of a weight in units of the group's scale (the range of the
+// group divided by 15).
 float worst_error_in_scales(const std::vector<float>& a, const std::vector<float>& b,
                             std::uint32_t group_size) {
     float worst = 0;
@@ -37,7 +38,7 @@ float worst_error_in_scales(const std::vector<float>& a, const std::vector<float
 }
 
 TEST(ExpertReferenceTest, TinyCaseByHand) {
-    // H = 2, I = 2. x = (1, 2): gate·x = (3, -1), up·x = (2, 4).
+    // An expert with H = 2 and I = 2. For x = (1, 2), gate·x = (3, -1) and up·x = (2, 4).
     const ExpertWeights weights{{2, 2, 0}, {1, 1, 1, -1}, {2, 0, 0, 2}, {1, 0, 1, 1}};
     const std::vector<double> x{1, 2};
     std::vector<double> intermediate(2), y(2);
@@ -90,8 +91,8 @@ TEST(QuantizeTest, EveryGroupSizeStaysWithinHalfAStep) {
         const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
         ASSERT_TRUE(view.ok());
         const ExpertWeights back = dequantize_expert(*view);
-        // The bound is half a step, plus the f16 rounding of scale and zero and the clamp at the
-        // ends.
+        // The bound for the error is half a step between codes, plus the f16 rounding of scale and
+        // zero and the clamp at the ends.
         EXPECT_LE(worst_error_in_scales(weights.gate, back.gate, shape.group_size), 0.53f);
         EXPECT_LE(worst_error_in_scales(weights.up, back.up, shape.group_size), 0.53f);
         EXPECT_LE(worst_error_in_scales(weights.down, back.down, shape.group_size), 0.53f);

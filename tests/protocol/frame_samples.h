@@ -41,8 +41,8 @@ inline Bytes with_u32(Bytes frame, std::size_t offset_bytes, std::uint32_t value
     return with_u16(with_u16(std::move(frame), offset_bytes, value & 0xffff), offset_bytes + 2,
                     value >> 16);
 }
-// Returns the frame with `change_bytes` bytes added at the end, or removed if negative, and with
-// the matching payload_bytes.
+// Returns a copy of `frame` with `change_bytes` bytes added at the end, or removed if the number is
+// negative. payload_bytes in the header is adjusted.
 inline Bytes resized(Bytes frame, std::ptrdiff_t change_bytes) {
     ByteReader in(frame);
     in.take(8);
@@ -58,17 +58,17 @@ inline Bytes frame_of(FrameType type, std::string_view payload, std::uint32_t se
     return finish_frame(std::move(out));
 }
 
-// Returns the name of the error, or "ok".
+// Returns the name of the error in `result`, or "ok" if it is no error.
 template <class T>
 std::string verdict(const Result<T>& result) {
     return result.ok() ? "ok" : error_code_name(result.error().code);
 }
 
-// Expects that every prefix of `frame` is refused as truncated.
+// Expects that the decoder refuses every proper prefix of `frame` as truncated.
 template <class Decode>
 void expect_truncations_refused(const Bytes& frame, Decode decode) {
     for (std::size_t size = 0; size < frame.size(); ++size) {
-        // Copy the prefix to a buffer of its exact size, so that sanitizers see a read past the
+        // Copy the prefix to a buffer of its exact size, so that sanitizers report a read past the
         // end.
         const Bytes prefix(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(size));
         EXPECT_EQ(verdict(decode(prefix)), "truncated_frame") << size << " of " << frame.size();

@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-// Returns a group in which each expert of `experts` has the rows that its mask selects.
+// Returns a group message in which each expert of `experts` has the rows that its bit mask selects.
 GroupDispatch group_of(Dtype dtype, std::uint32_t num_tokens,
                        const std::vector<std::pair<std::uint16_t, unsigned>>& experts) {
     GroupDispatch message;
@@ -30,8 +30,8 @@ GroupDispatch group_of(Dtype dtype, std::uint32_t num_tokens,
     message.x = exact_rows(num_tokens * 32);
     return message;
 }
-// Returns a group of 3 tokens. Expert 1 has rows 0, 2; expert 4 has row 1; expert 7 has rows 0, 1,
-// 2.
+// Returns a group message with 3 tokens. Expert 1 has rows 0, 2; expert 4 has row 1; expert 7 has
+// rows 0, 1, 2.
 GroupDispatch sample_group(Dtype dtype = Dtype::f16) {
     return group_of(dtype, 3, {{1, 0b101}, {4, 0b010}, {7, 0b111}});
 }
@@ -144,19 +144,22 @@ TEST(GroupDispatchTest, BadHeadersAreRefused) {
 TEST(GroupDispatchTest, BadTablesAreRefused) {
     const Bytes frame = encode_group_dispatch(sample_group(), false);
     const auto decode = decoder();
-    // experts 1, 1, 7
+    // The expert ids 1, 1, 7 are not ascending.
     EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 4, 1))), "bad_order");
 
-    // experts 1, 0, 7
+    // The expert ids 1, 0, 7 are not ascending.
     EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 4, 0))), "bad_order");
     EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 8, 8))), "unknown_expert");
-    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 0))), "bad_field");  // no rows
-    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 4))),
-              "bad_field");  // more rows than tokens
-    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 3))), "bad_field");  // the sum is 7
-    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at, 2))), "bad_order");         // rows 2, 2
-    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at + 6, 1))), "bad_order");     // rows 1, 1, 2
-    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at + 2, 3))), "bad_field");     // row 3 of 3
+    // An expert has no rows, or more rows than the group has tokens.
+    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 0))), "bad_field");
+    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 4))), "bad_field");
+    // The experts have 7 rows together, but the group has 6 pairs.
+    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 3))), "bad_field");
+    // The rows 2, 2 of an expert, and the rows 1, 1, 2 of another expert, are not ascending.
+    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at, 2))), "bad_order");
+    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at + 6, 1))), "bad_order");
+    // Row 3 does not exist in a group with 3 tokens.
+    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at + 2, 3))), "bad_field");
     EXPECT_EQ(verdict(decode(with_u16(frame, rows_at + 4, 0xffff))), "bad_field");
     EXPECT_EQ(verdict(decode(with_u16(frame, gates_at + 10, 0x7c00))), "non_finite");
     EXPECT_EQ(verdict(decode(with_u16(frame, gates_at, 0xfe00))), "non_finite");
@@ -255,8 +258,8 @@ TEST(GroupResultTest, TimesFollowPlainAndCompressedRows) {
     EXPECT_FALSE(got->times.has_value());
 }
 
-// Rows that frames share are gathered when a frame is written. The gathered frame must equal a
-// frame that is encoded from the rows.
+// Rows that several frames share are gathered when a frame is written. The gathered frame must
+// equal a frame that is encoded with its own copy of the rows.
 TEST(GroupDispatchTest, GatheredFrameEqualsTheEncodedFrame) {
     for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::f32, Dtype::int8})
         for (const std::vector<std::uint32_t>& numbers :
@@ -289,7 +292,8 @@ TEST(GroupDispatchTest, GatheredFrameEqualsTheEncodedFrame) {
         }
 }
 
-// A worker writes the headers around the answer in the buffer into which the GPU wrote it.
+// The GPU of a worker writes the answer into a buffer, and the worker writes the headers around the
+// answer in the same buffer.
 TEST(GroupResultTest, FrameMadeInPlaceEqualsTheEncodedFrame) {
     const GroupShape shape = sample_group().shape;
     const std::vector<float> y = exact_rows(3 * 32);
@@ -315,7 +319,8 @@ TEST(GroupLimitsTest, FrameMaximumCoversTheLargestGroup) {
     EXPECT_LE(frame.size(), tensor_frame_bytes_max(limits));
     EXPECT_TRUE(decode_group_result(frame, limits).ok());
 
-    // 64 rows for 64 experts each give a request of 2 MiB. The answer would have 128 MiB.
+    // A request with 64 experts that each compute all 64 rows has 2 MiB. Its answer would have 128
+    // MiB, more than a frame may have.
     const WireLimits wide{8192, 1, 64, 64, 4096};
     GroupDispatch question{.sequence_id = 3, .shape = {0, 64, 8192, Dtype::f32, true, 4096, 64}};
     for (std::uint16_t expert = 0; expert < 64; ++expert) question.experts.push_back({expert, 64});

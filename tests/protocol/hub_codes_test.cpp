@@ -20,8 +20,8 @@ std::vector<float> random_weights(std::size_t count, float size, std::uint32_t s
     return weights;
 }
 
-// Compares the codes with the formulas of the header, computed with the rounding of the C++
-// library.
+// Compares codes with the formulas in hub_codes.h, which are computed here with the rounding of the
+// C++ library.
 TEST(HubCodesTest, GroupsOf8BitsFollowTheirFormula) {
     for (const std::size_t size : {32u, 64u, 128u})
         for (std::uint32_t seed = 0; seed < 200; ++seed) {
@@ -63,8 +63,8 @@ TEST(HubCodesTest, GroupsOf6BitsFollowTheirFormula) {
             for (std::size_t k = 0; k < size; ++k) {
                 EXPECT_EQ(codes[k],
                           std::fmin(std::fmax(std::nearbyint(weights[k] / step), -32.0f), 31.0f));
-                // The side without a 32nd step loses at most one step. The bound also covers the
-                // f16 rounding of the scale.
+                // The positive side of the codes has only 31 steps, so it loses at most one step.
+                // The bound also covers the f16 rounding of the scale.
                 EXPECT_NEAR(step * codes[k], weights[k], 1.02f * std::fabs(step)) << seed;
             }
         }
@@ -90,8 +90,8 @@ TEST(HubCodesTest, GroupsOf4BitsFollowTheirFormula) {
             const float code = std::nearbyint(weights[k] / scale + zero);
             EXPECT_EQ(static_cast<float>(words[k / 8] >> 4 * (k % 8) & 15),
                       std::fmin(std::fmax(code, 0.0f), 15.0f));
-            EXPECT_NEAR(back[k], weights[k], 1.01f * scale)
-                << seed;  // the clamp at the ends adds the rounding of the zero
+            // At the ends of the range the clamp of the code adds the rounding error of the zero.
+            EXPECT_NEAR(back[k], weights[k], 1.01f * scale) << seed;
         }
     }
 }

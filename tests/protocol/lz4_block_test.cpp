@@ -8,7 +8,8 @@
 namespace moex {
 namespace {
 
-// Returns bytes with runs and repeats, so that every kind of LZ4 sequence occurs.
+// Returns bytes with runs and repetitions, so that every kind of LZ4 sequence occurs in their
+// block.
 Bytes compressible(unsigned seed, std::size_t num_bytes) {
     std::mt19937 random(seed);
     Bytes out;
@@ -26,8 +27,8 @@ Bytes compressible(unsigned seed, std::size_t num_bytes) {
     return out;
 }
 
-// Runs both decoders on one block and expects the same verdict, and the same bytes if the block is
-// valid.
+// Runs liblz4 and our own decoder on one block. Expects the same verdict, and the same bytes if the
+// block is valid.
 bool decode_both(ByteView block, std::size_t raw_bytes, Bytes& out) {
     Bytes ours(raw_bytes, std::byte{0xcc}), theirs(raw_bytes, std::byte{0xcc});
     const bool ours_ok = lz4_decode_portable(block, ours);

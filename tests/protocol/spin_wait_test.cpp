@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A clock that advances by one microsecond for each poll.
+// A test clock that advances by one microsecond for each poll.
 struct LookClock {
     using duration = std::chrono::microseconds;
     using time_point = std::chrono::time_point<LookClock, duration>;
@@ -17,8 +17,8 @@ struct LookClock {
     static inline int looked = 0;
 };
 
-// Waits for an event that arrives at poll number `come_at`, or during a sleep of `sleep`. Returns
-// the number of polls.
+// Simulates a wait for an event that arrives at poll number `come_at`, or else during a sleep of
+// `sleep`. Returns the number of polls.
 int wait_for(SpinWait<LookClock>& spin, int come_at, std::chrono::microseconds sleep = 0us) {
     int looks = 0;
     const bool came = spin.look([&] {
@@ -40,7 +40,7 @@ TEST(SpinWait, PollsOnceWithoutATimeToPoll) {
 
 TEST(SpinWait, KeepsPollingWhileWaitsAreShort) {
     SpinWait<LookClock> spin(50us);
-    EXPECT_EQ(wait_for(spin, 30), 1);  // no wait has been measured yet
+    EXPECT_EQ(wait_for(spin, 30), 1);  // the first wait sleeps at once, as nothing was measured yet
     EXPECT_TRUE(spin.pays());
     EXPECT_EQ(wait_for(spin, 30), 30);
     EXPECT_EQ(wait_for(spin, 40), 40);
@@ -59,7 +59,8 @@ TEST(SpinWait, SleepsAtOnceAfterTwoLongWaitsUntilOneIsShort) {
     EXPECT_EQ(wait_for(spin, 30), 30);
 }
 
-// Regression: SpinWait slept in the short waits and polled without success in the long ones.
+// Regression: when short and long waits alternated, SpinWait slept in the short waits and polled
+// without success in the long waits.
 TEST(SpinWait, PollsInShortWaitsThatFollowLongOnes) {
     SpinWait<LookClock> spin(50us);
     wait_for(spin, 1000, 200us);

@@ -39,8 +39,8 @@ TEST(DtypeTest, NamesComeBack) {
     EXPECT_EQ(parse_expert_dtype("f16").error().code, ErrorCode::unknown_dtype);
 }
 
-// Tests every half, and every float that equals a half, is next to one or is in the middle of two,
-// at every position of a vector register.
+// Tests the conversion for every f16 value, and for every float that equals an f16 value, is next
+// to one, or is in the middle between two, at every position of a vector register.
 TEST(RowsTest, HalvesEqualThoseOfThePlainVersion) {
     std::vector<float> values;
     for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
@@ -120,7 +120,8 @@ TEST(RowsTest, ScalesFollowAllCodes) {
     const std::vector<float> rows{1.27f, -0.01f, 0, 0.5f, -254, 2, 127, 1};
     Bytes wire(wire_rows_bytes(Dtype::int8, 2, 4));
     encode_rows(Dtype::int8, rows, 4, wire);
-    const int codes[8] = {127, -1, 0, 50, -127, 1, 64, 0};  // 63.5 ties to 64, 0.5 to 0
+    // 63.5 rounds to 64 and 0.5 to 0 (ties to even)
+    const int codes[8] = {127, -1, 0, 50, -127, 1, 64, 0};
     for (int i = 0; i < 8; ++i) EXPECT_EQ(static_cast<std::int8_t>(wire[i]), codes[i]) << i;
     ByteReader in(ByteView(wire).subspan(8));
     EXPECT_FLOAT_EQ(detail::float_of_bits(in.u32()), 0.01f);
@@ -129,7 +130,7 @@ TEST(RowsTest, ScalesFollowAllCodes) {
 
 TEST(RowsTest, ZeroRowsAndTinyRowsAreFinite) {
     std::vector<float> rows(64, 0.0f);
-    rows[40] = 0x1p-149f;  // the smallest subnormal; the scale is 0
+    rows[40] = 0x1p-149f;  // the smallest subnormal float, which gives a scale of 0
     round_rows(Dtype::int8, rows, 32);
     for (const float value : rows) EXPECT_EQ(value, 0.0f);
     for (const float size : {0x1p-140f, 0x1p-130f, 1e-30f, 1e30f, 3e38f}) {
@@ -151,7 +152,7 @@ TEST(RowsTest, NonFiniteIsReportedInEveryDtypeAndPlace) {
                 EXPECT_FALSE(decode_rows(dtype, wire, 32, rows))
                     << dtype_name(dtype) << ' ' << bad << " at " << at;
             }
-    std::vector<float> rows(32, 70000.0f);  // too large for f16: infinity, not clamped
+    std::vector<float> rows(32, 70000.0f);  // too large for f16: becomes infinity, is not clamped
     Bytes wire(wire_rows_bytes(Dtype::f16, 1, 32));
     encode_rows(Dtype::f16, rows, 32, wire);
     EXPECT_FALSE(decode_rows(Dtype::f16, wire, 32, rows));

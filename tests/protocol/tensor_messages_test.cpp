@@ -38,7 +38,7 @@ TEST(DispatchTest, ComesBackInEveryDtypeWithAndWithoutLz4) {
         sent.sequence_id = *rc::gen::arbitrary<std::uint32_t>();
         sent.layer = *rc::gen::inRange<std::uint16_t>(0, 4);
         sent.expert = *rc::gen::inRange<std::uint16_t>(0, 8);
-        // Make some messages compressible.
+        // In some of the messages all values are equal, so that LZ4 compresses them.
         if (*rc::gen::arbitrary<bool>()) std::fill(sent.x.begin(), sent.x.end(), 1.5f);
         const Bytes frame = encode_dispatch(sent, 32, *rc::gen::arbitrary<bool>());
         RC_ASSERT(frame.size() <= tensor_frame_bytes_max(small_limits()));
@@ -83,7 +83,7 @@ TEST(DispatchTest, NonFiniteRowsAndGatesAreRefused) {
     const auto decode = decoder_of_dispatch();
     for (const unsigned bits : {0x7c00u, 0xfc00u, 0x7e00u, 0x7c01u}) {
         EXPECT_EQ(verdict(decode(with_u16(frame, 28, bits))), "non_finite");
-        // the last value of x
+        // Replace the last value of x by a value that is not finite.
         EXPECT_EQ(verdict(decode(with_u16(frame, frame.size() - 8, bits))), "non_finite");
         // the last gate
         EXPECT_EQ(verdict(decode(with_u16(frame, frame.size() - 2, bits))), "non_finite");
@@ -130,16 +130,17 @@ TEST(Lz4MessageTest, ShortLongDamagedAndBombBlocksAreRefused) {
     EXPECT_EQ(verdict(decode(resized(frame, -1))), "bad_compression");
     EXPECT_EQ(verdict(decode(resized(frame, 1))), "bad_compression");
 
-    // The block decodes to more than one token.
+    // With num_tokens 1 in the header, the LZ4 block decodes to more bytes than one row.
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 1))), "bad_compression");
-    // The block decodes to fewer than three tokens.
+    // With num_tokens 3 in the header, the LZ4 block decodes to fewer bytes than three rows.
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 3))), "bad_compression");
 
-    // The block is longer than the bound for a block.
+    // The payload is longer than the longest LZ4 block of such a message.
     EXPECT_EQ(verdict(decode(resized(frame, 4000))), "payload_size");
-    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 0))), "payload_size");  // the flag is lost
+    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 0))), "payload_size");  // no LZ4 flag
 
-    // A block that is too short for its claimed size is refused before it is decoded.
+    // A block that is too short for the size which the header claims is refused before it is
+    // decoded.
     WireLimits wide = small_limits();
     wide.hidden_size = 0x8000;
     wide.num_tokens_max = 512;
@@ -147,7 +148,7 @@ TEST(Lz4MessageTest, ShortLongDamagedAndBombBlocksAreRefused) {
     EXPECT_EQ(verdict(decode_result(bomb, wide)), "bad_compression");
 
     wide.num_tokens_max = 0xffffffff;
-    // The claimed size is above the limit of a frame.
+    // The size that the header claims is above the limit of a frame.
     EXPECT_EQ(verdict(decode_result(with_u32(bomb, 20, 0xffffffff), wide)), "payload_size");
 }
 

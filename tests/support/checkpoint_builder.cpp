@@ -150,7 +150,7 @@ TestTensor& CheckpointBuilder::add(std::string name, std::vector<std::uint64_t> 
     TestTensor tensor{std::move(name), options_.dtype, std::move(shape), {}};
     tensor.values.resize(tensor.num_elements());
 
-    // Values are rounded to bf16, so that every dtype holds the same weights
+    // Random weights are rounded to bf16, so that checkpoints of every dtype hold the same weights
     // (f16 holds bf16 values of this size exactly enough to compare).
     for (float& value : tensor.values)
         value = bfloat16_to_float(float_to_bfloat16(normal_(random_)));
@@ -182,7 +182,8 @@ void CheckpointBuilder::add_mlp(const std::string& at, std::uint64_t inner) {
     add(at + "down_proj.weight", {h, inner});
 }
 
-// Both forms hold the same numbers: one tensor an expert, or all experts in two tensors.
+// Both forms of a checkpoint hold the same numbers: one tensor for each expert, or all experts of a
+// layer in two fused tensors.
 void CheckpointBuilder::add_experts(const std::string& at) {
     const CheckpointOptions& o = options_;
     const std::uint64_t h = o.hidden_size, inner = o.moe_intermediate_size;
@@ -236,7 +237,8 @@ void CheckpointBuilder::write(const fs::path& directory) const {
 }
 
 void write_large_checkpoint(const fs::path& directory, std::uint64_t wanted_bytes) {
-    // An expert of 4096 x 512 takes 12 MB in bf16; the rest of the model is small in comparison.
+    // An expert of 4096 x 512 takes 12 MB in bf16. All other tensors of the model are small in
+    // comparison.
     CheckpointOptions options{.hidden_size = 32,
                               .moe_intermediate_size = 32,
                               .num_experts = 8,
@@ -285,7 +287,8 @@ void write_large_checkpoint(const fs::path& directory, std::uint64_t wanted_byte
     }
     std::mt19937_64 random(1);
     std::normal_distribution<float> normal(0.0f, 0.02f);
-    // an odd length makes all experts different
+    // The pattern has an odd length, so that every expert begins at another position of it and has
+    // other weights.
     std::vector<std::uint16_t> pattern((1u << 20) + 7);
     for (std::uint16_t& word : pattern) word = float_to_bfloat16(normal(random));
     std::ofstream file(directory / "model.safetensors", std::ios::binary);

@@ -1,6 +1,6 @@
-// Small Qwen3-MoE checkpoints for tests, written with a
-// safetensors writer of their own: the reader never meets itself.
-// Weights come from a printed seed.
+// Builds small Qwen3-MoE checkpoints for tests. The builder writes safetensors files with its own
+// code, so that tests find an error that the program's reader and writer share. Weights come from a
+// printed seed.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace moex::test {
 
-// A folder under the system's temporary one, removed at the end.
+// A folder below the system's folder for temporary files. The destructor removes it.
 class TempFolder {
   public:
     explicit TempFolder(std::string_view name);
@@ -41,18 +41,19 @@ struct TestTensor {
     std::vector<float> values;
     std::uint64_t num_elements() const;
 };
-// Writes `header` and `data` unchecked, for files that are damaged on purpose.
+// Returns a safetensors file of `header` and `data` without any check, for files that are damaged
+// on purpose.
 std::string raw_safetensors(std::string_view header, std::string_view data);
 void write_safetensors(const std::filesystem::path& path, const std::vector<TestTensor>& tensors);
 
 struct CheckpointOptions {
     std::uint64_t seed = 1;
     std::string dtype = "BF16";
-    bool fused = false;  // one tensor for all experts of a layer
+    bool fused = false;  // true: one tensor holds all experts of a layer
     bool tied = false;
     bool attention_bias = false;
-    bool newer_config = false;     // as transformers 5 writes it
-    std::uint32_t num_shards = 1;  // above 1 an index is written, too
+    bool newer_config = false;     // true: config.json as transformers 5 writes it
+    std::uint32_t num_shards = 1;  // with 2 or more, an index file is written, too
     std::uint32_t hidden_size = 64, moe_intermediate_size = 32, num_experts = 4, num_layers = 3,
                   vocab_size = 96;
     std::vector<std::uint32_t> mlp_only_layers = {1};
@@ -61,8 +62,8 @@ struct CheckpointOptions {
 class CheckpointBuilder {
   public:
     explicit CheckpointBuilder(CheckpointOptions options = {});
-    nlohmann::json config;            // may be changed before write()
-    std::vector<TestTensor> tensors;  // may be changed before write()
+    nlohmann::json config;            // a test may change it before write()
+    std::vector<TestTensor> tensors;  // a test may change them before write()
     TestTensor& tensor(std::string_view name);
     void remove(std::string_view name);
     void write(const std::filesystem::path& directory) const;
@@ -70,7 +71,7 @@ class CheckpointBuilder {
   private:
     void write_config();
     TestTensor& add(std::string name, std::vector<std::uint64_t> shape);
-    // `at` is the prefix of the tensors' names and ends with a dot.
+    // The names of the added tensors begin with `at`, which ends with a dot.
     void add_attention(const std::string& at);
     void add_mlp(const std::string& at, std::uint64_t inner);
     void add_experts(const std::string& at);
@@ -80,8 +81,8 @@ class CheckpointBuilder {
     std::normal_distribution<float> normal_{0.0f, 0.05f};
 };
 
-// Streams a checkpoint of about `wanted_bytes` in bf16 whose experts
-// repeat the same few pages, for memory tests.
+// Writes a checkpoint of about `wanted_bytes` in bf16 as a stream, for memory tests. Its experts
+// repeat the same few pages.
 void write_large_checkpoint(const std::filesystem::path& directory, std::uint64_t wanted_bytes);
 
 }  // namespace moex::test

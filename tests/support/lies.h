@@ -1,5 +1,6 @@
-// Wrong rows that a worker may return in an answer of the right shape: finite, of a plausible norm
-// or not, and wrong. The simulator's workers and the lying worker return the same kinds.
+// False answers of workers: rows in an answer of the right shape that are finite, of a plausible
+// norm or not, and wrong. The workers of the simulator and the lying worker return the same kinds
+// of false answers.
 #pragma once
 
 #include <array>
@@ -13,7 +14,8 @@ namespace moex {
 
 enum class Lie {
     none,
-    // visible in the answer itself; only the simulator's workers return them
+    // The kinds up to `huge` are visible in the answer itself. Only the simulator's workers return
+    // them.
     shape,
     not_finite,
     huge,
@@ -24,10 +26,11 @@ enum class Lie {
     scaled_1000,
     zero,
     negated,
-    noise_10,  // per cent of the answer's own norm
+    noise_10,  // noise of 10 per cent of the answer's norm
     noise_100,
-    other_expert,  // made where experts are computed: the right arithmetic with other weights
-    previous,      // the answer to the previous request, where it has the same size
+    // right arithmetic with another expert's weights; made where experts are computed
+    other_expert,
+    previous,  // answer to the previous request, if that has the same size
     constant
 };
 inline constexpr std::array plausible_lies{
@@ -38,7 +41,8 @@ inline constexpr std::array<std::string_view, plausible_lies.size()> plausible_l
     "noise10", "noise100", "other-expert", "previous", "constant"};
 inline bool is_plausible(Lie lie) { return lie > Lie::huge; }
 
-// Turns the honest `y` into wrong rows; `previous` holds the honest answer to the previous request.
+// Replaces the honest rows `y` by false rows of the kind `lie`. `previous` holds the honest answer
+// to the previous request.
 template <class Random>
 void tell_lie(Lie lie, std::span<float> y, std::vector<float>& previous, Random& random) {
     const std::vector<float> honest(y.begin(), y.end());
@@ -72,7 +76,7 @@ void tell_lie(Lie lie, std::span<float> y, std::vector<float>& previous, Random&
         case Lie::shape:
         case Lie::not_finite:
         case Lie::huge:
-        case Lie::other_expert: break;  // made where experts are computed
+        case Lie::other_expert: break;  // made earlier, where experts are computed
     }
     previous = honest;
 }

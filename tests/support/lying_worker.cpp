@@ -35,7 +35,7 @@ struct Options {
     std::uint64_t honest_first = 0, seed = 1, count = 1;
 };
 
-// State that the workers of this process share.
+// State that all workers of this process share.
 struct Crowd {
     native::asio::io_context& io;
     const Options& options;
@@ -116,7 +116,7 @@ class LyingWorker {
             case FrameType::heartbeat: socket_->send(encode_heartbeat(header->sequence_id)); break;
             case FrameType::assign: on_assign(frame); break;
             case FrameType::group_dispatch: on_group(frame); break;
-            default: break;  // a call ends before a CANCEL can arrive; other frames change nothing
+            default: break;  // CANCEL arrives too late to stop a call; other frames need no action
         }
     }
 

@@ -1,4 +1,4 @@
-// Unwraps a value that a test needs, and fails the test where the value is an error.
+// Unwraps a Result that a test needs, and fails the test if the Result is an error.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,5 @@
-// Talks to text_probe with one JSON line in each direction. Answers arrive in the order of the requests.
+// Sends requests to the program text_probe and reads its answers, one JSON line each. Answers arrive in the order of
+// the requests.
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 

@@ -1,4 +1,4 @@
-// The event loop of tests and benches that drive a native device.
+// An event loop for tests and benches that use a native GPU device.
 #pragma once
 
 #include "web-worker/gpu/vulkan/posted_loop.h"

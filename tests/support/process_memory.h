@@ -1,4 +1,4 @@
-// Memory of this process as the kernel counts it.
+// Returns the memory use of this process as the kernel counts it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace moex {
 
-// Returns "VmRSS" (now) or "VmHWM" (the maximum so far) in bytes.
+// Returns a value of /proc/self/status in bytes: "VmRSS" is the memory used now, "VmHWM" the
+// maximum so far.
 inline std::uint64_t process_bytes(std::string_view name) {
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);)

@@ -48,7 +48,7 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
 constexpr int exit_skipped = 77;
-constexpr uid_t service_user = 61184;  // the first id of the range of DynamicUser=
+constexpr uid_t service_user = 61184;  // the first user id of the range that DynamicUser= uses
 
 const std::map<std::string, long>& call_numbers() {
     static const std::map<std::string, long> numbers = {
@@ -65,7 +65,7 @@ void require(bool done, const std::string& what) {
     if (!done) throw std::runtime_error(what + ": " + std::strerror(errno));
 }
 void require_allowed(bool done, const std::string& what) {
-    // Kernels, containers and file systems without this feature return EINVAL.
+    // EINVAL is the error of kernels, containers and file systems that lack a feature.
     const bool is_refused = errno == EPERM || errno == EACCES || errno == ENOSYS || errno == EINVAL;
     if (!done && is_refused) throw Skipped(what + " is not allowed here");
     require(done, what);
@@ -78,7 +78,8 @@ Words words_of(const std::string& line) {
     return words;
 }
 
-// The section [Service] of a unit: each key with its words. An empty value clears earlier values.
+// The section [Service] of a unit file: each key with the words of its values. An empty value
+// clears the values before it, as in systemd.
 class Unit {
   public:
     explicit Unit(const fs::path& file) {
@@ -127,7 +128,8 @@ class Groups {
         }
     }
 
-    // Returns the numbers of a call, or of all calls of a group; calls of other machines have none.
+    // Calls `function` with the number of the system call `name`, or with the numbers of all calls
+    // of a group. Calls that this machine does not have are skipped.
     void visit(const std::string& name, const auto& function) const {
         if (!name.starts_with('@')) {
             const auto found = call_numbers().find(name);
@@ -144,7 +146,8 @@ class Groups {
     std::map<std::string, Words> groups_;
 };
 
-// SystemCallFilter=: a list of allowed calls; a list that begins with "~" removes calls.
+// Returns the system calls that SystemCallFilter= allows. Its value is a list of allowed calls; a
+// list that begins with "~" removes calls.
 std::set<long> allowed_calls(const Unit& unit, const Groups& groups) {
     std::set<long> calls;
     groups.visit("@default", [&](long call) { calls.insert(call); });
@@ -162,8 +165,8 @@ std::set<long> allowed_calls(const Unit& unit, const Groups& groups) {
     return calls;
 }
 
-// The filter as a BPF program of the kernel: some calls are filtered by an argument, all others by
-// their number. Sources: seccomp(2), systemd.exec(5).
+// The filter of system calls as a BPF program for the kernel. Some calls are filtered by an
+// argument, all others by their number. Sources: seccomp(2), systemd.exec(5).
 class Filter {
   public:
     explicit Filter(std::uint32_t refusal) : refusal_(refusal) {
@@ -173,19 +176,19 @@ class Filter {
         load(offsetof(seccomp_data, nr));
     }
 
-    // Refuses `call` where all bits of `mask` are set in an argument.
+    // Refuses the system call `call` if all bits of `mask` are set in an argument.
     void refuse_bits(long call, int argument, std::uint32_t mask) {
         judge(call, {statement(argument), BPF_STMT(BPF_ALU | BPF_AND | BPF_K, mask),
                      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, mask, 0, 1), returns(errno_of(EPERM)),
                      returns(SECCOMP_RET_ALLOW)});
     }
-    // Refuses the call where any of the bits is set.
+    // Refuses the system call `call` if any bit of `mask` is set in an argument.
     void refuse_any_bit(long call, int argument, std::uint32_t mask) {
         judge(call, {statement(argument), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, mask, 0, 1),
                      returns(errno_of(EPERM)), returns(SECCOMP_RET_ALLOW)});
     }
     void refuse(long call, int error) { judge(call, {returns(errno_of(error))}); }
-    // Allows only these values of an argument.
+    // Allows the system call `call` only if an argument has one of these values.
     void allow_values(long call, int argument, const std::vector<std::uint32_t>& values,
                       int error) {
         std::vector<sock_filter> judgement = {statement(argument)};
@@ -250,7 +253,8 @@ void limit_calls(const Unit& unit, const std::set<long>& calls, bool kill) {
         filter.refuse_any_bit(SYS_clone, 0,
                               CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
                                   CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWCGROUP);
-        // its flags are in memory; the C library falls back to clone
+        // The flags of clone3 are in memory, where a filter cannot read them. With ENOSYS the C
+        // library falls back to clone.
         filter.refuse(SYS_clone3, ENOSYS);
     }
     if (unit.on("LockPersonality")) filter.allow_values(SYS_personality, 0, {0, ~0u}, EPERM);
@@ -259,18 +263,20 @@ void limit_calls(const Unit& unit, const std::set<long>& calls, bool kill) {
     filter.install();
 }
 
-// Makes the file system read-only, except for the state folder. Folders for temporary files become
-// empty ones, unless they hold a needed file.
+// Makes the whole file system read-only, except for the state folder. Folders for temporary files
+// are replaced by empty folders, unless they hold a needed file.
 void enter_read_only_root(const fs::path& state, const fs::path& program) {
     require_allowed(unshare(CLONE_NEWNS) == 0, "a mount namespace");
-    // Where "/" is no mount point, as in a chroot, its propagation cannot change.
+    // Ignore the result: if "/" is no mount point, as in a chroot, its mount propagation cannot
+    // change.
     (void)mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
 
     char folder[] = "/tmp/moex-unit.XXXXXX";
     require(mkdtemp(folder) != nullptr, "mkdtemp");
     const fs::path root = folder;
     require_allowed(mount("/", folder, nullptr, MS_BIND | MS_REC, nullptr) == 0, "mount");
-    rmdir((root / fs::path(folder).relative_path()).c_str());  // removes the name; the mount stays
+    // removes the folder's name; the mount stays
+    rmdir((root / fs::path(folder).relative_path()).c_str());
     mount_attr read_only{};
     read_only.attr_set = MOUNT_ATTR_RDONLY;
     require_allowed(
@@ -298,7 +304,7 @@ void write_file(const char* file, const std::string& words) {
     close(descriptor);
 }
 
-// A user other than root becomes root in a user namespace of its own, which allows mounts.
+// A user other than root first becomes root in a new user namespace, in which mounts are allowed.
 void become_root_of_namespace() {
     const std::string user = std::to_string(getuid()), group = std::to_string(getgid());
     require_allowed(unshare(CLONE_NEWUSER) == 0, "a user namespace");
@@ -331,7 +337,7 @@ struct Launch {
     Words arguments;
 };
 
-// Runs in the child: applies all restrictions of the unit, then executes the program.
+// Runs in the child process: applies all restrictions of the unit, then executes the program.
 [[noreturn]] void become_program(const Unit& unit, const Launch& launch,
                                  const std::string& socket) {
     const std::set<long> calls = allowed_calls(unit, Groups(launch.groups));
@@ -375,7 +381,8 @@ struct Launch {
     std::abort();
 }
 
-// The socket is abstract: it is in no file system, so no folder has to be writable.
+// The notification socket has an abstract name, which is in no file system, so no folder has to be
+// writable for it.
 int open_notify_socket(std::string& name) {
     name = "@moex-unit-" + std::to_string(getpid());
     sockaddr_un address{};

@@ -1,12 +1,12 @@
-// Talks to text_node.cpp as NativeProbe does to text_probe: tokenizer and template in WASM, with this engine's RegExp
-// and Unicode. The caller passes the bytes, since the loader of emcc 3.1.6 would fetch() a path.
+// Sends requests to text_node.cpp, as NativeProbe does to text_probe: tokenizer and template in WASM, with this
+// engine's RegExp and Unicode. The caller passes the bytes, since the loader of emcc 3.1.6 would fetch() a path.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join, resolve } from 'node:path';
 import { BrowserText } from '../../web-worker/local/text.js';
 
 export class WasmProbe {
-  // `folder`: the folder web-tests of the build.
+  // `folder` is the folder web-tests of the build.
   static async open(folder) {
     const path = join(resolve(folder), 'moex-text.js');
     const create = createRequire(import.meta.url)(path);
