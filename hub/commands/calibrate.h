@@ -15,7 +15,7 @@
 namespace moex {
 
 // Reads a UTF-8 file and tokenises it once as a whole; special tokens count as text. Returns the
-// first `tokens_max` tokens. not_found: the file cannot be read.
+// first `tokens_max` tokens. Returns the error not_found if the file cannot be read.
 Result<std::vector<TokenId>> tokens_of_file(const std::string& path, const Tokenizer& tokenizer,
                                             std::uint64_t tokens_max = ~std::uint64_t{0});
 

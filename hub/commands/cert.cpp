@@ -34,8 +34,8 @@ Status write_file(const std::filesystem::path& path, const std::string& content,
     return {};
 }
 
-// Returns the addresses at which other machines reach this one: those of its interfaces, without
-// loopback and link-local addresses.
+// Returns the addresses at which other machines reach this machine: those of its network
+// interfaces, without loopback and link-local addresses.
 std::vector<std::string> outward_addresses() {
     std::vector<std::string> addresses;
     ifaddrs* interfaces = nullptr;
@@ -61,7 +61,7 @@ std::vector<std::string> outward_addresses() {
     return addresses;
 }
 
-// Returns the names at which this hub may be reached: the usual names, those of this machine, and
+// Returns the names at which this hub may be reached: localhost, the names of this machine, and
 // those of --host.
 std::vector<std::string> names_of(const Settings& settings) {
     std::vector<std::string> names{"localhost", "127.0.0.1", "::1"};

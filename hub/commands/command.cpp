@@ -90,7 +90,7 @@ std::vector<Command> commands_on_packages() {
     };
 }
 
-// Commands that calculate what a swarm will do, without a swarm.
+// Commands that calculate how a swarm will perform, without any worker.
 std::vector<Command> commands_on_swarms() {
     return {
         {"model",

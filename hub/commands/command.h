@@ -13,7 +13,8 @@
 
 namespace moex {
 
-// A command that a signal ends returns exit_signal plus the signal's number.
+// The exit codes of moex-hub. A command that a signal ends returns exit_signal plus the signal's
+// number.
 enum ExitCode { exit_stopped = 0, exit_failed = 1, exit_wrong_arguments = 2, exit_signal = 128 };
 
 // An argument of a command that is not one of the settings: a positional argument ("HF_DIR"), or an
@@ -36,7 +37,7 @@ struct Invocation {
     // start.
     std::function<Result<Settings>()> settings_again = {};
 
-    // Returns nullptr if the argument was not given.
+    // Returns the value of an argument, or nullptr if it was not given.
     const std::string* argument(std::string_view name) const {
         const auto found = arguments.find(name);
         return found == arguments.end() ? nullptr : &found->second;

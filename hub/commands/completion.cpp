@@ -1,5 +1,5 @@
-// moex-hub completion bash: a shell script that completes commands and options, made from their
-// tables.
+// moex-hub completion bash: prints a shell script that completes commands and options. The script
+// is made from the tables of commands and settings.
 #include "hub/commands/command.h"
 #include "hub/commands/output.h"
 

@@ -157,8 +157,8 @@ Finding look_at_memory(const Settings&) {
             "end other programs, or --kv-mb for a smaller KV cache"};
 }
 
-// Checks the device of --gpu. Without --gpu it checks whether moex-worker could use a GPU here; the
-// hub itself needs none.
+// Checks the GPU that --gpu names. Without --gpu the function checks whether moex-worker could use
+// a GPU on this machine; the hub itself needs no GPU.
 Finding look_at_gpu(const Settings& settings) {
     if (const std::string& wanted = settings.text("gpu"); wanted != "off") {
         const auto found = find_gpu(wanted);

@@ -1,6 +1,6 @@
-// moex-hub eval: the perplexity of a text, over windows that do not overlap. With --experts, also
-// the perplexity of the lossy modes that a hub serves. bench/foresight (lossy_bench) measures more
-// modes.
+// moex-hub eval: measures the perplexity of a text, over windows that do not overlap. With
+// --experts it also measures the perplexity of the lossy modes that a hub serves. bench/foresight
+// (lossy_bench) measures more modes.
 #include <cstdio>
 #include <filesystem>
 #include <sstream>

@@ -1,4 +1,4 @@
-// moex-hub generate: one generation on this machine. The text is printed to stdout while it is
+// moex-hub generate: runs one generation on this machine. The text is printed to stdout while it is
 // generated, and everything else to stderr.
 #include <algorithm>
 #include <charconv>
@@ -107,7 +107,8 @@ Result<GenerationRequest> request_of(const Invocation& invocation, const LoadedM
     request.max_tokens = static_cast<std::uint32_t>(settings.number("max-tokens"));
     request.stop_ids.assign(defaults.eos_token_ids.begin(), defaults.eos_token_ids.end());
 
-    // A margin is the gap between the log-probabilities of the two likeliest tokens.
+    // --margins needs log-probabilities: a margin is the gap between those of the two likeliest
+    // tokens.
     request.logprobs = invocation.argument("--margins") != nullptr;
     request.top_logprobs = request.logprobs ? 2 : 0;
 
@@ -155,7 +156,8 @@ class Mailbox {
     std::optional<GenerationEnd> end_;
 };
 
-// The first Ctrl-C cancels the generation, so that its tokens are printed. The second one exits.
+// Handles Ctrl-C. The first one cancels the generation, so that the tokens generated so far are
+// printed. The second one ends the process.
 class Interruption {
   public:
     Interruption()
@@ -166,7 +168,7 @@ class Interruption {
               if (cancel_) cancel_();
           }) {}
 
-    // `cancel` is called on the thread that waits for signals.
+    // From now on a signal calls `cancel`, on the thread that waits for signals.
     void watch(std::function<void()> cancel) {
         const std::lock_guard lock(mutex_);
         cancel_ = std::move(cancel);
@@ -232,7 +234,7 @@ int generate(const Invocation& invocation, const LoadedModel& model, GenerationR
     EngineOptions engine_options = engine_options_of(invocation.settings, model);
     engine_options.sequences_max = 1;
 
-    Mailbox mailbox;  // outlives the engine, which writes to the mailbox
+    Mailbox mailbox;  // outlives the engine, which writes tokens to it
     Engine engine(*model.decoder, *model.local, engine_options);
     const auto id = engine.submit(std::move(request), mailbox.sink());
     if (!id.ok()) return fail(id.error().message);

@@ -1,5 +1,5 @@
 // The help texts of moex-hub, made from the tables of commands and settings. Every line has at most
-// help_columns columns. Owns the layout; the words are in the tables.
+// help_columns columns. This file owns the layout; the words are in the tables.
 //
 //   --listen ADDR:PORT         HTTP and WebSocket; port 0 takes a free port  [127.0.0.1:8080]
 #pragma once

@@ -1,4 +1,4 @@
-// moex-hub inspect: prints the content of a package, for people and as JSON.
+// moex-hub inspect: prints the content of a package, as text for people or as JSON.
 #include <cstdio>
 
 #include <nlohmann/json.hpp>

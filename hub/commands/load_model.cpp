@@ -44,7 +44,8 @@ Result<Arithmetic> arithmetic_of(const Settings& settings, const ModelPackage& p
 }
 
 // Returns the data type to which int8 arithmetic packs the hub's matrices. Matrices that the
-// package has as codes keep their type, except that int8 codes can be rounded again.
+// package stores as codes keep their type, except that int8 codes can be rounded again to fewer
+// bits.
 Result<std::optional<PackedDtype>> hub_dtype_of(const Settings& settings,
                                                 const ModelPackage& package) {
     const std::string& asked = settings.text("hub-dtype");

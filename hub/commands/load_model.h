@@ -1,4 +1,5 @@
-// Loads a package and makes it ready to run on this machine. Shared by serve, generate and eval.
+// Loads a package and makes its model ready to run on this machine. The commands serve, generate
+// and eval share these functions.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Output of commands with checked writes. A full disk or a closed pipe gives a sentence and a
-// failed exit, and never a silent success.
+// Output of commands with checked writes. If the disk is full or the pipe is closed, the command
+// prints a sentence and returns a failed exit code; it never succeeds silently.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// moex-hub pack, verify and synth: make and check packages.
+// moex-hub pack, verify and synth: the commands that make and check packages.
 #include <cstdio>
 
 #include "hub/commands/calibrate.h"

@@ -1,4 +1,4 @@
-// Makes a self-signed certificate, to try TLS at home.
+// Makes a self-signed TLS certificate, with which a person can try HTTPS at home.
 #pragma once
 
 #include <string>

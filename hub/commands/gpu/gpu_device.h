@@ -1,4 +1,4 @@
-// Opens the device that `--gpu` names.
+// Opens the GPU that the setting `--gpu` names.
 #pragma once
 
 #include <memory>

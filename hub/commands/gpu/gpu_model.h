@@ -1,6 +1,6 @@
-// Runs a whole package on this machine's GPU: `moex-hub generate --gpu`. One generation at a time.
-// There are two implementations: gpu_model.cpp for builds with the worker's part (Vulkan), and
-// no_gpu.cpp for other builds, which reports the missing part.
+// Runs a whole package on this machine's GPU: `moex-hub generate --gpu`. It runs one generation at
+// a time. There are two implementations: gpu_model.cpp for builds with the worker's part (Vulkan),
+// and no_gpu.cpp for other builds, which reports the missing part.
 #pragma once
 
 #include <functional>

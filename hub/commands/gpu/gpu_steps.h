@@ -59,7 +59,7 @@ class GpuSteps : public StepDevice {
     // Returns the name of the current GPU. The name changes when another device replaces a lost
     // GPU. May be called on any thread.
     virtual std::string adapter() const = 0;
-    // Returns the options for the engine's KvCache, whose pages are stored on the GPU.
+    // Returns the options of the engine's KvCache. Its pages are stored on the GPU.
     virtual KvCacheOptions kv_pages() const = 0;
     virtual std::uint64_t kv_bytes() const = 0;
     virtual std::uint64_t weight_bytes() const = 0;

@@ -37,8 +37,8 @@ Result<HubAddress> address_of(const std::string& url) {
     return address;
 }
 
-// A connection for one request. Deadlines apply only to asynchronous operations, so each operation
-// is started asynchronously and run to its end. Throws net::beast::system_error.
+// A connection for one HTTP request. Deadlines apply only to asynchronous operations, so each
+// operation is started asynchronously and run to its end. Throws net::beast::system_error.
 class Question {
   public:
     net::beast_http::response<net::beast_http::string_body> ask(

@@ -1,4 +1,4 @@
-// Fetches /api/status of a running hub over plain HTTP.
+// Fetches the status of a running hub (/api/status) over plain HTTP.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace moex {
 
-// Returns the body of GET /api/status at http://HOST[:PORT]. A `key` is sent as Bearer. Errors: a
-// timeout of ten seconds, and a body above 64 MiB.
+// Returns the body of GET /api/status at http://HOST[:PORT]. `key` is sent as Bearer token if it is
+// not empty. The function fails after a timeout of ten seconds, and for a body above 64 MiB.
 Result<std::string> fetch_status(const std::string& url, std::string_view key);
 
 }  // namespace moex

@@ -58,8 +58,8 @@ void log_loads(const SwarmCounters& counts) {
              kv("worker_ms", window.worker_ms), kv("trip_ms", window.trip_ms));
 }
 
-// Raises the limit of open files, because each connection is a file. The usual soft limit of 1,024
-// is meant for programs that use select().
+// Raises the process's limit of open files, because each connection needs a file descriptor. The
+// usual soft limit of 1,024 is meant for programs that use select().
 void raise_open_files() {
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;

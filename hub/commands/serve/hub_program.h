@@ -57,7 +57,7 @@ class HubProgram {
     // Opens all parts of the hub, with the port as the final one. May throw the exceptions of
     // Server's constructor.
     Status open();
-    // Prints the links and serves until a signal.
+    // Prints the links to the hub's pages and serves until a signal arrives.
     void run();
 
   private:
@@ -107,7 +107,7 @@ class HubProgram {
     std::optional<SystemUser> user_;
     std::filesystem::path state_directory_;
     LoadedModel model_;
-    std::unique_ptr<GpuSteps> gpu_;            // null: this machine's cores compute the steps
+    std::unique_ptr<GpuSteps> gpu_;            // null: the cores of this machine compute the steps
     std::atomic<bool> gpu_is_lost_{false};     // true: the GPU is lost for good
     std::unique_ptr<LossyModes> lossy_modes_;  // null: no_lossy_modes_ has the reason
     std::string no_lossy_modes_;
@@ -118,7 +118,7 @@ class HubProgram {
     std::unique_ptr<Registry> registry_;
     MadeKeys made_keys_;
     EngineOptions engine_options_;
-    std::unique_ptr<Trace> trace_;  // outlives the members that record spans
+    std::unique_ptr<Trace> trace_;  // outlives all members that record trace spans
     std::optional<net::Server> server_;
     std::optional<SwarmBackend> swarm_;
     std::unique_ptr<ExpertBackend> late_calls_;  // wraps the swarm; null without default_vectors_

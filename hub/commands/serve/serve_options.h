@@ -30,7 +30,7 @@ std::uint32_t prefetch_per_row(const PrefetchSettings& prefetch, const ModelConf
 // fixes, or otherwise the limit by --queue-depth below which the engine measures the best number.
 std::uint32_t micro_batches_max(const ServeSettings& settings);
 
-// `registry` checks the tokens of workers and outlives the swarm.
+// Returns the options of the swarm. `registry` checks the tokens of workers and outlives the swarm.
 SwarmOptions swarm_options_of(const ServeSettings& settings,
                               const std::shared_ptr<const ModelPackage>& package,
                               const Registry& registry);

@@ -83,7 +83,7 @@ enum class SpinMode { automatic, on, off };
 struct PrefetchSettings {
     bool is_on = false;
     std::uint32_t experts_per_row = 0;  // predicted experts; 0: as many as a token uses
-    std::string predictor = "auto";     // "auto", "next-gate" or "estimator"
+    std::string predictor = "auto";     // predictor of experts: "auto", "next-gate" or "estimator"
     std::string shadow_folder;          // folder of the shadow; empty: no shadow runs
     std::string replayed_recall;        // --prefetch-replay for benches, such as "0.96+1"; or empty
 };

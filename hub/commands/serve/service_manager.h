@@ -58,7 +58,7 @@ class LifeSigns {
     std::mutex mutex_;
     std::condition_variable ended_;
     bool done_ = false;
-    std::thread thread_;  // the last member: the thread uses the members above
+    std::thread thread_;  // the last member, because the thread uses the members above
 };
 
 }  // namespace moex
