@@ -54,7 +54,7 @@ class ChatTemplate {
                                                  const Tokenizer& tokenizer,
                                                  const TemplateLimits& limits = {}) const;
 
-    // Returns true if the template's own text contains `words`, e.g. "</think>".
+    // Returns true if the text of the template itself contains `words`, e.g. "</think>".
     bool mentions(std::string_view words) const;
 
   private:

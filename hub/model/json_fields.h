@@ -65,7 +65,8 @@ class JsonFields {
   public:
     using Problem = typename Wording::Problem;
 
-    // `object` must outlive the reader. A value that is not an object is read as an empty object.
+    // `object` must outlive the reader. If `object` is not a JSON object, it is read as an empty
+    // object.
     explicit JsonFields(const AnyJson& object, Wording wording = {})
         : object_(object),
           wording_(std::move(wording)) {}

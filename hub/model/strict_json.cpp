@@ -8,9 +8,9 @@
 namespace moex {
 namespace {
 
-// Builds the value from the parser's events and stops at the first limit. The library's own parse()
-// with a callback would be slower: it searches all earlier members of an object or list whenever a
-// value inside ends.
+// Builds the JSON value from the parser's events and stops when the first limit is exceeded. The
+// library's own parse() with a callback would be slower: it searches all earlier members of an
+// object or list whenever a value inside ends.
 template <class Json>
 class StrictBuilder {
   public:

@@ -39,7 +39,8 @@ Value path(Renderer& renderer, const Value& item, const Value& attribute) {
     return at;
 }
 
-// Returns the value by which an item is sorted, grouped or compared.
+// Returns the key by which an item is sorted, grouped or compared: the item itself, or one of its
+// attributes.
 Value sort_key(Renderer& renderer, const Value& item, const Value* attribute, bool case_sensitive) {
     Value value = attribute && !attribute->is_none() ? path(renderer, item, *attribute) : item;
     if (case_sensitive || !value.text()) return value;

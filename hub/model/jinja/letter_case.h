@@ -16,7 +16,7 @@ std::u32string title_of(char32_t c);
 // on neighbouring characters.
 std::u32string lower_of(std::u32string_view text, std::size_t at);
 
-// Returns true for a letter that has upper and lower case.
+// Returns true for a letter that has an upper-case and a lower-case form.
 bool is_cased(char32_t c);
 
 }  // namespace moex::jinja

@@ -1,5 +1,5 @@
-// The methods of strings, lists, mappings and loops, and the global functions.
-// Methods that would change an object are refused, as in the sandbox of transformers.
+// The methods of strings, lists, mappings and loops that templates may call, and the global
+// functions. Methods that would change an object are refused, as in the sandbox of transformers.
 #include <algorithm>
 #include <ctime>
 #include <unordered_map>

@@ -11,7 +11,7 @@ namespace moex::jinja {
 // for a number beyond the range of double.
 std::optional<double> read_double(const std::string& digits);
 
-// Returns the shortest text that reads back as the same value, like "1.5e-07" or "3e+00". `value`
+// Returns the shortest text that reads back as the same double, like "1.5e-07" or "3e+00". `value`
 // must be finite.
 std::string shortest_scientific(double value);
 

@@ -240,8 +240,8 @@ ListPointer Renderer::items_of(const Value& value) {
 
 namespace {
 
-// Binds a method to its object. `name` must come from method_of(), because a name that the template
-// composed would no longer exist at the call.
+// Returns a callable that binds a method to its object. `name` must come from method_of(), because
+// a name that the template composed would no longer exist when the method is called.
 Value bound_method(const Value& object, std::string_view name) {
     auto callable = std::make_shared<Callable>();
     callable->name = name;

@@ -1,4 +1,4 @@
-// The syntax tree of a template. The parser builds it once; then it is read-only.
+// The syntax tree of a template. The parser builds the tree once; after that it is read-only.
 #pragma once
 
 #include <cstdint>

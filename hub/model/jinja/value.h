@@ -111,7 +111,7 @@ struct List {
     std::uint64_t weight = 1;
 };
 
-// A mapping in insertion order. Keys are strings or integers.
+// A mapping that keeps the order of insertion. Keys are strings or integers.
 struct Dict {
     std::vector<std::pair<Value, Value>> entries;
     // from key (with its kind) to index in entries
@@ -151,7 +151,8 @@ struct Loop {
     Scope* scope = nullptr;
 };
 
-// A macro, the body of a call block, a global function, or a method bound to its object.
+// A value that can be called: a macro, the body of a call block, a global function, or a method
+// bound to its object.
 struct Callable {
     std::string_view name;
     const MacroNode* macro = nullptr;

@@ -1,4 +1,5 @@
-// Conversion of the hub's matrices to codes for hub.safetensors. `pack` and `synth` share it.
+// Conversion of the hub's matrices to codes for hub.safetensors. The commands pack and synth share
+// it.
 #pragma once
 
 #include <functional>

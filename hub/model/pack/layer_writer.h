@@ -1,5 +1,5 @@
-// Writes the experts of a layer on the compute threads, with a bound on the memory of their
-// blobs. Packer and synth share it.
+// Writes the expert blobs of a layer on the compute threads, with a bound on the memory of the
+// blobs. Packer and synth share this function.
 #pragma once
 
 #include <cstdint>

@@ -26,8 +26,8 @@ class WholeFile {
     Status status_;
 };
 
-// Writes a file in one call. The temporary file is in the same folder; its name is .tmp- and the
-// name of the file.
+// Writes a whole file in one call. Its temporary file is in the same folder; the name of the
+// temporary file is .tmp- and the name of the file.
 Status write_whole_file(const std::filesystem::path& path, ByteView content);
 void sync_directory(const std::filesystem::path& path);
 

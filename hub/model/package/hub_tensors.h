@@ -16,7 +16,8 @@
 
 namespace moex {
 
-// Returns int8 or int4 for a matrix that is stored as codes, and nullopt for any other tensor.
+// Returns int8 or int4 for a matrix that is stored as codes in the package, and nullopt for any
+// other tensor.
 std::optional<TensorDtype> codes_dtype(const HubTensorSpec& spec, HubDtype hub_dtype);
 
 // One tensor of hub.safetensors: name, dtype and shape, without the bytes.

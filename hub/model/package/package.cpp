@@ -32,8 +32,8 @@ Result<FileStamp> require_size(const std::filesystem::path& path, std::uint64_t 
     return *found;
 }
 
-// Ends the process at once, without draining requests, because every answer from a damaged package
-// would be wrong.
+// Ends the process at once, without draining requests, because every answer computed from a damaged
+// package would be wrong.
 [[noreturn]] void end_with(const Error& error) {
     std::fprintf(stderr, "moex-hub: %s\n", error.message.c_str());
     std::_Exit(1);
@@ -67,8 +67,9 @@ struct ModelPackage::State {
     std::map<Sha256, std::uint32_t> blob_indices;
     // blob number of each expert, [num_layers][num_experts]; a dense layer has an empty list
     std::vector<std::vector<std::uint32_t>> unit_blobs;
-    std::vector<std::optional<FileStamp>> blob_stamps;     // [num_blobs]; nullopt: no file
-    std::vector<std::atomic<const std::byte*>> blob_data;  // [num_blobs]; null until mapped
+    std::vector<std::optional<FileStamp>> blob_stamps;  // [num_blobs]; nullopt: no file
+    // [num_blobs] mapped bytes of each blob; null until the blob is mapped
+    std::vector<std::atomic<const std::byte*>> blob_data;
     std::uint32_t num_missing = 0;
     std::optional<MappedFile> hub;
     TensorViews tensors;

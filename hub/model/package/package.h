@@ -92,8 +92,8 @@ class ModelPackage {
 
     // Ends the process with one sentence on stderr and exit code 1 if hub.safetensors was modified
     // or shortened since it was opened, because all later results would be wrong. Each call also
-    // checks one of the mapped blobs, in round-robin order. The cost is two stat() calls. The
-    // decoder calls this at every step.
+    // checks one of the mapped blobs, in round-robin order. A call costs two stat() calls. The
+    // decoder calls this function at every step.
     void require_unchanged() const;
 
   private:

@@ -20,8 +20,8 @@
 
 namespace moex {
 
-// One tensor of a header. `dtype` is empty for element types that this program never computes with
-// (I64, F8_E4M3, ...).
+// One tensor in the header of a safetensors file. `dtype` is empty for element types that this
+// program never computes with (I64, F8_E4M3, ...).
 struct SafetensorsEntry {
     std::string name;
     std::optional<TensorDtype> dtype;

@@ -1,5 +1,5 @@
-// TensorView: a tensor of a checkpoint or a package with element type, shape and a view of its
-// bytes, and functions that convert its elements to f32.
+// TensorView: a tensor of a checkpoint or a package, with its element type, its shape and a view of
+// its bytes. The functions convert its elements to f32.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ std::optional<std::string> byte_level_to_bytes(std::string_view token);
 
 class BpeModel {
   public:
-    // Loads `model`, the "model" object of tokenizer.json.
+    // Loads a BPE model. `model` is the object "model" of tokenizer.json.
     static Result<BpeModel> load(const nlohmann::json& model);
     BpeModel(BpeModel&&) noexcept;
     BpeModel& operator=(BpeModel&&) noexcept;
@@ -36,7 +36,7 @@ class BpeModel {
 
     // Returns the raw bytes of a token id; nullptr for an id that is not in the vocabulary.
     const std::string* bytes_of(TokenId id) const;
-    // Finds a token by its spelling in tokenizer.json.
+    // Returns the id of a token that is spelled as in tokenizer.json.
     std::optional<TokenId> find_token(std::string_view token) const;
     std::size_t id_end() const { return bytes_by_id_.size(); }
     bool has_every_byte() const;

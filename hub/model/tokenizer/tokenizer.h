@@ -32,8 +32,8 @@ class Tokenizer {
                                                          std::string_view tokenizer_config_json);
     ~Tokenizer();
 
-    // Returns the ids of `text`. Invalid UTF-8 is first replaced by U+FFFD (one per maximal
-    // ill-formed subsequence, as WHATWG decoders do).
+    // Returns the token ids of `text`. Invalid UTF-8 in `text` is first replaced by U+FFFD (one per
+    // maximal ill-formed subsequence, as WHATWG decoders do).
     std::vector<TokenId> encode(std::string_view text, SpecialTokens special) const;
     // Encodes a plain prompt with SpecialTokens::parse and adds the ids of the post-processor, e.g.
     // <|begin_of_text|>. Chats do not need these ids, because chat templates write the tokens
