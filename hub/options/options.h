@@ -103,7 +103,7 @@ class Settings {
     bool given(std::string_view name) const { return source(name) != SettingSource::default_value; }
     SettingSource source(std::string_view name) const;
 
-    // Returns the effective settings as TOML, each with its source. Secrets are masked.
+    // Returns the settings in effect as TOML, each with its source. Secrets are masked.
     std::string print(unsigned command) const;
     // Returns the value of `setting` as text for people: the items of a list are joined by ", ",
     // and a secret is shown as "set" or "not set".
@@ -138,7 +138,8 @@ Result<Settings> resolve_settings(
     const std::function<std::optional<std::string>(const std::string&)>& environment,
     const std::optional<std::filesystem::path>& file);
 
-// Returns $XDG_CONFIG_HOME/moex/config.toml, or ~/.config/moex/config.toml, if the file exists.
+// Returns the path of the default configuration file, $XDG_CONFIG_HOME/moex/config.toml or
+// ~/.config/moex/config.toml, if the file exists.
 std::optional<std::filesystem::path> default_config_file();
 
 // An address on which the hub listens: "127.0.0.1:8080", "[::1]:0", ":8080" (all addresses),

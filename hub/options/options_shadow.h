@@ -23,7 +23,7 @@ inline constexpr std::uint32_t shadow_kv_period = 16;
 // token.
 inline constexpr bool shadow_draws_ahead = true;
 
-// Returns true if `prefetch` begins with "shadow:".
+// Returns true if `prefetch`, the value of --prefetch, begins with "shadow:".
 bool names_shadow(std::string_view prefetch);
 // Returns DIR of "shadow:DIR". Returns invalid_argument if DIR is missing, or for the old spellings
 // shadow:DIR:N, shadow:served:N and shadow:DIR,KEY=NUMBER. The name of the folder therefore has no
