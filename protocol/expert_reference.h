@@ -1,7 +1,8 @@
 // The reference implementation of an expert call, in plain loops. Tests compare every kernel and
 // the hub's fast local path with it.
 //   y = down · (silu(gate · x) * (up · x)), silu(v) = v / (1 + exp(-v))
-// The double version judges kernels. The float version is the obvious implementation.
+// The version with double sums is the reference for kernels. The version with float sums is the
+// obvious implementation.
 #pragma once
 
 #include <span>

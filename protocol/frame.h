@@ -1,7 +1,6 @@
 // The headers of every frame: the 16-byte common header, and the 28-byte tensor header of DISPATCH,
-// RESULT and WEIGHT_SYNC. The payloads are left to messages.h.
-// One frame is one binary WebSocket message. The length of a frame equals header + payload_bytes
-// exactly. PROTOCOL.md has the tables.
+// RESULT and WEIGHT_SYNC. messages.h defines the payloads. One frame is one binary WebSocket
+// message. The length of a frame equals header + payload_bytes exactly. PROTOCOL.md has the tables.
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,8 @@
 namespace moex {
 namespace {
 
-// Rounds to the nearest whole number, ties to even, for values below 2^22. Unlike nearbyint() this
-// needs no function call, so the loops become vector code.
+// Rounds a float to the nearest whole number, ties to even, for values below 2^22. Unlike
+// nearbyint() this needs no function call, so the compiler turns loops into vector code.
 inline float nearest(float value) {
     constexpr float ones_from_here = 12582912.0f;  // 1.5 · 2^23
     return (value + ones_from_here) - ones_from_here;

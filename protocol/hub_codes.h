@@ -1,6 +1,7 @@
 // Quantisation of the hub's matrices to 8 or 4 bits, in groups of codes along a row of inputs.
-// `pack --hub-dtype` writes these codes, and int8 arithmetic rounds the matrices of other packages
-// to them at load. Every machine computes the same codes from a weight.
+// `pack --hub-dtype` writes these codes, and a hub with int8 arithmetic rounds the matrices of
+// other packages to the same codes when it loads them. Every machine computes the same codes from a
+// weight.
 #pragma once
 
 #include <cstdint>

@@ -27,16 +27,16 @@ struct Identity {
 Bytes encode_identity(const Identity& message);
 Result<Identity> decode_identity(ByteView frame);
 
-// Returns the text that the worker signs. `origin` is the origin under which the worker reached the
-// hub (RFC 6454, "https://hub:8443"). A hub therefore cannot pass on the nonce of another hub
-// and use the signature there.
+// Returns the text that a worker signs for IDENTITY. `origin` is the origin under which the worker
+// reached the hub (RFC 6454, "https://hub:8443"). A hub therefore cannot pass on the nonce of
+// another hub and use the signature there.
 std::string identity_text(std::string_view nonce, std::string_view origin, std::uint64_t worker_id);
-// Returns the text that a contributor signs to make a hub delete all data of this key. `challenge`
-// was sent by the hub and is valid for a few minutes.
+// Returns the text that a contributor signs to make a hub delete all data of the contributor's key.
+// `challenge` was sent by the hub and is valid for a few minutes.
 std::string forget_text(std::string_view challenge, std::string_view origin);
 
-// These functions parse lower-case hexadecimal digits, the form in pages and JSON. The inverse is
-// to_hex() in sha256.h.
+// These functions parse lower-case hexadecimal digits, the form that keys and signatures have in
+// pages and JSON. The inverse is to_hex() in sha256.h.
 Result<PublicKey> parse_public_key(std::string_view hex);
 Result<Signature> parse_signature(std::string_view hex);
 

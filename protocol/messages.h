@@ -28,7 +28,7 @@ struct WireLimits {
 // message limit.
 std::uint64_t tensor_frame_bytes_max(const WireLimits& limits);
 
-// ---- the five published messages
+// ---- the five published messages: DISPATCH, RESULT, CANCEL, HEARTBEAT, WEIGHT_SYNC
 
 // DISPATCH: input rows x [num_tokens, hidden_size] for one expert, and a gate per token.
 struct Dispatch {
@@ -72,7 +72,8 @@ Result<WeightSync> decode_weight_sync(ByteView frame, const WireLimits& limits);
 
 // ---- groups: all experts that one worker computes in one round
 
-// One entry of the expert table of a group: `expert` computes `num_rows` rows.
+// One entry of the expert table of a group: the expert with the id `expert` computes `num_rows`
+// rows.
 struct GroupExpert {
     std::uint16_t expert = 0;
     std::uint16_t num_rows = 0;
@@ -134,7 +135,8 @@ struct RoundTimes {
     std::uint32_t gpu_us = 0;
     bool operator==(const RoundTimes&) const = default;
 };
-inline constexpr const char* times_cap = "times";  // in WELCOME: the hub reads RoundTimes
+// in WELCOME: the hub reads the RoundTimes of a worker
+inline constexpr const char* times_cap = "times";
 // GROUP_RESULT: the answers of a group with gates applied, one row per token or per (expert, row)
 // pair.
 struct GroupResult {
@@ -294,14 +296,14 @@ Result<std::vector<PrefetchHint>> decode_prefetch(ByteView frame, const WireLimi
 // POWER (worker→hub): how often the hub may prefer this worker to other holders of an expert, 10 to
 // 100 % of the time.
 inline constexpr std::uint32_t power_percent_min = 10, power_percent_max = 100;
-inline constexpr const char* power_cap = "power";  // in WELCOME: the hub obeys POWER
+inline constexpr const char* power_cap = "power";  // in WELCOME: the hub obeys the worker's POWER
 Bytes encode_power(std::uint32_t percent);
 Result<std::uint32_t> decode_power(ByteView frame);
 
 // SLOTS (worker→hub): hits, misses and load times of experts that were loaded on demand, since
 // WELCOME. The hub shows these figures to people and predicts this worker's answer times from them.
 // It uses them for nothing else.
-inline constexpr const char* slots_cap = "slots";  // in WELCOME: the hub reads SLOTS
+inline constexpr const char* slots_cap = "slots";  // in WELCOME: the hub reads a worker's SLOTS
 struct SlotFigures {
     std::uint32_t slots = 0;                  // number of experts that fit into the worker's memory
     std::uint64_t asked = 0;                  // experts that arriving groups requested
@@ -311,7 +313,7 @@ struct SlotFigures {
     std::uint64_t loads = 0, load_us = 0;     // groups that waited for loads; sum of their waits
     std::uint64_t brought = 0;  // experts loaded into memory, for groups and for hints
     std::uint64_t wasted = 0;   // experts loaded for a hint and evicted without use
-    std::uint64_t expired = 0;  // hints dropped because their deadline had passed
+    std::uint64_t expired = 0;  // hints that were dropped because their deadline passed
     std::uint64_t misses() const { return asked - hits; }
     bool operator==(const SlotFigures&) const = default;
 };
@@ -354,7 +356,8 @@ enum class CloseCode : std::uint16_t {
     policy = 1008,
     too_big = 1009
 };
-// Returns the close code for a connection on which a frame failed to decode with `code`.
+// Returns the WebSocket close code for a connection on which a frame could not be decoded. `code`
+// is the error of the decoder.
 CloseCode close_code_for(ErrorCode code);
 
 }  // namespace moex

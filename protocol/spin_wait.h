@@ -10,11 +10,11 @@
 
 namespace moex {
 
-// `Clock` has the interface of a std::chrono clock.
+// `Clock` is a class with the interface of a std::chrono clock.
 template <typename Clock>
 class SpinWait {
   public:
-    // `most` is the longest time to poll; 0 disables polling.
+    // `most` is the longest time to poll before a sleep; 0 disables polling.
     explicit SpinWait(typename Clock::duration most) : most_(most) {}
 
     // Polls `has_come` until it returns true or until `most` has passed. If polling does not pay,
@@ -29,7 +29,7 @@ class SpinWait {
         }
         return true;
     }
-    // Reports that the awaited event has arrived.
+    // The caller reports that the awaited event has arrived.
     void came() {
         const bool was_short = Clock::now() - began_ < most_;
         pays_ = was_short || was_short_before_;

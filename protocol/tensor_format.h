@@ -37,8 +37,8 @@ bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_size, std::span<flo
 // Replaces each row, in place, by the values that the receiver will decode: decode(encode(rows)).
 void round_rows(Dtype dtype, std::span<float> rows, std::uint32_t row_size);
 
-// Storage type of an expert's weights. Workers compute with int4. bf16 and f32 exist for goldens on
-// the local backend.
+// Storage type of an expert's weights. Workers compute with int4. bf16 and f32 exist for golden
+// tests on the local backend.
 enum class ExpertDtype : std::uint8_t { int4, bf16, f32 };
 const char* expert_dtype_name(ExpertDtype dtype);
 Result<ExpertDtype> parse_expert_dtype(std::string_view name);

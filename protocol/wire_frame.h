@@ -16,7 +16,7 @@ namespace moex {
 struct WireRows {
     Dtype dtype = Dtype::f16;
     std::uint32_t row_size = 0;
-    Bytes bytes;  // from encode_rows(): values of all rows, then for int8 the scales
+    Bytes bytes;  // the result of encode_rows(): values of all rows, then for int8 the scales
 
     std::size_t value_bytes() const { return std::size_t{row_size} * dtype_bits(dtype) / 8; }
     std::size_t scale_bytes() const { return dtype == Dtype::int8 ? sizeof(float) : 0; }
