@@ -30,7 +30,7 @@ function specialize(module, sentinel, count) {
       constants.set(one.words[1], one.words[2] - sentinel);
       one.op = op.specConstant;
     }
-  const variables = new Map();   // result id of the variable -> result id of its constant
+  const variables = new Map();   // result id of a private variable -> result id of its constant
   for (const one of module.instructions)
     if (one.op === op.variable && constants.has(one.words[3])) variables.set(one.words[1], one.words[3]);
   for (const one of module.instructions)

@@ -21,7 +21,8 @@ inline WireLimits small_limits() {
     return limits;
 }
 
-// Returns values that every row dtype except int8 represents exactly: small multiples of 1/8.
+// Returns `count` values that every row dtype except int8 represents exactly: small multiples of
+// 1/8.
 inline std::vector<float> exact_rows(std::size_t count, unsigned seed = 0) {
     std::vector<float> rows(count);
     for (std::size_t i = 0; i < count; ++i)

@@ -90,7 +90,7 @@ TEST(Lz4BlockTest, DamagedBlocksGetTheSameVerdictFromBoth) {
 }
 
 TEST(Lz4BlockTest, AZeroOffsetIsRefusedByOurs) {
-    // The block has one literal, then a match at offset 0, then five literals and the end.
+    // The damaged block has one literal, then a match at offset 0, then five literals and the end.
     const unsigned char block[] = {0x14, 'a', 0, 0, 0xc0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
     Bytes out(1 + 8 + 12);
     EXPECT_FALSE(lz4_decode_portable(std::as_bytes(std::span(block)), out));

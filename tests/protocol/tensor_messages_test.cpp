@@ -69,7 +69,8 @@ TEST(DispatchTest, BadHeadersAreRefused) {
     EXPECT_EQ(verdict(decode(with_u16(frame, 24, 31))), "bad_field");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 0))), "unknown_dtype");
 
-    // Type 3 is int8: its payload would be shorter than the f16 payload of this frame.
+    // Dtype 3 is int8. The int8 payload of these rows would be shorter than the f16 payload in this
+    // frame, so the size is refused.
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 3))), "payload_size");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 4))), "unknown_dtype");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 5))), "unknown_dtype");
@@ -113,7 +114,7 @@ TEST(ResultMessageTest, BadResultsAreRefused) {
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 1))), "payload_size");
     EXPECT_EQ(verdict(decode(resized(frame, 4))), "payload_size");
     ExpertResult overflowing = sample_result();
-    overflowing.y[5] = 1e6f;  // too large for f16: refused, not clamped
+    overflowing.y[5] = 1e6f;  // 1e6 is too large for f16: refused, not clamped
     EXPECT_EQ(verdict(decode(encode_result(overflowing, 32, false))), "non_finite");
 }
 

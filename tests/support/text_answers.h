@@ -1,5 +1,5 @@
-// Answers questions about text for scripts that compare with other implementations: a request and
-// its answer are JSON.
+// Answers requests about tokenizers and templates for scripts that compare this program with other
+// implementations. A request and its answer are JSON.
 //   {"op": "tokenizer", "json": TEXT, "config": TEXT or ""}       → {"ok": true, "vocab_size": N}
 //   {"op": "encode", "hex": BYTES, "as_text": bool}               → {"ids": [...], "prompt": [...]
 //   with what the post-processor adds}

@@ -1,5 +1,5 @@
-// Answers the requests of text_answers.h: one request per line of stdin, one answer per line of
-// stdout. "json" and "config" are names of files here.
+// A program that answers the requests of text_answers.h: one request per line of stdin, one answer
+// per line of stdout. In this program "json" and "config" are names of files.
 #include <fstream>
 #include <iostream>
 #include <sstream>

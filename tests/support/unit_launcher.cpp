@@ -1,6 +1,7 @@
-// Runs the program of a systemd unit where systemd is not process 1: under the unit's system calls,
-// capabilities, address families and read-only root, as a user of its own, with a socket to which
-// the program reports that it is ready. Messages on that socket are printed as "notify: ..." lines.
+// Runs the program of a systemd unit on machines where systemd is not process 1: under the unit's
+// system calls, capabilities, address families and read-only root, as a user of its own, with a
+// socket to which the program reports that it is ready. Messages on that socket are printed as
+// "notify: ..." lines.
 //   usage: unit_launcher --groups FILE [--program FILE] [--state DIR] [--kill] UNIT [ARGUMENT...]
 //     --groups FILE   the system calls of @system-service and other groups: syscall_groups.txt
 //     --program FILE  runs this program instead of the one of ExecStart

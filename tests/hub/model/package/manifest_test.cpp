@@ -119,7 +119,7 @@ TEST_F(ManifestTest, HostileFieldsAreRefusedByName) {
 TEST_F(ManifestTest, MissingFieldsAreRefused) {
     const json good = json::parse(good_);
     for (const auto& [key, value] : good.items()) {
-        if (value.is_null()) continue;  // reserved fields may be absent
+        if (value.is_null()) continue;  // a reserved field may be absent from the manifest
         json object = good;
         object.erase(key);
         EXPECT_NE(open_error(object.dump()), "") << key;

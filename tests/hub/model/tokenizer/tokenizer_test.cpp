@@ -162,7 +162,7 @@ TEST(TokenizerTest, BrokenBytesBecomeReplacementCharacters) {
 TEST(TokenizerTest, HostileLengthsStayFast) {
     const auto tokenizer = demo_tokenizer();
     // Each of these inputs takes quadratic time in a simple tokenizer: long words, long runs of
-    // marks in descending order, blanks.
+    // combining marks in descending order, long runs of blanks.
     std::string marks = "a";
     for (int i = 0; i < 60'000; ++i) marks += i % 2 ? "\xCC\x81" : "\xCC\xA3";
     EXPECT_EQ(
