@@ -17,7 +17,7 @@ enum class HelpLength {
     full,   // --help-all: every setting that is not hidden, with its whole description
 };
 
-// Returns what `moex-hub --help` prints.
+// Returns the text that `moex-hub --help` prints.
 std::string overview_help();
 // Returns the text of `moex-hub COMMAND --help`, or of --help-all. Only the commands that take the
 // settings of serve have a brief text. For the other commands both texts list everything.

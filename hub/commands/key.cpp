@@ -151,7 +151,7 @@ int revoke(Registry& registry, const Invocation& invocation) {
     return exit_stopped;
 }
 
-// Quotes a CSV cell (RFC 4180).
+// Quotes a text as a cell of a CSV file (RFC 4180).
 std::string csv_field(const std::string& value) {
     if (value.find_first_of(",\"\n\r") == std::string::npos) return value;
     std::string quoted = "\"";

@@ -24,8 +24,8 @@ Result<std::filesystem::path> find_model(const Settings& settings);
 
 struct LoadedModel {
     std::shared_ptr<const ModelPackage> package;
-    std::shared_ptr<const Tokenizer> tokenizer;         // null if the package has no tokenizer
-    std::shared_ptr<const ChatTemplate> chat_template;  // null if the package has no template
+    std::shared_ptr<const Tokenizer> tokenizer;  // null if the package has no tokenizer files
+    std::shared_ptr<const ChatTemplate> chat_template;  // null if the package has no chat template
     std::unique_ptr<ThreadPool> threads;
     std::unique_ptr<Decoder> decoder;  // null until load_decoder()
     // experts on this machine; null unless the package has all blobs

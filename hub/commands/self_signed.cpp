@@ -68,7 +68,7 @@ Status check_names(const std::vector<std::string>& names) {
     return {};
 }
 
-// Fills in version 3, a random serial number, and the validity. It begins one hour ago, because the
+// Fills in version 3, a random serial number, and a validity that begins one hour ago, because the
 // clocks of other machines may differ.
 bool fill(X509* certificate, EVP_PKEY* key, int days) {
     unsigned char serial[16];

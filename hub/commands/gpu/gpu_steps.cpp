@@ -282,7 +282,7 @@ class VulkanSteps : public GpuSteps {
         std::uint32_t lane = 0;
         std::span<const std::uint32_t> index;    // for each row: index of the row in the batch
         std::span<const StepRows* const> asked;  // rows whose likeliest tokens are requested
-        // layer whose answers are awaited; num_layers: no more
+        // layer of the pending round; num_layers: none is left
         std::uint32_t num_logits = 0, layer = 0;
         TimePoint layer_began{};  // for the trace
         std::vector<StepRow> rows;

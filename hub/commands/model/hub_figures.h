@@ -15,8 +15,9 @@ namespace moex {
 // worker starts.
 struct WorkerLook {
     double groups = 0;
-    double mean_ms = 0;             // mean answer time over the last 64 answers
-    double p50_ms = 0, p99_ms = 0;  // of up to 1,024 answers, rounded to steps of an eighth
+    double mean_ms = 0;  // mean answer time over the last 64 answers
+    // median and 99th percentile of the times of up to 1,024 answers, in steps of an eighth
+    double p50_ms = 0, p99_ms = 0;
 };
 struct HubLook {
     std::string model;

@@ -12,7 +12,7 @@
 namespace moex {
 
 struct ModelRow {
-    std::string table, row, quantity;  // for example "Table 1", "h=2", "ms"
+    std::string table, row, quantity;  // labels of the row, such as "Table 1", "h=2", "ms"
     std::optional<double> beside;      // figure of the paper or of a measurement, for comparison
     double value = 0;
     std::string how;

@@ -103,17 +103,20 @@ class HubProgram {
     const net::ServerOptions server_options_;
     const TimePoint started_at_;
     const ServiceManager manager_;
-    StopSwitch stop_;  // made before all threads, because they inherit the signals that it blocks
+    // made before all threads, because threads inherit the signals that it blocks
+    StopSwitch stop_;
     std::optional<SystemUser> user_;
     std::filesystem::path state_directory_;
     LoadedModel model_;
-    std::unique_ptr<GpuSteps> gpu_;            // null: the cores of this machine compute the steps
-    std::atomic<bool> gpu_is_lost_{false};     // true: the GPU is lost for good
-    std::unique_ptr<LossyModes> lossy_modes_;  // null: no_lossy_modes_ has the reason
+    std::unique_ptr<GpuSteps> gpu_;         // null: the cores of this machine compute the steps
+    std::atomic<bool> gpu_is_lost_{false};  // true: the GPU is lost for good
+    // null: the hub offers none, and no_lossy_modes_ says why
+    std::unique_ptr<LossyModes> lossy_modes_;
     std::string no_lossy_modes_;
-    std::shared_ptr<const ExpertProfile> default_vectors_;  // null: requests wait for all answers
-    std::unique_ptr<Hints> hints_;                          // null: no expert is predicted
-    std::string hints_by_ = "off";                          // the predictor's name
+    // null: requests wait for all expert answers
+    std::shared_ptr<const ExpertProfile> default_vectors_;
+    std::unique_ptr<Hints> hints_;  // null: the hub predicts no experts
+    std::string hints_by_ = "off";  // the predictor's name
     std::optional<ShadowParts> shadow_parts_;
     std::unique_ptr<Registry> registry_;
     MadeKeys made_keys_;

@@ -38,9 +38,9 @@ struct AddressSettings {
     bool allows_insecure_http = false;
     KeySettings keys;
     std::vector<std::string> hosts, cors_origins, trusted_proxies;
-    std::string user;                        // empty: the process keeps its user
-    std::filesystem::path state_directory;   // empty: the default folder
-    std::filesystem::path static_directory;  // empty: serves the pages in the binary
+    std::string user;                        // user of the process; empty: does not change
+    std::filesystem::path state_directory;   // folder for the hub's state; empty: default
+    std::filesystem::path static_directory;  // folder of pages; empty: those in the binary
     ConnectionLimits limits;
     bool always_prints_qr = false;
     bool has_test_routes = false;
@@ -48,7 +48,7 @@ struct AddressSettings {
 
 struct GpuSettings {
     std::string device = "off";          // GPU: "off", "auto", an index or part of a name
-    std::uint64_t memory_bytes_max = 0;  // 0: all free memory of the GPU
+    std::uint64_t memory_bytes_max = 0;  // GPU memory; 0: all that is free
     bool stays_awake = true;
     bool is_wanted() const { return device != "off"; }
 };
@@ -57,11 +57,11 @@ struct GpuSettings {
 // settings that other commands take too.
 struct ModelSettings {
     GpuSettings gpu;
-    std::uint64_t kv_bytes_max = 0;  // 0: a share of the free memory
+    std::uint64_t kv_bytes_max = 0;  // size of the KV cache; 0: a share of the free memory
     bool is_deterministic = false;
     std::uint32_t sequences_max = 0, queue_max = 0;
-    std::uint32_t context_tokens = 0;      // 0: the context length of the model
-    std::uint32_t default_max_tokens = 0;  // 0: an answer may fill the context
+    std::uint32_t context_tokens = 0;      // context length; 0: that of the model
+    std::uint32_t default_max_tokens = 0;  // length of an answer; 0: to the end of the context
     double step_stretch_max = 0;
     std::uint32_t micro_batches = 0;  // micro-batches of a step; 0: the number is measured
     bool caches_prefixes = true;
@@ -121,7 +121,7 @@ struct ContributorSettings {
 // level.
 struct LogSettings {
     bool is_json = false;
-    std::filesystem::path access_log;  // empty: no access log; "-": stdout
+    std::filesystem::path access_log;  // file of the access log; empty: no log; "-": stdout
     std::filesystem::path trace;       // empty: none
 };
 
