@@ -80,7 +80,7 @@ void read_common(ConfigFields& fields, const Keys& keys, bool has_experts, Model
     fields.whole("hidden_size", 32, hidden_max, config.hidden_size, required);
     fields.whole(keys.num_layers, 1, layers_max, config.num_layers, required);
 
-    config.num_heads = 1;  // the code below divides by it, even if the key was wrong
+    config.num_heads = 1;  // the code below divides by num_heads, even if its key is wrong
     fields.whole(keys.num_heads, 1, heads_max, config.num_heads, required);
     config.num_kv_heads = config.num_heads;
     fields.whole(keys.num_kv_heads, 1, heads_max, config.num_kv_heads);
@@ -116,7 +116,7 @@ Status check_relations(const ModelConfig& config, const Keys& keys) {
     if (config.head_dim == 0)
         return bad_field("head_dim", "0",
                          text("at least 8 (is ", keys.num_heads, " above hidden_size?)"));
-    // without the key head_dim the value is hidden_size / num_heads
+    // if the file has no key head_dim, it is hidden_size / num_heads
     if (config.head_dim > head_dim_max)
         return bad_field("head_dim", text(config.head_dim), text("at most ", head_dim_max));
     if (config.num_heads % config.num_kv_heads != 0)
@@ -333,7 +333,7 @@ Result<ModelConfig> parse_hf_config(const Json& object) {
     ModelConfig config;
     config.architecture = architecture.type;
     read_common(fields, keys, architecture.has_experts, config);
-    // qwen2 always has this bias, and no key for it
+    // qwen2 models always have this bias, and their files have no key for it
     if (config.architecture == "qwen2") config.attention_bias = true;
     MOEX_TRY(read_rope(fields, config));
     if (fields.problem()) return *fields.problem();

@@ -26,7 +26,7 @@ struct ModelConfig {
     std::uint32_t head_dim = 0;
     std::uint32_t vocab_size = 0;
     std::uint32_t context_tokens = 0;  // max_position_embeddings
-    std::uint32_t num_experts = 0;     // 0: a dense model, in which the next two fields are 0, too
+    std::uint32_t num_experts = 0;     // 0 for a dense model, and so are the next two fields
     std::uint32_t top_k = 0;           // experts per token
     std::uint32_t moe_intermediate_size = 0;
     std::uint32_t intermediate_size = 0;  // of dense layers

@@ -103,7 +103,7 @@ class StrictBuilder {
     std::string place_of(std::size_t num_read) const {
         const std::string_view before = json_text_.substr(0, num_read > 0 ? num_read - 1 : 0);
         const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-        const auto line_begin = before.rfind('\n') + 1;  // without a '\n' the sum npos + 1 is 0
+        const auto line_begin = before.rfind('\n') + 1;  // if no '\n' is found, npos + 1 is 0
         return text("line ", line, ", column ", before.size() - line_begin + 1);
     }
     bool refuse(const std::string& why) {

@@ -173,8 +173,9 @@ class Parser : ExpressionParser {
         return statement;
     }
 
-    // Hides the enclosing loops from the parser while the object exists. The body of a capture is
-    // parsed with it, because a `break` in such a body cannot leave those loops.
+    // Hides the enclosing loops from the parser while the object exists. The parser makes such an
+    // object before it parses the body of a capture, because a `break` in that body cannot leave
+    // those loops.
     struct LoopsHidden {
         explicit LoopsHidden(Parser& parser)
             : parser(parser),

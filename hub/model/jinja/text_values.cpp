@@ -25,7 +25,7 @@ MarkedText map_characters(const MarkedText& source, const Map& map) {
     }
 
     MarkedText out;
-    std::string piece;  // bytes not yet appended; they have the same origin
+    std::string piece;  // pending bytes that have the same origin
     bool piece_is_outside = false;
     for (std::size_t i = 0; i < characters.size(); ++i) {
         if (const bool outside = source.is_outside(begins[i]); outside != piece_is_outside) {

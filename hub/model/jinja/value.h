@@ -114,7 +114,7 @@ struct List {
 // A mapping that keeps the order of insertion. Keys are strings or integers.
 struct Dict {
     std::vector<std::pair<Value, Value>> entries;
-    // from key (with its kind) to index in entries
+    // position of each key in `entries`; the map is keyed by kind and text of the key
     std::unordered_map<std::string, std::size_t> index;
     std::uint32_t depth = 1;
     std::uint64_t weight = 1;
@@ -143,7 +143,7 @@ struct Loop {
     ListPointer items;
     std::size_t index = 0;
     std::uint32_t depth = 1;
-    std::vector<Value> last_changed;  // arguments of the previous loop.changed()
+    std::vector<Value> last_changed;  // arguments of the previous call of loop.changed()
     bool was_asked = false;           // loop.changed() was called
     // for a recursive loop while it runs: the loop's statement, which loop(items) repeats, and its
     // scope

@@ -33,7 +33,8 @@ struct PackProgress {
 struct PackReport {
     std::uint64_t input_bytes = 0, output_bytes = 0;
     std::uint32_t num_blobs = 0, layers_resumed = 0;
-    std::vector<std::string> warnings;  // for example: there is no tokenizer, so only ids work
+    // e.g. the checkpoint has no tokenizer, so the package takes ids only
+    std::vector<std::string> warnings;
 };
 // Packs `checkpoint` into `out`. Calls `progress` after every expert, from any compute thread, one
 // call at a time. If the input is bad, the packer removes the files that it has written. A full

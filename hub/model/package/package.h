@@ -39,10 +39,10 @@ class ModelPackage {
     const ModelConfig& config() const;
     const std::string& name() const;  // model id in the API, e.g. "moex-demo"
     const std::filesystem::path& directory() const;
-    const std::string& manifest_sha256() const;  // hex digits; identifies the package
+    const std::string& manifest_sha256() const;  // SHA-256 in hex digits; identifies the package
     ExpertDtype expert_dtype() const;
     HubDtype hub_dtype() const;
-    const ExpertShape& expert_shape() const;  // its group_size is 0 unless experts are int4
+    const ExpertShape& expert_shape() const;  // group_size is 0 unless experts are int4
     std::uint64_t expert_blob_bytes() const;
     const GenerationDefaults& generation_defaults() const;
     // Returns the text of a tokenizer file ("tokenizer.json", "tokenizer_config.json"), or nullopt
@@ -58,7 +58,7 @@ class ModelPackage {
     // Returns true if the manifest names the blob with this hash and the blob's file existed when
     // the package was opened.
     bool has_blob(const Sha256& hash) const;
-    std::uint32_t num_blobs() const;  // different blobs in the manifest
+    std::uint32_t num_blobs() const;  // number of different blobs in the manifest
     std::uint32_t num_missing_blobs() const;
     bool holds_all_blobs() const { return num_missing_blobs() == 0; }
     // Returns an error if blobs are missing, for callers that compute with all experts on this

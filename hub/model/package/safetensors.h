@@ -25,9 +25,9 @@ namespace moex {
 struct SafetensorsEntry {
     std::string name;
     std::optional<TensorDtype> dtype;
-    std::string dtype_word;  // element type as the header spells it
+    std::string dtype_word;  // name of the element type as in the file
     std::vector<std::uint64_t> shape;
-    std::uint64_t offset_bytes = 0;  // position from the start of the file
+    std::uint64_t offset_bytes = 0;  // offset of the tensor's bytes from the start of the file
     std::uint64_t size_bytes = 0;
 };
 

@@ -29,7 +29,7 @@ Result<ShadowDtype> parse_shadow_dtype(std::string_view name);
 struct ShadowRow {
     ShadowDtype dtype = ShadowDtype::int3;
     std::uint32_t row_size = 0;    // number of weights, a multiple of group_size
-    std::uint32_t group_size = 0;  // weights that share a scale: 32, 64 or 128
+    std::uint32_t group_size = 0;  // weights that share one scale: 32, 64 or 128
 
     std::uint32_t code_bits() const;
     bool has_zeros() const { return dtype == ShadowDtype::int2 || dtype == ShadowDtype::int3; }

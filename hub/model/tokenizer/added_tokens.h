@@ -35,7 +35,7 @@ class AddedTokenMatcher {
     bool empty() const { return token_by_node_.size() == 1; }
 
   private:
-    // child node of a trie, by node << 8 | byte
+    // child nodes of a trie; key: node << 8 | byte
     std::unordered_map<std::uint64_t, std::uint32_t> edges_;
     std::vector<int> token_by_node_{-1};  // -1: no token ends here; node 0 is the root
     bool starts_[256] = {};

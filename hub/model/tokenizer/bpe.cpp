@@ -12,9 +12,10 @@
 namespace moex {
 namespace {
 
-// limit; the largest real vocabularies have 262,144
+// limit of the vocabulary; the largest real ones have 262,144 tokens
 constexpr std::size_t vocab_tokens_max = 1'000'000;
-constexpr std::size_t short_piece_bytes = 48;  // up to this length a scan is faster than a heap
+// for pieces up to this length, a scan for the next merge is faster than a heap
+constexpr std::size_t short_piece_bytes = 48;
 constexpr std::size_t cached_piece_bytes_max = 64;
 constexpr std::size_t cache_shards = 16;
 constexpr std::size_t cache_shard_entries_max = 2048;

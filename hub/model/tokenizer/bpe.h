@@ -61,7 +61,7 @@ class BpeModel {
     std::unordered_map<std::string, TokenId> id_by_bytes_;
     std::vector<std::optional<std::string>> bytes_by_id_;
     std::vector<std::optional<TokenId>> id_by_byte_;   // [256]
-    std::unordered_map<std::uint64_t, Merge> merges_;  // key: left id << 32 | right id
+    std::unordered_map<std::uint64_t, Merge> merges_;  // key: left token id << 32 | right token id
     std::optional<TokenId> unknown_id_;
     bool ignore_merges_ = false;
     std::unique_ptr<Cache> cache_;

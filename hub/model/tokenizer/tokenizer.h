@@ -51,8 +51,9 @@ class Tokenizer {
     // token these are the bytes of its text. For an unknown id the result is empty.
     std::string token_bytes(TokenId id) const;
     bool is_special(TokenId id) const;
-    bool is_added(TokenId id) const;  // special or not, the token does not result from merges
-    std::size_t vocab_size() const;   // the highest token id + 1
+    // true for added tokens, which may be special; merges do not produce them
+    bool is_added(TokenId id) const;
+    std::size_t vocab_size() const;  // the highest token id plus 1
     // Returns the id of `token`, which is the content of an added token or a vocabulary entry.
     std::optional<TokenId> token_id(std::string_view token) const;
 

@@ -33,7 +33,8 @@ std::string utf8_repair(std::string_view text);
 // Returns the number of bytes, 0 to 3, at the end of a text that begin a sequence which further
 // bytes may complete.
 std::size_t utf8_incomplete_tail(std::string_view text);
-std::size_t utf8_count(std::string_view text);  // number of code points in valid UTF-8
+// number of code points in `text`, which is valid UTF-8
+std::size_t utf8_count(std::string_view text);
 
 // Returns normal form C of a text, which must be valid UTF-8. O(n log n), also for long runs of
 // combining marks.
