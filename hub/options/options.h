@@ -53,9 +53,9 @@ const char* setting_group_title(SettingGroup group);  // "Address and keys"
 // The help texts of serve in which a setting is listed. Every setting has a flag, a variable and a
 // key, even if no help text lists it.
 enum class SettingShown {
-    always,    // in --help: a choice of the operator that the program cannot measure
+    always,    // listed in --help: a choice of the operator that the program cannot measure
     help_all,  // in --help-all only
-    never,     // in no help text: switches of tests and benches
+    never,     // listed in no help text: switches of tests and benches
 };
 
 struct Setting {
@@ -71,8 +71,9 @@ struct Setting {
     // --help-all and the operator page: "what computes experts\nswarm: tabs and workers\nlocal:
     // this machine alone".
     std::string_view help;
-    double min = 0, max = 0;        // bounds, for number and real
-    std::string_view choices = {};  // allowed words of a text, "swarm|local"; empty: any text
+    double min = 0, max = 0;  // bounds of settings of kind number and real
+    // allowed words of a text setting, "swarm|local"; empty: any text
+    std::string_view choices = {};
     // An extra check of the value, made before the check of `choices`. nullptr: no extra check.
     Status (*check)(std::string_view) = nullptr;
     SettingGroup group = SettingGroup::model;  // setting_table() writes it
