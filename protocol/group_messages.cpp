@@ -396,7 +396,7 @@ Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits
     message.sequence_id = header.sequence_id;
     message.shape = shape;
     const std::size_t num_values = num_rows * shape.hidden_dim;
-    // so that growing does not copy the old contents
+    // Clear `memory`, so that growing it does not copy old contents.
     if (memory.capacity() < num_values) memory.clear();
     memory.resize(num_values);
     message.y = std::move(memory);

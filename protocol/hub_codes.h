@@ -23,7 +23,7 @@ Result<HubDtype> parse_hub_dtype(std::string_view name);
 // and 32 that divides num_in, or 32 if none of them does.
 std::uint32_t int8_group_size(std::uint32_t num_in);
 inline constexpr std::uint32_t hub_int6_group_size = 64;
-inline constexpr std::uint32_t hub_int4_group_size = 32;  // the most accurate size
+inline constexpr std::uint32_t hub_int4_group_size = 32;  // the most accurate group size
 
 // Quantises a group of at most 128 weights: scale = max|w| / 127; code = round(w · (127 /
 // max|w|)), ties to even. w ≈ scale · code. Returns the scale.

@@ -58,7 +58,7 @@ Result<ExpertResult> decode_result(ByteView frame, const WireLimits& limits);
 Bytes encode_cancel(std::uint32_t sequence_id);
 Status decode_cancel(ByteView frame);  // refuses a payload
 Bytes encode_heartbeat(std::uint32_t sequence_id, std::string_view json = {});
-// refuses any payload, so not for a worker's first HEARTBEAT
+// refuses any payload: not for a worker's first HEARTBEAT
 Status decode_heartbeat(ByteView frame);
 
 // WEIGHT_SYNC: sends the blob that the worker must hold for (layer, expert).
@@ -97,7 +97,7 @@ struct GroupDispatch {
     std::uint32_t sequence_id = 0;
     GroupShape shape;
     std::vector<GroupExpert> experts;  // ascending by expert
-    std::vector<std::uint16_t> rows;   // [num_pairs] row of x; ascending within an expert
+    std::vector<std::uint16_t> rows;   // [num_pairs] row number in x; ascending within an expert
     std::vector<half> gates;           // [num_pairs]
     std::vector<float> x;              // [num_tokens, hidden_dim]
     bool x_int8 = false;               // x is sent as int8; y still has shape.dtype
@@ -199,10 +199,11 @@ struct Hello {
     bool lz4 = true;
     std::vector<std::string> caps{"group"};
     std::string kernel_version;
-    std::string nickname;    // at most 24 characters, shown as plain text
+    std::string nickname;    // name shown to people as plain text, at most 24 characters
     std::string client;      // program and version: "tab 0.1.0", "native 0.1.0"
     std::string worker_key;  // random; kept over reconnects, so the hub finds the worker's counters
-    WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // the hub's WELCOME may override it
+    // how the worker computes; WELCOME may override it
+    WorkerArithmetic arithmetic = WorkerArithmetic::exact;
     SpeedProfile speed;
 };
 // Encodes a HELLO. Shortens long strings until the frame fits hello_bytes_max.
@@ -223,13 +224,13 @@ struct Welcome {
     ExpertShape expert_shape;
     std::uint32_t top_k = 0;
     std::uint64_t expert_blob_bytes = 0;
-    Dtype dtype = Dtype::f16;  // type of x and y on this connection
+    Dtype dtype = Dtype::f16;  // dtype of x and y on this connection
     bool lz4 = false;
     std::uint32_t heartbeat_ms = 2000;
     std::uint32_t queue_depth = 2;
     std::string weights_path = "/weights/";
     std::vector<std::string> caps;               // optional features of the hub, e.g. "budget"
-    std::optional<WorkerArithmetic> arithmetic;  // of the answers; nullopt: as in HELLO
+    std::optional<WorkerArithmetic> arithmetic;  // how to compute; nullopt: as in HELLO
     std::string nonce;  // to be signed in IDENTITY; empty: the hub keeps no identities
 };
 Bytes encode_welcome(const Welcome& message);
@@ -277,7 +278,7 @@ struct Budget {
     std::uint64_t budget_bytes = 0;
     std::vector<Unit> dropped;
 };
-// limit per frame; further units need further frames
+// limit per frame; more units need further frames
 inline constexpr std::size_t budget_units_max = 1024;
 Bytes encode_budget(const Budget& message);
 Result<Budget> decode_budget(ByteView frame, const WireLimits& limits);

@@ -23,7 +23,7 @@ enum class ErrorCode {
     payload_size,
     num_tokens_range,
     unknown_expert,
-    bad_order,  // ids that must be in ascending order are not
+    bad_order,  // ids are not in the ascending order that is required
     bad_compression,
     non_finite,
     bad_json,

@@ -19,7 +19,7 @@ enum class Dtype : std::uint8_t { f16 = 1, bf16 = 2, int8 = 3, int4 = 4, f32 = 5
 
 const char* dtype_name(Dtype dtype);  // "f16", ...
 Result<Dtype> parse_dtype(std::string_view name);
-std::uint32_t dtype_bits(Dtype dtype);  // 16 (f16), 16 (bf16), 8, 4, 32
+std::uint32_t dtype_bits(Dtype dtype);  // 16 for f16 and bf16, 8 for int8, 4 for int4, 32 for f32
 
 // Returns the size in bytes of rows [num_rows, row_size] in wire form. For int8 the size includes
 // the f32 scale[num_rows], which follows all codes.
