@@ -29,7 +29,7 @@ if (!kernels.length) {
   process.exit(2);
 }
 const require = createRequire(join(resolve(process.env.NAGA_FROM), "package.json"));
-// naga is an ES module, which Node 18 cannot require()
+// naga is an ES module, which require() of Node 18 cannot load
 const naga = await import(pathToFileURL(require.resolve("naga-wasm")));
 for (const inside of ["spv", "tab"]) mkdirSync(join(folder, inside), { recursive: true });
 

@@ -284,7 +284,8 @@ TEST(AssignTest, BadAssignsAreRefused) {
     EXPECT_EQ(refused(R"({"units":[[0,8,")" + hash + R"("]]})"), "unknown_expert");
     EXPECT_EQ(refused(R"({"units":[[0,0,")" + hash + R"("]]})"), "ok");
     EXPECT_EQ(refused(R"({"units":[],"later":32})"), "ok");
-    EXPECT_EQ(refused(R"({"units":[],"later":33})"), "bad_field");  // later > 4 x 8 experts
+    // `later` exceeds the 4 x 8 experts
+    EXPECT_EQ(refused(R"({"units":[],"later":33})"), "bad_field");
     EXPECT_EQ(refused(R"({"units":[],"later":-1})"), "bad_field");
 
     std::string many = R"({"units":[0)";
@@ -439,7 +440,8 @@ TEST(BudgetTest, ComesBackAndBadOnesAreRefused) {
 
     expect_truncations_refused(frame, decode);
     EXPECT_EQ(verdict(decode(with_u16(frame, 24, 2))), "payload_size");
-    EXPECT_EQ(verdict(decode(with_byte(frame, 26, 1))), "bad_field");  // padding behind the count
+    // Padding behind the count must be zero.
+    EXPECT_EQ(verdict(decode(with_byte(frame, 26, 1))), "bad_field");
     EXPECT_EQ(verdict(decode(with_u16(frame, 28, 4))), "unknown_expert");
     EXPECT_EQ(verdict(decode(with_u16(frame, 30, 8))), "unknown_expert");
     EXPECT_EQ(verdict(decode(frame_of(FrameType::budget, "abc"))), "payload_size");
@@ -467,8 +469,10 @@ TEST(PrefetchTest, ComesBackAndBadOnesAreRefused) {
     }
     expect_truncations_refused(frame, decode);
     EXPECT_EQ(verdict(decode(with_u16(frame, 16, 3))), "payload_size");
-    EXPECT_EQ(verdict(decode(with_byte(frame, 18, 1))), "bad_field");  // padding behind the count
-    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 1))), "bad_field");  // padding behind a hint
+    // Padding behind the count must be zero.
+    EXPECT_EQ(verdict(decode(with_byte(frame, 18, 1))), "bad_field");
+    // Padding behind a hint must be zero.
+    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 1))), "bad_field");
     EXPECT_EQ(verdict(decode(with_u16(frame, 22, 8))), "unknown_expert");
     EXPECT_EQ(verdict(decode(frame_of(FrameType::prefetch, "abc"))), "payload_size");
 }

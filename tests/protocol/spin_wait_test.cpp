@@ -40,7 +40,7 @@ TEST(SpinWait, PollsOnceWithoutATimeToPoll) {
 
 TEST(SpinWait, KeepsPollingWhileWaitsAreShort) {
     SpinWait<LookClock> spin(50us);
-    EXPECT_EQ(wait_for(spin, 30), 1);  // the first wait sleeps at once, as nothing was measured yet
+    EXPECT_EQ(wait_for(spin, 30), 1);  // the first wait polls once, as no wait was measured yet
     EXPECT_TRUE(spin.pays());
     EXPECT_EQ(wait_for(spin, 30), 30);
     EXPECT_EQ(wait_for(spin, 40), 40);

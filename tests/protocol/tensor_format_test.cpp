@@ -152,7 +152,7 @@ TEST(RowsTest, NonFiniteIsReportedInEveryDtypeAndPlace) {
                 EXPECT_FALSE(decode_rows(dtype, wire, 32, rows))
                     << dtype_name(dtype) << ' ' << bad << " at " << at;
             }
-    std::vector<float> rows(32, 70000.0f);  // too large for f16: becomes infinity, is not clamped
+    std::vector<float> rows(32, 70000.0f);  // 70000 is too large for f16 and becomes infinity
     Bytes wire(wire_rows_bytes(Dtype::f16, 1, 32));
     encode_rows(Dtype::f16, rows, 32, wire);
     EXPECT_FALSE(decode_rows(Dtype::f16, wire, 32, rows));

@@ -62,8 +62,8 @@ struct CheckpointOptions {
 class CheckpointBuilder {
   public:
     explicit CheckpointBuilder(CheckpointOptions options = {});
-    nlohmann::json config;            // a test may change it before write()
-    std::vector<TestTensor> tensors;  // a test may change them before write()
+    nlohmann::json config;            // a test may change the configuration before write()
+    std::vector<TestTensor> tensors;  // a test may change the tensors before write()
     TestTensor& tensor(std::string_view name);
     void remove(std::string_view name);
     void write(const std::filesystem::path& directory) const;

@@ -76,7 +76,7 @@ void tell_lie(Lie lie, std::span<float> y, std::vector<float>& previous, Random&
         case Lie::shape:
         case Lie::not_finite:
         case Lie::huge:
-        case Lie::other_expert: break;  // made earlier, where experts are computed
+        case Lie::other_expert: break;  // such rows are made earlier, where experts are computed
     }
     previous = honest;
 }

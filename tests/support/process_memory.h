@@ -1,4 +1,4 @@
-// Returns the memory use of this process as the kernel counts it.
+// The memory use of this process as the kernel counts it.
 #pragma once
 
 #include <cstdint>

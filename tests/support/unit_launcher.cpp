@@ -276,7 +276,7 @@ void enter_read_only_root(const fs::path& state, const fs::path& program) {
     require(mkdtemp(folder) != nullptr, "mkdtemp");
     const fs::path root = folder;
     require_allowed(mount("/", folder, nullptr, MS_BIND | MS_REC, nullptr) == 0, "mount");
-    // removes the folder's name; the mount stays
+    // removes the folder's name; its mount stays
     rmdir((root / fs::path(folder).relative_path()).c_str());
     mount_attr read_only{};
     read_only.attr_set = MOUNT_ATTR_RDONLY;

@@ -100,7 +100,7 @@ TEST_F(OptionsTest, EverySettingTakesFlagThenEnvironmentThenFileThenDefault) {
     for (const Setting& setting : setting_table()) {
         SCOPED_TRACE(setting.name);
         const std::string name(setting.name);
-        // the lowest bit: one command that takes it
+        // one of the commands that take the setting
         const unsigned command = setting.commands & -setting.commands;
         const auto values = three_values(setting);
         const auto file = write_file(toml_of(setting, values[2]));

@@ -46,7 +46,7 @@ TEST(GoldenPackagesTest, DemoCheckpointPacksToTheEmbeddedBytes) {
     auto embedded = parse_manifest(
         test::read_file(source_folder / "static/models/demo/manifest.json"), "manifest.json");
     ASSERT_TRUE(embedded.ok()) << embedded.error().message;
-    EXPECT_EQ(embedded->side_files.size(), 2u);  // made by training commands, not by pack
+    EXPECT_EQ(embedded->side_files.size(), 2u);  // side files come from training, not from pack
     embedded->side_files.clear();
     EXPECT_EQ(test::read_file(folder / "out/manifest.json"), manifest_to_json(*embedded));
 }

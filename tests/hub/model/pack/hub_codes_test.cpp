@@ -136,7 +136,7 @@ TEST_F(HubCodesPackTest, ManifestHasAVersionThatOlderHubsRefuse) {
 }
 
 TEST_F(HubCodesPackTest, MatricesWithoutWholeGroupsAreRefusedByName) {
-    // has a dense layer with rows of 48, no multiple of 32
+    // writes a checkpoint whose dense layer has rows of 48 weights, which is no multiple of 32
     CheckpointBuilder().write(folder_ / "in");
     const auto report = pack_checkpoint(folder_ / "in", folder_ / "out",
                                         {.hub_dtype = HubDtype::int8}, threads_, {});
