@@ -50,7 +50,7 @@ void CallQueue::run_group(ByteView frame, std::span<std::byte> around, double ar
     std::vector<Unit> units;
     if (cache_.on_demand()) {
         units = units_of(view_);
-        // If an expert is not held at all, the runner refuses the group.
+        // If the worker does not hold one of the experts at all, the runner refuses the group.
         const bool all_held = std::all_of(units.begin(), units.end(),
                                           [this](const Unit& unit) { return cache_.holds(unit); });
         if (all_held && !counted) cache_.count(units);
@@ -58,7 +58,8 @@ void CallQueue::run_group(ByteView frame, std::span<std::byte> around, double ar
         if (all_held && !cache_.in_slots(units)) return wait_for(units, frame, arrived_ms);
     }
 
-    // The bytes before x have been read and may be overwritten. (A compressed x is elsewhere.)
+    // The bytes of the frame before the rows x have been read and may be overwritten. (Rows that
+    // were compressed are in a buffer of their own.)
     const Status started = runner_.run_group(
         view_,
         [this, sequence_id = view_.sequence_id, shape = view_.shape, arrived_ms, units,
@@ -81,7 +82,8 @@ void CallQueue::run_group(ByteView frame, std::span<std::byte> around, double ar
 void CallQueue::wait_for(std::vector<Unit> units, ByteView frame, double arrived_ms) {
     waiting_.push_front({Bytes(frame.begin(), frame.end()), arrived_ms, true});
     cache_.bring(std::move(units), [this, sequence_id = view_.sequence_id](Status brought) {
-        // The group was neither cancelled nor sent on an earlier connection.
+        // True if the group is still the first in the queue: it was neither cancelled nor sent on
+        // an earlier connection.
         const bool is_first = !waiting_.empty() &&
                               sequence_of(waiting_.front().frame) == sequence_id;
         if (!brought.ok() && is_first) {
@@ -134,7 +136,8 @@ void CallQueue::next_pass() {
     }
 }
 
-// The callback keeps the group alive until the pass has ended, even if the group is cancelled.
+// The callback keeps the group alive until the pass in flight has ended, even if the group is
+// cancelled.
 void CallQueue::run_pass(std::vector<Unit> units) {
     const bool is_last = whole_->next + 1 == whole_->passes.size();
     const Status started = runner_.run_pass(
@@ -191,14 +194,15 @@ void CallQueue::next_group() {
 
 void CallQueue::on_cancel(std::uint32_t sequence_id) {
     if (whole_ && whole_->group.sequence_id == sequence_id) {
-        end_passes();  // a pass in flight ends without an answer
+        end_passes();  // a pass that is in flight ends without an answer
         ++report_.status.groups_cancelled;
         return;
     }
     const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) {
         return sequence_of(one.frame) == sequence_id;
     });
-    // The call was submitted already, or is unknown: CANCEL has no answer in both cases.
+    // The call was submitted to the runner already, or is unknown. CANCEL gets no answer in either
+    // case.
     if (found == waiting_.end()) return;
     waiting_.erase(found);
     ++report_.status.groups_cancelled;

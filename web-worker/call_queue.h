@@ -16,7 +16,7 @@ namespace moex {
 
 class CallQueue {
   public:
-    // `welcome`: the agreed values; they may change between connections.
+    // `welcome`: the values that worker and hub agreed on; they may change between connections.
     CallQueue(Platform& platform, StatusReport& report, HubConnection& hub, GroupRunner& runner,
               SlotCache& cache, const Welcome& welcome)
         : platform_(platform),
@@ -28,13 +28,13 @@ class CallQueue {
     CallQueue(const CallQueue&) = delete;
 
     void open() { open_ = true; }  // every call before this is answered BUSY
-    void clear() {                 // drops the calls of a connection that is over
+    void clear() {                 // drops the waiting calls of a closed connection
         waiting_.clear();
         end_passes();
     }
     void resume() { next_group(); }  // continues when lanes are free again
-    // `around`: memory that ends with the frame and may be overwritten; empty: the frame may not
-    // be.
+    // `around`: memory that ends with `frame` and may be overwritten. If `around` is empty, the
+    // memory of `frame` may not be overwritten.
     void on_group(ByteView frame, std::span<std::byte> around);
     void on_single(ByteView frame);
     void on_cancel(std::uint32_t sequence_id);
@@ -43,7 +43,7 @@ class CallQueue {
     struct Waiting {
         Bytes frame;
         double arrived_ms = 0;
-        bool counted = false;  // SlotCache::count() was called for it
+        bool counted = false;  // SlotCache::count() was called for this group
     };
     void run_group(ByteView frame, std::span<std::byte> around, double arrived_ms, bool counted);
     void wait_for(std::vector<Unit> units, ByteView frame, double arrived_ms);
@@ -66,8 +66,9 @@ class CallQueue {
     SlotCache& cache_;
     const Welcome& welcome_;
     bool open_ = false;
-    std::deque<Waiting> waiting_;  // groups without a lane; the first may wait for its experts
-    struct Whole {                 // a group computed in passes
+    // Groups that wait for a lane; the first may wait for its experts.
+    std::deque<Waiting> waiting_;
+    struct Whole {  // the group that is computed in passes
         Bytes frame, scratch;
         GroupDispatchView group;
         std::vector<GroupPass> passes;

@@ -18,17 +18,17 @@ class Compute {
 
     virtual const gpu::AdapterInfo& adapter() const = 0;
     virtual gpu::DeviceCounters counters() const = 0;
-    // Null on the processor.
+    // The GPU device; null if the worker computes on the processor.
     virtual gpu::Device* gpu() { return nullptr; }
 
-    // The arithmetic of its answers, unless WELCOME asks for another one.
+    // The arithmetic of this hardware's answers, unless WELCOME asks for another one.
     virtual WorkerArithmetic arithmetic() const = 0;
     virtual bool computes(WorkerArithmetic arithmetic) const = 0;
     virtual const char* kernel_version() const = 0;
 
     // `handler` is called at most once, when the contents of the GPU's memory are lost.
     virtual void on_lost(std::function<void(gpu::Loss)> handler) = 0;
-    // Computes known answers. `done` gets the largest normalised RMS error.
+    // Computes the known answers (known_answers.h). `done` gets the largest normalised RMS error.
     virtual void self_test(std::function<void(Result<double>)> done) = 0;
 
     // The most bytes of weights that any store on this hardware holds.
@@ -43,7 +43,7 @@ class Compute {
                        std::uint64_t calls_bytes) = 0;
 };
 
-// The arithmetic of the answers on a connection.
+// Returns the arithmetic of the answers on a connection: WELCOME's choice, else that of `compute`.
 inline WorkerArithmetic arithmetic_of(const Welcome& welcome, const Compute& compute) {
     return welcome.arithmetic.value_or(compute.arithmetic());
 }

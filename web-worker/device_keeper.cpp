@@ -8,7 +8,8 @@
 
 namespace moex {
 namespace {
-// f32 sums have errors below 1e-6. A device beyond this limit is wrong, not imprecise.
+// The largest error of a good device: sums in f32 have errors below 1e-6. A device with larger
+// errors computes wrongly; it is not just imprecise.
 constexpr double self_test_nrmse_max = 1e-5;
 constexpr std::uint32_t faults_max = 6;
 constexpr double fault_forgotten_ms = 60000;  // time of service
@@ -29,7 +30,7 @@ void DeviceKeeper::open() {
                              life = life_.watch()](Result<std::unique_ptr<gpu::Device>> made) {
         if (!life.alive() || closed_ || at != generation_) return;
         if (!made.ok()) {
-            // After its GPU process has crashed, a browser has no adapter for a while.
+            // A browser offers no GPU adapter for a while after its GPU process has crashed.
             if (devices_opened_ > 0) return reopen(made.error().message);
             return give_up(made.error().message);
         }
@@ -50,7 +51,8 @@ void DeviceKeeper::opened(std::unique_ptr<Compute> compute) {
     test();
 }
 
-// Gives up the GPU: falls back to the processor if the worker may choose, and fails otherwise.
+// Gives up the GPU: falls back to the processor if the worker may choose its hardware; otherwise
+// the worker fails.
 void DeviceKeeper::give_up(std::string reason) {
     if (options_.backend != WorkerBackend::automatic || on_processor_)
         return events_.failed(std::move(reason));
@@ -95,7 +97,8 @@ void DeviceKeeper::measure() {
     timing_ = std::make_unique<KernelTiming>(*gpu, *timing,
                                              [this] { return 1e3 * platform_.now_ms(); });
     timing_->start(nullptr, [this, at = generation_, life = life_.watch()](Status) {
-        // The timer avoids destroying the timing inside its own callback.
+        // A timer destroys the timing object, since it must not be destroyed inside its own
+        // callback.
         platform_.set_timer(0, [this, at, life] {
             if (!life.alive() || closed_ || at != generation_ || reopening_) return;
             report_.status.speed = timing_->profile();
@@ -143,7 +146,7 @@ void DeviceKeeper::reopen_after(double delay_ms) {
     reopening_ = true;
     if (retry_timer_ != 0) platform_.clear_timer(retry_timer_);
 
-    // The timer avoids destroying the device inside its own callback.
+    // A timer destroys the device, since it must not be destroyed inside its own callback.
     retry_timer_ = platform_.set_timer(delay_ms, [this] {
         retry_timer_ = 0;
         ++generation_;

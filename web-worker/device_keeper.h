@@ -19,11 +19,11 @@ namespace moex {
 class DeviceKeeper {
   public:
     struct Events {
-        std::function<void()> opened;  // the test with known answers follows
-        std::function<void()> ready;   // the test passed; the speed is in the status
-        // The buffers are lost. The handler calls reopen() or reopen_smaller().
+        std::function<void()> opened;  // a device was opened; its test with known answers follows
+        std::function<void()> ready;   // the device passed the test; its speed is in the status
+        // The device and its buffers are lost. The handler calls reopen() or reopen_smaller().
         std::function<void(const gpu::Loss& loss)> lost;
-        std::function<void(std::string reason)> failed;  // the worker cannot serve
+        std::function<void(std::string reason)> failed;  // the worker cannot serve, for `reason`
     };
     DeviceKeeper(Platform& platform, StatusReport& report, const WorkerOptions& options,
                  Events events)
@@ -36,11 +36,12 @@ class DeviceKeeper {
     DeviceKeeper(const DeviceKeeper&) = delete;
 
     void open();
-    // Counts as a fault; may call `failed`.
+    // Opens the device again. This counts as a fault, so `failed` may be called.
     void reopen(const std::string& reason);
-    // Opens again after out of memory, with a smaller budget. This is progress, not a fault.
+    // Opens the device again with a smaller budget, after it ran out of memory. This does not count
+    // as a fault.
     void reopen_smaller(const std::string& reason, std::uint64_t budget_bytes);
-    void close();  // no event is called after this
+    void close();  // no event is called after close()
 
     Compute* compute() const { return compute_.get(); }
     bool ready() const { return tested_ && !reopening_; }
@@ -61,13 +62,14 @@ class DeviceKeeper {
     std::unique_ptr<Compute> compute_;
     std::unique_ptr<KernelTiming> timing_;
     bool on_processor_;
-    bool measured_ = false;  // measured once: a worker opens the same device each time
+    // The GPU's speed, measured once: a worker opens the same device each time.
+    bool measured_ = false;
     bool tested_ = false, reopening_ = false, closed_ = false;
     std::uint32_t devices_opened_ = 0;
     // Faults since the worker last served for at least a minute.
     std::uint32_t faults_ = 0;
     double ready_at_ms_ = 0;
-    // Counts opened Computes: callbacks of an older one are ignored.
+    // Number of Computes opened so far: callbacks of an older Compute are ignored.
     std::uint64_t generation_ = 0;
     std::uint64_t retry_timer_ = 0;
     LifeGuard life_;

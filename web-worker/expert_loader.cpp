@@ -8,7 +8,8 @@
 
 namespace moex {
 namespace {
-constexpr double announce_every_ms = 20;  // READY frames are gathered for this long
+// READY frames are gathered for this time before one is sent.
+constexpr double announce_every_ms = 20;
 constexpr double retry_ms_min = 500, retry_ms_max = 30000;
 constexpr std::size_t ready_units_max = 1024;  // a frame
 }  // namespace
@@ -49,7 +50,7 @@ std::uint32_t ExpertLoader::num_ready() const {
     return num_ready_;
 }
 
-// Experts that are assigned later are part of the progress from the first ASSIGN on.
+// The progress includes from the first ASSIGN on the experts that the hub will assign later.
 void ExpertLoader::set_later(std::uint32_t num_units) {
     report_.status.bytes_to_fetch += blob_bytes_ * num_units;
     report_.status.bytes_to_fetch -= blob_bytes_ * num_later_;
@@ -93,7 +94,7 @@ void ExpertLoader::assign(const Assign& message) {
 }
 
 void ExpertLoader::lost(const Error& error) {
-    const auto handler = events_.lost;  // the handler may destroy this loader
+    const auto handler = events_.lost;  // the `lost` handler may destroy this loader
     handler(gpu::loss_of(error));
 }
 
@@ -111,8 +112,8 @@ void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
             if (!life.alive() || number != fetch_number_) return;
             if (blob.ok() || !assigned_.contains(unit)) return store_blob(unit, std::move(blob));
 
-            // The hub or the connection may be busy. The expert stays assigned and is fetched
-            // again.
+            // The fetch failed: the hub or the connection may be busy. The expert stays assigned
+            // and is fetched again.
             ++report_.status.errors;
             report_.status.detail = text("An expert could not be fetched and is tried again: ",
                                          blob.error().message);
@@ -151,8 +152,9 @@ void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
     events_.changed();
 }
 
-// Releases one expert that is not assigned; false if there is none. Experts of an earlier
-// connection stay until their room is needed, since the next ASSIGN mostly names them again.
+// Releases one held expert that the hub has not assigned. Returns false if there is no such expert.
+// Experts of an earlier connection stay until their room is needed, since the next ASSIGN mostly
+// names them again.
 bool ExpertLoader::drop_unassigned() {
     for (const Unit& held : cache_.units())
         if (!assigned_.contains(held)) {

@@ -39,21 +39,23 @@ class ExpertLoader {
     ~ExpertLoader();
     ExpertLoader(const ExpertLoader&) = delete;
 
-    // After this call the experts in the cache are reported to the hub.
+    // The runner is ready: from this call on, the experts in the slot cache are reported to the
+    // hub.
     void runner_ready();
     // Cancels all downloads until the next ASSIGN.
     void stop_fetching();
-    // Starts a new connection: the hub assigns again. Held experts stay until their room is needed.
+    // Starts a new connection: the hub will assign experts again. Held experts stay until their
+    // room is needed.
     void begin_connection();
-    // `on`: READY also reports the tier of each expert (slot, memory or store).
+    // If `on`, READY also reports the tier in which each expert is stored (slot, memory or store).
     void report_tiers(bool on) { reports_tiers_ = on; }
     void assign(const Assign& message);
     void release(const std::vector<Unit>& units);
-    // Changes the limit for weights. Returns the assigned experts that are released for it: those
-    // that are not held yet are first.
+    // Changes the limit for weights. Returns the assigned experts that are released to meet the
+    // limit. Experts that are assigned but not held yet are released first.
     Result<std::vector<Unit>> resize(std::uint64_t budget_bytes);
 
-    // Experts that are assigned, or will be assigned later.
+    // The number of experts that are assigned now or will be assigned later.
     std::uint32_t num_planned() const {
         return static_cast<std::uint32_t>(assigned_.size()) + num_later_;
     }
@@ -81,15 +83,15 @@ class ExpertLoader {
     bool runner_ready_ = false, reports_tiers_ = false;
     std::map<Unit, Sha256> assigned_;
     std::uint64_t num_assignments_ = 0;  // and releases
-    // num_ready() counts again only if one of the two has changed: it is called ten times a second,
-    // for thousands of experts.
+    // num_ready() counts again only if the assignments or the held experts have changed, because it
+    // is called ten times a second, for thousands of experts.
     mutable std::pair<std::uint64_t, std::uint64_t> counted_at_;  // assignments, changes held
     mutable std::uint32_t num_ready_ = 0;
     std::uint32_t num_later_ = 0;  // experts that the hub will assign later
     std::set<Unit> fetching_;
-    std::vector<Unit> unannounced_;  // held, not yet reported to the hub
+    std::vector<Unit> unannounced_;  // held experts that READY has not reported yet
     std::uint64_t announce_timer_ = 0;
-    // Counts calls of stop_fetching(): a download of an earlier number is ignored.
+    // Number of calls of stop_fetching(): a download that started at an earlier number is ignored.
     std::uint64_t fetch_number_ = 0;
     LifeGuard life_;
 };

@@ -177,7 +177,7 @@ bool ExpertRunner::idle() const {
 }
 
 void ExpertRunner::refit(RunnerOptions options, std::function<void(Status)> done) {
-    options.kernels = options_.kernels;  // the other kernels were not compiled
+    options.kernels = options_.kernels;  // kernels of the other kind were not compiled
     refit_ = {fit(options, std::numeric_limits<std::uint64_t>::max(), device_.adapter()),
               std::move(done)};
     refit_when_idle();
@@ -302,7 +302,8 @@ Status ExpertRunner::bind_arena(Lane& lane, std::size_t arena) {
     for (std::uint32_t family = 0; family < gpu::tile_families; ++family) {
         const gpu::Binding place{
             places_[RoundPlan::place_of(static_cast<std::uint32_t>(arena), family)]};
-        // The kernel by lanes for one row reads x from the upload buffer.
+        // The kernel that handles one row with the lanes of a workgroup reads x from the upload
+        // buffer.
         std::vector<gpu::Binding> first{{lane.upload}, {weights},           {weights},
                                         {lane.x},      {lane.intermediate}, place};
         if (family == 0 && !by_threads()) first.erase(first.begin() + 3);
@@ -368,7 +369,8 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done,
     return {};
 }
 
-// Returns the function that finds experts for a plan. The next submission waits for their copies.
+// Returns the function that finds the slots of a plan's experts. The next submission waits until
+// the GPU has copied these experts.
 std::function<std::optional<ExpertSlot>(Unit)> ExpertRunner::find_awaiting() {
     return [this](Unit unit) {
         const auto slot = store_.find(unit);

@@ -20,18 +20,20 @@ namespace moex {
 
 // The kernels that add the sums of a grouped round. Both give the same bits.
 enum class RoundKernels {
-    by_adapter,  // `threads` on a software adapter, `lanes` on any other
-    lanes,       // several threads of a workgroup per sum: neighbours read neighbouring memory
-    threads      // one thread per sum: no barrier, at which software saves each thread's state
+    by_adapter,  // `threads` on a software adapter, `lanes` on any other adapter
+    // Several threads of a workgroup share a sum: neighbour threads read neighbouring memory.
+    lanes,
+    threads  // one thread per sum: no barrier, at which software saves each thread's state
 };
 
 struct RunnerOptions {
     WireLimits limits;
     ExpertShape shape;
     std::uint32_t num_lanes = 2;   // rounds in flight
-    std::uint32_t tokens_max = 0;  // rows a lane's buffers hold; 0: limits.num_tokens_max
+    std::uint32_t tokens_max = 0;  // most rows in a lane's buffers; 0: limits.num_tokens_max
     std::uint32_t pairs_max = 0;   // 0: limits.num_pairs_max
-    // The agreed dtype of rows. A lane holds as many rows of a wider dtype as fit into its bytes.
+    // The dtype of rows that worker and hub agreed on. A lane holds as many rows of a wider dtype
+    // as fit into its bytes.
     Dtype dtype = Dtype::f32;
     RoundKernels kernels = RoundKernels::by_adapter;
 };
@@ -51,11 +53,11 @@ class ExpertRunner : public GroupRunner {
     ~ExpertRunner() override;
     ExpertRunner(const ExpertRunner&) = delete;
 
-    // Compiles all kernels and makes the lanes. Call once. The store's arenas may still grow: the
-    // next prepare() makes their bind groups.
+    // Compiles all kernels and makes the lanes. Call this once. The store's arenas may still grow
+    // after it: the next prepare() makes their bind groups.
     void create(std::function<void(Status)> done) override;
     // Makes the bind groups of the store's present arenas, and destroys those of arenas that were
-    // freed. After this a round creates nothing.
+    // freed. After this call a round creates no GPU object.
     Status prepare() override;
 
     // Replaces the buffers for calls by those of a runner with `options`: at once, or after the
@@ -66,7 +68,7 @@ class ExpertRunner : public GroupRunner {
     const RunnerOptions& options() const { return options_; }
 
     bool has_free_lane() const override;
-    // The time of a recent round; 0 if the GPU does not measure it.
+    // The GPU's time for a recent round; 0 if the GPU does not measure it.
     double gpu_us() const override { return device_.gpu_us(); }
     // The most pairs that a group of `num_tokens` rows may have. A group of more than `tokens_max`
     // rows is split into parts of `tokens_max` rows.
@@ -74,8 +76,8 @@ class ExpertRunner : public GroupRunner {
         return num_tokens > options_.tokens_max ? std::min(options_.tokens_max, options_.pairs_max)
                                                 : options_.pairs_max;
     }
-    // Starts a group. unknown_expert at once if an expert is not in the store. Requires a free
-    // lane.
+    // Starts a group. Returns unknown_expert at once if an expert is not in the store. Requires a
+    // free lane.
     Status run_group(const GroupDispatchView& group, Done done,
                      std::span<std::byte> around_x = {}) override;
     Status begin_passes(const GroupDispatchView& group) override;
@@ -84,23 +86,25 @@ class ExpertRunner : public GroupRunner {
     // Computes one DISPATCH with the three published kernels: x is [num_tokens, hidden_size] in
     // f32, and `done` gets y in f32, without gates.
     Status run_single(Unit unit, std::span<const float> x, Done done) override;
-    // Computes known answers: a seeded expert with f32 rows on both paths, compared with
-    // expert_reference in double. `done` gets the larger normalised RMS error. Uses a store and a
-    // runner of its own on `device`.
+    // Computes known answers: a seeded expert with f32 rows on both paths (groups, single calls),
+    // compared with expert_reference in double. `done` gets the larger normalised RMS error. Uses a
+    // store and a runner of its own on `device`.
     static void self_test(gpu::Device& device, std::function<void(Result<double>)> done);
 
   private:
-    struct Sizes {  // bytes of a lane's buffers and of the single-call buffers
+    struct Sizes {  // bytes of each buffer of a lane, and of each buffer for single calls
         std::uint64_t upload = 0, x = 0, intermediate = 0, y_pairs = 0, y_wire = 0;
         std::uint64_t single_tokens = 0, single_x = 0, single_gate_up = 0, single_intermediate = 0;
     };
     static Sizes sizes_of(const RunnerOptions& options);
     struct Lane {
         gpu::BufferId upload, x, intermediate, y_pairs, y_wire, readback;
-        gpu::BufferId pass_ends[passes_max];  // read at the end of each pass except the last
+        // A pass reads one of these when it ends, except the last pass.
+        gpu::BufferId pass_ends[passes_max];
         gpu::BindGroupId unpack, pack;
         std::vector<gpu::BindGroupId> gate_up, down;  // by place
-        std::vector<gpu::BindGroupId> down_row;       // by arena; lanes only
+        // Bind groups by arena; only for kernels by lanes.
+        std::vector<gpu::BindGroupId> down_row;
         RoundPlan plan;
         bool busy = false;
     };
@@ -110,21 +114,23 @@ class ExpertRunner : public GroupRunner {
         gpu::BindGroupId silu;
         bool busy = false;
     };
-    // The state of a group in passes.
+    // The state of a group that is computed in passes.
     struct Passes {
         std::size_t lane = 0;
         const GroupDispatchView* group = nullptr;
         std::uint32_t begun = 0, ended = 0;
-        bool over = false;  // no further pass follows
+        bool over = false;  // no further pass of the group follows
     };
     enum Kernel {
         unpack_rows,
-        group_gate_up_row,  // kernels by lanes: the families of gate_up, then those of down
+        // The kernels by lanes: one per tile family of gate_up, then one per family of down of
+        // gate_up, then those of down.
+        group_gate_up_row,
         group_gate_up_8,
         group_down_1,
         group_down_8,
-        group_down_row,          // the second of two dispatches
-        group_gate_up_serial_1,  // kernels by threads, in the same order
+        group_down_row,          // the second dispatch of a round with two dispatches
+        group_gate_up_serial_1,  // the same kernels by threads, in the same order
         group_gate_up_serial_8,
         group_down_serial_1,
         group_down_serial_8,
@@ -168,16 +174,16 @@ class ExpertRunner : public GroupRunner {
     ExpertBlobLayout layout_;
     Sizes sizes_;
     gpu::PipelineId pipelines_[num_kernels];
-    std::vector<gpu::BufferId> places_;        // GroupPlace uniforms, by place
-    std::vector<gpu::BufferId> bound_arenas_;  // the arenas with bind groups
+    std::vector<gpu::BufferId> places_;        // uniform buffers (GroupPlace), one per place
+    std::vector<gpu::BufferId> bound_arenas_;  // the arenas for which bind groups exist
     bool created_ = false;
     struct Refit {
         RunnerOptions options;
         std::function<void(Status)> done;
     };
-    std::optional<Refit> refit_;  // waits for the calls in flight
+    std::optional<Refit> refit_;  // new buffers, which are made when the calls in flight have ended
     std::vector<Lane> lanes_;
-    std::shared_ptr<Passes> passes_;  // the group with a further pass to start
+    std::shared_ptr<Passes> passes_;  // the group in passes, while it has a further pass to start
     Single single_;
     std::vector<std::vector<gpu::Command>> commands_;  // reused
     LifeGuard life_;

@@ -6,7 +6,7 @@
 namespace moex {
 namespace {
 
-// Rows of a single call. The hub sends larger calls as groups, or splits them.
+// The most rows of a single call. The hub sends larger calls as groups, or splits them.
 constexpr std::uint32_t single_tokens_max = 512;
 // Rounds in flight: half of the hub's queue depth. One round is read back while another is
 // computed; the calls that wait behind them need no memory of a GPU.

@@ -4,8 +4,8 @@
 
 namespace moex {
 namespace {
-// The store grows by at least this many slots: experts may arrive a few at a time when others are
-// released, and the number of arenas is small.
+// The store grows by at least this many slots, since the number of arenas is limited and experts
+// may arrive a few at a time when others are released.
 constexpr std::uint32_t grow_slots = 16;
 
 std::uint64_t arena_bytes_max(const gpu::AdapterInfo& adapter, const ArenaOptions& options) {
@@ -95,7 +95,7 @@ Status ExpertStore::shrink_last_arena() {
 Status ExpertStore::reserve(std::uint32_t num_units) {
     const std::uint32_t wanted = std::min(num_units, slots_max_);
     while (slots_made_ < wanted && arenas_.size() < arenas_max) {
-        // Make the arena so large that the arenas that may still follow hold the rest of the
+        // Make the arena so large that the arenas that may still be made can hold the remaining
         // budget.
         const std::uint64_t left = (arenas_max - arenas_.size() - 1) * slots_per_arena_,
                             rest = slots_max_ - slots_made_;
@@ -145,7 +145,7 @@ bool ExpertStore::in_flight(Unit unit) const {
     return found != slots_.end() && !device_.transferred(found->second.transfer);
 }
 
-// Takes a slot for `unit`.
+// Takes a free slot for the expert `unit`.
 Result<std::uint32_t> ExpertStore::make_slot(Unit unit, std::uint64_t blob_bytes) {
     MOEX_CHECK(blob_bytes == blob_bytes_,
                text("blob of ", blob_bytes, " bytes, slots have ", blob_bytes_));
@@ -189,8 +189,8 @@ std::uint32_t ExpertStore::take_slot(std::uint16_t layer) {
     return taken;
 }
 
-// Returns the fullest arena that still has room for a whole layer beside the layers at home there;
-// otherwise the arena with the most room.
+// Returns the fullest arena that still has room for another whole layer beside the layers that use
+// it as their home; otherwise the arena with the most room.
 std::uint32_t ExpertStore::choose_home() const {
     std::vector<std::int64_t> room(arena_slots_.begin(), arena_slots_.end());
     for (const auto& [layer, home] : homes_)

@@ -18,23 +18,24 @@
 
 namespace moex {
 
-// The place of a blob.
+// The place of an expert's blob in GPU memory.
 struct ExpertSlot {
     std::uint32_t arena = 0;
-    std::uint32_t blob_word = 0;  // first 32-bit word in the arena
-    std::uint64_t transfer = 0;   // number of its copy (gpu::Device::await_transfer); 0: none
+    std::uint32_t blob_word = 0;  // first 32-bit word of the blob in the arena
+    // Number of the blob's copy in flight (gpu::Device::await_transfer); 0: none.
+    std::uint64_t transfer = 0;
 };
 
 struct ArenaOptions {
-    // Experts per layer. 0: slots are filled in the order in which experts arrive.
+    // Number of experts per layer. 0: slots are filled in the order in which experts arrive.
     std::uint32_t layer_units = 0;
-    std::uint64_t arena_bytes_max = 1ull << 30;  // devices refuse larger buffers more often
+    std::uint64_t arena_bytes_max = 1ull << 30;  // a device often refuses larger buffers
 };
 
 class ExpertStore : public UnitStore {
   public:
     // The header of a round has words for each arena, and each arena has bind groups of its own, so
-    // their number is limited. 160 arenas hold the memory of a 140 GB card.
+    // the number of arenas is limited. 160 arenas hold the memory of a 140 GB card.
     static constexpr std::uint32_t arenas_max = 160;
 
     // The most bytes that a store on this adapter holds; fewer if an arena's size is no multiple of
@@ -58,7 +59,7 @@ class ExpertStore : public UnitStore {
     // The experts in the store stay. The store grows by at least half, within the budget: small
     // steps would use up the number of arenas.
     Status reserve(std::uint32_t num_units) override;
-    // Uploads a verified blob; no_space if every slot is taken.
+    // Uploads a verified blob to a free slot. Returns no_space if every slot is taken.
     Status put(Unit unit, ByteView blob) override;
     bool is_shared() const override { return device_.is_shared(); }
     Result<bool> put_held(Unit unit, const HeldBlob& blob, bool is_prefetch,
@@ -93,14 +94,14 @@ class ExpertStore : public UnitStore {
     std::uint32_t slots_max_ = 0;
     std::uint32_t slots_made_ = 0;
     std::vector<gpu::BufferId> arenas_;
-    std::vector<std::uint32_t> arena_slots_;  // slots of each arena, by index in arenas_
+    std::vector<std::uint32_t> arena_slots_;  // number of slots of each arena, by index in arenas_
     std::set<std::uint32_t> free_;            // slot numbers
     struct Placed {
         std::uint32_t slot = 0;
         std::uint64_t transfer = 0;
     };
     std::map<Unit, Placed> slots_;
-    // By layer: the arena of its next expert while the arena has room.
+    // For each layer: the arena for its next expert, while that arena has room.
     std::map<std::uint16_t, std::uint32_t> homes_;
     LifeGuard life_;
 };

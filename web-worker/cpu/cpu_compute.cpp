@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-// The budget is the only limit.
+// No hardware limit for weights on the processor: the memory budget is the only limit.
 constexpr std::uint64_t memory_bytes_max = 1ull << 40;
 
 Status answer(std::vector<float>& y, const KnownAnswers& known, const CpuStore& store,
@@ -44,7 +44,8 @@ Result<double> test_arithmetic(WorkerArithmetic arithmetic, ThreadPool& threads)
     MOEX_TRY(store.put({0, 0}, known.blob));
     std::vector<float> y;
     MOEX_TRY(answer(y, known, store, threads));
-    // int8 has rounding errors, so its error is not reported; answer() has checked its bits.
+    // int8 has rounding errors, so its error is not reported; answer() has compared the bits of its
+    // result with its twin.
     if (arithmetic == WorkerArithmetic::int8) return 0.0;
     return normalized_rms_error(y, known.expected);
 }

@@ -9,9 +9,9 @@
 namespace moex {
 namespace {
 
-constexpr std::size_t rows_grain = 4;  // rows per task of a thread, each [hidden_size]
+constexpr std::size_t rows_grain = 4;  // rows of [hidden_size] per task of a thread
 
-// The memory of a pair while its group is computed: x, gate_up, inner and y in f32.
+// The memory of one (row, expert) pair while its group is computed: x, gate_up, inner and y in f32.
 std::uint64_t pair_bytes(const ExpertShape& shape) {
     return sizeof(float) *
            (3 * std::uint64_t{shape.hidden_size} + 4 * std::uint64_t{shape.moe_intermediate_size});
@@ -74,7 +74,7 @@ Status CpuRunner::compute(std::uint16_t layer, std::span<const GroupExpert> expe
     return {};
 }
 
-// y_ [slots, hidden_size] = gate · y_
+// y_ [slots, hidden_size] = gate of each slot · y_
 void CpuRunner::apply_gates(const GroupDispatchView& group) {
     const std::size_t hidden = store_.shape().hidden_size;
     threads_.parallel_for(group.gates.size(), rows_grain, [&](std::size_t begin, std::size_t end) {
@@ -83,7 +83,8 @@ void CpuRunner::apply_gates(const GroupDispatchView& group) {
     });
 }
 
-// sums_ [num_tokens, hidden_size] = the sum of each row's answers, in ascending order of experts.
+// sums_ [num_tokens, hidden_size] = the sum of the experts' answers for each row, in ascending
+// order of experts.
 void CpuRunner::sum_rows(const GroupDispatchView& group) {
     const std::size_t hidden = store_.shape().hidden_size;
     const std::uint32_t num_tokens = group.shape.num_tokens;
@@ -207,7 +208,8 @@ Status CpuRunner::run_single(Unit unit, std::span<const float> x, Done done) {
     return {};
 }
 
-// Delivers the answer with a timer. `y` is in frame_ or y_, so no other group starts before.
+// Delivers the answer from a timer's callback. `y` is a view of frame_ or y_, so no other group
+// starts before the delivery.
 void CpuRunner::deliver(Result<ByteView> y, Done done) {
     ++delivering_;
     platform_.set_timer(

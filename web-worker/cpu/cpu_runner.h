@@ -1,7 +1,7 @@
 // Computes groups on the processor. A group is decoded, computed and encoded within run_group(),
-// and the answer is delivered after it by a timer. One group at a time. Twin:
-// protocol/expert_reference.h. The bits are those of the hub's local backend in the same
-// arithmetic.
+// and the answer is delivered after this call by a timer. One group is computed at a time.
+// Reference in plain loops: protocol/expert_reference.h. The bits of the answers are those of the
+// hub's local backend in the same arithmetic.
 #pragma once
 
 #include "hub/engine/kernels/expert_round.h"
@@ -36,14 +36,15 @@ class CpuRunner : public GroupRunner {
     Status run_single(Unit unit, std::span<const float> x, Done done) override;
 
   private:
-    // Fills x_ and row_of_slot_ from the group; num_tokens_range, non_finite.
+    // Fills x_ and row_of_slot_ from the group. Errors: num_tokens_range, non_finite.
     Status take(const GroupDispatchView& group);
     // Computes y_ [slots, hidden_size] from slot `first_slot` on: y_[slot] =
-    // expert(x_[row_of_slot[slot]]), for the slots of each of `experts` in order; unknown_expert.
+    // expert(x_[row_of_slot[slot]]), for the slots of each of `experts` in order. Error:
+    // unknown_expert.
     Status compute(std::uint16_t layer, std::span<const GroupExpert> experts,
                    std::uint32_t num_tokens, std::span<const std::uint32_t> row_of_slot,
                    std::uint32_t first_slot = 0);
-    // Makes the answer from the y_ of all slots, and delivers it.
+    // Makes the answer from the rows of y_ of all slots, and delivers it.
     void answer(const GroupDispatchView& group, Done done);
     void apply_gates(const GroupDispatchView& group);
     void sum_rows(const GroupDispatchView& group);
@@ -58,7 +59,7 @@ class CpuRunner : public GroupRunner {
     // Scratch buffers, reused by every group.
     std::vector<float> x_, y_, sums_;
     std::vector<std::uint32_t> row_of_slot_, slots_of_row_, first_of_row_;
-    Bytes frame_;  // an answer, with room for the frame around it
+    Bytes frame_;  // the encoded answer, with room for the GROUP_RESULT frame around it
     LifeGuard life_;
 };
 

@@ -6,7 +6,8 @@
 namespace moex {
 namespace {
 
-// Large arenas: they consist of whole huge pages, and need few page table entries.
+// Size of an arena: large, so that arenas consist of whole huge pages and need few page table
+// entries.
 constexpr std::uint64_t arena_bytes = 64ull << 20;
 
 Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero,
@@ -56,7 +57,7 @@ Status CpuStore::add_arena(std::uint32_t num_slots) {
 Status CpuStore::reserve(std::uint32_t num_units) {
     const std::uint32_t wanted = std::min(num_units, slots_max_);
     while (slots_made_ < wanted) {
-        // Replace a last arena of less than full size by a larger one.
+        // If the last arena is smaller than a full one, replace it by a larger one.
         const bool grow = !arenas_.empty() && arenas_.back().num_slots < slots_per_arena_;
         const std::uint32_t first = grow ? slots_made_ - arenas_.back().num_slots : slots_made_;
         const std::uint32_t num_slots = std::min(slots_per_arena_, slots_max_ - first);
@@ -75,7 +76,7 @@ Status CpuStore::reserve(std::uint32_t num_units) {
 }
 
 // Moves experts in slots beyond the new end to free slots before it. Then frees the arenas beyond
-// the end, and replaces the arena that the end cuts by a smaller one.
+// the new end. The arena that contains the new end is replaced by a smaller one.
 Status CpuStore::resize(std::uint64_t budget_bytes) {
     slots_max_ = slots_for(budget_bytes);
     MOEX_CHECK(num_units() <= slots_max_,
@@ -151,7 +152,7 @@ Result<ExactExpert> CpuStore::exact(Unit unit, std::uint32_t first, std::uint32_
                        int4_matrix(view.down_codes, view.down_scale_zero, down_)};
 }
 
-// A slot contains the panels of `up`, then those of `down`.
+// A slot contains the panels of the matrix `up`, then those of the matrix `down`.
 Result<PackedExpert> CpuStore::packed(Unit unit, std::uint32_t first, std::uint32_t count) const {
     MOEX_ASSIGN(panels, find(unit));
     PackedExpert expert{first, count, up_, down_};

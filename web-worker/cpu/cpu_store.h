@@ -1,6 +1,7 @@
-// The store of experts that the processor computes: in memory, in the form of its arithmetic. Exact
-// arithmetic uses blobs as they are; int8 uses panels (hub/engine/kernels/integer.h), which take
-// the same room. The slots are in arenas, which are allocated and freed with the budget.
+// Stores the experts that the processor computes, in memory, in the form that the store's
+// arithmetic needs. Exact arithmetic uses blobs as they are; int8 uses panels
+// (hub/engine/kernels/integer.h), which take as many bytes as the blob. The slots are in arenas,
+// which are allocated and freed with the budget.
 #pragma once
 
 #include <map>
@@ -31,9 +32,9 @@ class CpuStore : public UnitStore {
 
     const ExpertShape& shape() const { return shape_; }
     WorkerArithmetic arithmetic() const { return arithmetic_; }
-    // Returns the expert with its rows `first` to `first + count` of a round, valid until the next
-    // put(), drop() or resize(); unknown_expert if it is not in the store. Call the method of the
-    // store's arithmetic.
+    // Returns the expert, to be used for the rows `first` to `first + count` of a round, valid
+    // until the next put(), drop() or resize(); unknown_expert if it is not in the store. Call the
+    // method of the store's arithmetic.
     Result<ExactExpert> exact(Unit unit, std::uint32_t first, std::uint32_t count) const;
     Result<PackedExpert> packed(Unit unit, std::uint32_t first, std::uint32_t count) const;
 
@@ -52,7 +53,7 @@ class CpuStore : public UnitStore {
     std::uint64_t slot_bytes_;
     std::uint32_t slots_per_arena_;
     std::uint32_t slots_max_ = 0, slots_made_ = 0;
-    std::vector<Arena> arenas_;  // all but the last are full
+    std::vector<Arena> arenas_;  // all arenas except the last have full size
     std::set<std::uint32_t> free_;
     std::map<Unit, std::uint32_t> slots_;
 };
