@@ -18,9 +18,9 @@ constexpr std::uint64_t group_frame_bytes(std::uint64_t y_bytes) {
 
 class GroupRunner {
   public:
-    // Gets y in wire form, valid during the call, or an error: device_lost, non_finite. The y of
-    // run_group() is inside memory of group_frame_bytes(); the callback may overwrite the bytes
-    // around y.
+    // Gets y in wire form, valid during the call, or an error: device_lost, non_finite. The y that
+    // run_group() delivers is inside memory of group_frame_bytes(); the callback may overwrite the
+    // bytes around y.
     using Done = std::function<void(Result<ByteView> y_bytes)>;
     virtual ~GroupRunner() = default;
 
@@ -28,7 +28,7 @@ class GroupRunner {
     virtual void create(std::function<void(Status)> done) = 0;
     // Called after the store has grown or shrunk. After this call a round creates no buffer.
     virtual Status prepare() = 0;
-    // Replaces the buffers for calls by others of at most `bytes`: at once, or after the calls in
+    // Replaces the buffers for calls by buffers of at most `bytes`: at once, or after the calls in
     // flight have ended. Until then no lane is free. `done` is not called if nothing changes; it
     // may destroy this runner.
     virtual void refit(const Welcome& welcome, std::uint64_t bytes,
@@ -46,27 +46,29 @@ class GroupRunner {
     // `around_x`: memory that ends with the group's x and may be overwritten; empty: none.
     virtual Status run_group(const GroupDispatchView& group, Done done,
                              std::span<std::byte> around_x) = 0;
-    // The memory around the y that run_group() gave to its `done`.
+    // Returns the memory around the y that run_group() gave to its `done`.
     static std::span<std::byte> frame_around(ByteView y_bytes) {
-        // The runner allows to overwrite it. Its type is const because few callers do.
+        // The runner allows its caller to overwrite y. The type of y is const because few callers
+        // do that.
         auto* y = const_cast<std::byte*>(y_bytes.data());
         return {y - group_result_y_offset,
                 static_cast<std::size_t>(group_frame_bytes(y_bytes.size()))};
     }
     // Starts a group in passes (group_passes.h). The group takes a free lane until its last pass
     // has ended, or until end_passes() was called and the passes in flight have ended. `group` and
-    // the memory that it views must stay valid until then. One group at a time; num_tokens_range if
-    // the group is too large.
+    // the memory that it views must stay valid until then. Only one group at a time may be in
+    // passes. Returns num_tokens_range if the group is too large.
     virtual Status begin_passes(const GroupDispatchView& group) = 0;
     // Runs one pass. `experts`: indices into the group's table of experts, ascending, which no
-    // earlier pass had. unknown_expert if one is not in the store. `done` of the last pass gets the
-    // group's y as in run_group(); `done` of the earlier passes gets no bytes. Passes end in order.
+    // earlier pass had. Returns unknown_expert if one of them is not in the store. `done` of the
+    // last pass gets the group's y as in run_group(); `done` of the earlier passes gets no bytes.
+    // Passes end in order.
     virtual Status run_pass(std::span<const std::uint32_t> experts, bool is_last, Done done) = 0;
     virtual void end_passes() = 0;
     static constexpr std::uint32_t passes_max = 2;  // in flight
 
     // Computes one DISPATCH: x is [num_tokens, hidden_size] in f32, and `done` gets y in f32,
-    // without gates. overloaded while another single call runs.
+    // without gates. Returns overloaded while another single call runs.
     virtual Status run_single(Unit unit, std::span<const float> x, Done done) = 0;
 };
 

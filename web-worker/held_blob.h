@@ -1,4 +1,4 @@
-// A blob in this machine's memory.
+// The type of a blob that is held in this machine's memory.
 #pragma once
 
 #include <memory>

@@ -25,13 +25,14 @@ struct AdapterInfo {
     bool software = false;  // SwiftShader, lavapipe
     bool has_f16 = false, has_subgroups = false;
     std::uint64_t max_buffer_bytes = 0;
-    std::uint64_t max_binding_bytes = 0;  // size of a storage binding
-    std::uint64_t memory_bytes = 0;       // available to this process; 0: unknown
+    std::uint64_t max_binding_bytes = 0;  // the most bytes of a storage binding
+    // Memory of the GPU that is available to this process; 0: unknown.
+    std::uint64_t memory_bytes = 0;
     std::uint32_t max_workgroup_invocations = 256;
     std::uint32_t max_workgroups_per_dimension = 65535;
 };
 
-// Handles. The value 0 is no object.
+// Handles of GPU objects. A handle with the value 0 refers to no object.
 struct BufferId {
     std::uint32_t value = 0;
     bool operator==(const BufferId&) const = default;
@@ -49,16 +50,16 @@ enum class BufferUsage : std::uint32_t {
     // Written by write_buffer(), read and written by kernels, source and target of copies.
     storage,
     uniform,
-    readback,  // target of a copy, then read by read_buffer()
+    readback,  // a buffer that is the target of a copy and is then read by read_buffer()
 };
 
-// The declaration of a kernel's binding in the WGSL.
+// The kind of a kernel's binding, as the WGSL declares it.
 enum class BindingKind : std::uint8_t { read_storage, storage, uniform };
 
 struct Binding {
     BufferId buffer;
     std::uint64_t offset_bytes = 0;  // multiple of 256
-    std::uint64_t size_bytes = 0;    // 0: to the end
+    std::uint64_t size_bytes = 0;    // 0: up to the end of the buffer
 };
 
 // The value of a WGSL override of a kernel, given when its pipeline is made.
@@ -70,19 +71,20 @@ struct KernelConstant {
 // One recorded command of a round.
 struct Command {
     enum class Kind : std::uint32_t { dispatch, copy } kind = Kind::dispatch;
-    // True: in the same stage as the command before. Neither sees the writes of the other.
+    // True: this command is in the same stage as the command before. Commands of one stage do not
+    // see each other's writes.
     bool same_stage = false;
     // dispatch
     PipelineId pipeline;
     BindGroupId bind_group;
     std::array<std::uint32_t, 3> workgroups{1, 1, 1};
-    // copy: storage to readback, or to another storage buffer
+    // copy: from a storage buffer to a readback buffer or another storage buffer
     BufferId source, target;
     std::uint64_t source_offset_bytes = 0, target_offset_bytes = 0, size_bytes = 0;
 };
 
 // Counters that only grow. A test reads them after warm-up to show that a round creates nothing,
-// and submits and maps once.
+// and that it submits and maps a buffer once.
 struct DeviceCounters {
     std::uint64_t buffers_created = 0, bind_groups_created = 0, pipelines_created = 0;
     std::uint64_t submits = 0, readbacks = 0, buffer_writes = 0, bytes_written = 0, bytes_read = 0;
@@ -90,10 +92,10 @@ struct DeviceCounters {
     std::uint64_t buffer_bytes = 0;  // gauge: allocated now
 };
 
-// `awaited`: a group waits for the transfer. `prefetch`: a group may need it later.
+// `awaited`: a group waits for this transfer now. `prefetch`: a group may need it later.
 enum class TransferKind : std::uint8_t { awaited, prefetch };
 
-// The reason why a device is lost. Only after out_of_memory does a smaller budget help.
+// The reason why a device is lost. A smaller budget helps only if the reason is out_of_memory.
 enum class LossKind : std::uint32_t { out_of_memory, other };
 struct Loss {
     LossKind kind = LossKind::other;
@@ -111,25 +113,26 @@ class Device {
     virtual ~Device() = default;
     virtual const AdapterInfo& adapter() const = 0;
 
-    // The contents start as zero. An error if the device is out of memory or lost.
+    // Makes a buffer filled with zeros. Returns an error if the device is out of memory or lost.
     virtual Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage,
                                            std::string_view label) = 0;
     virtual void destroy_buffer(BufferId buffer) = 0;
-    // Offset and size are multiples of 4. The write takes effect before commands submitted later.
+    // Writes bytes to a buffer. Offset and size are multiples of 4. The write takes effect before
+    // commands that are submitted later.
     virtual void write_buffer(BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) = 0;
 
-    // Registers memory of this process, which transfer() may read. It begins and ends on pages, and
-    // must stay valid until unshare_memory(), which waits for transfers that read it. unsupported:
-    // a tab's device, or a driver that cannot do this.
+    // Registers memory of this process, which transfer() may read. The memory begins and ends on
+    // page boundaries, and must stay valid until unshare_memory(), which waits for transfers that
+    // read it. Returns unsupported for a tab's device, or a driver that cannot do this.
     virtual Status share_memory([[maybe_unused]] ByteView memory) {
         return Error{ErrorCode::unsupported, "this device reads no memory of its process"};
     }
     virtual void unshare_memory([[maybe_unused]] ByteView memory) {}
     // Copies `bytes` to a storage buffer while kernels run: neither this thread nor a kernel waits.
-    // On a queue of their own, awaited transfers go before prefetches. No other command may use
-    // that part of the buffer until the transfer is over. The bytes must stay valid until `done`,
-    // which a lost device does not call. Offset and size are multiples of 4. Returns the transfer's
-    // number; 0 if `bytes` are not in shared memory, and nothing was done.
+    // Transfers have a queue of their own, in which awaited transfers go before prefetches. No
+    // other command may use that part of the buffer until the transfer is over. The bytes must stay
+    // valid until `done`, which a lost device does not call. Offset and size are multiples of 4.
+    // Returns the transfer's number; 0 if `bytes` are not in shared memory, and nothing was done.
     virtual std::uint64_t transfer([[maybe_unused]] BufferId buffer,
                                    [[maybe_unused]] std::uint64_t offset_bytes,
                                    [[maybe_unused]] ByteView bytes,
@@ -142,7 +145,8 @@ class Device {
     // Makes the next submission and all later ones see the result of this transfer: the GPU waits
     // for the transfer, which now goes before prefetches.
     virtual void await_transfer([[maybe_unused]] std::uint64_t number) {}
-    // Returns true if this transfer is over. `wait`: waits until it is over, or the device is lost.
+    // Returns true if this transfer is over. If `wait`, waits until it is over, or the device is
+    // lost.
     virtual bool transferred([[maybe_unused]] std::uint64_t number,
                              [[maybe_unused]] bool wait = false) {
         return true;
@@ -158,8 +162,8 @@ class Device {
                                                   std::span<const Binding> bindings) = 0;
     virtual void destroy_bind_group(BindGroupId bind_group) = 0;
 
-    // Submits the commands as one submission. They run in order; each sees the writes of the stages
-    // before its own.
+    // Submits the commands as one submission. They run in order; each command sees the writes of
+    // earlier stages.
     virtual void submit(std::span<const Command> commands) = 0;
     // Reads a readback buffer after the submissions so far have copied to it. `done` gets the first
     // `size_bytes`; the view is valid during the call only, and the callee may overwrite its
@@ -169,12 +173,12 @@ class Device {
     virtual void read_buffer(BufferId buffer, std::uint64_t size_bytes,
                              std::function<void(Result<ByteView>)> done) = 0;
 
-    // True: the owner's thread polls for readbacks with answer_read() and is not called back. This
-    // saves waking two threads, which costs more time than a small submission. A backend that
+    // If true, the owner's thread polls for readbacks with answer_read() and is not called back.
+    // This saves waking two threads, which costs more time than a small submission. A backend that
     // cannot do this (a tab's) continues to call back.
     virtual void set_owner_answers(bool) {}
     // After set_owner_answers(true): calls `done` of the oldest read_buffer() if its bytes have
-    // been read. `wait`: waits for the bytes. Returns false if no `done` was called.
+    // been read. If `wait`, waits for the bytes. Returns false if no `done` was called.
     virtual bool answer_read([[maybe_unused]] bool wait) { return false; }
 
     // A hint that work will probably be submitted within this time. A backend may keep the GPU
@@ -182,8 +186,8 @@ class Device {
     // it.
     virtual void expect_work([[maybe_unused]] double within_ms) {}
 
-    // `handler` is called at most once, when the device is lost. Every call after that returns an
-    // error or does nothing.
+    // `handler` is called at most once, when the device is lost. Every call to a lost device
+    // returns an error or does nothing.
     virtual void on_lost(std::function<void(Loss)> handler) = 0;
     virtual DeviceCounters counters() const = 0;
     // The GPU's time for a recent submission with a delivered readback; 0 if the GPU cannot

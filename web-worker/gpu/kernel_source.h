@@ -14,14 +14,16 @@ struct KernelSource {
     std::string_view name;  // e.g. "group_down_4"
     std::string_view wgsl;
     std::string_view entry_point;
-    std::span<const BindingKind> bindings;  // bindings of group 0, in order
-    // Names of the overrides. The index is the id of the specialization constant.
+    // The kernel's bindings in group 0, in order of their numbers.
+    std::span<const BindingKind> bindings;
+    // Names of the kernel's overrides. The index of a name is the id of its specialization
+    // constant.
     std::span<const std::string_view> overrides;
-    // True: every index comes from tables that the CPU wrote and checked, so clamping is not
-    // needed.
+    // True if every array index in the kernel comes from tables that the CPU wrote and checked, so
+    // clamping is not needed.
     bool host_checked = false;
 };
-// Null if there is no kernel of that name.
+// Returns the kernel with this name; null if there is none.
 const KernelSource* find_kernel(std::string_view name);
 
 // Returns the values of the kernel's overrides, in their order. Aborts if `constants` lacks one.

@@ -16,7 +16,7 @@ class RecordingDevice : public DeviceDecorator {
 
     bool holds = false;
     std::vector<Command> commands;  // recorded, not submitted
-    std::uint64_t dispatches = 0;   // of all submissions, recorded or run
+    std::uint64_t dispatches = 0;   // dispatches of all submissions, recorded or run
 
     // Runs the recorded readbacks, so that their rounds end. The recorded commands are dropped.
     void release() {

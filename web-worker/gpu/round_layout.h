@@ -13,24 +13,27 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
 
 // The header of an upload buffer; the places, tables and x follow it.
 struct RoundHeader {
-    std::uint32_t num_tokens = 0;   // 0: rows of x
-    std::uint32_t num_answers = 0;  // 1: rows of y: one per token, or per pair if not summed
-    std::uint32_t dtype = 0;        // 2: dtype of y on the wire
-    std::uint32_t x_word = 0;       // 3: first word of x
-    std::uint32_t pairs_word = 0;   // 4: num_pairs x {row, gate as f32 bits}
-    // 5: [num_answers + 1] indices into the next table
+    std::uint32_t num_tokens = 0;  // header word 0: number of rows of x
+    // Header word 1: number of rows of y: one per token, or per pair if not summed.
+    std::uint32_t num_answers = 0;
+    std::uint32_t dtype = 0;   // header word 2: dtype of y on the wire
+    std::uint32_t x_word = 0;  // header word 3: index of the first word of x
+    // Header word 4: index of the table of num_pairs x {row, gate as f32 bits}.
+    std::uint32_t pairs_word = 0;
+    // Header word 5: index of a table of [num_answers + 1] indices into the table at word 6.
     std::uint32_t answer_starts_word = 0;
-    // 6: num_pairs x AnswerPair, the pairs of each answer in the order in which they are added
+    // Header word 6: index of the table of num_pairs x AnswerPair: the pairs of each answer, in the
+    // order in which they are added.
     std::uint32_t answer_pairs_word = 0;
-    std::uint32_t x_dtype = 0;  // 7: dtype of x on the wire
-    // 8 + place: the first word of that place's list of tiles. A place is (arena, tile family);
-    // there is one word for each place.
+    std::uint32_t x_dtype = 0;  // header word 7: dtype of x on the wire
+    // Header word 8 + place: index of the first word of the list of tiles of that place. A place is
+    // (arena, tile family); there is one word for each place.
 };
 inline constexpr std::uint32_t round_header_words = 8;
 static_assert(sizeof(RoundHeader) == 4 * round_header_words,
               "the kernels read words 0..7, then the places");
 
-// One pair of an answer.
+// One (row, expert) pair whose output is added to an answer.
 struct AnswerPair {
     std::uint32_t blob_word = 0;  // first word of the expert's blob in its arena
     std::uint32_t pair = 0;
@@ -44,7 +47,7 @@ struct RoundTile {
     std::uint32_t blob_word = 0;  // first word of the expert's blob in its arena
     std::uint32_t first_pair = 0;
     std::uint32_t num_pairs = 0;
-    std::uint32_t row = 0;  // row of x for the first pair
+    std::uint32_t row = 0;  // row of x that the first pair of this tile uses
 };
 static_assert(sizeof(RoundTile) == 16, "the kernels step by 4 words");
 
@@ -60,7 +63,7 @@ struct GroupPlace {
 };
 static_assert(sizeof(GroupPlace) == 16);
 
-// Uniform of the three published kernels.
+// The uniform (parameters) of the three published kernels for single calls.
 struct ExpertParams {
     std::uint32_t blob_word = 0, num_tokens = 0, hidden_size = 0, moe_intermediate_size = 0,
                   group_size = 0;

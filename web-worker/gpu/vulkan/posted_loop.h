@@ -15,7 +15,8 @@ namespace moex::gpu {
 
 class PostedLoop {
   public:
-    // Returns a thread-safe function that posts. It must not outlive the loop.
+    // Returns a thread-safe function that posts a function to this loop. It must not outlive the
+    // loop.
     std::function<void(std::function<void()>)> poster() {
         return [this](std::function<void()> function) {
             const std::lock_guard lock(mutex_);

@@ -15,12 +15,14 @@ namespace moex::gpu {
 
 class TransferOrder {
   public:
-    // While `busy_bytes` or more are in flight, no further prefetch is submitted.
+    // While copies of `busy_bytes` or more in total are in flight, no further prefetch is
+    // submitted.
     explicit TransferOrder(std::uint64_t busy_bytes) : busy_bytes_(busy_bytes) {}
 
     // Adds a copy. Returns its number, counted from 1.
     std::uint64_t ask(TransferKind kind, std::uint64_t size_bytes);
-    // A prefetch, or every prefetch, becomes awaited. No effect on copies that take() has returned.
+    // Makes one prefetch, or every prefetch, an awaited copy. This does nothing to copies that
+    // take() has returned.
     void hurry(std::uint64_t number);
     void hurry_all();
 
@@ -28,11 +30,11 @@ class TransferOrder {
     // Returns the numbers of the copies to submit now, in order: all awaited copies, and then, if
     // `up_to` is TransferKind::prefetch, prefetches.
     std::vector<std::uint64_t> take(TransferKind up_to);
-    // `count` submitted copies are over, in the order of submission.
+    // The oldest `count` copies in flight, in the order of submission, are over.
     void over(std::uint64_t count);
 
-    // The position of a copy in the order of submission, counted from 1; 0: not submitted. For a
-    // number up to settled(): the position of some copy that is over.
+    // Returns the position of a copy in the order of submission, counted from 1; 0: not submitted.
+    // For a number up to settled(): the position of some copy that is over.
     std::uint64_t place(std::uint64_t number) const;
     // All copies up to this number are over.
     std::uint64_t settled() const { return first_ - 1; }
@@ -47,9 +49,10 @@ class TransferOrder {
     void go(std::uint64_t number, std::vector<std::uint64_t>& gone);
 
     const std::uint64_t busy_bytes_;
-    std::deque<Transfer> transfers_;                  // not settled, by number
+    // Copies that are not known to be over, by number.
+    std::deque<Transfer> transfers_;
     std::uint64_t first_ = 1;                         // number of transfers_.front()
-    std::deque<std::uint64_t> awaited_, prefetches_;  // numbers not submitted yet
+    std::deque<std::uint64_t> awaited_, prefetches_;  // numbers of copies not submitted yet
     std::deque<std::uint64_t> under_way_;             // sizes of the copies in flight
     std::uint64_t bytes_in_flight_ = 0, num_gone_ = 0, num_over_ = 0;
 };

@@ -7,7 +7,8 @@
 namespace moex::gpu {
 namespace {
 
-// A longer number is part of a name, as in "4090".
+// A device is chosen by an index of at most two digits. A longer number is part of a device's name,
+// as in "4090".
 constexpr std::size_t index_digits_max = 2;
 
 }  // namespace
@@ -51,7 +52,8 @@ bool has_extension(VkPhysicalDevice device, std::string_view name) {
 
 struct HeapsInUse {
     VkPhysicalDeviceMemoryProperties heaps;
-    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget;  // zeros if the driver does not report it
+    // The values stay zero if the driver does not report them.
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget;
 };
 HeapsInUse heaps_in_use(VkPhysicalDevice device, bool has_budget) {
     VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{
@@ -64,7 +66,7 @@ HeapsInUse heaps_in_use(VkPhysicalDevice device, bool has_budget) {
 }
 
 // The free bytes of the largest device-local heap: its size, less the memory that other processes
-// hold if the driver reports this.
+// hold, where the driver reports it.
 std::uint64_t memory_bytes(VkPhysicalDevice device) {
     const bool has_budget = has_extension(device, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     const auto [heaps, budget] = heaps_in_use(device, has_budget);
@@ -93,7 +95,8 @@ bool has_pipeline_robustness(VkPhysicalDevice device) {
     return robustness.pipelineRobustness == VK_TRUE;
 }
 
-// The page size for web-worker/gpu/vulkan/vulkan_transfers.h; 0 if the device lacks an extension.
+// The page size of process memory that the device can read (for
+// web-worker/gpu/vulkan/vulkan_transfers.h); 0 if the device lacks an extension.
 std::uint64_t shared_page_bytes(VkPhysicalDevice device) {
     if (!has_extension(device, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME) ||
         !has_extension(device, VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME))
@@ -114,7 +117,8 @@ std::uint64_t shared_page_bytes(VkPhysicalDevice device) {
     return host.minImportedHostPointerAlignment;
 }
 
-// Prefers a family that only copies: the GPU's copy engine, which no kernel keeps busy.
+// Chooses the queue family for copies. Prefers a family that only copies: the GPU's copy engine,
+// which no kernel keeps busy.
 std::uint32_t transfer_family(std::span<const VkQueueFamilyProperties> families,
                               std::uint32_t compute_family) {
     constexpr VkQueueFlags computes = VK_QUEUE_GRAPHICS_BIT | VK_QUEUE_COMPUTE_BIT;

@@ -11,8 +11,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// If other holders have less than this share of the memory, no other process computes: drivers keep
-// some memory for themselves.
+// If other processes hold less than this share of the GPU's memory, none of them computes. Drivers
+// keep some memory for themselves.
 constexpr double others_share_max = 1.0 / 64;
 constexpr std::chrono::seconds look_around_every{1}, begin_within{1};
 
@@ -77,8 +77,8 @@ Status VulkanAwake::make_set() {
     return {};
 }
 
-// Records the commands once. They are submitted again and again, also while an earlier submission
-// runs.
+// Records the keep-alive commands once. They are submitted again and again, also while an earlier
+// submission runs.
 Status VulkanAwake::record(std::uint32_t queue_family) {
     VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
     pool.queueFamilyIndex = queue_family;
@@ -93,7 +93,7 @@ Status VulkanAwake::record(std::uint32_t queue_family) {
     VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
     begin.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;
     MOEX_VULKAN(vkBeginCommandBuffer(commands_, &begin), "vkBeginCommandBuffer");
-    // Wait for the workgroup before: this workgroup reads its count.
+    // Wait until the previous workgroup has ended: this workgroup reads the count that it wrote.
     VkMemoryBarrier counted{.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER};
     counted.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT;
     counted.dstAccessMask = VK_ACCESS_SHADER_READ_BIT;
@@ -116,7 +116,8 @@ bool VulkanAwake::has_begun() const {
     return std::atomic_ref(words()[begun]).load(std::memory_order_acquire) == num_followed_;
 }
 
-// Measures the time from the workgroup's begin to its end, with or without release().
+// Measures the time in ms from the begin to the end of one keep-alive workgroup, with or without
+// release().
 double VulkanAwake::end_ms(bool release_it) {
     const auto submitted = Clock::now();
     follow();
@@ -133,7 +134,7 @@ double VulkanAwake::end_ms(bool release_it) {
 bool VulkanAwake::ends_when_told() {
     may_ = true;
     looked_at_ = Clock::now();
-    end_ms(true);  // the first submission takes the driver longer
+    end_ms(true);  // warm-up: the driver needs longer for the first submission
     const double on_its_own_ms = end_ms(false), told_ms = end_ms(true);
     looked_at_ = {};
     return told_ms * 4 < on_its_own_ms;

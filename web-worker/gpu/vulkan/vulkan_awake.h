@@ -30,7 +30,7 @@ class VulkanAwake {
 
     // `queue`: the queue of the real work. `device` and `queue` must outlive this object.
     VulkanAwake(VkDevice device, VkQueue queue) : device_(device), queue_(queue) {}
-    ~VulkanAwake();  // waits for the queue
+    ~VulkanAwake();  // waits until the queue is idle
     VulkanAwake(const VulkanAwake&) = delete;
 
     // `only_alone`: follow() does nothing while another process holds memory on that GPU (the GPU
@@ -40,12 +40,13 @@ class VulkanAwake {
     // in time, all later work would wait. (The flag is in device memory: an H200 reads a cached
     // copy of the CPU's memory.)
     bool ends_when_told();
-    // Returns true if the last workgroup has begun.
+    // Returns true if the workgroup that was submitted last has begun.
     bool has_begun() const;
 
-    // Submits a workgroup after a piece of work. Does nothing if one is in flight already.
+    // Submits a keep-alive workgroup after a piece of work. Does nothing if such a workgroup is in
+    // flight already.
     void follow();
-    // Ends the workgroup in flight. Called before the next piece of work.
+    // Ends the keep-alive workgroup in flight. Called before the next piece of work.
     void release();
 
     std::uint32_t num_followed() const { return num_followed_; }
@@ -73,7 +74,8 @@ class VulkanAwake {
     std::uint32_t num_followed_ = 0;
     bool following_ = false;
     bool may_ = false;
-    std::chrono::steady_clock::time_point looked_at_{};  // last check for other processes
+    // Time of the last check for other processes.
+    std::chrono::steady_clock::time_point looked_at_{};
 };
 
 }  // namespace moex::gpu

@@ -349,7 +349,8 @@ class VulkanDevice : public Device {
                     VulkanMemory kind) {
         if (submissions_->is_dead())
             return Error{ErrorCode::device_lost, "the Vulkan device is lost"};
-        // Both queues use the target of a transfer.
+        // A storage buffer may be the target of a transfer. The compute queue and the transfer
+        // queue then both use it.
         const std::array families{chosen_.queue_family, chosen_.transfer_family};
         const bool both = transfers_ && families[0] != families[1] &&
                           (usage & VK_BUFFER_USAGE_STORAGE_BUFFER_BIT) != 0;
@@ -384,12 +385,13 @@ class VulkanDevice : public Device {
     VkDescriptorPool descriptor_pool_ = VK_NULL_HANDLE;
     std::vector<VulkanBuffer> buffers_;
     std::vector<VulkanPipeline> pipelines_;
-    // By kernel and constants: a runner that is made again compiles nothing.
+    // Compiled pipelines, keyed by kernel and constants. A runner that is made again therefore
+    // compiles nothing.
     std::map<std::pair<std::string_view, std::vector<std::uint32_t>>, PipelineId> pipeline_ids_;
     std::vector<BindGroup> bind_groups_;
     std::unique_ptr<VulkanSubmissions> submissions_;
     std::unique_ptr<VulkanTransfers> transfers_;  // null: not supported
-    std::uint64_t seen_transfers_ = 0;            // submissions see transfers up to this place
+    std::uint64_t seen_transfers_ = 0;            // submissions see transfers up to this position
     bool drop_clamping_ = false;
 };
 

@@ -16,7 +16,7 @@ namespace moex::gpu {
 enum class RobustAccess {
     always,
     // All kernels except those with indices that the CPU checked, if the driver can set this for
-    // each pipeline (VK_EXT_pipeline_robustness); otherwise as `always`.
+    // each pipeline (VK_EXT_pipeline_robustness); otherwise all kernels, as for `always`.
     unless_checked,
     never,
 };
@@ -30,7 +30,8 @@ enum class StayAwake {
 };
 
 struct VulkanOptions {
-    // Index, or part of the name. Empty: the first that is no software rasteriser, else the first.
+    // The index of the device, or a part of its name. Empty: the first device that is no software
+    // rasteriser, else the first device.
     std::string device;
     RobustAccess robust_access = RobustAccess::unless_checked;
     StayAwake stay_awake = StayAwake::never;
@@ -40,7 +41,8 @@ struct VulkanOptions {
 using PostFunction = std::function<void(std::function<void()>)>;
 
 Result<std::unique_ptr<Device>> open_vulkan_device(const VulkanOptions& options, PostFunction post);
-// Names of all devices with a compute queue; unavailable if there is no Vulkan loader or driver.
+// Returns the names of all devices with a compute queue. Returns unavailable if there is no Vulkan
+// loader or driver.
 Result<std::vector<std::string>> list_vulkan_devices();
 
 }  // namespace moex::gpu

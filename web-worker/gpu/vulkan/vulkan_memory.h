@@ -1,4 +1,5 @@
-// Buffers over the C API. Each has memory of its own, of the kind that suits its use.
+// Vulkan buffers. Each buffer has a memory allocation of its own, of the memory type that suits its
+// use.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -25,7 +26,8 @@ struct VulkanBuffer {
     std::uint64_t size_bytes = 0;
     std::byte* mapped = nullptr;
     bool used = false;
-    std::uint64_t written_by = 0;  // number of the last submission that copied to it; 0: none
+    // Number of the last submission that copied to this buffer; 0: none.
+    std::uint64_t written_by = 0;
 };
 
 // Returns the first memory type in the mask `allowed` that has all properties in `wanted`.
@@ -33,7 +35,7 @@ std::optional<std::uint32_t> memory_type(const VkPhysicalDeviceMemoryProperties&
                                          std::uint32_t allowed, VkMemoryPropertyFlags wanted);
 
 // `memory`: the memory types of the device. `families`: the queue families that use the buffer, if
-// there are several. no_space: the device has too little memory, or no `shared` memory.
+// there are several. Returns no_space if the device has too little memory, or no `shared` memory.
 Status allocate_buffer(VulkanBuffer& out, VkDevice device,
                        const VkPhysicalDeviceMemoryProperties& memory, std::uint64_t size_bytes,
                        VkBufferUsageFlags usage, VulkanMemory kind,

@@ -20,8 +20,8 @@ struct VulkanPipeline {
 };
 
 VkDescriptorType descriptor_type(BindingKind kind);
-// `values`: the values of the kernel's constants, in their order. `drop_clamping`: does not clamp
-// if the CPU checked the indices; for devices with VK_EXT_pipeline_robustness.
+// `values`: the values of the kernel's constants, in their order. `drop_clamping`: the kernel does
+// not clamp indices that the CPU has checked; for devices with VK_EXT_pipeline_robustness.
 Result<VulkanPipeline> compile_pipeline(VkDevice device, const KernelSource& source,
                                         const std::vector<std::uint32_t>& values,
                                         bool drop_clamping);

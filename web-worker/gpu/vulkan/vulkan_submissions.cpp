@@ -11,20 +11,22 @@ namespace moex::gpu {
 namespace {
 
 constexpr std::uint64_t staging_bytes_min = 4u << 20;
-constexpr std::size_t device_staging_max = 8;  // buffers of that size in the GPU's own memory
-// More pending writes than this are submitted at once.
+// Most staging buffers of staging_bytes_min in GPU memory.
+constexpr std::size_t device_staging_max = 8;
+// If more bytes than this are staged, the commands recorded so far are submitted at once.
 constexpr std::uint64_t staging_bytes_max = 64u << 20;
-// The most bytes of uploads in flight. The next upload waits, so that a whole model never fills
-// staging buffers, however slowly the GPU copies it.
+// The most bytes of uploads in flight. A further upload waits until an earlier one is over, so that
+// a whole model never fills staging buffers, however slowly the GPU copies it.
 constexpr std::uint64_t uploads_bytes_max = 256u << 20, upload_bytes_min = 1u << 20;
-// A sleeping wait costs more time than most rounds take. The wait therefore spins for twice as long
-// as the GPU took last, within these bounds. A spin that ends just before the GPU does would waste
-// both times.
+// A sleeping wait costs more time than most rounds take. The wait therefore spins for twice the
+// time of the previous wait, within these bounds. A spin that ends just before the GPU does would
+// cost the time of the spin and of the sleep.
 constexpr double spin_us_min = 150, spin_us_max = 2000;
-// One in this number of submissions is timed: timestamps and their readback cost time.
+// Of this number of submissions one is timed: timestamps and their readback cost time.
 constexpr std::uint64_t submits_per_time = 16;
-// A GPU that takes longer counts as lost. A software device also compiles a kernel within the first
-// submission that runs it: on a busy machine with an empty cache this took minutes.
+// If a submission takes more seconds than this, the GPU counts as lost. A software device also
+// compiles a kernel within the first submission that runs it: on a busy machine with an empty cache
+// this took minutes.
 constexpr std::uint64_t fence_wait_s = 60, fence_wait_software_s = 900;
 
 Loss lost_to(VkResult result) { return {LossKind::other, vulkan_result_text(result)}; }
@@ -132,9 +134,9 @@ void VulkanSubmissions::write_part(VulkanBuffer& target, std::uint64_t offset_by
     if (slot.staged_bytes >= upload_bytes_min) flush();
 }
 
-// Makes a staging buffer. A small one is in device memory if the CPU can map all of it: writing an
-// expert then takes two thirds of the time, and a round's rows are already on the device. Only the
-// first few buffers are in device memory, which is for the experts.
+// Makes a staging buffer. A small one is in device memory if the CPU can map all device memory:
+// writing an expert then takes two thirds of the time, and a round's rows are already on the
+// device. Only the first few buffers are in device memory, which is for the experts.
 Status VulkanSubmissions::make_staging(VulkanBuffer& out, std::uint64_t size_bytes) {
     if (size_bytes == staging_bytes_min && slots_.size() <= device_staging_max &&
         sees_device_memory()) {
@@ -147,8 +149,8 @@ Status VulkanSubmissions::make_staging(VulkanBuffer& out, std::uint64_t size_byt
                            VulkanMemory::staging);
 }
 
-// Returns true if the CPU can map all device memory, not only the small window that others also
-// need.
+// Returns true if the CPU can map all device memory, not only a small window of it (256 MiB) that
+// other programs also need.
 bool VulkanSubmissions::sees_device_memory() const {
     constexpr std::uint64_t window_bytes = 256u << 20;
     constexpr VkMemoryPropertyFlags both = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT |
@@ -159,8 +161,8 @@ bool VulkanSubmissions::sees_device_memory() const {
            memory_.memoryHeaps[memory_.memoryTypes[*type].heapIndex].size > window_bytes;
 }
 
-// Returns the slot that records now. If none does, takes a finished slot or makes a new one. Never
-// waits.
+// Returns the submission slot that records commands now. If no slot records, this function takes a
+// finished slot or makes a new one. It never waits.
 VulkanSubmissions::Slot& VulkanSubmissions::open_slot() {
     if (current_ < slots_.size() && slots_[current_].recording) return slots_[current_];
 
@@ -272,7 +274,7 @@ void VulkanSubmissions::bound_uploads(const Slot& slot) {
         const Upload oldest = uploads_.front();
         uploads_.pop_front();
         uploads_bytes_ -= oldest.size_bytes;
-        // If the slot was reused, the upload is over.
+        // If the slot was reused for another submission, this upload is over already.
         if (oldest.slot->submitted && oldest.slot->number == oldest.number)
             vkWaitForFences(device_, 1, &oldest.slot->fence, VK_TRUE, fence_wait_ns());
     }
@@ -341,7 +343,7 @@ void VulkanSubmissions::wait_for_fences() {
     }
 }
 
-// Calls back a readback. Runs on the owner's thread.
+// Calls the callback of a finished readback. Runs on the owner's thread.
 void VulkanSubmissions::answer(const Wait& wait, VkResult result, double gpu_us) {
     --wait.slot->reads;
     if (result == VK_SUCCESS) {

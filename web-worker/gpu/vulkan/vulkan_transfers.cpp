@@ -15,10 +15,11 @@ namespace {
 // The interval at which the waiter checks whether it shall stop: on a lost device a copy never
 // ends.
 constexpr std::uint64_t look_ns = 200'000'000;
-// `done` is posted together for copies of this many bytes: others follow before a link is idle.
+// The `done` callbacks of copies are posted together, once per this many bytes. The next copies are
+// submitted before the link is idle.
 constexpr std::uint64_t posted_bytes = VulkanTransfers::busy_bytes / 2;
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds copy_timeout{60};  // a GPU that takes longer is lost
+constexpr std::chrono::seconds copy_timeout{60};  // if a copy takes longer, the GPU is lost
 constexpr VkExternalMemoryHandleTypeFlagBits host_allocation =
     VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
 
@@ -224,7 +225,7 @@ Status VulkanTransfers::submit_next(TransferKind up_to) {
     return {};
 }
 
-// Submits all copies in one call. Each signals its own count.
+// Submits all copies in one call. Each copy sets the semaphore to its own count.
 Status VulkanTransfers::submit(const std::vector<Asked>& all) {
     std::vector<VkCommandBuffer> recorded(all.size());
     std::vector<VkTimelineSemaphoreSubmitInfo> numbers(all.size());
@@ -259,7 +260,7 @@ std::uint64_t VulkanTransfers::give(std::uint64_t number) {
     return give_next(TransferKind::awaited) ? place_of(number) : 0;
 }
 
-// Submits the next copies. Returns false if the queue refused them.
+// Submits the next copies. Returns false if the queue refused these copies.
 bool VulkanTransfers::give_next(TransferKind up_to) {
     const bool refused_before = refuses_;
     const Status given = submit_next(up_to);

@@ -50,14 +50,15 @@ class VulkanTransfers {
           post_(std::move(post)),
           failed_(std::move(failed)),
           order_(busy_bytes) {}
-    ~VulkanTransfers();  // waits for the queue; no `done` is called after this
+    ~VulkanTransfers();  // waits for the queue; no `done` is called after destruction
     VulkanTransfers(const VulkanTransfers&) = delete;
 
     Status open(const VulkanAdapter& adapter);
 
-    // `memory` begins and ends on pages, and must stay valid until unshare().
+    // Registers `memory`, from which copies may read. It begins and ends on page boundaries, and
+    // must stay valid until unshare().
     Status share(ByteView memory);
-    void unshare(ByteView memory);  // waits for the copies that read it
+    void unshare(ByteView memory);  // waits for the copies that read this memory
     bool is_shared(ByteView bytes) const { return find(bytes) != memories_.end(); }
 
     // Starts a copy and returns its number. Requires is_shared(bytes). `done` is posted after this
@@ -66,18 +67,20 @@ class VulkanTransfers {
     std::uint64_t copy(ByteView bytes, VkBuffer target, std::uint64_t offset_bytes,
                        TransferKind kind, std::function<void()> done);
     // Submits this copy now if it was not submitted yet, so that another queue's wait for it will
-    // end. Returns the count of over() when the copy is over; 0: refused, as on a lost device.
+    // end. Returns the count of over() when the copy is over; 0: the copy was refused, for example
+    // on a lost device.
     std::uint64_t give(std::uint64_t number);
-    // Returns true if this copy is over. `wait`: waits until it is over, or the device is lost.
+    // Returns true if this copy is over. If `wait`, waits until the copy is over, or the device is
+    // lost.
     bool is_over(std::uint64_t number, bool wait = false);
-    // Waits until all queues of the device are idle, while no thread uses this one.
+    // Waits until all queues of the device are idle, while no thread uses the transfer queue.
     void wait_idle();
-    // Stops: no copy is submitted and no `done` is called after this.
+    // Stops the transfers: no copy is submitted and no `done` is called after this call.
     void stop();
     // The timeline semaphore that counts the copies that are over.
     VkSemaphore over() const { return over_; }
-    // Copies up to this number are over. The result of give() for any of these numbers covers them
-    // all.
+    // Copies up to the returned number are over. The result of give() for any of these numbers
+    // covers them all.
     std::uint64_t settled() const { return settled_; }
 
   private:
@@ -88,14 +91,14 @@ class VulkanTransfers {
     };
     using Memories = std::map<const std::byte*, Memory>;  // by start address
     struct Asked {
-        std::uint64_t place = 0;  // count of over() after this copy
+        std::uint64_t place = 0;  // value of the semaphore over() when this copy is over
         VkBuffer source = VK_NULL_HANDLE, target = VK_NULL_HANDLE;
         VkBufferCopy region{};
         std::function<void()> done;
     };
     using Done = std::vector<std::function<void()>>;
     struct Pending {
-        std::uint64_t last = 0;  // place of the last copy in `done`
+        std::uint64_t last = 0;  // Asked::place of the last copy with a callback in `done`
         Done done;
     };
     Memories::const_iterator find(ByteView bytes) const;
@@ -120,7 +123,7 @@ class VulkanTransfers {
     const Post post_;
     const std::function<void(const Error&)> failed_;
     VkPhysicalDeviceMemoryProperties memory_types_{};
-    std::uint64_t page_bytes_ = 0;  // page size of memory to share
+    std::uint64_t page_bytes_ = 0;  // page size that shared memory is aligned to
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties_ = nullptr;
     PFN_vkGetSemaphoreCounterValueKHR counter_value_ = nullptr;
     PFN_vkWaitSemaphoresKHR wait_semaphores_ = nullptr;
@@ -130,11 +133,13 @@ class VulkanTransfers {
     std::atomic<std::uint64_t> settled_ = 0;     // copies up to this number are over
     std::atomic<std::uint64_t> known_over_ = 0;  // number of copies that are over
     std::atomic<std::uint64_t> given_ = 0;       // number of copies submitted to the queue
-    std::atomic<bool> refuses_ = false;          // the queue refused a copy: no other is submitted
-    bool gave_up_ = false;                       // a wait timed out
+    // The queue refused a copy: no other copy is submitted.
+    std::atomic<bool> refuses_ = false;
+    bool gave_up_ = false;  // a wait for a copy timed out
 
-    std::mutex queue_mutex_;      // guards the queue, the pool and refused_
-    std::vector<Asked> refused_;  // destroyed with this object, on the owner's thread
+    std::mutex queue_mutex_;  // guards the queue, the pool and refused_
+    // Copies that the queue refused; destroyed with this object, on the owner's thread.
+    std::vector<Asked> refused_;
     struct Used {
         VkCommandBuffer commands;
         std::uint64_t place;
@@ -144,7 +149,8 @@ class VulkanTransfers {
     std::mutex mutex_;  // guards the members below
     std::condition_variable wake_giver_, wake_waiter_;
     TransferOrder order_;
-    std::unordered_map<std::uint64_t, Asked> asked_;  // not submitted yet, by number
+    // Copies that are not submitted yet, by number.
+    std::unordered_map<std::uint64_t, Asked> asked_;
     std::deque<Pending> pending_;
     bool stopping_ = false;
     std::thread giver_, waiter_;

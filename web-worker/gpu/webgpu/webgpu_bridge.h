@@ -7,9 +7,9 @@
 #include <cstdint>
 
 extern "C" {
-// Handles are positive; 0 is a failure.
+// Handles of GPU objects are positive; the value 0 means failure.
 
-// -> mx_on_device(ticket, adapter JSON or reason, length, ok)
+// Answered by mx_on_device(ticket, adapter JSON or reason, length, ok).
 void mx_create_device(std::uint32_t ticket);
 void mx_destroy_device();
 
@@ -19,7 +19,7 @@ void mx_write_buffer(int buffer, double offset_bytes, const void* data, double s
 
 // `kinds`: one byte per binding, gpu::BindingKind. `constants`: "name=value" for each override,
 // with blanks between.
-// -> mx_on_pipeline(ticket, handle, reason, length)
+// Answered by mx_on_pipeline(ticket, handle, reason, length).
 void mx_create_pipeline(const char* wgsl, int wgsl_bytes, const char* entry, int entry_bytes,
                         const std::uint8_t* kinds, int num_bindings, const char* constants,
                         int constants_bytes, std::uint32_t ticket);
@@ -30,8 +30,8 @@ void mx_destroy_bind_group(int bind_group);
 // `words`: 8 words per command: 0, pipeline, bind group, x, y, z, 0, 0
 // | 1, source, target, source offset, target offset, size, 0, 0.
 void mx_submit(const std::uint32_t* words, int num_commands);
-// -> mx_on_read(ticket, size), with the bytes at the address that mx_read_room(size) returned; size
-// 0: the readback failed
+// Answered by mx_on_read(ticket, size), with the bytes at the address that mx_read_room(size)
+// returned. Size 0: the readback failed.
 void mx_read_buffer(int buffer, double size_bytes, std::uint32_t ticket);
 void mx_expect_work(double within_ms);  // as gpu::Device::expect_work()
 double mx_gpu_us();                     // as gpu::Device::gpu_us()

@@ -21,7 +21,7 @@ struct Waiting {
     std::unordered_map<std::uint32_t, std::function<void(Result<std::unique_ptr<Device>>)>> devices;
     std::unordered_map<std::uint32_t, std::function<void(Result<PipelineId>)>> pipelines;
     std::unordered_map<std::uint32_t, std::function<void(Result<ByteView>)>> reads;
-    Bytes read;  // the bytes of the readback that is being delivered
+    Bytes read;  // the bytes of the readback that is being delivered now
     WebGpuDevice* open = nullptr;
 };
 Waiting& waiting() {
@@ -191,7 +191,7 @@ void open_webgpu_device(std::function<void(Result<std::unique_ptr<Device>>)> don
 
 extern "C" {
 
-// `bytes`: JSON of the adapter if `ok`, otherwise the reason.
+// `bytes`: the JSON text of the adapter if `ok`, otherwise the reason of the failure.
 EMSCRIPTEN_KEEPALIVE void mx_on_device(std::uint32_t ticket, const char* bytes,
                                        std::uint32_t size_bytes, int ok) {
     auto done = take(waiting().devices, ticket);
