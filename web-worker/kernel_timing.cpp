@@ -6,10 +6,12 @@
 namespace moex {
 namespace {
 
-constexpr std::uint64_t read_block_bytes = 64 << 10;  // per workgroup of read_words.wgsl
+// Bytes that a workgroup of read_words.wgsl reads.
+constexpr std::uint64_t read_block_bytes = 64 << 10;
 constexpr std::uint32_t repeats_max = 100;
 
-// A cheap sequence that is the same on every machine. The values do not matter.
+// Returns a word of the test data. The sequence is cheap to compute and the same on every machine.
+// The values do not matter.
 std::uint32_t word_of(std::uint64_t index) {
     return static_cast<std::uint32_t>((index + 1) * 2654435761u);
 }
@@ -98,7 +100,7 @@ void KernelTiming::start(std::function<void(const TimingRow&)> row,
     next();
 }
 
-// Plans the next steps: the measurements with `rows` rows.
+// Plans the next steps: the measurements in which each expert gets `rows` rows.
 void KernelTiming::plan_rows(std::uint32_t rows) {
     if (options_.last_rows_us > 0 && now_us_() - started_us_ > options_.last_rows_us) return next();
 
@@ -207,7 +209,7 @@ Bytes KernelTiming::blob() const {
             std::memcpy(blob.data() + section.offset_bytes + at, &value, 4);
         }
     };
-    // scale 0.01, zero 8: answers stay small
+    // scale 0.01 and zero point 8 keep the answers small
     const std::uint32_t scale_zero = float_to_half(0.01f) | std::uint32_t{float_to_half(8)} << 16;
     fill(layout.gate_up_codes, word_of);
     fill(layout.gate_up_scale_zero, [&](std::uint64_t) { return scale_zero; });
@@ -276,8 +278,8 @@ KernelTiming::Group KernelTiming::group(std::uint32_t layer, std::uint32_t rows)
 
 // Times one submission and the readback after it.
 void KernelTiming::submitted(std::vector<gpu::Command> commands, Us then) {
-    // A browser waits only for commands that touch the buffer that is read, so copy a word to it
-    // last.
+    // A browser waits only for commands that touch the readback buffer. The last command therefore
+    // copies a word to that buffer.
     commands.push_back(
         {.kind = gpu::Command::Kind::copy, .source = word_, .target = readback_, .size_bytes = 4});
     const double started_us = now_us_();
@@ -302,7 +304,8 @@ void KernelTiming::slope(std::vector<gpu::Command> commands, Us then) {
         submitted(slope_.once, [this](double us) {
             slope_.once_us = us;
             const auto fits = static_cast<std::uint32_t>(options_.submission_us / std::max(us, 1.));
-            // A short time beside the submission's own cost would vanish in its noise.
+            // Choose enough repetitions that their time is long beside the cost of a submission,
+            // which varies.
             slope_.repeats = std::clamp(8 * fits, options_.turns > 1 ? 4u : 1u, repeats_max);
             for (std::uint32_t i = 0; i <= slope_.repeats; ++i)
                 slope_.many.insert(slope_.many.end(), slope_.once.begin(), slope_.once.end());
@@ -315,8 +318,9 @@ void KernelTiming::take_turn() {
     submitted(slope_.many, [this](double many_us) {
         slope_.many_us = std::min(slope_.many_us, many_us);
         if (--slope_.turns_left == 0) {
-            // If the noise is larger than the difference, use the whole time, which is an upper
-            // bound. With a single repetition of the measurement the noise is unknown.
+            // If the noise is larger than the difference of the two times, divide the whole time,
+            // which gives an upper bound. If the measurement was made only once, the noise is
+            // unknown, and the same is done.
             const double us = options_.turns > 1 && slope_.many_us > slope_.once_us
                                   ? (slope_.many_us - slope_.once_us) / slope_.repeats
                                   : slope_.many_us / (slope_.repeats + 1);
@@ -390,7 +394,8 @@ void KernelTiming::hold_rounds(std::uint32_t rows) {
     next();
 }
 
-// The weights that a kernel reads for `experts` experts, in 10^6 bytes; 0 if it reads none.
+// Returns the bytes of weights that a kernel reads for `experts` experts, in 10^6 bytes; 0 if it
+// reads none.
 double KernelTiming::mb_of(const std::string& kernel, std::uint32_t experts) const {
     const ExpertBlobLayout layout = expert_blob_layout(options_.shape);
     std::uint64_t bytes = 0;
@@ -410,7 +415,8 @@ void KernelTiming::time_held(std::uint32_t rows, bool single) {
     const std::vector<double> frame_times = std::exchange(times_, {});
 
     std::vector<std::string> names;
-    std::vector<std::vector<gpu::Command>> parts;  // by name, the same kernels of all rounds
+    // By kernel name: the commands of that kernel, of all rounds.
+    std::vector<std::vector<gpu::Command>> parts;
     std::vector<gpu::Command> all, copies;
     for (const gpu::Command& command : device_.commands) {
         if (command.kind == gpu::Command::Kind::copy) {
@@ -446,13 +452,14 @@ void KernelTiming::time_held(std::uint32_t rows, bool single) {
             });
         });
     };
-    const bool each = options_.published;  // at the start only whole rounds are measured
+    // Single kernels; the measurement at a worker's start times only whole rounds.
+    const bool each = options_.published;
     for (std::size_t i = 0; each && i < names.size(); ++i) step(names[i], parts[i]);
     step(single ? "total" : "round", all);
     if (each && single) step("readback", copies);
 
-    // The recorded readbacks run at the end. They end the recorded rounds, and the last one
-    // continues.
+    // The recorded readbacks run at the end. They end the recorded rounds. The last of these rounds
+    // continues with the next step.
     steps.push_back([this] { device_.release(); });
     steps_.insert(steps_.begin(), steps.begin(), steps.end());
     next();

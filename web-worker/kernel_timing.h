@@ -21,11 +21,12 @@ struct TimingRow {
     // one expert; round, for `experts` experts; and the kernels of a round by their names.
     std::string what;
     std::string shape;
-    std::uint32_t rows = 0;                     // rows of each expert
-    double p10_us = 0, p50_us = 0, p99_us = 0;  // from frame in, or submission, to the bytes read
-    double gpu_us = 0;                          // GPU time of a repetition
+    std::uint32_t rows = 0;  // rows of x for each expert
+    // Time from the frame's arrival, or the submission, until its bytes are read.
+    double p10_us = 0, p50_us = 0, p99_us = 0;
+    double gpu_us = 0;  // GPU time of one repetition of the work
     std::uint32_t dispatches = 0;
-    double mb = 0;  // 10^6 bytes of weights that must be read once
+    double mb = 0;  // weights that must be read once, in 10^6 bytes
     double gb_s() const { return gpu_us > 0 ? mb * 1e3 / gpu_us : 0; }
 };
 
@@ -35,9 +36,10 @@ class KernelTiming {
     ~KernelTiming();
     KernelTiming(const KernelTiming&) = delete;
 
-    // Calls `row` for each line and `done` once. Neither may destroy this object.
+    // Calls `row` for each line of the result, and `done` once at the end. Neither callback may
+    // destroy this object.
     void start(std::function<void(const TimingRow&)> row, std::function<void(Status)> done);
-    // The figures for HELLO, from the rows measured so far.
+    // Returns the speed figures that HELLO reports, from the lines measured so far.
     SpeedProfile profile() const { return profile_; }
 
   private:
@@ -79,11 +81,11 @@ class KernelTiming {
     gpu::Command read_;
     std::unique_ptr<ExpertStore> store_;
     std::unique_ptr<ExpertRunner> runner_;
-    std::vector<Group> groups_;  // by layer, for the present number of rows
+    std::vector<Group> groups_;  // one group per layer, with the present number of rows
     std::vector<double> times_;
-    std::uint32_t unfinished_ = 0;  // rounds that were recorded and not run
+    std::uint32_t unfinished_ = 0;  // recorded rounds that have not ended yet
 
-    struct Slope {  // the slope that is being measured
+    struct Slope {  // the slope (time per repetition) that is being measured
         std::vector<gpu::Command> once, many;
         std::uint32_t repeats = 0, turns_left = 0;
         double once_us = 0, many_us = 0;

@@ -5,7 +5,7 @@
 namespace moex {
 namespace {
 
-// A fixed sequence in [-1, 1): the same on every machine.
+// A fixed sequence of values in [-1, 1) that is the same on every machine.
 class Sequence {
   public:
     float next() {

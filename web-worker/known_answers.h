@@ -13,7 +13,7 @@ struct KnownAnswers {
     ExpertShape shape{hidden, inner, 32};
     Bytes blob;
     std::vector<float> x;          // [num_tokens, hidden]
-    std::vector<double> expected;  // [num_tokens, hidden], gate 1
+    std::vector<double> expected;  // [num_tokens, hidden], for a gate of 1
 
     KnownAnswers();
 };

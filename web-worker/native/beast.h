@@ -29,7 +29,8 @@ inline void set_trust(ssl::context& tls, const HubAddress& hub) {
     tls.set_verify_mode(hub.insecure_tls ? ssl::verify_none : ssl::verify_peer);
 }
 
-// Sends the hub's host name to the server (SNI), and checks the server's certificate against it.
+// Sends the hub's host name to the server (SNI), and checks that the server's certificate is for
+// this name.
 inline void expect_host(TlsStream& stream, const HubAddress& hub) {
     SSL_set_tlsext_host_name(stream.native_handle(), hub.url.host.c_str());
     if (!hub.insecure_tls) stream.set_verify_callback(ssl::host_name_verification(hub.url.host));

@@ -10,11 +10,12 @@
 namespace moex::native {
 namespace {
 
-constexpr int fetches_max = 4;   // at once, as in a tab
-constexpr int attempts_max = 4;  // attempts without a new byte
+constexpr int fetches_max = 4;   // fetches that run at the same time; a tab has the same limit
+constexpr int attempts_max = 4;  // attempts in a row that brought no new byte
 constexpr auto attempt_delay = std::chrono::milliseconds(200);
 
-// Calls OpenSSL directly: hub/base/sha256.h belongs to the hub, and protocol uses no library.
+// Checks a SHA-256 with OpenSSL directly: hub/base/sha256.h belongs to the hub, and protocol/ uses
+// no library.
 bool matches(ByteView bytes, const Sha256& hash) {
     Sha256 found{};
     SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
@@ -56,7 +57,7 @@ void BlobFetcher::fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgen
         else
             jobs_.push_back(std::move(job));
     }
-    wake_.notify_all();  // not all threads take every job
+    wake_.notify_all();  // wake all threads, since one of them takes only urgent jobs
 }
 
 void BlobFetcher::cancel() {
@@ -65,7 +66,7 @@ void BlobFetcher::cancel() {
     jobs_.clear();
 }
 
-// The body of each thread. Each has a connection of its own.
+// The loop of each download thread. Each thread has a connection of its own.
 void BlobFetcher::run(bool urgent_only) {
     name_thread("fetch");
     const auto has_job = [&] { return !jobs_.empty() && (!urgent_only || jobs_.front().urgent); };
@@ -86,8 +87,8 @@ void BlobFetcher::run(bool urgent_only) {
     }
 }
 
-// Called from any thread. The posted function does not touch this object after a cancel(): the
-// object may be destroyed by then.
+// Posts an event to the owner's thread, from any thread. The posted function does not touch this
+// object after a cancel(): the object may be destroyed by then.
 void BlobFetcher::answer(const Job& job, bool from_network, Result<Bytes> bytes) {
     post_([this, job, from_network, bytes = std::move(bytes), generation = generation_]() mutable {
         if (job.generation != *generation) return;
@@ -103,15 +104,15 @@ Result<Bytes> BlobFetcher::one(const Job& job, HttpClient& client, bool& from_ne
     if (auto bytes = cache_.read(job.hash, job.size_bytes)) {
         if (matches(*bytes, job.hash)) return std::move(*bytes);
     }
-    cache_.drop(job.hash);  // damaged, or of another size: it is fetched again
+    cache_.drop(job.hash);  // the blob is damaged or has another size, so it is fetched again
     from_network = true;
     Result<Bytes> bytes = from_hub(job, client);
     if (bytes.ok()) cache_.write(job.hash, *bytes);
     return bytes;
 }
 
-// Bytes that arrived before a connection broke are kept. Only an attempt without a new byte counts
-// as a failure.
+// If a connection breaks, the bytes that arrived before are kept. Only an attempt without a new
+// byte counts as a failure.
 Result<Bytes> BlobFetcher::from_hub(const Job& job, HttpClient& client) {
     Bytes bytes(job.size_bytes);
     std::uint64_t have = 0;
@@ -147,7 +148,7 @@ Status BlobFetcher::download(const Job& job, HttpClient& client, Bytes& bytes,
     Status status;
     HttpClient::Reader reader;
     reader.begin = [&](unsigned code) {
-        if (code == 200) have = 0;  // the whole blob, although a range was requested
+        if (code == 200) have = 0;  // the hub sent the whole blob, although a range was requested
         if (code == 200 || code == 206) return true;
         status = Error{ErrorCode::unavailable,
                        text("the hub answered ", code, " for a weight blob")};

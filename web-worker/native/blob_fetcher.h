@@ -34,12 +34,12 @@ class BlobFetcher {
     BlobFetcher(const BlobFetcher&) = delete;
 
     // Calls `progress` once, with all bytes of the blob, and then `done` with the blob. An urgent
-    // fetch is queued in front of all others, and has a thread that takes no others.
+    // fetch is queued in front of all others, and has a thread that takes only urgent fetches.
     void fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent, Progress progress,
                Done done);
-    void cancel();  // drops all fetches; no callback follows
+    void cancel();  // drops all fetches; their callbacks are not called
     void serves_model(std::string_view model) { cache_.serves_model(model); }
-    // The blob in memory; empty if it is not in memory.
+    // Returns the blob from the cache in memory; empty if it is not stored there.
     HeldBlob find(const Sha256& hash) { return memory_.find(hash); }
     std::vector<ByteView> memory_pieces() const { return memory_.pieces(); }
 
@@ -62,12 +62,13 @@ class BlobFetcher {
     const HubAddress hub_;
     BlobFolder cache_;
     const Post post_;
-    BlobMemory memory_;  // used on the owner's thread only
+    BlobMemory memory_;  // used only on the owner's thread
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Job> jobs_;
     bool stopping_ = false;
-    // The generation of the jobs that are still wanted. The owner's thread raises it.
+    // Generation number of the jobs that are still wanted. The owner's thread increments it to
+    // cancel older jobs.
     std::shared_ptr<std::atomic<std::uint64_t>> generation_ =
         std::make_shared<std::atomic<std::uint64_t>>(0);
     std::vector<std::thread> threads_;

@@ -16,7 +16,7 @@ namespace moex::native {
 namespace {
 
 constexpr const char* uses_name = "uses";
-constexpr std::uint64_t unsaved_max = 1024;  // uses that a crash may lose
+constexpr std::uint64_t unsaved_max = 1024;  // most recorded uses of blobs that a crash may lose
 constexpr std::size_t name_digits = 2 * std::tuple_size_v<Sha256>;
 
 bool is_blob_name(const std::string& name) {
@@ -56,7 +56,7 @@ BlobFolder::BlobFolder(Options options) : options_(std::move(options)) {
 
 BlobFolder::~BlobFolder() { save(); }
 
-// Lists the blobs in the folder. A blob that `uses` does not list has no uses.
+// Lists the blobs in the folder. A blob that the file `uses` does not list counts as never used.
 void BlobFolder::open() {
     uses_ = read_uses();
     std::error_code error;
@@ -88,7 +88,7 @@ void BlobFolder::save() {
         if (one.bytes > 0 || one.model == model_)
             lines += text(name, ' ', one.uses, ' ', one.at_ms, ' ',
                           one.model.empty() ? "-" : one.model, '\n');
-    // On a full disk the older file stays.
+    // If the disk is full, the older file `uses` stays.
     (void)write_file(path_of(uses_name), std::as_bytes(std::span(lines)));
 }
 
@@ -130,7 +130,7 @@ std::optional<Bytes> BlobFolder::read(const Sha256& hash, std::uint64_t size_byt
     if (!in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size_bytes)))
         return std::nullopt;
     const std::lock_guard lock(mutex_);
-    count(uses_[name], size_bytes);  // another worker may have written it
+    count(uses_[name], size_bytes);  // another worker may have written this blob's file
     return bytes;
 }
 
@@ -152,7 +152,7 @@ void BlobFolder::forget(const std::string& name) {
     count(uses_[name], 0);
 }
 
-// The blob to evict for `newcomer`; null if every blob that is left stays.
+// Returns the blob to evict for the blob `newcomer`; null if no stored blob may be evicted for it.
 const std::string* BlobFolder::next_to_evict(const std::string& newcomer) const {
     const auto found = uses_.find(newcomer);
     const std::uint64_t newcomer_uses = found == uses_.end() ? 0 : found->second.uses;
@@ -195,7 +195,7 @@ void BlobFolder::write(const Sha256& hash, ByteView bytes) {
         count(uses_[name], bytes.size());
     }
     int error = write_file(path_of(name), bytes);
-    // On a full disk, too, blobs of other models are evicted.
+    // Blobs of other models are evicted also when the disk is full.
     while (error == ENOSPC || error == EDQUOT) {
         const std::lock_guard lock(mutex_);
         const std::string* least = next_to_evict(name);

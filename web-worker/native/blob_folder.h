@@ -22,9 +22,9 @@ namespace moex::native {
 class BlobFolder {
   public:
     struct Options {
-        std::filesystem::path folder;   // exists; empty: nothing is kept
-        std::uint64_t limit_bytes = 0;  // 0: as many bytes as the disk takes
-        // Receives a sentence for people, once for each kind of trouble.
+        std::filesystem::path folder;   // an existing folder; empty: no blob is kept
+        std::uint64_t limit_bytes = 0;  // limit of the folder; 0: as many bytes as the disk takes
+        // Receives a sentence for the operator, once for each kind of problem.
         std::function<void(const std::string&)> report;
     };
     explicit BlobFolder(Options options);
@@ -33,19 +33,21 @@ class BlobFolder {
 
     // Blobs that are used from this call on belong to `model`.
     void serves_model(std::string_view model);
-    // nullopt if the blob is not in the folder, or has another size. Counts as a use.
+    // Returns the blob; nullopt if it is not in the folder, or has another size. This counts as a
+    // use of the blob.
     std::optional<Bytes> read(const Sha256& hash, std::uint64_t size_bytes);
     void write(const Sha256& hash, ByteView bytes);
     void drop(const Sha256& hash);
     std::uint64_t bytes_kept() const;
-    void save();  // writes `uses`; the destructor and every 1,024th use do so, too
+    void save();  // writes the file `uses`; the destructor and every 1,024th use write it, too
 
   private:
     struct Use {
         std::uint64_t bytes = 0, uses = 0, at_ms = 0;
         std::string model;
     };
-    using Uses = std::map<std::string, Use>;  // by name; bytes 0: not in the folder
+    // Blobs by name; bytes = 0: the blob is not in the folder.
+    using Uses = std::map<std::string, Use>;
     std::filesystem::path path_of(const std::string& name) const { return options_.folder / name; }
     void open();
     Uses read_uses() const;

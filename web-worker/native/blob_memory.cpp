@@ -7,8 +7,8 @@
 
 namespace moex::native {
 namespace {
-// The alignment that a GPU may require of memory that it reads: mostly 4 KiB, 64 KiB where pages
-// are large.
+// The alignment that a GPU may require of memory that it reads: 4 KiB on most machines, and 64 KiB
+// on machines with larger pages.
 constexpr std::uint64_t page_bytes = 64u << 10;
 constexpr std::uint64_t piece_bytes_wanted = 64u << 20;
 
@@ -70,8 +70,9 @@ void BlobMemory::keep(const Sha256& hash, ByteView blob) {
     by_hash_[hash] = newest_first_.begin();
 }
 
-// Returns a free place; otherwise a place in a new piece; otherwise the place of the least recently
-// used blob. Null if the budget has no place of `place_bytes`.
+// Returns a place for a blob: a free place, otherwise a place in a new piece of memory, otherwise
+// the place of the least recently used blob. Returns null if the budget has no place of
+// `place_bytes`.
 std::shared_ptr<BlobMemory::Place> BlobMemory::take_place(std::uint64_t place_bytes) {
     if (round_up(place_bytes, page_bytes) > bytes_max_) return nullptr;
     for (;;) {
@@ -111,7 +112,7 @@ bool BlobMemory::add_piece(std::uint64_t place_bytes) {
     return true;
 }
 
-// Frees the pieces that store no blob, except those with places of `but_of_bytes`.
+// Frees the pieces that store no blob, except pieces with places of `but_of_bytes` bytes.
 void BlobMemory::give_back_empty(std::uint64_t but_of_bytes) {
     std::erase_if(pieces_, [&](const std::shared_ptr<Piece>& piece) {
         if (piece->place_bytes == but_of_bytes || piece->free.size() < piece->num_places)

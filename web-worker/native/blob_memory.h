@@ -20,18 +20,19 @@ namespace moex::native {
 
 class BlobMemory {
   public:
-    // Called with each piece of memory: `begins` is true before it stores its first blob, and false
-    // before it is freed.
+    // Called with each piece of memory: `begins` is true before the piece stores its first blob,
+    // and false before the piece is freed.
     using Notify = std::function<void(ByteView piece, bool begins)>;
 
-    // `bytes_max`: the size of all pieces. A budget smaller than one place keeps nothing.
+    // `bytes_max`: the most bytes of all pieces together. A budget smaller than one place keeps
+    // nothing.
     explicit BlobMemory(std::uint64_t bytes_max, Notify notify = {});
     ~BlobMemory();
     BlobMemory(const BlobMemory&) = delete;
 
-    // Empty if the blob is not in memory.
+    // Returns the blob; an empty HeldBlob if it is not in memory.
     HeldBlob find(const Sha256& hash);
-    // Copies `blob`, unless it is in memory already or there is no place.
+    // Copies `blob` into this cache, unless it is stored already or no place can be freed.
     void keep(const Sha256& hash, ByteView blob);
     std::vector<ByteView> pieces() const;
 
@@ -45,7 +46,7 @@ class BlobMemory {
 
     const std::uint64_t bytes_max_;
     const Notify notify_;
-    std::uint64_t bytes_ = 0;  // size of all pieces
+    std::uint64_t bytes_ = 0;  // total size of all pieces
     std::vector<std::shared_ptr<Piece>> pieces_;
     std::list<Entry> newest_first_;
     std::map<Sha256, std::list<Entry>::iterator> by_hash_;

@@ -35,7 +35,7 @@ struct HttpClient::Connection {
         wait([&](auto done) { secure->async_handshake(ssl::stream_base::client, done); });
     }
 
-    // Runs one asynchronous operation to its end. Beast's deadlines apply to asynchronous
+    // Runs one asynchronous operation until it is over. Beast applies deadlines to asynchronous
     // operations only.
     template <class Start>
     beast::error_code try_wait(Start start) {
@@ -51,7 +51,8 @@ struct HttpClient::Connection {
         if (const beast::error_code error = try_wait(start)) throw beast::system_error(error);
     }
 
-    // Returns false if the connection cannot be used again, or if the reader stopped.
+    // Reads one response. Returns false if the connection cannot be used again, or if the reader
+    // stopped.
     template <class Stream>
     bool get(Stream& stream, const http::request<http::empty_body>& request, const Reader& reader) {
         wait([&](auto done) { http::async_write(stream, request, done); });

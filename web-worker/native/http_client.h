@@ -17,8 +17,8 @@ class HttpClient {
     ~HttpClient();
 
     struct Reader {
-        // The head of the response has arrived. Returns false if the body is not wanted; the
-        // connection is then closed.
+        // Called when the head of the response has arrived. Returns false if the caller does not
+        // want the body; the connection is then closed.
         std::function<bool(unsigned status)> begin;
         // Takes the next piece of the body. Returns false to stop; the connection is then closed.
         std::function<bool(ByteView piece)> take;

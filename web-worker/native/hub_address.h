@@ -7,7 +7,7 @@ namespace moex::native {
 
 struct HubAddress {
     HubUrl url;
-    std::string ca_file;  // a further certificate to trust
+    std::string ca_file;  // file of a further CA certificate to trust
     bool insecure_tls = false;
 };
 

@@ -13,7 +13,7 @@ struct HubUrl {
     bool tls = false;
     std::string host;  // without brackets
     std::string port;
-    std::string token;  // from the fragment of a join link; may be empty
+    std::string token;  // the token in a join link's fragment; may be empty
     std::string authority() const {
         return text(host.find(':') == std::string::npos ? host : text('[', host, ']'), ':', port);
     }

@@ -17,7 +17,8 @@ struct CloseFile {
 };
 using File = std::unique_ptr<std::FILE, CloseFile>;
 
-// Returns null if the file does not exist (see errno) or holds no key.
+// Reads a private key from a file. Returns null if the file does not exist (see errno) or holds no
+// key.
 EVP_PKEY* read_key(const std::filesystem::path& path) {
     const File file(std::fopen(path.c_str(), "re"));
     return file ? PEM_read_PrivateKey(file.get(), nullptr, nullptr, nullptr) : nullptr;

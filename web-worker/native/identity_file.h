@@ -12,7 +12,8 @@ namespace moex::native {
 
 class IdentityFile {
   public:
-    // Reads `file`, or creates it (mode 0600) if it does not exist. An error names the file.
+    // Reads the key from `file`, or creates the file (mode 0600) if it does not exist. An error
+    // names the file.
     static Result<IdentityFile> open(const std::filesystem::path& file);
 
     const PublicKey& public_key() const { return public_key_; }

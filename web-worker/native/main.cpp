@@ -21,8 +21,8 @@ using namespace moex;
 
 enum ExitCode { left = 0, failed = 1, wrong_arguments = 2 };
 
-// Accepts one of `words` for an option that is an enumerator. CLI11's own transformer also accepts
-// numbers, and prints them in the help.
+// Makes an option accept one of `words`, each of which names an enumerator. CLI11's own transformer
+// also accepts numbers, and prints them in the help.
 template <class Enum>
 CLI::Validator one_of(std::map<std::string, Enum> words) {
     return {[words = std::move(words)](std::string& word) -> std::string {
@@ -57,7 +57,7 @@ int complain(int exit_code, std::string_view sentence) {
     return exit_code;
 }
 
-// Declares the options of the hardware that computes.
+// Declares the command-line options that choose the computing hardware.
 void declare_machine(CLI::App& app, Arguments& arguments) {
     app.add_option(
            "--backend", arguments.backend,
@@ -228,7 +228,8 @@ WorkerStatus sum_of(std::span<const WorkerStatus> statuses) {
 }
 
 // Logs one line per change of phase, and one when the worker serves: scripts wait for "serving
-// units=". Logs the times of rounds after 1000 rounds, and each time their number has doubled.
+// units=". Logs the times of rounds after 1000 rounds, and again whenever the number of rounds has
+// doubled.
 class StatusLog {
   public:
     void operator()(const WorkerStatus& status) {

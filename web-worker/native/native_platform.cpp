@@ -48,7 +48,7 @@ class NativePlatform : public Platform {
     // ---- the socket
     void connect() override {
         socket_ = make_websocket(io_, options_.hub, options_.token);
-        // Events of an older connection are ignored.
+        // Ignore events of an earlier connection.
         const auto present = [this, mine = std::weak_ptr<WebSocketClient>(socket_)] {
             return core_ != nullptr && socket_ != nullptr && mine.lock() == socket_;
         };
@@ -63,7 +63,8 @@ class NativePlatform : public Platform {
             if (present()) core_->on_frame(frame);
         };
 
-        // Posted, never called inside connect() or close(): the core expects the call afterwards.
+        // on_closed() is posted, and never called inside connect() or close(): WorkerCore expects
+        // it after these calls have returned.
         socket_->on_closed = [this, present](std::uint16_t code, std::string reason) {
             post([this, present, code, reason = std::move(reason)] {
                 if (!present()) return;
@@ -99,7 +100,7 @@ class NativePlatform : public Platform {
             .count();
     }
     // A delay of 0 means the next iteration of the event loop, after frames that arrived meanwhile.
-    // It needs no clock.
+    // Such a timer needs no clock.
     std::uint64_t set_timer(double delay_ms, std::function<void()> function) override {
         const std::uint64_t id = ++last_timer_;
         const auto fire = [this, id] {
@@ -107,7 +108,8 @@ class NativePlatform : public Platform {
         };
         Timer& timer = timers_[id] = {std::move(function), nullptr};
         if (delay_ms <= 0) {
-            // The event loop polls its sockets between the two posted functions.
+            // Post a second function: the event loop polls its sockets between two posted
+            // functions.
             post([this, fire, life = life_.watch()] {
                 if (!life.alive()) return;
                 post([fire, life] {
@@ -140,8 +142,8 @@ class NativePlatform : public Platform {
     void report(const WorkerStatus& status) override { on_status_(status); }
 
   private:
-    // Registers the memory with the device that this worker was lent. Another device gets all
-    // memory when it is lent (create_device()).
+    // Registers the blob fetcher's memory with the device that this worker was lent. If another
+    // device is lent later, create_device() registers all memory with it.
     void notify_device(ByteView memory, bool begins) {
         if (shared_with_ == 0 || shared_with_ != devices_.number()) return;
         if (begins)
@@ -159,7 +161,8 @@ class NativePlatform : public Platform {
     std::uint64_t last_timer_ = 0;
     struct Timer {
         std::function<void()> function;
-        std::unique_ptr<asio::steady_timer> clock;  // null: the next iteration of the event loop
+        // Null: a timer of 0 ms, which runs in the next iteration of the event loop.
+        std::unique_ptr<asio::steady_timer> clock;
     };
     std::map<std::uint64_t, Timer> timers_;
     std::mt19937_64 generator_{std::random_device{}()};
@@ -168,7 +171,7 @@ class NativePlatform : public Platform {
     LifeGuard life_;
 };
 
-// One worker of this process.
+// The parts of one worker of this process.
 struct Running {
     Running(asio::io_context& io, SharedDevice& devices, const NativeOptions& options,
             NativeWorker worker, std::function<void(const WorkerStatus&)> on_status)
@@ -183,12 +186,12 @@ struct Running {
 
     NativePlatform platform;
     std::unique_ptr<WorkerCore> core;
-    std::string signed_nonce;  // nonce of the last WELCOME that contained one
+    std::string signed_nonce;  // nonce of the newest WELCOME that contained a nonce
 };
 using AllRunning = std::vector<std::unique_ptr<Running>>;
 
 // Stops the process at a signal. The first signal closes the connections with 1001; the process
-// ends when the hub has answered, or after two seconds. The second signal ends it at once.
+// ends when the hub has answered, or after two seconds. A second signal ends the process at once.
 class Leaving {
   public:
     Leaving(asio::io_context& io, const AllRunning& workers)
@@ -249,7 +252,7 @@ class Asked {
     asio::signal_set signals_;
 };
 
-// Signs the nonce of a WELCOME, once.
+// Signs the nonce of a WELCOME, once per nonce.
 void sign(const NativeOptions& options, const WorkerStatus& status, Running& worker) {
     if (!options.identity || status.nonce.empty() || status.nonce == worker.signed_nonce) return;
     worker.signed_nonce = status.nonce;
@@ -287,7 +290,8 @@ int run_native_workers(const NativeOptions& options, std::vector<NativeWorker> w
         running.push_back(std::make_unique<Running>(
             io, devices, options, std::move(workers[i]), [&, i](const WorkerStatus& status) {
                 on_status(i, status);
-                if (i >= running.size() || is_over) return;  // under construction or destruction
+                // The workers are being constructed or destroyed.
+                if (i >= running.size() || is_over) return;
                 sign(options, status, *running[i]);
                 if (status.phase == WorkerPhase::failed || status.phase == WorkerPhase::refused) {
                     exit_code = 1;

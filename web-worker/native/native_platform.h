@@ -20,18 +20,20 @@ namespace moex::native {
 // Options for all workers of a process. Sizes in bytes are per worker.
 struct NativeOptions {
     HubAddress hub;
-    std::uint64_t cache_bytes = 0;  // limit of the folder; 0: as many bytes as the disk takes
-    std::uint64_t host_bytes = 0;   // blobs that stay in this machine's memory
-    std::string token;              // sent as Bearer at the upgrade, and in HELLO
+    std::uint64_t cache_bytes = 0;  // limit of the blob folder; 0: as many bytes as the disk takes
+    std::uint64_t host_bytes = 0;   // bytes of blobs to keep in this machine's memory
+    std::string token;              // the token, sent as Bearer at the upgrade, and in HELLO
     std::string device;             // Vulkan device: index or part of the name
     bool software_gpu = true;       // accept a software driver as a GPU
-    bool stay_awake = true;         // keep-alive work between calls, while no other process uses it
-    // The event loop polls for this long before it sleeps (protocol/spin_wait.h); 0: it sleeps.
+    // Keep-alive work between calls, while no other process uses the GPU.
+    bool stay_awake = true;
+    // The event loop polls for this long before it sleeps (protocol/spin_wait.h); 0: it sleeps at
+    // once.
     std::chrono::microseconds spin_max{};
     // The contributor to whom a hub attributes this worker's work; null: no contributor.
     std::shared_ptr<const IdentityFile> identity;
-    bool shows_nickname = false;  // to other workers of that hub
-    // Called at SIGUSR1, which asks for the present figures.
+    bool shows_nickname = false;  // show the contributor's nickname to other workers of that hub
+    // Called at SIGUSR1, by which the operator asks for the present figures of all workers.
     std::function<void(std::span<const WorkerStatus>)> on_asked;
 };
 

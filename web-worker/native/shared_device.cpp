@@ -10,7 +10,7 @@ namespace moex::native {
 struct SharedDevice::Opened {
     std::uint64_t number = 0;
     bool is_lost = false, answers_here = false;
-    // Handlers of the lent devices.
+    // The handler of each lent device, called when the open device is lost.
     std::map<const Lent*, std::function<void(gpu::Loss)>> lost;
     std::unique_ptr<gpu::Device> device;
 };
@@ -41,7 +41,7 @@ Result<std::unique_ptr<gpu::Device>> SharedDevice::lend() {
             const std::shared_ptr<Opened> lost = mine.lock();
             if (!lost) return;
             lost->is_lost = true;
-            // A handler may destroy its lent device.
+            // Each handler is taken out before its call: it may destroy its lent device.
             while (!lost->lost.empty()) lost->lost.extract(lost->lost.begin()).mapped()(loss);
         });
         opened_ = opened;

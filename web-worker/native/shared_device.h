@@ -18,18 +18,20 @@ class SharedDevice {
     explicit SharedDevice(Open open) : open_(std::move(open)) {}
     SharedDevice(const SharedDevice&) = delete;
 
-    // Returns a device that behaves like a device of the caller's own.
+    // Lends the device: returns an object that behaves like a device of the caller's own.
     Result<std::unique_ptr<gpu::Device>> lend();
-    // The number of the open device: each device has another one. 0: no device is open.
+    // Returns the number of the open device. Each opened device has a new number. 0: no device is
+    // open.
     std::uint64_t number() const;
-    // Forward to the open device (gpu::Device).
+    // These functions forward to the open device (gpu::Device).
     void share_memory(ByteView memory);
     void unshare_memory(ByteView memory);
 
-    // Runs the callback of a finished readback. Returns false if none is finished. Requires
+    // Runs the callback of a finished readback. Returns false if no readback is finished. Requires
     // answer_reads(true).
     bool answer_read();
-    // `here` true: the owner polls answer_read(). False: the device's thread wakes the owner.
+    // If `here`, the owner polls answer_read() for readbacks. Otherwise the device's thread wakes
+    // the owner.
     void answer_reads(bool here);
 
   private:
@@ -37,7 +39,7 @@ class SharedDevice {
     class Lent;
 
     const Open open_;
-    std::weak_ptr<Opened> opened_;  // owned by the lent devices
+    std::weak_ptr<Opened> opened_;  // the open device; the lent devices own it
     std::uint64_t last_number_ = 0;
 };
 

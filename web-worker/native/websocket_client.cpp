@@ -28,7 +28,7 @@ class WebSocketOver : public WebSocketClient,
         resolver_.async_resolve(
             hub_.url.host, hub_.url.port,
             [this, self = this->shared_from_this()](beast::error_code error, auto found) {
-                if (closing_) return;  // on_closed was called already
+                if (closing_) return;  // close() was called: on_closed was called already
                 if (error)
                     return end(1006, text("cannot find ", hub_.url.host, ": ", error.message()));
                 connect(found);
@@ -36,13 +36,13 @@ class WebSocketOver : public WebSocketClient,
     }
 
     void send(ByteView frame) override {
-        if (closing_) return;  // no frame may follow the close frame
+        if (closing_) return;  // no frame may be sent after the close frame
         outbox_.emplace_back(frame.begin(), frame.end());
         write_next();
     }
 
     void close(std::uint16_t code, std::string reason) override {
-        if (std::exchange(closing_, true)) return;  // only one closing handshake
+        if (std::exchange(closing_, true)) return;  // only one closing handshake is made
         if (!opened_) {
             resolver_.cancel();
             beast::get_lowest_layer(socket_).close();
@@ -104,7 +104,7 @@ class WebSocketOver : public WebSocketClient,
             }));
         socket_.read_message_max(frame_bytes_max);
         socket_.binary(true);
-        socket_.auto_fragment(false);  // a message is a frame
+        socket_.auto_fragment(false);  // one WebSocket message is one protocol frame
         socket_.write_buffer_bytes(write_bytes);
 
         socket_.async_handshake(
@@ -140,8 +140,8 @@ class WebSocketOver : public WebSocketClient,
                 on_frame(ByteView(static_cast<const std::byte*>(data.data()), data.size()));
             }
             buffer_.consume(buffer_.size());
-            // async_close() reads up to the close frame itself. A second read in parallel would
-            // find the frame header that async_close() is reading.
+            // async_close() itself reads all data up to the close frame. A second read in parallel
+            // would find the frame header that async_close() is reading.
             if (!closing_) read();
         });
     }
@@ -154,7 +154,7 @@ class WebSocketOver : public WebSocketClient,
         socket_.async_write(
             asio::buffer(outbox_.front().data(), outbox_.front().size()),
             [this, self = this->shared_from_this()](beast::error_code error, std::size_t) {
-                if (error) return;  // the pending read ends the connection
+                if (error) return;  // the pending read fails, which ends the connection
                 writing_ = false;
                 outbox_.pop_front();
                 write_next();

@@ -19,7 +19,7 @@ class WebSocketClient {
   public:
     virtual ~WebSocketClient() = default;
     virtual void open() = 0;
-    virtual void send(ByteView frame) = 0;  // copied before it returns
+    virtual void send(ByteView frame) = 0;  // `frame` is copied before send() returns
     virtual void close(std::uint16_t code, std::string reason) = 0;
 
     std::function<void()> on_open;

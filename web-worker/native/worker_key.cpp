@@ -33,7 +33,7 @@ Result<std::string> kept_worker_key(const std::filesystem::path& folder) {
 
     key = random_worker_key();
     const std::filesystem::path part = path.string() + ".part";
-    ::unlink(part.c_str());  // left by an interrupted start, with any mode
+    ::unlink(part.c_str());  // a file left by an interrupted start, with any mode
     const int file = ::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     const std::string line = key + '\n';
     bool written = file >= 0 &&

@@ -1,5 +1,5 @@
-// The worker key: a random name under which a hub keeps a worker's counters and its placement. It
-// is stored beside the weights, so that the hub recognises a worker that is started again.
+// The worker key: a random name under which a hub keeps a worker's counters and its placement. The
+// key is stored beside the weights, so that the hub recognises a worker that is started again.
 #pragma once
 
 #include <filesystem>
