@@ -13,15 +13,16 @@ std::uint32_t family_of(std::uint32_t rows) {
 }
 
 constexpr std::uint32_t rows_max = gpu::tile_rows[gpu::tile_families - 1];
-// With more pairs per expert, it is worth two more dispatches to read a weight once for several
-// rows.
+// If a round has more pairs per expert than this, tiles pay: reading a weight once for several rows
+// saves more than two further dispatches cost.
 constexpr std::uint32_t pairs_per_expert = 2;
 
 }  // namespace
 
 std::uint64_t RoundPlan::table_words_max(std::uint64_t num_arenas, std::uint64_t num_tokens,
                                          std::uint64_t num_pairs) {
-    // A pair has at most one tile, its row and gate, its entry in an answer, and an answer's start.
+    // In the tables a pair takes at most the words of one tile, of its row and gate, of its entry
+    // in an answer, and of the start of an answer.
     return gpu::round_header_words + num_arenas * gpu::tile_families + num_pairs * (4 + 2 + 4 + 1) +
            num_tokens + 1;
 }
@@ -72,7 +73,7 @@ Status RoundPlan::plan_pass(const GroupDispatchView& group, std::size_t num_aren
     return {};
 }
 
-// Writes all words before x.
+// Writes all words of the upload that precede x.
 void RoundPlan::begin_tables(const GroupDispatchView& group, std::size_t num_arenas,
                              gpu::RoundHeader& header) {
     const GroupShape& shape = group.shape;
@@ -124,7 +125,8 @@ Status RoundPlan::find_slots(const GroupDispatchView& group,
     return {};
 }
 
-// Cuts each expert's rows into tiles of eight and a rest; into single rows for two dispatches.
+// Cuts the rows of each expert into tiles of eight rows and one smaller tile. A round with two
+// dispatches gets tiles of one row.
 void RoundPlan::cut_tiles(const GroupDispatchView& group) {
     std::uint32_t pair = 0;
     for (std::size_t i = 0; i < group.experts.size(); ++i) {
@@ -163,7 +165,8 @@ void RoundPlan::write_pairs(const GroupDispatchView& group, gpu::RoundHeader& he
     }
 }
 
-// Lists the pairs of each answer in the order of the group: experts ascending.
+// Lists the pairs of each answer in the order of the group, which has its experts in ascending
+// order.
 void RoundPlan::write_answers(const GroupDispatchView& group, gpu::RoundHeader& header) {
     const bool unsummed = group.shape.unsummed;
     header.answer_starts_word = static_cast<std::uint32_t>(words.size());

@@ -4,9 +4,9 @@
 // A round with experts in one arena and with few rows each takes two dispatches: gate_up reads
 // x in its wire form; down adds the pairs of an answer and writes the wire form. Every other round
 // unpacks x, computes tiles arena by arena, and packs the answers. A tile is up to eight rows of
-// one expert, so that each weight is read once for all these rows. Both give the same bits. A
-// software adapter uses tiles for all rounds: the two dispatches need barriers, which are slow
-// there.
+// one expert, so that each weight is read once for all these rows. Both kinds of rounds give the
+// same bits. A software adapter uses tiles for all rounds: the two dispatches need barriers, which
+// are slow there.
 #pragma once
 
 #include <functional>
@@ -20,24 +20,25 @@
 namespace moex {
 
 struct RoundPlan {
-    // Uses tiles for every round, also for single rows, and unpacks x for them. Set once, before
-    // plan().
+    // Makes plan() use tiles for every round, also where each expert has a single row, and unpack x
+    // for them. Set this once, before plan().
     bool tiles_only = false;
 
     // The contents of the upload buffer: header, places, tables, x. It views `words`, or the memory
     // around the group's x.
     ByteView upload;
     std::vector<std::uint32_t> words;
-    struct Tiles {  // the tiles of a place, in the order of the places
+    struct Tiles {  // the number of tiles of one place, (arena, family)
         std::uint32_t arena = 0, family = 0, num_tiles = 0;
     };
     std::vector<Tiles> tiles;
     std::uint32_t num_answers = 0;
-    bool two_dispatches = false;  // all tiles have one arena and one row each
-    bool unpack = false;          // a tile reads rows of f32
-    bool pack = true;             // the answers are complete
+    // Two dispatches suffice: all tiles have the same arena and one row each.
+    bool two_dispatches = false;
+    bool unpack = false;  // x is unpacked first, since a tile reads rows of f32
+    bool pack = true;     // answers are packed, since they are complete
 
-    // The index of an arena's tiles of a family. Uniforms and bind groups are made per place.
+    // Returns the number of the place (arena, family). Uniforms and bind groups are made per place.
     static std::uint32_t place_of(std::uint32_t arena, std::uint32_t family) {
         return arena * gpu::tile_families + family;
     }
@@ -45,10 +46,10 @@ struct RoundPlan {
     static std::uint64_t table_words_max(std::uint64_t num_arenas, std::uint64_t num_tokens,
                                          std::uint64_t num_pairs);
 
-    // Plans `group` for a store of `num_arenas`; unknown_expert if `find` does not find one of its
-    // experts. Reuses the memory of earlier plans. `around_x`: memory that ends with the group's x
-    // and may be overwritten up to x. The tables are written before x if they fit there, so that x
-    // is not copied.
+    // Plans `group` for a store of `num_arenas`; Returns unknown_expert if `find` does not find one
+    // of the group's experts. Reuses the memory of earlier plans. `around_x`: memory that ends with
+    // the group's x and may be overwritten up to x. The tables are written before x if they fit
+    // there, so that x is not copied.
     Status plan(const GroupDispatchView& group, std::size_t num_arenas,
                 const std::function<std::optional<ExpertSlot>(Unit)>& find,
                 std::span<std::byte> around_x = {});
@@ -71,8 +72,10 @@ struct RoundPlan {
     void write_answers(const GroupDispatchView& group, gpu::RoundHeader& header);
     void join_x(ByteView x, std::span<std::byte> around_x);
 
-    std::vector<bool> chosen_;                           // by expert of the group: it is planned
-    std::vector<ExpertSlot> slots_;                      // by expert of the group, if planned
+    // By expert of the group: true if this plan includes it.
+    std::vector<bool> chosen_;
+    // Slot of each expert of the group that is planned.
+    std::vector<ExpertSlot> slots_;
     std::vector<std::vector<gpu::RoundTile>> by_place_;  // reused
 };
 

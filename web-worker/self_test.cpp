@@ -1,4 +1,4 @@
-// Computes the known answers on both paths of a GPU: with all rows, and with one row.
+// Computes the known answers on a GPU in groups of all rows and of one row, and as single calls.
 #include <cstring>
 
 #include "web-worker/expert_runner.h"
@@ -28,7 +28,7 @@ struct SelfTest : std::enable_shared_from_this<SelfTest>, KnownAnswers {
         return {.limits = limits, .shape = shape, .num_lanes = 1};
     }
     void finish(Result<double> result) {
-        // `then` may drop the last reference to this object, so `done` is moved out first.
+        // Calling `then` may drop the last reference to this object, so `done` is moved out first.
         if (auto then = std::exchange(done, nullptr)) then(std::move(result));
     }
     void compare(ByteView y) {

@@ -1,5 +1,6 @@
 // The interface of a store of experts for one model, in slots of equal size. The slot cache fills
-// it. Implementations: expert_store.h on a GPU; cpu/cpu_store.h in memory, for the processor.
+// the store. Implementations: expert_store.h on a GPU; cpu/cpu_store.h in memory, for the
+// processor.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +26,12 @@ class UnitStore {
     // Allocates memory for `num_units` slots, so that none is allocated while the worker serves.
     // The experts in the store stay.
     virtual Status reserve(std::uint32_t num_units) = 0;
-    // Copies a verified blob to a free slot; no_space if every slot is taken.
+    // Copies a verified blob to a free slot; returns no_space if every slot is taken.
     virtual Status put(Unit unit, ByteView blob) = 0;
-    // As put(), for a blob in memory that the store may read itself while kernels run. True: the
-    // copy is in flight, and `done` is called later, unless this object is destroyed first. False:
-    // the copy is over. Copies for prefetches let the other copies go first.
+    // Does the same as put(), for a blob in memory that the store may read itself while kernels
+    // run. Returns true: the copy is in flight, and `done` is called later, unless this object is
+    // destroyed first. Returns false: the copy is over. Copies for prefetches let the other copies
+    // go first.
     virtual Result<bool> put_held(Unit unit, const HeldBlob& blob,
                                   [[maybe_unused]] bool is_prefetch,
                                   [[maybe_unused]] std::function<void()> done) {
@@ -38,14 +40,15 @@ class UnitStore {
     }
     // Guesses whether other processes compute on the GPU of this store.
     virtual bool is_shared() const { return false; }
-    // True while the copy of `unit` is in flight. A group that uses `unit` is computed after the
-    // copy.
+    // Returns true while the copy of `unit` is in flight. A group that uses `unit` is computed
+    // after the copy.
     virtual bool in_flight([[maybe_unused]] Unit unit) const { return false; }
     virtual void drop(Unit unit) = 0;
     virtual bool holds(Unit unit) const = 0;
     virtual std::uint32_t num_units() const = 0;
     virtual std::vector<Unit> units() const = 0;
-    virtual std::vector<Unit> units_from_the_end() const = 0;  // by slot, the last slot first
+    // All units in the store, ordered by descending slot number.
+    virtual std::vector<Unit> units_from_the_end() const = 0;
     virtual std::uint64_t bytes_max() const = 0;
     virtual std::uint64_t weights_bytes() const = 0;
 };

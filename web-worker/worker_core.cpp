@@ -59,7 +59,8 @@ struct Model {
     // All planned experts are held: from now on rounds create no buffer.
     bool warm = false;
 
-    // The counters before this connection, and the figures that were last sent on it.
+    // The slot counters at the begin of this connection, and the slot figures that were last sent
+    // on it.
     SlotCounters slots_before;
     SlotFigures slots_sent;
 
@@ -94,7 +95,8 @@ struct WorkerCore::State {
     bool paused = false;
     bool connect_when_closed = false;
     std::uint64_t reported_bytes = 0;  // the budget in the last HELLO or BUDGET
-    bool over = false;                 // failed, refused or stopped: no further events
+    // The worker has failed, was refused or was stopped: no further events.
+    bool over = false;
 
     void gather(WorkerStatus& status) {
         if (Compute* compute = keeper.compute()) status.device = compute->counters();
@@ -112,7 +114,7 @@ struct WorkerCore::State {
 
     void end(WorkerPhase phase, std::string detail) {
         over = true;
-        model.reset();  // ends its downloads and frees its memory
+        model.reset();  // destroying the model ends its downloads and frees its memory
         hub.stop_retrying();
         keeper.close();
         report.close();
@@ -146,7 +148,7 @@ struct WorkerCore::State {
             report.status.rounds_at_warm = report.status.groups_answered;
         }
 
-        // The worker serves the experts that it holds during the download of the others.
+        // The worker serves the experts that it holds while it downloads the others.
         if (complete)
             report.enter(WorkerPhase::serving);
         else
@@ -272,7 +274,7 @@ struct WorkerCore::State {
         if (report.status.power_percent != power_percent_max) send_power();
 
         // The size of a blob was unknown when HELLO reported the budget, and whole blobs may not
-        // fill the arenas. Or the limit has changed since.
+        // fill the arenas. Or the limit has changed since HELLO.
         if (reported_bytes / model->welcome.expert_blob_bytes != model->cache.capacity())
             send_budget({});
         settle();
@@ -284,7 +286,7 @@ struct WorkerCore::State {
 
     // Reports the new limit, and in `dropped` the assigned experts that are not held any more.
     void send_budget(const std::vector<Unit>& dropped) {
-        if (!hub.online()) return;  // HELLO will report it
+        if (!hub.online()) return;  // the HELLO of the next connection reports the limit
         if (!model->hub_takes(budget_cap)) {
             hang_up("memory limit changed");
             connect_when_closed = true;
@@ -293,7 +295,7 @@ struct WorkerCore::State {
         reported_bytes = model->cache.bytes_max();
         for (std::size_t first = 0; first == 0 || first < dropped.size();) {
             const std::size_t last = std::min(dropped.size(), first + budget_units_max);
-            // The limit with the units that are not named yet.
+            // This frame's limit has room for the dropped units that later frames will name.
             const std::uint64_t still_named = dropped.size() - last;
             hub.send(encode_budget(
                 {.budget_bytes = reported_bytes + still_named * model->welcome.expert_blob_bytes,
@@ -332,7 +334,8 @@ struct WorkerCore::State {
         hub.send(encode_slots(figures, model->hub_takes(tiers_cap)));
     }
 
-    // Refuses `units`: an ASSIGN crossed a BUDGET in flight, or the hub counts differently.
+    // Refuses `units`: the hub sent ASSIGN before it received BUDGET, or the hub counts
+    // differently.
     void no_room_for(const std::vector<Unit>& units) {
         if (model->hub_takes(budget_cap)) return send_budget(units);
         hub.send_error(
@@ -360,8 +363,8 @@ struct WorkerCore::State {
         settle();
     }
 
-    // Returns true if there are slots for one expert, or for all experts of a token if the worker
-    // holds more experts than slots.
+    // Returns true if there is at least a slot for one expert, or for all experts of a token if the
+    // worker holds more experts than slots.
     bool has_slots() const {
         const std::uint32_t slots = model->store.slots_max();
         return slots >= (model->cache.capacity() > slots ? model->welcome.top_k : 1u);
@@ -382,7 +385,8 @@ struct WorkerCore::State {
                     size_text(blob_bytes), ". Raise the limit, then start again.");
     }
 
-    // `around`: memory that ends with the frame and may be overwritten; or empty.
+    // Handles a frame. `around`: memory that ends with the frame and may be overwritten; empty if
+    // none may be.
     void on_frame(ByteView frame, std::span<std::byte> around) {
         ++report.status.frames_received;
         report.status.bytes_received += frame.size();
@@ -420,7 +424,7 @@ struct WorkerCore::State {
 
     // Handles a hint. If every expert has a slot, there is nothing to bring. A call of that layer
     // arrives soon in any case, and the GPU is kept awake for it: half of the hint's deadline is
-    // twice the time that the call usually takes to arrive.
+    // twice the usual time from the hint to the call.
     void prefetch(std::vector<PrefetchHint> hints) {
         std::stable_sort(hints.begin(), hints.end(),
                          [](const PrefetchHint& a, const PrefetchHint& b) {
@@ -505,7 +509,7 @@ void WorkerCore::pause() {
     State& s = *state_;
     if (s.over || std::exchange(s.paused, true)) return;
     s.report.pause();
-    if (!s.keeper.ready()) return;  // it does not connect when the GPU becomes ready
+    if (!s.keeper.ready()) return;  // a paused worker does not connect when the GPU becomes ready
     s.hub.stop_retrying();
     if (s.hub.greeted()) s.hang_up("paused by the contributor");
     if (s.model) s.model->loader.stop_fetching();
@@ -514,7 +518,7 @@ void WorkerCore::resume() {
     State& s = *state_;
     if (s.over || !std::exchange(s.paused, false)) return;
     s.report.resume();
-    if (!s.keeper.ready()) return;  // it connects when the GPU becomes ready
+    if (!s.keeper.ready()) return;  // the worker connects when the GPU becomes ready
     if (!s.hub.closing()) return s.connect();
     s.connect_when_closed = true;
     s.report.enter(WorkerPhase::connecting);

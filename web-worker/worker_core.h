@@ -17,7 +17,7 @@ class WorkerCore {
     WorkerCore(Platform& platform, WorkerOptions options);
     ~WorkerCore();
 
-    void start();  // device, kernels, self-test, then connects
+    void start();  // opens the device, compiles kernels, runs the self-test, then connects
     // Leaves the hub, which asks other workers at once. Keeps the weights, and fetches nothing
     // more.
     void pause();
@@ -26,8 +26,9 @@ class WorkerCore {
     // released, the others continue to serve, and the hub is notified without a reconnect
     // (PROTOCOL.md, BUDGET).
     void set_budget(std::uint64_t budget_bytes);
-    // Sets the bytes of experts to hold, if that is more than fit into the limit; 0: no more. This
-    // applies at once, too. The hub sends hints for it from the next connection on.
+    // Sets the bytes of experts to hold, if the limit has slots for fewer; 0: no more than fit into
+    // the limit. The new size applies at once, but the hub sends hints for such a worker only from
+    // the next connection on.
     void set_keep(std::uint64_t keep_bytes);
     // Sets the share of this worker's calls that the hub sends, 10 to 100 %. The hub is notified at
     // once and sends fewer calls. The worker answers them as fast as before.
@@ -41,11 +42,11 @@ class WorkerCore {
 
     // Events of the platform's socket.
     void on_open();
-    void on_frame(ByteView frame);  // the buffer belongs to the caller and is valid during the call
-    // As on_frame(), for a frame at the end of memory that may be overwritten. A group's tables are
-    // written there beside its x, so that x is not copied.
+    void on_frame(ByteView frame);  // `frame` belongs to the caller and is valid during the call
+    // Does the same as on_frame(), for a frame at the end of memory that may be overwritten. A
+    // group's tables are written there beside its x, so that x is not copied.
     void on_frame_in_place(std::span<std::byte> memory, std::size_t frame_bytes);
-    void on_text();  // a text message, which the protocol does not have
+    void on_text();  // reports a text message, which the protocol does not have
     void on_closed(std::uint16_t code, std::string_view reason);
 
     const WorkerStatus& status() const;

@@ -7,7 +7,8 @@ namespace moex {
 namespace {
 constexpr double connect_ms_min = 500, connect_ms_max = 30000;
 constexpr double failures_forgotten_ms = 10000;  // time of service
-constexpr double heartbeats_silent = 6;  // heartbeats without a frame: the connection is dead
+// If this many heartbeats bring no frame, the connection is dead.
+constexpr double heartbeats_silent = 6;
 }  // namespace
 
 HubConnection::~HubConnection() {
@@ -17,7 +18,7 @@ HubConnection::~HubConnection() {
 
 void HubConnection::connect() {
     if (std::exchange(opening_, true)) return;
-    // The platform reports no more events of the connection before.
+    // Events of the connection before are not reported any more.
     closing_ = false;
     platform_.connect();
 }
@@ -111,11 +112,11 @@ void HubConnection::opened() {
 HubConnection::End HubConnection::closed(std::uint16_t code) {
     opening_ = online_ = greeted_ = false;
     if (silence_timer_ != 0) platform_.clear_timer(std::exchange(silence_timer_, 0));
-    // A HELLO that the hub received too late is no refusal of the worker.
+    // If the hub closed because HELLO arrived too late, it did not refuse the worker.
     const bool refused = code == static_cast<std::uint16_t>(CloseCode::policy) &&
                          fatal_code_ != error_code_name(ErrorCode::timeout);
 
-    // Without an ERROR frame the upgrade was refused.
+    // If no ERROR frame arrived, the hub refused the WebSocket upgrade because of the token.
     const bool bad_token = fatal_code_.empty() ||
                            fatal_code_ == error_code_name(ErrorCode::unauthorized);
     closing_ = false;

@@ -21,7 +21,8 @@ class HubConnection {
     bool online() const { return online_; }    // HELLO was answered
     bool greeted() const { return greeted_; }  // HELLO was sent, with the values of that moment
     bool closing() const { return closing_; }  // hung up; the platform has not confirmed it yet
-    // Counts connections: an answer is sent only on the connection of its call.
+    // Returns the number of connections so far: an answer is sent only on the connection of its
+    // call.
     std::uint64_t number() const { return number_; }
     // False after this side closed the connection: frames that still arrive are not answered.
     bool listening() const { return !leaving_; }
@@ -34,7 +35,7 @@ class HubConnection {
 
     void greet(const Hello& hello);
     void welcomed(std::uint32_t heartbeat_ms);
-    void heard();  // a frame has arrived: the hub is alive
+    void heard();  // called when a frame has arrived: the hub is alive
     void failed_by_hub(std::string code) { fatal_code_ = std::move(code); }
 
     void send(ByteView frame);
@@ -47,7 +48,7 @@ class HubConnection {
     // The platform's events.
     void opened();
     struct End {
-        bool refused = false;  // for good: a retry would not help
+        bool refused = false;  // the hub refused the worker: a retry would not help
         bool bad_token = false;
     };
     End closed(std::uint16_t code);
@@ -61,7 +62,7 @@ class HubConnection {
     // The code of the hub's last fatal ERROR on this connection.
     std::string fatal_code_;
     std::uint32_t heartbeat_ms_ = 2000;
-    std::uint32_t failures_ = 0;  // connections in a row that did not last
+    std::uint32_t failures_ = 0;  // connections in a row that broke early
     double welcomed_at_ms_ = 0;
     std::uint64_t number_ = 0;
     std::uint64_t retry_timer_ = 0, silence_timer_ = 0;

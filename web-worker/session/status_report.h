@@ -22,13 +22,13 @@ class StatusReport {
     WorkerStatus status;
 
     void enter(WorkerPhase phase, std::string detail = {});
-    void pause();    // shows `paused` until resume(), whatever phase is entered
-    void resume();   // shows the phase that was entered last
+    void pause();    // shows the phase `paused` until resume(), whatever phase is entered
+    void resume();   // shows the phase that was entered most recently
     void changed();  // shows the status within 100 ms
     void show();     // shows the status now
-    void close();    // after this only show() shows the status
-    // Adds the times of a round: from frame in to frame out; on the GPU (a recent round), 0:
-    // unknown.
+    void close();    // after this call only show() shows the status
+    // Adds the two times of a round: from frame in to frame out, and on the GPU (of a recent round;
+    // 0: unknown).
     void add_round(double round_ms, double gpu_us);
 
   private:
@@ -43,7 +43,7 @@ class StatusReport {
     };
     double quantile(double Round::*figure, std::size_t percent) const;
 
-    std::vector<Round> rounds_;  // the newest few hundred
+    std::vector<Round> rounds_;  // times of the newest few hundred rounds
     std::size_t next_round_ = 0;
 };
 

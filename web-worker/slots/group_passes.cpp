@@ -5,8 +5,8 @@
 namespace moex {
 namespace {
 
-// The wanted number of passes that bring experts. More passes overlap little more of the work, and
-// each costs a submission.
+// The preferred number of passes that bring experts. With more passes little more work overlaps,
+// and each pass costs a submission.
 constexpr std::uint32_t passes_wanted = 4;
 
 void append(std::vector<GroupPass>& passes, const GroupPass& experts, std::uint32_t most) {

@@ -12,7 +12,7 @@
 
 namespace moex {
 
-// The experts of a pass: their indices in the group's table, ascending.
+// The experts of a pass: their indices in the group's table of experts, ascending.
 using GroupPass = std::vector<std::uint32_t>;
 
 // If the slots allow it, a pass brings at least this many experts. A group that misses at most
@@ -21,7 +21,7 @@ inline constexpr std::uint32_t pass_experts_min = 8;
 
 // Puts each of the group's `num_experts` into one pass. A pass has at most half of the `slots` (at
 // least one expert); the first pass may have more, but leaves room for the second. Returns no
-// passes if they are not worth it.
+// passes if passes would not save time.
 std::vector<GroupPass> cut_passes(std::uint32_t num_experts, std::uint32_t slots,
                                   const std::function<bool(std::uint32_t expert)>& in_slot);
 

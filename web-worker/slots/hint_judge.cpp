@@ -48,8 +48,8 @@ void HintJudge::asked(std::span<const Unit> units, std::uint32_t num_slots) {
         missed_ *= kept_of_missed;
         return;
     }
-    // If the groups between request more experts than there are slots, every expert is evicted
-    // before its layer's next group anyway.
+    // If more experts are requested between two groups of a layer than there are slots, each expert
+    // is evicted between them in any case.
     const bool would_stay = num_slots >= since;
     for (const std::uint16_t expert : gone.mapped()) {
         const double was_missed = would_stay && is_asked(expert) ? 1 : 0;

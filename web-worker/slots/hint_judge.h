@@ -31,19 +31,20 @@ class HintJudge {
   public:
     HintJudge() { right_.fill(1); }
 
-    // The last rank represents all later ranks.
+    // The last rank also counts for all later ranks.
     static constexpr std::size_t num_ranks = 16;
     // The weight of the newest group in an estimate.
     static constexpr double newest_share = 1.0 / 16;
     // Experts of ranks that are right less often than this are not brought at all.
     static constexpr double right_min = 1.0 / 16;
 
-    // A frame of hints has arrived, the most likely expert first. For each of its layers it
-    // replaces the hints before.
+    // A frame of hints has arrived, the most likely expert first. For each layer in the frame, it
+    // replaces the earlier hints.
     void hinted(std::span<const Unit> units);
     // A group has requested `units`, all of the same layer. `num_slots`: the worker's slots.
     void asked(std::span<const Unit> units, std::uint32_t num_slots);
-    // A caller requested `unit` and will request it again: it is no prediction any more.
+    // A caller requested `unit` and will request it again: from now on `unit` does not count as a
+    // prediction.
     void certain(Unit unit);
     // `unit` was evicted for a hint.
     void left(Unit unit) { left_[unit.layer].insert(unit.expert); }
@@ -59,10 +60,14 @@ class HintJudge {
     // The rank of `unit` in its layer's newest hint; num_ranks if the hint does not contain it.
     std::size_t rank_of(Unit unit) const;
 
-    std::map<std::uint16_t, std::vector<std::uint16_t>> hinted_;  // by layer: experts by rank
-    std::map<std::uint16_t, std::set<std::uint16_t>> left_;  // evicted since a layer's last group
-    std::uint64_t num_asked_ = 0;                            // experts requested by all groups
-    std::map<std::uint16_t, std::uint64_t> asked_before_;  // num_asked_ after a layer's last group
+    // By layer: the predicted experts, in order of rank.
+    std::map<std::uint16_t, std::vector<std::uint16_t>> hinted_;
+    // By layer: experts evicted for hints since the layer's last group.
+    std::map<std::uint16_t, std::set<std::uint16_t>> left_;
+    // Number of experts requested by all groups so far.
+    std::uint64_t num_asked_ = 0;
+    // By layer: num_asked_ after the layer's last group.
+    std::map<std::uint16_t, std::uint64_t> asked_before_;
     std::array<double, num_ranks> right_{};
     double missed_ = 0;  // share of evicted experts that were requested again
 };

@@ -26,7 +26,8 @@ void HintTrial::called(double now_ms) {
     if (costs_much((sum_ms_ - longest_ms_ - second_ms_) / (num_summed_ - 2))) keep_mode();
 }
 
-// Returns true if a mean call of the other mode takes much longer than one of the stage before.
+// Returns true if a call in the other mode takes much longer on average than a call in the stage
+// before.
 bool HintTrial::costs_much(double mean_ms) const {
     return mean_ms > (1 + loss_max) * means_ms_[stage_ - 1];
 }
@@ -37,7 +38,7 @@ void HintTrial::end_stage() {
     const bool was_in_vain = tries_other() && costs_much(means_ms_[stage_]);
     begin_stage();
     if (was_idle)
-        stage_ = num_stages;  // no result; the next trial follows after the pause
+        stage_ = num_stages;  // the trial has no result; the next trial follows after the pause
     else if (was_in_vain)
         keep_mode();
     else if (++stage_ == num_stages)
@@ -52,7 +53,7 @@ void HintTrial::begin_stage() {
 void HintTrial::keep_mode() {
     begin_stage();
     stage_ = num_stages;
-    has_hints_ = false;  // only hints from now on start another trial
+    has_hints_ = false;  // only a hint that arrives from now on starts another trial
     pause_ = std::min(2 * pause_, pause_max);
 }
 

@@ -24,23 +24,23 @@ class HintTrial {
     // A trial has num_stages stages of stage_calls calls, with hints and without, alternating. The
     // first settling_calls of a stage are not timed: they still profit from the stage before.
     static constexpr std::uint32_t num_stages = 6, stage_calls = 256, settling_calls = 64;
-    // A call that arrives later than this after the one before found a worker at rest; it is not
-    // timed.
+    // If a call arrives later than this after the call before, the worker was idle meanwhile, and
+    // the call is not timed.
     static constexpr double rest_ms = 50;
-    // The other mode must save this share of the time, in total and in most pairs of stages, since
-    // other programs use the machine, too.
+    // The trial changes the mode only if the other mode saves this share of the time, in total and
+    // in most pairs of stages. Smaller differences may come from other programs on the machine.
     static constexpr double gain_min = 0.03;
-    // A stage in which the other mode costs this share more ends the trial. It ends the trial early
-    // if its first `calls_to_despair` timed calls cost that much, without the two longest: these
-    // may be the end of a token, or another program.
+    // If the other mode takes this share longer in a stage, the trial ends. The stage is ended
+    // early if its first `calls_to_despair` timed calls cost that much, without the two longest:
+    // these may be the end of a token, or another program.
     static constexpr double loss_max = 0.25;
     static constexpr std::uint32_t calls_to_despair = 48;
 
-    // A hint has arrived. Without hints no trial is made.
+    // A hint has arrived. If no hint has arrived, no trial is made.
     void hinted() { has_hints_ = true; }
-    // A call has arrived at `now_ms`.
+    // Notes that a call has arrived at the time `now_ms`.
     void called(double now_ms);
-    // Returns true if hints shall be followed now.
+    // Returns true if the worker shall follow hints now.
     bool follows() const { return tries_other() ? !follows_ : follows_; }
 
   private:
@@ -54,11 +54,11 @@ class HintTrial {
 
     bool follows_ = true, has_hints_ = false;
     std::uint32_t stage_ = num_stages;  // num_stages: no trial
-    std::uint32_t calls_ = 0;           // calls of this stage, or since the last trial
+    std::uint32_t calls_ = 0;           // calls of this stage, or calls since the last trial
     std::uint32_t pause_ = pause_min;
     double last_ms_ = 0, sum_ms_ = 0;
-    double longest_ms_ = 0, second_ms_ = 0;  // the two longest times in sum_ms_
-    std::uint32_t num_summed_ = 0;           // timed calls of the stage
+    double longest_ms_ = 0, second_ms_ = 0;  // the two longest call times in sum_ms_
+    std::uint32_t num_summed_ = 0;           // number of timed calls of the stage
     std::array<double, num_stages> means_ms_{};
 };
 

@@ -5,13 +5,14 @@
 
 namespace moex {
 namespace {
-// Experts that hints fetch at a time, those included that wait for a slot.
+// The most experts that are fetched for hints at a time. An expert that was fetched and waits for a
+// slot counts, too.
 constexpr std::size_t hints_at_once = 4;
-// Bytes that hints copy from memory to slots in one event of the thread: a call that arrives
-// meanwhile waits for no more than this.
+// The most bytes that are copied from memory to slots for hints in one event of the worker's
+// thread: a call that arrives meanwhile waits for no more than this.
 constexpr std::uint64_t hint_bytes_per_event = 2u << 20;
-// Copies by the GPU that hints may have in flight. A copy that a group waits for goes first
-// (gpu::TransferKind), but it cannot take the slots of these copies.
+// The most copies by the GPU that are in flight for hints. A copy that a group waits for goes first
+// (gpu::TransferKind), but it cannot take the slots to which these copies are made.
 constexpr std::uint64_t hint_transfers_at_once = 8;
 
 constexpr std::uint8_t refused = 255;
@@ -22,7 +23,7 @@ constexpr std::size_t index_of(Enum value) {
     return static_cast<std::size_t>(value);
 }
 
-// Converts the list of transitions to a table by state and event.
+// Converts the list of expert state transitions to a table by state and event.
 constexpr Table table_of_transitions() {
     Table table{};
     for (std::size_t state = 0; state < num_expert_states; ++state) {
@@ -170,7 +171,7 @@ void SlotCache::count(std::span<const Unit> units) {
     }
 }
 
-// Counts the time from a hint to the group that it predicted. Only the two newest hints count (of
+// Counts the time from a hint to the group that it predicted. Only the two newest hints count (for
 // this layer or the next one): an older hint was for another token.
 void SlotCache::count_lead(Entry& entry) {
     const std::uint64_t hint = std::exchange(entry.hint, 0);
@@ -190,7 +191,7 @@ void SlotCache::bring(std::vector<Unit> units, std::function<void(Status)> done)
         Entry& entry = entries_.at(unit);
         if (!has_slot(entry.state) && !platform_.find_blob(entry.hash)) fetch(unit, entry, true);
     }
-    go_on_soon();  // places the blobs that are in memory; all may have slots by then
+    go_on_soon();  // places the blobs that are in memory; when it runs, all may have slots
 }
 
 void SlotCache::go_on_soon() {
@@ -210,7 +211,7 @@ void SlotCache::go_on() {
     if (placed.ok()) placed = begin_hints();
     if (placed.ok()) return;
 
-    const auto lost = options_.lost;  // the handler may destroy this object
+    const auto lost = options_.lost;  // the `lost` handler may destroy this object
     lost(placed.error());
 }
 
@@ -231,8 +232,8 @@ Status SlotCache::place_fetched() {
 }
 
 // Places the group's experts whose blobs are in this machine's memory. The others are being
-// fetched, or are fetched from now on: a blob may have left the memory meanwhile. Where no slot is
-// free, an expert that is in use or being copied will leave one.
+// fetched, or are fetched from now on: a blob may have left the memory meanwhile. If no slot is
+// free, one becomes free when an expert is not in use or not being copied any more.
 Status SlotCache::place_group() {
     for (const Unit& unit : group_) {
         Entry& entry = entries_.at(unit);
@@ -266,7 +267,7 @@ Status SlotCache::begin_hints() {
         const bool event_is_over = placed_bytes >= hint_bytes_per_event;
         if (event_is_over || (!has_free_slot() && !make_room(false))) {
             predicted_.push_back(next);
-            if (event_is_over) go_on_soon();  // otherwise it goes on when a slot is free
+            if (event_is_over) go_on_soon();  // otherwise go_on() continues when a slot is free
             break;
         }
 
@@ -277,7 +278,8 @@ Status SlotCache::begin_hints() {
     return {};
 }
 
-// Returns true after the deadline of the hint: its group has arrived by now, or will not.
+// Returns true after the deadline of the hint: the group that it predicts has arrived by now, or
+// will not arrive.
 bool SlotCache::has_expired(const Entry& entry) {
     if (entry.expires_ms == 0 || platform_.now_ms() <= entry.expires_ms) return false;
     ++report_.status.slots.expired;
@@ -295,7 +297,8 @@ Status SlotCache::place_from_memory(Unit unit, Entry& entry, const HeldBlob& blo
     return {};
 }
 
-// Requires a free slot. A group that is submitted from now on runs after the copy.
+// Puts an expert into a slot. Requires a free slot. A group that is submitted from now on runs
+// after the copy.
 Status SlotCache::place(Unit unit, Entry& entry, const HeldBlob& blob) {
     if (!transfers_) transfers_.emplace(!store_.is_shared());
     if (!transfers_->by_gpu()) {
@@ -310,7 +313,8 @@ Status SlotCache::place(Unit unit, Entry& entry, const HeldBlob& blob) {
                                                if (!life.alive()) return;
                                                if (for_hint) --hint_transfers_;
                                                copied(unit, copy);
-                                               // Several copies often end at once.
+                                               // Often several copies end at once. go_on_soon()
+                                               // handles them together.
                                                bringing() ? go_on() : go_on_soon();
                                            }));
     if (!in_flight) return placed(unit, entry, ExpertEvent::put);
@@ -329,7 +333,8 @@ void SlotCache::wait_for(Entry& entry, const std::shared_ptr<Load>& load) {
     ++load->transfers;
 }
 
-// A copy by the GPU is over. The expert may have been evicted since, and may be copied again.
+// A copy by the GPU is over. The expert may have been evicted since the copy began, and may be in
+// flight again by another copy.
 void SlotCache::copied(Unit unit, std::uint64_t copy) {
     const auto found = entries_.find(unit);
     if (found == entries_.end() || found->second.copy != copy) return;
@@ -337,7 +342,7 @@ void SlotCache::copied(Unit unit, std::uint64_t copy) {
     end_copy(found->second);
 }
 
-// Ends the waits for the copy in flight, if there is one.
+// Ends the waits for the expert's copy in flight, if there is one.
 void SlotCache::end_copy(Entry& entry) {
     entry.copy = 0;
     for (const std::shared_ptr<Load>& load : entry.waiting)
@@ -356,7 +361,8 @@ void SlotCache::count_load(const Load& load) {
     ++report_.status.slots.loads;
 }
 
-// Ends the group's wait: each of its experts has a slot, or `status` says why not.
+// Ends the group's wait: each of its experts has a slot, or `status` is the error that prevented
+// this.
 void SlotCache::finish(Status status) {
     load_->placed = true;
     if (load_->transfers == 0) count_load(*load_);
@@ -372,7 +378,8 @@ bool SlotCache::wanted(Unit unit) const {
 
 void SlotCache::fetch(Unit unit, Entry& entry, bool urgent) {
     if (entry.state == ExpertState::fetched) return;
-    // The fetch of a hint may be queued behind downloads. A group repeats it with priority.
+    // The fetch of a hint may be queued behind downloads. If a group needs the expert, the fetch is
+    // repeated with priority.
     if (entry.state == ExpertState::fetching && (entry.for_group || !urgent)) return;
     change(unit, entry, ExpertEvent::fetch);
     entry.for_group = urgent;
@@ -409,8 +416,8 @@ void SlotCache::arrived(Unit unit, Result<Bytes> blob) {
 }
 
 // Evicts one expert, the first in eviction order that may be evicted; false if there is none. A
-// group may have the slot of any expert that is neither in use, nor the group's own, nor being
-// copied. A hint may not have the slot of an expert that the newest hints predict.
+// group may take the slot of any expert that is neither in use, nor the group's own, nor being
+// copied. A hint may not take the slot of an expert that the newest hints predict.
 bool SlotCache::make_room(bool for_group) {
     for (const auto& [rank, unit] : by_rank_) {
         Entry& entry = entries_.at(unit);
@@ -430,10 +437,11 @@ bool SlotCache::is_predicted(const Entry& entry) const {
     return entry.predicted_in != 0 && entry.predicted_in == num_hints_;
 }
 
-// The expert has a slot since `event`, which is `put` or `copy`.
+// The expert has just got a slot, by `event`, which is `put` or `copy`.
 Status SlotCache::placed(Unit unit, Entry& entry, ExpertEvent event) {
     change(unit, entry, event);
-    // Its slot was evicted under groups that still run, when the memory limit shrank.
+    // Groups that use the expert may still run, if its earlier slot was evicted because the memory
+    // limit shrank.
     if (entry.num_users > 0) change(unit, entry, ExpertEvent::use);
     entry.last_used = ++clock_;
     rank(unit, entry);
@@ -455,10 +463,10 @@ void SlotCache::rank(Unit unit, Entry& entry) {
 
 void SlotCache::begin_use(std::span<const Unit> units) {
     ++clock_;
-    std::shared_ptr<Load> late;  // the wait for copies that hints began
+    std::shared_ptr<Load> late;  // the group's wait for copies that hints began
     for (const Unit& unit : units) {
         Entry& entry = entries_.at(unit);
-        // A copy for a group has a load that waits already.
+        // If the expert is copied for a group, a load waits for this copy already.
         if (is_copying(unit, entry) && entry.waiting.empty()) {
             if (!late) late = std::make_shared<Load>(Load{platform_.now_ms(), 0, true});
             wait_for(entry, late);
@@ -487,7 +495,7 @@ void SlotCache::end_use(std::span<const Unit> units) {
                             options_.policy == EvictionPolicy::cacheless;
         if (leaves) drop(unit, entry);
     }
-    // The answer of the group is sent first.
+    // A timer continues later, so that the group's answer is sent first.
     if (bringing() || !fetched_.empty() || !predicted_.empty()) go_on_soon();
 }
 
@@ -510,7 +518,8 @@ void SlotCache::expect(Unit unit) {
 
 void SlotCache::take_hints(std::span<const Unit> units,
                            std::span<const std::uint16_t> deadlines_ms) {
-    // The newest hint replaces older ones: a unit of theirs that is not in flight yet is too late.
+    // The newest hint replaces older hints: an expert that only an older hint predicts and that is
+    // not in flight yet would arrive too late.
     ++num_hints_;
     predicted_.assign(units.rbegin(), units.rend());
     std::erase_if(predicted_,

@@ -77,14 +77,14 @@ enum class ExpertEvent : std::uint8_t {
     keep,     // the loader hands over a verified blob
     fetch,    // fetch_blob() is called, for a group or for a hint
     arrive,   // fetch_blob() returned the blob
-    fail,     // fetch_blob() failed, or was cancelled
+    fail,     // fetch_blob() failed, or the fetch was cancelled
     discard,  // the newest hints do not predict the expert any more
     put,      // the worker's thread has copied the blob to a slot
     copy,     // the expert has a slot, and the GPU copies the blob to it
     copied,   // the GPU's copy is over
-    use,      // a group was submitted
+    use,      // a group that uses the expert was submitted
     unuse,    // the last group that used the expert has ended
-    evict,    // the slot is free again
+    evict,    // the expert was evicted: its slot is free again
     forget    // the loader releases the expert
 };
 inline constexpr std::size_t num_expert_states = 8, num_expert_events = 12;
@@ -94,7 +94,8 @@ struct ExpertTransition {
     ExpertEvent event;
     ExpertState to;
 };
-// All transitions except `keep` and `forget`, which every state accepts (next_state()).
+// All state transitions except `keep` and `forget`, which are accepted in every state
+// (next_state()).
 inline constexpr std::array expert_transitions{
     ExpertTransition{ExpertState::stored, ExpertEvent::fetch, ExpertState::fetching},
     ExpertTransition{ExpertState::stored, ExpertEvent::put, ExpertState::in_slot},
@@ -104,7 +105,8 @@ inline constexpr std::array expert_transitions{
     ExpertTransition{ExpertState::fetching, ExpertEvent::fetch, ExpertState::fetching},
     ExpertTransition{ExpertState::fetching, ExpertEvent::arrive, ExpertState::fetched},
     ExpertTransition{ExpertState::fetching, ExpertEvent::fail, ExpertState::stored},
-    // The blob reached memory another way; the answer of the fetch is ignored later.
+    // The blob reached memory in another way while it was fetched; the result of the fetch will be
+    // ignored.
     ExpertTransition{ExpertState::fetching, ExpertEvent::put, ExpertState::in_slot},
     ExpertTransition{ExpertState::fetching, ExpertEvent::copy, ExpertState::copying},
 
@@ -119,7 +121,7 @@ inline constexpr std::array expert_transitions{
     ExpertTransition{ExpertState::in_slot, ExpertEvent::use, ExpertState::in_use},
     ExpertTransition{ExpertState::in_slot, ExpertEvent::evict, ExpertState::stored},
 
-    // Further groups use the expert, too: Entry::num_users counts them.
+    // Further groups may use the expert: Entry::num_users counts the groups.
     ExpertTransition{ExpertState::copying_in_use, ExpertEvent::use, ExpertState::copying_in_use},
     ExpertTransition{ExpertState::copying_in_use, ExpertEvent::copied, ExpertState::in_use},
     ExpertTransition{ExpertState::copying_in_use, ExpertEvent::unuse, ExpertState::copying},
@@ -130,7 +132,8 @@ inline constexpr std::array expert_transitions{
     ExpertTransition{ExpertState::in_use, ExpertEvent::evict, ExpertState::stored},
 };
 
-// The state after `event`; nullopt where `state` does not accept it. O(1).
+// Returns the state that follows `state` after `event`; nullopt where `state` does not accept it.
+// O(1).
 std::optional<ExpertState> next_state(ExpertState state, ExpertEvent event);
 const char* state_name(ExpertState state);
 
@@ -140,7 +143,8 @@ constexpr bool is_used(ExpertState state) { return state >= ExpertState::copying
 class SlotCache {
   public:
     struct Options {
-        // Bytes of experts to hold. Fewer than the slots take count as what the slots take.
+        // Bytes of experts to hold. If this is less than the bytes of all slots, the bytes of all
+        // slots are used.
         std::uint64_t keep_bytes = 0;
         EvictionPolicy policy = EvictionPolicy::lru;
         // The device is lost or out of memory. The handler may destroy this object.
@@ -156,43 +160,46 @@ class SlotCache {
           options_(std::move(options)) {}
     SlotCache(const SlotCache&) = delete;
 
-    // From this call on the runner binds each expert that gets a slot.
+    // The runner is ready: from this call on it binds each expert that gets a slot.
     void runner_ready() { runner_ready_ = true; }
 
     // ---- the experts that the worker holds, with a slot or without
 
     // The number of experts that the worker may hold.
     std::uint32_t capacity() const { return capacity_of(store_.slots_max()); }
-    // The capacity with a budget for slots of `budget_bytes`.
+    // Returns the number of experts that the worker may hold if the budget for slots is
+    // `budget_bytes`.
     std::uint32_t capacity_for(std::uint64_t budget_bytes) const {
         return capacity_of(store_.slots_for(budget_bytes));
     }
     std::uint64_t bytes_max() const {
         return std::max<std::uint64_t>(store_.bytes_max(), capacity() * blob_bytes_);
     }
-    // Changes the bytes of experts to hold. The caller releases what is beyond them first.
+    // Changes the bytes of experts to hold. The caller first releases experts beyond the new limit.
     void set_keep(std::uint64_t keep_bytes) { options_.keep_bytes = keep_bytes; }
-    // True if the worker may hold more experts than slots, or if an expert has no slot yet.
+    // Returns true if the worker may hold more experts than slots, or if an expert has no slot yet.
     bool on_demand() const {
         return capacity() > store_.slots_max() || num_units() != store_.num_units();
     }
     bool holds(Unit unit) const { return entries_.contains(unit); }
-    // Counts calls of keep() and forget(): an equal number means that the same experts are held.
+    // Returns the number of calls of keep() and forget(). If it has not changed, the same experts
+    // are held.
     std::uint64_t num_changes() const { return num_changes_; }
     std::uint32_t num_units() const { return static_cast<std::uint32_t>(entries_.size()); }
     std::vector<Unit> units() const;
-    // All experts, the first to release in front: those without a slot, then by slot number, the
-    // last slot first.
+    // Returns all held experts in the order in which to release them: first those without a slot,
+    // then those with a slot, by descending slot number.
     std::vector<Unit> units_from_the_end() const;
 
-    // Takes over a verified blob. The expert gets a slot if one is free. no_space if the worker
-    // would hold more than capacity().
+    // Takes over a verified blob. The expert gets a slot if one is free. Returns no_space if the
+    // worker would hold more than capacity().
     Status keep(Unit unit, const Sha256& hash, ByteView blob);
     void forget(Unit unit);
     // Changes the budget for slots. Requires that capacity_for(budget_bytes) is at least
     // num_units().
     Status resize(std::uint64_t budget_bytes);
-    // The caller has called Platform::cancel_fetches(). A group that waits gets `cancelled`.
+    // Reports that the caller has called Platform::cancel_fetches(). A group that waits for experts
+    // gets `cancelled`.
     void fetches_cancelled();
 
     // ---- the experts of a group: distinct units that are held
@@ -202,9 +209,10 @@ class SlotCache {
     // Counts hits, late experts and misses when a group arrives (SlotCounters).
     void count(std::span<const Unit> units);
     // Brings `units` to slots and then calls `done`. Requires at most slots() units, and that no
-    // other call of bring() is pending. Some may still be copied when `done` is called; the GPU
-    // runs the group after the copies. `done` gets `unavailable` if a blob cannot be read, or
-    // `cancelled`. Until begin_use() they lose their slots if the memory limit shrinks.
+    // other call of bring() is pending. Some units may still be in flight to their slots when
+    // `done` is called; the GPU runs the group after the copies. `done` gets `unavailable` if a
+    // blob cannot be read, or `cancelled`. Until begin_use() is called, the units lose their slots
+    // if the memory limit shrinks.
     void bring(std::vector<Unit> units, std::function<void(Status)> done);
     bool bringing() const { return done_ != nullptr; }
     // A group was submitted: `units` keep their slots until end_use().
@@ -213,17 +221,18 @@ class SlotCache {
 
     // A hint: a group will soon ask for `units`, the most likely first. They are brought while no
     // group waits, if the copy is worth it (hint_judge.h) and hints pay (hint_trial.h). Units that
-    // the worker does not hold are ignored. `deadlines_ms` has one entry for each unit, or none: a
-    // unit is dropped that many milliseconds from now; 0: never.
+    // the worker does not hold are ignored. `deadlines_ms` has one entry for each unit, or is
+    // empty. After that many milliseconds from now, the unit is dropped; 0: it is never dropped.
     void prefetch(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms = {});
     // A caller has asked for `unit` and will ask again: it is brought like a predicted unit, and
     // neither the judge nor the trial is consulted.
     void expect(Unit unit);
-    // The place of a unit that is held.
+    // Returns the state of a unit that the worker holds, and its slot.
     UnitTier tier_of(Unit unit) const;
 
   private:
-    // Eviction order: number of uses (LFU) or 0, then the time of the last use.
+    // Key of the eviction order: the number of uses (LFU; otherwise 0), then the time of the last
+    // use.
     using Rank = std::pair<std::uint64_t, std::uint64_t>;
     // The wait of a group, from bring() until its last expert is in its slot.
     struct Load {
@@ -240,14 +249,15 @@ class SlotCache {
         std::uint32_t num_users = 0;  // running groups
         std::optional<Rank> rank;     // key in by_rank_; set while the expert has a slot
 
-        bool for_group = false;  // fetching: a group waits, so the fetch has priority
-        Bytes blob;              // fetched: the verified blob
-        std::uint64_t copy = 0;  // copying: number of the copy in flight; 0: none
-        std::vector<std::shared_ptr<Load>> waiting;  // copying: loads that wait for the copy
+        bool for_group = false;  // while fetching: a group waits, so the fetch has priority
+        Bytes blob;              // while fetched: the verified blob
+        std::uint64_t copy = 0;  // while copying: number of the copy in flight; 0: none
+        std::vector<std::shared_ptr<Load>> waiting;  // while copying: loads that wait for the copy
 
-        bool prefetched = false;         // brought for a hint and not used since
-        std::uint64_t hint = 0;          // number of the newest hint since the last use; 0: none
-        std::uint64_t predicted_in = 0;  // number of the newest hint that was worth its copy
+        bool prefetched = false;  // brought for a hint and not used since then
+        // Number of the newest hint for the expert since its last use; 0: none.
+        std::uint64_t hint = 0;
+        std::uint64_t predicted_in = 0;        // number of the newest hint that justified its copy
         double hinted_ms = 0, expires_ms = 0;  // 0: never
     };
     std::uint32_t capacity_of(std::uint32_t slots) const {
@@ -293,15 +303,16 @@ class SlotCache {
     Options options_;
 
     bool runner_ready_ = false;
-    // Every expert that the worker holds. change() keeps the three below in step with the states.
+    // Every expert that the worker holds. change() keeps by_rank_, fetched_ and num_fetching_
+    // consistent with the states.
     std::map<Unit, Entry> entries_;
-    std::set<std::pair<Rank, Unit>> by_rank_;  // has_slot(), in eviction order
+    std::set<std::pair<Rank, Unit>> by_rank_;  // experts with a slot, in eviction order
     std::set<Unit> fetched_;                   // ExpertState::fetched
     std::size_t num_fetching_ = 0;             // ExpertState::fetching
     std::uint64_t num_changes_ = 0;
-    std::uint64_t clock_ = 0;  // counts uses and placements
+    std::uint64_t clock_ = 0;  // logical time: counts uses and placements of experts
     std::uint64_t num_copies_ = 0;
-    std::uint64_t fetch_number_ = 0;  // counts cancellations of all fetches
+    std::uint64_t fetch_number_ = 0;  // number of times that all fetches were cancelled
 
     // The group that waits for its experts.
     std::vector<Unit> group_;
@@ -310,14 +321,14 @@ class SlotCache {
 
     std::vector<Unit> predicted_;       // units of the newest hint to bring, the most likely last
     std::uint64_t num_hints_ = 0;       // PREFETCH frames
-    std::uint64_t hint_transfers_ = 0;  // copies in flight for hints
+    std::uint64_t hint_transfers_ = 0;  // number of copies in flight for hints
     HintJudge judge_;
     HintTrial trial_;
 
     bool goes_on_soon_ = false;  // a timer for go_on() is pending
-    // Chooses between the GPU and the thread as the copier; empty until the first copy.
+    // Chooses whether the GPU or the thread copies experts to slots; empty until the first copy.
     std::optional<TransferChoice> transfers_;
-    std::uint64_t brought_ = 0;  // SlotCounters::brought when the last group was answered
+    std::uint64_t brought_ = 0;  // value of SlotCounters::brought when the last group was answered
     LifeGuard life_;
 };
 

@@ -25,17 +25,19 @@ class TransferChoice {
     // copier.
     static constexpr std::uint32_t groups_to_settle = 4;
     // Groups between trials. Each trial that changes nothing doubles the pause. The first guess
-    // `by_gpu`, made if no other process seems to use the GPU, is tested late (pause_alone): the
-    // thread copies five times as slowly, and everything else on this thread waits for it.
+    // `by_gpu`, made if no other process seems to use the GPU, is tested after a long pause
+    // (pause_alone), because the thread copies five times as slowly, and everything else on this
+    // thread waits for it.
     static constexpr std::uint32_t pause_min = 128, pause_alone = 16'384, pause_max = 65'536;
     // The other copier is chosen if its windows take less than `better` of the usual copier's time.
     // The trial ends if all of the first timed groups but one take `hopeless` times a usual group.
     static constexpr double better = 0.9, hopeless = 1.25;
     static constexpr std::uint32_t groups_to_despair = 4;
-    // A longer time between two answers counts as this: no call arrived meanwhile.
+    // If more time passes between two answers, it counts as this time, because no call arrived
+    // meanwhile.
     static constexpr double idle_ms = 100;
 
-    // `by_gpu`: the first guess.
+    // `by_gpu`: true if the GPU is the usual copier at first.
     explicit TransferChoice(bool by_gpu)
         : usual_(by_gpu),
           pause_(by_gpu ? pause_alone : pause_min) {}
@@ -54,14 +56,18 @@ class TransferChoice {
     void end_trial();
 
     bool usual_;                           // true: the GPU is the usual copier
-    std::uint32_t pause_, left_ = pause_;  // groups until the next trial
-    std::optional<std::uint32_t> window_;  // in a trial; even windows have the usual copier
-    std::uint32_t groups_ = 0;             // groups in the window so far
+    std::uint32_t pause_, left_ = pause_;  // number of groups until the next trial
+    // Number of the window in a trial; even windows have the usual copier.
+    std::optional<std::uint32_t> window_;
+    std::uint32_t groups_ = 0;  // number of groups in the window so far
     double window_ms_ = 0;
-    std::uint32_t num_slower_ = 0;                      // slow first groups of the other copier
-    double usual_ms_ = 0;                               // time of the last usual window
-    std::uint32_t num_better_ = 0, num_no_better_ = 0;  // windows of the other copier
-    double last_ms_ = 0;                                // time of the last answer
+    // Slow groups among the first with the other copier.
+    std::uint32_t num_slower_ = 0;
+    // Time of the last window with the usual copier.
+    double usual_ms_ = 0;
+    // Windows in which the other copier was faster, or not.
+    std::uint32_t num_better_ = 0, num_no_better_ = 0;
+    double last_ms_ = 0;  // time at which the last group was answered
 };
 
 }  // namespace moex
