@@ -8,7 +8,7 @@ namespace {
 TEST(CallQueueTest, ACancelledGroupThatWaitsIsDroppedAndTooManyAreBusy) {
     Stage stage;
     stage.serve({1});
-    // Two calls run, and four wait.
+    // Of seven calls two run, four wait, and the seventh is answered BUSY.
     for (std::uint32_t id = 1; id <= 7; ++id)
         stage.give(encode_group_dispatch(group_of(id, 1), false));
 
@@ -56,7 +56,8 @@ TEST(CallQueueTest, TimesAreSentToAHubThatReadsThem) {
     }
 }
 
-// A tab passes the memory around a frame, and x is uploaded to the GPU from there.
+// A tab also passes the memory around a frame, so that the rows x are uploaded to the GPU from that
+// memory.
 TEST(CallQueueTest, AFrameInPlaceHasTheSameAnswer) {
     Stage stage;
     stage.serve({1});

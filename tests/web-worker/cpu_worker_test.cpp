@@ -1,6 +1,6 @@
 // A worker that computes on the processor. Its answers have the bits of the hub's local backend in
-// both arithmetics, whatever rows share a group. Also: the experts that it keeps when the limit
-// moves, and the core over it.
+// both arithmetics, whatever rows share a group. Other tests: the experts that the worker keeps
+// when its memory limit changes, and WorkerCore on the processor.
 #include <cstring>
 
 #include "protocol/expert_reference.h"
@@ -12,7 +12,7 @@
 namespace moex {
 namespace {
 
-// A group as the hub sends it, and the values that it was made from.
+// A group as the hub sends it, and the values that the group was made from.
 struct Asked {
     std::vector<float> x;
     std::vector<std::uint16_t> ids;
@@ -201,7 +201,8 @@ TEST_P(CpuWorkerTest, GroupsThatItCannotTakeAreRefused) {
     EXPECT_EQ(run(asked.group).error().code, ErrorCode::unknown_expert);
 
     asked = ask(4, Dtype::f16, false);
-    for (float& value : asked.group.x) value *= 30000.0f;  // f16 can hold x, but not the answer
+    // F16 can represent x, but not the answers of these experts.
+    for (float& value : asked.group.x) value *= 30000.0f;
     for (float& value : asked.group.x) value = std::clamp(value, -65000.0f, 65000.0f);
     for (half& gate : asked.group.gates) gate = float_to_half(60000.0f);
     EXPECT_EQ(run(asked.group).error().code, ErrorCode::non_finite);
@@ -277,7 +278,7 @@ TEST(CpuWorkerCoreTest, WorkerAnswersExactlyIfTheHubAsks) {
     Stage stage(64u << 20, on_the_processor(WorkerArithmetic::int8));
     stage.hub_asks = WorkerArithmetic::exact;
     stage.serve({2});
-    stage.expect_answer(5, 2);  // with an error of at most 1e-6
+    stage.expect_answer(5, 2);  // fails if the error is above 1e-6, so the arithmetic was exact
 }
 
 TEST(CpuWorkerCoreTest, AGpuDoesNotAnswerInInt8) {

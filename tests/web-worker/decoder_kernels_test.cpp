@@ -1,5 +1,5 @@
 // Compares the decoder's kernels one by one on a real Vulkan device (lavapipe if there is no GPU)
-// with their twins in double, at odd sizes.
+// with reference functions in double (decoder_twins.h), at odd sizes.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -40,7 +40,8 @@ Floats floats_of(std::span<const std::uint32_t> words) {
     std::memcpy(values.data(), words.data(), words.size_bytes());
     return values;
 }
-// The order in which lanes of INT4 kernels read: quad q of chunk c is stored at q * chunks + c.
+// Returns the row in the order in which the lanes of INT4 kernels read it: quad q of chunk c is
+// stored at q * chunks + c.
 Floats transposed(std::span<const float> row) {
     Floats out(row.size());
     const std::size_t chunks = row.size() / 32;
@@ -49,7 +50,7 @@ Floats transposed(std::span<const float> row) {
     return out;
 }
 
-// Weights in the layout of a kind, and their values.
+// Weights encoded for one WeightKind, and the values that they represent.
 struct Held {
     Words codes, scale_zero;
     Floats values;
@@ -96,7 +97,8 @@ class DecoderKernelsTest : public testing::Test {
         device_ = std::move(*made);
     }
 
-    // Runs a kernel once over `buffers`, by binding, and returns the buffers after it.
+    // Runs a kernel once over `buffers`, given in order of binding, and returns the contents of the
+    // buffers after the run.
     std::vector<Words> run(const std::string& kernel,
                            const std::vector<gpu::KernelConstant>& constants,
                            std::vector<Words> buffers, std::array<std::uint32_t, 3> workgroups) {
@@ -149,7 +151,7 @@ class DecoderKernelsTest : public testing::Test {
         return buffers;
     }
 
-    // Returns `rows` as the CPU writes them.
+    // Returns the words of the buffer of step rows, as the CPU writes them for `rows`.
     static Words rows_buffer(std::span<const StepRow> rows, StepHeader header = {}) {
         Words words(step_header_words + 4 * rows.size());
         std::memcpy(words.data(), &header, sizeof header);
@@ -168,7 +170,8 @@ TEST_F(DecoderKernelsTest, EmbeddingsAreTheTablesOwnRows) {
         const Held table = held(kind, random_floats(vocab * hidden, 1), group);
         Words words = table.codes;
         words.insert(words.end(), table.scale_zero.begin(), table.scale_zero.end());
-        // The second shard of a larger table: tokens 4 to 15. Token 2 belongs to another shard.
+        // This is the second shard of a larger embedding table, with tokens 4 to 15. Token 2
+        // belongs to another shard.
         const TableShard shard{4, vocab, static_cast<std::uint32_t>(table.codes.size())};
         Words uniform(4);
         std::memcpy(uniform.data(), &shard, sizeof shard);
@@ -186,7 +189,8 @@ TEST_F(DecoderKernelsTest, EmbeddingsAreTheTablesOwnRows) {
 TEST_F(DecoderKernelsTest, AddNormAddsWhatTheBlockBeforeGaveAndNorms) {
     constexpr std::uint32_t addends = 3, num_rows = 4;
     const StepRow rows[num_rows] = {};
-    // A thread keeps its share of 288 values, but reads its share of 5,120 values again.
+    // In rows of 288 values a thread keeps its values in registers. In rows of 5,120 values it
+    // reads them again.
     for (const auto& [hidden, for_head] : {std::pair{288u, false}, {288u, true}, {5120u, true}}) {
         const Floats x = random_floats(num_rows * hidden, 2),
                      added = random_floats(num_rows * addends * hidden, 3, 0.3f),
@@ -219,7 +223,7 @@ TEST_F(DecoderKernelsTest, AddNormAddsWhatTheBlockBeforeGaveAndNorms) {
     }
 }
 
-// With many inputs a lane has several chunks, which `spread` reads ahead.
+// If a product has many inputs, a lane has several chunks, which `spread` reads ahead.
 TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATile) {
     constexpr std::uint32_t num_rows = 8, group = 64;
     for (const WeightKind kind : every_kind)
@@ -287,7 +291,8 @@ StoredHead stored_head(const Words& kv, std::uint32_t kv_heads, std::uint32_t he
     return head;
 }
 
-// Compares codes with their twin. The attention is then compared with these codes.
+// Compares the u8 codes with those of the reference function. The attention is then compared with a
+// reference that uses these codes.
 Floats checked_codes(const StoredHead& mine, const test::Doubles& wanted) {
     const test::CodedHead twin = test::code_head(wanted);
     EXPECT_NEAR(mine.zero, twin.zero, 1e-3 * std::abs(twin.zero));
@@ -305,13 +310,14 @@ class AttentionKernelsTest : public DecoderKernelsTest, public testing::WithPara
     static std::string suffix() {
         return GetParam() == KvKind::f16 ? "_f16" : GetParam() == KvKind::u8 ? "_u8" : "";
     }
-    // Words of a head's token. head_dim is even, and a multiple of 4 for codes.
+    // Returns the number of words that one head takes for one token. head_dim is even, and a
+    // multiple of 4 for u8 codes.
     static std::size_t head_words(std::uint32_t head_dim) {
         return GetParam() == KvKind::f32   ? head_dim
                : GetParam() == KvKind::f16 ? head_dim / 2
                                            : head_dim / 4 + 1;
     }
-    // For each position: cosines, then sines.
+    // Returns the table of rotation angles: for each position first all cosines, then all sines.
     static Floats angles(std::uint32_t positions, std::uint32_t head_dim, double theta) {
         Floats cos_sin(positions * head_dim);
         for (std::uint32_t p = 0; p < positions; ++p)
@@ -429,7 +435,7 @@ TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedO
     constexpr std::uint32_t hidden = 128, inner = 96, group = 32, top_k = 2;
     const ExpertShape shape{hidden, inner, group};
     const Floats x = random_floats(hidden, 11);
-    // The routes are experts 5 and 8 of a layer; this arena holds experts 6 to 8.
+    // The token is routed to experts 5 and 8 of a layer. This arena holds only experts 6 to 8.
     const Words routes = {5, std::bit_cast<std::uint32_t>(0.25f), 8,
                           std::bit_cast<std::uint32_t>(0.75f)};
     for (const WeightKind kind : every_kind) {
@@ -495,7 +501,8 @@ TEST_F(DecoderKernelsTest, PairsOfOneExpertShareTiles) {
     for (const std::uint32_t num_rows : {1u, 2u, 17u, 64u}) {
         Words routes;
         for (std::uint32_t row = 0; row < num_rows; ++row) {
-            const std::uint32_t first = random() % (num_experts - 2);  // some experts have no row
+            // Some experts are chosen for no row.
+            const std::uint32_t first = random() % (num_experts - 2);
             for (std::uint32_t k = 0; k < top_k; ++k) {
                 routes.push_back(first + k);
                 routes.push_back(static_cast<std::uint32_t>(random()));
@@ -525,7 +532,8 @@ TEST_F(DecoderKernelsTest, PairsOfOneExpertShareTiles) {
 TEST_F(DecoderKernelsTest, TheLikeliestTokenBecomesTheNextRow) {
     for (const std::uint32_t vocab : {300u, 5000u, 300000u}) {
         Floats logits = random_floats(vocab, 14);
-        logits[vocab / 2] = logits[vocab - 1] = 9;  // two tokens tie: the lower one is chosen
+        // Two tokens have equal logits: the lower token is chosen.
+        logits[vocab / 2] = logits[vocab - 1] = 9;
         const auto stretches = (vocab + gpu::kernels::argmax_part::stretch_tokens - 1) /
                                gpu::kernels::argmax_part::stretch_tokens;
         const auto best = run("argmax_part", {{"vocab_size", vocab}},
@@ -549,7 +557,7 @@ TEST_F(DecoderKernelsTest, TheLikeliestTokenBecomesTheNextRow) {
     }
 }
 
-// Three rows: many ties; one logit far above the others; one logit that is NaN.
+// Three rows of logits: many equal logits; one logit far above the others; one logit that is NaN.
 TEST_F(DecoderKernelsTest, TheLikeliestTokensOfEachRowAreFound) {
     constexpr std::uint32_t num_rows = 3;
     for (const std::uint32_t vocab : {40u, 1024u, 5000u, 40000u}) {

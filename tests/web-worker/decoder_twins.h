@@ -1,4 +1,5 @@
-// The twins of the decoder's kernels, in plain loops and doubles: one function for each formula.
+// Reference versions ("twins") of the decoder's kernels, in plain loops and doubles: one function
+// for each formula.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,7 @@ inline Doubles add_norm(Doubles& x, std::span<const float> addends, std::span<co
     return y;
 }
 
-// Returns weights [num_out, x.size()] times x, plus the bias if there is one.
+// Returns the product of weights [num_out, x.size()] and x, plus the bias if there is one.
 inline Doubles matvec(std::span<const float> weights, std::span<const float> x,
                       std::span<const float> bias) {
     Doubles y(weights.size() / x.size());
@@ -38,7 +39,8 @@ inline Doubles matvec(std::span<const float> weights, std::span<const float> x,
     return y;
 }
 
-// Returns a head, normalised if `norm` has weights, and rotated by the angles of its position.
+// Returns the vector of one attention head, normalised if `norm` has weights, and rotated by the
+// angles of its position.
 inline Doubles rope(std::span<const float> head, std::span<const float> norm, double epsilon,
                     std::uint32_t position, double theta) {
     Doubles out(head.begin(), head.end());
@@ -54,9 +56,10 @@ inline Doubles rope(std::span<const float> head, std::span<const float> norm, do
     return out;
 }
 
-// A head as u8 codes, and the values of the codes.
+// The vector of one attention head as u8 codes, and the values that the codes represent.
 struct CodedHead {
-    double scale = 0, zero = 0;  // both in f16: a 255th of the range, and the least value
+    // Both rounded to f16: scale is a 255th of the range, zero the lowest value.
+    double scale = 0, zero = 0;
     Doubles values;
 };
 inline CodedHead code_head(std::span<const double> head) {
@@ -73,7 +76,8 @@ inline CodedHead code_head(std::span<const double> head) {
     return coded;
 }
 
-// Returns softmax(q · kᵀ / sqrt(head_dim)) · v for a head; k, v are [num_tokens, head_dim].
+// Returns softmax(q · kᵀ / sqrt(head_dim)) · v for one attention head; k and v are [num_tokens,
+// head_dim].
 inline Doubles attend(std::span<const float> q, std::span<const float> k,
                       std::span<const float> v) {
     const std::size_t head_dim = q.size(), num_tokens = k.size() / head_dim;
@@ -114,8 +118,8 @@ inline std::vector<std::pair<std::uint32_t, double>> route(std::span<const float
     return out;
 }
 
-// Puts the pairs of `routes` (each an expert and a weight) into tiles of one expert, experts
-// ascending.
+// Groups the pairs of `routes` (each an expert and a weight) into tiles. All pairs of a tile have
+// the same expert; tiles are sorted by expert.
 struct PairTile {
     std::uint32_t expert = 0;
     std::vector<std::uint32_t> pairs;
@@ -150,7 +154,7 @@ inline double log_sum_exp(std::span<const float> logits) {
     return std::log(sum);
 }
 
-// Of equal values the lower id wins.
+// Returns the token with the largest logit; of equal logits the lower token.
 inline std::uint32_t argmax(std::span<const float> logits) {
     return static_cast<std::uint32_t>(std::max_element(logits.begin(), logits.end()) -
                                       logits.begin());

@@ -1,4 +1,4 @@
-// A GPU that is lost: it is opened again after longer and longer delays, with a smaller budget
+// Loss of the GPU: the device is opened again after longer and longer delays, with a smaller budget
 // after out of memory, and given up in the end.
 #include <algorithm>
 
@@ -18,7 +18,8 @@ TEST(DeviceKeeperTest, LostGpuIsOpenedAgainAndAnswersAsBefore) {
     stage.expect_answer(2, 1);
 }
 
-// Regression: a retry once outlived the loss, and closed the connection that served by then.
+// Regression: a reconnect timer from before the GPU was lost once fired later, and closed the new
+// connection that was serving.
 TEST(DeviceKeeperTest, AGpuLostWhileOfflineLeavesNoRetryBehind) {
     Stage stage;
     stage.serve({1});
@@ -49,7 +50,7 @@ TEST(DeviceKeeperTest, AGpuLostWhileOfflineLeavesNoRetryBehind) {
 }
 
 // Regression: the worker once showed "offline" while the GPU was tested, and opened a second
-// connection beside the one that followed.
+// connection beside the connection that it opened after the test.
 TEST(DeviceKeeperTest, AConnectionThatEndsWhileTheNextGpuIsTestedIsNoReasonToRetry) {
     Stage stage;
     stage.serve({1});
@@ -66,7 +67,7 @@ TEST(DeviceKeeperTest, AConnectionThatEndsWhileTheNextGpuIsTestedIsNoReasonToRet
     EXPECT_EQ(stage.connects, 2);
 }
 
-// Regression: the GPU was once opened again twice a second, without end.
+// Regression: after each loss the GPU was once opened again, twice a second without end.
 TEST(DeviceKeeperTest, AGpuThatFailsAgainAndAgainIsGivenUp) {
     Stage stage;
     stage.serve({1});
@@ -86,7 +87,7 @@ TEST(DeviceKeeperTest, AGpuThatFailsAgainAndAgainIsGivenUp) {
         stage.status().detail.starts_with("This GPU fails again and again (invalid command)"))
         << stage.status().detail;
     EXPECT_FALSE(stage.connected);
-    EXPECT_TRUE(stage.timers.empty());  // nothing is retried until a person asks for it
+    EXPECT_TRUE(stage.timers.empty());  // the worker retries nothing until a person asks for it
 }
 
 TEST(DeviceKeeperTest, AFaultIsForgottenAfterAMinuteOfService) {

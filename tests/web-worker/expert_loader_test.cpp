@@ -25,10 +25,10 @@ TEST(ExpertLoaderTest, AWeightSyncAssignsOneUnit) {
               (std::vector<Unit>{{0, 6}}));
 }
 
-// Regression: the worker once answered "every slot is taken" without end when the hub reconnected
-// and assigned other experts.
+// Regression: when the hub reconnected and assigned other experts, the worker once answered "every
+// slot is taken"  without end.
 TEST(ExpertLoaderTest, ExpertsOfAnEarlierShareMakeRoomForTheNext) {
-    Stage stage(3 * stage_blob_bytes);  // room for two experts, and the lanes
+    Stage stage(3 * stage_blob_bytes);  // memory for two experts, and for the lanes
     stage.serve({1, 4});
 
     stage.hang_up(1001, "restart");
@@ -81,7 +81,8 @@ TEST(ExpertLoaderTest, ProgressCountsExpertsAssignedLater) {
     EXPECT_EQ(stage.status().bytes_to_fetch, stage.status().bytes_fetched);
 }
 
-// Regression: the progress bar once stayed at half for ever.
+// Regression: the progress bar once stayed at 50 % after an expert was released between two
+// attempts to download it.
 TEST(ExpertLoaderTest, ExpertReleasedBetweenRetriesIsNotWaitedFor) {
     Stage stage;
     stage.serve({1});

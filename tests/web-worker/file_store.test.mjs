@@ -1,4 +1,5 @@
-// The files that a page keeps while another tab also works on them, and the order of eviction without room.
+// The files that a page keeps while another tab also works on them, and the order in which files are evicted when there
+// is no room.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 

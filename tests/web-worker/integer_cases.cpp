@@ -30,12 +30,12 @@ Int4Matrix matrix(const std::byte* codes, const std::byte* scale_zero, const Pac
             shape.group_size};
 }
 
-// Compares compute_experts() with one row at a time in plain loops.
+// Compares the answers of compute_experts() with those of plain loops over one row at a time.
 bool expert_agrees(const ExpertShape& shape, std::uint32_t num_rows, ThreadPool& threads) {
     FormulaExpert expert(shape, num_rows);
     const std::size_t hidden = shape.hidden_size;
     auto x = formula_rows(num_rows, shape.hidden_size, 3);
-    std::fill_n(x.begin(), hidden, 3.0f);  // the largest code everywhere
+    std::fill_n(x.begin(), hidden, 3.0f);  // row 0: every value gets the largest code
 
     std::vector<std::uint32_t> row_of_slot;
     for (std::uint32_t slot = 0; slot < num_rows; ++slot)

@@ -9,18 +9,19 @@
 
 namespace moex {
 
-// Makes random codes, scales and zeros from a formula, as panels or in the published layout.
+// An expert with random codes, scales and zeros, made from a formula, as panels or in the published
+// layout.
 struct FormulaExpert {
     FormulaExpert(const ExpertShape& shape, std::uint32_t seed);
     Bytes blob;
     AlignedBuffer panels;
-    PackedExpert packed;  // the caller sets its slots
+    PackedExpert packed;  // the caller sets the range of slots that it computes
     ExactExpert exact;
 };
 std::vector<float> formula_rows(std::uint32_t num_rows, std::uint32_t row_size, std::uint32_t seed);
 
-// Returns the cases, one per line, in which this machine's fastest path gives other bits than the
-// portable loops; empty if there are none.
+// Runs all cases. Returns a line for each case in which this machine's fastest path gives other
+// bits than the portable loops; empty if there is no such case.
 std::string integer_disagreements();
 
 // Returns FNV-1a over the bits of a round's answers, which is the same on every machine.

@@ -39,7 +39,7 @@ struct Run : std::enable_shared_from_this<Run> {
     Bytes blobs[2];
     GroupDispatchView group;
     Bytes x_wire;
-    std::vector<float> x;  // x as decoded from the wire
+    std::vector<float> x;  // the rows x after a round trip through the wire dtype
     std::vector<double> expected;
 
     Run(gpu::Device& on, const KernelCase& with, std::function<void(Result<double>)> then)
@@ -58,7 +58,7 @@ struct Run : std::enable_shared_from_this<Run> {
         encode_rows(one.x_dtype(), x, hidden, x_wire);
         MOEX_CHECK(decode_rows(one.x_dtype(), x_wire, hidden, x), "finite rows");
 
-        // Expert 0 gets every row, and expert 3 every second row.
+        // In this group expert 0 gets every row, and expert 3 gets every second row.
         const std::uint16_t experts[] = {0, 3};
         for (int i = 0; i < (one.published ? 1 : 2); ++i) {
             std::uint16_t rows = 0;
@@ -141,8 +141,9 @@ struct Run : std::enable_shared_from_this<Run> {
     }
 };
 
-// Runs every row alone and all rows together; then both again with each expert in an arena of its
-// own; by lanes, and then by threads.
+// Compares the bits of answers. Runs every row alone and all rows together, first with all experts
+// in one arena, then with each expert in an arena of its own. Does all this with the kernels by
+// lanes, and then by threads.
 struct BitsRun : std::enable_shared_from_this<BitsRun> {
     static constexpr std::uint16_t experts[] = {0, 3, 5, 6};
     gpu::Device& device;
@@ -155,8 +156,8 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
     Bytes x_wire;
     bool several_arenas = false;
     RoundKernels kernels = RoundKernels::lanes;
-    std::uint32_t next_row = 0;  // num_tokens: all rows together
-    std::vector<Bytes> alone;    // answers of the first store, by row
+    std::uint32_t next_row = 0;  // the row to run alone; num_tokens: all rows together
+    std::vector<Bytes> alone;    // answers of each row alone with the first store, by row
     double differing = 0;
 
     BitsRun(gpu::Device& on, const KernelCase& with, std::function<void(Result<double>)> then)
@@ -265,13 +266,13 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
             std::exchange(kernels, RoundKernels::threads) == RoundKernels::threads)
             return finish(differing);
         next_row = 0;
-        // The runner is not destroyed inside its own callback.
+        // The old runner is kept: this code runs in its callback, so it must not be destroyed here.
         old_runner = std::move(runner);
         old_store = std::move(store);
         start();
     }
     std::unique_ptr<ExpertStore> old_store;
-    std::unique_ptr<ExpertRunner> old_runner;  // destroyed before its store
+    std::unique_ptr<ExpertRunner> old_runner;  // the runner is destroyed before its store
 };
 
 }  // namespace
@@ -282,7 +283,7 @@ double kernel_tolerance(const KernelCase& one) {
         case Dtype::f32: return 1e-6;
         case Dtype::f16: return 5e-4;
         case Dtype::bf16: return 3e-3;
-        default: return 1e-2;  // int8 rows: a step of 1/127 of the row's peak
+        default: return 1e-2;  // for int8 rows a code is a step of 1/127 of the row's peak
     }
 }
 

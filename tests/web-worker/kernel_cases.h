@@ -16,21 +16,24 @@ struct KernelCase {
     std::uint32_t num_tokens = 1;
     Dtype dtype = Dtype::f32;
     bool unsummed = false;
-    // True: the three published kernels on one expert. False: a group of two experts with different
-    // numbers of rows.
+    // True: the case runs the three published kernels on one expert. False: it runs a group of two
+    // experts with different numbers of rows.
     bool published = false;
-    // True: checks that every row has the same bits alone and with others, in one arena and in
-    // several, by lanes and by threads. The error is the number of answers that differ.
+    // True: the case checks that every row has the same bits alone and with other rows, with one
+    // arena and with several, by lanes and by threads. Its error is then the number of answers that
+    // differ.
     bool bits = false;
     RoundKernels kernels = RoundKernels::by_adapter;
-    bool x_int8 = false;  // the dtype of x; `dtype` is that of the answer
+    bool x_int8 = false;  // the dtype of x on the wire; `dtype` is the answer's dtype
     Dtype x_dtype() const { return x_int8 ? Dtype::int8 : dtype; }
 };
 std::string kernel_case_name(const KernelCase& one);
-double kernel_tolerance(const KernelCase& one);  // normalised RMS error; 0 for cases of bits
+// The largest normalised RMS error that passes; 0 for cases that compare bits.
+double kernel_tolerance(const KernelCase& one);
 
-// `wide`: the shapes of large models at every size, and the small shapes by lanes and by threads.
-// False: only the cases that a software adapter in a browser computes in a minute.
+// Returns the cases. If `wide`, they include the shapes of large models at every size, and the
+// small shapes by lanes and by threads. Otherwise they are only the cases that a software adapter
+// in a browser computes in a minute.
 std::vector<KernelCase> kernel_cases(bool wide);
 
 // Runs one case on `device`. `done` gets its error.

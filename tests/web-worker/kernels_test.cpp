@@ -41,7 +41,8 @@ class KernelsTest : public testing::Test {
 TEST_F(KernelsTest, EveryShapeSizeAndDtypeAgreesWithDouble) {
     double worst[6] = {};
     const std::vector<KernelCase> cases = kernel_cases(true);
-    const char* only = std::getenv("MOEX_KERNEL_CASES");  // part of a name
+    // Run only cases with this text in their name.
+    const char* only = std::getenv("MOEX_KERNEL_CASES");
     for (const KernelCase& one : cases) {
         if (only && kernel_case_name(one).find(only) == std::string::npos) continue;
         if (std::getenv("MOEX_VERBOSE"))
@@ -62,7 +63,7 @@ TEST_F(KernelsTest, EveryShapeSizeAndDtypeAgreesWithDouble) {
 
 constexpr std::uint32_t wire_hidden = 64;
 
-// Ordinary rows, and rows that are difficult for a conversion.
+// Returns rows to encode: ordinary rows, and rows that are hard to convert to a wire dtype.
 std::vector<std::vector<float>> rows_to_pack() {
     std::vector<std::vector<float>> rows;
     const auto add = [&](const std::function<float(std::uint32_t)>& value) {
@@ -77,21 +78,21 @@ std::vector<std::vector<float>> rows_to_pack() {
                            : 0.0157f * static_cast<float>(static_cast<int>(i * 7919 % 127) - 63));
         });
 
-    // Ties: the step is 1.
+    // Values halfway between two int8 codes (ties), with a step of 1.
     add([](std::uint32_t i) { return i == 0 ? 127.0f : static_cast<float>(i) - 31.5f; });
-    // Ties with a step of 2.
+    // Values halfway between two int8 codes (ties), with a step of 2.
     add([](std::uint32_t i) { return i == 0 ? -254.0f : 2.0f * static_cast<float>(i) + 1; });
     add([](std::uint32_t) { return 0.0f; });
-    // The scale would be subnormal.
+    // A row with an int8 scale that would be subnormal.
     add([](std::uint32_t i) { return i % 2 ? 1.4e-36f : -1e-37f; });
-    // The values are subnormal.
+    // A row with subnormal values.
     add([](std::uint32_t i) { return i % 3 ? 1e-40f : 0.0f; });
     add([](std::uint32_t i) { return i == 7 ? std::numeric_limits<float>::infinity() : 1.0f; });
     add([](std::uint32_t i) { return i == 9 ? std::numeric_limits<float>::quiet_NaN() : 1.0f; });
     return rows;
 }
 
-// The words that pack_rows reads before its rows: one answer for each pair.
+// Returns the words that pack_rows reads before its rows, for one answer per pair.
 std::vector<std::uint32_t> pack_tables(Dtype dtype, std::uint32_t num_rows) {
     gpu::RoundHeader header;
     header.num_tokens = header.num_answers = num_rows;
@@ -106,11 +107,11 @@ std::vector<std::uint32_t> pack_tables(Dtype dtype, std::uint32_t num_rows) {
     return words;
 }
 
-// Compares f16 and bf16 bit by bit.
+// Compares a packed row of f16 or bf16 with encode_rows() bit by bit.
 void expect_half_row(Dtype dtype, std::span<const float> values, std::uint32_t row, ByteView wire,
                      ByteView twin) {
     for (std::uint32_t i = 0; i < wire_hidden; ++i) {
-        // The GPU may flush subnormals to zero.
+        // For subnormal values a zero is accepted, too, since the GPU may flush them to zero.
         if (std::isnan(values[i]) || (std::fabs(values[i]) < 1e-38f && dtype == Dtype::bf16))
             continue;
         const std::size_t at = 2 * (row * std::size_t{wire_hidden} + i);
@@ -119,7 +120,8 @@ void expect_half_row(Dtype dtype, std::span<const float> values, std::uint32_t r
     }
 }
 
-// Checks that a value differs by at most half a step, and 2^-12 of a step for the GPU's division.
+// Compares a packed int8 row: each value may differ by half a step, plus 2^-12 of a step for the
+// GPU's division.
 void expect_int8_row(std::span<const float> values, std::uint32_t row, std::uint32_t num_rows,
                      ByteView wire, ByteView twin) {
     float scale, twin_scale;
@@ -141,7 +143,7 @@ void expect_int8_row(std::span<const float> values, std::uint32_t row, std::uint
     }
 }
 
-// Compares pack_rows alone with encode_rows().
+// Compares the kernel pack_rows, run by itself, with encode_rows().
 TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
     const std::vector<std::vector<float>> rows = rows_to_pack();
     std::vector<float> values;
@@ -174,7 +176,7 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
         gpu::Command run, copy;
         run.pipeline = *pipeline;
         run.bind_group = group;
-        run.workgroups = {1, num_rows, 1};  // 64 columns fit into one workgroup
+        run.workgroups = {1, num_rows, 1};  // the 64 columns of a row fit into one workgroup
         copy.kind = gpu::Command::Kind::copy;
         copy.source = y_wire;
         copy.target = readback;
@@ -209,7 +211,7 @@ TEST_F(KernelsTest, SelfTestPasses) {
     EXPECT_LE(*error, 1e-6);
 }
 
-// Makes rows of 384 values, each for all of `experts`.
+// Makes a group of rows of 384 values; all of `experts` compute each row.
 GroupDispatchView group_of(std::initializer_list<std::uint16_t> experts, std::uint32_t num_tokens,
                            std::span<const float> x) {
     GroupDispatchView group;
@@ -240,8 +242,8 @@ Bytes blob_of(const ExpertShape& shape) {
     return quantize_expert_int4(weights);
 }
 
-// A served expert: rounds after the first create nothing, submit once and read once, whatever their
-// size. A row has the same bits alone and with others.
+// After the first round, a round of any size creates no GPU object, submits once and reads once. A
+// row has the same bits alone and together with other rows.
 TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     const ExpertShape shape{384, 256, 128};
     const Bytes blob = blob_of(shape);

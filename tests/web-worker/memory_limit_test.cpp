@@ -1,4 +1,4 @@
-// The memory limit: the experts that fit, and the worker's behaviour when the limit moves.
+// The memory limit: the experts that fit, and the worker's behaviour when the limit is changed.
 #include <algorithm>
 #include <set>
 
@@ -9,7 +9,8 @@
 namespace moex {
 namespace {
 
-// A stage whose hub has more experts than fit, and assigns as many as HELLO has room for.
+// A test stage: its hub has more experts than fit into the worker, and assigns as many as HELLO
+// reports room for.
 struct FullStage : Stage {
     explicit FullStage(std::uint64_t limit_bytes, std::uint64_t blobs_an_arena = 0)
         : Stage(limit_bytes) {
@@ -21,7 +22,7 @@ struct FullStage : Stage {
         run_until_phase(WorkerPhase::serving);
         phases.clear();
     }
-    // Moves the limit, and returns the BUDGET that the worker sent.
+    // Changes the memory limit, and returns the BUDGET that the worker sent.
     Budget move_limit(std::uint64_t limit_bytes) {
         core->set_budget(limit_bytes);
         const Budget told = decode_budget(next(FrameType::budget), limits).value();
@@ -39,7 +40,8 @@ struct FullStage : Stage {
     std::uint64_t room = 0;  // experts
 };
 
-// Regression: the lanes were once not part of the limit: 256 MB more for a large model.
+// Regression: the memory limit once did not include the buffers of the lanes, which take 256 MB for
+// a large model.
 TEST(MemoryLimitTest, WeightsAndCallsInFlightStayWithinTheLimitTogether) {
     for (const std::uint64_t limit_bytes : {150'000ull, 400'000ull, 3'000'000ull}) {
         FullStage stage(limit_bytes);
@@ -53,8 +55,8 @@ TEST(MemoryLimitTest, WeightsAndCallsInFlightStayWithinTheLimitTogether) {
     }
 }
 
-// Regression: a moved slider once dropped all weights, closed the connection, and showed that the
-// hub was gone.
+// Regression: moving the memory slider once dropped all weights, closed the connection, and showed
+// that the hub was gone.
 TEST(MemoryLimitTest, ASmallerLimitServesOnWithWhatFits) {
     for (const std::uint64_t blobs_an_arena : {0u, 20u, 33u}) {
         FullStage stage(3'000'000, blobs_an_arena);
@@ -116,7 +118,7 @@ TEST(MemoryLimitTest, ALimitThatIsMovedToAndFroEndsWhereItBegan) {
     stage.expect_no_outage();
 }
 
-// Regression: the queue once outlived its model.
+// Regression: the call queue once lived longer than its model, and used it.
 TEST(MemoryLimitTest, GroupsThatRunOrWaitWhileTheLimitIsMovedAreAnswered) {
     for (const std::uint64_t limit_bytes : {150'000u, 9'000'000u}) {
         FullStage stage(3'000'000);
@@ -125,7 +127,8 @@ TEST(MemoryLimitTest, GroupsThatRunOrWaitWhileTheLimitIsMovedAreAnswered) {
             stage.give(encode_group_dispatch(group_of(id, 0), false));
 
         stage.move_limit(limit_bytes);
-        stage.give(encode_group_dispatch(group_of(6, 0), false));  // was in flight already
+        // The hub sent this group before it received BUDGET.
+        stage.give(encode_group_dispatch(group_of(6, 0), false));
         stage.device->release_reads();
         for (std::uint32_t id = 1; id <= 6; ++id) {
             const auto result = decode_group_result(stage.next(FrameType::group_result),
@@ -146,7 +149,7 @@ TEST(MemoryLimitTest, ExpertsBeyondASmallerLimitAreReportedAtOnce) {
     const std::uint64_t before = stage.room;
     stage.move_limit(1'000'000);
 
-    // This ASSIGN and the BUDGET crossed in flight.
+    // The hub sent this ASSIGN before it received BUDGET.
     stage.give(encode_assign(units_of({static_cast<std::uint16_t>(before)})));
     const auto told = decode_budget(stage.next(FrameType::budget), stage.limits);
     EXPECT_EQ(told->budget_bytes / stage_blob_bytes, stage.room);
@@ -189,7 +192,8 @@ TEST(MemoryLimitTest, HubWithoutBudgetIsNotifiedByAReconnect) {
     stage.phases.clear();
 
     stage.core->set_budget(100 * stage_blob_bytes);
-    stage.give(encode_group_dispatch(group_of(6, 1), false));  // was in flight already
+    // The hub sent this group before the connection closed.
+    stage.give(encode_group_dispatch(group_of(6, 1), false));
     stage.welcome();
     stage.assign({1, 2});
     stage.expect_answer(1, 2);
@@ -217,7 +221,7 @@ TEST(MemoryLimitTest, WorkerReportsItsAdaptersCapacityAndFetchesNoMore) {
     for (const bool knows_budget : {false, true}) {
         Stage stage;
         stage.limits = wide_limits;
-        stage.binding_bytes = stage_blob_bytes * 19 / 10;  // one blob per arena
+        stage.binding_bytes = stage_blob_bytes * 19 / 10;  // an arena has room for one blob
         if (!knows_budget) stage.hub_caps.clear();
         stage.core->start();
         // The size of a blob is not known when HELLO is sent.

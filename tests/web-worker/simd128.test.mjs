@@ -1,5 +1,5 @@
-// The processor's kernels as a tab without WebGPU runs them: WASM with SIMD128. Node runs them here, with Chromium's
-// engine.
+// Tests of the processor's kernels as WASM with SIMD128, which a tab without WebGPU runs. Node runs them here, with
+// Chromium's engine.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -12,7 +12,7 @@ test("SIMD128 gives the bits of the portable loops", () => {
   assert.equal(wasm.UTF8ToString(wasm._simd128_disagreements()), "");
 });
 
-// cpu_worker_test compares the native program with the same figure.
+// cpu_worker_test compares the digest of the native program with the same expected value.
 test("a tab's int8 answers have the bits of every other machine's", () => {
   assert.equal(wasm._simd128_digest_is_right(), 1);
 });

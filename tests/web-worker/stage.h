@@ -39,8 +39,8 @@ Sha256 hash_of(std::uint16_t expert);
 std::vector<AssignedUnit> units_of(const std::vector<std::uint16_t>& experts);
 std::vector<std::uint16_t> first_experts(std::uint64_t count);  // 0, 1, ...
 
-// Makes a group of two f32 rows for one expert; and computes the error of its answer against the
-// reference in double.
+// group_of() makes a group of two f32 rows for one expert. The other function computes the error of
+// its answer against the reference in double.
 GroupDispatch group_of(std::uint32_t sequence_id, std::uint16_t expert);
 double error_of(const std::vector<float>& y, const GroupDispatch& group);
 
@@ -54,7 +54,7 @@ class FragileDevice : public gpu::DeviceDecorator {
 
     void break_down(std::string reason, gpu::LossKind kind = gpu::LossKind::other);
     void release_reads();
-    bool hold_reads = false;  // readbacks wait for release_reads()
+    bool hold_reads = false;  // true: readbacks wait until release_reads() is called
     std::vector<std::function<void()>> held_reads;
 
     const gpu::AdapterInfo& adapter() const override { return adapter_; }
@@ -70,8 +70,9 @@ class FragileDevice : public gpu::DeviceDecorator {
     std::uint64_t transfer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes,
                            gpu::TransferKind kind, std::function<void()> done) override;
     void await_transfer(std::uint64_t number) override;
-    std::map<std::uint64_t, gpu::TransferKind> transfers;  // from a transfer's number to its kind
-    std::set<std::uint64_t> awaited;  // numbers of the transfers that submissions await
+    // Kind of each transfer, keyed by transfer number.
+    std::map<std::uint64_t, gpu::TransferKind> transfers;
+    std::set<std::uint64_t> awaited;  // numbers of the transfers that later submissions await
 
   private:
     gpu::AdapterInfo adapter_;
@@ -116,12 +117,13 @@ class Stage : public Platform {
     // Answers HELLO, and returns its budget.
     std::uint64_t welcome();
     Bytes welcome_frame() const;
-    // Assigns `experts`, and runs until READY has reported as many.
+    // Assigns `experts`, and runs until READY has reported as many experts.
     void assign(const std::vector<std::uint16_t>& experts);
     void serve(const std::vector<std::uint16_t>& experts);
     // Sends a group, and checks that its answer arrives and is right.
     void expect_answer(std::uint32_t sequence_id, std::uint16_t expert);
-    // Loses the GPU. Returns the time until another was opened, or -1 if none will be opened.
+    // Loses the GPU. Returns the time until another device was opened, or -1 if none will be
+    // opened.
     double lose_device(const std::string& reason);
     const WorkerStatus& status() const { return core->status(); }
 
@@ -132,9 +134,9 @@ class Stage : public Platform {
     std::string hub_nonce;
     bool connected = false;
     bool hub_is_down = false;
-    bool hold_closing = false;  // on_closed() is not called
+    bool hold_closing = false;  // true: close() does not lead to on_closed()
     int connects = 0;
-    std::uint16_t closed_with = 0;  // the worker's close code
+    std::uint16_t closed_with = 0;  // the code with which the worker closed the connection
     std::deque<Bytes> sent;
 
     // ---- the GPU
@@ -146,11 +148,11 @@ class Stage : public Platform {
 
     // ---- downloads
     int fetches = 0, generation = 0;
-    bool hold_fetches = false;  // fetches wait in held_fetches, as on a slow network
+    bool hold_fetches = false;  // true: fetches wait in held_fetches, as on a slow network
     std::vector<std::function<void()>> held_fetches;
-    int fetches_failing = 0;     // fetches up to this number fail
-    bool remembers = false;      // find_blob() finds every blob in memory
-    bool shares_memory = false;  // the GPU can read that memory
+    int fetches_failing = 0;     // the first fetches, up to this number, fail
+    bool remembers = false;      // true: find_blob() finds every blob in memory
+    bool shares_memory = false;  // true: the GPU can read the memory of blobs
     native::BlobMemory memory{16u << 20, [this](ByteView piece, bool begins) {
                                   if (shares_memory && begins && device != nullptr)
                                       shared = device->share_memory(piece);
@@ -159,7 +161,8 @@ class Stage : public Platform {
 
     // ---- time and people
     double clock_ms = 0;
-    // False: timers of seconds do not fire, since the GPU's work takes no time on this clock.
+    // If false, timers of 5 seconds or more do not fire, since the GPU's work takes no time on this
+    // clock.
     bool long_waits = false;
     bool hold_timers = false;  // no timer fires
     std::uint64_t last_timer = 0;

@@ -1,4 +1,4 @@
-// The order in which copies are submitted, and their places in it.
+// The order in which copies are submitted, and the place of each copy in this order.
 #include "web-worker/gpu/vulkan/transfer_order.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ TEST_F(TransferOrderTest, PlaceIsTheOrderOfSubmission) {
     EXPECT_EQ(order_.ask(awaited, 1), 7u);
 }
 
-// A copy larger than the bound is submitted by itself.
+// A copy with more bytes than may be in flight is submitted when no other copy is in flight.
 TEST_F(TransferOrderTest, CountsBytes) {
     order_.ask(prefetch, 100);
     order_.ask(prefetch, 2);

@@ -41,14 +41,14 @@ TEST_F(VulkanAwakeTest, KeepAliveWorkEndsAfterRelease) {
     ASSERT_TRUE(awake.open(adapter_, false, for_ever).ok());
     for (std::uint32_t piece = 1; piece <= 20; ++piece) {
         awake.follow();
-        awake.follow();  // one is in flight already
+        awake.follow();  // does nothing: a workgroup is in flight already
         EXPECT_EQ(awake.num_followed(), piece);
         while (!awake.has_begun()) {}
         awake.release();
         EXPECT_EQ(vkQueueWaitIdle(queue_), VK_SUCCESS);
     }
 
-    awake.follow();  // the destructor releases it
+    awake.follow();  // the destructor releases this workgroup
 }
 
 TEST_F(VulkanAwakeTest, EndsOnItsOwn) {
@@ -61,14 +61,14 @@ TEST_F(VulkanAwakeTest, EndsOnItsOwn) {
     EXPECT_EQ(vkQueueWaitIdle(queue_), VK_SUCCESS);
 }
 
-// The owner's thread may poll for readbacks; the bytes are the same.
+// The bytes of a readback are the same whether the owner's thread polls for it or is called back.
 TEST_F(VulkanAwakeTest, NeitherItNorWhoAnswersChangesWhatIsRead) {
     for (const bool owner_answers : {false, true}) {
         test::PostedLoop loop;
         const auto device = test::must(
             open_vulkan_device({.stay_awake = StayAwake::always}, loop.poster()));
         device->set_owner_answers(owner_answers);
-        EXPECT_FALSE(device->answer_read(true));  // no readback is pending
+        EXPECT_FALSE(device->answer_read(true));  // returns at once: no readback is pending
         const BufferId buffer = test::must(device->create_buffer(64, BufferUsage::storage, "a"));
         const BufferId readback = test::must(device->create_buffer(64, BufferUsage::readback, "b"));
 

@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::size_t memory_bytes = 1u << 20, piece_bytes = 4096;
 constexpr std::size_t num_pieces = memory_bytes / piece_bytes;
-// The number of copies of all the memory that exceeds the bytes in flight.
+// If the whole memory is copied this number of times, the copies have more bytes than may be in
+// flight.
 constexpr std::uint64_t many = 5 * VulkanTransfers::busy_bytes / memory_bytes;
 
 // Alternates both kinds.
@@ -86,8 +87,8 @@ class VulkanTransfersTest : public testing::Test {
     std::size_t num_done_ = 0;
 };
 
-// The copies are in another order than their memory, and all in flight when the kernel is
-// submitted.
+// The order of the copies differs from the order of their memory. All copies are in flight when the
+// kernel is submitted.
 TEST_F(VulkanTransfersTest, LaterSubmissionSeesTheTransfer) {
     Bytes expected(memory_bytes);
     for (std::size_t i = 0; i < num_pieces; ++i) {
@@ -114,7 +115,8 @@ TEST_F(VulkanTransfersTest, DoneIsCalledWhenTheTransferIsOver) {
     EXPECT_TRUE(std::ranges::equal(ByteView(read()).first(piece_bytes), piece(7)));
 }
 
-// The transfer is ordered after the buffer's zeros and after write_buffer().
+// A transfer to a new buffer takes effect after the zeros that fill the buffer, and after
+// write_buffer().
 TEST_F(VulkanTransfersTest, TransferReplacesEarlierWrites) {
     for (std::size_t round = 0; round < 20; ++round) {
         const BufferId fresh = test::must(
@@ -234,7 +236,8 @@ class TransferQueueTest : public testing::TestWithParam<bool> {
     std::span<std::uint32_t> memory_;
 };
 
-// Bursts of any length. A place is not copied to again before its copy is over.
+// Copies are requested in bursts of different lengths. No copy to a place of the buffer starts
+// before the earlier copy to that place is over.
 TEST_P(TransferQueueTest, EachCopyIsReportedOnceWithItsBytes) {
     std::set<std::uint64_t> told;
     std::uint64_t asked = 0;
@@ -262,8 +265,8 @@ TEST_P(TransferQueueTest, EachCopyIsReportedOnceWithItsBytes) {
     EXPECT_EQ(*told.rbegin(), asked);
 }
 
-// Asks for more bytes than may be in flight. Other copies follow when some end, or when one is
-// awaited.
+// The test requests prefetches of more bytes than may be in flight. Further prefetches are
+// submitted when earlier copies end, or when a copy is awaited.
 TEST_P(TransferQueueTest, PrefetchesFollowEachOther) {
     std::set<std::uint64_t> told;
     for (std::uint64_t number = 1; number <= many; ++number)

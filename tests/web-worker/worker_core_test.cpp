@@ -11,7 +11,8 @@ TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
     EXPECT_EQ(stage.status().adapter.backend, "vulkan");
     EXPECT_LE(stage.status().self_test_nrmse, 1e-6);
 
-    // The published call: f16 rows and one expert, computed by the three plain kernels.
+    // The call of the published protocol: f16 rows for one expert, computed by the three plain
+    // kernels.
     const GroupDispatch group = group_of(0, 1);
     Dispatch call{.sequence_id = 12,
                   .layer = 0,
@@ -36,7 +37,7 @@ TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
     EXPECT_FALSE(refused->fatal);
 }
 
-// The speed is measured once: a GPU that is opened again is the same GPU.
+// The GPU's speed is measured only once, since a GPU that is opened again is the same GPU.
 TEST(WorkerCoreTest, HelloReportsTheGpusSpeed) {
     const TimingOptions brief{.shape_name = "demo",
                               .shape = {384, 256, 128},
@@ -60,7 +61,7 @@ TEST(WorkerCoreTest, HelloReportsTheGpusSpeed) {
     EXPECT_EQ(decode_hello(stage.next(FrameType::hello))->speed.expert_ns, speed.expert_ns);
 }
 
-// The measurement would take long, and is of no use to a hub.
+// Measuring the speed of a software adapter would take long, and the result is of no use to a hub.
 TEST(WorkerCoreTest, ASoftwareAdapterIsNotMeasured) {
     Stage stage;
     stage.core->start();
@@ -74,7 +75,8 @@ TEST(WorkerCoreTest, ASoftwareAdapterIsNotMeasured) {
     EXPECT_LE(small->read_bytes, 8u << 20);
 }
 
-// If no timer fires, no time passes: calls are answered nevertheless, at any power.
+// If no timer fires, no time passes. Calls are then still answered, whatever share of calls the
+// contributor has set: power does not delay answers.
 TEST(WorkerCoreTest, PowerIsReportedAtOnceAndDelaysNothing) {
     Stage stage(64u << 20, {.power_percent = 40});
     stage.hub_caps.push_back(power_cap);
@@ -154,7 +156,7 @@ TEST(WorkerCoreTest, APausedWorkerLeavesAndKeepsItsWeights) {
 TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
     Stage stage;
     stage.core->start();
-    stage.core->pause();  // before the GPU is open
+    stage.core->pause();  // pauses before the GPU is open
     stage.run_until([&] { return stage.devices_opened == 1; });
     EXPECT_EQ(stage.status().phase, WorkerPhase::paused);
     stage.run_until([&] { return stage.status().self_test_rounds == 1; });
@@ -162,11 +164,11 @@ TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
 
     stage.core->resume();
 
-    stage.core->pause();  // before the connection is open
+    stage.core->pause();  // pauses before the connection is open
     stage.core->resume();
     stage.welcome();
-    stage.core->pause();   // again, before any expert was assigned
-    stage.core->resume();  // while the platform is still closing
+    stage.core->pause();   // pauses again, before any expert was assigned
+    stage.core->resume();  // resumes while the platform is still closing the connection
     stage.welcome();
     stage.assign({1});
     stage.expect_answer(2, 1);

@@ -1,4 +1,4 @@
-// Predictors that know only the past, against pasts that are written by hand.
+// Tests of predictors that know only the past, with pasts that are written by hand.
 #include "bench/foresight/past_predictors.h"
 
 #include "bench/foresight/recall.h"
@@ -17,7 +17,7 @@ ModelConfig small_config() {
     return config;
 }
 
-// Shows a past to a predictor, route by route, for one sequence or several.
+// Passes a past to a predictor, route by route, for one sequence or several.
 class Past {
   public:
     explicit Past(ExpertPredictor& predictor) : predictor_(predictor) {}
@@ -31,7 +31,7 @@ class Past {
                             .expert_ids = experts,
                             .expert_weights = weights});
     }
-    // Returns the predicted experts of the next token, the surest first.
+    // Returns the predicted experts of the next token, the most likely expert first.
     std::vector<std::uint16_t> order(KvCache::Sequence* who, std::uint32_t position) {
         const SequenceRow row{.kv = who, .position = position};
         std::vector<float> confidence(3);
@@ -63,8 +63,9 @@ TEST_F(PastPredictorTest, PreviousTokenOrdersByWeightThenByAge) {
 
     past.asked(&other_, 0, {0, 1});
     EXPECT_EQ(past.order(&one_, 2),
-              (Order{1, 2, 0}));  // the past of another sequence changes nothing
-    EXPECT_EQ(past.order(&one_, 0), (Order{0, 1, 2}));  // a new sequence has no past: ids in order
+              (Order{1, 2, 0}));  // a step of another sequence does not change this prediction
+    // A new sequence has no past, so the order is by expert id.
+    EXPECT_EQ(past.order(&one_, 0), (Order{0, 1, 2}));
 }
 
 TEST_F(PastPredictorTest, LruCountsAllSequencesAndLargerWeightsAsLater) {
@@ -98,7 +99,7 @@ TEST_F(PastPredictorTest, PopularityFollowsTheCalibrationText) {
     EXPECT_EQ(requests_past.order(&one_, 0), (Order{1, 2, 0}));
     requests_past.asked(&one_, 0, {0, 2});
     EXPECT_EQ(requests_past.order(&one_, 1),
-              (Order{2, 0, 1}));  // one use weighs more than 10 of 10
+              (Order{2, 0, 1}));  // one use by this sequence outweighs 10 of 10 in the profile
     EXPECT_EQ(requests_past.order(&other_, 0), (Order{1, 2, 0}));
 }
 

@@ -1,4 +1,5 @@
-// Measurements of predictors: by hand, and against a plain count over a recorded walk.
+// Checks the measurements of predictors against values computed by hand, and against a plain count
+// over a recorded walk of a text through the model.
 #include "bench/foresight/recall.h"
 
 #include <algorithm>
@@ -32,12 +33,13 @@ TEST(RecallMeterTest, PredictedShareOfRequestedExpertsIsCounted) {
     const std::vector<float> confidence{4, 3, 2, 1};
     const std::vector<std::uint16_t> half{2, 0}, none{3, 2};
 
-    meter.record(1, 0, confidence, half);  // @2: expert 0, the second by weight; @3: both
-    meter.record(1, 1, confidence, none);  // @2: nothing; @3: one
-    meter.record(0, 0, confidence, none);  // outside of the means
+    // Hits @2: expert 0, the second by weight; @3: both experts.
+    meter.record(1, 0, confidence, half);
+    meter.record(1, 1, confidence, none);  // hits @2: no expert; @3: one expert
+    meter.record(0, 0, confidence, none);  // layer 0 is not part of the means
     meter.record_cosine(1, 0, 0.5);
-    meter.record_cosine(0, 1, 0.25);         // outside of the means over layers
-    EXPECT_EQ(meter.recall(0).count(), 0u);  // a window counts when it is over
+    meter.record_cosine(0, 1, 0.25);         // layer 0 is not part of the means over layers
+    EXPECT_EQ(meter.recall(0).count(), 0u);  // a window is counted when it has ended
     meter.end_window();
     EXPECT_DOUBLE_EQ(meter.recall(0).mean(), 0.25);
     EXPECT_DOUBLE_EQ(meter.recall(1).mean(), 0.75);
@@ -64,7 +66,7 @@ TEST(RecallMeterTest, PredictedShareOfRequestedExpertsIsCounted) {
     EXPECT_EQ(meter.cosine_at_token(0).count(), 1u);
 }
 
-// Records the rows and the routes of a walk.
+// Records the rows and the routes of a walk of a text through the model.
 struct Trace {
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<float>> hidden;
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint16_t>> asked;
@@ -111,7 +113,8 @@ class ContestTest : public testing::Test {
             [&](std::uint32_t, std::uint32_t) { contest.end_window(); });
         ASSERT_TRUE(walked.ok()) << walked.error().message;
     }
-    // Returns the recall of the router of `target` on the rows of `from`, by plain loops.
+    // Returns the recall of the router of layer `target`, applied to the rows of layer `from`,
+    // computed with plain loops.
     double recall_of_gate(const Trace& trace, std::uint32_t from, std::uint32_t target) const {
         const auto found =
             package_->tensor(text("model.layers.", target, ".mlp.gate.weight")).value();
@@ -147,7 +150,7 @@ TEST_F(ContestTest, GateRecallEqualsAPlainCount) {
     Trace trace;
     walk(contest, trace, 7);
 
-    // MoE layers are 0, 2 and 3.
+    // The MoE layers of this model are layers 0, 2 and 3.
     EXPECT_DOUBLE_EQ(contest.meter(0).layer_recall(1, 0).mean(), recall_of_gate(trace, 0, 2));
     EXPECT_DOUBLE_EQ(contest.meter(0).layer_recall(2, 0).mean(), recall_of_gate(trace, 2, 3));
     EXPECT_EQ(contest.meter(0).layer_recall(0, 0).count(), 0u);

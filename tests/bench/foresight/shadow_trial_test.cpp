@@ -1,4 +1,4 @@
-// The trial of a shadow against one that steps one token at a time.
+// Compares the trial of a shadow with a plain trial that steps one token at a time.
 #include "bench/foresight/shadow_trial.h"
 
 #include <cmath>
@@ -42,7 +42,8 @@ class ShadowTrialTest : public testing::Test {
     std::unique_ptr<Decoder> decoder_;
 };
 
-// The heaviest experts of each row get the weight of all; a plain loop over experts gives the same.
+// The experts with the largest weights of each row get the sum of all the row's weights. A plain
+// loop over experts gives the same answers.
 TEST_F(ShadowTrialTest, FewerExpertsAreTheHeaviestWithAllWeight) {
     const ModelConfig& config = package_->config();
     const std::uint32_t hidden = config.hidden_size, layer = 2, rows = 2;
@@ -69,14 +70,15 @@ TEST_F(ShadowTrialTest, FewerExpertsAreTheHeaviestWithAllWeight) {
     answer(served_, 1, heaviest, std::vector<float>{1.0f, 0.75f}, wanted);
     EXPECT_EQ(y, wanted);
 
-    // A top_k above the row's own gives all experts, the heaviest first.
+    // If top_k is larger than the row's number of experts, all of them are requested, the largest
+    // weight first.
     const auto many = make_fewer_experts(served_, 9);
     answer(*many, 2, ids, weights, y);
     answer(served_, 2, ids, weights, wanted);
     for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], wanted[i], 1e-5f);
 }
 
-// A shadow with the model's own experts chooses as the model does, for each alignment.
+// A shadow with the model's own experts chooses the same experts as the model, for every alignment.
 TEST_F(ShadowTrialTest, ModelsOwnExpertsAreAPerfectShadow) {
     const auto tokens = test::random_tokens(80, package_->config().vocab_size, 3);
     const std::span<const TokenId> windows[] = {std::span(tokens).first(40),
@@ -96,8 +98,8 @@ TEST_F(ShadowTrialTest, ModelsOwnExpertsAreAPerfectShadow) {
             EXPECT_EQ(recall.at_token(39 - prompt).count(), 2u);
             EXPECT_EQ(recall.at_token(40 - prompt).count(), 0u);
 
-            // Times exist for tokens that are decoded one at a time; alignment that never happens
-            // is free.
+            // Times are measured for tokens that are decoded one at a time. If alignment never
+            // happens, it takes no time.
             const ShadowTimes& times = trial.times();
             EXPECT_EQ(times.served_ms > 0, prompt > 0);
             EXPECT_EQ(times.shadow_ms > 0, prompt > 0);
@@ -106,7 +108,8 @@ TEST_F(ShadowTrialTest, ModelsOwnExpertsAreAPerfectShadow) {
     }
 }
 
-// A backend with answers that are far too large; random experts hardly change a random model.
+// A backend that multiplies answers so that they are far too large, because ordinary random experts
+// hardly change a random model.
 class LoudExperts : public ExpertBackend {
   public:
     explicit LoudExperts(ExpertBackend& experts) : experts_(experts) {}
@@ -131,7 +134,7 @@ class LoudExperts : public ExpertBackend {
     ExpertBackend& experts_;
 };
 
-// The twin steps one token at a time and rewrites its own cache at each alignment.
+// The reference trial steps one token at a time and rewrites its own cache at each alignment.
 TEST_F(ShadowTrialTest, TrialEqualsOneTokenAtATime) {
     const ModelConfig& config = package_->config();
     const auto tokens = test::random_tokens(72, config.vocab_size, 11);

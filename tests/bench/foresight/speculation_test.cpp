@@ -1,5 +1,5 @@
 // Rows of the lossy modes that benches try: the experts that they request, the time of their calls,
-// and the bits of the exact rows beside them.
+// and the bits of exact rows in the same batch.
 #include "bench/foresight/speculation.h"
 
 #include <algorithm>
@@ -58,15 +58,17 @@ TEST(SpeculationTest, WeightsComeFromTheGuessOrTheRouter) {
     EXPECT_EQ(ids, (std::vector<std::uint16_t>{0, 2}));
     EXPECT_NEAR(weights[0], e / (e + 1), 1e-6);
 
-    choose({.routes = RouteGuess::next_gate, .true_weights = true});  // the router's 2 and 0
+    // The router itself chooses experts 2 and 0.
+    choose({.routes = RouteGuess::next_gate, .true_weights = true});
     EXPECT_EQ(ids, (std::vector<std::uint16_t>{2, 0}));
     EXPECT_NEAR(weights[0], e * e / (e * e + 1), 1e-6);
 
-    choose({.routes = RouteGuess::next_gate, .guessed = 3});  // 2 and 1 of 0, 2 and 1
+    // Chooses 2 and 1 among the guessed 0, 2 and 1.
+    choose({.routes = RouteGuess::next_gate, .guessed = 3});
     EXPECT_EQ(ids, (std::vector<std::uint16_t>{2, 1}));
     EXPECT_NEAR(weights[0], e / (e + 1), 1e-6);
 
-    config.norm_topk_prob = false;  // shares of all four
+    config.norm_topk_prob = false;  // weights are shares among all four experts
     choose({.routes = RouteGuess::next_gate, .guessed = 3});
     EXPECT_NEAR(weights[0], e * e / (1 + e + e * e + e * e * e), 1e-6);
 }
@@ -84,7 +86,8 @@ class SpeculatorTest : public test::LossyFixture {
     TrialSources trial_;
 };
 
-// A bench measures the modes of a hub by other code; both give the same bits.
+// The benches have their own implementation of the modes that a hub serves. Both implementations
+// give the same bits.
 TEST_F(SpeculatorTest, ServedModesHaveTheBitsOfTheTrial) {
     LossyModes served(sources_, {});
     for (const char* mode : {"early:1", "estimator"}) {
@@ -147,12 +150,13 @@ TEST_F(SpeculatorTest, RowsOfSeveralModesShareAStepAndKeepTheirBits) {
     }
 }
 
-// A layer without a router has no router logits.
+// If a layer's router is not computed, the layer reports no router logits.
 TEST_F(SpeculatorTest, RouterFreeModeHasTheBitsOfTheEstimator) {
     const auto with = speculator("estimator"), without = speculator("router-free");
     EXPECT_EQ(read(without.get(), 0, 24, 7), read(with.get(), 0, 24, 7));
 
-    std::map<std::uint32_t, std::size_t> logits;  // that a router said, by layer
+    // By layer: number of logits that its router reported.
+    std::map<std::uint32_t, std::size_t> logits;
     KvCache::Sequence kv(cache_);
     const StepRows rows{
         .kv = &kv, .tokens = std::span(tokens_).first(4), .speculator = without.get()};
@@ -166,7 +170,8 @@ TEST_F(SpeculatorTest, RouterFreeModeHasTheBitsOfTheEstimator) {
     EXPECT_EQ(logits, (std::map<std::uint32_t, std::size_t>{{0, all}, {2, 0}, {3, 0}}));
 }
 
-// y = 2 x0 - x1 + 3. A small ridge finds the weights; a large ridge leaves the constant alone.
+// The fitted function is y = 2 x0 - x1 + 3. With a small ridge the fit finds the weights. A large
+// ridge does not shrink the constant.
 TEST(RidgeFitTest, LinearFunctionIsFoundAndARidgeShrinksIt) {
     RidgeFit fit(2, 1);
     std::vector<float> mean(1);
@@ -184,7 +189,7 @@ TEST(RidgeFitTest, LinearFunctionIsFoundAndARidgeShrinksIt) {
     EXPECT_NEAR(flat[2], mean[0], 1e-3);
 }
 
-// The text is the one that the estimator was fitted to.
+// The recall is measured on the same text that the estimator was fitted to.
 TEST_F(SpeculatorTest, LinearEstimatorGuessesBetterThanTheGateThatItCorrects) {
     trial_.linear = std::make_shared<const LinearEstimator>(
         *fit_linear_estimator(*decoder_, experts_, *sources_.gates, *sources_.profile, tokens_,
@@ -199,7 +204,7 @@ TEST_F(SpeculatorTest, LinearEstimatorGuessesBetterThanTheGateThatItCorrects) {
     EXPECT_GT(guessed->hit_rate(2), by_gate->hit_rate(2));
 }
 
-// A backend that wants hints; keeps the hints and the requested experts by layer.
+// A backend that wants hints. It records, by layer, the hints and the requested experts.
 class Hinted : public ExpertBackend {
   public:
     explicit Hinted(ExpertBackend& experts) : experts_(experts) {}
@@ -229,7 +234,8 @@ TEST_F(SpeculatorTest, GuessedExpertsAreHintedALayerBeforeAndThenRequested) {
             EXPECT_EQ(hinted.told[layer], hinted.asked[layer]) << mode << ", layer " << layer;
     }
     Hinted hinted(experts_);
-    const auto with = speculator("quasi-hidden:3");  // three hinted, two requested
+    // A hint has three experts per row, a request has two.
+    const auto with = speculator("quasi-hidden:3");
     read(with.get(), 0, 3, 3, &hinted);
     EXPECT_TRUE(std::ranges::includes(hinted.told[3], hinted.asked[3]));
     EXPECT_GT(hinted.told[3].size(), hinted.asked[3].size());
@@ -239,7 +245,7 @@ TEST_F(SpeculatorTest, GuessedExpertsAreHintedALayerBeforeAndThenRequested) {
     EXPECT_TRUE(hinted.told.empty()) << "the router of an early call has not chosen yet";
 }
 
-// If all experts are guessed, the router chooses among all.
+// If all experts are guessed, the router chooses among all experts, as in exact mode.
 TEST_F(SpeculatorTest, AllExpertsGuessedIsExactToTheBit) {
     const auto with = speculator("next-gate:8");
     EXPECT_EQ(read(with.get(), 0, 24, 7), read(nullptr, 0, 24, 7));
@@ -247,11 +253,12 @@ TEST_F(SpeculatorTest, AllExpertsGuessedIsExactToTheBit) {
 
     const auto worse = speculator("next-gate");
     read(worse.get(), 0, 24, 24);
-    EXPECT_EQ(worse->hit_rate(0), 1.0);  // the first layer requests what its router chose
+    EXPECT_EQ(worse->hit_rate(0), 1.0);  // the first layer always requests what its router chose
     EXPECT_LT(worse->hit_rate(2), 1.0);
 }
 
-// Substitutes each answer by the same answer; only the order of three sums differs.
+// A speculator that substitutes each answer by the true answer. Only the order in which three terms
+// are added differs.
 class TrueAnswers : public ExpertSpeculator {
   public:
     explicit TrueAnswers(ExpertBackend& experts) : experts_(experts) {}
@@ -310,7 +317,7 @@ class Log : public ExpertBackend {
     ExpertBackend& experts_;
 };
 
-// Layer 1 of the tiny model is dense.
+// Layer 1 of the tiny model is dense (it has no experts), so no round begins there.
 TEST_F(SpeculatorTest, EarlyCallsLeaveBeforeTheLastAnswersAreIn) {
     const auto events_of = [&](const char* mode) {
         Log log(experts_);
@@ -321,7 +328,8 @@ TEST_F(SpeculatorTest, EarlyCallsLeaveBeforeTheLastAnswersAreIn) {
     EXPECT_EQ(events_of(nullptr), "+0-0+2-2+3-3");
     EXPECT_EQ(events_of("estimator"), "+0-0+2-2+3-3");
     EXPECT_EQ(events_of("early:1"), "+0-0+2+3-2-3");
-    EXPECT_EQ(events_of("early"), "+0-0+2-2+3-3");  // no layer follows the last one
+    // No layer follows the last layer, so it is waited for.
+    EXPECT_EQ(events_of("early"), "+0-0+2-2+3-3");
     EXPECT_EQ(events_of("router-free+early:1"), "+0-0+2+3-2-3");
 }
 

@@ -32,8 +32,8 @@ void mx_bind_heap();  // bridge_library.js: gives JavaScript access to the heap
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
-// Reports {"backend", "vendor", "architecture",
-// "description", "software", "num_cases"}, or {"reason"}.
+// Opens the GPU. Reports {"backend", "vendor", "architecture", "description", "software",
+// "num_cases"}, or {"reason"}.
 EMSCRIPTEN_KEEPALIVE void mx_open() {
     gpu::open_webgpu_device([](Result<std::unique_ptr<gpu::Device>> opened) {
         if (!opened.ok()) return report({{"reason", opened.error().message}});
@@ -48,7 +48,7 @@ EMSCRIPTEN_KEEPALIVE void mx_open() {
     });
 }
 
-// Reports {"name", "dtype", "error", "tolerance"}, or {"name", "reason"}.
+// Runs one kernel case. Reports {"name", "dtype", "error", "tolerance"}, or {"name", "reason"}.
 EMSCRIPTEN_KEEPALIVE void mx_run_case(std::uint32_t index) {
     const KernelCase& one = kernels().cases.at(index);
     run_kernel_case(*kernels().device, one, [&one](Result<double> error) {

@@ -7,7 +7,7 @@ const host = new Host();
 const decoder = new TextDecoder();
 let reported = null;
 host.mx.report = (json) => reported(JSON.parse(decoder.decode(json)));
-// The promise resolves after the callback has returned: the case that reported may be destroyed then.
+// The promise resolves after the callback has returned, because the case that reported may be destroyed only then.
 const ask = (start) => new Promise((resolve) => {
   reported = resolve;
   start();

@@ -1,4 +1,5 @@
-// Loads simd128_node.cpp as the build compiled it. The bytes are passed: the loader of emcc 3.1.6 would fetch() a path.
+// Loads simd128_node.cpp as the build compiled it. The bytes of the WASM file are passed to the module, since the
+// loader of emcc 3.1.6 would fetch() a path.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join, resolve } from "node:path";

@@ -34,7 +34,8 @@ class BlobFolderTest : public testing::Test {
         folder->serves_model(model);
         return folder;
     }
-    // Reads a blob as a fetch does, and writes it if it is missing. Returns true if it was found.
+    // Reads a blob as a fetch does, and writes it if it is missing. Returns true if the blob was in
+    // the folder.
     static bool ask(BlobFolder& folder, int number) {
         if (folder.read(hash_of(number), blob_bytes)) return true;
         folder.write(hash_of(number), Bytes(blob_bytes, std::byte(number)));
@@ -65,7 +66,8 @@ TEST_F(BlobFolderTest, OtherModelsAreEvictedFirstThenTheLeastUsed) {
     {
         auto before = begin("other", 0);
         for (const int number : {1, 2}) ask(*before, number);
-        for (int i = 0; i < 9; ++i) ask(*before, 1);  // often used, but of another model
+        // Blob 1 is used often, but belongs to another model.
+        for (int i = 0; i < 9; ++i) ask(*before, 1);
     }
     {
         auto folder = begin("served", 4);
@@ -79,7 +81,7 @@ TEST_F(BlobFolderTest, OtherModelsAreEvictedFirstThenTheLeastUsed) {
     ask(*folder, 6);
     EXPECT_EQ(here(), "3456");
 
-    // Blob 3 was used twice, the others once.
+    // Blob 3 was used twice, and the other blobs once.
     ask(*folder, 7);
     EXPECT_EQ(here(), "3456") << "the new one was used once, as they were";
     ASSERT_EQ(told_.size(), 1u);
@@ -105,7 +107,8 @@ TEST_F(BlobFolderTest, BlobOfAnotherSizeIsIgnoredAndWrittenAgain) {
 TEST_F(BlobFolderTest, FullDiskIsReportedOnceWithoutAPartialFile) {
     auto folder = begin("a", 0);
     ask(*folder, 1);
-    // The system refuses to write longer files, as a full disk would.
+    // The system refuses to write files longer than the limit that is set here, as a full disk
+    // would.
     const auto handler = std::signal(SIGXFSZ, SIG_IGN);
     rlimit before{};
     getrlimit(RLIMIT_FSIZE, &before);

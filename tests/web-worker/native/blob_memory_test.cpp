@@ -9,7 +9,7 @@
 namespace moex::native {
 namespace {
 
-constexpr std::uint64_t page = 64u << 10;  // the unit of the budget
+constexpr std::uint64_t page = 64u << 10;  // blobs and the budget are multiples of this size
 
 Sha256 hash_of(int number) { return {std::byte(number)}; }
 Bytes blob_of(int number, std::size_t size = page) { return Bytes(size, std::byte(number)); }
@@ -34,7 +34,8 @@ TEST(BlobMemoryTest, LeastRecentlyUsedBlobIsEvicted) {
     for (const int number : {1, 3, 4}) EXPECT_TRUE(is_here(memory, number)) << number;
 }
 
-// The places of a piece have one size. A piece of another model's size is freed with its last blob.
+// All places of a piece have the same size. A piece with places of another size is freed when its
+// last blob is evicted.
 TEST(BlobMemoryTest, ALargerBlobTakesTheRoomOfSeveralAndOneBeyondTheBudgetNone) {
     BlobMemory memory(4 * page);
     for (const int number : {1, 2, 3}) memory.keep(hash_of(number), blob_of(number));
@@ -64,7 +65,7 @@ TEST(BlobMemoryTest, BlobKeptTwiceIsStoredOnce) {
     EXPECT_TRUE(is_here(memory, 2));
 }
 
-// A GPU, for example, may still copy from the held blob.
+// A held blob stays valid after its eviction: a GPU, for example, may still copy from it.
 TEST(BlobMemoryTest, HeldBlobKeepsItsBytesAndPlaceAfterEviction) {
     std::optional<BlobMemory> memory(2 * page);
     for (const int number : {1, 2}) memory->keep(hash_of(number), blob_of(number));

@@ -41,7 +41,7 @@ class SharedDeviceTest : public testing::Test {
     std::unique_ptr<gpu::Device> lend() { return test::must(shared_.lend()); }
 
     test::PostedLoop loop_;
-    Breakable* newest_ = nullptr;  // null: no device is open
+    Breakable* newest_ = nullptr;  // the device that was opened most recently; null: none
     int num_opened_ = 0;
     SharedDevice shared_{[this]() -> Result<std::unique_ptr<gpu::Device>> {
         ++num_opened_;
@@ -70,7 +70,7 @@ TEST_F(SharedDeviceTest, IsOpenedByTheFirstAndClosedByTheLast) {
     EXPECT_EQ(shared_.number(), 2u);
 }
 
-// A worker that returns its device does not disturb the readbacks of another.
+// A worker that returns its device does not disturb the readbacks of another worker.
 TEST_F(SharedDeviceTest, EachReadsItsOwn) {
     auto one = lend(), other = lend();
     const auto fill = [](gpu::Device& device, std::uint32_t value) {
@@ -113,7 +113,7 @@ TEST_F(SharedDeviceTest, LossIsReportedOnceAndAnotherDeviceLent) {
     });
     other->on_lost([&](const gpu::Loss&) { heard += "other; "; });
     third->on_lost([&](const gpu::Loss&) { heard += "third; "; });
-    third.reset();  // its handler is not called any more
+    third.reset();  // the loss handler of `third` is not called any more
 
     Breakable* const lost = newest_;
     lost->lose();

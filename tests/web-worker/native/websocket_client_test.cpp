@@ -33,7 +33,8 @@ class Peer {
     Peer(const Peer&) = delete;
     ~Peer() { ::close(socket_); }
 
-    // Answers the upgrade. `behind` is sent in the same segment as the 101.
+    // Answers the upgrade. The bytes of `behind` are sent in the same TCP segment as the response
+    // 101.
     bool accept_upgrade(const std::string& behind) {
         std::size_t end;
         while ((end = in_.find("\r\n\r\n")) == std::string::npos)
@@ -97,7 +98,7 @@ class Peer {
             const int bits = hash[i] << 16 | hash[i + 1] << 8 | third;
             for (int shift = 18; shift >= 0; shift -= 6) out += digits[bits >> shift & 63];
         }
-        out.back() = '=';  // 20 bytes leave one digit of padding
+        out.back() = '=';  // base64 of 20 bytes ends with one padding character
         return out;
     }
     std::size_t byte(std::size_t at) const { return static_cast<unsigned char>(in_[at]); }
@@ -130,7 +131,8 @@ std::string frame_of(int opcode, const std::string& payload, bool is_last = true
     return frame + payload;
 }
 
-// Content that names its sender and number, so that bytes of another frame are noticed.
+// Returns a message that names its sender and number, so that the test notices bytes of another
+// frame.
 std::string content(char sender, std::size_t number, std::size_t size) {
     std::string text = sender + std::to_string(number) + ':';
     while (text.size() < size) text += static_cast<char>('a' + (text.size() + number) % 26);
@@ -176,7 +178,7 @@ class WebSocketClientTest : public testing::Test {
         };
         set_up(*client);
         client->open();
-        client.reset();  // the pending operations keep it alive
+        client.reset();  // the client's pending operations keep it alive
         io.run();
         server.join();
     }
@@ -221,8 +223,8 @@ TEST_F(WebSocketClientTest, PingBehindTheUpgradeLeavesHelloWhole) {
     EXPECT_EQ(close_code_, 1000);
 }
 
-// One conversation drawn from a seed: the server sends messages, whole or in fragments, and puts
-// control frames between them; the client answers each message with one to three frames.
+// A random conversation, made from a seed: the server sends messages, whole or in fragments, and
+// puts control frames between them; the client answers each message with one to three frames.
 struct Conversation {
     explicit Conversation(unsigned seed) : random(seed) {
         for (int i = 0; i < 20; ++i) {
@@ -263,8 +265,10 @@ struct Conversation {
 
     std::mt19937 random;
     const std::string hello = content('h', 0, 500);
-    std::vector<std::string> parts, messages, pings;           // what the server sends
-    std::vector<std::pair<std::size_t, std::string>> answers;  // {after n messages, frame}
+    // The frames, messages and pings that the server sends.
+    std::vector<std::string> parts, messages, pings;
+    // {number of messages after which the client answers, frame}.
+    std::vector<std::pair<std::size_t, std::string>> answers;
 };
 
 // Sets up a client that answers as `talk` says, and records the messages that it receives.
@@ -288,7 +292,8 @@ TEST_F(WebSocketClientTest, FramesAreWholeAndInOrderAmongControlFrames) {
         closed_ = 0;
         connect([&](WebSocketClient& client) { play(client, talk, heard); },
                 [&](Peer& peer) {
-                    // Odd seeds: everything in one segment behind the 101.
+                    // With odd seeds, the server sends everything in one TCP segment behind the
+                    // response 101.
                     std::string all;
                     for (const std::string& part : talk.parts) all += part;
                     ASSERT_TRUE(peer.accept_upgrade(seed % 2 ? all : ""));
@@ -312,7 +317,7 @@ TEST_F(WebSocketClientTest, FramesAreWholeAndInOrderAmongControlFrames) {
     }
 }
 
-// The ways in which a connection ends after a part of a conversation.
+// The ways in which a connection ends in the middle of a conversation.
 enum class Ending { server_close, server_cut, server_half_frame, client_close };
 
 TEST_F(WebSocketClientTest, ConnectionEndsOnceAtEveryMoment) {
@@ -347,7 +352,7 @@ TEST_F(WebSocketClientTest, ConnectionEndsOnceAtEveryMoment) {
                 });
 
             EXPECT_EQ(closed_, 1);
-            // Each frame that arrived is a frame of the client, complete and in order.
+            // Each frame that arrived is a frame that the client sent, complete and in order.
             const std::vector<std::string> wanted = talk.frames_wanted();
             ASSERT_LE(frames.size(), wanted.size());
             for (std::size_t i = 0; i < frames.size(); ++i) EXPECT_EQ(frames[i], wanted[i]);

@@ -16,7 +16,7 @@ TEST(HubConnectionTest, WorkerReconnectsWithoutADownloadAndReportsItsExperts) {
     EXPECT_EQ(stage.fetches, 2);
 }
 
-// READY is sent before the hub decides which experts this worker shall hold.
+// The worker sends READY first, and the hub decides only then which experts this worker shall hold.
 TEST(HubConnectionTest, FirstReadyReportsKeptExpertsToAWaitingHub) {
     Stage stage;
     stage.hub_caps.push_back("held");
@@ -52,7 +52,7 @@ TEST(HubConnectionTest, ASilentHubIsLeft) {
     stage.serve({1});
 
     stage.long_waits = true;
-    stage.run_until([&] { return !stage.connected; });  // time passes without a frame
+    stage.run_until([&] { return !stage.connected; });  // time passes without a frame from the hub
     stage.long_waits = false;
     EXPECT_GE(stage.clock_ms, 12000);
 
@@ -75,7 +75,7 @@ TEST(HubConnectionTest, HubThatNeverSendsWelcomeIsLeft) {
     stage.assign({1});
 }
 
-// Regression: the worker once retried about once a second without end.
+// Regression: the worker once tried to reconnect about once a second without end.
 TEST(HubConnectionTest, HubThatBreaksAfterWelcomeIsRetriedMoreSlowly) {
     Stage stage;
     stage.core->start();
@@ -91,7 +91,7 @@ TEST(HubConnectionTest, HubThatBreaksAfterWelcomeIsRetriedMoreSlowly) {
         last_ms = waits_ms;
     }
     stage.welcome();
-    for (int second = 0; second < 12; ++second) {  // now the hub serves
+    for (int second = 0; second < 12; ++second) {  // for 12 seconds the hub serves
         stage.clock_ms += 1000;
         stage.give(encode_heartbeat(1));
     }
@@ -109,16 +109,17 @@ TEST(HubConnectionTest, ARefusedTokenIsFinal) {
     EXPECT_FALSE(stage.connected);
 }
 
-// Regression: a refused worker once continued to fetch its experts, and kept experts on the GPU.
+// Regression: a refused worker once continued to fetch its experts, and kept its experts on the
+// GPU.
 TEST(HubConnectionTest, ARefusedWorkerFetchesNothingMoreAndFreesItsMemory) {
     Stage stage;
     stage.serve({1});
     stage.fetches_failing = 1000;
     stage.give(encode_assign(units_of({2, 3})));
-    // Both downloads wait for a retry,
+    // Both downloads have failed and wait for a retry.
     stage.run_until([&] { return stage.status().errors == 2; });
     stage.hold_fetches = true;
-    // and one download is in flight.
+    // A third download is in flight.
     stage.give(encode_assign(units_of({4})));
     stage.give(encode_error({.sequence_id = no_sequence_id,
                              .code = "unauthorized",

@@ -1,4 +1,4 @@
-// A stage with a worker that holds more experts than it has slots.
+// A test stage with a worker that holds more experts than it has slots.
 #pragma once
 
 #include "tests/web-worker/stage.h"

@@ -23,7 +23,8 @@ std::vector<ExpertEvent> all_events() {
     return events;
 }
 
-// The state that `events` lead to from `absent`; the test fails at an event that is refused.
+// Returns the state to which `events` lead from `absent`. The test fails if a state does not accept
+// an event.
 ExpertState after(std::initializer_list<ExpertEvent> events) {
     ExpertState state = absent;
     for (const ExpertEvent event : events) {

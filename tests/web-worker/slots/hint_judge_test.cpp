@@ -71,7 +71,7 @@ TEST(HintJudgeTest, LateRanksCountAsOne) {
     for (std::uint16_t expert = 0; expert < HintJudge::num_ranks + 3; ++expert)
         experts.push_back(expert);
     judge.hint(0, experts);
-    judge.ask(0, {HintJudge::num_ranks});  // one of the last four
+    judge.ask(0, {HintJudge::num_ranks});  // requests one of the last four predicted experts
     EXPECT_DOUBLE_EQ(judge.right(0), 1 - HintJudge::newest_share);
     EXPECT_DOUBLE_EQ(judge.right(HintJudge::num_ranks - 1), 1 - HintJudge::newest_share * 0.75);
 }
@@ -103,7 +103,8 @@ TEST(HintJudgeTest, OftenRequestedExpertIsNotEvictedForAHint) {
 
 TEST(HintJudgeTest, ExpertsWithoutALastingSlotAreNotMissed) {
     Judged judge;
-    leave_and_be_asked(judge, 4);  // both layers together request five experts
+    // Between the layer's groups, both layers together request five experts.
+    leave_and_be_asked(judge, 4);
     EXPECT_DOUBLE_EQ(judge.missed(), 0);
     EXPECT_TRUE(judge.worth({0, 7}, true));
 }

@@ -1,4 +1,4 @@
-// Trials decide whether hints pay. The times of calls are given.
+// Trials decide whether hints pay. The test sets the times of calls.
 #include "web-worker/slots/hint_trial.h"
 
 #include <gtest/gtest.h>
@@ -8,13 +8,14 @@
 namespace moex {
 namespace {
 
-// A worker whose calls arrive at the intervals of `interval_ms`, with hints and without.
+// A worker with calls that arrive at the intervals of `interval_ms`, which may depend on whether
+// hints are followed.
 class Worker {
   public:
     using IntervalMs = std::function<double(std::uint64_t call, bool follows)>;
     explicit Worker(IntervalMs interval_ms) : interval_ms_(std::move(interval_ms)) {}
 
-    // Plays `num_calls` calls, and returns the number of calls at which hints were followed.
+    // Simulates `num_calls` calls, and returns the number of calls at which hints were followed.
     std::uint32_t play(std::uint32_t num_calls, bool has_hints = true) {
         std::uint32_t num_followed = 0;
         for (std::uint32_t i = 0; i < num_calls; ++i) {
@@ -60,7 +61,8 @@ TEST(HintTrialTest, HintsThatPayAreKept) {
     EXPECT_GT(worker.play(num_calls), num_calls - num_calls / 20);
 }
 
-// The first timed calls show the cost, or the whole stage if its first calls are as fast as before.
+// If calls without hints are much slower, the trial ends after its first timed calls; or after the
+// whole stage, if its first calls are as fast as calls with hints.
 TEST(HintTrialTest, StageThatCostsMuchEndsATrial) {
     Worker at_once(intervals(1.0, 2.0));
     (void)at_once.play(HintTrial::pause_min);
@@ -74,7 +76,8 @@ TEST(HintTrialTest, StageThatCostsMuchEndsATrial) {
     EXPECT_EQ(in_the_end.play(trial_calls), trial_calls - HintTrial::stage_calls);
 }
 
-// The pause is among the first calls without hints, which are faster.
+// Another process pauses one of the first calls without hints. The other calls without hints are
+// faster than calls with hints.
 TEST(HintTrialTest, PauseOfAnotherProcessEndsNoTrial) {
     constexpr std::uint64_t at = HintTrial::pause_min + HintTrial::stage_calls +
                                  HintTrial::settling_calls + 10;

@@ -49,7 +49,7 @@ TEST(SlotCacheTest, EachPolicyKeepsTheExpertsOfItsName) {
 
 TEST(SlotCacheTest, PredictedExpertHasASlotBeforeItsGroup) {
     CacheStage stage;
-    stage.hint({90, 91, 500});  // the worker does not hold 500
+    stage.hint({90, 91, 500});  // the worker does not hold expert 500
     stage.run_until([&] { return stage.status().slots.prefetched == 2; });
 
     stage.ask(90);
@@ -59,7 +59,8 @@ TEST(SlotCacheTest, PredictedExpertHasASlotBeforeItsGroup) {
     EXPECT_EQ(stage.status().slots.wasted, 0u);
 }
 
-// A hub that reads SLOTS gets the figures after a heartbeat. They count the newest connection only.
+// A hub that understands SLOTS gets the slot figures after a heartbeat. The figures include only
+// the newest connection.
 TEST(SlotCacheTest, ChangedFiguresAreSentAfterAHeartbeat) {
     CacheStage stage(EvictionPolicy::lru, {slots_cap});
     stage.hint({90, 91});
@@ -95,7 +96,8 @@ TEST(SlotCacheTest, OlderHubGetsNoFigures) {
     EXPECT_FALSE(stage.has_sent(FrameType::slots));
 }
 
-// A group that waits goes first. Hints that waited behind it are dropped after their deadline.
+// A group that waits for experts goes before hints. Hints that waited behind it are dropped after
+// their deadline.
 TEST(SlotCacheTest, AHintThatIsLaterThanItsDeadlineIsDroppedAndCounted) {
     for (const std::uint16_t deadline_ms : {0, 50}) {
         CacheStage stage(EvictionPolicy::lru, {slots_cap, tiers_cap});
@@ -167,7 +169,7 @@ TEST(SlotCacheTest, AHintWakesTheGpuForTheCallThatIsToCome) {
     EXPECT_EQ(stage.device->expected_ms, (std::vector<double>{40, 30}));
 }
 
-// A prediction for an earlier token does not count as one for the present token.
+// A prediction for an earlier token does not count as a prediction for the present token.
 TEST(SlotCacheTest, OldHintIsNotCountedAsAPrediction) {
     CacheStage stage;
     for (const std::uint16_t expert : {90, 91, 92}) stage.hint({expert});
@@ -192,13 +194,14 @@ TEST(SlotCacheTest, WrongHintsCostNoAnswer) {
         }
 }
 
-// The second of two predicted experts is never requested. Later only the first one is brought.
+// Of the two experts that each hint predicts, the second is never requested. After some hints the
+// worker brings only the first expert.
 TEST(SlotCacheTest, RankThatIsNeverRightIsNotBrought) {
     CacheStage stage;
     stage.remembers = true;
     constexpr std::uint16_t never = num_held - 1;
     const SlotCounters& now = stage.status().slots;
-    std::uint32_t turn = stage.slots;  // the experts before this one have slots
+    std::uint32_t turn = stage.slots;  // experts with lower numbers have slots
     const auto turns = [&](int count) {
         for (; count > 0; --count, ++turn) {
             const auto right = static_cast<std::uint16_t>(turn % never);
@@ -215,7 +218,7 @@ TEST(SlotCacheTest, RankThatIsNeverRightIsNotBrought) {
     EXPECT_EQ(now.resident - before.resident, num_held) << "the first has a slot";
     EXPECT_EQ(now.prefetched - before.prefetched, num_held) << "and no other is brought";
 
-    // An expert that a single call requests is brought nevertheless.
+    // If a single call requests the second expert of the hint, that expert is brought nevertheless.
     stage.hint({static_cast<std::uint16_t>(turn % never), never});
     stage.give(encode_dispatch(
         {.sequence_id = 1000, .expert = never, .x = std::vector<float>(96), .gates = {0}}, 96,
@@ -224,16 +227,17 @@ TEST(SlotCacheTest, RankThatIsNeverRightIsNotBrought) {
     stage.run_until([&] { return now.prefetched == before.prefetched + num_held + 2u; });
 }
 
-// Calls with hints take longer than calls without: right hints are then ignored, too.
+// Calls with hints take longer than calls without: the worker then ignores hints, even if they are
+// right.
 struct TimedStage : CacheStage {
     double now_ms() override { return time_ms; }
-    double time_ms = 1e6;  // set by the test; timers do not move it
+    double time_ms = 1e6;  // the test sets this clock; timers do not advance it
 };
 TEST(SlotCacheTest, HintsThatCostMoreThanTheySpareAreIgnored) {
     TimedStage stage;
     stage.remembers = true;
     const SlotCounters& now = stage.status().slots;
-    std::uint32_t turn = stage.slots;  // the experts before this one have slots
+    std::uint32_t turn = stage.slots;  // experts with lower numbers have slots
     const auto calls = [&](std::uint32_t count) {
         for (; count > 0; --count, ++turn) {
             const auto expert = static_cast<std::uint16_t>(turn % num_held);
@@ -275,8 +279,9 @@ TEST(SlotCacheTest, ExpertInMemoryIsNotFetched) {
     EXPECT_EQ(stage.status().slots.brought, before.brought + 3);
 }
 
-// As ExpertInMemoryIsNotFetched, but the GPU copies the experts while kernels run. A call is
-// answered correctly whether its expert has a slot, is in flight, or is requested just now.
+// Does the same as ExpertInMemoryIsNotFetched, but here the GPU copies the experts while kernels
+// run. A call is answered correctly whether its expert has a slot, is in flight, or is requested
+// just now.
 TEST(SlotCacheTest, ExpertCopiedByTheGpuIsReadyWhenUsed) {
     for (const EvictionPolicy policy : policies) {
         CacheStage stage(policy);
@@ -338,7 +343,7 @@ TEST(SlotCacheTest, TrialLetsTheGpuCopyInsteadOfTheThread) {
         stage.time_ms += 1;
         stage.ask(expert = (expert + 1) % num_held);
     };
-    stage.ask(expert);  // the first copy: groups are counted from here on
+    stage.ask(expert);  // the first expert is copied: the pause counts groups from here on
     for (std::uint32_t i = 1; i < TransferChoice::pause_min; ++i) ask_next();
     EXPECT_EQ(stage.device->counters().transfers, 0u);
     for (std::uint32_t i = 0; i < 2 * TransferChoice::groups_a_window; ++i) ask_next();
@@ -347,8 +352,8 @@ TEST(SlotCacheTest, TrialLetsTheGpuCopyInsteadOfTheThread) {
     EXPECT_EQ(stage.status().errors, 0u);
 }
 
-// The predicted call follows directly after its hint. The copy may have begun, may be over, or may
-// not have been requested yet.
+// The predicted call follows directly after its hint. When it arrives, the copy of its expert may
+// be in flight, may be over, or may not have been requested yet.
 TEST(SlotCacheTest, ExpertInFlightIsNotBroughtAgain) {
     CacheStage stage;
     stage.share_memory();
@@ -377,7 +382,8 @@ TEST(SlotCacheTest, ReleaseOfAnExpertInFlightFreesItsSlot) {
     EXPECT_EQ(stage.status().errors, 0u);
 }
 
-// The blob was in memory when the group arrived, and is not when its expert is placed.
+// The blob is in memory when its group arrives, and has left the memory when the expert is to be
+// put into a slot.
 TEST(SlotCacheTest, ExpertThatLeftMemoryIsFetched) {
     CacheStage stage;
     stage.remembers = true;
@@ -391,14 +397,14 @@ TEST(SlotCacheTest, ExpertThatLeftMemoryIsFetched) {
     EXPECT_EQ(stage.fetches, fetches + 1);
 }
 
-// All experts in slots are predicted as well, so no expert is evicted for a hint.
+// The hint also predicts all experts that have slots, so no expert is evicted for a hint.
 TEST(SlotCacheTest, AHintFromMemoryWaitsForAFreeSlot) {
     CacheStage stage(EvictionPolicy::cacheless);
     stage.remembers = true;
     stage.hint(first_experts(num_held - 1));
     EXPECT_EQ(stage.status().slots.prefetched, 0u);
 
-    stage.ask(num_held - 1);  // it is evicted after its use, and its slot is free
+    stage.ask(num_held - 1);  // this expert is evicted after its use, and its slot becomes free
     stage.run_until([&] { return stage.status().slots.prefetched == 1; });
     EXPECT_EQ(stage.status().errors, 0u);
 }

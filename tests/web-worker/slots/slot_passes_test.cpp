@@ -5,14 +5,15 @@
 namespace moex {
 namespace {
 
-constexpr std::uint16_t num_wide = 128;  // experts of a group
+constexpr std::uint16_t num_wide = 128;  // number of experts of a wide group
 constexpr WireLimits pass_limits{.hidden_size = 96,
                                  .num_layers = 1,
                                  .num_experts = 512,
                                  .num_tokens_max = 4,
                                  .num_pairs_max = num_wide};
 
-// A stage with fewer slots than a group has experts, and room for all its rows.
+// A test stage with fewer slots than a group has experts, and with buffers for all rows of the
+// group.
 struct PassStage : CacheStage {
     explicit PassStage(EvictionPolicy policy = EvictionPolicy::lru)
         : CacheStage(1'780'000, 2 * num_wide, pass_limits, policy) {}
@@ -24,7 +25,8 @@ struct RoomyStage : Stage {
     }
 };
 
-// Makes four rows with 32 different experts each; or a row with `num_experts`.
+// Makes a group of four rows with 32 different experts each, or of one row with `num_experts`
+// experts.
 GroupDispatch wide_group(std::uint32_t sequence_id, Dtype dtype, bool unsummed,
                          std::uint16_t num_rows = 4, std::uint16_t num_experts = num_wide) {
     GroupDispatch group{.sequence_id = sequence_id};
@@ -45,7 +47,7 @@ GroupDispatch wide_group(std::uint32_t sequence_id, Dtype dtype, bool unsummed,
     return group;
 }
 
-// Each expert is brought once, however many rows ask for it.
+// Each expert is brought once, however many rows request it.
 TEST(SlotPassesTest, AGroupInPassesHasTheBitsOfOneWithout) {
     RoomyStage roomy;
     for (const EvictionPolicy policy : policies)

@@ -12,8 +12,8 @@ struct Groups {
     TransferChoice choice{true};
     double now_ms = 0;
 
-    // Answers `count` groups, and returns the number for which the GPU copied. `took_ms` returns
-    // the time of a group, by copier.
+    // Answers `count` groups, and returns the number of groups for which the GPU copied experts.
+    // `took_ms` gives the time of a group for each copier.
     std::uint32_t run(std::uint32_t count, const std::function<double(bool by_gpu)>& took_ms) {
         std::uint32_t by_gpu = 0;
         for (std::uint32_t i = 0; i < count; ++i) {
