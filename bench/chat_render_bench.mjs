@@ -10,7 +10,7 @@ import { launch } from "../tests/browser/support/tab.mjs";
 const repaints = Number(process.argv[2] ?? 60);
 const sizes_kb = [4, 20, 40, 80];
 
-// Runs in the page. The measured time includes style and layout, since a repaint ends on the screen.
+// This function runs in the page. The measured time includes style and layout, since a repaint ends on the screen.
 async function measure([size_kb, count]) {
   const { MarkdownView, renderMarkdown } = await import("/js/chat/markdown.js");
   const sentence = (i) => `Sentence ${i} with *some* words, \`code\` and a [link](https://example.org/${i}). `;

@@ -29,7 +29,8 @@ for (let i = 2; i < process.argv.length; i += 1) {
 }
 if (builds.length !== 2) usage("wanted two build folders");
 
-// `keys`: the columns that name a condition. `better`: for each measured column, whether it grows or shrinks.
+// `keys`: the columns that name a condition. `better`: for each measured column, whether larger or smaller values are
+// better.
 const benches = {
   decode: {
     programs: ["decode_bench"],
@@ -125,7 +126,7 @@ for (const name of options.only.split(",")) {
 
   const turns = [];
   for (let turn = 0; turn < Number(options.turns); turn += 1) {
-    // The first build alternates, so that neither always runs on the warmer machine.
+    // The build that runs first alternates, so that neither build always runs on the warmer machine.
     const order = turn % 2 === 0 ? ["before", "after"] : ["after", "before"];
     const rows = {};
     for (const side of order) rows[side] = await runBench(bench, builds[side === "before" ? 0 : 1]);

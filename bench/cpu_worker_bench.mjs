@@ -55,7 +55,7 @@ const sent = async ({ hub }) => {
   return calls.bytes_sent + calls.bytes_received;
 };
 
-// Runs every setup once, one after the other, `repeats` times.
+// Runs all setups one after the other, and repeats this `repeats` times.
 async function turns(setups, when) {
   for (let repeat = 0; repeat < Number(options.repeats); repeat += 1) {
     for (const setup of setups) {

@@ -42,7 +42,7 @@ namespace {
 
 double seconds_since(TimePoint started) { return to_ms(now_steady() - started) / 1000; }
 
-// CPU time of all threads since the process began.
+// Returns the CPU time that all threads of the process have used since it began.
 double cpu_seconds() {
     timespec now{};
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -73,7 +73,7 @@ class AwayExperts : public ExpertBackend {
     Duration away_;
 };
 
-// Wall time and CPU time of one step.
+// The wall time and the CPU time of each measured step.
 struct StepTimes {
     std::vector<double> seconds, cpu_seconds;
 
@@ -81,7 +81,7 @@ struct StepTimes {
         seconds.push_back(seconds_since(started));
         cpu_seconds.push_back(moex::cpu_seconds() - cpu_started);
     }
-    // Returns the steps from index `first` on.
+    // Adds the steps of `from`, from its index `first` on.
     void append(const StepTimes& from, std::size_t first) {
         const auto at = static_cast<std::ptrdiff_t>(first);
         seconds.insert(seconds.end(), from.seconds.begin() + at, from.seconds.end());
@@ -136,15 +136,16 @@ double memory_bandwidth(ThreadPool& threads) {
     return best;
 }
 
-// Bytes of the weights that one token reads, as they are stored in memory.
+// Returns the bytes of the weights that one token reads, as they are stored in memory.
 double bytes_per_token(const ModelPackage& package, Arithmetic arithmetic, PackedDtype hub_dtype) {
     const ModelConfig& c = package.config();
     const double q = double{1} * c.num_heads * c.head_dim,
                  kv = double{1} * c.num_kv_heads * c.head_dim;
 
-    // int8: one byte a weight, and 4 bytes of scale for each group of 128; the router stays bf16.
-    // int6: three quarters of a byte, and 2 bytes of scale for each group of 64, 32 in the LM head.
-    // int4: half a byte, and 4 bytes of scale and zero for each group of 32; the LM head is int6.
+    // Bytes per weight. int8: one byte a weight, and 4 bytes of scale for each group of 128; the
+    // router stays bf16. int6: three quarters of a byte, and 2 bytes of scale for each group of 64,
+    // 32 in the LM head. int4: half a byte, and 4 bytes of scale and zero for each group of 32; the
+    // LM head is int6.
     double head = 2, hub = 2;
     if (arithmetic == Arithmetic::int8) {
         head = hub_dtype == PackedDtype::int8 ? 1 + 4.0 / 128 : 0.75 + 2.0 / 32;
@@ -165,7 +166,7 @@ double bytes_per_token(const ModelPackage& package, Arithmetic arithmetic, Packe
     return bytes;
 }
 
-// One arithmetic with its model and engine; the two arithmetics alternate.
+// The model and engine of one arithmetic. The bench measures the two arithmetics alternately.
 struct Variant {
     Arithmetic arithmetic = Arithmetic::exact;
     std::unique_ptr<Decoder> decoder;
@@ -207,7 +208,8 @@ struct Bench {
             for (Variant& variant : variants) {
                 const StepTimes times = decode_once(variant, num_sequences,
                                                     std::max(4u, num_tokens / repeats));
-                // The first steps also read the mapped file in.
+                // Leave out the first quarter of the steps, which also read the mapped file into
+                // memory.
                 variant.steps.append(times, times.size() / 4);
             }
         print("decode", num_sequences);

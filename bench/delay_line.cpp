@@ -32,24 +32,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Bytes that were read on one side and are due on the other.
+// A chunk of bytes that was read from one side and will be sent to the other side when it is due.
 struct Piece {
     Clock::time_point due;
-    std::vector<char> bytes;  // empty: the end of the stream
+    std::vector<char> bytes;  // empty: this chunk is the end of the stream
     std::size_t sent = 0;
 };
 struct Direction {
     int from = -1, to = -1;
     std::deque<Piece> pieces;
-    bool is_over = false;   // the stream has ended, nothing more is read
-    bool is_stuck = false;  // the other side's send buffer is full
+    bool is_over = false;   // the stream has ended, so its socket is not read any more
+    bool is_stuck = false;  // the receiving side's send buffer is full
 };
 struct Connection {
     std::array<Direction, 2> directions;
     bool is_closed = false;
 };
 
-// For this long before a chunk is due the program polls instead of sleeping.
+// In this period before a chunk is due the program polls instead of sleeping.
 constexpr auto looks_for = std::chrono::microseconds(200);
 
 void prepare(int socket) {
@@ -67,7 +67,7 @@ sockaddr_in loopback(std::uint16_t port) {
     return address;
 }
 
-// Returns the time since the kernel received the bytes of `message`; none without a timestamp.
+// Returns the time since the kernel received the bytes of `message`; zero if it has no timestamp.
 Clock::duration age_of(msghdr& message) {
     for (cmsghdr* part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_TIMESTAMPNS) continue;
@@ -98,7 +98,7 @@ void read_from(Direction& direction, Clock::duration half) {
     if (count > 0) direction.pieces.back().bytes.assign(buffer.data(), buffer.data() + count);
 }
 
-// Returns false once the connection has ended.
+// Forwards the chunks of a connection that are due. Returns false once the connection has ended.
 bool send_due(Direction& direction, Clock::time_point now) {
     while (!direction.pieces.empty() && direction.pieces.front().due <= now) {
         Piece& piece = direction.pieces.front();
@@ -159,14 +159,16 @@ class Line {
     }
 
   private:
-    // Waits until a socket is readable or a chunk is due. Returns false at the end of the input.
+    // Waits until a socket is readable or a chunk is due. Returns false when the program's input
+    // has ended.
     bool wait() {
         polled_ = {{STDIN_FILENO, POLLIN, 0}, {listener_, POLLIN, 0}};
         Clock::time_point next = Clock::time_point::max();
         for (Connection& one : connections_)
             for (std::size_t i = 0; i < 2; ++i) {
                 Direction& direction = one.directions[i];
-                // This direction reads the socket that the other direction writes.
+                // The socket that this direction reads is the socket that the opposite direction
+                // writes.
                 const bool writes = one.directions[1 - i].is_stuck;
                 polled_.push_back(
                     {direction.from,
@@ -222,7 +224,7 @@ int main(int count, char** arguments) {
         std::fprintf(stderr, "usage: delay_line --port N --rtt-ms X\n");
         return 2;
     }
-    prctl(PR_SET_TIMERSLACK, 1UL);  // by default a timer fires 50 us late
+    prctl(PR_SET_TIMERSLACK, 1UL);  // without this, the system lets a timer fire up to 50 us late
     std::signal(SIGPIPE, SIG_IGN);
     Line(static_cast<std::uint16_t>(port), rtt_ms).run();
     return 0;

@@ -42,7 +42,7 @@ SwarmOptions options_of(std::uint32_t num_workers, std::uint32_t hidden) {
     return options;
 }
 
-// A swarm of workers that answer at once.
+// A swarm of simulated workers that answer each group at once.
 class RoundBench {
   public:
     RoundBench(std::uint32_t num_workers, std::uint32_t hidden)
@@ -50,7 +50,8 @@ class RoundBench {
           core_(options_),
           hidden_(hidden) {
         for (std::uint32_t i = 0; i < num_workers; ++i) join(i);
-        // No worker loads experts before all have joined: shares of experts move freely until then.
+        // The workers report READY only after all have joined. Until then the hub may move experts
+        // from one worker to another freely.
         for (const auto& [worker, units] : told_)
             core_.on_frame(now_, worker, encode_ready({units.begin(), units.end()}), actions_);
         actions_.clear();
@@ -59,7 +60,8 @@ class RoundBench {
     // Microseconds from HELLO to ASSIGN of each worker, in the order in which the workers joined.
     const std::vector<double>& join_times() const { return join_times_; }
 
-    // Times of rounds in microseconds, sorted. With `any_expert` each row has experts of its own.
+    // Returns the times of rounds in microseconds, sorted. If `any_expert`, each row has experts of
+    // its own.
     std::vector<double> rounds(std::uint32_t num_rows, int num_rounds, bool any_expert) {
         const std::vector<float> x(std::size_t{num_rows} * hidden_, 0.25f);
         y_.resize(x.size());
@@ -90,8 +92,8 @@ class RoundBench {
         return times;
     }
 
-    // Medians of the last rounds: the time of all connections' threads for one round, without the
-    // gathering of rows, and the time of the engine's thread.
+    // Medians over the newest rounds: connections_us() is the time of all connections' threads for
+    // one round, without the gathering of rows; engine_us() is the time of the engine's thread.
     double connections_us() const { return median(connections_); }
     double engine_us() const { return median(engine_); }
 
@@ -112,7 +114,7 @@ class RoundBench {
         const WorkerId id = core_.on_connect(
             now_, text("10.", number / 250, '.', number % 250, ".1"), false, actions_);
         Hello hello;
-        // Every layer gets holders of its experts.
+        // The memory limit is so large that the experts of every layer get holders.
         hello.device.budget_bytes = std::max<std::uint64_t>(
                                         400, 3 * num_layers * num_experts / options_.workers_max) *
                                     blob_bytes;
@@ -140,7 +142,8 @@ class RoundBench {
         }
     }
 
-    // Returns the hub's own time, without the time that the workers need for their answers.
+    // Returns the hub's own time for a round, without the time that the workers need for their
+    // answers.
     double round(const ExpertBatch& batch) {
         now_ += 1ms;
         const double given = cpu_us();
@@ -214,7 +217,8 @@ class RoundBench {
     std::vector<SwarmAction> actions_;
     std::vector<double> join_times_, connections_, engine_;
     std::vector<float> y_;
-    std::map<WorkerId, std::set<Unit>> told_;  // assigned and not released
+    // Units that are assigned to a worker and not released.
+    std::map<WorkerId, std::set<Unit>> told_;
 };
 
 }  // namespace
@@ -246,7 +250,8 @@ int main(int argc, char** argv) {
                     bench.groups_per_round(), bench.connections_us(), bench.engine_us());
         if (workers < 1000 || any_expert) continue;
 
-        // The last 100 joins are those of a full swarm. The slowest join is among the first.
+        // The newest 100 joins were made to an almost full swarm. The slowest join is among the
+        // first.
         const std::vector<double>& joins = bench.join_times();
         std::vector<double> last(joins.end() - 100, joins.end());
         std::sort(last.begin(), last.end());

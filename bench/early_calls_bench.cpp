@@ -84,7 +84,7 @@ Rate decode(Decoder& decoder, ExpertBackend& experts, ExpertSpeculator* speculat
     KvCache::Sequence kv(cache);
     TimePoint started{};
     double cpu_started = 0;
-    for (std::uint32_t i = 0; i <= num_tokens; ++i) {  // the first one warms up
+    for (std::uint32_t i = 0; i <= num_tokens; ++i) {  // token 0 warms up and is not timed
         if (i == 1) started = now_steady(), cpu_started = cpu_ms();
         const TokenId token = 100 + 7 * i;
         const StepRows rows{.kv = &kv, .tokens = {&token, 1}, .speculator = speculator};
@@ -105,7 +105,8 @@ int run(const char* model, std::uint32_t num_tokens, int repeats) {
     const auto decoder = must(Decoder::create(package, threads, {.arithmetic = Arithmetic::int8}));
     LocalExperts local(package, threads, {}, Arithmetic::int8);
     TrialSources sources{.package = must(load_speculation_sources(package, threads))};
-    // The layers that hybrid asks the estimator about. Any two of them take the same time.
+    // The layers that hybrid asks the estimator about. The choice does not matter: any two layers
+    // take the same time.
     sources.estimator_layers = {1, 2};
 
     std::vector<std::unique_ptr<Speculator>> speculators;

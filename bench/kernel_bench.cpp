@@ -53,7 +53,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint32_t top_k = 8;
 constexpr std::uint32_t rows_max = 64;
-constexpr std::uint32_t lanes = 4;  // rounds of different layers in a slope
+// Rounds of this number of layers form one repetition of a slope.
+constexpr std::uint32_t lanes = 4;
 constexpr std::uint64_t read_bytes_wanted = 1ull << 30, read_bytes_software = 4ull << 20;
 
 double us_since(Clock::time_point started) {
@@ -89,13 +90,15 @@ void must(const Status& status) {
     if (!status.ok()) fail(status.error().message);
 }
 
-// The rate of each round over the bandwidth of its run, by "shape,slots,rows,routing".
+// Each round's weight rate divided by the bandwidth that was measured in the same run. The key is
+// "shape,slots,rows,routing".
 struct Shares {
     std::string machine;
     std::map<std::string, double> of_round;
 };
 
-// Reads the output of this program; the row of the bandwidth precedes the rounds.
+// Reads the output of an earlier run of this program, in which the row with the bandwidth precedes
+// the rounds.
 Shares read_shares(const std::string& path) {
     std::ifstream in(path);
     if (!in) fail("cannot read " + path);
@@ -116,7 +119,7 @@ Shares read_shares(const std::string& path) {
     return shares;
 }
 
-// Builds a group as it is decoded from a frame of the hub.
+// Builds a group that looks as if it was decoded from a frame of the hub.
 struct Group {
     Bytes x;
     GroupDispatchView view;
@@ -243,7 +246,7 @@ class Bench {
     void upload() {
         constexpr std::uint32_t at_once_max = 64;
         const Bytes blob = random_blob();
-        const std::vector<Bytes> blobs(at_once_max, blob);  // more than any cache holds
+        const std::vector<Bytes> blobs(at_once_max, blob);  // together larger than any cache
         const gpu::BufferId target = must(
             device_.create_buffer(at_once_max * blob.size(), gpu::BufferUsage::storage, "experts"));
         for (const std::uint32_t at_once : {1u, 8u, at_once_max}) {
@@ -253,7 +256,8 @@ class Bench {
                 for (std::uint32_t i = 0; i < at_once; ++i)
                     device_.write_buffer(target, i * blob.size(), blobs[i]);
                 submitted({});
-                if (turn >= 4) times.push_back(us_since(started));  // staging memory exists by now
+                // The first turns allocate staging memory.
+                if (turn >= 4) times.push_back(us_since(started));
             }
             print_link("upload", at_once, at_once * blob.size(), times);
         }
@@ -269,7 +273,8 @@ class Bench {
         std::fflush(stdout);
     }
 
-    // Copies half of a buffer to the other half, four times; then calls `finished`.
+    // Copies half of a buffer to the other half, four times; then calls `finished`. This keeps the
+    // GPU's memory busy.
     void copy_own_memory(gpu::BufferId buffer, std::uint64_t half_bytes, bool& finished) {
         gpu::Command copy;
         copy.kind = gpu::Command::Kind::copy;
@@ -351,7 +356,7 @@ class Bench {
     void row_rounds(gpu::BufferId rows, gpu::BufferId target, ByteView experts, bool beside) {
         const Bytes row(4096);
         const std::uint64_t expert_bytes = experts.size() / 8 / 4 * 4;
-        // ids of the newest transfers and of the ones before them
+        // numbers of the newest transfer and of the transfer before it
         std::uint64_t last = 0, before_last = 0;
         std::vector<double> times, calls;
         for (std::uint32_t i = 0; i < options_.rounds; ++i) {
@@ -380,7 +385,8 @@ class Bench {
         std::fflush(stdout);
     }
 
-    // Measures the empty round and the bound.
+    // Measures the fixed cost of a round (empty_round) and the memory bandwidth that bounds rounds
+    // (read).
     void read() {
         const std::uint64_t size_bytes = std::min(
             {device_.adapter().max_binding_bytes, device_.adapter().max_buffer_bytes,

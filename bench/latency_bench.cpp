@@ -62,7 +62,7 @@ GenerationRequest request_of(std::uint32_t prompt_tokens, std::uint32_t max_toke
     return request;
 }
 
-// CPU time of the calling thread, without the time slices of other threads.
+// Returns the CPU time of the calling thread, which excludes the time slices of other threads.
 TimePoint now_cpu() {
     timespec time{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -70,22 +70,22 @@ TimePoint now_cpu() {
                                                           std::chrono::nanoseconds(time.tv_nsec)));
 }
 
-// A step and the gap between two tokens that it ended.
+// A step of the engine, and the gap between two of the user's tokens that this step ended.
 struct Step {
     StepShape shape;
     Duration expected{}, took{};
     double gap_ms = 0;
-    bool is_beside = false;  // the prompt was being computed
+    bool is_beside = false;  // the other user's prompt was being computed
 };
 
 // A scene: one user decodes, the prompt arrives after some tokens, and the user decodes until the
 // prompt is computed and for some tokens after that.
 class Scene {
   public:
-    std::vector<Step> steps;  // in order, from the user's fifth token on
+    std::vector<Step> steps;  // steps in order, from the user's fifth token on
     double ttft_ms = 0;
 
-    // Runs on the engine's thread, before the step's tokens are delivered.
+    // Called on the engine's thread, before the tokens of the step are delivered.
     void on_step(const Step& step) { step_ = step; }
 
     void play(Engine& engine, const ModelConfig& config, const Flags& flags, std::uint32_t seed) {
@@ -93,7 +93,7 @@ class Scene {
         const auto clock = flags.cpu_clock ? now_cpu : now_steady;
         TimePoint last{}, arrived{};
         GenerationId talker = 0;
-        std::uint32_t more = tokens_alone;  // tokens after the prompt's first one
+        std::uint32_t more = tokens_alone;  // tokens to decode after the prompt's first token
         std::promise<void> ended;
 
         const GenerationSink late{
@@ -132,7 +132,8 @@ double at(std::vector<double> values, double share) {
         values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size()))));
 }
 
-// The median; of an even number of values the mean of the two in the middle.
+// Returns the median of the values; for an even number of values it is the mean of the two in the
+// middle.
 double median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     return (values.at((values.size() - 1) / 2) + values.at(values.size() / 2)) / 2;
@@ -156,10 +157,11 @@ double plain_near(const std::vector<Step>& steps, const std::vector<std::size_t>
     return median(std::move(ms));
 }
 
-// The gaps beside prompts, of one part of each scene or of whole scenes.
+// The gaps between a user's tokens while a prompt is computed: of one part of each scene, or of
+// whole scenes.
 struct Gaps {
     std::vector<double> ms, near, late;
-    std::uint64_t rows = 0, steps = 0;  // rows of prompts; steps with such rows
+    std::uint64_t rows = 0, steps = 0;  // number of prompt rows, and of steps with prompt rows
 
     void add(const std::vector<Step>& all, std::uint32_t part, std::uint32_t parts) {
         std::vector<std::size_t> plain, beside;
@@ -185,9 +187,9 @@ struct Gaps {
 class Crowd {
   public:
     struct Gap {
-        std::uint64_t step = 0;   // the step that ended the gap
-        std::uint32_t users = 0;  // users with a gap that this step ended
-        bool is_beside = false;   // a user waited for a first token when the gap began
+        std::uint64_t step = 0;   // number of the step that ended the gap
+        std::uint32_t users = 0;  // number of users with a gap that this step ended
+        bool is_beside = false;   // another user waited for its first token when the gap began
         double ms = 0;
     };
     std::vector<double> first_ms;
@@ -218,7 +220,8 @@ class Crowd {
         for (std::size_t i = first_gap; i < gaps.size(); ++i) ++users[gaps[i].step];
         for (std::size_t i = first_gap; i < gaps.size(); ++i) gaps[i].users = users[gaps[i].step];
     }
-    // Divides each gap beside waiting users by the median gap of the same number of users alone.
+    // Divides each gap in which another user waited for its first token by the median gap of the
+    // same number of users when no user waited.
     std::vector<double> ratios() const {
         std::vector<double> out;
         for (const Gap& gap : gaps)
@@ -240,9 +243,10 @@ class Crowd {
   private:
     struct User {
         TimePoint submitted, last{};
-        bool is_beside = false;  // a user waited for a first token at this user's last token
+        // Another user waited for its first token when this user's newest token arrived.
+        bool is_beside = false;
     };
-    // Runs on the engine's thread.
+    // Called on the engine's thread for each token of a user.
     void on_token(User& user) {
         const TimePoint now = now_steady();
         if (user.last == TimePoint{}) {
@@ -372,7 +376,7 @@ void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool
     const auto decoder = Decoder::create(*package, threads, {.arithmetic = Arithmetic::int8});
     if (!decoder.ok()) fail(decoder.error().message);
     LocalExperts experts(*package, threads, {}, Arithmetic::int8);
-    std::promise<void> packed;  // before the first user arrives, as `serve` does
+    std::promise<void> packed;  // experts are packed before the first user arrives, as in `serve`
     experts.pack_in_background([&] { packed.set_value(); });
     packed.get_future().wait();
 

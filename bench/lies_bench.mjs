@@ -34,8 +34,8 @@ const prompts = ['Tell me a story about a garden.', 'Write a story about a ship.
   'Tell me a story about a key and a garden.'];
 const max_tokens = 48;
 
-// `served` resolves to true when the worker has units, to false when it is closed before. `closed` resolves to the
-// number of calls that it answered.
+// Starts a worker. `served` resolves to true when the worker has units, or to false if it is closed before that.
+// `closed` resolves to the number of calls that it answered.
 function startWorker(hub, args, key) {
   const child = spawn(program, [hub.join, options.model, ...args, '--key', key],
     { env: cleanEnvironment(), stdio: ['ignore', 'pipe', 'inherit'] });
@@ -54,7 +54,7 @@ function startWorker(hub, args, key) {
   return worker;
 }
 
-// Resolves to the whole text; calls `onToken` at each token.
+// Streams one completion. Resolves to its whole text; calls `onToken` at each token.
 async function stream(hub, prompt, onToken = () => {}) {
   const response = await fetch(`${hub.url}/v1/completions`, { method: 'POST',
     headers: { 'content-type': 'application/json' },

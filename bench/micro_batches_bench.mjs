@@ -53,7 +53,7 @@ async function stream(hub, model, seed, prompt_tokens, tokens) {
   return came;
 }
 
-// Measures the time of 4 KB to the other side of a proxy and back, until `ended()`.
+// Measures the time that 4 KB take to the other side of a proxy and back, until `ended()`.
 async function echoes(port, ended) {
   const socket = connect(port, "127.0.0.1");
   socket.setNoDelay(true);

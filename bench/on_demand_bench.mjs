@@ -35,7 +35,7 @@ const hints = (process.argv[5] ?? "off,4,8,shadow:int3,shadow:int2").split(",");
 const budgets = (process.argv[6] ?? "3,12").split(",").map(Number);
 const lossy = (process.argv[7] ?? "exact").split(",");
 const serve = ["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000", "--check-answers", "off"];
-// memory for all experts
+// The first configuration has memory for all experts; the others are compared with it.
 const ways = [{ budget_mb: 64, host_mb: 0, policy: "lru", prefetch: "off", experts: "exact" }];
 for (const budget_mb of budgets)
   for (const host_mb of [0, 256])
@@ -44,7 +44,7 @@ for (const budget_mb of budgets)
 if (process.argv.length <= 5)
   for (const policy of ["lfu", "cacheless"])
     for (const prefetch of ["off", "4"]) ways.push({ budget_mb: 3, host_mb: 256, policy, prefetch, experts: "exact" });
-// The shadows of the demo, by dtype.
+// Folders of the demo's shadows, keyed by dtype.
 const shadows = mkdtempSync(join(tmpdir(), "moex-shadows-"));
 for (const dtype of ["int2", "int3"]) {
   if (!hints.includes(`shadow:${dtype}`)) continue;

@@ -34,14 +34,14 @@ const hub = await startHub(['--backend', 'local', '--threads', options.threads, 
 const agent = new Agent({ keepAlive: true, maxSockets: Infinity });
 const rssMb = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${hub.pid}/status`, 'utf8'))[1]) / 1024;
 
-// The hub's processor time so far, in seconds.
+// Returns the processor time that the hub has used so far, in seconds.
 function cpuSeconds() {
   const fields = readFileSync(`/proc/${hub.pid}/stat`, 'utf8').split(') ')[1].split(' ');
   return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
 let num_asked = 0;
-// Resolves to { status, retry_after, ms }.
+// Sends one request. Resolves to { status, retry_after, ms }.
 function ask() {
   const body = JSON.stringify({ prompt: `Story ${++num_asked}: once upon a time`, max_tokens: 16, temperature: 0,
     ignore_eos: true });

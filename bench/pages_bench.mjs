@@ -23,7 +23,7 @@ const row = (what, figures) => {
 };
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// Streams paragraphs, lists and code, one word at a time, at a steady rate.
+// A hub's answer for the page: streams paragraphs, lists and code, one word at a time, at a steady rate.
 async function stream(answer) {
   const sentence = (i) => `Some *words* of sentence ${i} with \`code\` in them. `;
   const block = (i) => `## Part ${i}\n\n${sentence(i).repeat(6)}\n\n- one\n- two\n\n`

@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 
 const size = { label: 190, bar: 400, note: 230, row: 22, bar_height: 14, title: 34, foot: 12 };
 const colors = { "1": "#3b6ea8", many: "#b8702f", bound: "#888", text: "#222", quiet: "#666" };
-const share_max = 1.25;  // right end of the axis; longer bars are cut
+const share_max = 1.25;  // share at the right end of the axis; longer bars are cut
 
 const escape = (text) => text.replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
 const x_of = (share) => Math.round(size.label + Math.min(share, share_max) / share_max * size.bar);
@@ -36,7 +36,7 @@ function bar(row, y) {
   ].join("\n");
 }
 
-// Each machine and shape of the table has a title of its own.
+// Each machine and shape of the table has a title of its own in the picture.
 function picture(rows) {
   const groups = new Map();
   for (const row of rows) {

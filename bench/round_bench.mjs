@@ -55,7 +55,7 @@ async function startWorker(hub) {
   }
 }
 
-// Rounds of one row in the order of their beginning: {frame_us, gpu_us, hub_us}.
+// Returns the rounds with one row, in the order in which they began: {frame_us, gpu_us, hub_us}.
 function roundsOf(file) {
   const text = readFileSync(file, "utf8").trim();
   const events = JSON.parse(text.endsWith("]") ? text : `${text.replace(/,\s*$/, "")}]`);
@@ -95,7 +95,8 @@ try {
   seen.tokens = await decode(hub, model.name, Number(options.tokens));
   seen.tok_s = 1000 * seen.tokens / (performance.now() - begun);
   const after = await worker.counts();
-  seen.rounds = (seen.tokens - 1) * model.num_moe_layers;        // the first token is the prompt's
+  // Without the first token, which the prompt's rounds computed.
+  seen.rounds = (seen.tokens - 1) * model.num_moe_layers;
   const aRound = (name) => ((after[name] - before[name]) / seen.rounds).toFixed(2);
   if (options.backend === "tab")
     seen.keep_alive = [aRound("keep_alive_writes"), aRound("keep_alive_dispatches"), after.keep_alive_period_us];

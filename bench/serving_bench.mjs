@@ -49,7 +49,7 @@ function completer(hub, model) {
   };
 }
 
-// Measures the speed of every repeat, and the traffic of decoding alone.
+// Measures the speed of every repeat, and the network traffic of decoding without that of the prompt.
 async function measure(hub, complete) {
   await complete(0, 8);                                         // warm-up
 
@@ -61,7 +61,8 @@ async function measure(hub, complete) {
     speeds.decode.push(whole.timings.predicted_per_second);
     speeds.prefill.push(whole.timings.prompt_per_second);
 
-    // The traffic of decoding alone: the same prompt runs twice, and the traffic of its first token is subtracted.
+    // Measure the network traffic of decoding without that of the prompt: the same prompt runs twice, once for its
+    // first token only, and the traffic of that run is subtracted.
     const before = (await hub.status()).calls;
     const prompt_only = await complete(repeat + 1000, 1);
     const between = (await hub.status()).calls;

@@ -92,7 +92,7 @@ const tokens_max = Number(options.tokens);
 const turns = Number(options.turns);
 const rounds = Number(options.rounds);
 const listOf = (text) => text.split(",").filter(Boolean).map(Number);
-// The requests of each cell: lengths of prompts and of answers.
+// The requests that each cell (configuration) is measured with: lengths of prompts and of answers.
 const asks = listOf(options.context || options.prompts || "4").flatMap((prompt) =>
   listOf(options.answers || options.tokens).map((answer) => ({ prompt, answer })));
 const running = new Set();  // child processes to end when the time limit is reached
@@ -110,7 +110,7 @@ function promptOf(text, length) {
   return ids;
 }
 
-// Streams a text: its tokens and their arrival times in seconds. It is abandoned after `seconds`.
+// Streams a text. Resolves to its tokens and their arrival times in seconds. The stream is abandoned after `seconds`.
 async function decode(hub, model, text, { prompt, answer: max_tokens }, seconds) {
   const giving_up = new AbortController();
   const timer = setTimeout(() => giving_up.abort(), Math.max(0, 1000 * seconds));
@@ -144,7 +144,7 @@ async function decode(hub, model, text, { prompt, answer: max_tokens }, seconds)
   return answer;
 }
 
-// Sums the counters of all workers as they are now.
+// Returns the present sums of the counters of all workers.
 async function figuresOfAll(workers) {
   const figures = await Promise.all(workers.map(figuresOf));
   return figures.reduce((sum, one) =>
@@ -164,7 +164,7 @@ async function figuresOf(worker) {
     .map(([name, value]) => [name, Number(value)]));
 }
 
-// Numbers of experts that the worker holds, and that are in memory.
+// Returns the number of experts that the worker holds, and the number of those that are in memory.
 async function servedBy(worker) {
   if (worker.page) {
     const { units_ready, units_resident } = await tabStatus(worker.page);
@@ -173,7 +173,7 @@ async function servedBy(worker) {
   return [...worker.child.printed.matchAll(/^serving units=(\d+) .* resident=(\d+)$/mg)].at(-1).slice(1).map(Number);
 }
 
-// Sets limits of a page's worker that the page's sliders do not offer.
+// Sets memory limits of a page's worker that the page's sliders do not offer.
 const limited = (limits) => {
   const post = Worker.prototype.postMessage;
   Worker.prototype.postMessage = function(message) {
@@ -206,14 +206,14 @@ function settingsOf(cell) {
     groups };
 }
 
-// Links the files of one folder into the other, so that they take disk space once.
+// Makes hard links to the files of one folder in another folder, so that they take disk space once.
 function share(from, to) {
   mkdirSync(to, { recursive: true });
   for (const name of readdirSync(from))
     if (/^[0-9a-f]{64}$/.test(name) && !existsSync(join(to, name))) linkSync(join(from, name), join(to, name));
 }
 
-// Starts a hub and its workers; resolves when they hold every expert in its place.
+// Starts a hub and its workers; resolves when the workers hold every expert in its place (slot, memory or disk).
 async function startSwarm(cell, folder) {
   const settings = settingsOf(cell);
   const { slot_mb, is_all, policy, prefetch, recall, workers, groups } = settings;
@@ -255,15 +255,15 @@ async function stopSwarm({ hub, workers }) {
   await hub.remove();
 }
 
-// Times that the hub and all workers have reported so far, in ms; the workers' without waits. `figures`: the counters
-// reported by now.
+// Returns the computing times that the hub and all workers have reported so far, in ms; the workers' times exclude
+// waits. `figures`: the counters that the workers have reported by now.
 async function timesOf(hub, figures) {
   const { engine, calls } = await hub.until(({ calls: { on_demand } }) => on_demand.asked >= figures.asked, "figures");
   return { hub: 1000 * (engine.steps_s - engine.experts_waited_s), calls,
     work: calls.load_window.worker_ms * calls.groups_answered };
 }
 
-// Resident memory of a process in MB.
+// Returns the resident memory of a process in MB.
 function residentMb({ child }) {
   if (!child) return 0;
   return Number(/^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${child.pid}/status`, "utf8"))[1]) / 1000;
@@ -292,7 +292,7 @@ async function ask({ hub, workers, model }, wanted) {
   return { ...wanted, answers, figures, times, calls, ...memory };
 }
 
-// Prints a row for each of `asks`, until one is abandoned.
+// Measures a cell (configuration): prints a row for each request of `asks`, until one is abandoned.
 async function measure(cell, folder) {
   const swarm = await startSwarm(cell, folder);
   const { workers, model, start_s } = swarm;
@@ -320,7 +320,7 @@ async function measure(cell, folder) {
 
 const left_s = () => (deadline - performance.now()) / 1000;
 
-// Parts of a token's time in ms; the prompt's rows count as one token.
+// Returns the parts of a token's time in ms; all rows of the prompt count as one token.
 function timesOfToken({ answers, figures, times }) {
   const tokens = answers.reduce((sum, { ids }) => sum + ids.length, 0);
   const all = answers.reduce((sum, answer) => sum + 1000 * (answer.times.at(-1) - answer.times[0]), 0)
@@ -329,7 +329,8 @@ function timesOfToken({ answers, figures, times }) {
   return { all, hub, work, copy, idle: Math.max(0, all - hub - work - copy) };
 }
 
-// The share of a token's time that hints save, and its upper bound, from the cell without hints.
+// Returns the share of a token's time that hints save, and the upper bound of this share, by comparison with the cell
+// without hints.
 const without_hints = new Map();
 function gainOf(row, { all, copy }) {
   const { slot_mb, policy, workers, groups, prompt, answer, hints } = row;
@@ -374,7 +375,7 @@ function say(line) {
   if (options.out) appendFileSync(options.out, `${line}\n`);
 }
 
-// Ends the bench at its time limit, in the middle of a cell, whatever that cell waits for.
+// Ends the bench at its time limit, even in the middle of a cell (one measured configuration).
 const watch = setTimeout(() => {
   console.error("slots_bench: the time is up");
   for (const child of running) child.kill("SIGKILL");
@@ -384,7 +385,7 @@ const watch = setTimeout(() => {
 
 const folder = options.folder || mkdtempSync(join(tmpdir(), "moex-slots-"));
 const tidy = () => options.folder || rmSync(folder, { recursive: true, force: true });
-// The tokens of the first cell, keyed by request.
+// The tokens that the first cell (configuration) decoded, keyed by request.
 const first = new Map();
 function compare(cell, { prompt, answer, answers }) {
   const key = `${prompt} ${answer}`;

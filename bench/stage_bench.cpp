@@ -28,7 +28,8 @@
 namespace moex {
 namespace {
 
-constexpr std::size_t ring_bytes = std::size_t{256} << 20;  // beyond the last cache
+// More bytes than the largest cache holds.
+constexpr std::size_t ring_bytes = std::size_t{256} << 20;
 constexpr int repeats = 5;
 
 [[noreturn]] void fail(const std::string& message) {
@@ -36,7 +37,8 @@ constexpr int repeats = 5;
     std::exit(2);
 }
 
-// Returns the fastest of several runs: other load on a shared machine only makes a run slower.
+// Returns the time of the fastest of several runs: other load on a shared machine only makes a run
+// slower.
 template <class Run>
 double best_seconds(const Run& run) {
     double best = 0;
@@ -49,7 +51,8 @@ double best_seconds(const Run& run) {
     return best;
 }
 
-// A matrix in as many copies as fill the ring, or in one copy that stays in the cache.
+// Copies of one matrix: as many as fill `ring_bytes`, so that no cache holds them all, or in one
+// copy that stays in the cache.
 struct Ring {
     PackedMatrix shape;
     AlignedBuffer memory;
@@ -105,7 +108,7 @@ struct Ring {
 struct Row {
     std::string stage;
     std::uint32_t rows = 0;
-    double amount = 0, rate = 0, bound = 0;  // GB and GB/s for one row, else GMAC and GMAC/s
+    double amount = 0, rate = 0, bound = 0;  // GB and GB/s for one row, otherwise GMAC and GMAC/s
     double share() const { return rate / bound; }
 };
 
@@ -208,8 +211,8 @@ class StageBench {
         bandwidth_ = static_cast<double>(ring_bytes) / 1e9 / seconds;
     }
 
-    // Returns GMAC/s of the kernel alone: the panels that it processes at once stay in a core's
-    // caches, and no thread waits for another.
+    // Returns the rate of the kernel in GMAC/s without memory and thread waits: the panels that it
+    // processes at once stay in a core's caches, and no thread waits for another.
     double cached_rate(const PackedMatrix& shape, std::uint32_t num_rows) {
         double& known = cached_[{shape.dtype, num_rows}];
         if (known > 0) return known;
@@ -260,7 +263,7 @@ std::vector<std::string> columns_of(const std::string& line) {
     return columns;
 }
 
-// Returns 0 if all shares hold, or if the file has no row of this machine.
+// Returns the exit code: 0 if no share is too low, or if the file has no row of this machine.
 int check(const std::string& path, const std::string& machine, const std::string& shape,
           const std::vector<Row>& rows) {
     std::ifstream in(path);

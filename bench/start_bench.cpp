@@ -36,7 +36,7 @@ struct Flags {
     std::exit(1);
 }
 
-// Resident memory of this process, including pages of mapped files.
+// Returns the resident memory of this process, including pages of mapped files.
 double resident_mb() {
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);)
@@ -51,7 +51,7 @@ double package_mb(const std::filesystem::path& folder) {
     return bytes / (1 << 20);
 }
 
-// Runs until the first token of a prompt.
+// Sends a prompt, and waits for its first token.
 void answer(Engine& engine, std::uint32_t prompt_tokens, std::uint32_t vocab_size,
             std::uint32_t seed) {
     GenerationRequest request;

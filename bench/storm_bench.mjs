@@ -23,13 +23,13 @@ const withHeader = readFlags('storm_bench', options);
 const serve = ['--threads', '1', '--workers-per-address', options.workers, '--connections-per-address', '100000',
   '--log-level', 'error'];
 
-// A process's processor time so far, in seconds.
+// Returns the processor time that a process has used so far, in seconds.
 function cpuSeconds(pid) {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1].split(' ');
   return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
-// `allIn()` resolves when all workers are welcomed, to the time of the last WELCOME.
+// Starts the workers. `allIn()` resolves when all workers have received WELCOME, to the time of the last WELCOME.
 function startCrowd(hub) {
   const child = spawn(join(build, 'tests/support/lying_worker'), [hub.url, 'static/models/demo', 'none', '--key',
     'of-the-crowd', '--count', options.workers, '--back-within', options['back-within']], {
@@ -66,7 +66,7 @@ function startUsers(hub) {
 }
 const p99 = ({ took }) => took[Math.min(took.length - 1, Math.floor(took.length * 0.99))];
 
-// Measures for `seconds`, or until `end` resolves.
+// Measures users and the hub's processor time until `end` resolves.
 async function measure(hub, end) {
   const begun = performance.now(), cpu = cpuSeconds(hub.child.pid);
   const users = startUsers(hub);

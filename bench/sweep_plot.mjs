@@ -11,7 +11,7 @@ const rows = readFileSync(process.argv[2], "utf8")
     .map(([profile, policy, p50, p99, , extra]) => ({profile, policy, p50: +p50, p99: +p99, extra: +extra}));
 
 const profiles = [...new Set(rows.map((row) => row.profile))];
-// policies that every kind of swarm ran with; bounds of a single kind are no policies
+// policies that every kind of swarm ran with; a bound that only one kind has is no policy
 const policies = [...new Set(rows.map((row) => row.policy))]
     .filter((policy) => profiles.every((profile) =>
         rows.some((row) => row.profile === profile && row.policy === policy)));

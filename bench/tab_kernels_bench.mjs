@@ -22,7 +22,7 @@ const with_header = readFlags("tab_kernels_bench", options);
 const columns = "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,gb_s";
 const figures = ["p10_us", "p50_us", "p99_us", "gpu_us"];
 
-// Rows of a CSV, keyed by what they measure.
+// Returns the rows of a CSV, keyed by the name of the measurement.
 function rowsOf(csv) {
   const names = columns.split(",");
   const rows = new Map();
@@ -55,7 +55,7 @@ async function inTab(url) {
   }
 }
 
-// A round of the page holds one layer. The rounds of kernel_bench, which hold more, are not measured here.
+// A round of the page holds one layer. The rounds of kernel_bench, which hold several layers, are not measured here.
 function natively() {
   const rows = new Map();
   for (const shape of options.shapes.split(",")) {

@@ -7,9 +7,9 @@ import { Hub } from "../tests/browser/support/hub.mjs";
 import { launch } from "../tests/browser/support/tab.mjs";
 
 const num_files = Number(process.argv[2] ?? 6144), num_experts = Number(process.argv[3] ?? 64);
-const expert_bytes = 2506752;      // an expert of Qwen3-30B-A3B
+const expert_bytes = 2506752;      // size of an expert of Qwen3-30B-A3B
 
-// Runs in a page; resolves to {what: ms}.
+// This function runs in a page. It resolves to {what: ms}, a time for each measurement.
 async function folders([count, num_shards]) {
   const took = {};
   const time = async (what, work) => {
@@ -52,7 +52,8 @@ async function folders([count, num_shards]) {
   return took;
 }
 
-// Measures whole experts through the modules that a tab uses and through the Cache API, alternately; takes medians.
+// Measures whole experts through the modules that a tab uses and through the Cache API, alternately; returns the
+// medians of their times.
 async function experts([count, size]) {
   const took = {};
   const time = async (what, work) => {

@@ -21,7 +21,7 @@ const options = { turns: "2", "cell-ms": "1000", trips: "scope,map,copy,write,ro
 const with_header = readFlags("tab_trip_bench", options);
 const { launch } = await import("../tests/browser/support/tab.mjs");
 
-// Runs in the worker: measures the trips that a message names, and answers with rows.
+// This function runs in the worker. It measures the round trips that a message names, and answers with rows.
 async function measure({ turns, cell_ms, trips: asked, keep_alive }) {
   const size = 4096;
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
@@ -64,7 +64,7 @@ async function measure({ turns, cell_ms, trips: asked, keep_alive }) {
     queue.submit([encoder.finish()]);
   };
   const map = () => answer.mapAsync(GPUMapMode.READ);
-  let ask = null;                                   // what the first turn behind FIRST us does
+  let ask = null;                                   // called FIRST us behind the submission, for `later`
   const mapLater = () => new Promise((resolve, reject) => { ask = () => map().then(resolve, reject); });
   const unmap = () => { answer.getMappedRange(); answer.unmap(); };
   const trips = {

@@ -45,7 +45,8 @@ double cpu_seconds() {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// A backend that answers zeros and records the requests, so that the hub's own part is measured.
+// A backend that answers zeros and records the requests, so that only the hub's own part of a token
+// is measured.
 class Listener : public ExpertBackend {
   public:
     explicit Listener(ExpertBackend* answers) : answers_(answers) {}
@@ -103,8 +104,8 @@ AnswerSample sample_of(const Listener::Asked& asked, std::uint32_t hidden, std::
     return sample;
 }
 
-// Builds the request for one of `num_workers` workers that share the experts. The rows end before
-// `row_end`. The request is empty where the rows use none of this worker's experts.
+// Builds the request for one of `num_workers` workers that share the experts. The request contains
+// the rows before `row_end`. The request is empty where the rows use none of this worker's experts.
 AnswerSample share_of(const Listener::Asked& asked, std::uint32_t hidden, std::uint32_t row_begin,
                       std::uint32_t row_end, std::uint32_t worker, std::uint32_t num_workers) {
     AnswerSample sample{.layer = asked.layer, .hidden_size = hidden};
@@ -238,7 +239,8 @@ Residual residual_of(const Profile& profile, const Listener::Asked& asked, Hones
     return residual;
 }
 
-// Computes window after window of the text, until each profile has answered the wanted rows.
+// Computes the model over window after window of the text, until each profile has answered the
+// wanted rows.
 void print_residuals(Decoder& decoder, LocalExperts& answers, std::span<const TokenId> tokens,
                      HonestWorker& worker, const LocalExperts& judge, const Options& options) {
     using enum Profile::Arithmetic;

@@ -32,7 +32,7 @@ std::vector<std::uint32_t> contest_fetches(const ModelConfig& config) {
 struct Contest::Runner {
     Contestant contestant;
     RecallMeter meter;
-    // The prediction of each MoE layer for the rows of the current step.
+    // What the predictor predicted for one MoE layer and the rows of the current step.
     struct Said {
         bool something = false;
         std::vector<float> confidence, hidden;
@@ -119,7 +119,8 @@ void Contest::score_past(Runner& runner, const RouteView& route, std::uint32_t i
     ExpertPredictor& predictor = *runner.contestant.predictor;
     std::vector<float> confidence(route.num_experts);
     for (std::size_t row = 0; row < route.num_tokens; ++row) {
-        // Show the row itself, without the choice of its router.
+        // Pass each row to the predictor before it is routed: without the experts that its router
+        // chose.
         const RouteView before{.layer = route.layer,
                                .num_tokens = 1,
                                .top_k = route.top_k,

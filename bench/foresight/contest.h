@@ -14,8 +14,9 @@ namespace moex::bench {
 
 struct Contestant {
     std::unique_ptr<ExpertPredictor> predictor;
-    // MoE layers between the rows that the predictor sees and the layer that it predicts. 0: the
-    // predictor knows only the past, and predicts row by row, as if each token were decoded alone.
+    // MoE layers between the rows that the predictor sees and the layer that it predicts. If this
+    // is 0, the predictor knows only the past, and predicts row by row, as if each token were
+    // decoded alone.
     std::uint32_t lead = 0;
 };
 
@@ -34,8 +35,8 @@ class Contest {
     std::size_t size() const { return runners_.size(); }
     std::string_view name(std::size_t index) const;
     std::uint32_t lead(std::size_t index) const;
-    // Returns the meter of a predictor. Layers are MoE layers, counted from 0. Means over layers
-    // leave out the first layer and the layers that the lead does not reach.
+    // Returns the meter of a predictor. Its layers are MoE layers, counted from 0. Means over
+    // layers leave out the first layer and the layers that the lead does not reach.
     const RecallMeter& meter(std::size_t index) const;
     std::span<const std::uint32_t> moe_layers() const { return moe_layers_; }
 
@@ -45,7 +46,7 @@ class Contest {
     void score_past(Runner& runner, const RouteView& route, std::uint32_t index);
     void ask(Runner& runner, const RouteView& route, std::uint32_t index);
     std::vector<std::uint32_t> moe_layers_;
-    std::vector<std::uint32_t> index_of_layer_;  // among the MoE layers
+    std::vector<std::uint32_t> index_of_layer_;  // index of a layer among the MoE layers
     std::vector<std::unique_ptr<Runner>> runners_;
 };
 

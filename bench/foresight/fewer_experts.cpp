@@ -7,7 +7,7 @@
 namespace moex::bench {
 namespace {
 
-// Holds the ids and weights that the other backend's round reads.
+// One round. It holds the reduced ids and weights, which the round of the wrapped backend reads.
 class Round : public ExpertRound {
   public:
     Round(ExpertBackend& experts, const ExpertBatch& batch, std::uint32_t top_k) {

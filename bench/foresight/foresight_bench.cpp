@@ -28,8 +28,9 @@ constexpr const char* help =
     "  --out DIR         tables as CSV and plots as SVG, by layer and by token\n"
     "and the settings of `moex-hub train-estimator` (--model, --window, --windows, --seed ...)\n";
 
-// The inputs of all predictors: the package's files, or what --calibrate TEXT gives. An input that
-// no file gives stays null; `missing` then says why, one line each.
+// The inputs of all predictors, which are files of the package or are computed from the text of
+// --calibrate TEXT. An input that no file gives stays null; `missing` then has one line with the
+// reason for each such input.
 struct Knowledge {
     TrialSources sources;
     std::string missing;
@@ -98,7 +99,7 @@ std::vector<Contestant> contestants_of(const LoadedModel& model, const Settings&
     return all;
 }
 
-// Returns one line that names model, windows and MoE layers of the figures.
+// Returns one line that names model, windows and MoE layers to which the figures apply.
 std::string note_of(const LoadedModel& model, const Contest& contest, const Settings& settings,
                     std::uint32_t num_windows) {
     const ModelConfig& config = model.package->config();
@@ -107,7 +108,7 @@ std::string note_of(const LoadedModel& model, const Contest& contest, const Sett
                 contest.moe_layers().size(), " MoE layers");
 }
 
-// Returns no results without --shadow.
+// Measures the shadows that --shadow names. Without --shadow it returns no results.
 Result<std::vector<ShadowResult>> shadows_of(const Invocation& invocation, LoadedModel& model,
                                              std::span<const TokenId> tokens,
                                              std::uint32_t num_windows) {

@@ -12,7 +12,8 @@ namespace {
 
 constexpr double left = 56, top = 36, plot_width = 520, plot_height = 320, foot = 44;
 constexpr double key_width = 220, key_row = 18;
-// Colours that most people can distinguish on white (after Okabe and Ito); then again with dashes.
+// Colours that most people can distinguish on white (after Okabe and Ito); further lines use the
+// same colours with dashes.
 constexpr std::array<const char*, 8> colors = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                "#e69f00", "#56b4e9", "#000000", "#8c6d31"};
 constexpr std::array<const char*, 3> dashes = {"", "6 3", "2 3"};
@@ -41,7 +42,7 @@ std::string label(double x, double y, const char* anchor, const std::string& con
                 escaped(content), "</text>\n");
 }
 
-// Maps values to places in the picture.
+// Maps the values of a chart to coordinates in the picture.
 struct Scale {
     double x_min = 0, x_max = 1, y_max = 1;
     double x(double value) const {

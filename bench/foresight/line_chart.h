@@ -17,7 +17,7 @@ struct LineChart {
     std::string title, x_label, y_label;
     std::vector<ChartLine> lines;
     double y_max = 1;           // from 0
-    std::size_t bar_every = 1;  // every n-th point has an error bar
+    std::size_t bar_every = 1;  // only every n-th point has an error bar
 };
 std::string svg_of(const LineChart& chart);
 

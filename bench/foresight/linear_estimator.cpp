@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint32_t linear_windows_max = 32;
 constexpr std::uint64_t linear_fit_mib_max = 512;
 constexpr double ridge_share =
-    1e-3;  // relative to a mean square of 1, as normalised rows nearly have
+    1e-3;  // the ridge, relative to a mean square of 1, which normalised rows nearly have
 
 // Returns the index of `layer` among the MoE layers, or their number if the layer is dense.
 std::uint32_t place_of(const RouterGates& gates, std::uint32_t layer) {
@@ -58,7 +58,8 @@ class Linear : public ExpertPredictor {
     std::vector<float> hidden_;
 };
 
-// Keeps a layer's quasi-hidden states until the next layer's router logits are known.
+// Fits the linear estimator during a walk. Keeps a layer's quasi-hidden states until the next
+// layer's router logits are known.
 class LinearFit {
   public:
     LinearFit(const RouterGates& gates, const ExpertProfile& profile)
@@ -101,7 +102,8 @@ class LinearFit {
     const RouterGates& gates_;
     const ExpertProfile& profile_;
     std::vector<RidgeFit> fits_;
-    std::vector<float> hidden_, guess_;  // of the next layer, [rows, hidden_size or num_experts]
+    // Inputs for the next layer, [rows, hidden_size or num_experts].
+    std::vector<float> hidden_, guess_;
 };
 
 }  // namespace
@@ -125,7 +127,7 @@ void RidgeFit::add(std::span<const float> x, std::span<const float> wanted) {
     ++num_rows_;
 }
 
-// Solves the normal equations by Cholesky decomposition.
+// Solves the normal equations of a least-squares fit by Cholesky decomposition.
 std::vector<float> RidgeFit::solve(double ridge) const {
     const std::size_t n = num_inputs_;
     std::vector<double> lower = squares_;

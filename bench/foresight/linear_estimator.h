@@ -21,7 +21,7 @@ namespace moex::bench {
 
 struct LinearEstimator {
     std::uint32_t hidden_size = 0, num_experts = 0;
-    // [MoE layers but the first, num_experts, hidden_size + 1], the constant last
+    // [MoE layers but the first, num_experts, hidden_size + 1], the constant term last
     std::vector<float> weights;
     std::span<const float> of(std::uint32_t target) const {
         const std::size_t size = std::size_t{num_experts} * (hidden_size + 1);
@@ -29,27 +29,28 @@ struct LinearEstimator {
     }
 };
 
-// Fits a target by least squares: rows of [x, 1] against wanted values, in f64 and in the order of
-// the rows.
+// Fits wanted values by least squares as a linear function of [x, 1]. Computes in f64, in the order
+// in which rows are added.
 class RidgeFit {
   public:
     RidgeFit(std::size_t num_inputs, std::size_t num_outputs);
-    // x [num_inputs], wanted [num_outputs]
+    // Adds one row: x [num_inputs], wanted [num_outputs].
     void add(std::span<const float> x, std::span<const float> wanted);
     // Returns the weights [num_outputs, num_inputs + 1] that minimise Σ (w · [x, 1] - wanted)² +
     // ridge · rows · |w|², the constant left free; `ridge` above 0.
     std::vector<float> solve(double ridge) const;
 
   private:
-    std::size_t num_inputs_, num_outputs_;  // the constant is one of the inputs here
+    std::size_t num_inputs_, num_outputs_;  // num_inputs_ includes the constant
     double num_rows_ = 0;
-    std::vector<double> squares_;   // [num_inputs_, num_inputs_], its lower half
+    std::vector<double> squares_;  // sums of x xᵀ, [num_inputs_, num_inputs_], only the lower half
     std::vector<double> products_;  // [num_outputs_, num_inputs_]
 };
 
-// Returns the bytes of the sums of all targets during the fit: hidden_size² for each target.
+// Returns the bytes of memory that the fit of all layers needs for its sums: hidden_size² for each
+// layer.
 std::uint64_t linear_fit_bytes(const RouterGates& gates);
-// Fits to whole windows of the text, as walk_windows() does.
+// Fits a linear estimator to whole windows of a text, which are read as by walk_windows().
 Result<LinearEstimator> fit_linear_estimator(Decoder& decoder, ExpertBackend& experts,
                                              const RouterGates& gates, const ExpertProfile& profile,
                                              std::span<const TokenId> tokens,
@@ -60,8 +61,8 @@ std::unique_ptr<ExpertPredictor> make_linear_predictor(
     std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile,
     std::shared_ptr<const LinearEstimator> linear);
 
-// Fits to the first windows of a text file, at most 32. unsupported: the sums would take more than
-// 512 MiB, as those of a model with large rows do.
+// Fits a linear estimator to the first windows of a text file, at most 32. Returns unsupported if
+// the sums would take more than 512 MiB, as those of a model with large rows do.
 Result<std::shared_ptr<const LinearEstimator>> fit_linear_on(
     const CalibrationText& source, const Tokenizer& tokenizer, Decoder& decoder,
     ExpertBackend& experts, KvDtype kv_dtype, const RouterGates& gates,

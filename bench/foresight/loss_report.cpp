@@ -17,8 +17,10 @@
 namespace moex::bench {
 namespace {
 
-constexpr std::uint32_t hybrid_layers_max = 2;        // that hybrid asks the estimator about
-constexpr std::uint32_t calibration_windows_max = 8;  // of the text that chooses these layers
+// Layers for which `hybrid` asks the estimator.
+constexpr std::uint32_t hybrid_layers_max = 2;
+// Windows of the text by which these layers are chosen.
+constexpr std::uint32_t calibration_windows_max = 8;
 constexpr std::uint64_t lost_seed = 1;
 
 std::vector<std::string> names_of(const std::string& modes) {
@@ -70,8 +72,8 @@ Result<std::vector<std::uint32_t>> worst_layers(LoadedModel& model, const TrialS
 
 struct Mode {
     std::string name;
-    std::unique_ptr<Speculator> speculator;  // null for lost calls
-    std::unique_ptr<ExpertBackend> experts;  // null for a speculator
+    std::unique_ptr<Speculator> speculator;  // null if the mode loses calls
+    std::unique_ptr<ExpertBackend> experts;  // null if the mode has a speculator
 };
 
 Result<std::shared_ptr<const LinearEstimator>> linear_of(LoadedModel& model,
@@ -83,7 +85,7 @@ Result<std::shared_ptr<const LinearEstimator>> linear_of(LoadedModel& model,
         *sources.package.profile);
 }
 
-// Only `linear` and `hybrid` need the calibration text.
+// Only the modes `linear` and `hybrid` need the calibration text.
 Result<TrialSources> sources_of(LoadedModel& model, const LossReportOptions& options) {
     MOEX_ASSIGN(package, load_speculation_sources(model.package, *model.threads));
     TrialSources sources{.package = std::move(package)};

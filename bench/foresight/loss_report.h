@@ -9,16 +9,17 @@
 namespace moex::bench {
 
 struct LossReportOptions {
-    std::string modes;             // by name, with commas between them
-    std::string calibration_path;  // a text for `hybrid` and `linear`; empty: none
-    std::string out_path;          // a CSV file; empty: none
+    std::string modes;             // names of the modes, separated by commas
+    std::string calibration_path;  // path of a text for `hybrid` and `linear`; empty: none
+    std::string out_path;          // path of a CSV file to write; empty: none
     PerplexityOptions perplexity;
     bool progress = false;
 };
 
-// invalid_argument: the message names the unknown mode.
+// Returns invalid_argument if a mode is unknown; the message names the mode.
 Status check_modes(const std::string& modes);
-// Returns the table as text. not_found: the message names the file that the package lacks.
+// Returns the table as text. Returns not_found if the package lacks a file; the message names the
+// file.
 Result<std::string> report_losses(LoadedModel& model, std::span<const TokenId> tokens,
                                   const LossReportOptions& options);
 

@@ -10,15 +10,16 @@ namespace moex::bench {
 namespace {
 
 constexpr std::uint32_t trial_page_tokens = 16;
-constexpr std::size_t chunk_tokens = 64;  // bounds the memory of the logits
+constexpr std::size_t chunk_tokens = 64;  // tokens of a step; this bounds the memory of the logits
 
-// The loss of a row's prediction, beside the exact model's.
+// The loss of the prediction from one row, compared with the exact model's prediction.
 struct RowLoss {
     double nll = 0, kl = 0;
     bool same_first = false;
 };
 
-// `exact` and `said`: logits [vocab_size].
+// Computes the loss of one row. `exact` and `said` are the logits of the exact model and of the
+// mode, [vocab_size].
 RowLoss row_loss(std::span<const float> exact, std::span<const float> said, TokenId next) {
     const double exact_sum = log_sum_exp(exact), said_sum = log_sum_exp(said);
     RowLoss loss{.nll = said_sum - said[next]};
@@ -54,7 +55,7 @@ class Trial {
 
         for (std::size_t first = 0; first + 1 < window.size(); first += chunk_tokens) {
             const std::size_t count = std::min(chunk_tokens, window.size() - 1 - first);
-            // The tokens of a chunk, and the token after its last one.
+            // The tokens of a chunk, and the token that follows the chunk.
             const auto ids = window.subspan(first, count + 1);
             std::vector<float> exact;
             for (std::size_t i = 0; i < modes_.size(); ++i) {
@@ -111,9 +112,9 @@ class Trial {
 
     Decoder& decoder_;
     ExpertBackend& experts_;
-    std::vector<LossyMode> modes_;  // the exact model first
+    std::vector<LossyMode> modes_;  // the modes; the first one is the exact model
     KvCache cache_;
-    std::vector<Loss> losses_;  // sums, which losses() divides
+    std::vector<Loss> losses_;  // sums over rows; losses() divides them
     std::vector<double> window_nll_;
 };
 

@@ -14,19 +14,19 @@
 namespace moex::bench {
 
 struct LossyMode {
-    ExpertSpeculator* speculator = nullptr;  // null: only the backend differs
-    ExpertBackend* experts = nullptr;        // null: the exact backend
+    ExpertSpeculator* speculator = nullptr;  // null: the mode differs only in its backend
+    ExpertBackend* experts = nullptr;        // null: the mode uses the exact backend
 };
 
 struct Loss {
     Perplexity perplexity;
-    double mean_kl = 0;            // KL(exact ‖ lossy) of the next token, nats
-    std::uint64_t same_first = 0;  // predictions with the exact model's likeliest token
-    Spread nll_excess;             // lossy minus exact mean of a window, over windows, nats
+    double mean_kl = 0;            // KL(exact ‖ lossy) of the next token, in nats
+    std::uint64_t same_first = 0;  // predictions that agree on the likeliest token
+    Spread nll_excess;             // over windows: lossy minus exact mean NLL of a window, nats
 };
 
 // Returns the loss of the exact model, whose divergence is 0, and then of each mode. Every row of a
-// mode is lossy, from the first token on. Errors are those of measure_perplexity().
+// mode is lossy, from the first token on. Returns the same errors as measure_perplexity().
 Result<std::vector<Loss>> measure_loss(
     Decoder& decoder, ExpertBackend& experts, std::span<const LossyMode> modes,
     std::span<const TokenId> tokens, const PerplexityOptions& options,

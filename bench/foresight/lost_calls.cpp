@@ -6,7 +6,8 @@
 namespace moex::bench {
 namespace {
 
-// One round. Requests the lost pairs with a weight of 0, and adds their default vectors at the end.
+// One round. Requests lost (row, expert) pairs with a weight of 0, and adds their default vectors
+// at the end.
 class LossyRound : public ExpertRound {
   public:
     LossyRound(ExpertBackend& experts, const ExpertProfile& profile, const ExpertBatch& batch,

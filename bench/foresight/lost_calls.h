@@ -9,7 +9,8 @@
 
 namespace moex::bench {
 
-// Loses `share` of all (row, expert) pairs, drawn by `seed`. `experts` outlives the result.
+// Returns a backend that loses `share` of all (row, expert) pairs, chosen at random with `seed`.
+// `experts` must outlive it.
 std::unique_ptr<ExpertBackend> make_lost_calls(ExpertBackend& experts,
                                                std::shared_ptr<const ExpertProfile> profile,
                                                double share, std::uint64_t seed);

@@ -21,7 +21,8 @@ class Random : public ExpertPredictor {
     SplitMix64 random_;
 };
 
-// A value for each (layer, expert), for all sequences or for a single one.
+// Holds a value (such as a count) for each (layer, expert), of all sequences together or of a
+// single sequence.
 class UnitValues {
   public:
     explicit UnitValues(const ModelConfig& config)
@@ -36,12 +37,13 @@ class UnitValues {
     std::vector<double> values_;
 };
 
-// Values of each sequence. The values of a sequence stay until another sequence begins at the same
-// address.
+// Holds the values of each sequence, keyed by its address. The values of a sequence stay until
+// another sequence begins at the same address.
 class SequenceValues {
   public:
     explicit SequenceValues(const ModelConfig& config) : config_(config) {}
-    // Returns the values of a layer before `row`; a row at position 0 resets them.
+    // Returns the values of a layer as they are before `row`. A row at position 0 resets all values
+    // of its sequence.
     std::span<double> of(const SequenceRow& row, std::uint32_t layer) {
         if (values_.size() >= sequences_max && !values_.contains(row.kv)) values_.clear();
         const auto [found, is_new] = values_.try_emplace(row.kv, config_);
@@ -51,7 +53,7 @@ class SequenceValues {
     }
 
   private:
-    // Bound the number of addresses of a long run.
+    // The most sequence addresses that are kept, since a long run uses many.
     static constexpr std::size_t sequences_max = 256;
     ModelConfig config_;
     std::unordered_map<const KvCache::Sequence*, UnitValues> values_;
@@ -77,7 +79,8 @@ class PreviousToken : public ExpertPredictor {
         return true;
     }
     void observe(const RouteView& route) override {
-        constexpr double fading = 0x1p-10;  // an earlier token's weights stay below a later one's
+        // Small: all weights of an earlier token stay below those of a later token.
+        constexpr double fading = 0x1p-10;
         for (std::size_t row = 0; row < route.num_tokens; ++row) {
             const auto weights = weights_.of(route.rows[row], route.layer);
             for (double& weight : weights) weight *= fading;
@@ -91,7 +94,7 @@ class PreviousToken : public ExpertPredictor {
     SequenceValues weights_;
 };
 
-// Predicts from the past of all sequences, with a value for each (layer, expert).
+// Predicts from the past of all sequences, which is kept as one value for each (layer, expert).
 class SharedPast : public ExpertPredictor {
   public:
     explicit SharedPast(const ModelConfig& config)
@@ -113,7 +116,8 @@ class Lru : public SharedPast {
     explicit Lru(const ModelConfig& config) : SharedPast(config), base_(config.num_layers) {}
     std::string_view name() const override { return "lru"; }
     bool predict(const RouteView& seen, std::uint32_t layer, std::span<float> confidence) override {
-        // An age instead of a time: f32 resolves ages after any number of tokens.
+        // The confidence is the negative age of the last use, not its time: f32 can resolve ages
+        // after any number of tokens.
         for (std::size_t i = 0; i < confidence.size(); ++i) {
             const double used = values_.of(layer)[i % num_experts_];
             confidence[i] = used == 0 ? -1e30f : static_cast<float>(used - base_[layer]);
@@ -168,7 +172,7 @@ class RequestPopularity : public ExpertPredictor {
             copy_values(out, uses_.of(seen.rows[row], layer));
             if (!profile_) continue;
 
-            // shares of all tokens, below one use
+            // Add each expert's share of all calibration tokens, which is less than one use.
             const double whole = static_cast<double>(profile_->num_tokens) + 1;
             for (std::size_t i = 0; i < out.size(); ++i)
                 out[i] += static_cast<float>(static_cast<double>(profile_->uses_of(layer)[i]) /

@@ -1,6 +1,6 @@
 // Predictors that read no hidden state: random choice, and the requests of the past. Caches evict
-// by the same rules, and every other predictor has to beat them. Each predicts a layer from the
-// past of that layer alone.
+// by the same rules, and every other predictor should be better than these. Each of them predicts a
+// layer from the past of that layer alone.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,8 @@ std::unique_ptr<ExpertPredictor> make_lfu_predictor(const ModelConfig& config);
 // Predicts the experts that were used most often in a calibration text.
 std::unique_ptr<ExpertPredictor> make_popularity_predictor(
     std::shared_ptr<const ExpertProfile> profile);
-// Predicts the experts that this sequence used most often; ties go by the profile, if there is one.
+// Predicts the experts that this sequence used most often; experts with equal counts are ordered by
+// the profile, if there is one.
 std::unique_ptr<ExpertPredictor> make_request_popularity_predictor(
     const ModelConfig& config, std::shared_ptr<const ExpertProfile> profile);
 

@@ -12,8 +12,8 @@
 
 namespace moex::bench {
 
-// Mean and sample standard deviation, by Welford's sums. The deviation of fewer than two values is
-// 0.
+// Computes mean and sample standard deviation of values with Welford's method. The deviation of
+// fewer than two values is 0.
 class Spread {
   public:
     void add(double value);
@@ -26,34 +26,36 @@ class Spread {
     double mean_ = 0, squares_ = 0;
 };
 
-// Returns the `count` surest experts, the surest first, ties to the lower id, as the router
-// chooses.
+// Returns the `count` experts with the highest confidence, the highest first. Of equal ones the
+// lower id is first, as the router chooses.
 std::vector<std::uint16_t> surest_experts(std::span<const float> confidence, std::size_t count);
 
 struct RecallOptions {
-    std::uint32_t num_layers = 0;   // MoE layers, numbered from 0 here
-    std::uint32_t first_layer = 0;  // the first layer that means over layers include
+    std::uint32_t num_layers = 0;   // number of MoE layers, which are numbered from 0 here
+    std::uint32_t first_layer = 0;  // the first layer that counts in means over layers
     std::uint32_t top_k = 0;
-    std::vector<std::uint32_t> fetches;  // m, ascending; the first is top_k
-    std::uint32_t tokens_max = 256;      // positions in a window with their own result
+    std::vector<std::uint32_t> fetches;  // the values m of recall@m, ascending; the first is top_k
+    std::uint32_t tokens_max = 256;      // positions of a window with a result of their own
 };
 
-// Counts hits by window, layer, token and rank.
+// Counts predicted experts that were requested (hits), by window, layer, token and rank.
 class RecallMeter {
   public:
     explicit RecallMeter(RecallOptions options);
 
-    // `asked` [top_k], by descending weight; `token_index` counts from the window's first token.
+    // Records one prediction. `asked`: the requested experts [top_k], by descending weight;
+    // `token_index` counts from the window's first token.
     void record(std::uint32_t layer, std::uint32_t token_index, std::span<const float> confidence,
                 std::span<const std::uint16_t> asked);
-    // Records a token without a prediction: no hit.
+    // Records a token for which there was no prediction; it has no hits.
     void record_none(std::uint32_t layer, std::uint32_t token_index);
     // Records the cosine between the expected and the true input of the router.
     void record_cosine(std::uint32_t layer, std::uint32_t token_index, double cosine);
     void end_window();
 
     const RecallOptions& options() const { return options_; }
-    // Means over layers from first_layer on, by index of `fetches`, rank and position.
+    // Means over the layers from first_layer on; by index of `fetches`, by rank of the expert, or
+    // by position of the token.
     const Spread& recall(std::size_t fetch) const { return recall_[fetch]; }
     const Spread& rank_hits(std::size_t rank) const { return ranks_[rank]; }
     const Spread& at_token(std::size_t index) const { return tokens_[index]; }
@@ -78,7 +80,7 @@ class RecallMeter {
 
     RecallOptions options_;
     std::vector<Spread> recall_, ranks_, tokens_, token_ranks_, token_cosines_, layers_, cosines_;
-    // The sums of the current window.
+    // The sums of the current window, which end_window() adds to the results.
     std::vector<Sum> recall_now_, ranks_now_, tokens_now_, token_ranks_now_, token_cosines_now_,
         layers_now_, cosines_now_;
 };

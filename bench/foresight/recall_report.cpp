@@ -18,7 +18,7 @@ __attribute__((format(printf, 2, 3))) void append(std::string& out, const char* 
     out += shown;
 }
 
-// Returns the name with its lead, e.g. "quasi-hidden +2" for two layers ahead.
+// Returns a predictor's name with its lead, e.g. "quasi-hidden +2" for two layers ahead.
 std::string title_of(const Contest& contest, std::size_t index) {
     const std::uint32_t lead = contest.lead(index);
     return text(contest.name(index), lead > 1 ? text(" +", lead) : std::string());
@@ -46,7 +46,8 @@ std::string predictor_table(const Contest& contest) {
     return out;
 }
 
-// Makes a row for each of `rows` and a column for each predictor; a missing value is a dash.
+// Makes a table with a row for each of `rows` and a column for each predictor; a missing value is a
+// dash.
 std::string wide_table(const Contest& contest, const char* row_title,
                        const std::vector<std::uint32_t>& rows,
                        const std::function<const Spread&(std::size_t, std::uint32_t)>& spread_of) {
@@ -117,7 +118,7 @@ void append_layer_rows(std::string& out, const Contest& contest, std::size_t ind
     }
 }
 
-// Appends recall, hits by rank and cosine of each token of a window.
+// Appends recall, hits by rank and cosine for each token position of a window.
 void append_token_rows(std::string& out, const RecallMeter& meter, const std::string& title) {
     const RecallOptions& options = meter.options();
     for (std::uint32_t token = 0; token < options.tokens_max; ++token) {

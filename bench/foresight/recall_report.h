@@ -8,10 +8,11 @@
 
 namespace moex::bench {
 
-// Returns tables: all predictors, then recall by layer, then by token of the window.
+// Returns three tables as text: all predictors, then recall by layer, then recall by token of the
+// window.
 std::string report_tables(const Contest& contest);
 // Writes predictors.csv, layers.csv, tokens.csv, layers.svg and tokens.svg into `folder`, which is
-// made. `note` is the first line of each table, as a comment, and the title of the pictures.
+// created. `note` is the first line of each table, as a comment, and the title of the pictures.
 Status write_reports(const Contest& contest, const std::filesystem::path& folder,
                      const std::string& note);
 

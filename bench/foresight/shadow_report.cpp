@@ -20,8 +20,8 @@ constexpr std::uint32_t periods[] = {1, 2, 4, 8, 16};
 // A shadow by the name that --shadow gives it: DIR, which `pack --shadow` wrote; DIR:N, N experts
 // of that shadow a token; served:N, N of the model's own experts.
 struct NamedShadow {
-    std::string folder;       // empty: the model's own experts
-    std::uint32_t top_k = 0;  // 0: as many as the model's
+    std::string folder;       // folder of the shadow; empty: the model's own experts
+    std::uint32_t top_k = 0;  // experts per token; 0: as many as the model
 };
 NamedShadow named_shadow(const std::string& given) {
     NamedShadow named{.folder = given};
@@ -38,7 +38,8 @@ NamedShadow named_shadow(const std::string& given) {
     return named;
 }
 
-// Tokens aligned at every one; keys and values never, or at every period.
+// Returns the alignments that are measured on text: tokens are always aligned at every token; keys
+// and values never, or at one of the periods.
 std::vector<ShadowAlignment> text_alignments() {
     std::vector<ShadowAlignment> all{{1, 0}};
     for (const std::uint32_t kv : periods) all.push_back({1, kv});
@@ -64,7 +65,8 @@ std::string cell(const char* format, double a, double b) {
 // Measures a shadow over windows of a single kind, text or answers.
 class Measurement {
   public:
-    // `shadow`: null for the model's own experts. `top_k`: 0 for as many as the model's.
+    // `shadow`: the shadow's experts; null for the model's own experts. `top_k`: experts per token;
+    // 0 for as many as the model.
     Measurement(LoadedModel& model, const ShadowPackage* shadow, std::uint32_t top_k,
                 bool generated, const ShadowTrialOptions& options)
         : model_(model),
@@ -95,7 +97,8 @@ class Measurement {
                                 RecallMeter(behind_first)});
     }
 
-    // `windows` are windows of the text; `ended(done, all)` is called after each alignment.
+    // `windows` are windows of the text; `ended(done, all)` is called after each measured
+    // alignment.
     Status run(std::span<const std::span<const TokenId>> windows,
                const std::function<void(std::size_t, std::size_t)>& ended) {
         const std::size_t rounds = (windows.size() + side_by_side - 1) / side_by_side,

@@ -9,7 +9,8 @@ namespace moex::bench {
 namespace {
 
 constexpr std::uint32_t page_tokens = 16;
-constexpr std::uint32_t step_tokens = 16;  // tokens of a window in a step, if no period is shorter
+// Tokens of a window per step, unless a period is shorter.
+constexpr std::uint32_t step_tokens = 16;
 
 TokenId greedy(std::span<const float> logits) {
     return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());

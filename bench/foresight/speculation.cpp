@@ -20,7 +20,7 @@ constexpr std::pair<std::string_view, RouteGuess> route_names[] = {
     {"estimator", RouteGuess::estimator},     {"hybrid", RouteGuess::hybrid},
     {"router-free", RouteGuess::router_free}, {"linear", RouteGuess::linear}};
 
-// The first two MoE layers change rows more than later ones.
+// The first two MoE layers change rows more than later MoE layers do.
 constexpr std::uint32_t early_from_default = 2;
 
 Error unknown_name(std::string_view name) {
@@ -105,7 +105,8 @@ void choose_guessed(const Speculation& what, const ModelConfig& config,
     route(logits, {config.top_k, true}, expert_ids, expert_weights);
     if (config.norm_topk_prob) return;
 
-    // Without normalisation a weight is the share among all experts, not among the guessed ones.
+    // If the model does not normalise weights (norm_topk_prob), a weight is a share among all
+    // experts, not only among the guessed experts.
     const float sum = log_sum_exp(router_logits);
     for (std::size_t i = 0; i < expert_ids.size(); ++i)
         expert_weights[i] = std::exp(router_logits[expert_ids[i]] - sum);

@@ -40,8 +40,8 @@ async function ask(hub, work, max_tokens) {
   if (error) throw new Error(JSON.stringify(error));
 }
 
-// Keeps the hub busy until `done` settles. Texts are long enough to be mostly decoding, and short enough to end soon
-// after `done`.
+// Keeps the hub busy until the promise `done` settles. Texts are long enough to be mostly decoding, and short enough to
+// end soon after `done`.
 async function workUntil(hub, { work, rtt_ms }, done) {
   let more = true;
   const ended = done.finally(() => { more = false; });

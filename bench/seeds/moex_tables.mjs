@@ -20,7 +20,7 @@ const k = Number(options.k);
 const workers = Number(options.workers);
 const layers = 48;
 
-// The standard normal distribution: a series near 0, a continued fraction for large arguments.
+// Returns the standard normal distribution function: a series near 0, a continued fraction for large arguments.
 function normalCdf(x) {
   if (Math.abs(x) < 3) {
     let term = x;
@@ -35,8 +35,8 @@ function normalCdf(x) {
   return x > 0 ? 1 - tail : tail;
 }
 
-// Mean of the slowest of `slowest` that are each the fastest of `fastest`: the integral of 1 - F by Simpson's rule over
-// the logarithm of time.
+// Returns the mean time of the slowest of `slowest` calls, each of which takes the time of the fastest of `fastest`
+// answers: the integral of 1 - F by Simpson's rule over the logarithm of time.
 function meanOf(median, slowest, fastest) {
   const steps = 4000;
   const [from, to] = [-12, 12];

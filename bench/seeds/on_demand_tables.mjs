@@ -25,12 +25,12 @@ const link = Number(options["gb-s"]);
 const row = (...cells) => console.log(cells.join(","));
 row("table", "row", "quantity", "paper", "computed", "how");
 
-// Bytes of one expert: gate, up and down.
+// Returns the bytes of one expert, which has the matrices gate, up and down.
 const expertBytes = (hidden, inner, bits) => 3 * hidden * inner * bits / 8;
 const loadMs = (bytes, gb_s) => bytes / gb_s / 1e6;
 const windowMs = (n, hub, worker) => n * hub + (n - 1) * worker;
 
-// ---- 002: Mixtral-8x7B in f32, 8 workers of 2 experts a layer: 4 groups
+// ---- paper 002 (OD-MoE): Mixtral-8x7B in f32, 8 workers of 2 experts a layer: 4 groups
 const mixtral = expertBytes(4096, 14336, 32);
 row("002 eq. 1", "an expert", "MB", "704", (mixtral / 1e6).toFixed(1), "f32");
 for (const [what, tok_s] of [["as measured there", 3.6925], ["as fast as all-resident", 4.89]]) {
@@ -44,7 +44,7 @@ row("002 Table 2", "speed of all-resident", "share", "0.75", (3.6925 / 4.89).toF
 row("002 Table 2", "memory of all-resident", "share", "0.333", (60 / 180).toFixed(3), "60 of 180 GB: f32");
 row("002 Table 2", "memory of all-resident", "share", "", (60 / 93).toFixed(3), "60 of 93 GB: bf16");
 
-// ---- 002: experts of a layer that a prompt uses, chosen uniformly
+// ---- paper 002 (OD-MoE): experts of a layer that a prompt uses, chosen uniformly
 for (const [name, experts, top_k] of [["Mixtral", 8, 2], ["demo", 16, 4], ["Qwen3-30B-A3B", 128, 8]]) {
   for (const tokens of [16, 64, 128]) {
     const paper = name === "Mixtral" ? { 16: "7.6", 128: "8" }[tokens] ?? "" : "";
@@ -54,7 +54,7 @@ for (const [name, experts, top_k] of [["Mixtral", 8, 2], ["demo", 16, 4], ["Qwen
   }
 }
 
-// ---- 002's groups at the shape of Qwen3-30B-A3B, INT4 with an f16 scale and zero for 128 weights
+// ---- the groups of paper 002 (OD-MoE) at the shape of Qwen3-30B-A3B, INT4 with an f16 scale and zero for 128 weights
 const [layers, top_k] = [48, 8];
 const bytes = expertBytes(2048, 768, 4.25);
 const layerMs = tokenMs / layers;
@@ -76,7 +76,7 @@ for (const n of [1, 2, 4, 8]) {
   }
 }
 
-// ---- 004: the gain of overlapping copy and compute, and its models' experts in bf16
+// ---- paper 004 (Speculating Experts): the gain of overlapping copy and compute, and its models' experts in bf16
 for (const [end, compute, copy, gain] of [["least", 8, 88, "9"], ["most", 13, 84, "14"]]) {
   const bound = 100 * Math.min(compute, copy) / (compute + copy);
   row("004 eq. (1)", `Qwen3-30B-A3B ${end}`, "% of a token", gain, compute.toFixed(1), "min of its shares; with idle");

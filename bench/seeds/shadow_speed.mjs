@@ -41,7 +41,7 @@ const settings = {
 };
 settings["3080"] = { ...settings.paper, load: 1.5 * settings.paper.load };
 
-// Random numbers in [0, 1), the same for the same seed (mulberry32).
+// Returns a generator of random numbers in [0, 1) that depend only on the seed (mulberry32).
 function randomOf(seed) {
   let state = seed;
   return () => {
@@ -52,8 +52,8 @@ function randomOf(seed) {
   };
 }
 
-// Decodes `tokens` and returns the time of a token. `recall` null: no predictions. `depart`: whether the shadow waits
-// for this token, and the number of tokens whose keys and values arrive with it.
+// Simulates the decoding of `tokens` tokens and returns the time of a token. `recall` null: no predictions. `depart`:
+// returns for a token whether the shadow waits for it, and the number of tokens whose keys and values arrive with it.
 function decode(setting, { recall, depart, instant = false }, tokens, random) {
   const { layers, groups, experts, main, worker, load, shadow, kv } = setting;
   const freeAt = Array(groups).fill(0);
@@ -67,7 +67,7 @@ function decode(setting, { recall, depart, instant = false }, tokens, random) {
       const routed = now + main;
       let foreseen = recall !== null;
       for (let expert = 0; foreseen && expert < experts; expert += 1) foreseen = random() < recall;
-      // A wrong load is abandoned for the right one.
+      // If the prediction was wrong, the load in flight is abandoned and the right expert is loaded.
       const guessed = Math.max(freeAt[group], instant ? 0 : shadowAt) + load;
       const begin = Math.max(routed, foreseen ? guessed : routed + load);
       if (foreseen) late += begin - routed;
@@ -79,15 +79,17 @@ function decode(setting, { recall, depart, instant = false }, tokens, random) {
 }
 
 const due = (token, period) => period > 0 && token % period === 0;
-// A shadow that aligns keys waits for the keys and for their last token; one that aligns tokens alone waits for tokens.
+// A shadow that aligns keys waits for the keys and for the last token that they belong to. A shadow that aligns only
+// tokens waits for tokens.
 const departing = (token_period, kv_period) => (token) => ({
   waits: token > 0 && (due(token, token_period) || due(token, kv_period)),
   kv_tokens: token > 0 && due(token, kv_period) ? kv_period : 0,
 });
 const never = () => ({ waits: false, kv_tokens: 0 });
 
-// The extreme cases: all resident is layers of t_M + t_W; without predictions each layer adds its load; a perfect
-// shadow whose window is n t_M + (n - 1) t_W hides a load of that length.
+// Checks the simulation in its extreme cases. With all experts resident a token takes t_M + t_W in each layer; without
+// predictions each layer adds its load; a perfect shadow whose window is n t_M + (n - 1) t_W hides a load of that
+// length.
 for (const [name, setting] of Object.entries(settings)) {
   const { layers, groups, main, worker, load } = setting;
   const near = (found, wanted, what) => {
@@ -105,7 +107,7 @@ for (const [name, setting] of Object.entries(settings)) {
     "a load beyond eq. 1");
 }
 
-// Recall over answers, all layers, by periods: "token,kv" -> mean.
+// The mean recall on answers, over all layers, keyed by the alignment periods "token,kv".
 const measured = new Map(readFileSync(options.recall, "utf8").split("\n").map((line) => line.split(","))
   .filter((cells) => cells[0] === options.shadow && cells[3] === "answers" && cells[6] === "all" && cells[7] === "4")
   .map((cells) => [`${cells[4]},${cells[5]}`, Number(cells[8])]));
@@ -114,8 +116,9 @@ if (measured.size === 0) {
   process.exit(1);
 }
 
-// The last value: the shadow's time as a share of the model's. 0.76 is the share of an INT3 shadow of the demo on a
-// processor, without its LM head since tokens are given (foresight_shadow_times.xeon-2-cores.csv); 0.98 with the head.
+// The last value of a row is the shadow's time as a share of the model's time. 0.76 is the share of an INT3 shadow of
+// the demo on a processor, without its LM head since tokens are given (foresight_shadow_times.xeon-2-cores.csv); 0.98
+// with the head.
 const rows = [["case 1", 1, 1], ["case 2", 1, 0], ["case 3", 0, 1], ["case 4", 0, 0], ["case 5: random", "", ""],
   ["case 6: none", "", ""]];
 for (const token of [1, 2, 4, 8, 16]) for (const kv of [1, 2, 4, 8, 16]) rows.push(["grid", token, kv]);
