@@ -63,7 +63,7 @@ const benches = {
   },
 };
 
-// Splits a line into cells; a quoted cell may hold commas.
+// Splits a CSV line into cells; a quoted cell may hold commas.
 const cells = (line) => line.split(/,(?=(?:[^"]*"[^"]*")*[^"]*$)/);
 
 // Parses a bench's CSV into objects; blank lines and comments are skipped.

@@ -27,7 +27,7 @@ if (options.shape) {
   if (made.code !== 0) throw new Error(made.stderr);
 }
 
-// Starts a hub and, except for `local`, its one worker.
+// Starts a hub and its one worker. The setup `local` has no worker.
 async function begin(experts, wire) {
   const remote = experts === "worker";
   const hub = await Hub.start(["--model", options.model, "--local-fallback", remote ? "off" : "on", "--replicas", "1",
@@ -66,7 +66,7 @@ async function turns(setups, when) {
   }
 }
 
-// Counts the traffic of decoding alone: the bytes of the prompt and of its first token are subtracted.
+// Returns the network traffic per decoded token: the bytes of the prompt and of its first token are subtracted.
 async function bytesPerToken(setup) {
   const start = await sent(setup);
   const one = await complete(setup, 1000, 1);

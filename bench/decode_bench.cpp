@@ -49,8 +49,8 @@ double cpu_seconds() {
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// A backend of remote experts: each round lasts a fixed time, whatever it requests. The waiting
-// thread polls for the answer, as a hub with nearby workers does.
+// A backend of remote experts: each round lasts a fixed time, whichever experts it requests. The
+// waiting thread polls for the answer, as a hub with nearby workers does.
 class AwayExperts : public ExpertBackend {
   public:
     explicit AwayExperts(Duration away) : away_(away) {}
@@ -114,8 +114,8 @@ struct StepTimes {
     }
 };
 
-// Returns the bytes per second that all threads together read from memory. A decode step cannot
-// read its weights faster.
+// Returns the bytes per second that all threads together read from memory. This bounds the speed at
+// which a decode step can read its weights.
 double memory_bandwidth(ThreadPool& threads) {
     std::vector<float> data(std::size_t{64} << 20, 1.0f);
     const float one = 1.0f;
@@ -248,7 +248,7 @@ struct Bench {
         return times;
     }
 
-    // Decodes one sequence behind `context` tokens.
+    // Decodes one sequence that already has `context` tokens in its cache.
     void decode_behind(std::uint32_t context, std::uint32_t num_tokens) {
         for (Variant& variant : variants) {
             KvCache cache(package.config(), {16, (context + num_tokens) / 16 + 2, kv_dtype});
@@ -275,7 +275,7 @@ struct Bench {
         print(("decode behind " + std::to_string(context)).c_str(), 1);
     }
 
-    // Measures the same loops with each number of ranges, alternately.
+    // Measures the same loops with each number of ranges per thread (--ranges), alternately.
     void compare_ranges(std::span<const std::size_t> ranges, std::uint32_t num_sequences,
                         std::uint32_t num_tokens, std::uint32_t repeats) {
         std::vector<std::vector<double>> ratios(ranges.size());
@@ -303,7 +303,7 @@ struct Bench {
         }
     }
 
-    // Measures the hub's own part of a layer while the experts are remote.
+    // Measures the hub's own time for a layer while the experts are remote.
     void decode_away(std::uint32_t num_sequences, std::uint32_t num_tokens, std::uint32_t away_us) {
         const ModelConfig& config = package.config();
         AwayExperts experts{std::chrono::microseconds(away_us)};

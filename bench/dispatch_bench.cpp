@@ -57,7 +57,8 @@ class RoundBench {
         actions_.clear();
     }
 
-    // Microseconds from HELLO to ASSIGN of each worker, in the order in which the workers joined.
+    // Returns the microseconds from HELLO to ASSIGN for each worker, in the order in which the
+    // workers joined.
     const std::vector<double>& join_times() const { return join_times_; }
 
     // Returns the times of rounds in microseconds, sorted. If `any_expert`, each row has experts of
@@ -175,7 +176,8 @@ class RoundBench {
         return spent;
     }
 
-    // Heartbeats are answered, since the workers of a long run would otherwise count as silent.
+    // Answers the heartbeats of the hub, since the workers of a long run would otherwise count as
+    // silent.
     void echo_heartbeats() {
         Replies echoes;
         for (SwarmAction& action : actions_)

@@ -70,7 +70,7 @@ double quantile(std::vector<double> values, double share) {
 struct Options {
     std::string device, shape = "qwen3-30b-a3b";
     std::uint32_t layers = 48, experts = 128, rounds = 480;
-    int pause_us = 0;  // pause between rounds, as in a decode loop
+    int pause_us = 0;  // --pause: microseconds between rounds, as in a decode loop
     bool link_only = false;
     std::string check_file;
     gpu::RobustAccess robust_access = gpu::RobustAccess::unless_checked;
@@ -186,7 +186,8 @@ class Bench {
         rounds("hash", true);
     }
 
-    // Returns true if every round reaches at least half of its share in `recorded`.
+    // Returns true if every round reaches at least half of the share of the bandwidth that
+    // `recorded` has for it.
     bool holds_against(const Shares& recorded) const {
         const std::string& here = device_.adapter().description;
         if (recorded.machine.find(here.substr(0, here.find(','))) == std::string::npos) {
@@ -333,7 +334,7 @@ class Bench {
         device_.destroy_buffer(target);
     }
 
-    // Measures one awaited copy that is queued behind many prefetched copies.
+    // Measures the time of one awaited copy that is queued behind many prefetched copies.
     std::vector<double> times_ahead(gpu::BufferId target, ByteView shared, std::size_t size) {
         std::vector<double> times;
         for (std::uint32_t turn = 0; turn < 20; ++turn) {

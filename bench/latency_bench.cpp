@@ -78,8 +78,8 @@ struct Step {
     bool is_beside = false;  // the other user's prompt was being computed
 };
 
-// A scene: one user decodes, the prompt arrives after some tokens, and the user decodes until the
-// prompt is computed and for some tokens after that.
+// A scene with two users: one user decodes, another user's prompt arrives after some tokens, and
+// the user decodes until the prompt is computed and for some tokens after that.
 class Scene {
   public:
     std::vector<Step> steps;  // steps in order, from the user's fifth token on
@@ -139,7 +139,8 @@ double median(std::vector<double> values) {
     return (values.at((values.size() - 1) / 2) + values.at(values.size() / 2)) / 2;
 }
 
-// Returns the median of the five gaps that are nearest to a step and have no row of the prompt.
+// Returns the median of the five gaps that are nearest to a step and belong to steps without a row
+// of the prompt.
 double plain_near(const std::vector<Step>& steps, const std::vector<std::size_t>& plain,
                   std::size_t index) {
     const auto distance = [&](std::size_t one) { return one > index ? one - index : index - one; };

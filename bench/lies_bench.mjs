@@ -80,7 +80,7 @@ async function stream(hub, prompt, onToken = () => {}) {
 const statusOf = async (hub) => (await fetch(`${hub.url}/api/status`)).json();
 const answeredBy = ({ workers }) => new Map(workers.map((worker) => [worker.id, worker.groups_answered]));
 
-// Runs one liar from its first call until its ban.
+// Runs one worker that lies, from its first call until its ban.
 async function meet(hub, texts, { args, kind }, key, asked) {
   const liar = startWorker(hub, [kind, ...args], key);
   if (!await liar.served) throw new Error(`${key} was not let in`);

@@ -101,7 +101,8 @@ void measure(const char* begin, const Vocabulary& vocabulary, MaskCache& cache,
     for (const char* schema : schemas)
         states.emplace_back(grammar_of_schema(OrderedJson::parse(schema), "schema").value());
 
-    // Masks all answers of the batch one after the other, as a step of the hub does.
+    // Computes the masks of all answers of the batch one after the other, as a step of the hub
+    // does.
     for (std::uint32_t said = 0; said < tokens; ++said)
         for (std::size_t i = 0; i < states.size(); ++i) {
             GrammarState& state = states[i];

@@ -36,7 +36,7 @@ async function decode(hub, model, max_tokens) {
   return answer.usage.completion_tokens;
 }
 
-// Starts the worker, and reads its counters of the GPU process.
+// Starts the worker, and returns functions that read its counters and stop it.
 async function startWorker(hub) {
   if (options.backend !== "tab") {
     const device = options.device ? ["--device", options.device] : [];

@@ -85,7 +85,8 @@ class Listener : public ExpertBackend {
     ExpertBackend* answers_;
 };
 
-// Builds the request for a layer's summed rows as one worker that holds all experts receives it.
+// Builds the request for a layer's summed rows, as a worker that holds all experts would receive
+// it.
 AnswerSample sample_of(const Listener::Asked& asked, std::uint32_t hidden, std::uint32_t row_begin,
                        std::uint32_t row_end) {
     AnswerSample sample{.layer = asked.layer,
@@ -216,7 +217,7 @@ struct Residual {
     double largest = 0;
 };
 
-// Judges all rows of one layer that were requested at once.
+// Judges the answers for all rows of one layer that were requested in one batch.
 Residual residual_of(const Profile& profile, const Listener::Asked& asked, HonestWorker& worker,
                      const LocalExperts& judge, std::uint32_t hidden, std::uint32_t num_workers) {
     constexpr std::uint32_t rows_at_once = 64;

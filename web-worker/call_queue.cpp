@@ -94,10 +94,10 @@ void CallQueue::wait_for(std::vector<Unit> units, ByteView frame, double arrived
     });
 }
 
-// ---- a group in passes
+// ---- a group that is computed in passes
 
-// Starts a group in passes; false if it needs none. `view_` is the decoded `frame`. No other group
-// starts until all of its passes have started.
+// Starts to compute a group in passes. Returns false if it needs no passes. `view_` is the decoded
+// `frame`. No other group starts until all of its passes have started.
 bool CallQueue::begin_passes(ByteView frame, std::span<const Unit> units, double arrived_ms) {
     std::vector<GroupPass> passes = cut_passes(
         static_cast<std::uint32_t>(units.size()), cache_.slots(),
@@ -118,7 +118,7 @@ bool CallQueue::begin_passes(ByteView frame, std::span<const Unit> units, double
     return true;
 }
 
-// Brings the experts of the next pass while the pass before it runs.
+// Brings the experts of the next pass while the preceding pass runs.
 void CallQueue::next_pass() {
     while (whole_ && whole_->next < whole_->passes.size() &&
            whole_->running < GroupRunner::passes_max && !cache_.bringing()) {

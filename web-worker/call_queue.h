@@ -1,7 +1,7 @@
 // The queue of the hub's calls in front of the runner. A call runs if a lane is free; a bounded
-// number of calls waits; further calls are answered BUSY. A group with experts without slots waits
-// until they are brought, and later calls wait behind it. A group with many such experts, or with
-// more experts than slots, is computed in passes (group_passes.h).
+// number of calls waits; further calls are answered BUSY. If a group needs experts that have no
+// slot, the group waits until they are brought, and later calls wait behind the group. A group with
+// many such experts, or with more experts than slots, is computed in passes (group_passes.h).
 #pragma once
 
 #include <deque>

@@ -1,8 +1,8 @@
 // Opens the Compute of one worker, tests it with known answers, measures the speed of a GPU, and
-// opens it again after a loss. The delays before it is opened again grow. A GPU that is lost again
-// and again, or that cannot serve, is given up: the worker falls back to the processor if it may
-// choose; otherwise `failed` is final. This class owns the Compute. Objects with memory on it must
-// free the memory when `lost` is called.
+// opens it again after a loss. After each loss, the delay before it is opened again grows. A GPU
+// that is lost again and again, or that cannot serve, is given up: the worker falls back to the
+// processor if it may choose; otherwise `failed` is final. This class owns the Compute. Objects
+// with memory on it must free the memory when `lost` is called.
 #pragma once
 
 #include <functional>
@@ -66,7 +66,7 @@ class DeviceKeeper {
     bool measured_ = false;
     bool tested_ = false, reopening_ = false, closed_ = false;
     std::uint32_t devices_opened_ = 0;
-    // Faults since the worker last served for at least a minute.
+    // Number of faults since the worker served for at least a minute without a fault.
     std::uint32_t faults_ = 0;
     double ready_at_ms_ = 0;
     // Number of Computes opened so far: callbacks of an older Compute are ignored.

@@ -19,11 +19,11 @@ namespace moex {
 class ExpertLoader {
   public:
     struct Events {
-        // The held, assigned or downloading experts have changed.
+        // Called when the held, assigned or downloading experts have changed.
         std::function<void()> changed;
-        // The hub assigned `units`, for which there is no room.
+        // Called when the hub assigned `units` for which there is no room.
         std::function<void(const std::vector<Unit>& units)> beyond;
-        // The GPU is lost or out of memory. The handler may destroy this loader.
+        // Called when the GPU is lost or out of memory. The handler may destroy this loader.
         std::function<void(const gpu::Loss& loss)> lost;
     };
     ExpertLoader(Platform& platform, StatusReport& report, HubConnection& hub, UnitStore& store,
@@ -87,7 +87,7 @@ class ExpertLoader {
     // is called ten times a second, for thousands of experts.
     mutable std::pair<std::uint64_t, std::uint64_t> counted_at_;  // assignments, changes held
     mutable std::uint32_t num_ready_ = 0;
-    std::uint32_t num_later_ = 0;  // experts that the hub will assign later
+    std::uint32_t num_later_ = 0;  // number of experts that the hub will assign later
     std::set<Unit> fetching_;
     std::vector<Unit> unannounced_;  // held experts that READY has not reported yet
     std::uint64_t announce_timer_ = 0;

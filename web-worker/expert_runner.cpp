@@ -27,7 +27,8 @@ constexpr const char* kernel_names[] = {"unpack_rows",
                                         "down"};
 constexpr std::uint64_t pass_end_bytes = 16;
 
-// The number of values that one workgroup of a kernel computes, as its WGSL declares.
+// The number of values that one workgroup of each kernel computes, taken from the constants of the
+// kernel's WGSL.
 namespace kernels = gpu::kernels;
 constexpr std::uint32_t unpack_values = kernels::unpack_rows::threads *
                                         kernels::unpack_rows::values_per_thread;
@@ -379,7 +380,7 @@ std::function<std::optional<ExpertSlot>(Unit)> ExpertRunner::find_awaiting() {
     };
 }
 
-// Submits the plan of a lane.
+// Submits the commands of a lane's plan to the GPU.
 void ExpertRunner::submit(std::size_t index, const GroupShape& shape, gpu::BufferId pass_end) {
     Lane& lane = lanes_[index];
     device_.write_buffer(lane.upload, 0, lane.plan.upload);

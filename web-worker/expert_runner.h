@@ -41,13 +41,13 @@ struct RunnerOptions {
 class ExpertRunner : public GroupRunner {
   public:
     ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options);
-    // The bytes on the GPU of all buffers of a runner with these options.
+    // Returns the bytes on the GPU that all buffers of a runner with these options take.
     static std::uint64_t buffer_bytes(const RunnerOptions& options);
     // Reduces the number of lanes down to two, then the number of rows down to one, until the
     // buffers take at most `bytes_max` and no buffer exceeds a binding.
     static RunnerOptions fit(RunnerOptions options, std::uint64_t bytes_max,
                              const gpu::AdapterInfo& adapter);
-    // The options for the model of `welcome`, with buffers of at most `bytes_max`.
+    // Returns the options for the model of `welcome`, with buffers of at most `bytes_max`.
     static RunnerOptions options_for(const Welcome& welcome, std::uint64_t bytes_max,
                                      const gpu::AdapterInfo& adapter);
     ~ExpertRunner() override;
@@ -70,8 +70,8 @@ class ExpertRunner : public GroupRunner {
     bool has_free_lane() const override;
     // The GPU's time for a recent round; 0 if the GPU does not measure it.
     double gpu_us() const override { return device_.gpu_us(); }
-    // The most pairs that a group of `num_tokens` rows may have. A group of more than `tokens_max`
-    // rows is split into parts of `tokens_max` rows.
+    // Returns the most (row, expert) pairs that a group of `num_tokens` rows may have. A group of
+    // more than `tokens_max` rows is split into parts of `tokens_max` rows.
     std::uint32_t pairs_max(std::uint32_t num_tokens) const override {
         return num_tokens > options_.tokens_max ? std::min(options_.tokens_max, options_.pairs_max)
                                                 : options_.pairs_max;

@@ -8,8 +8,8 @@ namespace {
 
 // The most rows of a single call. The hub sends larger calls as groups, or splits them.
 constexpr std::uint32_t single_tokens_max = 512;
-// Rounds in flight: half of the hub's queue depth. One round is read back while another is
-// computed; the calls that wait behind them need no memory of a GPU.
+// The number of rounds in flight (lanes): half of the hub's queue depth. One round is read back
+// while another is computed; the calls that wait behind them need no memory of a GPU.
 constexpr std::uint32_t lanes_max = 4;
 
 }  // namespace

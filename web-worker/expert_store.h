@@ -47,9 +47,9 @@ class ExpertStore : public UnitStore {
     ~ExpertStore() override;
     ExpertStore(const ExpertStore&) = delete;
 
-    // The number of slots that the budget, the binding limit and arenas_max allow.
+    // Returns the number of slots that the budget, the binding limit and arenas_max allow.
     std::uint32_t slots_max() const override { return slots_max_; }
-    // The number of slots with a budget of `budget_bytes`.
+    // Returns the number of slots that a budget of `budget_bytes` allows.
     std::uint32_t slots_for(std::uint64_t budget_bytes) const override;
     // Changes the budget. Requires that the new budget has room for the experts in the store. A
     // larger budget makes no arena yet. A smaller one frees arenas, the last first; experts in them

@@ -11,7 +11,8 @@
 
 namespace moex {
 
-// Bytes of memory in which frame_group_result() makes a GROUP_RESULT around a y of `y_bytes`.
+// Returns the bytes of memory in which frame_group_result() makes a GROUP_RESULT around a y of
+// `y_bytes`.
 constexpr std::uint64_t group_frame_bytes(std::uint64_t y_bytes) {
     return group_result_y_offset + y_bytes + group_result_times_bytes;
 }
@@ -24,9 +25,10 @@ class GroupRunner {
     using Done = std::function<void(Result<ByteView> y_bytes)>;
     virtual ~GroupRunner() = default;
 
-    // Called once, before any other method.
+    // Creates buffers and kernels. Called once, before any other method.
     virtual void create(std::function<void(Status)> done) = 0;
-    // Called after the store has grown or shrunk. After this call a round creates no buffer.
+    // Adapts the runner to a store that has grown or shrunk. After this call a round creates no
+    // buffer.
     virtual Status prepare() = 0;
     // Replaces the buffers for calls by buffers of at most `bytes`: at once, or after the calls in
     // flight have ended. Until then no lane is free. `done` is not called if nothing changes; it
@@ -35,10 +37,10 @@ class GroupRunner {
                        std::function<void(Status)> done) = 0;
 
     virtual bool has_free_lane() const = 0;
-    // The most pairs that a group of `num_tokens` rows may have. A group of more rows than the
-    // buffers hold is split into parts.
+    // Returns the most (row, expert) pairs that a group of `num_tokens` rows may have. A group of
+    // more rows than the buffers hold is split into parts.
     virtual std::uint32_t pairs_max(std::uint32_t num_tokens) const = 0;
-    // The GPU's own time for one of the last rounds; 0 if the GPU does not measure it.
+    // Returns the GPU's own time for a recent round; 0 if the GPU does not measure it.
     virtual double gpu_us() const = 0;
 
     // Starts a group. Fails at once with unknown_expert if an expert is not in the store, and with

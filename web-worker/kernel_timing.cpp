@@ -276,7 +276,7 @@ KernelTiming::Group KernelTiming::group(std::uint32_t layer, std::uint32_t rows)
 
 // ---- the method
 
-// Times one submission and the readback after it.
+// Measures the time of one submission and of the readback after it.
 void KernelTiming::submitted(std::vector<gpu::Command> commands, Us then) {
     // A browser waits only for commands that touch the readback buffer. The last command therefore
     // copies a word to that buffer.
@@ -408,7 +408,7 @@ double KernelTiming::mb_of(const std::string& kernel, std::uint32_t experts) con
     return static_cast<double>(bytes * experts) / 1e6;
 }
 
-// Times each recorded kernel, all of them together, and the readback.
+// Measures the time of each recorded kernel, all of them together, and the readback.
 void KernelTiming::time_held(std::uint32_t rows, bool single) {
     const std::uint32_t rounds = single ? 1 : options_.layers;
     const std::uint32_t experts = single ? 1 : options_.experts;

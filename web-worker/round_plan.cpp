@@ -183,7 +183,8 @@ void RoundPlan::write_answers(const GroupDispatchView& group, gpu::RoundHeader& 
     for (std::uint32_t i = 0; i < group.shape.num_pairs; ++i) ++starts[answer_of(i) + 1];
     for (std::uint32_t i = 0; i < num_answers; ++i) starts[i + 1] += starts[i];
 
-    // Placing a pair advances the start of its answer. The starts are set back afterwards.
+    // Putting a pair into the table advances the start of its answer, so the starts are set back
+    // afterwards.
     std::uint32_t pair = 0;
     for (std::size_t i = 0; i < group.experts.size(); ++i)
         for (std::uint32_t end = pair + group.experts[i].num_rows; pair < end; ++pair) {

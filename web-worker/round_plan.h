@@ -53,10 +53,10 @@ struct RoundPlan {
     Status plan(const GroupDispatchView& group, std::size_t num_arenas,
                 const std::function<std::optional<ExpertSlot>(Unit)>& find,
                 std::span<std::byte> around_x = {});
-    // Plans one pass of a group in passes: only tiles of the experts at the indices `experts` of
-    // its table. `is_first`: x is uploaded and unpacked, and stays on the GPU for the later passes.
-    // `is_last`: the answers are packed. The upload has at most table_words_max() words for
-    // ExpertStore::arenas_max, and x starts after that number of words.
+    // Plans one pass of a group that is computed in passes: only the tiles of the experts at the
+    // indices `experts` of its table. `is_first`: x is uploaded and unpacked, and stays on the GPU
+    // for the later passes. `is_last`: the answers are packed. The upload has at most
+    // table_words_max() words for ExpertStore::arenas_max, and x starts after that number of words.
     Status plan_pass(const GroupDispatchView& group, std::size_t num_arenas,
                      const std::function<std::optional<ExpertSlot>(Unit)>& find,
                      std::span<const std::uint32_t> experts, bool is_first, bool is_last);

@@ -16,9 +16,9 @@ class UnitStore {
   public:
     virtual ~UnitStore() = default;
 
-    // The number of slots that the budget and the device allow.
+    // Returns the number of slots that the budget and the device allow.
     virtual std::uint32_t slots_max() const = 0;
-    // The number of slots with a budget of `budget_bytes`.
+    // Returns the number of slots that a budget of `budget_bytes` allows.
     virtual std::uint32_t slots_for(std::uint64_t budget_bytes) const = 0;
     // Changes the budget. Requires that the new budget has room for the experts in the store. A
     // larger budget allocates no memory yet; a smaller one frees some.

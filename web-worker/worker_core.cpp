@@ -9,8 +9,10 @@
 namespace moex {
 namespace {
 
-constexpr const char* budget_cap = "budget";  // the hub understands BUDGET
-// The first READY reports the experts that need no download, and the hub waits for it.
+// Name of the capability of a hub that understands BUDGET.
+constexpr const char* budget_cap = "budget";
+// Capability: the first READY reports the experts that need no download, and the hub waits for this
+// READY.
 constexpr const char* held_cap = "held";
 
 // The part of the memory limit for calls in flight; the rest is for weights. The split is reported
@@ -56,7 +58,7 @@ struct Model {
     ExpertLoader loader;
     CallQueue calls;
     bool runner_ready = false;
-    // All planned experts are held: from now on rounds create no buffer.
+    // True if all planned experts are held: from then on rounds create no buffer.
     bool warm = false;
 
     // The slot counters at the begin of this connection, and the slot figures that were last sent
@@ -94,7 +96,7 @@ struct WorkerCore::State {
     std::unique_ptr<Model> model;
     bool paused = false;
     bool connect_when_closed = false;
-    std::uint64_t reported_bytes = 0;  // the budget in the last HELLO or BUDGET
+    std::uint64_t reported_bytes = 0;  // the budget that the newest HELLO or BUDGET reported
     // The worker has failed, was refused or was stopped: no further events.
     bool over = false;
 
@@ -278,11 +280,11 @@ struct WorkerCore::State {
         if (reported_bytes / model->welcome.expert_blob_bytes != model->cache.capacity())
             send_budget({});
         settle();
-        // The nonce is shown at once, so that it is signed before there is work to count.
+        // The status shows the nonce at once, so that it is signed before there is work to count.
         if (!report.status.nonce.empty()) report.show();
     }
 
-    // ---- the memory limit
+    // ---- functions for the memory limit
 
     // Reports the new limit, and in `dropped` the assigned experts that are not held any more.
     void send_budget(const std::vector<Unit>& dropped) {
@@ -445,7 +447,7 @@ struct WorkerCore::State {
         model->cache.prefetch(units, deadlines_ms);
     }
 
-    // Handles a frame about the model of WELCOME.
+    // Handles a frame that concerns the model of WELCOME.
     void on_model_frame(const FrameHeader& header, ByteView frame) {
         const WireLimits& limits = model->welcome.limits;
         switch (header.type) {
@@ -503,8 +505,8 @@ void WorkerCore::start() {
     state_->keeper.open();
 }
 
-// A paused worker answers no calls: it leaves the hub, which asks other workers at once, and keeps
-// its weights.
+// A paused worker answers no calls: it leaves the hub, which requests its experts from other
+// workers at once, and keeps its weights.
 void WorkerCore::pause() {
     State& s = *state_;
     if (s.over || std::exchange(s.paused, true)) return;

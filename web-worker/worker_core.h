@@ -1,8 +1,8 @@
-// One expert worker, in a tab or in a process. It connects, sends HELLO, fetches and verifies its
-// experts, keeps them on the GPU, answers groups and single calls, reconnects by itself with full
-// jitter, and leaves cleanly. Event-driven over Platform; one thread.
-// This class wires the parts and decides the phase: device_keeper (the GPU), hub_connection (the
-// connection), expert_loader (weights), call_queue (calls), status_report (what people see).
+// Runs one expert worker, in a tab or in a process. The worker connects, sends HELLO, fetches and
+// verifies its experts, keeps them on the GPU, answers groups and single calls, reconnects by
+// itself with full jitter, and leaves cleanly. Event-driven over Platform; one thread. This class
+// wires the parts and decides the phase: device_keeper (the GPU), hub_connection (the connection),
+// expert_loader (weights), call_queue (calls), status_report (what people see).
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ class WorkerCore {
     ~WorkerCore();
 
     void start();  // opens the device, compiles kernels, runs the self-test, then connects
-    // Leaves the hub, which asks other workers at once. Keeps the weights, and fetches nothing
-    // more.
+    // Leaves the hub, which requests the experts from other workers at once. Keeps the weights, and
+    // fetches nothing more.
     void pause();
     void resume();
     // Sets the limit for all memory on the GPU. The limit applies at once: experts beyond it are
@@ -36,11 +36,11 @@ class WorkerCore {
     // Attributes this worker's work to the contributor who signed status().nonce, on the connection
     // on which this worker is `worker_id`. May be called again with another identity.
     void identify(std::uint64_t worker_id, const Identity& identity);
-    // The machine is on a network again: a pending retry starts now.
+    // Called when the machine is on a network again: a pending retry starts now.
     void on_network_back();
-    void stop();  // closes with 1001; the phase becomes stopped
+    void stop();  // closes the connection with code 1001; the phase becomes stopped
 
-    // Events of the platform's socket.
+    // The platform calls these functions for the events of its socket.
     void on_open();
     void on_frame(ByteView frame);  // `frame` belongs to the caller and is valid during the call
     // Does the same as on_frame(), for a frame at the end of memory that may be overwritten. A

@@ -17,7 +17,7 @@ std::optional<Invocation> parse_bench_command(int argc, char** argv, unsigned ma
                                               std::initializer_list<std::string_view> own,
                                               std::string_view help, int& exit_code);
 
-// Prints the sentence on stderr behind the program's name; returns exit_failed.
+// Prints the program's name and the sentence on stderr; returns exit_failed.
 int fail(std::string_view program, std::string_view sentence);
 
 }  // namespace moex::bench

@@ -1,5 +1,6 @@
-// A contest of predictors on a walk of a text through the model. Each predictor predicts a layer as
-// many layers before as its lead says; the prediction is compared with what the router then chose.
+// A contest of predictors on a walk of a text through the model. Each predictor predicts the
+// experts of a layer a number of layers before it (the predictor's lead); the prediction is
+// compared with what the router then chose.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// foresight_bench: how well each predictor knows which experts a text will request, by layer and by
-// token, and how well shadows do. Prints tables; CSV and SVG files with --out.
+// foresight_bench measures how well predictors and shadows predict the experts that a text
+// requests, by layer and by token. Prints tables; CSV and SVG files with --out.
 // example: foresight_bench --text book.txt --calibrate other-book.txt --out recall
 #include <algorithm>
 

@@ -13,7 +13,8 @@ constexpr std::uint64_t linear_fit_mib_max = 512;
 constexpr double ridge_share =
     1e-3;  // the ridge, relative to a mean square of 1, which normalised rows nearly have
 
-// Returns the index of `layer` among the MoE layers, or their number if the layer is dense.
+// Returns the index of `layer` among the MoE layers, or the number of MoE layers if `layer` is
+// dense.
 std::uint32_t place_of(const RouterGates& gates, std::uint32_t layer) {
     const auto layers = gates.moe_layers();
     return static_cast<std::uint32_t>(std::find(layers.begin(), layers.end(), layer) -

@@ -37,7 +37,7 @@ class RidgeFit {
     // Adds one row: x [num_inputs], wanted [num_outputs].
     void add(std::span<const float> x, std::span<const float> wanted);
     // Returns the weights [num_outputs, num_inputs + 1] that minimise Σ (w · [x, 1] - wanted)² +
-    // ridge · rows · |w|², the constant left free; `ridge` above 0.
+    // ridge · rows · |w|², without a penalty on the constant. Requires `ridge` above 0.
     std::vector<float> solve(double ridge) const;
 
   private:
@@ -56,7 +56,8 @@ Result<LinearEstimator> fit_linear_estimator(Decoder& decoder, ExpertBackend& ex
                                              std::span<const TokenId> tokens,
                                              const WindowOptions& options);
 
-// Makes a predictor of the next MoE layer; predict() returns false for all other layers.
+// Makes a predictor of the experts of the next MoE layer; predict() returns false for all other
+// layers.
 std::unique_ptr<ExpertPredictor> make_linear_predictor(
     std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile,
     std::shared_ptr<const LinearEstimator> linear);

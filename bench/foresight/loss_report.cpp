@@ -30,7 +30,8 @@ std::vector<std::string> names_of(const std::string& modes) {
     return names;
 }
 
-// Returns the share of lost calls of "lost:P", P in percent; nullopt for other names.
+// Returns the share of calls that the mode "lost:P" loses, P in percent; nullopt for the names of
+// other modes.
 Result<std::optional<double>> lost_share(const std::string& name) {
     constexpr std::string_view prefix = "lost:";
     if (!name.starts_with(prefix)) return std::optional<double>();

@@ -1,4 +1,4 @@
-// The quality that lossy modes of computing experts cost on a text, as a table and as CSV.
+// Reports the quality that lossy modes of computing experts cost on a text, as a table and as CSV.
 #pragma once
 
 #include <string>

@@ -1,7 +1,8 @@
-// lossy_bench: the quality that lossy modes of computing experts cost on a text, for the modes that
-// a hub serves and for those that were tried and lost (bench/foresight/speculation.h). Prints
-// perplexity, KL divergence from the exact model, agreement of the likeliest token, and the share
-// of the router's choices that were requested; CSV with --out. example: lossy_bench --text book.txt
+// lossy_bench measures the quality that lossy modes of computing experts cost on a text, for the
+// modes that a hub serves and for modes that were tried and rejected
+// (bench/foresight/speculation.h). Prints perplexity, KL divergence from the exact model, agreement
+// of the likeliest token, and the share of the router's choices that were requested; CSV with
+// --out. example: lossy_bench --text book.txt
 // --windows 24 --experts estimator,early:1,lost:5
 #include "bench/foresight/bench_command.h"
 #include "bench/foresight/loss_report.h"

@@ -11,7 +11,7 @@
 
 namespace moex::bench {
 
-// Predicts at random; equal seeds give equal numbers.
+// Predicts experts at random; equal seeds give equal predictions.
 std::unique_ptr<ExpertPredictor> make_random_predictor(std::uint64_t seed);
 // Predicts the experts of the sequence's previous token by weight, then those of earlier tokens.
 std::unique_ptr<ExpertPredictor> make_previous_token_predictor(const ModelConfig& config);

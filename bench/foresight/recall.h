@@ -1,8 +1,8 @@
 // Measures how often a prediction contains the requested experts. recall@m of a token and layer is
-// the share of the token's top_k experts that are among the predictor's m surest. Results are kept
-// by layer, by the token's position in its window and by the rank of the requested expert, as mean
-// and standard deviation over windows.
-// Example: requested {2, 0}, surest first 0, 1, 2, 3: recall@2 = 0.5, recall@3 = 1.
+// the share of the token's top_k experts that are among the m experts that the predictor is surest
+// of. Results are kept by layer, by the token's position in its window and by the rank of the
+// requested expert, as mean and standard deviation over windows. Example: experts 2 and 0 are
+// requested, and the prediction, surest first, is 0, 1, 2, 3: recall@2 = 0.5, recall@3 = 1.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,7 @@ class RecallMeter {
         return token_ranks_[index * options_.top_k + rank];
     }
     const Spread& cosine_at_token(std::size_t index) const { return token_cosines_[index]; }
-    // Results of a layer; count() is 0 if nothing was recorded.
+    // The results for one layer; count() is 0 if nothing was recorded for it.
     const Spread& layer_recall(std::uint32_t layer, std::size_t fetch) const {
         return layers_[layer * options_.fetches.size() + fetch];
     }

@@ -17,8 +17,8 @@ namespace {
 constexpr std::uint32_t side_by_side = 8;
 constexpr std::uint32_t periods[] = {1, 2, 4, 8, 16};
 
-// A shadow by the name that --shadow gives it: DIR, which `pack --shadow` wrote; DIR:N, N experts
-// of that shadow a token; served:N, N of the model's own experts.
+// A shadow as --shadow names it: DIR is a folder that `pack --shadow` wrote; DIR:N requests N
+// experts of that shadow per token; served:N requests N of the model's own experts.
 struct NamedShadow {
     std::string folder;       // folder of the shadow; empty: the model's own experts
     std::uint32_t top_k = 0;  // experts per token; 0: as many as the model
@@ -62,7 +62,7 @@ std::string cell(const char* format, double a, double b) {
     return shown;
 }
 
-// Measures a shadow over windows of a single kind, text or answers.
+// Measures a shadow over windows of one kind: windows of the text, or answers of the model.
 class Measurement {
   public:
     // `shadow`: the shadow's experts; null for the model's own experts. `top_k`: experts per token;

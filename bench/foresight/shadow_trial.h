@@ -69,8 +69,8 @@ class ShadowTrial {
     Window& window_of(const KvCache::Sequence* kv, bool is_shadow);
     Status generate(ExpertBackend& experts, const RouteWatch& watch);
     void align_kv(std::uint32_t from, std::uint32_t to);
-    // Steps the rows [position, position + count) of each window; computes logits of the last row
-    // if `logits` is set.
+    // Computes the rows [position, position + count) of each window; computes logits of the last
+    // row if `logits` is set.
     Status step_shadow(std::uint32_t position, std::uint32_t count, bool own_token, bool logits,
                        ExpertBackend& shadow);
     void tell(std::span<RecallMeter* const> meters) const;

@@ -16,13 +16,13 @@
 
 namespace moex::bench {
 
-// The source of the guess, made one MoE layer before.
+// The source of the guess of a layer's experts, which is made one MoE layer before.
 enum class RouteGuess {
     router,        // no guess: experts are chosen by the layer's own router
-    next_gate,     // the layer's router on the hidden state of the layer before
-    quasi_hidden,  // the layer's router on the quasi-hidden state
+    next_gate,     // guess: the layer's router on the hidden state of the layer before
+    quasi_hidden,  // guess: the layer's router on the quasi-hidden state
     estimator,
-    hybrid,  // the estimator for the layers that quasi-hidden guesses worst, else quasi-hidden
+    hybrid,  // `estimator` for the layers that quasi_hidden guesses worst, else quasi_hidden
     // The same guesses as `estimator`, but no router after the first layer is computed. The answers
     // have the same bits.
     router_free,
@@ -60,7 +60,7 @@ struct TrialSources {
     std::vector<std::uint32_t> estimator_layers;
 };
 
-// Applies a mode to the rows of a decoder.
+// Applies one mode of speculation to the rows of a decoder.
 class Speculator : public ExpertSpeculator {
   public:
     // Returns not_found if a source is missing; the message names the source and the command or
@@ -73,7 +73,7 @@ class Speculator : public ExpertSpeculator {
                 std::span<float> expert_weights) override;
     bool stand_in(const RouteView& asked, std::span<float> y) override;
     void look_ahead(const RouteView& asked) override;
-    // Returns the guessed experts as hints; empty for steps of more than Hints::rows_max rows.
+    // Returns the guessed experts as hints; no hints for steps of more than Hints::rows_max rows.
     std::span<const ExpertHint> hints() override;
 
     // Returns the share of the router's choices that were requested, for a MoE layer counted from

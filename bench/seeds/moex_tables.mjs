@@ -42,7 +42,7 @@ function meanOf(median, slowest, fastest) {
   const [from, to] = [-12, 12];
   const width = (to - from) / steps;
   const later = (z) => 1 - (1 - (1 - normalCdf(z)) ** fastest) ** slowest;
-  let sum = median * Math.exp(sigma * from);          // no answer has arrived before this time
+  let sum = median * Math.exp(sigma * from);          // times before the integral begins: no answer has arrived yet
   for (let i = 0; i <= steps; i += 1) {
     const z = from + i * width;
     const weight = i === 0 || i === steps ? 1 : i % 2 === 1 ? 4 : 2;

@@ -74,7 +74,7 @@ TEST(CallQueueTest, AFrameInPlaceHasTheSameAnswer) {
     }
 }
 
-// Regression: the answer was once sent on the next connection, where the hub had sent no call.
+// Regression: after a reconnect, the answer to an earlier call was once sent on the new connection.
 TEST(CallQueueTest, AnAnswerThatOutlivesItsConnectionIsNotSent) {
     Stage stage;
     stage.serve({1});

@@ -141,7 +141,7 @@ TEST_P(CpuWorkerTest, AnAnswerHasTheBitsOfTheHubsLocalBackend) {
     }
 }
 
-// f16 and int8 round x and the answer for the wire. No other value is rounded.
+// With the wire dtypes f16 and int8, x and the answer are rounded. No other value is rounded.
 TEST_P(CpuWorkerTest, OnTheWireOnlyRowsAreRounded) {
     for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::int8}) {
         const Asked asked = ask(5, dtype, false);
@@ -155,7 +155,8 @@ TEST_P(CpuWorkerTest, OnTheWireOnlyRowsAreRounded) {
     }
 }
 
-// The sum of a --deterministic hub over workers has the bits of its local backend.
+// A hub with --deterministic adds the workers' answers to a sum with the same bits as its local
+// backend.
 TEST_P(CpuWorkerTest, UnsummedAnswersAddUpToADeterministicLocalBackend) {
     if (GetParam() == WorkerArithmetic::int8)
         GTEST_SKIP() << "SKIPPED: a deterministic hub asks for exact answers";
@@ -239,7 +240,7 @@ TEST_P(CpuWorkerTest, KeptExpertsAnswerAsBeforeUnderASmallerLimit) {
     EXPECT_TRUE(same_bits(*run(only(7)), *last));
 }
 
-// The cases are those of WASM (simd128.test.mjs), and the bits must be the same.
+// The same cases run as WASM (simd128.test.mjs), and their answers must have the same bits.
 TEST(IntegerCasesTest, ThisMachineGivesTheBitsOfEveryOther) {
     EXPECT_EQ(integer_disagreements(), "");
     EXPECT_EQ(answers_digest(test::compute_threads()), expected_answers_digest)

@@ -267,8 +267,8 @@ TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATil
         }
 }
 
-// Decodes the codes that rope_store_u8 wrote for a head's token. `slot` counts the heads of keys,
-// then the heads of values.
+// Decodes the codes that rope_store_u8 wrote for one token of one head. `slot`: the number of the
+// head, counted over the heads of keys and then those of values.
 struct StoredHead {
     float scale = 0, zero = 0;
     Floats values;
@@ -599,7 +599,7 @@ TEST_F(DecoderKernelsTest, TheLikeliestTokensOfEachRowAreFound) {
     }
 }
 
-// However slow the GPU is, the bytes that wait to be copied stay bounded.
+// However slow the GPU is, the number of bytes that wait to be copied is bounded.
 TEST_F(DecoderKernelsTest, UploadsWaitForThoseBeforeThem) {
     constexpr std::uint64_t size_bytes = 48u << 20;
     const Bytes bytes(size_bytes);

@@ -15,7 +15,7 @@ namespace moex::test {
 
 using Doubles = std::vector<double>;
 
-// x += addends [num_addends, size], in place; returns RMSNorm(x) * weight.
+// Adds `addends` [num_addends, size] to x in place, and returns RMSNorm(x) * weight.
 inline Doubles add_norm(Doubles& x, std::span<const float> addends, std::span<const float> weight,
                         double epsilon) {
     for (std::size_t i = 0; i < addends.size(); ++i) x[i % x.size()] += double{addends[i]};
@@ -96,8 +96,8 @@ inline Doubles attend(std::span<const float> q, std::span<const float> k,
     return out;
 }
 
-// Returns the top_k of the logits as (expert, weight), experts ascending. Of equal logits the lower
-// id wins.
+// Returns the experts with the top_k largest logits as (expert, weight), sorted by expert. Of equal
+// logits the lower id wins.
 inline std::vector<std::pair<std::uint32_t, double>> route(std::span<const float> logits,
                                                            std::uint32_t top_k, bool normalised) {
     std::vector<std::uint32_t> order(logits.size());

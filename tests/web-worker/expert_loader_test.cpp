@@ -75,7 +75,8 @@ TEST(ExpertLoaderTest, ProgressCountsExpertsAssignedLater) {
     EXPECT_EQ(stage.status().units_assigned, 3u);
     EXPECT_EQ(stage.status().phase, WorkerPhase::downloading);
 
-    stage.give(encode_assign({}));  // the third expert was assigned to another worker
+    // An empty ASSIGN: no expert follows, as the third one went to another worker.
+    stage.give(encode_assign({}));
     stage.run_until([&] { return stage.status().units_assigned == 2; });
     EXPECT_EQ(stage.status().phase, WorkerPhase::serving);
     EXPECT_EQ(stage.status().bytes_to_fetch, stage.status().bytes_fetched);

@@ -1,5 +1,5 @@
-// Cases for experts in integer arithmetic, without GoogleTest: a native program and WASM run the
-// same cases.
+// Test cases for experts in integer arithmetic, without GoogleTest: a native program and WASM run
+// the same cases.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ std::vector<float> formula_rows(std::uint32_t num_rows, std::uint32_t row_size, 
 // bits than the portable loops; empty if there is no such case.
 std::string integer_disagreements();
 
-// Returns FNV-1a over the bits of a round's answers, which is the same on every machine.
+// Returns a digest (FNV-1a) of the bits of a round's answers. It must be the same on every machine.
 std::uint64_t answers_digest(ThreadPool& threads);
 inline constexpr std::uint64_t expected_answers_digest = 0xd724b514f8799f2cu;
 

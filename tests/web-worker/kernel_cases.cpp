@@ -337,7 +337,8 @@ std::vector<KernelCase> kernel_cases(bool wide) {
             cases.back().kernels = RoundKernels::threads;
         }
 
-    // Shapes with a chunk or two per lane, with lanes without a chunk, and the served shape.
+    // Cases of bits: shapes with one or two chunks of a row per lane, shapes in which some lanes
+    // have no chunk, and the shape of a served model.
     for (const std::uint32_t rows : {1u, 2u, 5u, 8u, 9u, 21u})
         cases.push_back({"odd", {96, 160, 32}, rows, Dtype::f32, false, false, true});
     cases.push_back({"odd", {352, 224, 32}, 21, Dtype::f16, false, false, true});

@@ -36,7 +36,7 @@ double kernel_tolerance(const KernelCase& one);
 // in a browser computes in a minute.
 std::vector<KernelCase> kernel_cases(bool wide);
 
-// Runs one case on `device`. `done` gets its error.
+// Runs one case on `device`. `done` gets the error that the case measured.
 void run_kernel_case(gpu::Device& device, const KernelCase& one,
                      std::function<void(Result<double>)> done);
 

@@ -1,4 +1,5 @@
-// Compares the kernels on a real Vulkan device (lavapipe if there is no GPU) with double.
+// Compares the answers of the kernels on a real Vulkan device (lavapipe if there is no GPU) with a
+// reference in double.
 #include <gtest/gtest.h>
 
 #include <cmath>

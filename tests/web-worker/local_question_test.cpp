@@ -1,4 +1,5 @@
-// "This device" reads the same fields of a request as the hub does.
+// The model that runs on "This device" (in the tab) reads the same fields of a request as the hub
+// does.
 #include "web-worker/local/local_question.h"
 
 #include <gtest/gtest.h>

@@ -224,7 +224,7 @@ TEST(MemoryLimitTest, WorkerReportsItsAdaptersCapacityAndFetchesNoMore) {
         stage.binding_bytes = stage_blob_bytes * 19 / 10;  // an arena has room for one blob
         if (!knows_budget) stage.hub_caps.clear();
         stage.core->start();
-        // The size of a blob is not known when HELLO is sent.
+        // The worker does not know the size of a blob when it sends HELLO.
         std::uint64_t room = stage.welcome() / stage_blob_bytes;
         EXPECT_GT(room, ExpertStore::arenas_max);
         room = (knows_budget
@@ -267,8 +267,8 @@ TEST(MemoryLimitTest, LimitWithoutRoomForOneExpertIsReported) {
     }
 }
 
-// Regression: experts that arrived one at a time once took an arena each, and there were only
-// sixteen.
+// Regression: experts that arrived one at a time once took an arena each, and the store had only
+// sixteen arenas.
 TEST(ExpertStoreTest, ManySmallReservationsFillTheBudget) {
     std::deque<std::function<void()>> unused;
     auto device = gpu::open_vulkan_device(

@@ -120,7 +120,7 @@ void FragileDevice::release_reads() {
     for (auto& read : std::exchange(held_reads, {})) read();
 }
 
-// ---- Stage as a Platform
+// ---- implementation of Platform by Stage
 
 Stage::Stage(std::uint64_t budget_bytes, WorkerOptions options) {
     options.token = "t";

@@ -28,7 +28,8 @@ inline const WireLimits stage_limits{.hidden_size = 96,
                                      .num_experts = 8,
                                      .num_tokens_max = 16,
                                      .num_pairs_max = 32};
-// A model with more experts than the memory of any test holds. Expert e has the weights of e % 8.
+// A model with more experts than the memory of any test holds. Expert e has the weights of expert e
+// % 8.
 inline const WireLimits wide_limits{.hidden_size = 96,
                                     .num_layers = 1,
                                     .num_experts = 512,
@@ -107,14 +108,14 @@ class Stage : public Platform {
     // ---- verbs
     void run_until(const std::function<bool()>& finished);
     void run_until_phase(WorkerPhase phase);
-    // Runs until the worker has shown its status once more.
+    // Runs events until the worker has shown its status once more.
     void run_until_shown();
-    // Returns the next frame of `type`. Frames of other types stay in `sent`.
+    // Returns the next frame of `type` that the worker sent. Frames of other types stay in `sent`.
     Bytes next(FrameType type);
     bool has_sent(FrameType type) const;
     void give(const Bytes& frame) { core->on_frame(frame); }
     void hang_up(std::uint16_t code, std::string reason);
-    // Answers HELLO, and returns its budget.
+    // Answers HELLO with WELCOME, and returns the budget that HELLO reported.
     std::uint64_t welcome();
     Bytes welcome_frame() const;
     // Assigns `experts`, and runs until READY has reported as many experts.
@@ -127,7 +128,7 @@ class Stage : public Platform {
     double lose_device(const std::string& reason);
     const WorkerStatus& status() const { return core->status(); }
 
-    // ---- the hub and the connection to it
+    // ---- the scripted hub and the connection to it
     WireLimits limits = stage_limits;
     std::vector<std::string> hub_caps{"budget"};
     std::optional<WorkerArithmetic> hub_asks;
@@ -159,7 +160,7 @@ class Stage : public Platform {
                               }};
     Status shared;
 
-    // ---- time and people
+    // ---- time, and the status that people see
     double clock_ms = 0;
     // If false, timers of 5 seconds or more do not fire, since the GPU's work takes no time on this
     // clock.

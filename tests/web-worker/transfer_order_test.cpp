@@ -12,7 +12,7 @@ namespace {
 using Numbers = std::vector<std::uint64_t>;
 constexpr auto awaited = TransferKind::awaited, prefetch = TransferKind::prefetch;
 
-// Copies have one byte each; four copies keep the link busy.
+// Copies have one byte each; four copies in flight keep the link busy.
 class TransferOrderTest : public testing::Test {
   protected:
     void ask(TransferKind kind, int count) {

@@ -1,4 +1,4 @@
-// The choice of one device among several.
+// Tests the choice of one Vulkan device among several.
 #include "web-worker/gpu/vulkan/vulkan_api.h"
 
 #include <gtest/gtest.h>

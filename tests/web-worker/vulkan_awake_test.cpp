@@ -1,4 +1,4 @@
-// Keep-alive dispatches, on any Vulkan device; lavapipe if there is no GPU.
+// Tests keep-alive dispatches on any Vulkan device; lavapipe if there is no GPU.
 #include "web-worker/gpu/vulkan/vulkan_awake.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Copies while kernels run, on any Vulkan device; lavapipe if there is no GPU.
+// Tests copies that run beside kernels, on any Vulkan device; lavapipe if there is no GPU.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 

@@ -1,4 +1,4 @@
-// The whole core: the calls that it serves, and its phases over pause and resume.
+// Tests WorkerCore as a whole: the calls that it serves, and its phases over pause and resume.
 #include "tests/web-worker/stage.h"
 
 namespace moex {

@@ -18,8 +18,8 @@ class CpuCompute : public Compute {
     const char* kernel_version() const override { return "cpu-1"; }
 
     void on_lost(std::function<void(gpu::Loss)>) override {}  // a processor is never lost
-    // Computes a small expert in both arithmetics. int8 must have the bits of its twin in plain
-    // loops; exact is compared with the reference in double.
+    // Computes a small expert in both arithmetics. The int8 answers must have the bits of a
+    // reference in plain loops; the exact answers are compared with a reference in double.
     void self_test(std::function<void(Result<double>)> done) override;
 
     std::uint64_t weights_bytes_max() const override { return adapter_.max_buffer_bytes; }

@@ -47,7 +47,8 @@ struct BindGroupId {
 };
 
 enum class BufferUsage : std::uint32_t {
-    // Written by write_buffer(), read and written by kernels, source and target of copies.
+    // A buffer that write_buffer() writes, that kernels read and write, and that is source and
+    // target of copies.
     storage,
     uniform,
     readback,  // a buffer that is the target of a copy and is then read by read_buffer()
@@ -181,7 +182,7 @@ class Device {
     // been read. If `wait`, waits for the bytes. Returns false if no `done` was called.
     virtual bool answer_read([[maybe_unused]] bool wait) { return false; }
 
-    // A hint that work will probably be submitted within this time. A backend may keep the GPU
+    // Notes a hint: work will probably be submitted within this time. A backend may keep the GPU
     // awake for it, and keep polling for completions (a tab's does). Correctness does not depend on
     // it.
     virtual void expect_work([[maybe_unused]] double within_ms) {}
@@ -190,7 +191,7 @@ class Device {
     // returns an error or does nothing.
     virtual void on_lost(std::function<void(Loss)> handler) = 0;
     virtual DeviceCounters counters() const = 0;
-    // The GPU's time for a recent submission with a delivered readback; 0 if the GPU cannot
+    // Returns the GPU's time for a recent submission with a delivered readback; 0 if the GPU cannot
     // measure it. Only some submissions are timed. Copies into buffers are not counted. A tab,
     // where the clock is coarse, returns the mean of 64.
     virtual double gpu_us() const = 0;

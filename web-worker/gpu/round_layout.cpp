@@ -13,7 +13,7 @@ constexpr bool at_word(std::size_t offset_bytes, std::uint32_t word) {
     return offset_bytes == 4 * std::size_t{word};
 }
 
-// All kernels include the same header.
+// All kernels include the same header constants, so checking those of pack_rows is enough.
 namespace header = kernels::pack_rows;
 static_assert(at_word(offsetof(RoundHeader, num_tokens), header::header_num_tokens));
 static_assert(at_word(offsetof(RoundHeader, num_answers), header::header_num_answers));

@@ -145,7 +145,8 @@ void BlobFolder::drop(const Sha256& hash) {
     forget(to_hex(hash));
 }
 
-// Removes the blob's file. Its uses stay known for this run: the blob may be stored again.
+// Removes the blob's file. The count of its uses stays known in this run, since the blob may be
+// stored again.
 void BlobFolder::forget(const std::string& name) {
     std::error_code ignored;
     if (std::filesystem::remove(path_of(name), ignored)) full_ = false;

@@ -1,8 +1,9 @@
 // A cache of blobs by hash in a folder of this machine, limited to `limit_bytes`. A new blob
-// without room evicts blobs of other models first, the least recently used ahead; then blobs of the
-// present model that were used less often than the new one. If these do not free enough room, the
-// new blob is not kept. The file `uses` beside the blobs stores how often and when each was used,
-// for later runs. The caller verifies what it reads: this class does not. Any thread.
+// without room evicts blobs of other models first, the least recently used of them first; then
+// blobs of the present model that were used less often than the new one. If these do not free
+// enough room, the new blob is not kept. The file `uses` beside the blobs stores how often and when
+// each was used, for later runs. The caller verifies what it reads: this class does not. Any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ class BlobFolder {
     ~BlobFolder();
     BlobFolder(const BlobFolder&) = delete;
 
-    // Blobs that are used from this call on belong to `model`.
+    // Sets the served model: blobs that are used from this call on belong to `model`.
     void serves_model(std::string_view model);
     // Returns the blob; nullopt if it is not in the folder, or has another size. This counts as a
     // use of the blob.

@@ -20,7 +20,8 @@ class HttpClient {
         // Called when the head of the response has arrived. Returns false if the caller does not
         // want the body; the connection is then closed.
         std::function<bool(unsigned status)> begin;
-        // Takes the next piece of the body. Returns false to stop; the connection is then closed.
+        // Called with the next piece of the body. Returns false to stop; the connection is then
+        // closed.
         std::function<bool(ByteView piece)> take;
     };
     // Requests `path` from the byte `first` on: the hub answers 206, or 200 with the whole file. An

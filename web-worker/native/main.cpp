@@ -339,7 +339,7 @@ int serve(const Arguments& arguments) {
             newest[index] = status;
             log(sum_of(newest));
         });
-    // Shows the slot counters of all workers once, if not every expert had a slot.
+    // At the end, log the slot counters of all workers, if not every expert had a slot.
     if (const SlotCounters slots = sum_of(newest).slots; slots.asked > 0) show_slots(slots);
     return exit_code;
 }

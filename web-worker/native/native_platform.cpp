@@ -128,7 +128,7 @@ class NativePlatform : public Platform {
     void clear_timer(std::uint64_t timer) override { timers_.erase(timer); }
     double random() override { return std::uniform_real_distribution<double>(0, 1)(generator_); }
 
-    // ---- the GPU and people
+    // ---- the GPU, and the status that people see
     void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override {
         post([this, done = std::move(done)] {
             auto lent = devices_.lend();
@@ -166,7 +166,7 @@ class NativePlatform : public Platform {
     };
     std::map<std::uint64_t, Timer> timers_;
     std::mt19937_64 generator_{std::random_device{}()};
-    std::uint64_t shared_with_ = 0;  // number of the device that maps the fetcher's memory
+    std::uint64_t shared_with_ = 0;  // number of the shared device that maps the fetcher's memory
     BlobFetcher fetcher_;
     LifeGuard life_;
 };

@@ -146,7 +146,7 @@ class WebSocketOver : public WebSocketClient,
         });
     }
 
-    // At most one write is in flight. Beast would park a second write behind a pong or a close
+    // At most one write is in flight. Beast would queue a second write behind a pong or a close
     // frame, and would then read a frame that the first write's handler has freed.
     void write_next() {
         if (writing_ || !opened_ || outbox_.empty()) return;

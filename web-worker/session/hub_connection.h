@@ -1,6 +1,6 @@
 // The worker's connection to the hub. This class opens it, sends HELLO, closes it when the hub
-// falls silent, and opens it again after a delay with full jitter. It counts and sends frames;
-// worker_core interprets them.
+// falls silent, and opens it again after a delay with full jitter. This class counts and sends
+// frames; worker_core interprets them.
 #pragma once
 
 #include <string>
@@ -24,10 +24,11 @@ class HubConnection {
     // Returns the number of connections so far: an answer is sent only on the connection of its
     // call.
     std::uint64_t number() const { return number_; }
-    // False after this side closed the connection: frames that still arrive are not answered.
+    // Returns false after this side closed the connection: frames that still arrive are not
+    // answered.
     bool listening() const { return !leaving_; }
 
-    void connect();  // does nothing while a connection is being opened
+    void connect();  // opens a connection; does nothing while one is being opened
     void retry_later(std::string why, std::function<void()> retry);
     bool retrying() const { return retry_timer_ != 0; }
     void stop_retrying();

@@ -22,9 +22,10 @@ enum class WorkerPhase {
     connecting,
     downloading,  // downloads assigned blobs that are missing
     warming,      // pipelines, self-test
-    serving,      // ready and answering; the page shows `idle` if no call arrived recently
-    paused,       // by the contributor
-    offline,      // the connection is lost; the worker reconnects at retry_at_ms
+    // Holds all its experts and answers calls; the page shows `idle` if no call arrived recently.
+    serving,
+    paused,   // by the contributor
+    offline,  // the connection is lost; the worker reconnects at retry_at_ms
     gpu_lost,
     refused,  // refused by the hub (token, version, removed); the worker does not retry by itself
     failed,   // this device cannot serve: no adapter, self-test failed
@@ -58,14 +59,14 @@ struct WorkerStatus {
     std::string detail;  // one sentence: the reason for the phase, and what the person can do
     std::uint64_t worker_id = 0;
     std::string model_name;
-    std::string nonce;  // the hub's nonce to sign, see WorkerCore::identify(); or empty
+    std::string nonce;  // the hub's nonce for WorkerCore::identify() to sign; or empty
     std::uint32_t power_percent = power_percent_max;
     gpu::AdapterInfo adapter;
-    std::string no_gpu;  // why the worker fell back to the processor; or empty
+    std::string no_gpu;  // the reason why the worker fell back to the processor; or empty
     // Number of experts to hold (assigned now or later), and number of experts that the worker
     // holds.
     std::uint32_t units_assigned = 0, units_ready = 0;
-    // The current download: bytes_fetched counts network and cache.
+    // The current download: bytes_fetched counts bytes from the network and from the cache.
     std::uint64_t bytes_to_fetch = 0, bytes_fetched = 0;
     // Bytes downloaded over the network since the worker started.
     std::uint64_t bytes_downloaded = 0;
@@ -81,7 +82,7 @@ struct WorkerStatus {
     double gpu_us_p50 = 0;  // GPU time of a round, by the GPU's own clock; 0: no clock
     SpeedProfile speed;     // the GPU's speed, as sent in HELLO
     double retry_at_ms = 0;
-    std::uint32_t units_resident = 0;  // held experts with a slot
+    std::uint32_t units_resident = 0;  // number of held experts that have a slot
     SlotCounters slots;
     gpu::DeviceCounters device;
     // The slot counters at the time when serving began.
@@ -114,7 +115,7 @@ struct WorkerOptions {
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;
     std::uint32_t threads = 1;
     // The measurement of the GPU's speed, made once before the first HELLO, which reports the
-    // result (SpeedProfile). nullopt: TimingOptions::at_start().
+    // result (SpeedProfile). nullopt: the measurement of TimingOptions::at_start().
     std::optional<TimingOptions> timing;
 };
 
@@ -137,7 +138,7 @@ class Platform {
                             std::function<void(std::uint64_t bytes, bool from_network)> progress,
                             std::function<void(Result<Bytes>)> done) = 0;
     virtual void cancel_fetches() = 0;  // cancels all fetches; their `done` is not called
-    // Blobs that are fetched from this call on belong to the model of this name or hash. The
+    // Sets the model, by name or hash: blobs that are fetched from this call on belong to it. The
     // platform evicts the blobs of other models first.
     virtual void serves_model(std::string_view) {}
     // Returns the blob with this hash if it is in this machine's memory, already verified. Empty if

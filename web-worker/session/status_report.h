@@ -1,6 +1,6 @@
 // Shows people the status of a worker, its phase and its figures: on change, at most ten times a
-// second. Each part of the worker writes the figures that it knows to `status`. `gather` adds those
-// that are cheaper to compute on demand than to keep up to date.
+// second. Each part of the worker writes the figures that it knows to `status`. `gather` adds
+// figures that are cheaper to compute on demand than to keep up to date.
 #pragma once
 
 #include <functional>

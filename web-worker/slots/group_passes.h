@@ -1,7 +1,7 @@
 // Cuts a group into passes if many of its experts have no slot, or if it has more experts than
 // there are slots. The first pass computes the experts in slots. Each later pass computes a few of
-// the others. Each expert is brought once, and the experts of a pass are brought while the pass
-// before computes. The answers of pairs stay in the lane until the last pass adds them, in the
+// the other experts. Each expert is brought once, and the experts of a pass are brought while the
+// pass before computes. The answers of pairs stay in the lane until the last pass adds them, in the
 // order of a group without passes, so the bits are the same. Pure. Example: experts 3, 40 and 59 of
 // 60 have slots: the passes are {3, 40, 59}, {0, 1, 2, 4, ...}, ...
 #pragma once

@@ -6,8 +6,8 @@
 namespace moex {
 namespace {
 
-// The share of missed_ that remains after a group without evictions. An estimate that no eviction
-// tests is therefore forgotten after some thousand groups, and evictions are tried again.
+// The share of missed_ that remains after a group without evictions. If no eviction tests the
+// estimate, it is therefore forgotten after some thousand groups, and evictions are tried again.
 constexpr double kept_of_missed = 1 - 1.0 / 1024;
 
 }  // namespace

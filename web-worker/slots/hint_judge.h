@@ -33,7 +33,7 @@ class HintJudge {
 
     // The last rank also counts for all later ranks.
     static constexpr std::size_t num_ranks = 16;
-    // The weight of the newest group in an estimate.
+    // The weight of the newest group in the moving average of an estimate.
     static constexpr double newest_share = 1.0 / 16;
     // Experts of ranks that are right less often than this are not brought at all.
     static constexpr double right_min = 1.0 / 16;
@@ -41,12 +41,13 @@ class HintJudge {
     // A frame of hints has arrived, the most likely expert first. For each layer in the frame, it
     // replaces the earlier hints.
     void hinted(std::span<const Unit> units);
-    // A group has requested `units`, all of the same layer. `num_slots`: the worker's slots.
+    // Notes that a group has requested `units`, all of the same layer. `num_slots`: the worker's
+    // slots.
     void asked(std::span<const Unit> units, std::uint32_t num_slots);
     // A caller requested `unit` and will request it again: from now on `unit` does not count as a
     // prediction.
     void certain(Unit unit);
-    // `unit` was evicted for a hint.
+    // Notes that `unit` was evicted for a hint.
     void left(Unit unit) { left_[unit.layer].insert(unit.expert); }
 
     // Returns true if `unit` is worth its copy. `leaves`: another expert must be evicted for it. A
@@ -57,7 +58,8 @@ class HintJudge {
     double missed() const { return missed_; }
 
   private:
-    // The rank of `unit` in its layer's newest hint; num_ranks if the hint does not contain it.
+    // Returns the rank of `unit` in its layer's newest hint; num_ranks if the hint does not contain
+    // it.
     std::size_t rank_of(Unit unit) const;
 
     // By layer: the predicted experts, in order of rank.

@@ -85,7 +85,7 @@ void SlotCache::change(Unit unit, Entry& entry, ExpertEvent event) {
     }
 }
 
-// ---- the experts that the worker holds
+// ---- functions for the experts that the worker holds
 
 std::vector<Unit> SlotCache::units() const {
     std::vector<Unit> all;
@@ -142,7 +142,7 @@ UnitTier SlotCache::tier_of(Unit unit) const {
     return platform_.find_blob(entry.hash) ? UnitTier::memory : UnitTier::store;
 }
 
-// ---- the experts of a group
+// ---- functions for the experts of a group
 
 bool SlotCache::in_slots(std::span<const Unit> units) const {
     return std::all_of(units.begin(), units.end(), [this](const Unit& unit) {

@@ -81,7 +81,7 @@ enum class ExpertEvent : std::uint8_t {
     discard,  // the newest hints do not predict the expert any more
     put,      // the worker's thread has copied the blob to a slot
     copy,     // the expert has a slot, and the GPU copies the blob to it
-    copied,   // the GPU's copy is over
+    copied,   // the GPU's copy of the blob to the slot is over
     use,      // a group that uses the expert was submitted
     unuse,    // the last group that used the expert has ended
     evict,    // the expert was evicted: its slot is free again
@@ -101,7 +101,7 @@ inline constexpr std::array expert_transitions{
     ExpertTransition{ExpertState::stored, ExpertEvent::put, ExpertState::in_slot},
     ExpertTransition{ExpertState::stored, ExpertEvent::copy, ExpertState::copying},
 
-    // A group repeats the fetch of a hint, now with priority.
+    // A fetch for a hint is repeated with priority, because a group waits for the expert.
     ExpertTransition{ExpertState::fetching, ExpertEvent::fetch, ExpertState::fetching},
     ExpertTransition{ExpertState::fetching, ExpertEvent::arrive, ExpertState::fetched},
     ExpertTransition{ExpertState::fetching, ExpertEvent::fail, ExpertState::stored},
@@ -163,9 +163,9 @@ class SlotCache {
     // The runner is ready: from this call on it binds each expert that gets a slot.
     void runner_ready() { runner_ready_ = true; }
 
-    // ---- the experts that the worker holds, with a slot or without
+    // ---- functions for the experts that the worker holds, with a slot or without
 
-    // The number of experts that the worker may hold.
+    // Returns the number of experts that the worker may hold.
     std::uint32_t capacity() const { return capacity_of(store_.slots_max()); }
     // Returns the number of experts that the worker may hold if the budget for slots is
     // `budget_bytes`.
@@ -202,7 +202,7 @@ class SlotCache {
     // gets `cancelled`.
     void fetches_cancelled();
 
-    // ---- the experts of a group: distinct units that are held
+    // ---- functions for the experts of a group, which are distinct units that the worker holds
 
     bool in_slots(std::span<const Unit> units) const;
     std::uint32_t slots() const { return store_.slots_max(); }
@@ -215,7 +215,7 @@ class SlotCache {
     // if the memory limit shrinks.
     void bring(std::vector<Unit> units, std::function<void(Status)> done);
     bool bringing() const { return done_ != nullptr; }
-    // A group was submitted: `units` keep their slots until end_use().
+    // Notes that a group was submitted: its `units` keep their slots until end_use().
     void begin_use(std::span<const Unit> units);
     void end_use(std::span<const Unit> units);
 
@@ -224,8 +224,8 @@ class SlotCache {
     // the worker does not hold are ignored. `deadlines_ms` has one entry for each unit, or is
     // empty. After that many milliseconds from now, the unit is dropped; 0: it is never dropped.
     void prefetch(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms = {});
-    // A caller has asked for `unit` and will ask again: it is brought like a predicted unit, and
-    // neither the judge nor the trial is consulted.
+    // Brings a unit for which a caller has asked and will ask again. It is brought like a predicted
+    // unit, and neither the judge nor the trial is consulted.
     void expect(Unit unit);
     // Returns the state of a unit that the worker holds, and its slot.
     UnitTier tier_of(Unit unit) const;
@@ -234,7 +234,7 @@ class SlotCache {
     // Key of the eviction order: the number of uses (LFU; otherwise 0), then the time of the last
     // use.
     using Rank = std::pair<std::uint64_t, std::uint64_t>;
-    // The wait of a group, from bring() until its last expert is in its slot.
+    // The wait of a group for its experts, from bring() until its last expert is in its slot.
     struct Load {
         double asked_ms = 0;
         std::uint64_t transfers = 0;  // copies in flight

@@ -21,8 +21,8 @@ class TransferChoice {
     // A trial has `pairs` windows of `groups_a_window` groups with the usual copier, each followed
     // by a window with the other. It ends early if most pairs agree.
     static constexpr std::uint32_t pairs = 3, groups_a_window = 32;
-    // The first groups of a window are not timed: their experts were still copied by the other
-    // copier.
+    // The first groups of a window are not timed: their experts were still copied by the copier of
+    // the window before.
     static constexpr std::uint32_t groups_to_settle = 4;
     // Groups between trials. Each trial that changes nothing doubles the pause. The first guess
     // `by_gpu`, made if no other process seems to use the GPU, is tested after a long pause
@@ -30,7 +30,8 @@ class TransferChoice {
     // thread waits for it.
     static constexpr std::uint32_t pause_min = 128, pause_alone = 16'384, pause_max = 65'536;
     // The other copier is chosen if its windows take less than `better` of the usual copier's time.
-    // The trial ends if all of the first timed groups but one take `hopeless` times a usual group.
+    // The trial ends if all of the first timed groups but one take `hopeless` times the time of a
+    // usual group.
     static constexpr double better = 0.9, hopeless = 1.25;
     static constexpr std::uint32_t groups_to_despair = 4;
     // If more time passes between two answers, it counts as this time, because no call arrived
@@ -44,8 +45,8 @@ class TransferChoice {
 
     // Returns true if the GPU copies the next experts.
     bool by_gpu() const { return usual_ != tries_other(); }
-    // A group was answered. Its time counts only if an expert was brought since the group before
-    // (`has_brought`).
+    // Notes that a group was answered. Its time counts only if an expert was brought since the
+    // group before (`has_brought`).
     void answered(double now_ms, bool has_brought);
 
   private:

@@ -7,7 +7,7 @@
 namespace moex::bench {
 namespace {
 
-// A model with a single MoE layer of three experts, two per token.
+// A model with a single MoE layer of three experts, two experts per token.
 ModelConfig small_config() {
     ModelConfig config;
     config.num_layers = 1;

@@ -289,7 +289,8 @@ TEST_F(SpeculatorTest, TrueAnswersAsSubstitutesChangeNothing) {
         ASSERT_NEAR(early[i], exact[i], 2e-3f * (1 + std::fabs(exact[i]))) << i;
 }
 
-// A backend that logs "+layer" when a round begins and "-layer" when the decoder waits for it.
+// A backend that logs "+layer" when a round of that layer begins, and "-layer" when the decoder
+// waits for the round.
 class Log : public ExpertBackend {
   public:
     explicit Log(ExpertBackend& experts) : experts_(experts) {}

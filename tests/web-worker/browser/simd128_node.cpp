@@ -1,4 +1,5 @@
-// The integer kernels compiled to WASM, for Node: the cases, the digest, and the time of an expert.
+// The integer kernels compiled to WASM, for Node: functions that run the cases, check the digest of
+// answers, and time an expert.
 #include <emscripten.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ EMSCRIPTEN_KEEPALIVE const char* simd128_disagreements() {
     return found.c_str();
 }
 
-// Returns 1 if the answers have the bits that every machine gives.
+// Returns 1 if the answers have the bits that all machines must give.
 EMSCRIPTEN_KEEPALIVE int simd128_digest_is_right() {
     return moex::answers_digest(one_thread()) == moex::expected_answers_digest ? 1 : 0;
 }

@@ -1,5 +1,5 @@
-// The tokenizer and the template as a tab runs them, for Node: a request of text_answers.h and its
-// answer.
+// The tokenizer and the chat template as a tab runs them, compiled for Node: takes a request of
+// text_answers.h and returns its answer.
 #include <emscripten.h>
 
 #include "tests/support/text_answers.h"

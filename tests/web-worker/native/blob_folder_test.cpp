@@ -1,4 +1,4 @@
-// The blobs that a folder keeps, and the blobs that it evicts.
+// Tests which blobs a folder keeps, and which it evicts.
 #include "web-worker/native/blob_folder.h"
 
 #include <gtest/gtest.h>

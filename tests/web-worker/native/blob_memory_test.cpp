@@ -1,4 +1,4 @@
-// The blobs that stay in a machine's memory after they were read.
+// Tests which blobs stay in a machine's memory after they were read.
 #include "web-worker/native/blob_memory.h"
 
 #include <gtest/gtest.h>

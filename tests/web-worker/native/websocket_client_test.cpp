@@ -26,7 +26,7 @@ struct PeerFrame {
     bool operator==(const PeerFrame&) const = default;
 };
 
-// The server's end of one connection: blocking, on the test's own thread.
+// The server's end of one connection: with blocking calls, on a thread of the test.
 class Peer {
   public:
     explicit Peer(int socket) : socket_(socket) {}
@@ -139,7 +139,8 @@ std::string content(char sender, std::size_t number, std::size_t size) {
     return text;
 }
 
-// A listening socket on a free port, one server thread, and the client on the test's thread.
+// The fixture: a listening socket on a free port, one server thread, and the client on the test's
+// thread.
 class WebSocketClientTest : public testing::Test {
   protected:
     WebSocketClientTest() {
@@ -271,7 +272,8 @@ struct Conversation {
     std::vector<std::pair<std::size_t, std::string>> answers;
 };
 
-// Sets up a client that answers as `talk` says, and records the messages that it receives.
+// Sets up a client that answers as the conversation `talk` prescribes, and records the messages
+// that it receives.
 void play(
     WebSocketClient& client, const Conversation& talk, std::vector<std::string>& heard,
     const std::function<void()>& after_message = [] {}) {

@@ -36,7 +36,7 @@ struct CacheStage : Stage {
         remembers = shares_memory = true;
         for (const ByteView piece : memory.pieces()) shared = device->share_memory(piece);
     }
-    // Returns the number of hits since `before`.
+    // Returns the number of slot hits since the counters `before`.
     std::uint64_t resident_since(const SlotCounters& before) const {
         return status().slots.resident - before.resident;
     }

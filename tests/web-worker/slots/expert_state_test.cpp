@@ -1,4 +1,4 @@
-// The states of an expert in a worker: the table of transitions is complete and consistent.
+// Tests that the table of transitions between the states of an expert is complete and consistent.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -50,7 +50,7 @@ TEST(HintTrialTest, HintsAreFollowedUntilATrialFindsACost) {
     EXPECT_EQ(worker.play(trial_calls), trial_calls / 2);
     EXPECT_EQ(worker.play(HintTrial::pause_min), 0u);
 
-    // Further trials follow after longer and longer pauses.
+    // After each trial without a change, the next trial follows after a longer pause.
     EXPECT_EQ(worker.play(trial_calls), trial_calls / 2);
     EXPECT_LT(worker.play(20 * HintTrial::pause_max), 20 * HintTrial::pause_max / 20);
 }

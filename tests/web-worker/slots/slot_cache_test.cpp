@@ -31,7 +31,8 @@ TEST(SlotCacheTest, MoreExpertsThanSlotsAreHeldAndAllAreAnswered) {
     }
 }
 
-// Each policy keeps the experts that it is named for.
+// Each eviction policy keeps the experts that its name says: the recently used (lru), the
+// frequently used (lfu), or none (cacheless).
 TEST(SlotCacheTest, EachPolicyKeepsTheExpertsOfItsName) {
     for (const EvictionPolicy policy : policies) {
         CacheStage stage(policy);
@@ -159,7 +160,8 @@ TEST(SlotCacheTest, ReadyReportsTiersToAHubThatReadsThem) {
     }
 }
 
-// The hint wakes the GPU even if no expert is to be brought: a call of that layer arrives soon.
+// The hint wakes the GPU even if every predicted expert has a slot already, because a call of that
+// layer arrives soon.
 TEST(SlotCacheTest, AHintWakesTheGpuForTheCallThatIsToCome) {
     CacheStage stage;
     EXPECT_TRUE(stage.device->expected_ms.empty());

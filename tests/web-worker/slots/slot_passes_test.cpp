@@ -127,8 +127,8 @@ TEST(SlotPassesTest, PassesEndAtACancelOrAnUnreadableExpert) {
     stage.ask(5);
 }
 
-// The lane is free when its submitted passes have ended. Until then other groups use the other
-// lanes.
+// The lane of a cancelled group is free when its submitted passes have ended. Until then other
+// groups use the other lanes.
 TEST(SlotPassesTest, ACancelBetweenPassesLeavesTheirLaneToOthers) {
     RoomyStage roomy;
     PassStage stage;

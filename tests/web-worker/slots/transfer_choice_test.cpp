@@ -49,7 +49,8 @@ TEST(TransferChoiceTest, AFewGroupsThatTakeMuchLongerEndATrial) {
               trial - TransferChoice::groups_to_settle - TransferChoice::groups_to_despair);
 }
 
-// One of the first groups of the other copier follows a long pause without calls.
+// During a trial, one of the first groups of the other copier arrives after a long pause without
+// calls.
 TEST(TransferChoiceTest, APauseEndsNoTrial) {
     Groups groups;
     groups.run(TransferChoice::pause_alone + TransferChoice::groups_a_window +

@@ -35,7 +35,7 @@ class PostedLoop {
         }
     }
 
-    // Waits for the next function, and runs it.
+    // Waits for the next posted function, and runs it.
     void run_one() {
         wait();
         take()();

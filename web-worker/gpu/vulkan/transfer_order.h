@@ -36,7 +36,7 @@ class TransferOrder {
     // Returns the position of a copy in the order of submission, counted from 1; 0: not submitted.
     // For a number up to settled(): the position of some copy that is over.
     std::uint64_t place(std::uint64_t number) const;
-    // All copies up to this number are over.
+    // Returns the number up to which all copies are over.
     std::uint64_t settled() const { return first_ - 1; }
 
   private:

@@ -1,4 +1,4 @@
-// Helpers over the C API: errors as values, the instance, the choice of a device.
+// Helpers over Vulkan's C API: errors as values, the instance, the choice of a device.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -16,7 +16,7 @@ namespace moex::gpu {
 
 std::string vulkan_result_text(VkResult result);
 
-// A compute-capable physical device.
+// A physical device that can run compute kernels, and what it supports.
 struct VulkanAdapter {
     VkPhysicalDevice device = VK_NULL_HANDLE;
     VkPhysicalDeviceProperties properties{};

@@ -100,7 +100,8 @@ class VulkanDevice : public Device {
         return {};
     }
 
-    // Called rarely: at the end of a self-test, of a model, or of the worker.
+    // Waits until the device is idle. Called rarely: at the end of a self-test, of a model, or of
+    // the worker.
     void wait_idle() {
         submissions_->flush();
         if (transfers_)

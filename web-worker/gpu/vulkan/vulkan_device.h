@@ -11,8 +11,8 @@
 
 namespace moex::gpu {
 
-// The kernels that clamp their indices, as in a browser. Clamping costs a good kernel a third of
-// its speed.
+// Selects the kernels that clamp their array indices, as in a browser. Clamping costs a good kernel
+// a third of its speed.
 enum class RobustAccess {
     always,
     // All kernels except those with indices that the CPU checked, if the driver can set this for
@@ -25,7 +25,7 @@ enum class RobustAccess {
 // (web-worker/gpu/vulkan/vulkan_awake.h).
 enum class StayAwake {
     never,
-    alone,   // while no other process uses the GPU, and not on battery or a software device
+    alone,   // only while no other process uses the GPU, and not on battery or a software device
     always,  // for tests
 };
 

@@ -130,7 +130,7 @@ void VulkanSubmissions::write_part(VulkanBuffer& target, std::uint64_t offset_by
     vkCmdCopyBuffer(slot.commands, slot.staging.buffer, target.buffer, 1, &region);
     target.written_by = next_number();
     slot.staged_bytes += (bytes.size() + 15) / 16 * 16;
-    // Submit large uploads now: the copy runs while the next upload is staged.
+    // Submit a large upload now, so that its copy runs while the next upload is staged.
     if (slot.staged_bytes >= upload_bytes_min) flush();
 }
 

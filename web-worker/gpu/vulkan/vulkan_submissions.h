@@ -37,7 +37,7 @@ class VulkanSubmissions {
     // Runs a function on the owner's thread, later.
     using Post = std::function<void(std::function<void()>)>;
 
-    // All arguments outlive this object. `queue` belongs to `adapter`'s compute family.
+    // All arguments must outlive this object. `queue` belongs to `adapter`'s compute family.
     VulkanSubmissions(const VulkanAdapter& adapter, VkDevice device, VkQueue queue, Post post);
     ~VulkanSubmissions();
     VulkanSubmissions(const VulkanSubmissions&) = delete;
@@ -50,12 +50,14 @@ class VulkanSubmissions {
     void stay_awake(std::unique_ptr<VulkanAwake> awake) { awake_ = std::move(awake); }
     void on_lost(std::function<void(Loss)> handler) { lost_ = std::move(handler); }
 
-    // The command buffer of the present submission, and its number, until flush().
+    // These functions return the command buffer of the present submission, and its number, which
+    // are valid until flush().
     VkCommandBuffer commands() { return open_slot().commands; }
     std::uint64_t next_number() const { return submissions_ + 1; }
     // Copies `bytes` to `target` through staging memory. Waits if too many bytes are in flight.
     void write(VulkanBuffer& target, std::uint64_t offset_bytes, ByteView bytes);
-    // Times the commands recorded from here to end_timed(), if the device supports it.
+    // Measures the GPU's time for the commands recorded from here to end_timed(), if the device
+    // supports it.
     void begin_timed();
     void end_timed();
     double gpu_us() const { return gpu_us_; }  // the last time that was measured and read back
@@ -67,7 +69,8 @@ class VulkanSubmissions {
     // be over.
     void finish(std::uint64_t number);
 
-    // `done` gets the bytes at `mapped` once all submissions so far are over.
+    // Reads from mapped memory: `done` gets the bytes at `mapped` once all submissions so far are
+    // over.
     void read(const std::byte* mapped, std::uint64_t size_bytes,
               std::function<void(Result<ByteView>)> done);
     // As in gpu::Device.
@@ -139,7 +142,7 @@ class VulkanSubmissions {
     LifeGuard life_;
     std::unique_ptr<VulkanAwake> awake_;
 
-    std::mutex mutex_;  // guards the members below
+    std::mutex mutex_;  // this mutex guards the members below
     std::condition_variable wake_;
     std::deque<Wait> waits_;
     bool stopping_ = false;

@@ -12,8 +12,8 @@
 namespace moex::gpu {
 namespace {
 
-// The interval at which the waiter checks whether it shall stop: on a lost device a copy never
-// ends.
+// The interval at which the waiter thread checks whether it shall stop, since a copy on a lost
+// device never ends.
 constexpr std::uint64_t look_ns = 200'000'000;
 // The `done` callbacks of copies are posted together, once per this many bytes. The next copies are
 // submitted before the link is idle.
@@ -125,7 +125,7 @@ Status VulkanTransfers::share(ByteView bytes) {
 void VulkanTransfers::unshare(ByteView bytes) {
     const auto found = memories_.find(bytes.data());
     if (found == memories_.end()) return;
-    // Wait for all copies, since any copy may read the memory.
+    // Wait for all copies, since any copy may read the memory that is to be freed.
     give_all();
     reached(given_, true);
     free(found->second);
@@ -303,7 +303,7 @@ void VulkanTransfers::give_copies() {
     }
 }
 
-// Records the copies that are known to be over. Requires the lock.
+// Records the copies that are known to be over. Requires that mutex_ is locked.
 void VulkanTransfers::settle() {
     order_.over(known_over_);
     settled_ = order_.settled();
@@ -320,7 +320,7 @@ bool VulkanTransfers::is_over(std::uint64_t number, bool wait) {
     return place > 0 && reached(place, wait);
 }
 
-// Returns true if `count` copies are over.
+// Returns true if the first `count` copies are over.
 bool VulkanTransfers::reached(std::uint64_t count, bool wait) {
     if (count <= known_over_) return true;
     const bool waits = wait && !gave_up_;
@@ -370,7 +370,8 @@ void VulkanTransfers::wait_for_copies() {
         know_over(oldest);
         settle();
         if (order_.has_next()) wake_giver_.notify_one();
-        // From here on the owner's thread owns the callbacks and the memory that they hold.
+        // From here on the posted function, on the owner's thread, owns the callbacks and the
+        // memory that they hold.
         auto done = std::make_shared<Done>(std::move(pending_.front().done));
         pending_.pop_front();
         lock.unlock();

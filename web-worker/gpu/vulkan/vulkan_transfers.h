@@ -39,9 +39,9 @@ class VulkanTransfers {
 
     // Runs a function on the owner's thread, later.
     using Post = std::function<void(std::function<void()>)>;
-    // `queue` belongs to `adapter`'s transfer family. `is_kernels`: kernels run on it, too.
-    // `device` and `queue` outlive this object. `failed` is posted if the queue refuses a copy: the
-    // device is lost.
+    // `queue` belongs to `adapter`'s transfer family. `is_kernels`: kernels run on this queue, too.
+    // `device` and `queue` must outlive this object. `failed` is posted if the queue refuses a
+    // copy: the device is lost.
     VulkanTransfers(VkDevice device, VkQueue queue, bool is_kernels, Post post,
                     std::function<void(const Error&)> failed)
         : device_(device),
@@ -63,7 +63,7 @@ class VulkanTransfers {
 
     // Starts a copy and returns its number. Requires is_shared(bytes). `done` is posted after this
     // copy and a few others submitted with it are over. The copy is submitted soon; a prefetch is
-    // submitted after copies before it are over.
+    // submitted when enough earlier copies are over.
     std::uint64_t copy(ByteView bytes, VkBuffer target, std::uint64_t offset_bytes,
                        TransferKind kind, std::function<void()> done);
     // Submits this copy now if it was not submitted yet, so that another queue's wait for it will
@@ -137,7 +137,7 @@ class VulkanTransfers {
     std::atomic<bool> refuses_ = false;
     bool gave_up_ = false;  // a wait for a copy timed out
 
-    std::mutex queue_mutex_;  // guards the queue, the pool and refused_
+    std::mutex queue_mutex_;  // this mutex guards the queue, the pool and refused_
     // Copies that the queue refused; destroyed with this object, on the owner's thread.
     std::vector<Asked> refused_;
     struct Used {
@@ -146,7 +146,7 @@ class VulkanTransfers {
     };
     std::deque<Used> used_;  // the oldest first
 
-    std::mutex mutex_;  // guards the members below
+    std::mutex mutex_;  // this mutex guards the members below
     std::condition_variable wake_giver_, wake_waiter_;
     TransferOrder order_;
     // Copies that are not submitted yet, by number.

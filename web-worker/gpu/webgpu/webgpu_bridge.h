@@ -23,12 +23,12 @@ void mx_write_buffer(int buffer, double offset_bytes, const void* data, double s
 void mx_create_pipeline(const char* wgsl, int wgsl_bytes, const char* entry, int entry_bytes,
                         const std::uint8_t* kinds, int num_bindings, const char* constants,
                         int constants_bytes, std::uint32_t ticket);
-// `bindings`: three doubles for each binding: buffer, offset, size (0: to the end).
+// `bindings`: three doubles for each binding: buffer, offset, size (0: to the end of the buffer).
 int mx_create_bind_group(int pipeline, const double* bindings, int num_bindings);
 void mx_destroy_bind_group(int bind_group);
 
-// `words`: 8 words per command: 0, pipeline, bind group, x, y, z, 0, 0
-// | 1, source, target, source offset, target offset, size, 0, 0.
+// `words`: 8 words per command. A dispatch is 0, pipeline, bind group, x, y, z, 0, 0. A copy is 1,
+// source, target, source offset, target offset, size, 0, 0.
 void mx_submit(const std::uint32_t* words, int num_commands);
 // Answered by mx_on_read(ticket, size), with the bytes at the address that mx_read_room(size)
 // returned. Size 0: the readback failed.

@@ -9,7 +9,8 @@
 
 namespace moex::gpu {
 
-// Asks the browser for a GPU; `done` gets the device, or a sentence for the person at the page.
+// Asks the browser for a GPU; `done` gets the device, or an error with a sentence for the person at
+// the page.
 void open_webgpu_device(std::function<void(Result<std::unique_ptr<Device>>)> done);
 
 }  // namespace moex::gpu
