@@ -1,19 +1,20 @@
-// Measures decode and prefill on the local backend beside the bound that memory bandwidth sets.
+// Measures decode and prefill on the local backend, and the bound that memory bandwidth sets.
 //   decode_bench [--shape NAME | --model DIR] [--threads N] [--tokens N] [--repeats N]
-//                [--arithmetic exact|int8|both] [--kv-dtype f32|f16|int8] [--hub-dtype
-//                int8|int6|int4]
-//                [--context TOKENS] [--users N] [--ranges N,M] [--away-us N]
+//                [--arithmetic exact|int8|both] [--kv-dtype f32|f16|int8]
+//                [--hub-dtype int8|int6|int4] [--context TOKENS] [--users N] [--ranges N,M]
+//                [--away-us N]
 //   NAME: bench-moe, demo, tiny, qwen3-30b-a3b, paper
-// CSV: shape, arithmetic, threads, phase, rows per step, tok/s median, p99 ms per step, bytes of
-// weights moved per step, bound tok/s at the measured bandwidth, CPU ms of a step (mean of the
-// faster three quarters, all threads).
-// --arithmetic: int8 by default; `both` alternates phase by phase, so that noise of the machine
-// affects both alike.
-// --context: one sequence decodes behind `TOKENS` tokens, and nothing else runs.
-// --users: `N` sequences decode, and nothing else runs.
-// --ranges: the numbers of ranges that a thread's share of a loop is cut into, measured
-// alternately. The CSV then has the ratio of each turn's medians (the first number over the others:
-// above 1 the others are faster) and the median of these ratios.
+// CSV: shape, arithmetic, threads, phase, rows per step, tok/s (median), ms per step (p99), bytes
+// of weights moved per step, the bound in tok/s at the measured bandwidth, CPU ms of a step (mean
+// of the faster three quarters, all threads).
+// --arithmetic: int8 by default; `both` measures the two arithmetics alternately, phase by phase,
+// so that other load of the machine affects both alike.
+// --context: one sequence decodes behind `TOKENS` tokens, and nothing else is measured.
+// --users: `N` sequences decode, and nothing else is measured.
+// --ranges: measures each number of ranges that a thread's share of a loop is cut into,
+// alternately. The CSV then has the median time with the first number over the median time with
+// each other number (above 1 the other number is faster), for each turn, and the median of these
+// ratios over the turns.
 // --away-us: a remote backend answers zeros `N` microseconds after each request. CSV: shape,
 // threads, users, away_us, and the hub's own time for a layer without the LM head, in microseconds:
 // median and p99 of the steps.

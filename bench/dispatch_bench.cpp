@@ -1,13 +1,14 @@
 // Measures the hub's own cost of one grouped round, without network and worker time. Times are CPU
-// time of the thread, so that other load of the machine shows in cache misses only.
+// time of the thread, so that other load of the machine affects them only through cache misses.
 // CSV: what, workers, rows, experts, hidden, median_us, p99_us, bound_us, groups, connections_us,
-// engine_us. The first times are the strand's, from on_round to RoundDone. `connections_us` is the
-// time in which all connections' threads together decode and measure answers; `engine_us` is the
-// time in which the engine's thread encodes rows and adds answers up. `experts` counts the experts
-// of all rows: 8 fixed experts, or any of the layer's 128, with 8 of its own for each row. The goal
-// is 20 us of the strand for 8 experts, 64 rows and 1,000 workers, 60 us for any experts (20 us for
-// one row), and 5 ms for a join.
-// example: dispatch_bench       all rows; dispatch_bench 6 20000: the sixth alone, for a profile
+// engine_us. median_us and p99_us are times of the strand, from on_round to RoundDone. bound_us is
+// the goal for them. `connections_us` is the time in which all connections' threads together decode
+// and measure the answers of a round; `engine_us` is the time in which the engine's thread encodes
+// rows and adds answers up. `experts` is the number of different experts that the rows may choose:
+// 8 fixed experts for all rows, or any of the layer's 128, of which each row has 8 of its own.
+// Goals: 20 us of the strand for 8 experts, 64 rows and 1,000 workers; 60 us for any experts (20 us
+// for one row); 5 ms for a worker that joins.
+// example: dispatch_bench 6 20000     only the sixth row, with 20,000 rounds, for a profile
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

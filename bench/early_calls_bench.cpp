@@ -1,14 +1,16 @@
-// The time of a token in each lossy mode. One sequence decodes, and the answers of its experts
-// arrive a given time after their request. Exact and lossy modes take turns. In the early modes a
-// layer's experts are called before the answers of the layer below have arrived. In the other lossy
-// modes the hub guesses a layer's experts while it waits. Guesses save time only where experts are
-// loaded on demand (bench/on_demand_bench.mjs), so this bench shows only what they cost.
+// Measures the time of a token in each lossy mode. One sequence decodes, and the answers of its
+// experts arrive a given time after their request. The exact mode and the lossy modes are measured
+// alternately. In the early modes a layer's experts are called before the answers of the layer
+// below have arrived. In the other lossy modes the hub guesses a layer's experts while it waits.
+// Guesses save time only where experts are loaded on demand (bench/on_demand_bench.mjs), so this
+// bench shows only what guesses cost.
 //   early_calls_bench [--model DIR] [--tokens N] [--repeats N]
 // Experts are computed here when they are requested; their round is complete `round_trip_ms` later.
-// CSV: round trip in ms, mode (column "way"), rounds of a token that follow each other, ms a token
-// (median), tok/s, tok/s relative to exact (median of the ratios of each repeat), and the
-// processor's ms a token over all threads, which other load on the machine does not change. At 0 ms
-// sixteen times as many tokens are decoded. example: early_calls_bench --tokens 16
+// CSV: round trip in ms, mode (column "way"), number of rounds of a token that follow each other,
+// ms per token (median), tok/s, tok/s relative to exact (median of the ratios of each repeat), and
+// the processor's ms per token over all threads, which other load on the machine does not change.
+// With a round trip of 0 ms sixteen times as many tokens are decoded.
+// example: early_calls_bench --tokens 16
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

@@ -2,18 +2,19 @@
 //   latency_bench [--shape NAME | --model DIR] [--threads N] [--prompt TOKENS] [--stretch X]
 //                 [--repeats N] [--users N [--answer TOKENS]] [--kv-dtype f32|f16|int8] [--parts N]
 //                 [--cpu-clock] [--header]
-// --stretch: the duration, in decode steps, that a step may have beside a prompt
+// --stretch: the longest duration, in decode steps, of a step that also computes rows of a prompt
 // (EngineOptions::step_stretch_max). 1000000 removes the bound: chunks then grow to whole steps.
 // --kv-dtype: f16 by default, as in `serve` with int8 arithmetic.
 // --cpu-clock: gaps, and the times that the engine learns from, are CPU time of the engine's
 // thread. With --threads 1 this is the time of a quiet machine.
-// Without --users: one user decodes while another user's prompt arrives. ratio_*: gaps beside the
-// prompt over the median gap before the prompt arrived. near_*: each gap over the median of the
-// five nearest gaps without a row of the prompt; this removes the growth of the user's own text and
-// other load of the machine. near_plain_p99: a gap without prompt rows over its five nearest
-// others, which is the machine's own noise. late_*: the duration of a step with rows of the prompt
-// over the duration that the engine expected.
-// --parts: prints a row for each of `N` parts of the prompt's steps, then one for all.
+// A gap is the time between two tokens of a user.
+// Without --users: one user decodes while another user's prompt arrives. ratio_*: gaps while the
+// prompt is computed, over the median gap before the prompt arrived. near_*: each such gap over the
+// median of the five nearest gaps without a row of the prompt; this removes the growth of the
+// user's own text and other load of the machine. near_plain_p99: a gap without prompt rows over its
+// five nearest others, which is the machine's own noise. late_*: the duration of a step with rows
+// of the prompt over the duration that the engine expected.
+// --parts: prints a row for each of `N` parts of the prompt's steps, then one row for all parts.
 // With --users: `N` prompts arrive at once. ratio_*: gaps while a user waits for its first token,
 // each over the median gap of the same number of users when no user waits. one_at_a_time_ms: the
 // median user's wait if whole answers were served one after the other.

@@ -2,15 +2,16 @@
 //   node bench/overload_bench.mjs [--times X] [--seconds S] [--queue-max N] [--threads T] [--header]
 // MOEX_HUB: the program [build/moex-hub]. The hub computes the demo itself. First it serves as many users as it runs at
 // once, plus half of its queue; each user sends its next request when its answer is complete. This rate is the peak.
-// Then requests arrive at X [5] times that rate, whatever is returned. Then the peak is measured again, and the better
-// peak counts. Each request is for 16 tokens behind a prompt of its own.
-// CSV: see the header. peak, goodput: complete answers a second; refused: replies 429; refusal_*_ms: time until the
-// client, which shares the processors with the hub, received the refusal; hub_p99_ms: the same by the hub's own log;
-// without_retry_after: refusals without that header; other: neither an answer nor 429; waiting_most: largest queue of
-// ten samples a second; rss_mb: the hub's memory at the end of the peak, halfway through the overload and at its end;
-// hub_cores_*: the hub's processor time a second at the peak and in the overload; cpu_ms_*: that time per answer,
-// including refusals. Where goodput and the hub's cores fall together, other processes had the processors; where the
-// time per answer grows, the refusals cost it.
+// Then requests arrive at X [5] times that rate, whatever the hub returns. Then the peak is measured again, and the
+// larger of the two peaks counts. Each request is for 16 tokens behind a prompt of its own.
+// CSV: see the header. peak, goodput: complete answers a second, at the peak and in the overload; refused: number of
+// replies 429; refusal_*_ms: time until the client, which shares the processors with the hub, received the refusal;
+// hub_p99_ms: the p99 of this time in the hub's own log; without_retry_after: refusals without a Retry-After header;
+// other: replies that were neither an answer nor 429; waiting_most: the longest queue, from ten samples a second;
+// rss_mb: the hub's memory at the end of the peak, halfway through the overload and at its end; hub_cores_*: the hub's
+// processor time a second at the peak and in the overload; cpu_ms_*: that time per answer, including refusals. If
+// goodput and the hub's cores fall together, other processes took the processors. If the time per answer grows, the
+// refusals are the cost.
 // exit: 1 when a goal is missed (goodput 0.9 of the peak; refusals' p99 under 50 ms, each with Retry-After; the queue
 // within N; no other answers; memory at the end within 5 % of halfway)
 // example: node bench/overload_bench.mjs --header

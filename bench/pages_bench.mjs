@@ -4,9 +4,9 @@
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/pages_bench.mjs [tokens] [workers]
 // By default 10,000 tokens and 500 contributors; 0 leaves a part out.
 // Prints CSV rows `what,figure,value`:
-//   answer     tokens, seconds until the last arrived, frames_per_s, gap_p99_ms and gap_max_ms between frames (16.7: 60
-//     Hz)
-//   dashboard  workers, and ms of the page's thread for one update (one a second): script, layout, all
+//   answer     number of tokens, seconds until the last token arrived, frames_per_s, and the times gap_p99_ms and
+//              gap_max_ms between frames (16.7 ms is 60 Hz)
+//   dashboard  number of workers, and ms of the page's thread for one update (one a second): script, layout, all
 //   chat_line  a first visit at 1.6 Mbit/s and 150 ms of latency: first_paint_ms, ready_ms (a question can be typed and
 //              the model is named), kilobytes transferred
 import { Hub } from "../tests/browser/support/hub.mjs";

@@ -1,62 +1,67 @@
 #!/usr/bin/env node
 // Measures native workers that hold all of a model's experts on disk or in host memory, with GPU memory for some:
 // tokens a second by GPU memory, eviction policy and hints. One hub and its workers run on this machine. Any package
-// works, also one without a tokenizer.
+// works, also one without a tokenizer. A "cell" is one measured configuration.
 //   node bench/slots_bench.mjs --model DIR [--cells LIST] [--tokens N] [--turns T] [--cell-s S] [--time-limit-s S]
 //                              [--host-mb MB] [--keep-mb MB] [--folder DIR] [--out FILE]
 //                              [--context LIST] [--prompts LIST] [--answers LIST] [--rounds R] [--settle N]
 //                              [--device NAME] [--backend gpu|cpu|tab] [--processes each|one] [--header]
 //                              [--hub-args "FLAGS OF SERVE"]
-// LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]], separated by commas, in the order of the rows. HINTS: off; N or on,
-// as in `serve --prefetch`; N@RECALL replays the routes of texts that were decoded before, with that share of hints
-// right (random weights predict nothing); N@RECALL+1 also replays the next token's first layers before that token is
-// drawn; shadow=DIR, the hints of a shadow. `all:lru:off` is a worker with memory for all
-// experts. WORKERS [1] share the layers, and MB is the memory of each. Where GROUPS are given, `serve --placement
-// "groups GROUPS"` assigns the layers, so that hints lead by GROUPS layers. --host-mb is for all workers together.
+// --cells LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]], separated by commas, in the order of the rows. MB is the GPU
+// memory of each worker. `all:lru:off` is a worker with memory for all experts. WORKERS [1] workers share the layers.
+// Where GROUPS are given, `serve --placement "groups GROUPS"` assigns the layers, so that hints lead by GROUPS layers.
+// HINTS is one of:
+//   off              no hints
+//   N or on          as in `serve --prefetch`
+//   N@RECALL         replays the routes of texts that were decoded before, with that share of the hints right (random
+//                    weights predict nothing); N@RECALL+1 also replays the next token's first layers before that token
+//                    is drawn
+//   shadow=DIR, shadow=served=N  the hints of a served shadow
+// --host-mb: host memory for blobs, of all workers together.
 // --context 1024,8192,65536: measures each cell behind prompts of these lengths, a row each. Keys and values of all
-// rows but the prompt's last are noise, which takes the time of a real text to read and none to compute (`synth
-// --context 70000` makes a package with such a context). --prompts 16,128: the same with prompts of random ids that are
-// computed;
-// --answers 64,256 instead of --tokens. --rounds R: each text is timed R times; with --turns 3 --rounds 3 tok_s_mean
-// and _sd are over 9 times.
+// rows but the prompt's last are noise: reading them takes as long as for a real text, and they need not be computed
+// (`synth --context 70000` makes a package with such a context). --prompts 16,128: the same, with prompts of random ids
+// that are computed. --answers 64,256: lengths of answers, instead of --tokens.
+// --rounds R: each text is timed R times; with --turns 3 --rounds 3 tok_s_mean and _sd are over 9 times.
 // --settle N [0]: decodes the texts N more times before they are timed. A worker's trials of transfers and of hints run
 // soon after its start, and then ever more rarely.
-// --hub-args: further flags of `serve`. No expert gets a second replica, since other sums give other texts, which a
-// replay does not know.
+// --hub-args: further flags of `serve`. No expert gets a second replica: sums in another order would give other texts,
+// which a replay does not know.
 // --processes one [each]: all workers of a cell run in one process (`moex-worker --workers`) and share its device.
 // Processes of their own would use one GPU alternately, which workers of a swarm do not.
-// tab: the worker is a tab of Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps --keep-mb
-// in its own store, and --host-mb of that in memory; the folder is not read.
+// --backend tab: the worker is a tab of Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps
+// --keep-mb in its own store, and --host-mb of that in memory; the folder is not read.
 // Each cell starts a hub and a worker that reads its experts from a folder of all cells. It decodes --turns texts once
-// and then all of them again, timed, in the same order, so that other texts precede each timed text (with --turns 1
-// none does: use 2 or more). Texts are drawn at temperature 1 with a seed each, since a greedy text of random weights
-// soon repeats one token. The first round also records the routes for a replay. A round takes about half of --cell-s at
-// most; the first text determines the number of tokens. A row is printed, and appended to --out, when its cell ends.
-// After
-// --time-limit-s no further cell begins and the running cell is abandoned. Exits with 1 when a cell's tokens differ
-// from the first cell's, both with one worker and without --prompts. Otherwise sums of several workers, and of a
-// prompt's rows that a worker with little memory computes in parts, are added in another order, and a drawn token may
-//   differ. in, tokens       tokens of the prompt, of an answer
-//   tok_s            of the median turn; tok_s_min, tok_s_max: of the slowest and the fastest turn; tok_s_mean, _sd
+// and then all of them again, timed, in the same order, so that other texts precede each timed text (with --turns 1 no
+// other text does: use 2 or more). Texts are drawn at temperature 1 with a seed each, since a greedy text of random
+// weights soon repeats one token. The first round also records the routes for a replay. A round takes about half of
+// --cell-s at most; the first text determines the number of tokens. A row is printed, and appended to --out, when its
+// cell ends. After --time-limit-s no further cell begins, and the running cell is abandoned.
+// exit: 1 when a cell's tokens differ from the first cell's tokens, both with one worker and without --prompts. In
+// other cases tokens may differ, since the sums of several workers, and of a prompt's rows that a worker with little
+// memory computes in parts, are added in another order.
+// CSV columns:
+//   in, tokens       number of tokens of the prompt, and of an answer
+//   tok_s            tokens a second of the median turn; tok_s_min, tok_s_max: of the slowest and the fastest turn;
+//                    tok_s_mean, _sd: mean and standard deviation over turns
 //   ttft_ms, all_tok_s  time to the first token; tokens of an answer by its whole time; both of the median turn
-//   missing          experts per token in no slot when their group arrived; late: those whose copy was in flight
-//   brought_mb       MB copied to slots per token, for groups and for hints; wasted: experts per token copied for a
-//                    hint and not used
+//   missing          experts per token that had no slot when their group arrived; late: those with a copy in flight
+//   brought_mb       MB copied to slots per token, for groups and for hints; wasted: experts per token that were copied
+//                    for a hint and not used
 //   load_ms          time per token that groups waited for experts
 //   load_gb_s        bytes of missing experts by the time that groups waited for them
 //   start_s          time from the workers' start until all experts are held, each in its place
 //   hub_ms_token, work_ms_token, copy_ms_token  parts of a token's time (prompt included): the hub's own, the workers'
-//                    without their waits, and the waits for experts, added over workers; idle_ms_token: the rest, which
-//                    is round trips and queues, and zero where the workers' times overlap
-//   gain, bound      of hints: the share of a token's time that they save against the preceding cell with the same
-//                    memory, policy, workers and text without hints, and its upper bound: the lesser of copy and all
-//                    other time of that cell, by both
+//                    without their waits, and the waits for experts, added over workers; idle_ms_token: the remaining
+//                    time, which is round trips and queues, and zero where the workers' times overlap
+//   gain, bound      gain: the share of a token's time that hints save, against the preceding cell with the same
+//                    memory, policy, workers and text without hints; bound: the most that hints could save, which is the
+//                    lesser of the copy time and all other time of that cell, over their sum
 //   hub_mb, worker_mb  resident memory of the hub and of all native workers; slots x an expert is the memory on GPUs
 //   by_gpu           share of copied bytes that the GPU copied itself, beside its computing
-//   wait_ms          time of a group that waited for experts; window_ms: the time within which a right hint must bring
-//                    an expert to avoid the wait, from the times of hub and worker for a layer and of the round trip:
-//                      hub_ms,
-//                    worker_ms, trip_ms
+//   wait_ms          time that a group which needed missing experts waited; window_ms: the time within which a right
+//                    hint must bring an expert to avoid the wait, computed from hub_ms, worker_ms (times of hub and
+//                    worker for a layer) and trip_ms (the round trip)
 // MOEX_BUILD: build folder [build].
 // example: node bench/slots_bench.mjs --model qwen3-30b-a3b --time-limit-s 420 --host-mb 20000 --header
 import {

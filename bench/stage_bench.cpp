@@ -255,7 +255,8 @@ std::string machine_name(std::size_t num_threads) {
     return text(name, " ", integer_path().name, " ", num_threads, " threads");
 }
 
-// Splits a CSV line into columns. Returns no columns for comments and the header.
+// Splits a CSV line into columns. Comments and the header also have columns, but those name no
+// machine.
 std::vector<std::string> columns_of(const std::string& line) {
     std::vector<std::string> columns;
     std::istringstream in(line);

@@ -1,17 +1,20 @@
 #!/usr/bin/env node
-// Measures a round trip from a page's worker to the browser's GPU process, by the request and by the keep-alive work
-// that makes that process look for finished work: the floor of a round in a tab, without any code of MoEx.
+// Measures a round trip from a page's worker to the browser's GPU process, for several kinds of requests and of
+// keep-alive work, which makes that process look for finished work. This is the lower bound of a round in a tab,
+// measured without any code of MoEx.
 //   node bench/tab_trip_bench.mjs [--turns 2] [--cell-ms 1000] [--trips scope,map,copy,write,round,work,later]
 //                                 [--keep-alive none,write:20+20,write:50+50,empty:50+50] [--header]
-//   trip    scope: an error scope pushed and popped, which needs no GPU work; map: 4 KB without a pending write are
-//           mapped; copy: 4 KB are copied, then mapped; write: 4 KB are written, copied and mapped; round: written,
-//           counted up by a dispatch, copied and mapped, as an expert round does; work: the same with more for the GPU;
-//           later, later_work: mapped FIRST us behind the submission
-//   keep_alive  work that is sent meanwhile, WHAT:FIRST+THEN: the first after FIRST us, the next ones THEN apart, from
-//           the fourth on twice as far each time. WHAT is none; write: 4 bytes to a buffer; commands: a command buffer
-//           without commands; empty: a submission without command buffers; done: a request for the end of the submitted
-//           work; scope: an error scope pushed and popped
-//   trips   round trips back to back within --cell-ms; p10_us, p50_us, p90_us and p99_us are over the last four fifths
+// CSV columns:
+//   trip    the request. scope: an error scope is pushed and popped, which needs no GPU work; map: 4 KB without a
+//           pending write are mapped; copy: 4 KB are copied, then mapped; write: 4 KB are written, copied and mapped;
+//           round: 4 KB are written, counted up by a dispatch, copied and mapped, as an expert round does; work: the
+//           same with more work for the GPU; later, later_work: the buffer is mapped FIRST us after the submission
+//   keep_alive  work that is sent during the round trip, as WHAT:FIRST+THEN: the first piece after FIRST us, the next
+//           ones THEN us apart, and from the fourth piece on twice as far apart each time. WHAT is none; write: 4 bytes
+//           to a buffer; commands: a command buffer without commands; empty: a submission without command buffers;
+//           done: a request for the end of the submitted work; scope: an error scope pushed and popped
+//   trips   number of round trips, one after another within --cell-ms; p10_us, p50_us, p90_us and p99_us are over the
+//           last four fifths of them
 // MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find the GPU.
 // example: node bench/tab_trip_bench.mjs --header
 import { readFlags } from "./flags.mjs";

@@ -18,7 +18,7 @@
 
 namespace moex {
 
-// The kernels that add the sums of a grouped round. Both give the same bits.
+// The kernels that add the sums of a grouped round. Both kinds of kernels give the same bits.
 enum class RoundKernels {
     by_adapter,  // `threads` on a software adapter, `lanes` on any other adapter
     // Several threads of a workgroup share a sum: neighbour threads read neighbouring memory.

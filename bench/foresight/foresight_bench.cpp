@@ -108,7 +108,7 @@ std::string note_of(const LoadedModel& model, const Contest& contest, const Sett
                 contest.moe_layers().size(), " MoE layers");
 }
 
-// Measures the shadows that --shadow names. Without --shadow it returns no results.
+// Measures the shadows that --shadow names. Without --shadow this function returns no results.
 Result<std::vector<ShadowResult>> shadows_of(const Invocation& invocation, LoadedModel& model,
                                              std::span<const TokenId> tokens,
                                              std::uint32_t num_windows) {

@@ -21,7 +21,7 @@ struct LossyMode {
 struct Loss {
     Perplexity perplexity;
     double mean_kl = 0;            // KL(exact ‖ lossy) of the next token, in nats
-    std::uint64_t same_first = 0;  // predictions that agree on the likeliest token
+    std::uint64_t same_first = 0;  // predictions with the exact model's likeliest token
     Spread nll_excess;             // over windows: lossy minus exact mean NLL of a window, nats
 };
 

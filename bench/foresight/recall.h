@@ -35,7 +35,8 @@ struct RecallOptions {
     std::uint32_t first_layer = 0;  // the first layer that counts in means over layers
     std::uint32_t top_k = 0;
     std::vector<std::uint32_t> fetches;  // the values m of recall@m, ascending; the first is top_k
-    std::uint32_t tokens_max = 256;      // positions of a window with a result of their own
+    // Number of positions of a window with a result of their own.
+    std::uint32_t tokens_max = 256;
 };
 
 // Counts predicted experts that were requested (hits), by window, layer, token and rank.

@@ -1,19 +1,19 @@
 #!/usr/bin/env node
-// "MoEx" (000), eq. 10 to 13 and 17 on a real swarm: the time of a pass as predicted from workers' answer times, beside
-// the measured time.
+// Measures eq. 10 to 13 and 17 of "MoEx" (000) on a real swarm: the time of a pass as predicted from the workers'
+// answer times, beside the measured time.
 //   usage: MOEX_BUILD=build node bench/seeds/model_bench.mjs [turns] [seconds] [hedge]        [3 4 all]
 // Runs a hub, native workers on the processor, and between them a proxy with a round trip time. `moex-hub model
-// --from-metrics` watches the hub for `seconds`, while the hub decodes one text after the other or reads prompts. CSV,
-// a row for each condition, medians of the turns:
+// --from-metrics` watches the hub for `seconds`, while the hub decodes one text after the other or reads prompts.
+// Prints CSV, a row for each condition, with medians of the turns:
 //   work              decode: one row a pass; prefill: prompts of about 750 tokens, each with other words (eq. 13)
-//   workers,rtt_ms,hedge
+//   workers,rtt_ms,hedge  number of workers, round trip time, hedging
 //   rows              rows of a pass
 //   hub_ms            the hub's own time of a pass, as measured: workers' times do not predict it
-//   round_ms,round_predicted    a layer's exchange
-//   pass_ms,pass_predicted      hub_ms and a round a layer
+//   round_ms,round_predicted    the time of a layer's exchange with the workers, measured and predicted
+//   pass_ms,pass_predicted      the time of a pass; the prediction is hub_ms and one predicted round a layer
 //   rows_s            measured rows a second
-//   off_percent       error of pass_predicted; and the least and the largest of the turns
-//   off_together      the same where all copies of a call stall at once, as on cores that they share
+//   off_percent       error of pass_predicted; and the least and the largest error of the turns
+//   off_together      the same error if all copies of a call stall at once, as on cores that they share
 import { join } from "node:path";
 
 import { Hub, NativeWorker, build, chat, run } from "../../tests/browser/support/hub.mjs";

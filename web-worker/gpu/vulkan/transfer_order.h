@@ -30,7 +30,7 @@ class TransferOrder {
     // Returns the numbers of the copies to submit now, in order: all awaited copies, and then, if
     // `up_to` is TransferKind::prefetch, prefetches.
     std::vector<std::uint64_t> take(TransferKind up_to);
-    // The oldest `count` copies in flight, in the order of submission, are over.
+    // Notes that the oldest `count` copies in flight, in the order of submission, are over.
     void over(std::uint64_t count);
 
     // Returns the position of a copy in the order of submission, counted from 1; 0: not submitted.

@@ -392,7 +392,8 @@ class VulkanDevice : public Device {
     std::vector<BindGroup> bind_groups_;
     std::unique_ptr<VulkanSubmissions> submissions_;
     std::unique_ptr<VulkanTransfers> transfers_;  // null: not supported
-    std::uint64_t seen_transfers_ = 0;            // submissions see transfers up to this position
+    // Submissions wait for transfers up to this position.
+    std::uint64_t seen_transfers_ = 0;
     bool drop_clamping_ = false;
 };
 
