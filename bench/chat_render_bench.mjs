@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-// Measures one repaint of a streaming answer in a real Chromium: rendering the whole answer at each frame, as the page
-// once did, beside rendering the tail alone, as it does now. Each row is an answer size; times are medians over
-// repaints that add one word each.
+// Measures one repaint of a streaming answer in a real Chromium: the page once rendered the whole answer at each frame,
+// and now renders only its tail; both are measured. Each row is an answer size; times are medians over repaints that
+// add one word each.
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/chat_render_bench.mjs [repaints]      default 60
 // Prints one CSV row per size: answer_kb, whole_ms, whole_p90_ms, tail_ms, tail_p90_ms.
 import { Hub } from "../tests/browser/support/hub.mjs";

@@ -1,11 +1,11 @@
-// Runs two builds alternately on one machine, so that other load affects both: decode, prefill, pack, dispatch, and the
-// round through a native worker.
+// Runs two builds alternately on one machine, so that other load affects both alike: decode, prefill, pack, dispatch,
+// and the round through a native worker.
 //   node bench/compare.mjs BUILD_BEFORE BUILD_AFTER [--turns N] [--only decode,dispatch,pack,round]
 //                          [--shape NAME] [--threads N] [--megabytes N]
 // Each build folder holds decode_bench, dispatch_bench, pack_bench, moex-hub and moex-worker. A missing program is
 // reported on stderr, and its rows are left out.
-// CSV: bench, condition, measure, before and after (medians of the turns), and speedup: above 1 the second program is
-// faster; the median, lowest and highest of the turns' own ratios.
+// CSV: bench, condition, measure, before and after (medians of the turns), and speedup (median, lowest and highest of
+// the ratios of each turn; above 1 the second program is faster).
 // example: node bench/compare.mjs ../base/build build --turns 5
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";

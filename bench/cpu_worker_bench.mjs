@@ -1,5 +1,5 @@
-// Measures the cost of a worker on the processor: the same chat through a hub's local backend and through a hub with
-// one such worker over loopback, alternately, on a quiet machine and beside busy tasks.
+// Measures the cost of a worker on the processor. Measures the same chat through a hub's local backend and through a
+// hub with one such worker over loopback, alternately, on a quiet machine and beside busy tasks.
 //   node bench/cpu_worker_bench.mjs [--shape NAME | --model DIR] [--tokens N] [--repeats N] [--busy N] [--header]
 // MOEX_BUILD: build folder [build]. CSV: see `columns`; tok/s are medians of decoding, `of_local` is the median of the
 // ratios to the local run just before, kB is the traffic of both directions per token.

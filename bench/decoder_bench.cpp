@@ -1,4 +1,5 @@
-// Measures the time of a token of a whole model on one GPU, with random weights, and its parts.
+// Measures the time of a token, and the parts of this time, for a whole model with random weights
+// on one GPU.
 //   decoder_bench [--device NAME] [--shapes NAME,...|all] [--weights int4|bf16|f32|mixed,...]
 //                 [--fetch I,...] [--tokens N] [--turns N] [--context N] [--prompt N]
 //                 [--kernels on|off] [--kv f32|f16|u8] [--ablation on|off] [--spread on|off]
@@ -9,9 +10,9 @@
 // programs do this, since it is cheap there. Here each creation waits for the GPU.
 // --spread: computes a single row over more lanes (GpuDecoderOptions); on by default where the GPU
 // is hardware.
-// weights: int4, bf16 and f32 apply to all matrices (int4 in groups of 32); mixed is that of a
-// package: INT4 experts, and bf16 for the rest. A software rasteriser gets less work, which shows
-// that the program works.
+// --weights: int4, bf16 and f32 apply to all matrices (int4 in groups of 32); mixed stands for the
+// dtypes of a package: INT4 experts, and bf16 for the rest. A software rasteriser gets less work,
+// which shows that the program works.
 // example: decoder_bench --shapes qwen2-1.5b,qwen3-30b-a3b --weights int4 --fetch 1,8,32
 #include <chrono>
 #include <cstdio>

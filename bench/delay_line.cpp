@@ -4,8 +4,9 @@
 //   build/delay_line --port N --rtt-ms X      prints its own port, then serves until its input ends
 // The proxy is a program of its own, since timers of node fire up to a millisecond late and wait
 // for other work of the bench. The delay of a chunk begins when the kernel received it, not when
-// this program woke. The last tenths of a millisecond before a chunk is due are polled, not slept:
-// a sleeping thread wakes about 50 us late, twice a round trip.
+// this program woke. The last tenths of a millisecond before a chunk is due are spent with polling
+// instead of sleeping: a sleeping thread wakes about 50 us late, which would happen twice per round
+// trip.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>

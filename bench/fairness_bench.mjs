@@ -1,5 +1,5 @@
-// Measures how much one client that stays just inside every limit slows the others: ordinary chats of several users,
-// alone and beside that client.
+// Measures how much one client that stays just inside every limit slows the other clients. Measures ordinary chats of
+// several users, alone and beside that client.
 //   node bench/fairness_bench.mjs [--users N] [--seconds S] [--pause MS] [--model DIR] [--header]
 // MOEX_HUB: the program [build/moex-hub]. The hub runs behind a proxy on loopback (--trusted-proxy), so that each
 // client has an address of its own and the limits of remote clients. The greedy client sends one of five bodies of a

@@ -1,28 +1,29 @@
-// Measures a round inside a native worker beside the bound that the GPU's memory bandwidth sets,
-// and the parts of its time.
+// Measures the time of a round inside a native worker, the parts of this time, and the bound that
+// the GPU's memory bandwidth sets.
 //   kernel_bench [--device NAME] [--shape qwen3-30b-a3b|paper|demo] [--layers N] [--experts N]
 //                [--rounds N] [--pause US] [--robust on|off|unless-checked]
 //                [--kernels lanes|threads] [--check FILE] [--link on]
 // CSV: what, shape, slots, rows, routing, p10_us, p50_us, p99_us, gpu_us, dispatches, mb, gb_s.
 //   empty_round  one empty kernel, submitted and read back: the fixed cost of a round
-//   upload       `rows` experts from this machine's memory to the GPU's, through staging memory;
-//                waits for the end of the one submission
+//   upload       copy of `rows` experts from this machine's memory to the GPU's, through staging
+//                memory; waits for the end of the one submission
 //   transfer     the same copy by the GPU itself, from imported host pages, as for experts on
 //                demand; absent where the GPU cannot import pages. transfer_beside: while the GPU
 //                copies 2 GB of its own memory
-//   transfer_ahead  one expert that a call waits for, queued behind 63 prefetched experts
+//   transfer_ahead  the copy of one expert that a call waits for, behind 63 prefetched experts
 //   transfer_call  CPU time of the thread that requests a copy, for one request
-//   row_round    4 KB written and submitted, 4 bytes read back; row_round_beside: while experts
-//                are copied all the time. --link on: measures upload and these rows alone
+//   row_round    4 KB are written and submitted, 4 bytes are read back; row_round_beside: while
+//                experts are copied all the time. --link on: measures only upload and these rows
 //   read         a kernel that only reads: its gb_s is the bound of the other rows
-//   round        frame to frame (decoded group in, checked bytes out); gpu_us and dispatches are
-//                of one round, mb is the size of the weights that it must read once, gb_s the rate
-//   gate_up, silu_mul, down, total, readback: the published kernels, one expert; page_round and
+//   round        a round from frame to frame (decoded group in, checked bytes out); gpu_us and
+//                dispatches are of one round, mb is the size of the weights that it must read once,
+//                gb_s the rate
+//   gate_up, silu_mul, down, total, readback: the published kernels, for one expert; page_round and
 //                group_...: a round of 8 experts and its kernels. /bench.html prints the same rows,
-//                so that the two can be divided
+//                so that the rates of page and bench can be divided
 // slots: experts are stored in the arenas by layer, or in the order of their hashes. routing: all
-// rows use the same 8 experts, or each row 8 of its own. gpu_us is a slope over rounds of several
-// layers, repeated within one submission.
+// rows use the same 8 experts, or each row uses 8 experts of its own. gpu_us is a slope over rounds
+// of several layers, repeated within one submission.
 // A software rasteriser gets less work, which shows that the program works.
 // --check FILE: FILE is the output of an earlier run, below a comment "# Machine: ADAPTER". On that
 // adapter the bench exits with 1 when a round reaches less than half of its recorded share of the

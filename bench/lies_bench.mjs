@@ -7,9 +7,9 @@
 // first liar joins. Each liar has a key of its own, and the kinds follow each other: first liars that always lie, then
 // liars that lie in a share P [0.02] of their answers and therefore serve longer. A token is counted from a liar's join
 // until its ban if that liar answered at least a twentieth of the calls; the bench ends after N [10000] counted tokens.
-// CSV: see `columns`, a row for each kind and mode. liars: their number; share_least, share: the share of calls that
-// they answered, smallest and overall; tokens_few: tokens beside liars that answered less than a twentieth; changed:
-// answers with a changed text.
+// CSV: see `columns`, a row for each kind and mode of liars. liars: number of liars; share_least, share: the share of
+// calls that liars answered, smallest and overall; tokens_few: tokens during the service of liars that answered less
+// than a twentieth of the calls; changed: answers with a changed text.
 // exit: 1 when a text changed, a liar returned more than three wrong answers, or an honest worker was banned
 // example: nice node bench/lies_bench.mjs --header > bench/results/lies.MACHINE.csv
 import { spawn } from 'node:child_process';

@@ -4,15 +4,15 @@
 //     [--users 1,16,64] [--prompt N] [--tokens N] [--prefill N] [--waves N] [--hub-args "..."] [--worker-args "..."]
 //     [--header]
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build]. For each round trip time there is a hub, a proxy and a
-// worker per number of micro-batches. They run alternately, wave by wave, and only one works at a time. 2+2+20: three
-// workers, each behind its own proxy, that share the experts (--budget-mb of --worker-args keeps one worker from
-// holding all experts).
+// worker per number of micro-batches. They run alternately, wave by wave, and only one works at a time. A round trip
+// time of 2+2+20 means three workers, each behind its own proxy, that share the experts (--budget-mb of --worker-args
+// keeps one worker from holding all experts).
 // CSV: see `columns`. kind: decode, with `users` streams at once, or prefill, one prompt of --prefill tokens. tok_s:
-// all users together, median of the waves. chosen: micro-batches of the last step; cut: share of steps with several.
-// echo_ms: p50 of the time of 4 KB to the proxy's other side and back, beside the single stream; bound_ms: echo_ms for
-// each layer, plus 30 ms. Parts of a layer's time: hub_ms is the hub's own time between two rounds of uncut steps;
-// group_ms the time from a group's frame to its answer, worker_ms its part inside the worker, gpu_ms the part of that
-// on the GPU; all are means of the last 64 groups.
+// tokens per second of all users together, median of the waves. chosen: number of micro-batches of the last step; cut:
+// share of steps with several micro-batches. echo_ms: p50 of the time that 4 KB take to the proxy's other side and
+// back, while a single stream runs; bound_ms: echo_ms for each layer, plus 30 ms. Parts of a layer's time: hub_ms is
+// the hub's own time between two rounds of uncut steps; group_ms the time from a group's frame to its answer, worker_ms
+// its part inside the worker, gpu_ms the part of that on the GPU; all are means of the last 64 groups.
 // example: node bench/micro_batches_bench.mjs --shape bench-moe --worker-args "--backend cpu"
 import { mkdtempSync, rmSync } from "node:fs";
 import { connect, createServer } from "node:net";

@@ -1,22 +1,24 @@
 #!/usr/bin/env node
-// Measures experts on demand: one native worker holds all of the demo's experts on disk, with memory for some.
+// Measures experts on demand: one native worker holds all of the demo's experts on disk, with memory for some of them.
 //   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns] [round_trip_ms] [hints] [budgets] [ways]
 //                                                          [96 3 0 off,4,8,shadow:int3,shadow:int2 3,12 exact]
-// round_trip_ms: round trip time added between hub and worker. hints: values of `serve --prefetch`; shadow:int2 and its
-// like are packed here first. budgets: MB. ways: values of moex.experts. All configurations decode a greedy answer to
-// the same question, alternately. Prints CSV, a row for each configuration:
+// round_trip_ms: round trip time added between hub and worker. hints: values of `serve --prefetch`; shadows
+// (shadow:int2, ...) are packed here first. budgets: memory limits of the worker in MB. ways: values of the request
+// field moex.experts. All configurations decode a greedy answer to the same question, alternately. Prints CSV, a row
+// for each configuration:
 //   budget_mb,slots   the worker's limit, and the number of experts that fit into its memory
-//   host_mb           memory of its machine for experts that were read and verified before (--host-mb)
+//   host_mb           memory of the worker's machine for experts that were read and verified before (--host-mb)
 //   policy,prefetch   the eviction policy, and the number of experts per token and layer that the hub predicts
 //   experts           exact, or the lossy mode
-//   asked,missing     experts of groups, and those in no slot when their group arrived (late: their copy was in flight)
+//   asked,missing     experts that groups requested, and those without a slot when their group arrived (late: their
+//                     copy was in flight)
 //   load_ms_token     time per token that groups waited for experts
-//   tok_s,of_all      tokens a second of the answer (medians), and their share of a worker with memory for all experts
-//   of_off            their share of the same worker without hints; shares are medians over the turns
+//   tok_s,of_all      tokens a second of the answer (medians), and as a share of a worker with memory for all experts
+//   of_off            tokens a second as a share of the same worker without hints; shares are medians over the turns
 //   drawn,right       tokens that a shadow drew ahead of the model, and those that equal the model's
 //   layers,too_late   layers that a shadow predicted, and those that the model had already passed
 //   copied            positions whose keys and values the shadow copied from the model
-// Fails when an exact text differs from the all-resident text.
+// The bench fails when a text in exact mode differs from the text of the worker with memory for all experts.
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";

@@ -1,17 +1,17 @@
 #!/usr/bin/env node
-// Measures a round on the hub's and on the worker's side, during a decode with its natural gaps: one user and one
+// Measures the time of a round in the hub and in the worker, during a decode with its natural gaps: one user and one
 // worker that holds all experts, on this machine. Any package works, also one without a tokenizer.
 //   node bench/round_bench.mjs --model DIR [--backend tab|gpu|cpu] [--device NAME] [--tokens N] [--warm N]
 //                              [--hub-args "FLAGS OF SERVE"] [--header]
-//   frame_*   time in the worker from a frame's arrival to its answer's departure, in us, over the rounds of one row of
-//             N tokens [200] after those of --warm [200]
+//   frame_*   time in the worker from a frame's arrival to its answer's departure, in us, over the rounds with one row
+//             of N tokens [200], after the tokens of --warm [200]
 //   hub_*     time in the hub from the queued frame to the checked answer; gpu_us: the part on the worker's GPU, as the
 //             worker reports it
-//   keep_alive_writes, keep_alive_dispatches  per round, only for a tab; keep_alive_us: the period of the writes at the
-//             end (web-worker/browser/gpu.js)
-// The times are those of `serve --trace` and of GROUP_RESULT.
-// tab: the worker is a tab of Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]). MOEX_BUILD: build
-// folder [build].
+//   keep_alive_writes, keep_alive_dispatches  their number per round, only for a tab; keep_alive_us: the period of the
+//             writes at the end (web-worker/browser/gpu.js)
+// The times are taken from `serve --trace` and from GROUP_RESULT frames.
+// --backend tab: the worker is a tab of Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]).
+// MOEX_BUILD: build folder [build].
 // example: node bench/round_bench.mjs --model bench-moe --hub-args "--gpu off" --header
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -2,8 +2,8 @@
 // in parallel.
 //   sampler_bench [--vocab N] [--rows N] [--threads N] [--steps N] [--header]
 // Logits are normal with a standard deviation of 3, and 20 tokens have much larger logits, as in a
-// trained model. The header line names the CSV columns. ms_row_*: a step's time over its rows;
-// goal: 0.5 at a vocabulary of 151,936 with top-p.
+// trained model. The header line names the CSV columns. ms_row_*: a step's time divided by its
+// number of rows; goal: 0.5 ms with a vocabulary of 151,936 with top-p.
 // example: sampler_bench --rows 1 --threads 1 --header
 #include <algorithm>
 #include <cstdio>

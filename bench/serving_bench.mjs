@@ -4,8 +4,8 @@
 //                                [--prompt N] [--tokens N] [--repeats N] [--header]
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build]; MOEX_NPM: npm packages of the tests [build/npm],
 // for tabs.
-// CSV: see `columns`; tok/s are medians, p50_ms and p99_ms of a round, out_kb, in_kb and frames per token.
-// The prompt is N token ids of a fixed sequence. Every run's prompt differs, so that no prefix cache has it.
+// CSV: see `columns`; tok/s are medians; p50_ms and p99_ms are times of a round; out_kb, in_kb and frames are per
+// token. The prompt is N token ids of a fixed sequence. Every run's prompt differs, so that no prefix cache has it.
 // example: node bench/serving_bench.mjs --shape bench-moe --workers native --num 1
 import { rmSync, mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -55,8 +55,8 @@
 //                    without their waits, and the waits for experts, added over workers; idle_ms_token: the remaining
 //                    time, which is round trips and queues, and zero where the workers' times overlap
 //   gain, bound      gain: the share of a token's time that hints save, against the preceding cell with the same
-//                    memory, policy, workers and text without hints; bound: the most that hints could save, which is the
-//                    lesser of the copy time and all other time of that cell, over their sum
+//                    memory, policy, workers and text without hints; bound: the most that hints could save, which is
+//                    the lesser of the copy time and all other time of that cell, over their sum
 //   hub_mb, worker_mb  resident memory of the hub and of all native workers; slots x an expert is the memory on GPUs
 //   by_gpu           share of copied bytes that the GPU copied itself, beside its computing
 //   wait_ms          time that a group which needed missing experts waited; window_ms: the time within which a right

@@ -1,8 +1,9 @@
-// Measures each stage of a step on the hub's own cores beside its bound, in the same run.
+// Measures each stage of a step on the hub's own cores, and in the same run the bound for this
+// stage.
 //   stage_bench [--shape NAME] [--threads N] [--context TOKENS] [--header] [--check FILE]
-// One row reads every weight once, from beyond all caches: its bound is the read bandwidth.
-// Many rows reuse the weights: their bound is the rate of the same kernel on weights in a core's
-// caches. `share` is the measured rate over the bound.
+// A step with one row reads every weight once from memory: its bound is the read bandwidth. A step
+// with many rows reuses the weights: its bound is the rate of the same kernel on weights in a
+// core's caches. `share` is the measured rate over the bound.
 // --check: compares each stage's share with the share that FILE recorded for this machine and
 // number of threads, and exits with 1 where a share is below half of the recorded one. Where FILE
 // has no such machine, the bench prints that and exits with 0.

@@ -1,11 +1,13 @@
-// Measures the time from a package on disk to the first token on the local backend, and the memory.
+// Measures the time from a package on disk to the first token on the local backend, and the memory
+// that this takes.
 //   start_bench [--shape NAME | --model DIR] [--threads N] [--prompt TOKENS] [--ahead on|off]
 //               [--hub-dtype bf16|int8|int4] [--header]
 // --hub-dtype: the dtype of the package that the bench makes. --ahead off: experts are packed when
 // they are first used. A prompt arrives as soon as the hub accepts one, and a second prompt when
 // the first is answered. The header line names the CSV columns. first_ms counts from the start;
 // packed_ms is the time at which the last expert was stored in panels (empty with --ahead off);
-// *_mb is the process's memory at that time, package_mb the size of tensors and blobs on disk.
+// first_mb and packed_mb are the process's memory at these two times, package_mb the size of
+// tensors and blobs on disk.
 // example: start_bench --shape bench-moe --header
 #include <unistd.h>
 

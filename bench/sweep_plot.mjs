@@ -1,5 +1,5 @@
 // Draws the output of `moex-sim --sweep`: for each kind of swarm a token's median and p99 under each policy, and the
-// share of further groups that the policy sent. Writes an SVG.
+// share of additional groups that the policy sent. Writes an SVG.
 // example: node bench/sweep_plot.mjs bench/results/sweep.simulated.csv > bench/results/sweep.simulated.svg
 import {readFileSync} from "node:fs";
 

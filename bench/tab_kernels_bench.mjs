@@ -3,9 +3,10 @@
 //   node bench/tab_kernels_bench.mjs [--shapes qwen3-30b-a3b,paper] [--turns 2] [--device NAME] [--model DIR]
 //                                   [--header]
 // CSV: turn, where, and the columns of kernel_bench, whose head explains them. where: tab; native, for rows that a tab
-// measures too; ratio: tab by native, where both move the same bytes. p50_us of page_round is a round from frame to
-// frame, back to back; that of empty_round is the fixed cost of a round.
-// --model: the model of the hub that serves the page; the page computes nothing of it.
+// measures too; or ratio, the tab's figure divided by the native one, for rows in which both move the same bytes.
+// p50_us of page_round is the time of a round from frame to frame, without pauses between rounds; that of empty_round
+// is the fixed cost of a round.
+// --model: the model of the hub that serves the page; the page computes nothing of this model.
 // MOEX_BUILD: build folder [build]. MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find
 // the GPU.
 // example: node bench/tab_kernels_bench.mjs --shapes qwen3-30b-a3b --header

@@ -1,6 +1,6 @@
 // Measures a browser's store of experts: listing and opening thousands of files, in one folder and in 256, and writing
-// and reading an expert, beside the Cache API that was used before. Rows: what, files, ms_all for all files, ms_each
-// (of whole experts the median). The browser's own cache of the disk is warm.
+// and reading an expert, beside the Cache API that was used before. CSV: what, files, ms_all (for all files), ms_each
+// (per file; for whole experts the median). The browser's own cache of the disk is warm.
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/tab_store_bench.mjs [FILES] [EXPERTS]
 //   example: MOEX_BUILD=build MOEX_NPM=build/npm node bench/tab_store_bench.mjs 6144 64
 import { Hub } from "../tests/browser/support/hub.mjs";

@@ -1,14 +1,15 @@
-// Measures the cost of checking answers, and the distance of honest answers from the judge's.
+// Measures the cost of checking answers, and the distance of honest answers from the answers that
+// the judge computes.
 //   verify_bench [--model DIR] [--text FILE] [--skip TOKENS] [--rows N] [--seconds S]
 //                [--threads N] [--question residuals|cost|both]
-// residuals: the rows are hidden activations of the model on the text, each used once. Each row is
-// split over one to four workers as routing does, and answered by five honest profiles. CSV:
-// profile, rows of answers, pairs in these rows, the largest error as a share of the tolerance.
-// Goal: at most a third. The bench ends after S seconds with the rows measured so far; --skip lets
-// several processes measure different parts of the text.
-// cost: CPU time of one token on the hub (experts are remote), and of judging the share of its rows
-// that is checked for contributors with a record, measured alternately. CSV: rate, token ms, checks
-// ms, per cent.
+// --question residuals: the rows are hidden activations of the model on the text, each used once.
+// Each row is split over one to four workers as routing does, and answered by five kinds of honest
+// workers (profiles). CSV: profile, rows of answers, pairs in these rows, the largest error as a
+// share of the tolerance. Goal: at most a third. The bench ends after S seconds with the rows
+// measured so far; --skip lets several processes measure different parts of the text.
+// --question cost: measures the CPU time of one token on the hub (experts are remote), and of
+// judging the share of its rows that is checked for contributors with a record, alternately. CSV:
+// rate of checks, ms of a token, ms of its checks, per cent.
 // example: verify_bench --text tests/golden/demo/val_excerpt.txt --rows 1000000
 #include <algorithm>
 #include <chrono>

@@ -1,16 +1,19 @@
 #!/usr/bin/env node
-// Measures WeInfer's tables in a real Chromium on this machine's GPU: whole models of random weights in /bench.html.
+// Repeats the measurements of WeInfer's tables in a real Chromium on this machine's GPU: whole models of random weights
+// in /bench.html.
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/weinfer_bench.mjs [--tokens 300] [--turns 3] [--only NAME]
 //   [--models SHAPE:WEIGHTS:KV,... [--fetch 1,8] [--keep-alive on|off] [--ablation on|off] [--kernels on|off]]
 //   [--patience-s 60] [--header]
-// MOEX_CHROMIUM and MOEX_CHROMIUM_ARGS name the browser and what it needs to find the GPU. Without --models the tables:
+// MOEX_CHROMIUM and MOEX_CHROMIUM_ARGS name the browser and what it needs to find the GPU. Without --models the bench
+// measures these tables:
 //   ablation  SmolLM-135M, Qwen2-0.5B and 1.5B, TinyLlama-1.1B x q4f16, q4f32, q0f32 x none, reuse, pipeline, both at
 //             I = 8 tokens a reading, and Llama-3-8B q4f16. q4 is INT4 in groups of 32, q0 f32; f16 and f32 are keys
 //             and values. Sums are kept in f32 in all of them.
 //   sweep     SmolLM-135M and Qwen2-1.5B q4f16 at I = 1 to 32, with or without keep-alive writes to the GPU process
 //   whole     the demo at I = 16, and Qwen3-30B-A3B: INT4 experts, the rest bf16
-// The conditions of a model alternate, I is fixed beforehand, and each cell has --tokens tokens. Prints CSV as the
-// page's "Copy as CSV"; the columns are those of decoder_bench (web-worker/decoder/decoder_timing.h), and keep_alive.
+// The conditions of a model alternate, I (the tokens per reading) is fixed beforehand, and each measurement has
+// --tokens tokens. Prints CSV as the page's "Copy as CSV"; the columns are those of decoder_bench
+// (web-worker/decoder/decoder_timing.h), and keep_alive.
 import { readFlags } from "./flags.mjs";
 import { Hub } from "../tests/browser/support/hub.mjs";
 import { launch } from "../tests/browser/support/tab.mjs";

@@ -2,7 +2,7 @@
 // processor, and the bytes per token in each direction.
 //   node bench/wire_bench.mjs [--model DIR] [--text FILE] [--windows N] [--arithmetic exact|int8] [--header]
 // MOEX_BUILD: build folder [build]. Measures each dtype of x with answers in f16, without and with LZ4 (`serve --lz4`).
-// CSV: see `columns`; `of_f16` is the perplexity over the perplexity with x in f16; `us_per_token` is the time of
+// CSV: see `columns`; `of_f16` is the perplexity divided by the perplexity with x in f16; `us_per_token` is the time of
 // scoring a token, hub and worker together on this machine.
 // example: node bench/wire_bench.mjs --arithmetic exact --header
 import { readFileSync } from "node:fs";

@@ -1,15 +1,18 @@
 #!/usr/bin/env node
 // Computes the tables of "MoEx" (000) from its own formulas, beside the printed figures.
 //   node bench/seeds/moex_tables.mjs [--sigma S] [--k K] [--workers W]        [0.5 8 2]
-// CSV: table, row, quantity, paper, computed, how. Milliseconds, GB of 1e9 bytes, percent.
-//   Table 1  the slowest of K experts, each the fastest of h answers; an answer is log-normal (median 20 ms, sigma S).
-//            Beside it W workers that stall with all their experts at once: the slowest of W.
-//   Table 3  a token: 48 layers of attention (1.5 ms), readback (0.2) and one round: RTT once, as two ways are one RTT,
-//            and the expert (0.7). The paper counts the RTT twice and names no distribution for h = 2 and 3; here the
-//            round is log-normal with that median and sigma S, the slowest of K and the fastest of h.
+// CSV: table, row, quantity, paper, computed, how. Units are milliseconds, GB of 1e9 bytes, and percent.
+//   Table 1  the time of the slowest of K experts, each of which takes the fastest of h answers; an answer's time is
+//            log-normal (median 20 ms, sigma S). For comparison, W workers each stall with all their experts at once:
+//            the time of the slowest of W.
+//   Table 3  the time of a token: 48 layers, each with attention (1.5 ms), readback (0.2 ms) and one round. A round
+//            takes the RTT once, as both directions together are one RTT, and the expert's time (0.7 ms). The paper
+//            counts the RTT twice and names no distribution for h = 2 and 3; here the round is log-normal with that
+//            median and sigma S, the slowest of K and the fastest of h.
 //   eq. 3    bytes of experts a worker, for the paper's shape and for Qwen3-30B-A3B's own; INT4 as stored here, with a
 //            scale and a zero (f16) for each 128 weights: 4.25 bits a weight.
-// The integrals are compared with a closed form first, the mean of one log-normal. Exits with 1 on an error of 1e-6.
+// The integrals are compared with a closed form first, the mean of one log-normal. The program exits with 1 if their
+// error exceeds 1e-6.
 // example: node bench/seeds/moex_tables.mjs
 import { readFlags } from "../flags.mjs";
 

@@ -8,8 +8,9 @@
 //            worker's link. The paper does not give the split of t_M and t_W, so both extremes are printed.
 //   bound    Qwen3-30B-A3B, 8 workers a group, no cache: the largest share of all-resident decoding that remains.
 //            T and R are a token's and a round's times with all experts on the GPU (serving_30b.nvidia-h100.csv), G is
-//            the link (`kernel_bench --link on`); without G only the needed GB/s. A guess is right for each expert
-//            independently; a wrong guess waits for its own load. "own": each worker has the link, "one": all share it.
+//            the link (`kernel_bench --link on`); without G only the needed GB/s are printed. A guess is right for each
+//            expert independently; a wrong guess waits for its own load. "own": each worker has such a link; "one":
+//            all workers share one link.
 //   memory, prefill, Table 2, eq. (1) of 004: the rows explain themselves.
 // These are bounds: they assume no contention of host memory, no round trip beyond R, and no late load. Nothing here is
 // measured.
