@@ -23,7 +23,8 @@ class DeviceKeeper {
         std::function<void()> ready;   // the device passed the test; its speed is in the status
         // The device and its buffers are lost. The handler calls reopen() or reopen_smaller().
         std::function<void(const gpu::Loss& loss)> lost;
-        std::function<void(std::string reason)> failed;  // the worker cannot serve, for `reason`
+        // The worker cannot serve, because of `reason`.
+        std::function<void(std::string reason)> failed;
     };
     DeviceKeeper(Platform& platform, StatusReport& report, const WorkerOptions& options,
                  Events events)

@@ -50,7 +50,7 @@ std::uint32_t ExpertLoader::num_ready() const {
     return num_ready_;
 }
 
-// The progress includes from the first ASSIGN on the experts that the hub will assign later.
+// From the first ASSIGN on, the progress also includes the experts that the hub will assign later.
 void ExpertLoader::set_later(std::uint32_t num_units) {
     report_.status.bytes_to_fetch += blob_bytes_ * num_units;
     report_.status.bytes_to_fetch -= blob_bytes_ * num_later_;

@@ -99,7 +99,7 @@ class ExpertRunner : public GroupRunner {
     static Sizes sizes_of(const RunnerOptions& options);
     struct Lane {
         gpu::BufferId upload, x, intermediate, y_pairs, y_wire, readback;
-        // A pass reads one of these when it ends, except the last pass.
+        // Each pass except the last reads one of these buffers when it ends.
         gpu::BufferId pass_ends[passes_max];
         gpu::BindGroupId unpack, pack;
         std::vector<gpu::BindGroupId> gate_up, down;  // by place
@@ -123,8 +123,7 @@ class ExpertRunner : public GroupRunner {
     };
     enum Kernel {
         unpack_rows,
-        // The kernels by lanes: one per tile family of gate_up, then one per family of down of
-        // gate_up, then those of down.
+        // The kernels by lanes: one per tile family of gate_up, then one per tile family of down.
         group_gate_up_row,
         group_gate_up_8,
         group_down_1,

@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-// No hardware limit for weights on the processor: the memory budget is the only limit.
+// The processor sets no limit for weights: the memory budget is the only limit.
 constexpr std::uint64_t memory_bytes_max = 1ull << 40;
 
 Status answer(std::vector<float>& y, const KnownAnswers& known, const CpuStore& store,

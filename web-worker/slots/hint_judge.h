@@ -38,14 +38,14 @@ class HintJudge {
     // Experts of ranks that are right less often than this are not brought at all.
     static constexpr double right_min = 1.0 / 16;
 
-    // A frame of hints has arrived, the most likely expert first. For each layer in the frame, it
-    // replaces the earlier hints.
+    // Notes that a frame of hints has arrived, with the most likely expert first. For each layer in
+    // the frame, the frame replaces the earlier hints.
     void hinted(std::span<const Unit> units);
     // Notes that a group has requested `units`, all of the same layer. `num_slots`: the worker's
     // slots.
     void asked(std::span<const Unit> units, std::uint32_t num_slots);
-    // A caller requested `unit` and will request it again: from now on `unit` does not count as a
-    // prediction.
+    // Notes that a caller requested `unit` and will request it again. From now on `unit` does not
+    // count as a prediction.
     void certain(Unit unit);
     // Notes that `unit` was evicted for a hint.
     void left(Unit unit) { left_[unit.layer].insert(unit.expert); }

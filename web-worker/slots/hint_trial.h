@@ -36,7 +36,7 @@ class HintTrial {
     static constexpr double loss_max = 0.25;
     static constexpr std::uint32_t calls_to_despair = 48;
 
-    // A hint has arrived. If no hint has arrived, no trial is made.
+    // Notes that a hint has arrived. If no hint has arrived, no trial is made.
     void hinted() { has_hints_ = true; }
     // Notes that a call has arrived at the time `now_ms`.
     void called(double now_ms);

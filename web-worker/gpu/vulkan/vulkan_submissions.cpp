@@ -11,7 +11,7 @@ namespace moex::gpu {
 namespace {
 
 constexpr std::uint64_t staging_bytes_min = 4u << 20;
-// Most staging buffers of staging_bytes_min in GPU memory.
+// The most staging buffers of staging_bytes_min bytes in the GPU's own memory.
 constexpr std::size_t device_staging_max = 8;
 // If more bytes than this are staged, the commands recorded so far are submitted at once.
 constexpr std::uint64_t staging_bytes_max = 64u << 20;
