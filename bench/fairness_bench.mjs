@@ -68,7 +68,8 @@ async function chatUntil(hub, address, until, took) {
   }
 }
 
-// The greedy client: keeps four requests in flight. After a 429 it waits exactly as long as Retry-After says.
+// The loop of the greedy client. It keeps four requests in flight. After a 429 it waits exactly as long as Retry-After
+// says.
 async function pressUntil(url, [path, body], until) {
   const counts = { taken: 0, refused: 0 };
   const press = async () => {

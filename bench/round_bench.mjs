@@ -95,7 +95,7 @@ try {
   seen.tokens = await decode(hub, model.name, Number(options.tokens));
   seen.tok_s = 1000 * seen.tokens / (performance.now() - begun);
   const after = await worker.counts();
-  // Without the first token, which the prompt's rounds computed.
+  // all tokens but the first, which the prompt's rounds computed
   seen.rounds = (seen.tokens - 1) * model.num_moe_layers;
   const aRound = (name) => ((after[name] - before[name]) / seen.rounds).toFixed(2);
   if (options.backend === "tab")

@@ -274,7 +274,8 @@ function residentMb({ child }) {
   return Number(/^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${child.pid}/status`, "utf8"))[1]) / 1000;
 }
 
-// Measures one row: decodes the texts once, which records their routes for a replay, then again, timed.
+// Measures one row of the CSV: decodes the texts once, which records their routes for a replay, and then again, which
+// is timed.
 async function ask({ hub, workers, model }, wanted) {
   const text_s = () => Math.min(Number(options["cell-s"]) / (turns * (rounds + 1)), left_s());
   const { ids: seen } = await decode(hub, model.name, 0, wanted, text_s());

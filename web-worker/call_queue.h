@@ -1,7 +1,8 @@
-// The queue of the hub's calls in front of the runner. A call runs if a lane is free; a bounded
-// number of calls waits; further calls are answered BUSY. If a group needs experts that have no
-// slot, the group waits until they are brought, and later calls wait behind the group. A group with
-// many such experts, or with more experts than slots, is computed in passes (group_passes.h).
+// The queue of the hub's calls in front of the runner. A call runs if a lane is free. A bounded
+// number of further calls waits, and calls beyond that are answered BUSY. If a group needs experts
+// that have no slot, the group waits until they are brought, and later calls wait behind the group.
+// A group with many such experts, or with more experts than slots, is computed in passes
+// (group_passes.h).
 #pragma once
 
 #include <deque>

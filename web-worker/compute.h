@@ -1,6 +1,6 @@
 // The opened hardware that a worker computes on: a GPU (gpu_compute.h) or the processor
-// (cpu/cpu_compute.h). A Compute makes the store and the runner of a model; both must be destroyed
-// before it.
+// (cpu/cpu_compute.h). A Compute makes the store and the runner of a model; store and runner must
+// be destroyed before the Compute.
 #pragma once
 
 #include <functional>

@@ -52,8 +52,8 @@ class ExpertStore : public UnitStore {
     // Returns the number of slots that a budget of `budget_bytes` allows.
     std::uint32_t slots_for(std::uint64_t budget_bytes) const override;
     // Changes the budget. Requires that the new budget has room for the experts in the store. A
-    // larger budget makes no arena yet. A smaller one frees arenas, the last first; experts in them
-    // that stay are copied on the GPU.
+    // larger budget makes no arena yet. A smaller budget frees arenas, the last one first; experts
+    // that stay in the store are copied from there to other arenas on the GPU.
     Status resize(std::uint64_t budget_bytes) override;
     // Makes the arenas for `num_units` slots, so that no buffer is created while the worker serves.
     // The experts in the store stay. The store grows by at least half, within the budget: small

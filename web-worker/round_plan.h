@@ -1,5 +1,6 @@
 // The plan of a grouped round on the GPU, made before the GPU is used: the tables of the upload,
-// and which kernels run over how many rows. Pure: the same group and slots give the same plan.
+// and which kernels run over how many rows. The plan is a pure function: the same group and slots
+// give the same plan.
 //
 // A round with experts in one arena and with few rows each takes two dispatches: gate_up reads
 // x in its wire form; down adds the pairs of an answer and writes the wire form. Every other round

@@ -1,8 +1,8 @@
 // Runs one expert worker, in a tab or in a process. The worker connects, sends HELLO, fetches and
 // verifies its experts, keeps them on the GPU, answers groups and single calls, reconnects by
-// itself with full jitter, and leaves cleanly. Event-driven over Platform; one thread. This class
-// wires the parts and decides the phase: device_keeper (the GPU), hub_connection (the connection),
-// expert_loader (weights), call_queue (calls), status_report (what people see).
+// itself with full jitter, and leaves cleanly. It is driven by the events of Platform, on one
+// thread. This class wires the parts and decides the phase: device_keeper (the GPU), hub_connection
+// (the connection), expert_loader (weights), call_queue (calls), status_report (what people see).
 #pragma once
 
 #include <memory>

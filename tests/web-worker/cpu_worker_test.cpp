@@ -202,7 +202,7 @@ TEST_P(CpuWorkerTest, GroupsThatItCannotTakeAreRefused) {
     EXPECT_EQ(run(asked.group).error().code, ErrorCode::unknown_expert);
 
     asked = ask(4, Dtype::f16, false);
-    // F16 can represent x, but not the answers of these experts.
+    // The dtype f16 can represent x, but not the answers of these experts.
     for (float& value : asked.group.x) value *= 30000.0f;
     for (float& value : asked.group.x) value = std::clamp(value, -65000.0f, 65000.0f);
     for (half& gate : asked.group.gates) gate = float_to_half(60000.0f);

@@ -26,7 +26,7 @@ TEST(ExpertLoaderTest, AWeightSyncAssignsOneUnit) {
 }
 
 // Regression: when the hub reconnected and assigned other experts, the worker once answered "every
-// slot is taken"  without end.
+// slot is taken" without end.
 TEST(ExpertLoaderTest, ExpertsOfAnEarlierShareMakeRoomForTheNext) {
     Stage stage(3 * stage_blob_bytes);  // memory for two experts, and for the lanes
     stage.serve({1, 4});

@@ -46,8 +46,8 @@ GroupDispatch group_of(std::uint32_t sequence_id, std::uint16_t expert);
 double error_of(const std::vector<float>& y, const GroupDispatch& group);
 
 // The real device until break_down(): then it is lost, as a browser's device is when its GPU
-// process crashes. It has `memory_bytes` of memory. Like WebGPU, it first returns a buffer beyond
-// that, and reports out of memory afterwards.
+// process crashes. It has `memory_bytes` of memory. Like WebGPU, it first returns a buffer that
+// exceeds this memory, and reports out of memory afterwards.
 class FragileDevice : public gpu::DeviceDecorator {
   public:
     FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t memory_bytes,

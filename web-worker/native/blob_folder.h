@@ -2,8 +2,8 @@
 // without room evicts blobs of other models first, the least recently used of them first; then
 // blobs of the present model that were used less often than the new one. If these do not free
 // enough room, the new blob is not kept. The file `uses` beside the blobs stores how often and when
-// each was used, for later runs. The caller verifies what it reads: this class does not. Any
-// thread.
+// each was used, for later runs. The caller verifies the blobs that it reads: this class does not.
+// Its methods may be called on any thread.
 #pragma once
 
 #include <cstdint>

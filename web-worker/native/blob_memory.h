@@ -1,7 +1,8 @@
 // An LRU cache of verified blobs in this machine's memory, up to a budget. The blobs are stored in
 // a few large, page-aligned pieces of memory. All places of a piece have the same size. A GPU can
 // therefore map each piece once (Device::share_memory()) and read the blobs itself. A blob that a
-// caller still holds (HeldBlob) keeps its place after it is evicted. One thread.
+// caller still holds (HeldBlob) keeps its place after it is evicted. The class belongs to one
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Sends GET requests to one hub, one after another over a kept connection, plain or TLS. Calls
-// block; each network operation has a deadline. One thread.
+// block; each network operation has a deadline. A client belongs to one thread.
 #pragma once
 
 #include <functional>

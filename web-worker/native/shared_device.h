@@ -1,5 +1,6 @@
 // Shares the one GPU device of a process among its workers. The first lend() opens the device. It
-// is closed when the last worker has returned it, and opened again after a loss. One thread.
+// is closed when the last worker has returned it, and opened again after a loss. The class belongs
+// to one thread.
 #pragma once
 
 #include <cstdint>

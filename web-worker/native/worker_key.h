@@ -12,7 +12,7 @@ namespace moex::native {
 std::string random_worker_key();  // 32 hex digits
 
 // Returns the key in the file `worker-key` of `folder`. Creates the file, readable by its owner
-// only, if it does not exist or holds no valid key. An error if the file cannot be written.
+// only, if it does not exist or holds no valid key. Returns an error if the file cannot be written.
 Result<std::string> kept_worker_key(const std::filesystem::path& folder);
 
 }  // namespace moex::native

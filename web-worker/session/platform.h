@@ -1,6 +1,6 @@
 // The interface between an expert worker and the environment that it runs in: a socket, blobs,
 // time, and a place to show the worker's status. web-worker/browser (a tab's Dedicated Worker) and
-// web-worker/native (a headless process) implement it. One thread.
+// web-worker/native (a headless process) implement it. All calls are made on one thread.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,8 @@ struct WorkerStatus {
     std::string detail;  // one sentence: the reason for the phase, and what the person can do
     std::uint64_t worker_id = 0;
     std::string model_name;
-    std::string nonce;  // the hub's nonce for WorkerCore::identify() to sign; or empty
+    // The hub's nonce to sign (the signature goes to WorkerCore::identify()); or empty.
+    std::string nonce;
     std::uint32_t power_percent = power_percent_max;
     gpu::AdapterInfo adapter;
     std::string no_gpu;  // the reason why the worker fell back to the processor; or empty

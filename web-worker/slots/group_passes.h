@@ -2,8 +2,8 @@
 // there are slots. The first pass computes the experts in slots. Each later pass computes a few of
 // the other experts. Each expert is brought once, and the experts of a pass are brought while the
 // pass before computes. The answers of pairs stay in the lane until the last pass adds them, in the
-// order of a group without passes, so the bits are the same. Pure. Example: experts 3, 40 and 59 of
-// 60 have slots: the passes are {3, 40, 59}, {0, 1, 2, 4, ...}, ...
+// order of a group without passes, so the bits are the same. The function is pure. Example: experts
+// 3, 40 and 59 of 60 have slots: the passes are {3, 40, 59}, {0, 1, 2, 4, ...}, ...
 #pragma once
 
 #include <cstdint>

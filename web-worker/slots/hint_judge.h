@@ -12,7 +12,7 @@
 // another one if its rank is right more often than evicted experts are missed.
 // Example: hint {7, 8} for layer 3, then a group of layer 3 with {7, 20}: rank 0 was right, rank 1
 // was wrong. Limits: a rank counts as right at first, so that a new predictor is tried.
-// Pure. One thread.
+// This class is pure (no clock, no I/O) and belongs to one thread.
 #pragma once
 
 #include <array>
@@ -50,8 +50,8 @@ class HintJudge {
     // Notes that `unit` was evicted for a hint.
     void left(Unit unit) { left_[unit.layer].insert(unit.expert); }
 
-    // Returns true if `unit` is worth its copy. `leaves`: another expert must be evicted for it. A
-    // unit that no hint predicts is always worth it.
+    // Returns true if `unit` is worth its copy. `leaves`: true if another expert must be evicted
+    // for `unit`. A unit that no hint predicts is always worth its copy.
     bool worth(Unit unit, bool leaves) const;
 
     double right(std::size_t rank) const { return right_.at(rank); }

@@ -8,7 +8,7 @@
 // connection. A trial has six stages that alternate: present mode, other mode, ... The mode changes
 // if the other mode saves enough time in total and in most pairs of stages.
 // Limits: a pause, or another program on the machine, disturbs a stage. A trial therefore has
-// several pairs. Pure: times are given. One thread.
+// several pairs. This class is pure (the caller passes times) and belongs to one thread.
 #pragma once
 
 #include <array>

@@ -101,7 +101,8 @@ inline constexpr std::array expert_transitions{
     ExpertTransition{ExpertState::stored, ExpertEvent::put, ExpertState::in_slot},
     ExpertTransition{ExpertState::stored, ExpertEvent::copy, ExpertState::copying},
 
-    // A fetch for a hint is repeated with priority, because a group waits for the expert.
+    // From `fetching` to `fetching`: a fetch for a hint is repeated with priority, because a group
+    // waits for the expert.
     ExpertTransition{ExpertState::fetching, ExpertEvent::fetch, ExpertState::fetching},
     ExpertTransition{ExpertState::fetching, ExpertEvent::arrive, ExpertState::fetched},
     ExpertTransition{ExpertState::fetching, ExpertEvent::fail, ExpertState::stored},

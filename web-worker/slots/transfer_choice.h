@@ -8,7 +8,8 @@
 // windows: a window of groups with the usual copier, then a window with the other copier. The
 // copier with the shorter times is kept.
 // Limits: each process tries for itself. A gain that needs all processes to change together is not
-// found, so the first guess matters. Pure: times are given. One thread.
+// found, so the first guess matters. This class is pure (the caller passes times) and belongs to
+// one thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ namespace moex {
 class TransferChoice {
   public:
     // A trial has `pairs` windows of `groups_a_window` groups with the usual copier, each followed
-    // by a window with the other. It ends early if most pairs agree.
+    // by a window with the other copier. A trial ends early if most pairs agree.
     static constexpr std::uint32_t pairs = 3, groups_a_window = 32;
     // The first groups of a window are not timed: their experts were still copied by the copier of
     // the window before.

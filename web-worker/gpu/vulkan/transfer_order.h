@@ -2,7 +2,8 @@
 // for, go before prefetches. Within each kind the order is that of ask() or hurry(). At most as
 // many prefetches are in flight as keep the link busy, so that an awaited copy waits behind few of
 // them. Example: ask prefetch 1, prefetch 2, awaited 3, with room for one prefetch: take() gives 3,
-// 1. Pure; no thread. Every `number` must be a return value of ask().
+// 1. This class is pure (no Vulkan call) and has no thread. Every `number` must be a return value
+// of ask().
 #pragma once
 
 #include <cstdint>
