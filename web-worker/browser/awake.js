@@ -8,10 +8,14 @@
 //
 // Limit: fewer kernels would delay a call less, but they let the clock fall, which costs more: with a third of them the
 // GPU takes 2 to 3 times as long (bench/results/tab_awake.nvidia-h100.csv).
-export const awake_ms = 4;            // after an answer; a text's next round arrives sooner
-export const expected_ms_max = 40;    // for a predicted call
-export const expected_in_vain_max = 8;     // predictions in a row without a call; then no more until a call arrives
-export const period_ms = 0.08;        // between keep-alive kernels
+
+// The GPU is kept awake for this time after an answer; the next round of the same text arrives sooner.
+export const awake_ms = 4;
+// The GPU is kept awake for at most this time after the hub predicts a call.
+export const expected_ms_max = 40;
+// After this many predictions in a row without a call, further predictions are ignored until a call arrives.
+export const expected_in_vain_max = 8;
+export const period_ms = 0.08;        // time between two keep-alive kernels
 const cores_min = 8;
 
 // Keeps 32 lanes busy for about 50 us with a chain of sums that no compiler can shorten.
@@ -33,7 +37,7 @@ export function canStayAwake(software, cores = navigator.hardwareConcurrency ?? 
   return !software && cores >= cores_min;
 }
 
-// Submits the keep-alive kernel.
+// Submits the kernel that keeps the GPU busy, so that its clock does not fall.
 export class KeepAliveDispatch {
   constructor(device) {
     this.queue = device.queue;

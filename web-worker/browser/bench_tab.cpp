@@ -62,7 +62,7 @@ EMSCRIPTEN_KEEPALIVE void mx_bench_run(const char* shape, std::uint32_t size_byt
     const std::string name(shape, size_bytes);
     TimingOptions options = TimingOptions::bench(name, b.device->adapter());
     if (bound == 0) options.read_bytes = 0;
-    b.timing.reset();  // the timing of the previous shape, which has reported {"done"}
+    b.timing.reset();  // frees the finished timing of the previous shape
     b.timing = std::make_unique<KernelTiming>(*b.device, options, [] { return 1e3 * mx_now_ms(); });
     b.timing->start(
         [](const TimingRow& row) {

@@ -4,7 +4,7 @@
 // slower than the GPU.
 const attempts_max = 4;
 const fetches_max = 4;
-const put_bytes_max = 64 << 20;  // limit of bytes that wait for the disk; above it, further fetches wait as well
+const put_bytes_max = 64 << 20;  // limit of bytes that wait to be written to disk; above it, only urgent fetches start
 
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 const isBlob = async (bytes, hex) => toHex(await crypto.subtle.digest("SHA-256", bytes)) === hex;
@@ -20,8 +20,8 @@ export class Blobs {
     this.generation = 0;
     this.abort = new AbortController();
     this.refused = 0;            // blobs from disk or network that did not verify
-    this.put_bytes = 0;          // bytes of blobs that are not on the disk yet
-    this.host_bytes = 0;         // limit of bytes that stay in this machine's memory for later requests
+    this.put_bytes = 0;          // bytes of fetched blobs that are not yet written to disk
+    this.host_bytes = 0;         // limit of the bytes of blobs that this worker caches in main memory
     this.memory = new Map();     // hex -> verified bytes, in LRU order: the first is evicted first
     this.memory_bytes = 0;
     this.putting = Promise.resolve();
@@ -75,7 +75,7 @@ export class Blobs {
   }
 
   async one({ hex, size, progress, generation }) {
-    const { signal } = this.abort;             // cancel() replaces the controller
+    const { signal } = this.abort;             // cancel() replaces the AbortController
     this.files?.use(hex, size);
 
     const known = this.recall(hex);
@@ -121,7 +121,7 @@ export class Blobs {
     return { reason: reason || "cancelled" };
   }
 
-  // Also stores the bytes of a fetch that was cancelled meanwhile, because they are complete.
+  // Writes a complete blob to disk. A blob is stored even if its fetch was cancelled in the meantime.
   put(hex, bytes) {
     this.put_bytes += bytes.length;
     this.putting = this.putting.then(() => this.files.put(hex, bytes))

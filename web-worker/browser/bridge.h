@@ -9,18 +9,19 @@
 #include <cstdint>
 
 extern "C" {
-// ---- socket
-// -> mx_on_open(), mx_on_frame(data, size), mx_on_closed(code, reason, length)
+// ---- socket; JavaScript reports its events by
+// mx_on_open(), mx_on_frame(data, size), mx_on_closed(code, reason, length)
 void mx_connect();
 void mx_send(const void* data, double size_bytes);
 void mx_close(int code, const char* reason, int reason_bytes);
 
-// ---- blobs: verified, from the cache or the hub
-// -> mx_on_fetch_progress(ticket, bytes, from_network),
-//    mx_on_fetched(ticket, data, size, reason, length)
+// ---- verified blobs, from the cache or the hub; JavaScript answers a fetch with
+// mx_on_fetch_progress(ticket, bytes, from_network) and
+// mx_on_fetched(ticket, data, size, reason, length)
 void mx_fetch_blob(const char* hex, double size_bytes, int urgent, std::uint32_t ticket);
 void mx_cancel_fetches();
-void mx_serves_model(const char* model, int model_bytes);  // for the blobs that follow
+// Sets the model of all blobs that are fetched from now on.
+void mx_serves_model(const char* model, int model_bytes);
 
 // ---- time and status
 double mx_now_ms();

@@ -74,7 +74,7 @@ var MoexBridge = {
     Module['mx'].report(HEAPU8.slice(json, json + bytes));
   },
 
-  // Copies into the current heap: growth of the heap replaces the view.
+  // HEAPU8 is read at each copy, because the view is replaced when the WASM heap grows.
   mx_bind_heap: function() {
     Module['mx'].copyIn = function(bytes, address) { HEAPU8.set(bytes, address >>> 0); };
   }

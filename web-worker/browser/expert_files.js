@@ -1,26 +1,27 @@
 // Stores a tab's experts between visits, for blobs.js: one file per hash. This class reads the files itself
 // (File.slice, which needs no exclusive handle and blocks no other reader); a separate worker (store_worker.js) writes
-// them. The caller verifies the bytes that it reads. Failures are counted for the page in `told`; without a store (in a
-// private window) the tab serves all the same.
+// them. The caller verifies the bytes that it reads. Failures are counted for the page in `told`. The tab also serves
+// in a browser that offers no storage (in a private window).
 import { StoreFolder, unlessGone } from "./store_folder.js";
 
-const earlier_cache = "moex-weights-v1";      // the same name as in store_worker.js
+const earlier_cache = "moex-weights-v1";      // cache of an earlier version; store_worker.js has the same name
 const used_every_ms = 2000;                   // interval at which the writing worker is sent the recent uses
 
 // Reads stored blobs, and passes new ones to the worker that writes.
 export class ExpertFiles {
-  // `onTold()` is called when `told` has changed, so that the page can show it.
+  // `onTold()` is called when the counts in `told` have changed, so that the page can show them.
   constructor(onTold = () => {}) {
     this.onTold = onTold;
     this.told = {
-      kept: 0, unkept: 0,                     // blobs written, and blobs not written, since this worker began
-      is_full: false, device_bytes: 0,        // storage is full; bytes that the model of "this device" occupies
-      made_room: 0,                           // blobs that were evicted for others
+      kept: 0, unkept: 0,                     // blobs that were and were not written since this worker began
+      is_full: false,                         // true if the browser's storage has no room for another blob
+      device_bytes: 0,                        // bytes that the model of "this device" occupies on disk
+      made_room: 0,                           // blobs that were evicted to make room for new blobs
       damaged: 0, gone: 0, failed: "",
     };
-    this.here = new Set();                    // hashes that were read or written
+    this.here = new Set();                    // hashes of blobs that this worker has read from disk or written
     this.unkept = new Set();
-    this.used = new Map();                    // hex -> [bytes, uses], not sent yet
+    this.used = new Map();                    // hex -> [bytes, uses] that are not yet sent to the writing worker
     this.used_timer = 0;
     this.puts = new Map();                    // ticket -> resolve
     this.tickets = 0;
@@ -103,7 +104,7 @@ export class ExpertFiles {
     this.used.clear();
   }
 
-  // Resolves when the verified `bytes` are on the disk, or when it is clear that they are not kept.
+  // Resolves when the verified `bytes` are on the disk, or when the writing worker reports that they cannot be stored.
   async put(hex, bytes) {
     await this.open();
     if (!this.writer) return;

@@ -7,15 +7,15 @@ import {
 
 export { StoreError };
 
-const lock_name = "moex-models";      // one tab at a time downloads
+const lock_name = "moex-models";      // the lock by which only one tab at a time downloads
 
 const fetches_max = 4;
 const range_bytes = 16 << 20;
-// A broken connection is replaced, the first time at once. After this many attempts in a row without a byte, with
-// growing delays, the download fails and the user decides.
+// A broken connection is replaced: the first time at once, then after growing delays. After this many attempts in a
+// row without a received byte, the download fails and the user decides whether to try again.
 const fruitless_max = 6;
 const wait_first_ms = 250;
-// Statuses of a hub that starts, stops or is overloaded.
+// HTTP statuses of a hub that starts, stops or is overloaded: the download is tried again.
 const passing = [429, 502, 503, 504];
 // A file is hashed as a whole, in memory, so its size is limited.
 const file_bytes_max = 2 ** 30;
@@ -34,7 +34,7 @@ export class FileStore {
     this.handles = new Map();     // handles of open files, by hash
   }
 
-  // Returns those of `files` ({name, sha256, bytes}) that have to be downloaded, and the number of missing bytes.
+  // Returns the entries of `files` ({name, sha256, bytes}) that have to be downloaded, and the number of missing bytes.
   async missing(files) {
     const sizes = await this.folder.sizes();
     const wanted = files.filter(({ sha256, bytes }) => sizes.get(sha256) !== bytes);
@@ -43,8 +43,8 @@ export class FileStore {
   }
 
   // Downloads the missing files from below `url`. `progress(bytes)` is called with the bytes that have arrived; the
-  // count is negative for bytes that had to be discarded. A lock serialises tabs, so the next tab finds what one has
-  // downloaded.
+  // count is negative for bytes that had to be discarded. A lock lets one tab download at a time; the next tab finds
+  // the files that are downloaded already.
   fetchAll(files, how) {
     return navigator.locks.request(lock_name, { signal: how.signal }, async () => {
       for (;;) {
@@ -61,7 +61,7 @@ export class FileStore {
       }
     });
   }
-  // The first file that fails stops the others; bytes that have arrived are kept.
+  // If the download of a file fails, the downloads of the other files stop; bytes that have arrived are kept.
   async fetchMissing(missing, all, how) {
     await this.checkRoom(missing);
     if (missing.length > 0) await this.folder.writeText(loading_name, JSON.stringify({ files: all }));
@@ -92,7 +92,7 @@ export class FileStore {
     if (bytes > quota - usage) throw new StoreError("no_space", `${bytes} bytes are needed, ${quota - usage} are free`);
   }
   // Evicts experts of models other than the one that this browser serves, until `bytes` are free. Files in `wanted`
-  // stay as well. Returns the freed bytes, and the bytes of the experts of the served model.
+  // are not evicted. Returns the freed bytes, and the bytes of the experts of the served model.
   async makeRoom(bytes, wanted) {
     const uses = new Uses(this.folder);
     await uses.load();
@@ -128,7 +128,8 @@ export class FileStore {
       how.progress(-file.bytes);
       throw new StoreError("hash_mismatch", `${file.name} from the hub does not match its hash`);
     }
-    await part.move(file.sha256).catch(async (error) => {  // a serving tab has just written the same file and reads it
+    // The move fails if a serving tab has just written the same file and reads it: then the part is not needed.
+    await part.move(file.sha256).catch(async (error) => {
       if (!await this.folder.remove(part.name) || !await this.folder.find(file.sha256)) throw error;
     });
   }
@@ -139,7 +140,7 @@ export class FileStore {
     let have = handle.getSize();
     if (have > file.bytes) have = 0;
     const write = (bytes) => {
-      const written = handle.write(bytes, { at: have });      // at the end of the quota only a part is written
+      const written = handle.write(bytes, { at: have });      // writes only a part of `bytes` at the end of the quota
       if (written !== bytes.length)
         throw new StoreError("no_space", `the browser stores no more bytes of ${file.name}`);
       have += bytes.length;
@@ -178,9 +179,9 @@ export class FileStore {
     }
   }
 
-  // ---- the hub's list, for use without the hub
+  // ---- the hub's list of files, kept for use without the hub
 
-  // Keeps `list` and its files. Removes the files of an earlier list, except experts that this browser serves.
+  // Stores `list` and keeps its files. Removes the files of an earlier list, except experts that this browser serves.
   keepOnly(list) {
     return navigator.locks.request(lock_name, async () => {
       const uses = new Uses(this.folder);
@@ -195,7 +196,7 @@ export class FileStore {
       }
     });
   }
-  // Returns null if no list was kept, or if some of its files are missing.
+  // Returns the stored list of files; null if no list is stored, or if some of its files are missing.
   async keptList() {
     try {
       const list = JSON.parse(await this.folder.readText(list_name));
@@ -203,7 +204,7 @@ export class FileStore {
     } catch { return null; }
   }
 
-  // ---- synchronous reads, of files that were opened before
+  // ---- synchronous reads, from files that openAll() has opened
 
   async openAll(files) {
     for (const { name, sha256 } of files) {

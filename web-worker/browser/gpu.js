@@ -7,15 +7,15 @@ import {
 import { KeepAlivePace, periods_us } from "./keep_alive_pace.js";
 
 // The GPU process notices finished work when a command arrives, and otherwise only about every 2 ms. While a readback
-// is pending, this module therefore sends a 4-byte write at a period that starts with this value and adapts to the
-// machine (keep_alive_pace.js). On a software adapter the period is longer, because the writes take processor cores
-// from the rasteriser.
+// is pending, this module therefore sends 4-byte writes. The time between two writes starts with this value and adapts
+// to the machine (keep_alive_pace.js). On a software adapter the period is longer, because the writes take processor
+// cores from the rasteriser.
 const keep_alive_period_us = { hardware: 20, software: 200 };
-// When a readback has been pending for this time, its answer is not near: from then on a timer sends the writes instead
-// of a message loop.
+// When a readback has been pending for this time, its answer is not expected soon. From then on a timer sends the
+// keep-alive writes, instead of a message loop.
 const keep_alive_fast_ms = 6;
 
-// The GPU clock times one submission in this many. Browsers round that clock to 0.1 ms, so a single time is imprecise;
+// The GPU clock times one of this many submissions. Browsers round that clock to 0.1 ms, so a single time is imprecise;
 // the mean of many submissions that begin anywhere within the 0.1 ms is right.
 const submits_per_time = 16;
 const times_kept = 64;
@@ -88,7 +88,7 @@ class Stopwatch {
       this.times_us.push(Number(end - begin) / 1000);
       if (this.times_us.length > times_kept) this.times_us.shift();
     };
-    this.onFailed = () => {};        // the device is lost
+    this.onFailed = () => {};        // mapAsync() rejects when the device is lost
   }
 
   // Returns true if this submission is to be timed; the caller then also calls finish().
@@ -114,22 +114,22 @@ class Stopwatch {
 export class Gpu {
   constructor(events) {
     this.events = events;      // onPipeline, onRead, onLost
-    this.copies = 0;           // of bytes between socket and GPU
+    this.copies = 0;           // copies of data between the socket and the GPU
     this.promises = 0;
     this.handles = [null];
     this.free = [];
     this.device = null;
-    this.pipelines = new Map();      // WGSL text and constants -> handle
-    this.readbacks = new WeakMap();  // buffer -> state of its readback
+    this.pipelines = new Map();      // WGSL text and constants -> pipeline handle
+    this.readbacks = new WeakMap();  // readback buffer -> its pending request and callbacks
     this.pending = 0;
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.keepAlive();
     this.keeping_alive = false;
     this.keep_alive_writes = 0;
-    this.keep_alive_allowed = true;  // a bench switches it off
-    this.may_stay_awake = false;     // set by the contributor's settings
+    this.keep_alive_allowed = true;  // false: a bench measures without keep-alive writes
+    this.may_stay_awake = false;     // true if the contributor's settings permit it
     this.can_stay_awake = false;
-    this.keep_alive_dispatch = null; // created on first use
+    this.keep_alive_dispatch = null; // null until it is first used
     this.keep_alive_dispatches = 0;
     this.awake_until = 0;
     this.expected = 0;               // predicted calls since the last call arrived
@@ -205,7 +205,7 @@ export class Gpu {
     device?.destroy();
   }
 
-  // usage: 0 storage, 1 uniform, 2 readback, as gpu::BufferUsage.
+  // `usage` has the values of gpu::BufferUsage: 0 storage, 1 uniform, 2 readback.
   createBuffer(size, usage, label) {
     if (!this.device) return 0;
     const usages = [
@@ -232,9 +232,9 @@ export class Gpu {
     const device = this.device;
     let reason = "the GPU is gone";
     const key = `${named}\n${wgsl}`;
-    let handle = this.pipelines.get(key) ?? 0;       // an equal pipeline is reused
-    // Never call back inside this call: a caller that requests one pipeline after the other would nest one level deeper
-    // with each pipeline that exists already.
+    let handle = this.pipelines.get(key) ?? 0;       // a pipeline with the same text and constants is reused
+    // Never call onPipeline() inside this call. A caller that requests the next pipeline in the callback would
+    // otherwise nest one call deeper for each pipeline that exists already.
     if (handle) await null;
     else if (device) {
       const made = await compile(device, wgsl, entryPoint, kinds, named);
@@ -310,7 +310,7 @@ export class Gpu {
     made.onMapped = () => {
       settle();
       this.pace.took(made.rung, performance.now() - made.since);
-      // Copy before the unmap, straight to the address from which the WASM reads.
+      // Copy before unmap() invalidates the range, straight to the address from which the WASM reads.
       this.copies += 1;
       this.events.takeRead(new Uint8Array(buffer.getMappedRange(0, made.size)));
       buffer.unmap();
@@ -324,7 +324,7 @@ export class Gpu {
     return made;
   }
 
-  // Keeps the GPU awake for `for_ms` from now on, if the settings and the machine allow it. Returns true if they do.
+  // Keeps the GPU awake for `for_ms` from now on. Returns false if the settings or the machine do not allow it.
   stayAwake(for_ms) {
     if (!this.may_stay_awake || !this.can_stay_awake) return false;
     this.keep_alive_dispatch ??= new KeepAliveDispatch(this.device);
@@ -332,8 +332,9 @@ export class Gpu {
     return true;
   }
 
-  // The hub predicts a call: start the loop that polls for its answer, and wake the GPU. Each prediction keeps them
-  // awake only for a short time, and after expected_in_vain_max predictions without a call none does.
+  // The hub predicts a call: start the loop that polls for the call's answer, and wake the GPU. A prediction keeps the
+  // loop and the GPU awake only for a short time. After expected_in_vain_max predictions in a row without a call,
+  // further predictions are ignored.
   expectWork(within_ms) {
     if (!this.device || !this.keep_alive_allowed || this.expected >= expected_in_vain_max) return;
     if (!this.stayAwake(Math.min(within_ms, expected_ms_max))) return;

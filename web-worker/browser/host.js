@@ -11,7 +11,7 @@ export class Host {
   constructor() {
     this.wasm = null;
     this.mallocs = 0;
-    this.copies = 0;                           // into and out of the heap; gpu.js counts its own
+    this.copies = 0;                           // copies into and out of the WASM heap; gpu.js counts its own copies
     this.gpu = new Gpu({
       onPipeline: (ticket, handle, reason) => {
         this.withText(reason, (address, size) => this.wasm._mx_on_pipeline(ticket, handle, address, size));
@@ -48,8 +48,8 @@ export class Host {
     };
   }
 
-  // Loads the program that `createModule` finds beside `url`, and resolves when its functions can be called. `more`:
-  // further properties of the module that the program needs from JavaScript.
+  // Loads the WASM program that `createModule` finds beside `url`, and resolves when its functions can be called.
+  // `more`: further properties of the module that the program needs from JavaScript.
   async load(createModule, url, more = {}) {
     this.wasm = await createModule({ mx: this.mx, locateFile: (name) => new URL(name, url).href, ...more });
     this.wasm._mx_init();
@@ -62,7 +62,7 @@ export class Host {
     this.wasm._mx_on_frame(bytes.length);
   }
 
-  // Copies `bytes` into the heap for the time of one call: f(address, size).
+  // Copies `bytes` into the WASM heap, calls f(address, size) and frees the copy.
   withBytes(bytes, f) {
     this.mallocs += 1;
     this.copies += 1;

@@ -2,11 +2,13 @@
 //
 // Problem: with too few writes the answer is noticed late. With too many, on a machine with few cores, the writes take
 // processor time that the GPU process needs. Only a measurement on this machine shows which case applies. Therefore, of
-// every eight waits, one tries the next shorter period and one the next longer period. If the waits with that other
+// every eight waits, one tries the next shorter period and one the next longer period. If the waits with a tried
 // period are shorter, it becomes the period. This module is pure: wait times go in, periods come out.
 export const periods_us = [20, 50, 100, 200, 500, 1000];
-const waits_kept = 16;       // for each period, before it is judged
-const better_by = 0.95;      // factor of the median; a longer period is cheaper, so it need only be as good
+const waits_kept = 16;       // measured waits of a period that are needed before it is judged
+// A shorter period is chosen only if its median wait is at most this fraction of the current median. A longer period
+// costs less, so an equal median is enough.
+const better_by = 0.95;
 
 const median = (values) => values.slice().sort((a, b) => a - b)[values.length >> 1];
 
@@ -25,7 +27,7 @@ export class KeepAlivePace {
     return Math.min(periods_us.length - 1, Math.max(0, this.at + step));
   }
 
-  // Records that a wait with index `rung` took `wait`, in any unit.
+  // Records that a wait with the period periods_us[rung] took the time `wait`, in any unit.
   took(rung, wait) {
     const kept = this.waits[rung];
     kept.push(wait);
@@ -34,7 +36,7 @@ export class KeepAlivePace {
 
     const worth = rung > this.at ? 1 : better_by;
     if (median(kept) > worth * median(this.waits[this.at])) {
-      kept.length = 0;         // judged again later, with new waits
+      kept.length = 0;         // this period is judged again later, with new waits
       return;
     }
     this.at = rung;

@@ -11,14 +11,14 @@ import { BrowserText } from "./text.js";
 const decoder = new TextDecoder();
 const host = new Host();
 let store = null;
-let listed = null;       // the reply of /api/package
+let listed = null;       // the hub's list of the model's files (/api/package)
 
 Object.assign(host.mx, {
   fileSize: (hex) => store.size(decoder.decode(hex)),
   readFile: (hex, offset, to) => store.read(decoder.decode(hex), offset, to),
   report(json) {
     const message = JSON.parse(decoder.decode(json));
-    // This code means the GPU's memory here; a full disk reports no_space through fail().
+    // In a report of the WASM program, no_space means the GPU's memory; a full disk is reported by fail() instead.
     if (message.failed?.code === "no_space") message.failed.code = "no_memory";
     if (message.ready || message.failed) store?.closeAll();
     self.postMessage(message);
@@ -47,7 +47,7 @@ async function look({ key }) {
 
 async function load({ key, context_tokens_max }) {
   const loading = host.load(createModule, import.meta.url, { text: new BrowserText() });
-  loading.catch(() => {});       // awaited below, after the files
+  loading.catch(() => {});       // the rejection is handled below, by `await loading`
   let done_bytes = listed.bytes - (await store.missing(listed.files)).bytes;
   await store.fetchAll(listed.files, {
     url: "/api/package/", key,
@@ -76,5 +76,5 @@ self.onmessage = ({ data }) => {
     host.withText(JSON.stringify(data.body), (address, size) => host.wasm._mx_local_ask(address, size));
   } else if (data.type === "cancel") host.wasm._mx_local_cancel();
 };
-// Report an error inside a promise; otherwise the page would wait for ever.
+// Report an error that a promise did not catch; otherwise the page would wait for ever.
 self.addEventListener("unhandledrejection", ({ reason }) => fail(reason ?? new Error("it stopped")));

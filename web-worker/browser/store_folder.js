@@ -2,11 +2,11 @@
 // files of the browser's private file system, in 256 sub-folders by the first two digits. (Chromium lists and opens
 // 6,144 files of one folder equally fast, see bench/results/tab_store.*; other browsers may not.)
 //
-// A file is found by its name. All files are listed only when room is needed, or for a whole model. The folder also has
-// a list of when each file was used (uses.json), which decides the eviction order. Only Dedicated Workers can write,
-// because only those have sync access handles. Tabs share the folder: a handle for writing is exclusive, and a file
-// gets its final name when it is complete.
-export const folder_name = "moex-models";     // the same name as in static/js/forget.js
+// A file is found by its name. All files are listed only when room is needed, or when a whole model is loaded. The
+// folder also has a list of when each file was used (uses.json), which decides the eviction order. Only Dedicated
+// Workers can write, because only those have sync access handles. Tabs share the folder: a handle for writing is
+// exclusive, and a file gets its final name when it is complete.
+export const folder_name = "moex-models";     // static/js/forget.js deletes the folder of this name
 export const list_name = "listed.json";      // files of a whole model, from the hub's last list
 export const loading_name = "loading.json";   // files of a model that is being downloaded
 const uses_name = "uses.json";
@@ -21,7 +21,8 @@ export class StoreError extends Error {
   }
 }
 
-// Returns null if the file does not exist, for example because another tab has renamed or dropped it; else rethrows.
+// Handles an error of a file access: returns null if the file does not exist, for example because another tab has
+// renamed or removed it; rethrows any other error.
 export const unlessGone = (error) => {
   if (error.name !== "NotFoundError") throw error;
   return null;
@@ -52,14 +53,14 @@ export class StoreFolder {
     return this.shards.get(key);
   }
 
-  // Returns the handle of a file, or null if there is none.
+  // Returns the handle of the file `name`, or null if the file does not exist.
   async find(name) {
     try {
       return await (await this.shard(name)).getFileHandle(name);
     } catch (error) { return unlessGone(error); }
   }
-  // Returns the handle of a file and creates the file if there is none, even if its folder was deleted since it was
-  // opened.
+  // Returns the handle of the file `name`. Creates the file if it does not exist, even if the folder was deleted after
+  // this object had opened it.
   async make(name) {
     try {
       return await (await this.shard(name, true)).getFileHandle(name, { create: true });
@@ -69,7 +70,7 @@ export class StoreFolder {
       return (await this.shard(name, true)).getFileHandle(name, { create: true });
     }
   }
-  // Returns false if another tab reads or writes the file just now, or if it does not exist.
+  // Removes a file. Returns false if the file does not exist, or if another tab is reading or writing it.
   async remove(name) {
     try {
       await (await this.shard(name)).removeEntry(name);
@@ -93,8 +94,8 @@ export class StoreFolder {
     await Promise.all(lists);
     return found;
   }
-  // Returns name -> bytes on disk. Names of incomplete files end in ".part" (of a whole model) or ".new" (of an
-  // expert).
+  // Returns the size of every file, as a map name -> bytes on disk. Names of incomplete files end in ".part" (of a
+  // whole model) or ".new" (of an expert).
   async sizes() {
     const sizes = new Map();
     await Promise.all((await this.files()).map(async ([name, handle]) => {
@@ -112,7 +113,7 @@ export class StoreFolder {
     let is_whole = false;
     try {
       handle.truncate(0);
-      is_whole = handle.write(bytes, { at: 0 }) === bytes.length;      // at the end of the quota only a part is written
+      is_whole = handle.write(bytes, { at: 0 }) === bytes.length;      // false at the end of the quota
       handle.flush();
     } finally {
       handle.close();
@@ -149,7 +150,8 @@ export class StoreFolder {
     return [...new Map(files.map((file) => [file.sha256, file])).values()];
   }
 
-  // Moves files from a version without the 256 sub-folders. A file that another tab reads stays until the next time.
+  // Moves files that an earlier version stored without the 256 sub-folders. A file that another tab is reading stays
+  // until the next call.
   async adopt() {
     const old = [];
     for await (const [name, handle] of (await this.top(true)).entries()) if (is_name.test(name)) old.push(handle);
@@ -160,8 +162,8 @@ export class StoreFolder {
 // ---- eviction order
 
 // Returns the names of `blobs` in eviction order. `blobs`: name -> {uses, at, model}, at: time of the last use. Blobs
-// of other models precede those of `served`, the least recently used first; among its own, the least frequently used
-// first.
+// of other models come first, the least recently used first; then the blobs of the model `served`, the least frequently
+// used first.
 export function leavingOrder(blobs, served) {
   const isOwn = ({ model }) => (model !== "" && model === served ? 1 : 0);
   return [...blobs].sort(([, a], [, b]) => {
@@ -173,13 +175,13 @@ export function leavingOrder(blobs, served) {
 
 const empty = { served: "", blobs: {} };
 
-// Counts how often and when each blob was used, over visits and tabs. save() later writes what this tab adds.
+// Counts how often and when each blob was used, over all visits and tabs. save() writes the counts that this tab added.
 export class Uses {
   constructor(folder) {
     this.folder = folder;
     this.served = "";            // the model that this tab computes for; "" until known
-    this.kept = empty;           // as last written: {served, blobs: {name: [uses, at, bytes, model]}}
-    this.added = new Map();      // name -> {uses, at, bytes}, of this tab, not yet written
+    this.kept = empty;           // content of the file: {served, blobs: {name: [uses, at, bytes, model]}}
+    this.added = new Map();      // uses by this tab that are not yet written: name -> {uses, at, bytes}
     this.dropped = new Set();
   }
 
@@ -189,7 +191,7 @@ export class Uses {
     if (typeof this.kept?.blobs !== "object") this.kept = empty;
   }
 
-  // With `bytes` 0, it is unknown whether the blob is stored in the folder.
+  // Adds uses of a blob. `bytes` 0: it is unknown whether the folder has a file for the blob.
   add(name, bytes, uses, at = Date.now()) {
     const before = this.added.get(name);
     this.added.set(name, { uses: (before?.uses ?? 0) + uses, at, bytes: bytes || (before?.bytes ?? 0) });
@@ -212,7 +214,8 @@ export class Uses {
     return names;
   }
 
-  // Merges with the uses that other tabs wrote meanwhile. The folder is not created again if the user deleted it.
+  // Writes this tab's uses, merged with the uses that other tabs have written in the meantime. The folder is not
+  // created again if the user deleted it.
   save() {
     return navigator.locks.request(uses_lock, async () => {
       await this.load();
@@ -226,7 +229,8 @@ export class Uses {
       try {
         await this.folder.writeText(uses_name, JSON.stringify(kept)).catch(unlessGone);
       } catch (error) {
-        if (error.name === "QuotaExceededError") return;      // written when there is room again
+        // A later save() writes the uses when the disk has room again.
+        if (error.name === "QuotaExceededError") return;
         throw error;
       }
       this.kept = kept;

@@ -6,11 +6,13 @@
 import { StoreFolder, Uses, leavingOrder } from "./store_folder.js";
 
 const earlier_cache = "moex-weights-v1";      // the cache in which an earlier version stored experts
-const gone_max = 8;                           // evictions for one new blob; the browser counts freed bytes with a delay
+// Limit of evictions for one new blob: the browser reports freed bytes with a delay.
+const gone_max = 8;
 const save_every_ms = 10000;                  // interval for writing the use counts
 let folder = null;
 let uses = null;
-let strays = null;                            // files without a known use; null: not searched yet
+// Names of files that have no recorded use; null until they are first needed.
+let strays = null;
 let save_timer = 0;
 
 async function open() {
@@ -19,7 +21,7 @@ async function open() {
   await uses.load();
 }
 const opened = open();
-opened.catch(() => {});                       // reported with the first blob that is put
+opened.catch(() => {});                       // the error is reported with the first blob that is to be stored
 
 function saveLater() {
   save_timer ||= setTimeout(() => {
@@ -28,7 +30,7 @@ function saveLater() {
   }, save_every_ms);
 }
 
-// Returns true if another tab writes the same file, or has just renamed it.
+// Returns true for an error that occurs when another tab is writing the same file, or has just renamed it.
 const isBusy = ({ name }) => ["NoModificationAllowedError", "InvalidStateError", "NotFoundError"].includes(name);
 
 async function keep({ hex, bytes }) {
@@ -51,9 +53,9 @@ async function deviceBytes() {
   return (await folder.listed()).reduce((sum, { bytes }) => sum + bytes, 0);
 }
 
-// Evicts one entry and returns the names of what was deleted. The order is: the cache of an earlier version, files
-// without a known use, then a blob in the order of leavingOrder(). A blob of the served model is evicted only if it was
-// used less than `hex`; files of the model of "this device" never are.
+// Evicts one file, or the whole cache of an earlier version, and returns the names of the deleted entries. The order
+// is: the cache of an earlier version, files without a known use, then a blob in the order of leavingOrder(). A blob of
+// the served model is evicted only if it was used less than `hex`; files of the model of "this device" never are.
 async function makeRoom(hex) {
   if (await self.caches?.delete(earlier_cache).catch(() => false)) return [earlier_cache];
 
@@ -74,7 +76,7 @@ async function makeRoom(hex) {
     const { model, uses: count } = blobs.get(name);
     if (model === uses.served && count >= comer.uses) return [];
     uses.drop(name);
-    if (await folder.remove(name)) return [name];      // otherwise it is being read, or is already deleted
+    if (await folder.remove(name)) return [name];      // false if a tab is reading the file, or if it is gone
   }
   return [];
 }

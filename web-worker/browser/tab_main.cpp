@@ -41,8 +41,8 @@ class TabPlatform : public Platform {
     }
     void on_fetch_progress(std::uint32_t ticket, double bytes, bool from_network) {
         const auto found = fetches_.find(ticket);
-        // A broken download reports a negative count for its lost bytes: the unsigned value wraps
-        // and the sum is right.
+        // A broken download reports its lost bytes as a negative count. As an unsigned value the
+        // count wraps around, so that the receiver's sum is still right.
         if (found != fetches_.end() && found->second.progress)
             found->second.progress(static_cast<std::uint64_t>(static_cast<std::int64_t>(bytes)),
                                    from_network);
@@ -94,7 +94,8 @@ class TabPlatform : public Platform {
     std::unordered_map<std::uint32_t, std::function<void()>> timers_;
 };
 
-// Room for the tables of a round of 4,096 pairs; for a larger round, x is moved as well.
+// Space before a frame for the tables of a round with up to 4,096 pairs. In a larger round, the
+// activations x have to be moved to make space.
 constexpr std::size_t frame_headroom_bytes = 256 << 10;
 
 struct Tab {
@@ -111,7 +112,7 @@ Tab& tab() {
 
 extern "C" {
 
-void mx_bind_heap();  // bridge_library.js: gives JavaScript access to the heap
+void mx_bind_heap();  // defined in bridge_library.js; gives it access to the WASM heap
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
@@ -164,7 +165,7 @@ EMSCRIPTEN_KEEPALIVE void mx_set_power(std::uint32_t percent) {
     if (tab().core) tab().core->set_power(percent);
 }
 // `signed_by`: the public key and the signature, one after the other in hexadecimal digits. The
-// call is ignored if one of them does not parse.
+// call is ignored if the key or the signature does not parse.
 EMSCRIPTEN_KEEPALIVE void mx_identify(const char* signed_by, std::uint32_t size_bytes,
                                       double worker_id, int shows_nickname) {
     constexpr std::size_t key_digits = 2 * std::tuple_size_v<PublicKey>;

@@ -34,7 +34,7 @@ Object.assign(mx, {
   connect() {
     const url = new URL("/worker", self.location.origin);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-    socket?.close(1000);                       // at most one socket
+    socket?.close(1000);                       // a worker has at most one open socket
     const opened = new WebSocket(url);
     opened.binaryType = "arraybuffer";
     socket = opened;
@@ -56,7 +56,8 @@ Object.assign(mx, {
     socket.send(frame);
   },
   // Pages may close with code 1000 or 3000 to 4999 only, so every other code of the protocol becomes a plain 1000. A
-  // reason has at most 123 bytes. A dead connection never answers the close, so a timer ends it after a moment.
+  // reason has at most 123 bytes. A dead connection never answers the close frame, so a timer reports the close after
+  // closed_within_ms.
   close(code, reason) {
     const closing = socket;
     if (!closing) return;
@@ -80,7 +81,7 @@ Object.assign(mx, {
   cancelFetches: () => blobs.cancel(),
   servesModel: (model) => files.serves(decoder.decode(model)),
 
-  // A timer of 0 ms is sent as a message: browsers delay timers that set timers by 4 ms.
+  // A timer of 0 ms is replaced by a message, because browsers delay nested timers by 4 ms.
   setTimer(delay, ticket) {
     if (delay > 0) timers.set(ticket, setTimeout(() => strike(ticket), delay));
     else {
@@ -102,14 +103,16 @@ Object.assign(mx, {
     status.keep_alive_writes = gpu.keep_alive_writes;
     status.keep_alive_dispatches = gpu.keep_alive_dispatches;
     status.keep_alive_period_us = gpu.pace?.period_us ?? 0;
-    // Costs of the border between the socket, the WASM and the GPU up to now; a test divides them by the rounds.
+    // Total copies, allocations and promises between the socket, the WASM and the GPU since the start; a test divides
+    // the totals by the number of rounds.
     status.border = { copies: host.copies + gpu.copies, mallocs: host.mallocs, promises: gpu.promises };
-    status.retry_at = performance.timeOrigin + status.retry_at_ms;      // a time of day, which the page shares
+    // A time of day, because the page counts time from another origin.
+    status.retry_at = performance.timeOrigin + status.retry_at_ms;
     self.postMessage({ type: "status", status });
   },
 });
 
-// Changes of the disk are reported even when the core has nothing to report, at most ten times a second.
+// Changes of the stored files are reported even when the worker core reports nothing, at most ten times a second.
 let told = null;             // the newest status
 let store_timer = 0;
 function tellStore() {
@@ -166,9 +169,9 @@ host.load(createModule, import.meta.url).then(
   (error) => self.postMessage({ type: "failed", reason: `The worker program did not load: ${error.message ?? error}` }),
 );
 
-// Report an error inside a promise; otherwise the tab would still show "serving" and answer nothing.
+// Report an error that a promise did not catch; otherwise the tab would still show "serving" and answer no call.
 self.addEventListener("unhandledrejection", ({ reason }) => {
-  mx.report = () => {};                        // the core's last status must not hide this failure
+  mx.report = () => {};                        // a later status of the worker core must not hide this failure
   clearTimeout(store_timer);
   try {
     wasm?._mx_stop();
