@@ -12,7 +12,7 @@ namespace moex {
 
 enum class AnswerEnd { stop, length, cancelled };
 
-// Computes one answer; the interface of GreedyLoop and SampledLoop.
+// Computes one answer to a prompt. GreedyLoop and SampledLoop implement this interface.
 class AnswerLoop {
   public:
     struct Events {
@@ -26,10 +26,10 @@ class AnswerLoop {
 
     // `prompt` has at least one token, and all of its tokens fit the context.
     virtual void start(std::span<const std::uint32_t> prompt) = 0;
-    virtual void cancel() = 0;  // waits for steps in flight, then drops them
+    virtual void cancel() = 0;  // lets the steps in flight end, and drops their tokens
 };
 
-// Feeds all tokens of `prompt`; `logits` says what is computed for the last one.
+// Feeds all tokens of `prompt` to the decoder; `logits` selects the logits of the last token.
 Status feed_prompt(GpuDecoder& decoder, std::span<const std::uint32_t> prompt, StepLogits logits);
 
 }  // namespace moex

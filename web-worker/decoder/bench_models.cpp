@@ -106,7 +106,7 @@ std::uint64_t weight_bytes_of_a_token(const DecoderModel& model) {
 }
 
 PatternWeights::PatternWeights(const DecoderModel& model) : model_(model) {
-    // The pseudo-random sequence is the same on every machine; floats are spread evenly over
+    // The pseudo-random weights are the same on every machine; floats are spread evenly over
     // +-0.02.
     std::uint32_t random = 1;
     floats_.resize(1u << 20);

@@ -10,7 +10,7 @@
 namespace moex {
 namespace {
 
-// The alignment of a uniform's offset and of a storage binding's offset.
+// The alignment in bytes of the offset of a uniform binding and of a storage binding.
 constexpr std::uint64_t binding_align = 256;
 // A table is cut at a multiple of this number of rows, so that the logits after the cut begin at an
 // aligned offset.
@@ -23,7 +23,7 @@ std::uint64_t part_slot_bytes(const DecoderModel& model) {
 bool holds_ffn(const DecoderModel& model, std::uint32_t layer) {
     return !model.is_moe(layer) || !model.experts_elsewhere;
 }
-// Returns the number of columns of `intermediate` for a row.
+// Returns the number of floats that one row needs in the buffer `intermediate`.
 std::uint64_t inner_size(const DecoderModel& model) {
     std::uint64_t inner = 0;
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
@@ -46,7 +46,7 @@ DecoderMemory::~DecoderMemory() {
 
 std::uint64_t DecoderMemory::part_slots_of(std::uint64_t binding_bytes, const DecoderModel& model,
                                            std::uint32_t rows, std::uint32_t row_pages) {
-    // With a long context, the parts of attention are the largest of a step's buffers.
+    // Limit the buffer of attention parts: with a long context it is the largest buffer of a step.
     constexpr std::uint64_t parts_bytes_max = 64ull << 20;
     const std::uint64_t most = std::min(parts_bytes_max, binding_bytes) / part_slot_bytes(model);
     return std::clamp<std::uint64_t>(most, std::uint64_t{8} * row_pages,
@@ -114,7 +114,7 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
 }
 
 std::uint32_t DecoderMemory::tiles_max(std::uint32_t num_pairs, std::uint32_t num_experts) {
-    // all full tiles, and one partly filled tile for each expert
+    // The sum counts all full tiles, and one partly filled tile for each expert.
     return std::min(num_pairs, num_pairs / gpu::kernels::group_pairs::tile_rows + num_experts);
 }
 
@@ -263,8 +263,8 @@ class MemoryBuilder {
         return {};
     }
 
-    // Appends a vector of the model, or zeros. The buffer in its binding is set when all vectors
-    // have been added.
+    // Appends a vector of the model, or zeros if the model has no such vector. The buffer of the
+    // binding `out` is set later, when all vectors have been added.
     Status add_vector(gpu::Binding& out, WeightPart part, std::uint64_t size, bool exists = true) {
         out.offset_bytes = sizeof(float) * vectors_.size();
         out.size_bytes = sizeof(float) * size;

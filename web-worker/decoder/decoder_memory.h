@@ -12,21 +12,21 @@
 
 namespace moex {
 
-// The limits of a step and of the cache.
+// The capacities of a decoder's buffers: of a step, and of the cache of keys and values.
 struct DecoderSizes {
     std::uint32_t lanes = 1;          // batches that may be in flight at once
-    std::uint32_t rows = 0;           // of a step, a multiple of 8
-    std::uint32_t logit_rows = 0;     // 1, or a multiple of 8
-    std::uint32_t pages = 0;          // of keys and values, for all sequences
-    std::uint32_t row_pages = 0;      // the most pages that one sequence has
-    std::uint32_t table_entries = 0;  // of a step's page tables
+    std::uint32_t rows = 0;           // row limit of a step, a multiple of 8
+    std::uint32_t logit_rows = 0;     // limit of rows with logits in a step: 1, or a multiple of 8
+    std::uint32_t pages = 0;          // pages of keys and values, over all sequences
+    std::uint32_t row_pages = 0;      // page limit of one sequence
+    std::uint32_t table_entries = 0;  // entries of all page tables of a step
     std::uint64_t part_slots = 0;     // limit of (row, page) pairs in a step's attention
     KvKind kv_kind = KvKind::f32;
     bool spread = false;              // GpuDecoderOptions
-    bool likeliest = false;           // room to find the likeliest tokens of rows with logits
-    std::uint32_t ring_ids = 0;       // chosen tokens that the host has not read yet
+    bool likeliest = false;           // true: make buffers to find the likeliest tokens
+    std::uint32_t ring_ids = 0;       // limit of chosen tokens that the host has not read
     std::uint64_t binding_bytes = 0;  // size limit of a kernel's binding
-    // Size limit of a part of a table, or of an arena of experts.
+    // Size limit of the buffer for a part of a table, or for an arena of experts.
     std::uint64_t weight_buffer_bytes = 0;
 };
 
@@ -38,7 +38,7 @@ class DecoderMemory {
         std::uint32_t first_row = 0, num_rows = 0;
         gpu::Binding place;  // TableShard
     };
-    struct Arena {  // part of a layer's blobs
+    struct Arena {  // some of a layer's expert blobs, in one buffer
         gpu::BufferId buffer;
         std::uint32_t first_expert = 0, num_experts = 0;
         gpu::Binding place;  // ArenaPlace
@@ -69,13 +69,14 @@ class DecoderMemory {
     static std::uint64_t part_slots_of(std::uint64_t binding_bytes, const DecoderModel& model,
                                        std::uint32_t rows, std::uint32_t row_pages);
 
-    // The bytes that create() would allocate, up to a few kilobytes.
+    // Estimates the bytes that create() would allocate; the error is a few kilobytes.
     struct Needs {
         std::uint64_t weights = 0, kv = 0, step = 0;
         std::uint64_t all() const { return weights + kv + step; }
     };
     static Needs needs_of(const DecoderModel& model, const DecoderSizes& sizes);
-    static std::uint64_t kv_page_bytes(const DecoderModel& model, KvKind kind);  // per layer
+    // Returns the bytes of a page in one layer.
+    static std::uint64_t kv_page_bytes(const DecoderModel& model, KvKind kind);
 
     // Returns the number of candidate lists for a row at each level: one list per stretch of the
     // vocabulary, then the merged lists, down to a single one.
@@ -86,7 +87,8 @@ class DecoderMemory {
     static std::uint32_t tiles_max(std::uint32_t num_pairs, std::uint32_t num_experts);
 
     std::vector<Layer> layers;
-    std::vector<Shard> embeddings, head;  // the same buffers if the head is tied
+    // `head` has the buffers of `embeddings` if the head is tied.
+    std::vector<Shard> embeddings, head;
     gpu::Binding final_norm, no_bias;
     std::vector<Lane> lanes;
     gpu::BufferId ids, best, logits, y, y_transposed, qkv, q, parts, peaks, attended, likeliest,

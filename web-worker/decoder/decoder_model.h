@@ -14,7 +14,8 @@
 
 namespace moex {
 
-// int4 has groups as in an expert's blob. f32 and bf16 rows are stored without further packing.
+// The storage format of weights. int4 has groups of weights as in an expert's blob; f32 and bf16
+// are plain rows.
 enum class WeightKind : std::uint8_t { bf16, f32, int4 };
 
 // The storage format of keys and values in the cache: as computed, or rounded once when they are
@@ -23,13 +24,13 @@ enum class KvKind : std::uint8_t { f32, f16, u8 };
 
 // The shape of a model and the storage format of its weights.
 struct DecoderModel {
-    std::uint32_t hidden_size = 0;  // a multiple of 32, like all row sizes of weights
+    std::uint32_t hidden_size = 0;  // a multiple of 32, like the length of every weight row
     std::uint32_t num_layers = 0;
     std::uint32_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
     std::uint32_t vocab_size = 0;
     std::uint32_t context_tokens = 0;
     std::uint32_t num_experts = 0, top_k = 0, moe_intermediate_size = 0;
-    std::uint32_t intermediate_size = 0;     // of dense layers
+    std::uint32_t intermediate_size = 0;     // FFN width of a dense layer
     std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
     bool norm_topk_prob = false, qk_norm = false;
     bool qkv_bias = false, o_bias = false, tied_embeddings = false;
@@ -41,7 +42,7 @@ struct DecoderModel {
     WeightKind table_kind = WeightKind::bf16;  // embeddings and head
     WeightKind attention_kind = WeightKind::bf16, router_kind = WeightKind::bf16;
     WeightKind dense_kind = WeightKind::bf16, expert_kind = WeightKind::int4;
-    std::uint32_t group_size = 0;  // of all int4 weights
+    std::uint32_t group_size = 0;  // weights per scale and zero, for all int4 weights
 
     bool is_moe(std::uint32_t layer) const { return layer_is_moe[layer] != 0; }
     std::uint32_t q_size() const { return num_heads * head_dim; }
@@ -74,7 +75,7 @@ struct WeightPart {
     enum class Name : std::uint8_t {
         // matrices in their layout
         embedding_rows,  // [num_rows, hidden_size] from first_row on
-        head_rows,       // the same for the head; not requested if the head is tied
+        head_rows,       // rows of the head; not requested if the head is tied
         qkv,             // q, k and v stacked by rows
         o,
         router,

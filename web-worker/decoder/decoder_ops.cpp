@@ -6,7 +6,7 @@
 namespace moex {
 namespace {
 
-// (std::bit_cast is missing in the toolchain that builds tabs.)
+// Uses a builtin, because the toolchain that builds the tab's WASM has no std::bit_cast.
 std::uint32_t epsilon_bits(const DecoderModel& model) {
     return __builtin_bit_cast(std::uint32_t, static_cast<float>(model.rms_norm_eps));
 }
@@ -28,8 +28,8 @@ std::uint32_t chunks_per_group_log2(std::uint32_t group_size) {
     return static_cast<std::uint32_t>(std::countr_zero(group_size / chunk_inputs));
 }
 
-// Above this number of outputs, lanes that share several outputs are busy enough, and they read x
-// fewer times.
+// Up to this number of outputs, a matrix product spreads the outputs over more lanes. Above it, the
+// GPU is busy even if lanes share several outputs, and they then read x fewer times.
 constexpr std::uint32_t spread_outputs_max = 16384;
 
 constexpr std::uint32_t tile_rows = kernels::matvec_bf16_8::tile_rows;

@@ -35,9 +35,9 @@ class DecoderOps {
     // selects them.
     void append_pass(std::vector<gpu::Command>& commands, std::uint32_t num_rows,
                      std::uint32_t num_pages, std::uint32_t num_logits) const;
-    // A pass in parts: embeddings, one layer after the other, the head. A layer whose experts are
-    // elsewhere ends with its routes, and the next layer adds the rows that were written to
-    // `addends`.
+    // Append a pass in parts: the embeddings, one layer after the other, the head. A layer whose
+    // experts are elsewhere ends with its routes, and the next layer adds the rows that were
+    // written to `addends`.
     void append_embed(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
     void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
                       std::uint32_t num_rows, std::uint32_t num_pages) const;
@@ -68,7 +68,7 @@ class DecoderOps {
                  *attend_merge = nullptr, *post_attention_norm = nullptr, *route = nullptr,
                  *group_pairs = nullptr;
         Product qkv, o, router, dense_down;
-        std::vector<Product> gate_up, down;  // by arena; the tiles are those of group_pairs
+        std::vector<Product> gate_up, down;  // one product per arena of experts
     };
     struct MatrixRef {
         gpu::BufferId buffer;
@@ -111,8 +111,8 @@ class DecoderOps {
     std::vector<Layer> layers_;
     std::vector<const Op*> embed_;
     std::vector<Product> head_;
-    std::vector<std::pair<const Op*, std::uint32_t>> likeliest_;  // with the workgroups per row
-    std::uint64_t likeliest_at_ = 0;                              // bytes
+    std::vector<std::pair<const Op*, std::uint32_t>> likeliest_;  // kernel, workgroups per row
+    std::uint64_t likeliest_at_ = 0;  // byte offset in the buffer `likeliest`
     const Op *final_norm_ = nullptr, *argmax_part_ = nullptr, *argmax_take_ = nullptr;
     LifeGuard life_;
 };

@@ -16,7 +16,7 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-// Returns the same commands with nothing to compute: their time is the time of preparing them.
+// Returns `commands` with empty dispatches, so that only the time to prepare the commands remains.
 std::vector<gpu::Command> without_work(std::vector<gpu::Command> commands) {
     for (gpu::Command& command : commands) command.workgroups = {0, 0, 0};
     return commands;
@@ -191,8 +191,8 @@ void DecoderTiming::prefill(bool printed) {
     });
 }
 
-// Captures a greedy step from about the middle of the measured conditions. When its commands run
-// again, they write the next positions of the cache.
+// Captures the commands of a greedy step at about the mean context length of the measured steps.
+// When the commands run again, they write the next positions of the cache.
 void DecoderTiming::capture_step() {
     const std::uint32_t ahead = options_.tokens / options_.turns / 2;
     if (!feed(static_cast<std::uint32_t>(prompt_.size()) + ahead) || !held(decoder_->step()))
@@ -217,7 +217,8 @@ void DecoderTiming::measure_fetch() {
     next();
 }
 
-// Measures the time until the GPU can begin a step, and the time of a step that computes nothing.
+// Measures two times of a step whose dispatches are empty: from issuing the step until the GPU can
+// begin it, and to issue it as one of many.
 void DecoderTiming::measure_prep(bool creates) {
     const auto empty = without_work(step_);
     const auto once = std::make_shared<std::vector<double>>();
@@ -246,7 +247,7 @@ void DecoderTiming::plan_kernels() {
     std::map<std::string, std::vector<gpu::Command>> by_kernel;
     for (const gpu::Command& command : step_) {
         const std::string name = device_.name_of(command);
-        // kernels that advance the sequence would leave the context
+        // Skip argmax_take: each repetition would advance the sequence, beyond the context.
         if (name != "argmax_take") by_kernel[name].push_back(command);
     }
     for (const auto& [name, commands] : by_kernel)
@@ -281,11 +282,11 @@ void DecoderTiming::step_one_by_one(Condition& condition, std::uint32_t left) {
     read_one([this, &condition, left] { step_one_by_one(condition, left - 1); });
 }
 
-// Measures from the first token, when the user receives it, to the last.
+// Measures an answer whose steps are issued ahead, from the first received token to the last.
 void DecoderTiming::ahead(Condition& condition) {
     decoder_->rewind(0);
     heard_ = 0;
-    // Keeps the old loop alive, because its on_end may be the caller
+    // Keep the previous loop alive: this function may run inside its callback on_end.
     loop_before_ = std::move(loop_);
     loop_ = std::make_unique<GreedyLoop>(
         *decoder_,
@@ -335,7 +336,8 @@ void DecoderTiming::give(const Condition& condition) {
 
 // ---- measurement
 
-// Times `times` submissions of `commands` and the readback after them.
+// Submits `commands` the given number of times, and measures the time until a readback after the
+// submissions ends.
 void DecoderTiming::submitted(const std::vector<gpu::Command>& commands, std::uint32_t times,
                               Ms then) {
     const double started_ms = now_ms();
@@ -376,8 +378,8 @@ void DecoderTiming::take_turn() {
         submitted(slope_.many, 1, [this](double many_ms) {
             slope_.many_ms = std::min(slope_.many_ms, many_ms);
             if (--slope_.turns_left > 0) return take_turn();
-            // If the noise exceeds the difference, use the mean of the larger measurement as an
-            // upper bound.
+            // If noise makes the repeated run no slower than the single run, use the mean time of
+            // a repetition as an upper bound.
             const double ms = slope_.many_ms > slope_.once_ms
                                   ? (slope_.many_ms - slope_.once_ms) / slope_.repeats
                                   : slope_.many_ms / (slope_.repeats + 1);

@@ -23,34 +23,35 @@ struct DecoderTimingOptions {
     std::string shape = "demo", weights = "int4";  // bench_models.h
     KvKind kv_kind = KvKind::f32;
     std::vector<std::uint32_t> fetch{8};  // tokens per readback when steps are issued ahead
-    std::uint32_t tokens = 300;           // per condition, over all its turns
-    std::uint32_t turns = 3;              // the conditions alternate, in this many turns
+    std::uint32_t tokens = 300;           // tokens per condition, over all its turns
+    // Number of times that each condition is measured, in alternation with the other conditions.
+    std::uint32_t turns = 3;
     std::uint32_t context = 1024, prompt = 128;
-    bool ablation = true;        // also none, reuse and pipeline, which matter for WebGPU
-    bool kernels = false;        // each kernel's share of a step
+    bool ablation = true;        // also measure the conditions none, reuse and pipeline
+    bool kernels = false;        // also measure the time of each kernel in a step
     std::optional<bool> spread;  // GpuDecoderOptions
 
     // Shrinks the run for a software adapter, just enough to check that the bench works.
     void shorten();
 };
 
-// One line of the result; times in ms, 0 if the line has no such time.
+// One line of the result. Times are in ms; a time that the line does not have is 0.
 struct DecoderTimingRow {
     // prefill      a prompt; ms_token is per token of the prompt
     // none         a token is read before the next step is issued, and every step creates its
     //              uniform buffers, bind groups and staging buffer anew
-    // reuse        the same, but nothing is created
+    // reuse        a token is read before the next step is issued; nothing is created
     // pipeline     steps are issued ahead, `fetch` tokens per readback; everything is created anew
     // both         steps are issued ahead, nothing is created: the mode in which a tab answers
     // kernel NAME  all dispatches of one kernel in a step: exec_ms is the sum of their times
     std::string what;
     std::uint32_t fetch = 0, tokens = 0;
-    double ms_token = 0, ms_least = 0, ms_most = 0;  // the median turn, and the range over turns
-    double prep_ms = 0;   // from issuing a step until the GPU can begin it
-    double issue_ms = 0;  // issuing one step, when many are prepared in a row
+    double ms_token = 0, ms_least = 0, ms_most = 0;  // median, least and most over turns
+    double prep_ms = 0;   // time from issuing a step until the GPU can begin it
+    double issue_ms = 0;  // time to issue one of many steps in a row
     double exec_ms = 0;   // GPU time of a step
-    double fetch_ms = 0;  // a readback of data that is already complete
-    double model_ms = 0;  // prediction of eq. 3 or eq. 15 from these times
+    double fetch_ms = 0;  // time of a readback whose data is already complete
+    double model_ms = 0;  // time per token by eq. 3 or eq. 15 from these times
     std::uint32_t dispatches = 0;
     std::uint32_t created = 0;  // buffers and bind groups created per step
     double mb = 0;              // 10^6 bytes of weights that a token reads
@@ -80,7 +81,7 @@ class DecoderTiming {
         const char* what;
         bool creates, ahead;
         std::uint32_t fetch;
-        std::vector<double> ms_token = {};  // one value per turn
+        std::vector<double> ms_token = {};  // ms per token, one value per turn
         std::uint32_t tokens = 0;
         std::uint64_t created = 0;
     };
@@ -132,7 +133,7 @@ class DecoderTiming {
     std::uint64_t created_before_ = 0;
     std::uint32_t heard_ = 0;
     double exec_ms_ = 0, fetch_ms_ = 0;
-    // [0]: nothing created; [1]: everything created anew
+    // Index 0: a step creates no objects. Index 1: a step creates all of its objects anew.
     double prep_ms_[2] = {}, issue_ms_[2] = {};
 
     struct Slope {  // state of the slope measurement in progress

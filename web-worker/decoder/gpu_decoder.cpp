@@ -8,7 +8,7 @@
 namespace moex {
 namespace {
 
-// One batch returns the logits of at most this many rows.
+// The limit of rows with logits in a batch of several sequences.
 constexpr std::uint32_t batch_logit_rows = 64;
 
 std::uint32_t whole_tiles(std::uint32_t rows) { return (rows + 7) / 8 * 8; }
@@ -138,7 +138,7 @@ Status GpuDecoder::make_readbacks() {
 
 void GpuDecoder::write_rows(std::span<const StepRow> rows, std::uint32_t head_row,
                             std::uint32_t part_pages, std::uint32_t lane) {
-    // The header's count of chosen tokens is written by the GPU only.
+    // Leave out the last header word, the count of chosen tokens: only the GPU writes it.
     const std::uint32_t header[] = {head_row, static_cast<std::uint32_t>(rows.size()), part_pages};
     device_.write_buffer(memory_->lanes[lane].rows, 0, std::as_bytes(std::span(header)));
     device_.write_buffer(memory_->lanes[lane].rows, sizeof(std::uint32_t) * step_header_words,

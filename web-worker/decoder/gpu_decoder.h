@@ -26,39 +26,38 @@ namespace moex {
 
 // The capacities of a decoder.
 struct GpuDecoderOptions {
-    std::uint32_t context_tokens = 0;  // capacity of the cache; 0: the model's own context
-    std::uint32_t rows_max = 64;       // limit of prompt tokens that one step reads
-    std::uint32_t ring_ids = 256;      // a power of two: limit of tokens chosen and not yet read
+    std::uint32_t context_tokens = 0;  // token capacity of the cache; 0: the model's context
+    std::uint32_t rows_max = 64;       // limit of prompt tokens that one step computes
+    std::uint32_t ring_ids = 256;      // limit of chosen tokens not yet read; a power of two
     bool every_logit = false;          // room for the logits of all rows of a step
     bool likeliest = false;  // room for StepLogits::likeliest; always set for several sequences
     // Total pages of keys and values, if several sequences share the cache; 0 for one sequence.
     std::uint32_t pages = 0;
-    std::uint32_t lanes = 1;  // several sequences only: batches that may be in flight at once
+    std::uint32_t lanes = 1;  // limit of batches in flight, for several sequences only
     KvKind kv_kind = KvKind::f32;
     // The size limit of a buffer that holds a part of a table or of a layer's experts. 0: the
     // adapter's binding limit.
     std::uint64_t weight_buffer_bytes = 0;
-    // If set, a single row is computed by more lanes, each with fewer outputs: the same bits,
-    // faster on a GPU, slower on a processor. If unset, this is done unless the adapter is
-    // software.
+    // If true, a step with a single row uses more lanes with fewer outputs each: the same bits,
+    // faster on a GPU, slower on a processor. If unset, it is true unless the adapter is software.
     std::optional<bool> spread;
 };
 
 // The rows of a step for which logits are computed.
 enum class StepLogits {
     none,
-    last,       // of the last token
-    every,      // of all tokens; needs GpuDecoderOptions::every_logit
-    likeliest,  // of the last token, for read_likeliest(); needs GpuDecoderOptions::likeliest
+    last,       // logits of the last token
+    every,      // logits of all tokens; needs GpuDecoderOptions::every_logit
+    likeliest,  // likeliest tokens after the last token; needs GpuDecoderOptions::likeliest
 };
 
 // Rows of several sequences that one pass computes together. Rows of the same sequence are listed
 // in order of their positions, and their keys and values are written to the cache.
 struct DecoderBatch {
-    std::span<const StepRow> rows;  // first_page: index in `pages` of the sequence's first page
-    std::span<const std::uint32_t> pages;  // one page table after the other
+    std::span<const StepRow> rows;         // StepRow::first_page is an index into `pages`
+    std::span<const std::uint32_t> pages;  // page tables of the sequences, one after the other
     std::uint32_t num_pages = 0;           // pages of the longest sequence in the batch
-    std::uint32_t num_logits = 0;          // the last `num_logits` rows get logits
+    std::uint32_t num_logits = 0;          // logits are computed for the last `num_logits` rows
     // For the first `num_likeliest` of the rows with logits, the likeliest tokens are found instead
     // of logits.
     std::uint32_t num_likeliest = 0;
@@ -102,7 +101,7 @@ class GpuDecoder {
     // whether they fit.
     static DecoderSizes sizes_of(const gpu::AdapterInfo& adapter, const DecoderModel& model,
                                  const GpuDecoderOptions& options);
-    std::uint32_t num_tokens() const { return num_tokens_; }  // in the cache
+    std::uint32_t num_tokens() const { return num_tokens_; }  // length of the cached sequence
     std::uint64_t weight_bytes() const { return memory_->weight_bytes; }
     std::uint64_t kv_bytes() const { return memory_->kv_bytes; }
 
@@ -123,12 +122,13 @@ class GpuDecoder {
     // Reads the last step's logits, or the logits of the last complete batch: [rows with
     // logits, vocab_size]. For a batch, the rows of num_likeliest are left out.
     void read_logits(std::function<void(Result<std::span<const float>>)> done);
-    // Forgets all tokens from `num_tokens` on. Chosen tokens that were not read are dropped.
+    // Shortens the sequence to its first `num_tokens` tokens. Chosen tokens that were not read are
+    // dropped.
     void rewind(std::uint32_t num_tokens);
 
     // Starts a pass over `batch` for several sequences. They share a cache of
     // GpuDecoderOptions::pages pages, and the caller assigns the pages to sequences. Do not mix
-    // these calls with feed() and the calls for one sequence. The batch has at most
+    // start() and advance() with feed() and the other calls for one sequence. The batch has at most
     // rows_max(batch.num_pages) rows, and at most logit_rows_max() rows with logits, which
     // read_logits() returns in order.
     //
@@ -139,9 +139,11 @@ class GpuDecoder {
     // Computes layers up to the next one whose experts are elsewhere, and returns the index of that
     // layer. Returns num_layers when the pass is complete.
     std::uint32_t advance(std::uint32_t lane = 0);
-    // Reads the input for the experts of the layer that advance() returned.
+    // Reads the input for the experts of the layer that advance() returned, to compute them
+    // elsewhere.
     void read_routed(std::function<void(Result<RoutedRows>)> done, std::uint32_t lane = 0);
-    // Passes the experts' weighted sums, [num_rows, hidden_size], before the next advance().
+    // Takes the weighted sums of the experts' outputs, [num_rows, hidden_size]. Call it before the
+    // next advance().
     void answer(std::span<const float> y, std::uint32_t lane = 0);
     // Reads one list for each of the batch's num_likeliest rows, after the last advance(); or one
     // list after a feed() with StepLogits::likeliest.
@@ -182,10 +184,11 @@ class GpuDecoder {
 
     std::uint32_t num_tokens_ = 0, num_logits_ = 0, num_likeliest_ = 0;
     std::uint32_t num_chosen_ = 0, num_read_ = 0;
-    bool has_choice_ = false;  // the first entry of the rows is a chosen token
+    bool has_choice_ = false;  // the next input row holds a chosen token
 
     std::vector<gpu::Command> commands_;
-    mutable std::vector<gpu::Command> greedy_;  // commands for greedy_pages_ pages
+    // The commands of a greedy step whose sequence has greedy_pages_ pages.
+    mutable std::vector<gpu::Command> greedy_;
     mutable std::uint32_t greedy_pages_ = 0;
     std::vector<StepRow> rows_;
     LifeGuard life_;

@@ -20,7 +20,7 @@ void GreedyLoop::start(std::span<const std::uint32_t> prompt) {
     const Status fed = feed_prompt(decoder_, prompt, StepLogits::last);
     if (!fed.ok()) return end(fed.error());
     first_position_ = decoder_.num_tokens();
-    // The answer's last token is chosen but not fed.
+    // Add 1: the answer's last token is chosen but not fed, so it takes no position of the context.
     options_.max_tokens = std::min(options_.max_tokens,
                                    decoder_.context_tokens() - first_position_ + 1);
     decoder_.choose();
@@ -51,8 +51,9 @@ void GreedyLoop::fetch(std::uint32_t count) {
     });
 }
 
-// Sizes the next readback: twice as many tokens, but no more than are computed within reading_max.
-// The first token includes the prompt's time, so it is not used to estimate a step.
+// Sizes the next readback: twice the tokens of the previous one, but no more tokens than are
+// computed within reading_max. The first token includes the prompt's time, so it is not used to
+// estimate a step.
 void GreedyLoop::adapt(std::size_t num_ids) {
     const auto now = std::chrono::steady_clock::now();
     const auto before = std::exchange(heard_at_, now);
@@ -81,7 +82,7 @@ void GreedyLoop::on_ids(std::span<const std::uint32_t> ids) {
 
 void GreedyLoop::finish_when_idle() {
     if (under_way_ > 0) return;
-    // Steps beyond the end of the answer wrote to the cache; forget them.
+    // Remove the tokens of steps beyond the end of the answer from the cache.
     decoder_.rewind(first_position_ + std::max(delivered_, 1u) - 1);
     end(how_);
 }

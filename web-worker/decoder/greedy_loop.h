@@ -16,10 +16,11 @@ namespace moex {
 struct GreedyOptions {
     std::uint32_t max_tokens = 0;
     // The limit of tokens per readback. The first token is read at once; later readbacks double in
-    // size until one takes `reading_max`. On a cancel, up to two readbacks may be in flight.
+    // size until a readback takes the time `reading_max`. On a cancel, up to two readbacks may be
+    // in flight.
     std::uint32_t fetch_tokens = 8;
     std::chrono::microseconds reading_max{20'000};
-    std::vector<std::uint32_t> stop_ids;  // these end the answer and are not part of it
+    std::vector<std::uint32_t> stop_ids;  // tokens that end the answer and are not part of it
 };
 
 // Computes an answer from the likeliest tokens, which the GPU chooses.
@@ -43,9 +44,9 @@ class GreedyLoop : public AnswerLoop {
     GpuDecoder& decoder_;
     GreedyOptions options_;
     Events events_;
-    std::uint32_t first_position_ = 0;  // of the answer, in the context
+    std::uint32_t first_position_ = 0;  // position of the answer in the context
     std::uint32_t issued_ = 0, delivered_ = 0;
-    std::uint32_t reading_ = 1;  // tokens of the next reading
+    std::uint32_t reading_ = 1;  // tokens of the next readback
     std::uint32_t under_way_ = 0;
     std::chrono::steady_clock::time_point heard_at_;
     bool cancelled_ = false, ended_ = false;

@@ -5,8 +5,8 @@
 namespace moex {
 namespace {
 
-// Returns the candidates without the empty entries that a small vocabulary leaves at the end of the
-// list.
+// Returns the candidates of `list` without the empty entries at its end, which exist if the
+// vocabulary is smaller than the list.
 TokenChooser::Candidates tokens_of(const LikeliestList& list, std::uint32_t vocab_size) {
     const TokenChooser::Candidates all(list.candidates);
     const auto end = std::find_if(all.begin(), all.end(),
@@ -31,7 +31,7 @@ void SampledLoop::start(std::span<const std::uint32_t> prompt) {
     const Status fed = feed_prompt(decoder_, prompt, wanted_);
     if (!fed.ok()) return end(fed.error());
 
-    // The answer's last token is chosen but not fed.
+    // Add 1: the answer's last token is chosen but not fed, so it takes no position of the context.
     options_.max_tokens = std::min(options_.max_tokens,
                                    decoder_.context_tokens() - decoder_.num_tokens() + 1);
     read();

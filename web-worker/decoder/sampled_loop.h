@@ -14,20 +14,20 @@ class TokenChooser {
     using Candidates = std::span<const LikeliestList::Candidate>;
     virtual ~TokenChooser() = default;
 
-    // Returns the number of likeliest tokens that it needs; 0: all logits.
+    // Returns the number of likeliest tokens that choose() needs; 0: it needs all logits.
     virtual std::uint32_t num_likeliest() const = 0;
-    // `likeliest` is sorted by descending logit and has at least the needed number of tokens, if
-    // the vocabulary is that large.
+    // `likeliest` is sorted by descending logit. It has at least num_likeliest() tokens, or the
+    // whole vocabulary.
     virtual std::uint32_t choose(Candidates likeliest) = 0;
     virtual std::uint32_t choose(std::span<const float> logits) = 0;
-    // Called when `token` has become a part of the answer.
+    // Called after `token` has been added to the answer.
     virtual void accept(std::uint32_t token) = 0;
 };
 
 // The limits of a sampled answer.
 struct SampledOptions {
     std::uint32_t max_tokens = 0;
-    std::vector<std::uint32_t> stop_ids;  // these end the answer and are not part of it
+    std::vector<std::uint32_t> stop_ids;  // tokens that end the answer and are not part of it
 };
 
 // Computes an answer from the tokens that a TokenChooser draws.

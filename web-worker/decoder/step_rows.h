@@ -14,9 +14,9 @@ inline constexpr std::uint32_t kv_page_tokens = gpu::kernels::attend_page::page_
 
 // The header of the buffer `rows`.
 struct StepHeader {
-    std::uint32_t head_row = 0;  // the first row with logits
+    std::uint32_t head_row = 0;  // the first row for which logits are computed
     std::uint32_t num_rows = 0;
-    std::uint32_t part_pages = 0;  // capacity for parts of attention, per row
+    std::uint32_t part_pages = 0;  // capacity for parts of attention, in pages per row
     std::uint32_t chosen = 0;      // count of chosen tokens, written by the GPU only
 };
 static_assert(gpu::kernels::argmax_take::head_row_word == 0 &&
@@ -28,7 +28,7 @@ static_assert(gpu::kernels::argmax_take::head_row_word == 0 &&
 // One row of a step: a token at a position of its sequence.
 struct StepRow {
     std::uint32_t token = 0, position = 0;
-    std::uint32_t first_page = 0;  // index in the page table
+    std::uint32_t first_page = 0;  // index of the sequence's first page in `page_table`
     std::uint32_t unused = 0;
 };
 static_assert(sizeof(StepRow) == 16, "the kernels step by 4 words");
@@ -38,22 +38,23 @@ struct LikeliestList {
     static constexpr std::uint32_t kept = gpu::kernels::likeliest_merge::kept;
     struct Candidate {
         float logit = 0;
-        std::uint32_t token = 0;  // no_token for entries beyond the vocabulary
+        std::uint32_t token = 0;  // no_token in entries that a small vocabulary leaves empty
     };
     // exp_sum: sum of exp(logit - peak); a NaN if a logit is not a number
     float peak = 0, exp_sum = 0;
-    Candidate candidates[kept];  // likeliest first; on ties, the lower token first
+    Candidate candidates[kept];  // by descending logit; on ties, the lower token first
 };
 static_assert(sizeof(LikeliestList) == 4 * gpu::kernels::likeliest_merge::list_words,
               "the kernels step by list_words");
 
-// Uniform of embed: the rows of the table that a buffer holds.
+// Uniform of the kernel embed: the rows of the embedding table that one buffer holds.
 struct TableShard {
     std::uint32_t first_token = 0, num_tokens = 0, scale_zero_word = 0, unused = 0;
 };
 static_assert(sizeof(TableShard) == 16);
 
-// Uniform of expert_gate_up and expert_down: the experts of a layer that an arena holds.
+// Uniform of the kernels expert_gate_up and expert_down: the experts of a layer that an arena
+// holds.
 struct ArenaPlace {
     std::uint32_t first_expert = 0, num_experts = 0, expert_words = 0, unused = 0;
 };

@@ -6,7 +6,7 @@
 namespace moex {
 namespace {
 
-constexpr std::uint64_t uniform_bytes = 64;  // a few sizes of an operator
+constexpr std::uint64_t uniform_bytes = 64;  // room for the sizes that an operator reads
 
 bool is_dispatch(const gpu::Command& command) {
     return command.kind == gpu::Command::Kind::dispatch;
@@ -63,7 +63,7 @@ Result<gpu::BufferId> TimingDevice::create_buffer(std::uint64_t size_bytes, gpu:
 }
 
 void TimingDevice::destroy_buffer(gpu::BufferId buffer) {
-    readback_bytes_.erase(buffer.value);  // a new buffer may soon reuse the number
+    readback_bytes_.erase(buffer.value);  // a new buffer may get this number
     device_.destroy_buffer(buffer);
 }
 

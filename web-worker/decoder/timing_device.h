@@ -17,18 +17,18 @@ class TimingDevice : public gpu::RecordingDevice {
     using RecordingDevice::RecordingDevice;
     ~TimingDevice() override;
 
-    // A write that equals the beginning of a pattern is copied from that pattern's copy on the GPU.
-    // The views must stay valid until the next call. With no patterns, all bytes are written
-    // directly.
+    // Uploads `patterns` to the GPU. A later write whose bytes equal the beginning of a pattern is
+    // copied from the uploaded pattern. The views must stay valid until the next call. With no
+    // patterns, all bytes are written directly.
     Status set_patterns(const std::vector<ByteView>& patterns);
 
-    // While set, every dispatch gets a uniform buffer and a bind group of its own, and every
+    // While true, every dispatch gets a uniform buffer and a bind group of its own, and every
     // readback a staging buffer. They are created when the work is submitted and released with a
     // later submission.
     // Source: Chen et al., "WeInfer", WWW 2025, section 4.2: the behaviour of its baseline.
     bool creates = false;
 
-    std::vector<gpu::Command> step;  // the last submission that began with a dispatch
+    std::vector<gpu::Command> step;  // commands of the last submission that began with a dispatch
 
     void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override;
     Result<gpu::BufferId> create_buffer(std::uint64_t size_bytes, gpu::BufferUsage usage,
@@ -45,7 +45,7 @@ class TimingDevice : public gpu::RecordingDevice {
         ByteView bytes;
         gpu::BufferId buffer;
     };
-    struct Group {  // the parts of a bind group
+    struct Group {  // arguments that created a bind group
         gpu::PipelineId pipeline;
         std::vector<gpu::Binding> bindings;
     };
@@ -62,8 +62,8 @@ class TimingDevice : public gpu::RecordingDevice {
     std::unordered_map<std::uint32_t, std::uint64_t> readback_bytes_;
     // Readback buffer -> its staging buffer, until the data is read.
     std::unordered_map<std::uint32_t, gpu::BufferId> staging_;
-    Made made_;    // created since the last readback
-    Made passed_;  // the GPU has finished with these
+    Made made_;    // objects created since the last readback
+    Made passed_;  // objects that the GPU no longer uses
     LifeGuard life_;
 };
 
