@@ -14,8 +14,8 @@
 namespace moex {
 namespace {
 
-// Returns the one answer buffer of all calls; no call is made while the answer of another is still
-// being read.
+// Returns the buffer for the answers of all calls to JavaScript. No call is made while the answer
+// of an earlier call is still being read.
 Bytes& room() {
     static Bytes bytes;
     return bytes;

@@ -61,7 +61,7 @@ Json row_json(const DecoderTimingOptions& options, const DecoderTimingRow& row) 
             {"gb_s", row.mb > 0 ? row.gb_s() : 0.0}};
 }
 
-// Fields that `asked` omits keep the defaults of DecoderTimingOptions.
+// Reads the bench options from `asked`; an omitted field has the default of DecoderTimingOptions.
 DecoderTimingOptions options_of(const Json& asked) {
     DecoderTimingOptions options;
     options.shape = asked.value("shape", options.shape);
@@ -108,7 +108,7 @@ EMSCRIPTEN_KEEPALIVE void mx_decoder_bench_run(const char* json, std::uint32_t s
         return tell({{"reason", "each turn needs four tokens, each readback one"}});
 
     Bench& b = bench();
-    b.timing.reset();  // the timing of the previous model, which has reported {"done"}
+    b.timing.reset();  // frees the finished timing of the previous model
     b.timing = std::make_unique<DecoderTiming>(*b.device, options, now_us);
     b.timing->on_stage = [](std::string_view stage) { tell({{"stage", std::string(stage)}}); };
     b.timing->start(

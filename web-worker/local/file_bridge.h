@@ -3,9 +3,9 @@
 #pragma once
 
 extern "C" {
-// Returns the size of an open file; negative: no open file has that hash.
+// Returns the size in bytes of the open file with the hash `hex`; negative if no open file has it.
 double mx_file_size(const char* hex);
-// Reads synchronously and returns the number of bytes read.
+// Reads from an open file synchronously and returns the number of bytes read.
 double mx_file_read(const char* hex, double offset_bytes, double size_bytes, void* to);
 void mx_report(const char* json, int json_bytes);
 }

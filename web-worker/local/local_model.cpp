@@ -64,8 +64,8 @@ Result<std::vector<TokenId>> LocalModel::prompt_of(const LocalQuestion& question
                                            *tokenizer_);
 }
 
-// Returns a loop for the question. The greedy loop takes the likeliest token on the GPU and need
-// not wait for it.
+// Returns the loop that answers the question. A greedy loop lets the GPU choose the likeliest
+// token, so it does not wait for a token before it issues the next step.
 std::unique_ptr<AnswerLoop> LocalModel::loop_for(const LocalQuestion& question,
                                                  std::uint32_t max_tokens) {
     AnswerLoop::Events events{
@@ -97,7 +97,8 @@ Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
     bytes_.emplace(*tokenizer_);
     filter_.emplace(question.stops);
 
-    // The last token is always fed, because its logits are needed.
+    // Keep the cached tokens that the prompt begins with. Feed at least the prompt's last token,
+    // because its logits are needed.
     const std::size_t common_max = std::min(held_.size(), prompt.size() - 1);
     const auto common = static_cast<std::size_t>(
         std::mismatch(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(common_max),

@@ -1,7 +1,7 @@
-// A whole model that answers its own user: text in, text out, one answer after the other. The hub's
-// own sampler draws the tokens, so the same seed and the same logits give the same tokens as at the
-// hub. The common beginning of an answer and the one before it is not computed again. All calls are
-// made on the device's one thread.
+// A whole model that answers the user of this device: text in, text out, one answer after the
+// other. The hub's own sampler draws the tokens, so the same seed and the same logits give the same
+// tokens as at the hub. The beginning that a prompt shares with the cached sequence is not computed
+// again. All calls are made on the device's one thread.
 #pragma once
 
 #include <chrono>
@@ -23,17 +23,17 @@
 
 namespace moex {
 
-// The text files of a package, and its makers' defaults for sampling and stopping.
+// The text files of a package, and the defaults of the model's makers for sampling and stopping.
 struct LocalText {
     std::string tokenizer_json, tokenizer_config_json;
     GenerationDefaults generation;
 };
 
-// The reason and the figures of an ended answer.
+// The reason why an answer ended, and its figures.
 struct LocalEnd {
     AnswerEnd how = AnswerEnd::stop;
     std::uint32_t prompt_tokens = 0, completion_tokens = 0;
-    double tokens_per_s = 0;  // after the first token; 0 if there are too few
+    double tokens_per_s = 0;  // rate after the first token; 0 if the answer is too short
 };
 
 // Answers questions with a whole model on this device.
@@ -48,12 +48,13 @@ class LocalModel {
     std::uint32_t context_tokens() const { return decoder_->context_tokens(); }
 
     struct Events {
-        std::function<void(std::string_view text)> on_text;  // whole UTF-8, never empty
-        std::function<void(Result<LocalEnd>)> on_end;        // called once, as the last event
+        // Receives the next piece of the answer: whole UTF-8 characters, never empty.
+        std::function<void(std::string_view text)> on_text;
+        std::function<void(Result<LocalEnd>)> on_end;  // called once, as the last event
     };
-    // `body`: see local_question.h. One question at a time. Errors: invalid_argument if a field is
-    // invalid, or if the template refuses the messages; overloaded if the context is too small for
-    // the messages.
+    // Starts an answer to the question `body` (local_question.h). Only one answer at a time may
+    // run. Errors: invalid_argument if a field is invalid, or if the template refuses the messages;
+    // overloaded if the context is too small for the messages.
     Status ask(const nlohmann::ordered_json& body, Events events);
     void cancel();  // on_end follows
 

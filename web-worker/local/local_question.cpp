@@ -17,7 +17,7 @@ Error wrong(std::string_view field) {
     return {ErrorCode::invalid_argument, text("'", field, "' has an invalid value")};
 }
 
-// Reads `field` within [low, high]. `out` is unchanged if `body` does not have the field.
+// Reads a number within [low, high] from `field`. `out` is unchanged if `body` has no such field.
 Status read_real(const Body& body, const char* field, double low, double high, double& out) {
     const auto found = body.find(field);
     if (found == body.end() || found->is_null()) return {};
@@ -39,8 +39,8 @@ Status read_whole(const Body& body, const char* field, std::int64_t low, std::in
     return {};
 }
 
-// Returns the tokens that `name` selects: an id, as a number or as an object's key, or a text of
-// any number of tokens. The result is beyond the vocabulary if `name` selects no token.
+// Returns the tokens that `name` selects. `name` is a token id (a number, or digits as an object's
+// key) or a text, which may have several tokens. An invalid id gives a token beyond the vocabulary.
 std::vector<TokenId> tokens_of(const Body& name, bool is_key, const Tokenizer& tokenizer) {
     constexpr TokenId none = token_id_max + 1;
     const auto id_of = [](std::int64_t id) {
@@ -58,7 +58,7 @@ std::vector<TokenId> tokens_of(const Body& name, bool is_key, const Tokenizer& t
 
 Status add_bias(const Body& name, bool is_key, const Body& bias, const Tokenizer& tokenizer,
                 std::uint32_t vocab_size, std::map<TokenId, float>& biases) {
-    const bool is_never = bias.is_boolean() && !bias.get<bool>();  // false is llama.cpp's spelling
+    const bool is_never = bias.is_boolean() && !bias.get<bool>();  // llama.cpp writes false
     const bool is_bias = bias.is_number() && bias.get<double>() >= -bias_max &&
                          bias.get<double>() <= bias_max;
     if (!is_never && !is_bias) return wrong("logit_bias");
@@ -73,7 +73,7 @@ Status add_bias(const Body& name, bool is_key, const Body& bias, const Tokenizer
     return {};
 }
 
-// Reads an object, or a list of pairs. The last entry for a token counts, as at the hub.
+// Reads logit_bias, an object or a list of pairs. The last bias of a token counts, as at the hub.
 Status read_bias(const Body& body, const Tokenizer& tokenizer, std::uint32_t vocab_size,
                  std::map<TokenId, float>& biases) {
     const auto found = body.find("logit_bias");

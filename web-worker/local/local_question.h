@@ -17,12 +17,12 @@ namespace moex {
 
 // One question, checked and with all defaults filled in.
 struct LocalQuestion {
-    // [{role, content}, ...]; if the last message is from the assistant, it is continued.
+    // [{role, content}, ...]; if the last message is from the assistant, the answer continues it.
     nlohmann::ordered_json messages;
-    std::optional<std::uint32_t> max_tokens;  // none: up to the end of the context
+    std::optional<std::uint32_t> max_tokens;  // nullopt: up to the end of the context
     std::vector<std::string> stops;
     SamplingOptions sampling;
-    std::string reasoning_effort;  // for templates that support it; empty: template default
+    std::string reasoning_effort;  // empty: the chat template's default
 };
 
 // Returns invalid_argument with the name of an invalid field, or of a field that only the hub

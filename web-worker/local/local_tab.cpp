@@ -35,8 +35,8 @@ void report(const char* what, const Error& error) {
     report({{what, {{"code", error_code_name(error.code)}, {"message", error.message}}}});
 }
 
-// Reports progress once in several megabytes: a message for each stretch would cost more than its
-// bytes.
+// Reports the progress of loading once every 8 MiB: a message for each stretch of bytes would cost
+// more than the stretch itself.
 WeightProgress tell_progress() {
     constexpr std::uint64_t told_every_bytes = 8u << 20;
     return [told = std::uint64_t{0}](std::uint64_t done, std::uint64_t all) mutable {
@@ -83,11 +83,11 @@ Json ended(const LocalEnd& end) {
 
 extern "C" {
 
-void mx_bind_heap();  // bridge_library.js: gives JavaScript access to the heap
+void mx_bind_heap();  // defined in bridge_library.js; gives it access to the WASM heap
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
-// `hex`: the SHA-256 of the package's manifest, 64 digits.
+// Loads a package. `hex`: the SHA-256 of the package's manifest, 64 digits.
 EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_bytes,
                                         std::uint32_t context_tokens_max) {
     const std::string manifest_sha256(hex, size_bytes);
@@ -104,7 +104,7 @@ EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_byte
     });
 }
 
-// `json`: see local_question.h. One answer at a time.
+// Answers the question `json` (local_question.h); only one answer at a time may run.
 EMSCRIPTEN_KEEPALIVE void mx_local_ask(const char* json, std::uint32_t size_bytes) {
     const Json body = Json::parse(std::string_view(json, size_bytes), nullptr, false);
     if (!tab().model || !body.is_object())

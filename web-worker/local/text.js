@@ -3,7 +3,7 @@
 const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 const encoder = new TextEncoder();
 
-// The order of UnicodeCategory in hub/model/tokenizer/unicode.h.
+// Unicode's categories in the order of the enumeration UnicodeCategory in hub/model/tokenizer/unicode.h.
 const categories = ["Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe",
   "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"];
 const of_category = new RegExp(categories.map((name) => `(\\p{${name}})`).join("|"), "u");
@@ -24,7 +24,7 @@ export class BrowserText {
     this.categories = new Map();
   }
 
-  // Returns {pattern} or {reason}.
+  // Compiles a regular expression. Returns {pattern}, its handle, or {reason} if the source is invalid.
   compile(source) {
     try {
       this.patterns.push(new RegExp(decoder.decode(source), "gu"));
@@ -38,7 +38,7 @@ export class BrowserText {
     this.patterns[pattern] = null;
   }
 
-  // Returns the begin and the end of each non-empty match, in bytes.
+  // Returns the byte offsets of the begin and the end of each non-empty match.
   find(pattern, bytes) {
     const text = decoder.decode(bytes);
     const bounds = [];
@@ -74,7 +74,8 @@ export class BrowserText {
     return found;
   }
 
-  // `to`: 0 upper, 1 lower, 2 title. A character that would become several characters has no simple mapping.
+  // Returns the code point of the character in another case; `to`: 0 upper, 1 lower, 2 title. A character that would
+  // become several characters is unchanged.
   changeCase(code_point, to) {
     const title = to === 2 ? titleOf(code_point) : null;
     if (title !== null) return title;

@@ -6,15 +6,16 @@
 #include <cstdint>
 
 extern "C" {
-// Returns the handle of a pattern in ECMAScript's syntax; otherwise minus the size of a reason.
+// Returns the handle of a pattern in ECMAScript's syntax; on an error, minus the size of the
+// answer, which is the reason.
 int mx_pattern_compile(const char* source, int source_bytes);
 void mx_pattern_free(int pattern);
-// Returns the number of non-empty matches; the answer has the begin and the end of each as uint32,
-// in bytes.
+// Returns the number of non-empty matches. The answer holds the begin and the end of each match,
+// two byte offsets as uint32.
 int mx_pattern_find(int pattern, const char* text, int text_bytes);
-// Returns the size of the answer.
+// Normalises a text to Unicode's form NFC; returns the size of the answer in bytes.
 int mx_text_nfc(const char* text, int text_bytes);
 int mx_unicode_category(std::uint32_t code_point);  // UnicodeCategory
-// Returns one character's simple mapping. `to`: 0 upper, 1 lower, 2 title.
+// Returns the code point of one character in another case. `to`: 0 upper, 1 lower, 2 title.
 std::uint32_t mx_unicode_case(std::uint32_t code_point, int to);
 }

@@ -84,7 +84,7 @@ Result<DecoderModel> decoder_model_of(const PackageFiles& files) {
     model.rope_theta = config.rope_theta;
     model.rope_scaling = config.rope_scaling;
     model.expert_kind = kind_of(files.expert_dtype());
-    // Without experts, the only INT4 weights are the hub's own codes.
+    // In a model without experts, all INT4 weights are in the hub's format (protocol/hub_codes.h).
     model.group_size = config.has_experts() ? files.group_size() : hub_int4_group_size;
     MOEX_TRY(find_kinds(files, model));
     return model;
@@ -118,8 +118,8 @@ Status NamedWeights::rows(const std::string& name, WeightKind kind, std::uint64_
     });
 }
 
-// Appends rows of a tensor of codes as weights: reads codes and scales for the rows of a stretch,
-// then converts the stretch.
+// Appends rows of a quantised tensor as weights of `kind`. For a stretch of rows at a time, reads
+// the codes and scales and converts them.
 Status NamedWeights::rows_of_codes(const std::string& name, const PackageFiles::Tensor& tensor,
                                    WeightKind kind, std::uint64_t first_row, std::uint64_t num_rows,
                                    const AppendBytes& append) const {
@@ -157,14 +157,14 @@ Status NamedWeights::rows_of_codes(const std::string& name, const PackageFiles::
     return {};
 }
 
-// Appends the scales that follow the codes of matrices which stay int4.
+// Appends the scales of an int4 matrix; they follow the codes in its layout.
 Status NamedWeights::int4_scales(const std::string& name, const AppendBytes& append) const {
     MOEX_ASSIGN(tensor, files_.tensor(name));
     return files_.read_scales(name, 0, tensor.shape[0] * (tensor.shape[1] / tensor.group_size) * 4,
                               append);
 }
 
-// Appends several matrices, stacked by rows, in their layout.
+// Appends several matrices, stacked by rows, in the layout of one matrix.
 Status NamedWeights::stacked(const std::vector<std::string>& names, WeightKind kind,
                              const AppendBytes& append) const {
     for (const std::string& name : names) MOEX_TRY(whole(name, kind, append));
@@ -179,7 +179,8 @@ Status NamedWeights::whole(const std::string& name, WeightKind kind,
     return rows(name, kind, 0, tensor.shape[0], append);
 }
 
-// Appends a dense layer's matrices as a blob; an expert is stored as a blob already.
+// Appends a blob: an expert as it is stored, or the three matrices of a dense layer in a blob's
+// layout.
 Status NamedWeights::ffn(const WeightPart& part, const std::string& layer,
                          const AppendBytes& append) const {
     if (model_.is_moe(part.layer)) return files_.read_expert(part.layer, part.expert, append);

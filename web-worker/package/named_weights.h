@@ -13,11 +13,12 @@
 
 namespace moex {
 
-// Matrices stay bf16 if all of their kind are bf16; otherwise they become f32. Codes of 4 bits stay
-// int4 if the model's INT4 has the same group size; other codes become bf16 as they are read.
+// Describes a package's model for the decoder. Matrices stay bf16 if all matrices of the same kind
+// are bf16; otherwise they become f32. Codes of 4 bits stay int4 if the model's INT4 has the same
+// group size; other codes become bf16 as they are read.
 Result<DecoderModel> decoder_model_of(const PackageFiles& files);
 
-// `files` outlives this object.
+// Reads the weights of a package by name. `files` outlives this object.
 class NamedWeights : public WeightSource {
   public:
     NamedWeights(const PackageFiles& files, const DecoderModel& model)
@@ -41,7 +42,7 @@ class NamedWeights : public WeightSource {
     DecoderModel model_;
 };
 
-// Receives the number of bytes that were read, and the total.
+// Receives the number of bytes that were read so far, and the number to read in total.
 using WeightProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)>;
 
 // Passes on the weights of another source and reports the progress.
