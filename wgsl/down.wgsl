@@ -1,11 +1,12 @@
-// The published third kernel, unoptimised: y = intermediate · downᵀ for one expert, one thread per output.
-// The caller applies the gates.
+// The third kernel of the published micro-benchmark (bench/kernel_bench), unoptimised: y = intermediate · downᵀ for one
+// expert, one thread per output. The caller applies the gates.
 //   @binding(0) intermediate  read        f32 [num_tokens, moe_intermediate_size]
 //   @binding(1) words         read        u32: an arena of expert blobs
 //   @binding(2) y             read_write  f32 [num_tokens, hidden_size]
 //   @binding(3) params        uniform     ExpertParams, 32 bytes
-// Dispatch (ceil(hidden_size / 64), num_tokens, 1). The twin of group_down.wgsl on the GPU.
-// Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+// Dispatch (ceil(hidden_size / 64), num_tokens, 1).
+// This kernel is the GPU reference for group_down.wgsl.
+// CPU reference: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 struct ExpertParams {
   blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32,
   gate_up_scale_zero_word: u32, down_codes_word: u32, down_scale_zero_word: u32

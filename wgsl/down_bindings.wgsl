@@ -1,4 +1,4 @@
-// Bindings of the kernels that compute tiles of the second half.
+// Bindings of the kernels that compute tiles of the second half of the experts' FFNs.
 struct GroupPlace { first_tile_word: u32, unused_0: u32, unused_1: u32, unused_2: u32 }
 
 @group(0) @binding(0) var<storage, read> upload: array<u32>;

@@ -1,10 +1,11 @@
-// The published first kernel, unoptimised: gate_up = x · [gate; up]ᵀ for one expert, one thread per output.
-//   @binding(0) x        read        f32 [num_tokens, hidden_size]
+// The first kernel of the published micro-benchmark (bench/kernel_bench), unoptimised: gate_up = x · [gate; up]ᵀ for
+//   one expert, one thread per output. @binding(0) x        read        f32 [num_tokens, hidden_size]
 //   @binding(1) words    read        u32: an arena of expert blobs
 //   @binding(2) gate_up  read_write  f32 [num_tokens, 2 * moe_intermediate_size], gate then up
 //   @binding(3) params   uniform     ExpertParams in web-worker/gpu/round_layout.h, 32 bytes
-// Dispatch (ceil(2 * moe_intermediate_size / 64), num_tokens, 1). The twin of group_gate_up.wgsl on the GPU.
-// Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+// Dispatch (ceil(2 * moe_intermediate_size / 64), num_tokens, 1).
+// This kernel is the GPU reference for group_gate_up.wgsl.
+// CPU reference: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 struct ExpertParams {
   blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32,
   gate_up_scale_zero_word: u32, down_codes_word: u32, down_scale_zero_word: u32

@@ -1,4 +1,4 @@
-  // tile: blob's first word in the arena, first pair, number of pairs, row of the first pair
+  // Words of a tile: blob's first word in the arena, first pair, number of pairs, row of the first pair
   let tile = upload[place.first_tile_word] + group.y * 4u;
   let blob = upload[tile];
   let first_pair = upload[tile + 1u];

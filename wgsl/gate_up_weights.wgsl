@@ -1,4 +1,4 @@
-  // Offsets of the weights of `output` and of the next output: two rows of gate, then two of up.
+  // Offsets of four weight rows: the gate rows of `output` and of the next output, then the up rows of both outputs.
   let chunks = hidden_size / 32u;
   let groups = chunks >> chunks_per_group_log2;
   let codes_0 = blob / 4u + output * chunks;

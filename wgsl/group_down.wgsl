@@ -9,7 +9,7 @@
 // A tile has up to ${rows} rows of the same expert. 8 lanes share four outputs of a tile, each lane takes every 8th
 // chunk of 32 inputs. A row's sums do not depend on the number of rows.
 // Dispatch (hidden_size / 32, number of tiles, 1).
-// Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+// CPU reference: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
@@ -17,7 +17,7 @@
 const outputs_per_group: u32 = 32u;
 const tile_rows: u32 = ${rows}u;
 
-var<workgroup> lane_sums: array<f32, 288u * ${rows}u>;   // four outputs, 8 x 8 lanes, and padding
+var<workgroup> lane_sums: array<f32, 288u * ${rows}u>;   // per row: 4 outputs x 8 x 8 partial sums, padded
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -45,7 +45,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // A single thread adds the 8 lanes for an output of a row.
+  // For each output of a row, a single thread adds the partial sums of the 8 lanes.
   let local_output = thread & 31u;
   for (var row = thread >> 5u; row < min(num_pairs, tile_rows); row += 2u) {
     let first_lane = row * 288u + (local_output & 3u) * 72u + (local_output >> 2u) * 9u;
@@ -53,7 +53,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ for i in 1..8
     sum += lane_sums[first_lane + ${i}u];
 //@ end
-    // pair: row of x, gate as f32 bits
+    // Words of a pair: row of x, gate as f32 bits.
     let gate = bitcast<f32>(upload[pairs + 2u * (first_pair + row) + 1u]);
     y_pairs[(first_pair + row) * hidden_size + group.x * outputs_per_group + local_output] = gate * sum;
   }

@@ -10,7 +10,7 @@
 // pair, each lane takes every 8th chunk of 32 inputs.
 // The sums and their order are those of group_down.wgsl and pack_rows.wgsl.
 // Dispatch (hidden_size / 8, number of answers, 1).
-// Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+// CPU reference: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
@@ -23,8 +23,8 @@ const outputs_per_group: u32 = 8u;
 @group(0) @binding(3) var<storage, read> intermediate: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> y_wire: array<u32>;
 
-var<workgroup> lane_sums: array<f32, 576>;   // four outputs, 16 x 8 lanes, and padding
-var<workgroup> pair_sums: array<f32, 64>;    // 8 pairs x 8 outputs
+var<workgroup> lane_sums: array<f32, 576>;   // 4 outputs x 16 x 8 partial sums, padded
+var<workgroup> pair_sums: array<f32, 64>;    // sums of 8 outputs for each of 8 pairs
 var<workgroup> answer: array<f32, 8>;
 
 fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
@@ -36,7 +36,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let starts = upload[header_answer_starts_word] + group.y;
   let first_pair = upload[starts];
   let num_pairs = upload[starts + 1u] - first_pair;
-  // an answer's pair: blob's first word in the arena, the pair, gate as f32, unused
+  // Words of an answer's pair: blob's first word in the arena, index of the pair, gate as f32 bits, unused.
   let list = upload[header_answer_pairs_word] + first_pair * 4u;
 
   let lane = thread & 7u;
@@ -74,7 +74,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
     workgroupBarrier();
 
-    // A single thread adds the 8 lanes for an output of a pair.
+    // For each output of a pair, a single thread adds the partial sums of the 8 lanes.
     if (thread < 64u && first + (thread >> 3u) < num_pairs) {
       let first_lane = (thread & 3u) * 144u + (thread >> 2u) * 9u;
       var sum = lane_sums[first_lane];

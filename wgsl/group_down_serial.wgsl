@@ -1,8 +1,8 @@
 // group_down.wgsl for software adapters, which run the threads of a workgroup one after the other: a single thread adds
 // the values of the 8 lanes, in the same order, without shared memory or a barrier. The result has the same bits.
-//   bindings as in group_down.wgsl
+//   The bindings are those of group_down.wgsl.
 // Dispatch (hidden_size / 32, number of tiles, 1).
-// Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+// CPU reference: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl

@@ -9,7 +9,7 @@
 // A tile has up to ${rows} rows of the same expert. 16 lanes share two outputs (four rows of weights) of a tile, each
 // lane takes every 16th chunk of 32 inputs. A row's sums do not depend on the number of rows.
 // Dispatch (moe_intermediate_size / 16, number of tiles, 1).
-// Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+// CPU reference: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
@@ -17,7 +17,7 @@
 const outputs_per_group: u32 = 16u;
 const tile_rows: u32 = ${rows}u;
 
-var<workgroup> lane_sums: array<f32, 272u * ${rows}u>;   // two outputs, 8 x 16 lanes, and padding
+var<workgroup> lane_sums: array<f32, 272u * ${rows}u>;   // per row: 2 outputs x 8 x 16 partial sums, padded
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -38,7 +38,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ include int4_chunk.wgsl
   }
 
-  // Add the gates' lanes first, then the ups' lanes through the same memory.
+  // Add the lanes' sums for gate first, then the lanes' sums for up in the same workgroup memory.
   let slot = (thread >> 4u) * 17u + lane;
 //@ for r in 0..rows
   lane_sums[${r}u * 272u + slot] = sum_${r}_0;
@@ -46,7 +46,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // A single thread adds the 16 lanes for an output of a row.
+  // For each output of a row, a single thread adds the partial sums of the 16 lanes.
   let row = thread >> 4u;
   let local_output = thread & 15u;
   let first_lane = min(row, tile_rows - 1u) * 272u + (local_output & 1u) * 136u + (local_output >> 1u) * 17u;

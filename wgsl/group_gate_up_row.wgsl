@@ -9,7 +9,7 @@
 // weights are in flight. 16 lanes share two outputs (four rows of weights), each lane takes every 16th chunk.
 // The sums and their order are those of group_gate_up.wgsl: a batched answer is bit-equal to a single one.
 // Dispatch (moe_intermediate_size / 16, number of tiles, 1).
-// Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+// CPU reference: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
@@ -25,8 +25,8 @@ struct GroupPlace { first_tile_word: u32, unused_0: u32, unused_1: u32, unused_2
 @group(0) @binding(3) var<storage, read_write> intermediate: array<f32>;
 @group(0) @binding(4) var<uniform> place: GroupPlace;
 
-var<workgroup> slab: array<vec4<f32>, 264>;   // 8 quads of 32 chunks, and padding
-var<workgroup> lane_sums: array<f32, 544>;    // four rows of weights, 8 x 16 lanes, and padding
+var<workgroup> slab: array<vec4<f32>, 264>;   // x: 8 quads of each of 32 chunks, padded
+var<workgroup> lane_sums: array<f32, 544>;    // 4 rows of weights x 8 x 16 partial sums, padded
 
 //@ include wire_x.wgsl
 fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
@@ -35,7 +35,7 @@ fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-  // tile: blob's first word in the arena, the pair, 1, its row of x
+  // Words of a tile: blob's first word in the arena, index of the pair, 1, the pair's row of x.
   let tile = upload[place.first_tile_word] + group.y * 4u;
   let blob = upload[tile];
   let pair = upload[tile + 1u];
@@ -85,7 +85,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // A single thread adds the 16 lanes for an output.
+  // For each output, a single thread adds the partial sums of the 16 lanes.
   if (thread < outputs_per_group) {
     let first_lane = (thread & 1u) * 136u + (thread >> 1u) * 17u;
     var gate = lane_sums[first_lane];

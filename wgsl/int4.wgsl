@@ -2,8 +2,8 @@
 // The shape is set when a pipeline is created, so that loops are unrolled and divisions become shifts.
 override hidden_size: u32;
 override moe_intermediate_size: u32;
-override chunks_per_group_log2: u32;     // a quantisation group has 32, 64 or 128 weights, a chunk has 32
-override gate_up_scale_zero_word: u32;   // from the start of a blob, like the next two
+override chunks_per_group_log2: u32;     // chunks of 32 weights per quantisation group of 32, 64 or 128
+override gate_up_scale_zero_word: u32;   // this and the next two: word offsets in an expert's blob
 override down_codes_word: u32;
 override down_scale_zero_word: u32;
 //@ include arithmetic.wgsl

@@ -1,9 +1,9 @@
 // Multiplies one chunk of 32 inputs: ${rows} rows of x times ${outputs} rows of weights, added to sum_ROW_WEIGHT.
 // The including file defines code_WEIGHT (var, vec4<u32>), scale_zero_WEIGHT (u32), chunk, and x_quad(x_base_ROW, quad,
 // chunk).
-// In a tile of eight rows, the rows after the first ${sure_rows} are skipped if the tile has only those (`num_pairs`).
-// Zeros are factored out: sum of (code - zero) * x = sum of code * x - zero * sum of x. A code is unpacked once for all
-// rows.
+// If a tile of eight rows has at most ${sure_rows} pairs (`num_pairs`), the rows after the first ${sure_rows} are
+// skipped. Zeros are factored out: sum of (code - zero) * x = sum of code * x - zero * sum of x. A code is unpacked
+// once for all rows.
 //@ for r in 0..rows
 var total_${r} = 0.0;
 //@ for w in 0..outputs
@@ -25,7 +25,7 @@ for (var quad = 0u; quad < 8u; quad += 2u) {
 //@ end
 //@ end
 //@ for branch in 0..branches
-  if (num_pairs > ${sure_rows}u) {  // uniform over the workgroup
+  if (num_pairs > ${sure_rows}u) {  // the condition is uniform over the workgroup
 //@ for r in sure_rows..rows
     let x_low_${r} = x_quad(x_base_${r}, quad, chunk);
     let x_high_${r} = x_quad(x_base_${r}, quad + 1u, chunk);

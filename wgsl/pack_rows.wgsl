@@ -6,13 +6,14 @@
 // Pairs are added in the order of the table (experts ascending). A thread has two neighbouring columns of an answer.
 // For int8, which needs a row's peak, one workgroup has a whole row.
 // Dispatch (ceil(hidden_size / 128), number of answers, 1); int8: (1, number of answers, 1).
-// Twin: encode_rows() in protocol/tensor_format.h; f16 and bf16 round to nearest even, f16 overflow becomes infinity.
+// CPU reference: encode_rows() in protocol/tensor_format.h; f16 and bf16 round to nearest even, f16 overflow becomes
+// infinity.
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
 //@ include wire_rows.wgsl
 const columns_per_group: u32 = 128u;
-const least_peak: u32 = 0x03fe0000u;   // 127 * 2^-126: below it the scale would be subnormal, which a GPU may flush
+const least_peak: u32 = 0x03fe0000u;   // bits of 127 * 2^-126; for a lower peak, the scale would be subnormal
 
 @group(0) @binding(0) var<storage, read> upload: array<u32>;
 @group(0) @binding(1) var<storage, read> y_pairs: array<f32>;
@@ -20,7 +21,7 @@ const least_peak: u32 = 0x03fe0000u;   // 127 * 2^-126: below it the scale would
 
 var<workgroup> peaks: array<u32, 64>;
 
-// Returns one value of an answer, before rounding.
+// Returns one value of an answer, before it is rounded to the wire form.
 fn value_at(row: u32, column: u32) -> f32 {
   let starts = upload[header_answer_starts_word] + row;
   let list = upload[header_answer_pairs_word];
@@ -51,8 +52,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
 
-  // Without their sign, floats have the same order as their bits, with infinity and NaN as the largest; max() of floats
-  // may drop a NaN.
+  // Find the peak with the bits of the floats: without the sign, bits have the same order as floats, and infinity and
+  // NaN are the largest. max() of floats may drop a NaN.
   var thread_peak = 0u;
   for (var column = thread; column < hidden_size; column += 64u) {
     thread_peak = max(thread_peak, bitcast<u32>(value_at(row, column)) & 0x7fffffffu);

@@ -17,7 +17,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         ^ ((words[at + 3072u] ^ words[at + 3328u]) + (words[at + 3584u] ^ words[at + 3840u]));
   let sum = a + b;
 
-  // Never so for buffers that are zero or random, and no compiler knows it.
+  // This condition is never true for buffers of zeros or random words. It keeps a compiler from removing the reads.
   if ((sum.x ^ sum.y ^ sum.z ^ sum.w) == 0x9e3779b9u) {
     sums[group.x] = sum.x;
   }

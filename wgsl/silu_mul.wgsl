@@ -1,4 +1,4 @@
-// The published second kernel: intermediate = silu(gate) * up.
+// The second kernel of the published micro-benchmark (bench/kernel_bench): intermediate = silu(gate) * up.
 //   @binding(0) gate_up       read        f32 [num_tokens, 2 * moe_intermediate_size], gate then up
 //   @binding(1) intermediate  read_write  f32 [num_tokens, moe_intermediate_size]
 //   @binding(2) params        uniform     ExpertParams, 32 bytes

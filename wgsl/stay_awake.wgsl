@@ -1,7 +1,8 @@
-// Spins until the host has other work: a GPU that rests between small pieces of work lowers its clock to a fraction
-// (web-worker/gpu/vulkan/vulkan_awake.h). The kernel ends when the host releases it, or after a limit of its own.
+// Keeps the GPU busy until the host has other work, because a GPU that rests between small pieces of work lowers its
+// clock to a fraction (web-worker/gpu/vulkan/vulkan_awake.h). The kernel ends when the host releases it, or after
+// `looks` polls of words[0].
 //   @binding(0) words  read_write  [0] number of released kernels, [1] number of started kernels, [2] unused result
-// Dispatch (1, 1, 1). `looks`: the limit of polls of words[0].
+// Dispatch (1, 1, 1).
 override looks: u32;
 
 const steps_between_looks: u32 = 64u;

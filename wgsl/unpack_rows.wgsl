@@ -3,7 +3,7 @@
 //   @binding(0) upload   read        u32: header, tables and x of the round (web-worker/gpu/round_layout.h)
 //   @binding(1) x        read_write  f32 [num_tokens, hidden_size], rows transposed
 // Dispatch (ceil(num_tokens * hidden_size / 256), 1, 1), 64 threads of four values each.
-// Twin: decode_rows() in protocol/tensor_format.h, exact for f16, bf16, f32 and int8.
+// CPU reference: decode_rows() in protocol/tensor_format.h, exact for f16, bf16, f32 and int8.
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl

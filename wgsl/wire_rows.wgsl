@@ -1,9 +1,9 @@
-// Conversions of rows in wire form. Twins: decode_rows() and encode_rows() in protocol/tensor_format.h.
+// Conversions of rows in wire form. CPU references: decode_rows() and encode_rows() in protocol/tensor_format.h.
 const dtype_bf16: u32 = 2u;
 const dtype_int8: u32 = 3u;
 const dtype_f32: u32 = 5u;
 
-// Exact, also for subnormals, which some GPUs flush to zero in unpack2x16float.
+// Converts f16 bits to f32. It is exact also for subnormals, which some GPUs flush to zero in unpack2x16float().
 fn half_to_float(h: u32) -> f32 {
   let magnitude = h & 0x7fffu;
   if (magnitude < 0x0400u) {

@@ -11,7 +11,7 @@ fn wire_quad(row: u32, quad: u32) -> vec4<f32> {
     return vec4<f32>(bitcast<f32>(upload[word]), bitcast<f32>(upload[word + 1u]),
                      bitcast<f32>(upload[word + 2u]), bitcast<f32>(upload[word + 3u]));
   }
-  if (dtype == dtype_int8) {  // codes, then one f32 scale per row
+  if (dtype == dtype_int8) {  // the codes of all rows, then one f32 scale per row
     let codes = upload[base + at];
     let scale = bitcast<f32>(upload[base + upload[header_num_tokens] * (hidden_size / 4u) + row]);
     let code = vec4<i32>(vec4<u32>(codes << 24u, codes << 16u, codes << 8u, codes)) >> vec4<u32>(24u);

@@ -6,9 +6,9 @@
 //   @binding(3) weight        read        f32 [hidden_size]
 //   @binding(4) y             read_write  f32 [num_rows, hidden_size]
 //   @binding(5) y_transposed  read_write  f32, the same with its rows transposed, for INT4 weights
-// With for_head 1, only the rows from the head's first row on are computed, and y begins with that row.
+// If for_head is 1, only the rows from head_row on are computed (the rows with logits), and y begins with head_row.
 // One workgroup a row. Dispatch (1, number of rows, 1).
-// Twin: add_norm() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
+// CPU reference: add_norm() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include rows.wgsl
 //@ include ../arithmetic.wgsl
@@ -32,7 +32,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   let quads = hidden_size / 4u;
   var sum = 0.0;
-  // Each thread keeps its first four quads of x and of weight in registers; these are all quads of up to 4,096 values.
+  // Each thread keeps its first four quads of x and of weight in registers: all of its quads if a row has at most
+  // 4,096 values.
 //@ for k in 0..4
   var kept_${k} = vec4<f32>(0.0);
   var by_${k} = vec4<f32>(0.0);

@@ -2,7 +2,7 @@
 //   @binding(0) logits  read        f32 [vocab_size]
 //   @binding(1) best    read_write  u32 [number of stretches, 2]: logit as f32 bits, token
 // Dispatch (ceil(vocab_size / 1024), 1, 1).
-// Twin: argmax() in tests/web-worker/decoder_twins.h, exact.
+// CPU reference: argmax() in tests/web-worker/decoder_twins.h, exact.
 //@ host_checked
 const stretch_tokens: u32 = 1024u;
 override vocab_size: u32;

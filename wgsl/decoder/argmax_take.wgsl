@@ -1,16 +1,16 @@
-// Writes the likeliest token of all as the only row of the next step, one position later, and appends it to the ring
-// that the host reads every few steps. All data that the next step needs from this one is thus already on the GPU.
-//   @binding(0) best  read        u32 [num_stretches, 2]: argmax_part.wgsl
+// Writes the likeliest token of the whole vocabulary as the only row of the next step, one position later, and appends
+// it to the ring that the host reads every few steps. All data that the next step needs from this one is thus already
+//   on the GPU. @binding(0) best  read        u32 [num_stretches, 2]: argmax_part.wgsl
 //   @binding(1) rows  read_write  u32: rows.wgsl
 //   @binding(2) ids   read_write  u32 [ring_ids]
 // Dispatch (1, 1, 1).
-// Twin: argmax() in tests/web-worker/decoder_twins.h, exact.
+// CPU reference: argmax() in tests/web-worker/decoder_twins.h, exact.
 //@ host_checked
 //@ include rows.wgsl
 override num_stretches: u32;
 override ring_ids: u32;
 override vocab_size: u32;
-override row_pages: u32;   // page limit of a sequence
+override row_pages: u32;   // limit of pages of one sequence
 
 @group(0) @binding(0) var<storage, read> best: array<u32>;
 @group(0) @binding(1) var<storage, read_write> rows: array<u32>;

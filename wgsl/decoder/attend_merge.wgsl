@@ -4,7 +4,7 @@
 //   @binding(2) peaks     read        f32 [num_rows, num_heads, part_pages, 2]
 //   @binding(3) attended  read_write  f32 [num_rows, num_heads * head_dim], rows transposed where weights are INT4
 // One workgroup a head. Dispatch (num_heads, number of rows, 1).
-// Twin: attend() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
+// CPU reference: attend() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
 //@ host_checked
 //@ include rows.wgsl
 //@ include ../arithmetic.wgsl

@@ -12,14 +12,14 @@
 // before the first result is needed. The sums of the tokens are added in pairs. Up to eight heads that share keys and
 // values are computed together: blocks = ceil(num_heads / num_kv_heads / 8).
 // Dispatch (num_kv_heads * blocks, number of pages, number of rows).
-// Twin: attend() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
+// CPU reference: attend() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
 //@ host_checked
 //@ include rows.wgsl
 //@ include ../arithmetic.wgsl
 const block_heads: u32 = 8u;
 override num_heads: u32;
 override num_kv_heads: u32;
-override head_dim: u32;    // a multiple of 4, at most 256
+override head_dim: u32;    // size of a head: a multiple of 4, at most 256
 
 @group(0) @binding(0) var<storage, read> rows: array<u32>;
 @group(0) @binding(1) var<storage, read> pages: array<u32>;
@@ -36,14 +36,15 @@ override head_dim: u32;    // a multiple of 4, at most 256
 @group(0) @binding(4) var<storage, read_write> parts: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> peaks: array<f32>;
 
-var<workgroup> queries: array<vec4<f32>, 512>;   // 8 heads of 256 values; later half of the tokens' sums
-var<workgroup> weights: array<f32, 1024>;        // 8 heads of 128 tokens
-var<workgroup> lanes: array<f32, 128>;           // 8 heads of 16 lanes
+var<workgroup> queries: array<vec4<f32>, 512>;   // q of 8 heads of 256 values; reused for half of the sums over tokens
+var<workgroup> weights: array<f32, 1024>;        // scores, later exp(score - peak), of 128 tokens for each of 8 heads
+var<workgroup> lanes: array<f32, 128>;           // scratch memory of 16 lanes for each of 8 heads
 //@ for i in 0..u8
 var<workgroup> value_scales: array<u32, 128>;
 //@ end
 
-// `scale_zero` is the word with scale and zero of the token in this head; only u8 uses it.
+// Returns four neighbouring keys or values as floats. `scale_zero` is the word with the scale and zero of the token in
+// this head; only u8 uses it.
 fn kv_quad(at: u32, scale_zero: u32) -> vec4<f32> {
 //@ for i in 0..f32
   return kv[at];
@@ -99,7 +100,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var scale_zero = 0u;
 //@ for i in 0..u8
   scale_zero = kv[k_scales + thread];
-  value_scales[thread] = kv[v_scales + thread];   // read after a barrier
+  value_scales[thread] = kv[v_scales + thread];   // other threads read it after a barrier
 //@ end
   for (var quad = 0u; quad < quads; quad += 8u) {
 //@ for s in 0..8
@@ -121,7 +122,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // 16 lanes per head compute its peak, then the sum of exp(score - peak).
+  // 16 lanes per head compute the head's peak score, then its sum of exp(score - peak).
   let first = (thread >> 4u) * page_tokens + (thread & 15u);
   var peak = weights[first];
   for (var i = 16u; i < page_tokens; i += 16u) {
@@ -153,7 +154,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     peaks[to + 1u] = total;
   }
 
-  // The tokens are divided into slices; within a slice, each thread computes one quad.
+  // The tokens are divided into slices; a thread sums one quad of the values over the tokens of one slice.
   let slices = select(4u, 2u, quads > 32u);
   let slice = thread / quads;
   let quad = thread % quads;

@@ -4,7 +4,7 @@
 //   @binding(2) x      read_write  f32 [num_rows, hidden_size]
 //   @binding(3) shard  uniform     TableShard in web-worker/decoder/step_rows.h, 16 bytes
 // Dispatch (ceil(hidden_size / 64), number of rows, 1).
-// Twin: embed() in tests/web-worker/decoder_twins.h, exact.
+// CPU reference: embed() in tests/web-worker/decoder_twins.h, exact.
 //@ host_checked
 //@ include rows.wgsl
 override hidden_size: u32;
@@ -21,7 +21,7 @@ struct TableShard { first_token: u32, num_tokens: u32, scale_zero_word: u32, unu
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  let token = rows[rows_word + 4u * id.y] - shard.first_token;   // tokens of earlier shards wrap around
+  let token = rows[rows_word + 4u * id.y] - shard.first_token;   // wraps around for a token of an earlier shard
   if (id.x >= hidden_size || token >= shard.num_tokens) {
     return;
   }

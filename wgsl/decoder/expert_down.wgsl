@@ -10,7 +10,7 @@
 // 8 lanes share ${outputs} outputs, each lane takes every 8th chunk of ${inputs} inputs.
 // A row's sums do not depend on the other rows.
 // Dispatch (hidden_size / outputs_per_group, number of tiles or more, 1).
-// Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+// CPU reference: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include weights.wgsl
 //@ include tile.wgsl
@@ -18,7 +18,7 @@ const outputs_per_group: u32 = ${group_outputs}u;
 const lane_words: u32 = 9u * outputs_per_group;
 override hidden_size: u32;
 override moe_intermediate_size: u32;
-override down_codes_word: u32;           // from the start of a blob
+override down_codes_word: u32;           // word offset in an expert's blob
 //@ for i in 0..int4
 override chunks_per_group_log2: u32;
 override down_scale_zero_word: u32;
@@ -35,7 +35,7 @@ struct ArenaPlace { first_expert: u32, num_experts: u32, expert_words: u32, unus
 @group(0) @binding(5) var<storage, read> words: array<u32>;
 //@ end
 
-var<workgroup> lane_sums: array<f32, lane_words * tile_rows>;   // outputs, 8 lanes and padding
+var<workgroup> lane_sums: array<f32, lane_words * tile_rows>;   // per row: outputs x 8 partial sums, padded
 
 fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
   return intermediate[base + quad_at(moe_intermediate_size, quad, chunk)];
@@ -85,7 +85,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // A single thread adds the 8 lanes for an output of a row.
+  // For each output of a row, a single thread adds the partial sums of the 8 lanes.
   for (var i = thread; i < num_pairs * outputs_per_group; i += 64u) {
     let row = i / outputs_per_group;
     let output = i % outputs_per_group;

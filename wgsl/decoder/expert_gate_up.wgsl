@@ -10,7 +10,7 @@
 // 16 lanes share ${half} outputs (${outputs} rows of weights), each lane takes every 16th chunk of ${inputs} inputs.
 // A row's sums do not depend on the other rows.
 // Dispatch (moe_intermediate_size / outputs_per_group, number of tiles or more, 1).
-// Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+// CPU reference: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include weights.wgsl
 //@ include tile.wgsl
@@ -21,7 +21,7 @@ override moe_intermediate_size: u32;
 override top_k: u32;
 //@ for i in 0..int4
 override chunks_per_group_log2: u32;
-override gate_up_scale_zero_word: u32;   // from the start of a blob
+override gate_up_scale_zero_word: u32;   // word offset in an expert's blob
 //@ end
 
 struct ArenaPlace { first_expert: u32, num_experts: u32, expert_words: u32, unused: u32 }
@@ -35,7 +35,7 @@ struct ArenaPlace { first_expert: u32, num_experts: u32, expert_words: u32, unus
 @group(0) @binding(5) var<storage, read> words: array<u32>;
 //@ end
 
-var<workgroup> lane_sums: array<f32, lane_words * tile_rows>;   // rows of weights, 8 x 16 lanes, and padding
+var<workgroup> lane_sums: array<f32, lane_words * tile_rows>;   // per row: weight rows x 8 x 16 partial sums, padded
 
 fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
   return x[base + quad_at(hidden_size, quad, chunk)];
@@ -96,7 +96,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // A single thread adds the 16 lanes for an output of a row.
+  // For each output of a row, a single thread adds the partial sums of the 16 lanes.
   let row = thread / outputs_per_group;
   if (row < num_pairs) {
     let output = thread % outputs_per_group;

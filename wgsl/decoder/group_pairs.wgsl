@@ -3,7 +3,7 @@
 //   @binding(1) routes  read        u32 [num_rows, top_k, 2]: route.wgsl
 //   @binding(2) tiles   read_write  u32: the number of tiles, then (tile.wgsl) the tiles, experts ascending
 // Each thread takes every 256th expert and scans all pairs, which are few. Dispatch (1, 1, 1).
-// Twin: group_pairs() in tests/web-worker/decoder_twins.h, exact.
+// CPU reference: group_pairs() in tests/web-worker/decoder_twins.h, exact.
 //@ host_checked
 //@ include rows.wgsl
 //@ include tile.wgsl
@@ -14,7 +14,7 @@ override top_k: u32;
 @group(0) @binding(1) var<storage, read> routes: array<u32>;
 @group(0) @binding(2) var<storage, read_write> tiles: array<u32>;
 
-var<workgroup> num_tiles: array<u32, 1024>;   // one entry per expert
+var<workgroup> num_tiles: array<u32, 1024>;   // number of tiles of each expert
 
 @compute @workgroup_size(256)
 fn main(@builtin(local_invocation_index) thread: u32) {

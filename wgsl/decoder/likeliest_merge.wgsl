@@ -3,7 +3,7 @@
 //                      output
 //                                  from to_word on, [num_rows, ceil(num_lists / 16), list_words]
 // Dispatch (ceil(num_lists / 16), num_rows, 1).
-// Twin: likeliest() in tests/web-worker/decoder_twins.h; the tokens exactly, the sum within 1e-5.
+// CPU reference: likeliest() in tests/web-worker/decoder_twins.h; the tokens exactly, the sum within 1e-5.
 //@ host_checked
 //@ include likeliest.wgsl
 const merged_lists: u32 = 16u;

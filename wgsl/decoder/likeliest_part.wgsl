@@ -2,7 +2,7 @@
 //   @binding(0) logits  read        f32 [num_rows, vocab_size]
 //   @binding(1) lists   read_write  u32 [num_rows, number of stretches, list_words]: likeliest.wgsl
 // Dispatch (number of stretches, num_rows, 1).
-// Twin: likeliest() in tests/web-worker/decoder_twins.h; the tokens exactly, the sum within 1e-5.
+// CPU reference: likeliest() in tests/web-worker/decoder_twins.h; the tokens exactly, the sum within 1e-5.
 //@ host_checked
 //@ include likeliest.wgsl
 override vocab_size: u32;

@@ -10,7 +10,7 @@
 // memory busy. A row's sums depend neither on the number of rows nor on the number of outputs that lanes share.
 // Rows are padded to tiles of ${rows}: x and y have room for whole tiles.
 // Dispatch (ceil(num_out / outputs_per_group), number of tiles, 1).
-// Twin: matvec() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
+// CPU reference: matvec() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include weights.wgsl
 const outputs_per_group: u32 = ${group_outputs}u;
@@ -32,7 +32,7 @@ override chunks_per_group_log2: u32;
 @group(0) @binding(4) var<storage, read> scale_zero: array<u32>;
 //@ end
 
-var<workgroup> lane_sums: array<f32, lane_words * tile_rows>;   // outputs, 32 lanes and padding
+var<workgroup> lane_sums: array<f32, lane_words * tile_rows>;   // per row: outputs x 32 partial sums, padded
 
 fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
   return x[base + quad_at(num_in, quad, chunk)];
@@ -43,7 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let lane = thread & 31u;
   let output = group.x * outputs_per_group + (thread >> 5u) * ${outputs}u;
   let chunks = num_in / chunk_inputs;
-  // Outputs after the last one repeat it and are not stored.
+  // Outputs after the last output of the matrix repeat that output and are not stored.
 //@ for w in 0..outputs
   let output_${w} = min(output + ${w}u, num_out - 1u);
 //@ end
@@ -86,7 +86,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   workgroupBarrier();
 
-  // A single thread adds the 32 lanes for an output of a row.
+  // For each output of a row, a single thread adds the partial sums of the 32 lanes.
   for (var i = thread; i < outputs_per_group * tile_rows; i += 64u) {
     let stored = group.x * outputs_per_group + i % outputs_per_group;
     if (stored < num_out) {

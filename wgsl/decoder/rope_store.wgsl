@@ -12,14 +12,14 @@
 //                                    u8: codes in that order, four a word, then 2×f16 a word [k then v, num_kv_heads,
 //                                    page_tokens]: scale and zero; a value is zero + scale * code
 // One workgroup a head, a thread two neighbours. Dispatch (num_heads + 2 * num_kv_heads, number of rows, 1).
-// Twins: rope() and code_head() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6. In u8, the zero is
-// the least value and the scale is 1/255 of the range, both rounded to f16; the error is half a code step plus the f16
-// rounding.
+// CPU references: rope() and code_head() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6. In u8, the
+// zero is the least value and the scale is 1/255 of the range, both rounded to f16; the error is half a code step plus
+// the f16 rounding.
 //@ host_checked
 //@ include rows.wgsl
 override num_heads: u32;
 override num_kv_heads: u32;
-override head_dim: u32;       // a multiple of 4
+override head_dim: u32;       // size of a head, a multiple of 4
 override has_qk_norm: u32;
 override epsilon_bits: u32;
 
@@ -42,10 +42,10 @@ override epsilon_bits: u32;
 var<workgroup> sums: array<f32, 64>;
 //@ for i in 0..u8
 var<workgroup> peaks: array<f32, 64>;
-var<workgroup> head: array<f32, 256>;   // values to be stored
+var<workgroup> head: array<f32, 256>;   // values that store_codes() stores as codes
 
-// Stores the head as codes, with all threads. `slot` is the head's index among keys, then values; `stride` is the
-// number of words from one quad of a token's codes to the next.
+// Stores the values of one head as u8 codes, with all threads of the workgroup. `slot` is the head's index among keys,
+// then values; `stride` is the number of words from one quad of a token's codes to the next.
 fn store_codes(thread: u32, page: u32, slot: u32, token: u32, first: u32, stride: u32) {
   let f16_max = 65504.0;
   workgroupBarrier();

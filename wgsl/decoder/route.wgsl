@@ -2,19 +2,19 @@
 //   @binding(0) router_logits  read        f32 [num_rows, num_experts]
 //   @binding(1) routes         read_write  u32 [num_rows, top_k, 2]: expert, its weight as f32 bits; experts ascending
 // One workgroup a row. Dispatch (1, number of rows, 1).
-// Twin: route() in tests/web-worker/decoder_twins.h; the same experts, weights within 1e-6.
+// CPU reference: route() in tests/web-worker/decoder_twins.h; the same experts, weights within 1e-6.
 //@ host_checked
 override num_experts: u32;      // at most 1024
 override top_k: u32;            // at most 64
-override norm_topk_prob: u32;   // the chosen weights sum to one
+override norm_topk_prob: u32;   // 1: scale the weights of a row's experts to sum to one
 
 @group(0) @binding(0) var<storage, read> router_logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> routes: array<u32>;
 
-var<workgroup> logits: array<vec4<f32>, 256>;   // padded with the last expert's logit
-var<workgroup> experts: array<u32, 64>;   // in order of rank
+var<workgroup> logits: array<vec4<f32>, 256>;   // of all experts, padded with the last expert's logit
+var<workgroup> experts: array<u32, 64>;   // ids of the chosen experts, in order of rank
 var<workgroup> lanes: array<f32, 128>;
-var<workgroup> chosen: array<f32, 64>;   // probabilities, in order of rank
+var<workgroup> chosen: array<f32, 64>;   // probabilities of the chosen experts, in order of rank
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -29,7 +29,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     peak = max(max(peak, max(theirs.x, theirs.y)), max(theirs.z, theirs.w));
   }
   if (thread < top_k) {
-    experts[thread] = 0u;   // the default if logits are NaN
+    experts[thread] = 0u;   // expert 0 is chosen if all logits are NaN
   }
   lanes[thread] = peak;
   for (var stride = 64u; stride > 0u; stride >>= 1u) {
@@ -57,7 +57,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   for (var e = thread; e < num_experts; e += 128u) {
     let mine = logits[e / 4u][e % 4u];
-    var above = vec4<u32>(0u);   // experts before this one, counted in four lanes
+    var above = vec4<u32>(0u);   // number of experts with a better rank, counted in four lanes
     for (var four = 0u; 4u * four < num_experts; four += 1u) {
       let ids = vec4<u32>(4u * four) + vec4<u32>(0u, 1u, 2u, 3u);
       let theirs = logits[four];

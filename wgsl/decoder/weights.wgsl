@@ -1,4 +1,5 @@
-// Reads weights of one kind (${inputs} weights in 16 bytes) for a lane: code_WEIGHT = codes[...], and the chunk.
+// Common parts of the kernels that read weights. 16 bytes hold a chunk of ${inputs} weights; a lane reads a chunk at
+// once.
 //@ include ../arithmetic.wgsl
 const chunk_inputs: u32 = ${inputs}u;
 
@@ -7,9 +8,9 @@ fn bf16_quad(words: vec2<u32>) -> vec4<f32> {
   return bitcast<vec4<f32>>(vec4<u32>(words.x << 16u, words.x & 0xffff0000u, words.y << 16u, words.y & 0xffff0000u));
 }
 //@ end
-// Returns the position of quad `quad` (four inputs) of chunk `chunk` in a row of `size` inputs. For INT4 rows are
-// transposed: the first quads of all chunks come first, then all second quads. So lanes, which take neighbouring
-// chunks, read neighbouring memory. For other types rows are in order.
+// Returns the position of quad `quad` (four inputs) of chunk `chunk` in a row of `size` inputs. For INT4 weights, rows
+// are transposed: the first quads of all chunks are stored first, then all second quads. Lanes take neighbouring
+// chunks, so they read neighbouring memory. For other types of weights, the inputs of a row are in order.
 fn quad_at(size: u32, quad: u32, chunk: u32) -> u32 {
 //@ for i in 0..int4
   return quad * (size / 32u) + chunk;
