@@ -18,9 +18,10 @@ const key_name = "moex-admin-key";
 let key = read(key_name, "");
 let settings = [];
 let timer = 0;
-let shown = null;      // {keys, status, bans} of the last poll
+let shown = null;      // the hub's newest answers, {keys, status, bans}; null before the first poll
 
-// ---- tables: [name of the head, cell of a row, class]; the head of `acts`, the buttons, is for screen readers only
+// ---- tables: a column is [name of its head, function that makes its cell, CSS class]; only screen readers show the
+// head of the column `acts`, which has the buttons
 
 const pill = ([kind, word]) => make("span", `pill ${kind}`, word);
 
@@ -66,7 +67,8 @@ function group(class_name, nodes) {
   return box;
 }
 
-// Makes a button of a row. Its name stays the same when the row is drawn again, so the focus can be restored.
+// Makes a button of a table row. Its data-act is the same after the row is drawn again, so drawRows() can restore the
+// focus.
 const act = (kind, name, id, run, more = {}) =>
   button(`small ${kind}`, say(name), run, { "data-act": `${name} ${id}`, ...more });
 
@@ -90,7 +92,7 @@ function drawHeads(id, columns) {
   }));
 }
 
-// Draws rows again, and gives the focus back to the button that had it.
+// Draws the rows of a table again, and gives the focus back to the button that had it.
 function drawRows(id, rows) {
   const { act: focused } = document.activeElement?.dataset ?? {};
   element(id).replaceChildren(...rows);
@@ -196,7 +198,7 @@ function tell(kind, sentence) {
   element("notice").textContent = sentence;
 }
 
-// Shows the key form and the reason, because the key is not accepted.
+// Forgets a key that the hub does not accept, and shows the key form with the reason `sentence`.
 function close(sentence) {
   clearTimeout(timer);
   key = "";

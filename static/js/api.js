@@ -35,8 +35,8 @@ function partsOf(event) {
 
 const broken = () => new ApiError(0, { message: "the connection to the hub ended in mid-answer" });
 
-// Returns true at [DONE], false when the connection broke. `stream.last` is the number of the last event that was
-// passed to `onChunk`.
+// Reads the events of a stream. Returns true at [DONE], false when the connection broke. `stream.last` is the number of
+// the last event that was passed to `onChunk`.
 async function readEvents(response, stream, onChunk) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
@@ -67,8 +67,8 @@ const pause = (wait_ms, signal) => new Promise((resolve, reject) => {
   }, { once: true });
 });
 
-// Opens a new connection to the stream, after its last event; null when the hub does not answer. Throws when the hub
-// does not know the stream.
+// Opens a new connection to a stream, which continues after the last received event. Resolves to null when the hub does
+// not answer. Throws when the hub does not know the stream.
 async function lineTo(stream, { key, signal }) {
   const headers = { ...withKey(key), "Last-Event-ID": stream.last };
   const response = await fetch(`/v1/streams/${stream.id}`, { headers, signal, cache: "no-store" }).catch((error) => {
@@ -79,7 +79,7 @@ async function lineTo(stream, { key, signal }) {
   return response;
 }
 
-// The hub keeps a stream for this time after a connection broke.
+// The time for which the hub keeps a stream after its connection broke.
 const kept_ms = 60000;
 const wait_first_ms = 250, wait_max_ms = 4000;
 
@@ -104,8 +104,8 @@ async function follow(response, stream, how) {
 }
 
 // Streams a chat completion. `onStream(id)` is called with the stream's id for each new connection, "" if the stream
-// cannot be resumed. `onChunk(chunk)` is called once for each parsed event. Resolves at [DONE]; a broken connection is
-// replaced.
+// cannot be resumed. `onChunk(chunk)` is called once for each parsed event. Resolves at [DONE]. A broken connection is
+// replaced by a new one.
 export async function streamChat(body, how) {
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
@@ -117,7 +117,7 @@ export async function streamChat(body, how) {
   await follow(response, { id: "", last: "0" }, how);
 }
 
-// The same for a stream that began earlier, from its first event on.
+// Reads a stream that another page began, from its first event on; the callbacks are those of streamChat().
 export async function resumeChat(id, how) {
   const stream = { id, last: "0" };
   await follow(await lineTo(stream, how) ?? await newLine(stream, how), stream, how);

@@ -4,7 +4,7 @@ import { gigabytes, csvOf, kernels, rowsWords, shapes, shareOfBound, sums, us } 
 import { copyText, element, make } from "/js/dom.js";
 
 const asked = new URLSearchParams(location.search).get("shapes")?.split(",") ?? ["qwen3-30b-a3b", "paper"];
-let blocks_expected = 3 * asked.length;      // each block of 1, 8 and 64 rows ends with a round
+let blocks_expected = 3 * asked.length;      // per shape: blocks with 1, 8 and 64 rows
 let rows = [];
 let worker = null;
 
@@ -33,7 +33,7 @@ function lineOf(row) {
   return line;
 }
 
-// Returns the table of a shape and a number of rows; it is created with its first row.
+// Returns the table for a shape and a number of rows. The table is created with its first result.
 function tableOf({ shape, rows: num_rows }) {
   const id = `table-${shape}-${num_rows}`;
   if (!element(id)) {

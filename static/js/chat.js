@@ -25,7 +25,7 @@ const ideas = ["idea_lighthouse", "idea_scene", "idea_door"];
 
 let info = { model: "", context_tokens: null, api_key_required: false };
 let health_status = 0;       // HTTP status
-let health;                  // /health; null when the hub does not answer, undefined before the first poll
+let health;                  // reply of /health; null when the hub does not answer, undefined before the first poll
 let running = null;          // {controller, conversation, messages, turns} of the streaming answers
 
 const apiKey = () => element("api-key").value.trim();
@@ -37,7 +37,7 @@ const device_panel = new DevicePanel({
   load: () => device.load(),
   stop: () => {
     device.end();
-    device.begin();      // asks again for the bytes that are still missing
+    device.begin();      // shows the question for the bytes that are still missing
   },
   again: () => device.begin(),
 });
@@ -62,7 +62,7 @@ const sidebar = new Sidebar(store, {
   },
 });
 
-// ---- events of the store
+// ---- events of the conversation store
 
 function onStore(what) {
   if (what === "list") sidebar?.draw();
@@ -108,11 +108,11 @@ function canAsk() {
   return true;
 }
 
-// ---- where answers are computed
+// ---- place of computation: the hub, or this device
 
 function isHere() { return panel.settings.place === "device"; }
 
-// Switching to the device frees the hub from this chat, and switching to the hub frees the device's memory.
+// Applies the chosen place of computation. Switching to the hub frees the memory that the model takes on this device.
 function choosePlace() {
   if (isHere()) return device.begin();
   device.end();
@@ -132,16 +132,16 @@ function answerHere(request, how) {
   return device.answer(request, how);
 }
 
-// The number of answers side by side; the device computes one.
+// Returns the number of answers to a question, side by side; this device computes only one.
 const howMany = () => (isHere() ? 1 : numAnswers(panel.settings));
 
-// Asks after `parent`, by default after the last message that is shown.
+// Adds the question `text` after the message `parent`, by default the last shown message, and starts the answers.
 function ask(text, parent) {
   if (!canAsk()) return false;
   const { current } = store;
   const messages = store.ask(text, info.model, howMany(), parent);
   if (idInAddress() !== current.id) history.replaceState(null, "", `#c=${current.id}`);
-  answer(current, messages);      // called first, so that the message is drawn as running, not as interrupted
+  answer(current, messages);      // before the drawing, so that the message is drawn as running
   drawThread();
   return true;
 }
@@ -153,7 +153,7 @@ function answerAgain(message) {
   drawThread();
 }
 
-// Continues after a tool call: the results of the tools are now in `message`.
+// Starts the answer that follows tool calls, when `message` has the results of all its calls.
 function answerWithResults(message) {
   if (!canAsk()) return;
   const { current } = store;
@@ -163,8 +163,9 @@ function answerWithResults(message) {
   drawThread();
 }
 
-// A lock prevents two tabs from writing one answer. `left`: the stream that a previous page has left.
-let lock_before = Promise.resolve();      // resolves when this tab's own last lock is free again
+// Streams answers into `messages`. A lock prevents two tabs from writing the same answer. `left`: the stream that a
+// closed page was reading, if this page resumes it.
+let lock_before = Promise.resolve();      // resolves when this tab has released its previous lock
 async function answer(conversation, messages, left = null) {
   if (running) return;
   const own = { controller: new AbortController(), conversation, messages, turns: null };
@@ -174,7 +175,8 @@ async function answer(conversation, messages, left = null) {
     const locks = window.isSecureContext ? navigator.locks : undefined;
     if (!locks) return await stream(conversation, messages, left);
     await lock_before.catch(() => {});
-    // The previous page may still be closing; and a copy of this tab may have ended the answer meanwhile.
+    // To resume a stream, wait for the lock: the previous page may still be closing. Another tab that is a copy of this
+    // tab may have completed the answer in the meantime.
     const how = left ? { signal: own.controller.signal } : { ifAvailable: true };
     const isWhole = () => messages.every(({ id }) => conversation.messages.some((one) => one.id === id && one.end));
     lock_before = locks.request(`moex-chat-${conversation.id}`, how, (lock) => {
@@ -185,7 +187,7 @@ async function answer(conversation, messages, left = null) {
     });
     await lock_before;
   } finally {
-    if (running === own) {      // nothing was streamed
+    if (running === own) {      // true if no stream was started
       running = null;
       messages.forEach((message) => thread.end(message));
     }
@@ -193,7 +195,7 @@ async function answer(conversation, messages, left = null) {
   }
 }
 
-// `messages`: the answers of the stream, side by side.
+// Streams the answers `messages`, side by side, from the hub or from this device.
 async function stream(conversation, messages, left) {
   const { settings } = panel;
   const requestFor = () => ({
@@ -203,7 +205,7 @@ async function stream(conversation, messages, left) {
     ...formOf(settings),
     ...(messages.length > 1 ? { n: messages.length } : {}),
   });
-  // A resumed stream is sent from its first event on, so each message restarts from its text at that time.
+  // The hub sends a resumed stream from its first event on, so each message restarts with the text that it had then.
   const from = (left?.from ?? messages).map(({ content, reasoning, reasoning_ms, facts }) => (
     { content, reasoning, reasoning_ms, facts: { ...facts } }));
   const place = isHere() && !left ? "device" : "hub";
@@ -259,7 +261,7 @@ async function stream(conversation, messages, left) {
   const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
   running = null;
   store.busy = null;
-  // Until the end is saved, a page that is loaded again can resume the stream.
+  // Drop the note about the stream only after the answer is saved: until then, a reloaded page can resume the stream.
   const forget = () => read(left_name, null)?.id === stream_id && drop(left_name);
   store.save(conversation, messages).then(forget, forget);
   messages.forEach((message) => thread.end(message));
@@ -278,7 +280,7 @@ function resumeLeft() {
   else answer(conversation, messages, left);
 }
 
-// The text for screen readers: the finished answer, once, and how it ended.
+// Lets screen readers read the finished answer once, and how it ended.
 function announce(words, text = "") {
   element("announce").textContent = [text, words].filter(Boolean).join(" — ");
 }
@@ -330,7 +332,7 @@ drawIdeas();
 // does neither.
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || event.isComposing || event.keyCode === 229 || event.defaultPrevented) return;
-  if (document.querySelector("dialog[open]")) return;      // the browser closes the dialog
+  if (document.querySelector("dialog[open]")) return;      // the browser closes the open dialog
   if (sidebar.close() || panel.close()) return;
   running?.controller.abort();
 });
@@ -350,7 +352,7 @@ element("export-all").addEventListener("click", () => {
 element("import").addEventListener("click", () => element("import-file").click());
 element("import-file").addEventListener("change", async () => {
   const [file] = element("import-file").files;
-  element("import-file").value = "";      // the same file may be chosen again
+  element("import-file").value = "";      // lets the user choose the same file again
   if (!file) return;
   try {
     const conversations = fromJson(await file.text());

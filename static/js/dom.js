@@ -3,7 +3,7 @@ import { say } from "/js/words/shared.js";
 
 export const element = (id) => document.getElementById(id);
 
-// make("button", "button quiet", "Copy", { type: "button" })
+// Makes an element. Example: make("button", "button quiet", "Copy", { type: "button" })
 export function make(tag, class_name = "", text = "", attributes = {}) {
   const node = document.createElement(tag);
   if (class_name) node.className = class_name;
@@ -34,7 +34,7 @@ export function confirmIn(dialog, yes, no) {
 }
 
 // Copies `text` and shows "Copied" on the button for a moment.
-const labels = new WeakMap();      // the button's normal text, in case of a second click
+const labels = new WeakMap();      // button -> its normal text, which a second click must not lose
 export async function copyText(text, node) {
   if (!labels.has(node)) labels.set(node, { text: node.textContent, timer: 0 });
   const label = labels.get(node);
@@ -48,7 +48,7 @@ export async function copyText(text, node) {
   label.timer = setTimeout(() => { node.textContent = label.text; }, 1500);
 }
 
-// Offers `text` as a file.
+// Offers `text` to the user as a file to download.
 export function download(name, text, type) {
   const link = make("a", "", "", { download: name });
   link.href = URL.createObjectURL(new Blob([text], { type }));

@@ -4,7 +4,7 @@ import { confirmIn, element } from "/js/dom.js";
 import { say } from "/js/words/shared.js";
 
 const channel_name = "moex-forget";
-const folders = ["moex-models"];      // file folders: the data of "this device"
+const folders = ["moex-models"];      // file folders with experts and the model of "this device"
 const databases = ["moex-chat", "moex-identity"];
 const told_as = "moex-forgotten";
 
@@ -34,10 +34,11 @@ const dropDatabase = (name) => new Promise((resolve) => {
   const request = indexedDB.deleteDatabase(name);
   request.onsuccess = () => resolve(true);
   request.onerror = () => resolve(false);
-  request.onblocked = () => {};      // a tab that still uses it will close it soon
+  request.onblocked = () => {};      // another tab will soon close the database
 });
 
-// A tab that is loading a model holds a file open. It is notified and closes the file, so the deletion is retried.
+// A tab that is loading a model holds a file open. It is notified and then closes the file, so the deletion is tried
+// again.
 async function dropFolder(name) {
   const root = await navigator.storage?.getDirectory?.();
   for (let attempts = 20; root; attempts -= 1) {
@@ -80,7 +81,7 @@ export function askToForget(what) {
   return confirmIn(element("forget-dialog"), element("forget-yes"), element("forget-no"));
 }
 
-// Reloads the page after the deletion; the page then shows the result once.
+// Reloads the page after the deletion. The reloaded page shows once whether all data was deleted.
 export function startAnew(is_gone) {
   try { sessionStorage.setItem(told_as, is_gone ? "yes" : "partly"); } catch { /* it is not told */ }
   location.replace(location.pathname);

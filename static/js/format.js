@@ -1,4 +1,4 @@
-// Figures for people, in the page's language. Pure: pages, tests and benches may import it.
+// Figures for people, in the page's language. The module is pure: pages, tests and benches may import it.
 import { dateLocale, numberLocale } from "./language.js";
 import { say } from "./words/shared.js";
 
@@ -26,7 +26,7 @@ export function ms(value) {
   return `${value < 10 ? tenths.format(value) : Math.round(value)} ms`;
 }
 
-// For short times: "64 µs".
+// Formats a time in ms; a time below 1 ms is shown as "64 µs".
 export function fine(value_ms) {
   return value_ms > 0 && value_ms < 1 ? `${Math.max(1, Math.round(value_ms * 1000))} µs` : ms(value_ms);
 }
@@ -37,7 +37,7 @@ export function span(seconds) {
   return `${number.format(seconds / 3600)} h`;
 }
 
-// "1 contributor", "2 contributors"; `many` is the plural if it is not formed with an s.
+// Returns a number with its noun, such as "2 contributors". `many`: a plural that is not formed with an s.
 export function count(value, one, many = `${one}s`) {
   return `${whole.format(value)} ${value === 1 ? one : many}`;
 }

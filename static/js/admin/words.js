@@ -20,21 +20,21 @@ export function termWords(key, now_s) {
 export const limitWords = ({ tokens_per_minute }) =>
   (tokens_per_minute > 0 ? say("per_min", whole.format(tokens_per_minute)) : say("none"));
 
-// Returns the tokens of prompts and answers together.
+// Returns the number of tokens that a key has used, in prompts and answers together.
 export const usedWords = (use) => compact.format(use.prompt_tokens + use.answer_tokens);
 
-// Sorts keys: open keys first, then ended keys, each group with the latest first.
+// Sorts keys: open keys first, then ended keys; within each group, the latest key first.
 export function inOrder(keys) {
   const rank = ({ state }) => (state === "open" ? 0 : 1);
   return [...keys].sort((a, b) => rank(a) - rank(b) || b.created_s - a.created_s);
 }
 
-// The hub ends its own join key in another way, so that key has no button here.
+// Returns true if a key has a button to revoke it. The join key of the hub's own link has none: a new link ends it.
 export const mayRevoke = (key) => key.state === "open" && !(key.role === "join" && key.name === "link");
 
 const workerKinds = { active: "good", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad" };
 
-// Returns [kind, word] for each pill: the worker's state, and the operator's orders.
+// Returns the pills (small labels) of a worker as [colour kind, word]: its state, and the operator's orders.
 export function workerPills(worker) {
   const state = [workerKinds[worker.state] ?? "", word("worker", worker.state)];
   const drained = ["warn", say(worker.units_assigned > 0 ? "worker_draining" : "worker_drained")];

@@ -41,7 +41,7 @@ function lineOf(row) {
   return line;
 }
 
-// Returns the table of a model; it is created with its first row.
+// Returns the table for a model. The table is created with its first result.
 function tableOf(row) {
   const id = `model-${row.shape}-${row.weights.replace(" ", "-")}`;
   if (!element(id)) {

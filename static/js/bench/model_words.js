@@ -1,6 +1,7 @@
-// Texts of the bench page about the rows of a whole model, and the rows in the format of decoder_bench. Pure.
+// Texts of the bench page about the rows of a whole model, and the rows in the format of decoder_bench. The module is
+// pure: it uses neither the page nor the hub.
 
-// The sizes are those of the weights; everything else takes a few hundred megabytes.
+// The sizes in `words` are those of the weights; the other buffers of a model take a few hundred megabytes.
 export const models = [
   { shape: "demo", weights: "int4", words: "The demo, 24 M, INT4" },
   { shape: "smollm-135m", weights: "int4", words: "SmolLM 135M, INT4, 0.1 GB" },

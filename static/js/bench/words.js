@@ -1,4 +1,5 @@
-// Texts of the bench page about a row, and the rows in the format of kernel_bench. Pure.
+// Texts of the bench page about a row, and the rows in the format of kernel_bench. The module is pure: it uses neither
+// the page nor the hub.
 
 // The rows of the published micro-benchmark and of a round, in table order.
 export const kernels = {
@@ -24,7 +25,8 @@ export function gigabytes(gb_s) {
   return gb_s >= 1000 ? `${(gb_s / 1000).toFixed(1)} TB/s` : `${gb_s < 10 ? gb_s.toFixed(1) : Math.round(gb_s)} GB/s`;
 }
 
-// Returns the row's share of the read bandwidth; the empty string if the row reads no weights.
+// Returns the bandwidth of a row in per cent of the measured read bandwidth; the empty string if the row reads no
+// weights.
 export function shareOfBound(row, bound_gb_s) {
   if (!(row.gb_s > 0) || !(bound_gb_s > 0)) return "";
   const percent = 100 * row.gb_s / bound_gb_s;
@@ -35,8 +37,8 @@ export const rowsWords = (rows) => (rows === 1 ? "1 row per expert: one user"
   : `${rows} rows per expert${rows >= 64 ? ": reading a prompt" : ": several users"}`);
 
 const columns = "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,gb_s";
-// A round here differs from kernel_bench's `round`, whose experts are stored in larger arenas; kernel_bench prints the
-// round of this page as `page_round`.
+// Returns the rows as CSV. This page's round is the `page_round` of kernel_bench: the experts of kernel_bench's `round`
+// are stored in larger arenas.
 export function csvOf(rows) {
   const figure = (value, digits = 1) => (value > 0 ? value.toFixed(digits) : "");
   const lines = rows.map((row) => [

@@ -4,7 +4,7 @@ import { recall, remember } from "/js/storage.js";
 
 const info_kept_as = "moex-info";
 
-// Runs requests one after the other: removing the stored page waits until storing it has finished.
+// Runs `run` after all earlier calls have finished, so that the stored page is not removed while it is being stored.
 let last = Promise.resolve();
 function behindLast(run) {
   last = last.then(run, run);
@@ -29,8 +29,8 @@ async function letGo() {
   return false;
 }
 
-// Resolves to true if the page opens without the hub now. `info`: the reply of /api/info, null if the hub does not
-// answer already.
+// Stores the page. Resolves to true if the page can now be opened without the hub. `info`: the reply of /api/info, null
+// if the hub does not answer.
 export async function keepPage(info) {
   if (!navigator.serviceWorker || !window.caches) return false;
   if (info) remember(info_kept_as, JSON.stringify(info));
@@ -41,7 +41,7 @@ export async function letGoOfPage() {
   if (navigator.serviceWorker && window.caches) await behindLast(letGo).catch(() => {});
 }
 
-// Returns null if nothing was kept.
+// Returns the stored reply of /api/info, or null if none is stored.
 export function keptInfo() {
   try { return JSON.parse(recall(info_kept_as, "null")); } catch { return null; }
 }

@@ -1,4 +1,4 @@
-// Finds the blocks of a streaming answer that cannot change any more. Pure: works on marked's tokens.
+// Finds the blocks of a streaming answer that cannot change any more. The module is pure: it works on marked's tokens.
 
 // Returns the number of leading `tokens` of `source` that are finished. The last block may always grow. The block
 // before it is finished once the last block's first line is complete: half a line ("1") may still join it ("1. another

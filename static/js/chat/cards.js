@@ -2,7 +2,7 @@
 import { copyText, button, make } from "/js/dom.js";
 import { say } from "/js/words/chat.js";
 
-const depth_max = 6;      // deeper values are shown as JSON
+const depth_max = 6;      // values that are nested deeper are shown as JSON
 
 // Shows a JSON value as rows of names and values.
 function nodeOf(value, depth = 0) {
@@ -25,11 +25,11 @@ function parsed(text) {
   try {
     return { value: JSON.parse(text) };
   } catch {
-    return null;      // cut off, or not complete yet
+    return null;      // the JSON was cut off, or is not complete yet
   }
 }
 
-// A card with a head and a copy button. `show(text, is_whole)`: complete JSON becomes rows, other text is shown as is.
+// A card with a head and a copy button. show(text, is_whole) shows complete JSON as rows, and any other text as it is.
 export class JsonCard {
   constructor(title) {
     this.root = make("section", "card-json", "", { "aria-label": title });
@@ -57,7 +57,7 @@ export class JsonCard {
   }
 }
 
-// The tool calls of an answer. `onResults()` is called when each call has a result in the message.
+// Shows the tool calls of an answer. `onResults()` is called when the user has entered the results of all calls.
 export class CallCards {
   constructor(onResults) {
     this.root = make("div", "calls");
@@ -83,7 +83,7 @@ export class CallCards {
     if (!is_running && calls.length > 0) this.showResults(calls);
   }
 
-  // Shows the results of the tools, or fields to enter them: this page runs no tools itself.
+  // Shows the results of the tools, or fields in which the user enters them: this page runs no tools itself.
   showResults(calls) {
     if (calls.every(({ result }) => typeof result === "string")) {
       calls.forEach(({ result }, i) => {

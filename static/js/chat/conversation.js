@@ -1,5 +1,5 @@
 // Conversations as plain data: how they begin and branch, which messages are sent to the model, how two tabs' copies
-// are merged, how they are exported to files and imported. Pure.
+// are merged, how they are exported to files and imported. The module is pure.
 //   conversation  {id, title, renamed_at, created_at, updated_at, model, messages, chosen}
 //   message       {id, role, content, at, rev, parent}
 //   the assistant's also {reasoning, reasoning_ms, end: {reason, words}, facts, calls, is_form}
@@ -35,7 +35,7 @@ export function linked(conversation) {
   return conversation;
 }
 
-// Returns the versions of `message`, including itself, oldest first.
+// Returns all versions of `message` including `message` itself, the oldest first.
 export const siblingsOf = (conversation, message) => (
   conversation.messages.filter(({ parent }) => parent === message.parent));
 
@@ -73,7 +73,8 @@ export function titleFrom(question) {
 }
 
 export const hasText = (message) => message.content.trim() !== "";
-// Returns true if all results of the tool calls are known: only then can the calls be sent to a model.
+// Returns true if an answer has tool calls and the results of all calls are known: only then are the calls sent to a
+// model.
 const isServed = ({ calls }) => calls?.length > 0 && calls.every(({ result }) => typeof result === "string");
 
 // Returns an answer in the form that is sent to the model, without its thoughts; nothing for an empty answer.
@@ -91,7 +92,7 @@ function toldOf(answer) {
   return hasText(answer) ? [{ role: "assistant", content: answer.content }] : [];
 }
 
-// Returns the past that is sent to the model: questions that were answered, and their answers.
+// Returns the earlier messages that are sent to the model: questions that were answered, and their answers.
 export function historyOf(messages) {
   const out = [];
   messages.forEach((message, i) => {
@@ -155,7 +156,7 @@ export function findIn(conversation, words) {
   return conversation.title.toLowerCase().includes(wanted) ? "" : null;
 }
 
-// Converts the one conversation that an older page kept in its tab: [{role, content}].
+// Converts the messages [{role, content}] that an older version of the page kept in its tab to a conversation.
 export function fromSession(kept, now_ms = Date.now()) {
   if (!Array.isArray(kept)) return null;
   const conversation = newConversation(now_ms);

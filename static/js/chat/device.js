@@ -5,25 +5,26 @@
 //   | {phase: "failed", code, message}
 import { ApiError } from "../api.js";
 
-// The fields that work here as they do at the hub. A request with a form of answers is refused earlier.
+// The fields of a request that this device supports, with the same meaning as at the hub. A request with a form of
+// answers (tools, a schema, a grammar) is refused earlier.
 const fields = ["messages", "max_tokens", "stop", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
   "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "reasoning_effort"];
 
-// The number of tokens for which keys and values have room. If the GPU's memory is too small, the number is halved,
-// down to the minimum that is useful for a chat.
+// The context size in tokens that the worker allocates. If the GPU's memory is too small, the size is halved, down to
+// the minimum that is useful for a chat.
 const context_tokens_max = 4096, context_tokens_min = 512;
 
 const aborted = () => new DOMException("stopped", "AbortError");
 
 // Loads the hub's model into this browser and computes answers with it.
 export class ThisDevice {
-  // `apiKey()` returns the key for requests to the hub.
+  // `apiKey()` returns the API key for requests to the hub.
   constructor({ apiKey, onChange }) {
     this.apiKey = apiKey;
     this.onChange = onChange;
     this.worker = null;
     this.answering = null;       // {onText, resolve, reject, free} of the running answer
-    this.busy = null;            // resolves when the worker has ended the answer
+    this.busy = null;            // promise that resolves when the worker has ended its answer
     this.waiting = [];           // callbacks for the next change of the state
     this.context_tokens = context_tokens_max;
     this.state = { phase: "off" };
@@ -53,7 +54,7 @@ export class ThisDevice {
     this.worker.postMessage({ type: "look", key: this.apiKey() });
   }
 
-  // The user agrees to the download.
+  // Starts the download, after the user has agreed to it.
   load() {
     if (this.state.phase !== "asking") return;
     const { bytes, missing_bytes } = this.state;
@@ -133,7 +134,7 @@ export class ThisDevice {
     });
   }
 
-  // The worker is busy until it has ended the answer, even if the caller no longer waits for the answer.
+  // Lets the worker compute an answer. The worker is busy until the answer has ended, even if the caller was aborted.
   run(body, signal, onText) {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(aborted());
@@ -152,7 +153,7 @@ export class ThisDevice {
     });
   }
 
-  // `how`: "resolve" or "reject".
+  // Settles the promise of the running answer with `value`. `how`: "resolve" or "reject".
   endAnswer(how, value) {
     const { answering } = this;
     this.answering = null;
@@ -161,7 +162,7 @@ export class ThisDevice {
     answering?.free();
   }
 
-  // Resolves when the device is ready, or waits for a decision of the user.
+  // Resolves when the device is ready, has failed, or needs a decision of the user.
   async settled() {
     const isUnderWay = () => ["looking", "fetching", "warming"].includes(this.state.phase);
     while (isUnderWay()) await new Promise((resolve) => { this.waiting.push(resolve); });

@@ -5,7 +5,7 @@ import { say } from "/js/words/chat.js";
 
 // Shows the state of the device and the buttons for it.
 export class DevicePanel {
-  // `actions`: {load(), stop(), again()}.
+  // `actions`: the handlers of the three buttons, {load(), stop(), again()}.
   constructor(actions) {
     element("device-load").addEventListener("click", () => actions.load());
     element("device-stop").addEventListener("click", () => actions.stop());
@@ -32,7 +32,7 @@ export class DevicePanel {
     element("device-again").hidden = phase !== "failed";
   }
 
-  // Shows that the page opens without the hub, if it does.
+  // Shows the note that the page can be opened without the hub if `is_kept`, else hides it.
   tellKept(is_kept) { element("device-kept").hidden = !is_kept; }
 
   // Focuses the control that the user has to use before an answer is possible.

@@ -20,7 +20,8 @@ async function openDatabase() {
   const request = indexedDB.open(database_name, 1);
   request.onupgradeneeded = () => request.result.createObjectStore(store_name, { keyPath: "id" });
   const database = await done(request);
-  database.onversionchange = () => database.close();      // another tab deletes all data: do not block it
+  // Close the database when another tab deletes all data: an open database would block the deletion.
+  database.onversionchange = () => database.close();
   return database;
 }
 
@@ -55,7 +56,7 @@ export class Keeper {
     return kept ? linked(kept) : null;
   }
 
-  // Resolves to the stored conversation: `conversation` with the additions of other tabs.
+  // Stores `conversation`, merged with the additions of other tabs. Resolves to the merged conversation.
   async put(conversation) {
     let kept = conversation;
     try {
@@ -79,8 +80,8 @@ export class Keeper {
     return kept;
   }
 
-  // Called before all data is deleted: an open database would block the deletion, and later writes would create it
-  // again.
+  // Closes the database. Call it before all data is deleted: an open database would block the deletion, and later
+  // writes would create the database again.
   close() {
     this.database?.close();
     this.database = null;

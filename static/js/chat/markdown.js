@@ -24,7 +24,7 @@ const allowed = {
   ],
   ALLOWED_ATTR: ["href", "title", "start", "align", "data-lang", "data-math"],
   ALLOW_DATA_ATTR: false,
-  // These attributes hold no addresses, so the rule for addresses does not apply to them.
+  // These attributes never hold addresses, so ALLOWED_URI_REGEXP does not apply to their values.
   ADD_URI_SAFE_ATTR: ["start", "align", "data-lang", "data-math"],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|#)/i,
   RETURN_DOM_FRAGMENT: true,
@@ -84,7 +84,7 @@ function lex(text, links) {
   return lexer.lex(text);
 }
 
-// Returns the look of a block as text: equal text means equal nodes.
+// Returns a text that describes how a block looks. Two blocks with equal texts have equal nodes.
 function looks(token) {
   if (token.type === "space" || token.type === "def") return "";
   return token.type === "code" ? `\0${languageOf(token.lang)}\0${token.text}` : marked.parser([token]);
@@ -102,7 +102,8 @@ function nodesOf(token, look = looks(token)) {
 const sameAttributes = (one, other) => one.attributes.length === other.attributes.length
   && [...one.attributes].every(({ name, value }) => other.getAttribute(name) === value);
 
-// Makes `live` look like `wanted` and keeps as many nodes as possible. Returns the node that is in place afterwards.
+// Makes the DOM node `live` equal to `wanted` and keeps as many of its nodes as possible. Returns the node that is in
+// the document afterwards: `live` or `wanted`.
 function morph(live, wanted) {
   if (live.isEqualNode(wanted)) return live;
   if (live.nodeType === Node.TEXT_NODE && wanted.nodeType === Node.TEXT_NODE) {
@@ -119,7 +120,8 @@ function morph(live, wanted) {
   return wanted;
 }
 
-// The same for a run of siblings in `parent`. Returns the nodes that are in place afterwards.
+// Makes the siblings `live` in `parent` equal to `wanted`, with morph(). Returns the nodes that are in the document
+// afterwards.
 function morphList(parent, live, wanted) {
   const after = live.at(-1)?.nextSibling ?? null;
   const out = wanted.map((node, i) => (i < live.length ? morph(live[i], node) : parent.insertBefore(node, after)));
@@ -137,12 +139,12 @@ export class MarkdownView {
   reset() {
     this.root.replaceChildren();
     this.blocks = [];      // finished blocks: {look, nodes}
-    this.settled = "";     // source of the finished blocks
+    this.settled = "";     // Markdown text of the finished blocks
     this.links = {};       // reference definitions in the finished blocks
-    this.tail = [];        // nodes of the unfinished rest
+    this.tail = [];        // DOM nodes of the unfinished blocks
   }
 
-  // Paints `text`, which grows with each call.
+  // Paints `text`, which begins with the text of the previous call.
   update(text) {
     const source = text.includes("\r") ? text.replace(/\r\n?/g, "\n") : text;
     if (!source.startsWith(this.settled)) this.reset();
@@ -168,8 +170,8 @@ export class MarkdownView {
     Object.assign(this.links, tokens.links);
   }
 
-  // Paints the complete text: blocks that a later line has changed after all (a reference, a continued list) are
-  // corrected.
+  // Paints the complete text. Corrects finished blocks that a later line has changed (a link reference, a continued
+  // list).
   finish(text) {
     const source = text.includes("\r") ? text.replace(/\r\n?/g, "\n") : text;
     const tokens = lex(source, {});
@@ -196,8 +198,8 @@ export class MarkdownView {
     colourCode([this.root]);
   }
 
-  // Puts `wanted` in order. New nodes are placed by changing nodes of `old`, which are no longer wanted, where
-  // possible.
+  // Puts the nodes of the blocks `wanted` into the document in order. Where possible, a node of `old`, which is no
+  // longer wanted, is changed into the new node.
   place(wanted, old) {
     let cursor = this.root.firstChild;
     for (const one of wanted) {

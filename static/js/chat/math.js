@@ -5,8 +5,8 @@ const source_max = 4000;
 
 const texOf = (match) => (match ? match.slice(1).find((part) => part !== undefined).trim() : "");
 
-// A sum of money is not a formula: the opening sign has no blank after it; the closing sign has no blank before and no
-// digit after it.
+// Do not take a sum of money for a formula: the opening $ has no blank after it; the closing sign has no blank before
+// and no digit after it.
 const inline_forms = [
   [/^\$\$([^$\n]+?)\$\$/, true],
   [/^\$((?![\s$])(?:\\.|[^$\\\n])*?(?:\\.|[^$\\\n\s]))\$(?!\d)/, false],
@@ -54,8 +54,8 @@ function load() {
   return loading;
 }
 
-// The element of a formula, painted now or when the library has loaded. `sanitize(markup)` returns MathML without
-// active content.
+// Fills the element `place` with a formula, now or when the library KaTeX has loaded. `sanitize(markup)` returns MathML
+// without active content.
 export function makeFormula(place, tex, is_display, sanitize) {
   place.className = is_display ? "math display" : "math";
   place.textContent = tex;
@@ -65,7 +65,7 @@ export function makeFormula(place, tex, is_display, sanitize) {
       displayMode: is_display, output: "mathml", throwOnError: false, strict: "ignore", trust: false, maxExpand: 200,
       maxSize: 20,
     });
-    // The markup contains the source a second time, for programs; remove it.
+    // Remove the annotation of the markup, which repeats the TeX source for programs.
     const math = sanitize(markup.replace(/<annotation[^>]*>[^<]*<\/annotation>/g, ""));
     if (math.querySelector("math")) place.replaceChildren(math);
   };

@@ -35,7 +35,7 @@ export class MessageView {
     this.cards = new CallCards(() => this.actions.results(this.message));
     this.root.prepend(this.thoughts);
     this.root.append(this.cards.root, this.foot);
-    this.markdown = null;      // set while the answer streams
+    this.markdown = null;      // a MarkdownView while the answer streams
     this.show(message, false);
   }
 
@@ -50,7 +50,7 @@ export class MessageView {
   // Makes a button that is disabled while an answer runs.
   makeTool(text, title, act) { return button("quiet small when-idle", text, act, { title }); }
 
-  // `siblings`: the versions of this message, including this one.
+  // Shows which version of a message this is. `siblings`: all versions, including this message.
   standAmong(siblings) {
     const words = siblings.length > 1 ? say("version", siblings.indexOf(this.message) + 1, siblings.length) : "";
     if (this.pager?.dataset.words === words || (!words && !this.pager)) return;
@@ -96,7 +96,7 @@ export class MessageView {
     field.addEventListener("keydown", (event) => {
       if (event.isComposing || event.keyCode === 229) return;
       if (event.key !== "Escape" && (event.key !== "Enter" || event.shiftKey)) return;
-      event.preventDefault();      // Escape must not stop an answer, Enter must not insert a line
+      event.preventDefault();      // keep Escape from stopping an answer, Enter from inserting a line
       if (event.key === "Enter") send();
       else end();
     });
@@ -147,7 +147,7 @@ export class MessageView {
     this.paintThoughts();
   }
 
-  // Shows JSON of a schema: as text while it arrives, as rows when it is complete.
+  // Shows an answer that follows a JSON schema: as text while it arrives, as rows when it is complete.
   paintForm() {
     if (!this.form) {
       this.form = new JsonCard(say("form_answer"));

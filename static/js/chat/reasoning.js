@@ -1,5 +1,6 @@
-// Finds reasoning in an answer's text, for servers that leave the tags in: "<think>…</think>" before the answer. Pure.
-// A tag that has arrived in part belongs to neither side, so it is never shown.
+// Finds reasoning in an answer's text, for servers that leave the tags in: "<think>…</think>" before the
+// answer. A tag that has arrived only in part belongs to neither the reasoning nor the answer, so it is never shown.
+// The module is pure.
 
 const begin_tag = "<think>";
 const end_tag = "</think>";
@@ -12,8 +13,8 @@ function partOf(tag, text) {
   return 0;
 }
 
-// Returns {reasoning, answer, thinking}: `thinking` until the end tag has arrived. `inside`: the text begins in the
-// middle of a thought.
+// Splits `text` into {reasoning, answer, thinking}; `thinking` is true until the end tag has arrived. `inside`: the
+// text begins in the middle of the reasoning.
 export function splitReasoning(text, inside = false) {
   let at = 0;
   if (!inside) {

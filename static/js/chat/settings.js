@@ -1,8 +1,9 @@
-// The chat's settings: defaults, valid values of the fields, and the fields of an API request. Pure.
+// The chat's settings: defaults, valid values of the fields, and the fields of an API request. The module is pure: it
+// uses neither the page nor the hub.
 import { say } from "../words/chat.js";
 
 export const defaults = {
-  place: "hub",      // place of computation, or "device"
+  place: "hub",      // place where answers are computed: "hub" or "device"
   system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
   frequency_penalty: "", repetition_penalty: "", stop_words: "", schema: "", tools: "", tool_choice: "auto",
   logit_bias: "", grammar: "", reasoning_effort: "", n: "",
@@ -12,7 +13,7 @@ export const efforts = ["", "none", "low", "medium", "high"];
 const within = (value, low, high, otherwise) => (
   typeof value === "number" && value >= low && value <= high ? value : otherwise);
 
-// Converts kept settings, of this version or an older one.
+// Converts stored settings, which this version or an older version of the page has written.
 export function settingsOf(kept) {
   const from = kept && typeof kept === "object" ? kept : {};
   const text = (value) => (typeof value === "number" || typeof value === "string" ? String(value) : "");
@@ -21,7 +22,7 @@ export function settingsOf(kept) {
     system: typeof from.system === "string" ? from.system : defaults.system,
     temperature: within(from.temperature, 0, 2, defaults.temperature),
     top_p: within(from.top_p, 0.05, 1, defaults.top_p),
-    // A number comes from the slider of an older page, which had no position for "up to the context".
+    // A stored number was set by the slider of an older page, which had no position for "up to the context".
     max_tokens: typeof from.max_tokens === "string" ? from.max_tokens : defaults.max_tokens,
     ...Object.fromEntries(["seed", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
       "stop_words", "schema", "tools", "logit_bias", "grammar", "n"].map((name) => [name, text(from[name])])),
@@ -30,7 +31,7 @@ export function settingsOf(kept) {
   };
 }
 
-// The fields that hold a number as text; empty means the default. A seed above 2^53 would be rounded in JSON.
+// The settings that hold a number as text; an empty text means the default. A seed above 2^53 would be rounded in JSON.
 const numbers = {
   n: { low: 1, high: 8, is_whole: true },
   max_tokens: { low: 1, high: 1e9, is_whole: true },
@@ -83,7 +84,7 @@ const texts = {
   grammar: (text) => /(^|\n)\s*root\s*::=/.test(text),
 };
 
-// Returns a sentence if `text` is invalid for the field, else "".
+// Returns a sentence for the user if `text` is invalid for the field `name`, else "".
 export function problemOf(name, text) {
   const field = numbers[name];
   const trimmed = text.trim();
@@ -107,7 +108,7 @@ export function numAnswers(settings) {
   return problemOf("n", text) === "" ? Number(text) || 1 : 1;
 }
 
-// Returns the request fields that come from the settings, for one answer.
+// Returns the request fields for sampling, as set in the settings, for one answer.
 export function samplingOf(settings) {
   const out = { temperature: settings.temperature, top_p: settings.top_p };
   for (const name of Object.keys(numbers)) {
@@ -149,7 +150,8 @@ export function presetsOf(kept) {
     .map(({ name, text }) => ({ name, text }));
 }
 
-// Returns `own` with one more preset, named by the first words of its text; a text is listed only once.
+// Returns the presets `own` with one more preset, named by the first words of `text`. If `text` is already listed,
+// returns `own`.
 export function withPreset(own, text) {
   const trimmed = text.trim();
   if (trimmed === "" || [...presets(), ...own].some((one) => one.text === trimmed)) return own;

@@ -69,7 +69,7 @@ export class SettingsPanel {
     if (name === "place") this.onPlace();
   }
 
-  // Returns the first field with an invalid value.
+  // Returns the name of the first setting with an invalid value; null if all are valid.
   wrongField() {
     return Object.keys(defaults).find((name) => this.problemOf(name) !== "") ?? null;
   }
@@ -82,7 +82,7 @@ export class SettingsPanel {
     element("key-field").hidden = !info.api_key_required;
     element("place-field").hidden = !info.gives_model && this.settings.place === "hub";
     element("effort-field").hidden = !info.reasoning_effort;
-    // A model without this setting would refuse a value that was chosen for another model.
+    // Reset the reasoning effort: a model without effort levels would refuse a value that was chosen for another model.
     if (!info.reasoning_effort) this.settings.reasoning_effort = defaults.reasoning_effort;
     this.drawKnown();
   }

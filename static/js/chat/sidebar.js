@@ -39,7 +39,7 @@ export class Sidebar {
   }
 
   draw() {
-    if (this.list.querySelector("input")) return;      // a title is being edited
+    if (this.list.querySelector("input")) return;      // do not draw while the user edits a title
     const words = this.search.value;
     const rows = this.store.list(words);
     const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.key : null;
@@ -89,7 +89,7 @@ export class Sidebar {
     input.addEventListener("keydown", (event) => {
       if (event.isComposing || event.keyCode === 229) return;
       if (event.key === "Enter" || event.key === "Escape") {
-        event.preventDefault();      // must not send or stop anything
+        event.preventDefault();      // the key must neither send a question nor stop an answer
         event.stopPropagation();
         end(event.key === "Enter");
       }

@@ -1,4 +1,4 @@
-// Example code for the API, ready to paste. Pure.
+// Example code for the API, ready to paste. The module is pure: it uses neither the page nor the hub.
 import { say } from "../words/chat.js";
 
 export const snippets = {

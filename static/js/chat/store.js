@@ -13,7 +13,7 @@ export class Store {
     store.onChange = onChange;
     store.trouble = null;
     store.conversations = new Map();
-    store.removed = new Set();         // deleted by the user in this page; running answers must not restore them
+    store.removed = new Set();         // ids of deleted conversations, which running answers must not restore
     store.busy = null;                 // the conversation to which this page is writing
     store.current = newConversation();
     store.keeper = await Keeper.open({
@@ -95,7 +95,7 @@ export class Store {
     return this.conversations.size - before;
   }
 
-  // `changed`: messages that have grown since they were last saved.
+  // Stores a conversation. `changed`: the messages that have grown since they were last saved.
   async save(conversation, changed = []) {
     for (const message of changed) message.rev = (message.rev ?? 0) + 1;
     if (this.removed.has(conversation.id)) return;
@@ -106,12 +106,12 @@ export class Store {
     this.adopt(conversation, kept);
   }
 
-  // Merges additions of another tab into this page's object, which the views hold.
+  // Merges the additions of another tab in `kept` into `conversation`, the object that the views of this page hold.
   adopt(conversation, kept) {
     if (kept === conversation) return;
     const own = new Map(conversation.messages.map((message) => [message.id, message]));
     const had = conversation.messages.length;
-    // This page's message may have grown while it was being saved.
+    // Prefer this page's copy of a message unless the stored copy is newer: it may have grown while it was being saved.
     const messages = kept.messages.map((message) => {
       const mine = own.get(message.id);
       own.delete(message.id);
@@ -133,7 +133,7 @@ export class Store {
     this.adopt(conversation, await this.keeper.put(conversation));
   }
 
-  // Resolves to a function that restores the conversation.
+  // Deletes a conversation. Resolves to a function that restores it.
   async remove(id) {
     const conversation = this.conversations.get(id);
     this.conversations.delete(id);
@@ -155,7 +155,7 @@ export class Store {
   // Handles a change or a deletion by another tab.
   async heard({ type, id }) {
     if (type === "removed") {
-      if (this.busy?.id === id) return;      // the running answer will save it again
+      if (this.busy?.id === id) return;      // the running answer will store the conversation again
       this.conversations.delete(id);
       if (this.current.id === id) {
         this.current = newConversation();

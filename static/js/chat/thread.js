@@ -12,12 +12,12 @@ export class Thread {
     this.scroller = scroller;
     this.list = list;
     this.actions = actions;
-    this.views = new Map();      // message id -> {view, rev}
+    this.views = new Map();      // message id -> {view, rev}: its view, and the shown revision
     this.conversation = null;
     this.painting = 0;
   }
 
-  // `running`: the messages that are growing.
+  // Shows `conversation`. `running`: the messages that are still growing.
   show(conversation, running) {
     const is_other = this.conversation !== conversation;
     const follow = is_other || this.isAtEnd();
@@ -37,7 +37,7 @@ export class Thread {
     if (follow) this.toEnd();
   }
 
-  // Creates all messages again, in another language.
+  // Creates the views of all messages again, after a change of the language.
   showAnew(conversation, running) {
     this.conversation = null;
     this.show(conversation, running);

@@ -1,4 +1,4 @@
-// Answers while they stream: chunks of the API go in, messages grow. Pure: the clock is an argument.
+// Answers while they stream: chunks of the API go in, messages grow. The module is pure: the time is an argument.
 import { splitReasoning } from "./reasoning.js";
 
 // Returns an empty answer that has not begun.
@@ -11,8 +11,8 @@ export function newAnswer(id, at) {
 
 // Builds one answer from the chunks of its stream.
 export class Turn {
-  // `message` grows in place; if it has text already, it is continued. `workers`: the number of serving workers, null
-  // if unknown.
+  // `message` is changed as the answer grows; if it has text already, the answer continues the text. `workers`: the
+  // number of serving workers, null if unknown.
   constructor(message, { now_ms, workers = null }) {
     this.message = message;
     this.begun_ms = now_ms;
@@ -21,7 +21,7 @@ export class Turn {
     this.content_before = message.content;
     this.reasoning_before = message.reasoning;
     this.reasoning_ms_before = message.reasoning_ms;
-    this.raw = "";                     // the content of this stream, including tags
+    this.raw = "";                     // the content that this stream has sent, including tags
     this.tagged = message.content === "";
     this.inside = this.tagged && message.reasoning !== "";
     this.facts_before = message.facts;
@@ -29,14 +29,14 @@ export class Turn {
     this.moex = null;
     this.usage = null;
     this.finish = null;
-    this.thought_ms = null;            // time of the first thought
+    this.thought_ms = null;            // time in ms at which the reasoning began
     message.end = null;
     message.calls = [];
     message.facts = { ...message.facts, ttft_ms: message.facts.ttft_ms ?? null };
     this.see(workers);
   }
 
-  // Records the number of serving contributors; a stopped answer shows this range.
+  // Records the number of serving contributors; a stopped answer shows the least and the largest number.
   see(workers) {
     if (workers === null) return;
     const facts = this.message.facts;
@@ -103,7 +103,7 @@ export class Turn {
     this.message.thinking = false;
   }
 
-  // Updates the figures; a continued answer adds to the figures of its first part.
+  // Updates the figures of the message; a continued answer adds to the figures of its first part.
   count(now_ms) {
     const facts = this.message.facts;
     const before = this.facts_before;
@@ -126,7 +126,8 @@ export class Turn {
     }
   }
 
-  // `reason`: "" when the stream ended normally, "stopped" by the user, "failed" with the error's words.
+  // Ends the answer. `reason`: "" when the stream ended normally, "stopped" by the user, or "failed" with the error in
+  // `words`.
   end(reason, { now_ms, words = "", limit = null, context_tokens = null }) {
     const message = this.message;
     if (message.thinking && this.thought_ms !== null) {
@@ -158,7 +159,7 @@ export class Turns {
 
   see(workers) { this.turns.forEach((turn) => turn.see(workers)); }
 
-  // Returns the messages that have grown.
+  // Passes a chunk to its answer. Returns the messages that have grown.
   add(chunk, now_ms) {
     const { choices = [] } = chunk;
     const grown = choices.length > 0 ? [this.turns[choices[0].index ?? 0]].filter(Boolean) : this.turns;

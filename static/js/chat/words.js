@@ -1,10 +1,11 @@
-// Texts of the chat page: the pool of contributors, how an answer ended, which workers computed it, errors. Pure.
+// Texts of the chat page: the pool of contributors, how an answer ended, which workers computed it, errors. The module
+// is pure: it uses neither the page nor the hub.
 import { bytes, ms, tenths, whole } from "../format.js";
 import { say } from "../words/chat.js";
 
-// ---- the pool, from /health: {status, workers}, or null when the hub does not answer
+// ---- the pool of contributors; `health` is the reply of /health, or null when the hub does not answer
 
-// Returns {kind, text, short}: the pill's colour, its text, and a short text for a phone.
+// Returns {kind, text, short} for the label that shows the pool: its colour, its text, and a short text for a phone.
 export function poolWords(health) {
   if (!health) return { kind: "bad", text: say("hub_offline"), short: say("offline") };
   const workers = health.workers ?? 0;
@@ -18,7 +19,7 @@ export function poolWords(health) {
   return { kind: "warn", text: say("nobody_here"), short: say("nobody") };
 }
 
-// Returns the sentence under the greeting; it agrees with the pill beside it.
+// Returns the sentence under the greeting, which agrees with the label of the pool.
 export function welcomeWords(health) {
   if (!health) return say("back_soon");
   const workers = health.workers ?? 0;
@@ -27,7 +28,7 @@ export function welcomeWords(health) {
   return `${say("people_lend", workers)} ${say("secret")}`;
 }
 
-// Returns {text, wants_join}, or null when there is nothing to say.
+// Returns the banner {text, wants_join}, or null if no banner is needed.
 export function bannerWords(health, http_status) {
   const plain = (text) => ({ text, wants_join: false });
   if (!health) return plain(say("no_answer"));
@@ -117,7 +118,7 @@ export function endWords(message) {
   const has_calls = message.calls?.length > 0;
   const is_empty = !message.content && !message.reasoning && !has_calls;
   if (has_calls && end?.reason === "stop") return null;
-  // JSON that was cut off cannot be continued.
+  // An answer in JSON that was cut off cannot be continued.
   const has_form = has_calls || message.is_form;
   const action = is_empty ? "retry" : has_form ? "" : "continue";
   const plain = (text) => ({ text, kind: "", action });
@@ -148,7 +149,7 @@ export function thoughtWords(message) {
   return say("thought_for", say("seconds", seconds < 9.95 ? tenths.format(seconds) : Math.round(seconds)));
 }
 
-// ---- errors, in the user's words. `error`: {status, code, message}; status 0: the connection broke
+// ---- errors in words for the user; `error`: {status, code, message}, with status 0 if the connection broke
 export function errorWords(error) {
   if (error.code === "device_off") return say("device_not_ready");
   if (error.code?.startsWith("device_")) return deviceTrouble(error.code.slice("device_".length), error.message);
