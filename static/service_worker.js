@@ -12,9 +12,10 @@ const sha256 = async (bytes) => toHex(await crypto.subtle.digest("SHA-256", byte
 
 self.addEventListener("install", () => self.skipWaiting());
 
-// ---- requests of the page
+// ---- requests of the page: the hub answers them, or else stored files do
 
-// A set is complete once it contains the page itself, which is written last.
+// Resolves to the complete sets of stored files. A set is complete if it contains the page itself, which is written
+// last.
 async function keptSets() {
   const names = (await caches.keys()).filter((name) => name.startsWith(kept_as));
   const sets = await Promise.all(names.map(async (name) => ({ name, cache: await caches.open(name) })));
@@ -41,10 +42,10 @@ self.addEventListener("fetch", (event) => {
   }));
 });
 
-// ---- keeping
+// ---- storing the files of the page
 
-// Returns the paths that a document or a script of this site names: files that it loads at once, and files that it may
-// load later.
+// Returns the paths of the files that a document or a script of this site names: files that it loads at once, and files
+// that it may load later.
 function namesIn(path, text) {
   const patterns = path === "/" ? [/<(?:script|link|img)\b[^>]*?(?:src|href)="(\/[^"]+)"/g] : [
     /^(?:import|export)\s(?:[^;]*?\sfrom\s+)?"([./][^"]+)"/gm, /\b(?:import|Worker|URL)\("([./]?[\w/.-]+\.\w+)"/g];
@@ -79,7 +80,7 @@ async function fetchPage() {
   return [...files.values()].sort((a, b) => (a.path < b.path ? -1 : 1));
 }
 
-// The page deletes everything (js/forget.js); a set that is being fetched must then be deleted as well.
+// True after a page has deleted all data (js/forget.js): a set that is being fetched must then be deleted as well.
 let is_forgotten = false;
 new BroadcastChannel("moex-forget").onmessage = () => { is_forgotten = true; };
 

@@ -27,14 +27,14 @@ const blank = {
 speakIn(table, element("language"), () => drawAnew());
 const token = takeToken();
 let worker = null;
-let last = null;            // the newest status
-let before = null;          // an older status, for the rate
+let last = null;            // the newest status of the worker
+let before = null;          // {time, pairs} of an earlier status, for the rate of answered pairs
 let last_call_at = -Infinity;
-let nickname = "";          // as sent to the hub
+let nickname = "";          // the name that was sent to the hub
 let info = null;            // reply of /api/info
 let health = null;          // reply of /health
-let is_paused = false;      // by a click of the contributor
-let waits = "";             // why the contributor's rules pause it
+let is_paused = false;      // true if the contributor clicked on Pause
+let waits = "";             // the reason why the contributor's rules pause the worker
 let lend = null;            // reply of /api/lend
 let room = null;            // {usage, quota} of this site's storage in the browser
 let is_kept = null;         // true if the browser has promised to keep the storage; null: not asked
@@ -46,7 +46,7 @@ const work = new WorkCard(token, (message) => worker?.postMessage(message));
 
 const powerPercent = () => Number(element("power").value);
 const keeps_gb = [0, 1, 2, 4, 8, 16, 32, 64];
-// This many bytes of the experts beyond the GPU stay in the machine's memory, which is faster than a disk.
+// The bytes of experts that stay in main memory when the GPU has no room for them. Main memory is faster than a disk.
 const hostBytes = () => Math.min(keepBytes(), 256 * 1024 ** 2);
 const keepBytes = () => keeps_gb[element("keep").value] * 1024 ** 3;
 const budgetBytes = () => budgets_mb[element("budget").value] * 1024 * 1024;
@@ -138,7 +138,7 @@ function onStatus(status) {
   if (hasEnded(status.phase)) keepAwake(false);
   work.onStatus(status);
   draw(status);
-  // For programs that automate or inspect this page.
+  // Publish the status for programs that automate or inspect this page.
   document.documentElement.dataset.phase = status.phase;
   window.moexStatus = status;
 }
@@ -161,7 +161,7 @@ setInterval(() => {
 
 // ---- start and stop
 
-// Returns the reason why the tab cannot start at all; no button helps against it.
+// Returns the reason why the tab cannot start at all, which no button can change; "" if it can start.
 function obstacle() {
   return window.isSecureContext ? "" : say("insecure");
 }
@@ -256,14 +256,14 @@ async function showStored() {
 element("forget").addEventListener("click", async () => {
   const is_wanted = await askToForget(say("forget_what"));
   if (!is_wanted) return;
-  worker?.terminate();      // terminate first: a download that ends now would be stored again
+  worker?.terminate();      // terminate first: a download that ends now would store data again
   startAnew(await forgetEverything());
 });
 listenForForget(() => worker?.terminate());      // see above
 
 // ---- start
 
-// A token that was refused is not sent again.
+// Asks the hub which experts it lacks. A token that the hub has refused is not sent again.
 async function askWhatIsMissing() {
   if (work.is_refused) return null;
   const { ok, body } = await getJson("/api/lend", token);
@@ -302,7 +302,7 @@ function drawBeginning(forgotten = "") {
 function begin() {
   drawBeginning(forgottenWords());
   if (obstacle()) document.documentElement.dataset.phase = "failed";
-  element("start").disabled = obstacle() !== "";      // from here on clicks are handled
+  element("start").disabled = obstacle() !== "";      // from now on, clicks on Start are handled
 }
 
 // Draws the page again in another language.

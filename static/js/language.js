@@ -11,19 +11,20 @@ export const language = () => spoken;
 export const numberLocale = () => tags[spoken].number;
 export const dateLocale = () => tags[spoken].date;
 
-// say("key", ...values) from a table {en: {key: words}, de: {...}}: words are a text, or a function of the values.
+// Makes the function say("key", ...values) for a table {en: {key: words}, de: {...}}; `words` is a text, or a function
+// of the values.
 export const sayFrom = (table) => (key, ...values) => {
   const words = table[spoken][key];
   return typeof words === "function" ? words(...values) : words;
 };
 
-// Returns the user's choice, or else the first language of the browser that exists here.
+// Returns the language that the user chose (`kept`), else the browser's first language that the pages support.
 export function languageFor(kept, wishes) {
   const known = [kept, ...wishes.map((wish) => wish.toLowerCase().split("-")[0])];
   return known.find((name) => Object.hasOwn(languages, name)) ?? "en";
 }
 
-// Used by tests and by speakIn().
+// Sets the language without a page; tests and speakIn() call it.
 export function setLanguage(name) { spoken = name; }
 
 // ---- in a page: data-say="key" is an element's text, data-say-NAME="key" its attribute

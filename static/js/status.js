@@ -85,7 +85,7 @@ function expertsOf(worker) {
   return cell;
 }
 
-// The cell of each column for a worker; on a phone the column's head is shown before it.
+// The columns of the table of workers; on a phone, a cell shows its column's head before the value.
 const columns = [
   ["name", (worker) => worker.nickname || `#${worker.id}`],
   ["state", ({ state }) => make("span", `pill ${state_kinds[state] ?? ""}`, word("state", state))],
@@ -147,7 +147,7 @@ function drawWorkers(workers) {
   });
 }
 
-// ---- the map of holders: drawn again when it, the width or the colours change
+// ---- the map of holders: it is drawn again when its data, its width or its colours change
 
 let heat_drawn = "";
 let heat_shows = "holders";      // or "tiers"
@@ -351,7 +351,7 @@ function refusal(status, message) {
 }
 
 async function refresh() {
-  // An error while drawing is this page's fault, not the hub's.
+  // Catch errors of the request only: an error while drawing is a fault of this page, not of the hub.
   const answer = await getJson("/api/status", key).catch(() => null);
   setTimeout(refresh, 1000);
   if (!answer) {
@@ -375,7 +375,7 @@ function drawAnew() {
     columns.forEach(([name], i) => row.children[i].setAttribute("data-name", say(`column_${name}`)));
   }
   if (!shown) return;
-  heat_drawn = "";      // its labels contain translated words
+  heat_drawn = "";      // forces a new drawing of the map, whose labels are translated
   draw(shown);
   resetCharts();
   sayHistoryAnew();

@@ -7,7 +7,7 @@ import { say } from "/js/words/join.js";
 
 const kept_as = "moex-rules";
 const data_kept_as = "moex-data";
-const idle_after_ms = 60000;      // no browser reports a shorter idle time
+const idle_after_ms = 60000;      // the shortest idle time that a browser reports
 
 function parsed(name) {
   try { return JSON.parse(recall(name, "null")); } catch { return null; }
@@ -21,9 +21,9 @@ export class Conditions {
     this.onChange = onChange;
     this.rules = rulesOf(parsed(kept_as));
     this.data = usedOn(today(), parsed(data_kept_as), 0);
-    this.total = 0;             // the worker's last count
+    this.total = 0;             // newest count of bytes from the worker
     this.battery = null;
-    this.idle = null;           // an IdleDetector, if permitted
+    this.idle = null;           // an IdleDetector; null without permission
     if (!globalThis.IdleDetector) this.rules.idle = false;
     this.fill();
     this.listen();
@@ -59,19 +59,19 @@ export class Conditions {
     element("idle").addEventListener("input", () => this.askForIdle());
   }
 
-  // Returns null if this browser does not report it.
+  // Returns true if the machine runs on mains, null if this browser does not report it.
   onMains() {
     return this.battery ? this.battery.charging : null;
   }
 
   async findBattery() {
     this.battery = await navigator.getBattery?.().catch(() => null) ?? null;
-    element("mains-field").hidden = this.battery === null;      // hidden if this browser does not report it
+    element("mains-field").hidden = this.battery === null;      // hide the rule if unknown
     this.battery?.addEventListener("chargingchange", () => this.onChange());
     this.onChange();
   }
 
-  // Browsers ask the user for permission, and only after a click.
+  // Asks for permission to detect idle time; browsers let the user decide, and only after a click.
   async askForIdle() {
     if (this.rules.idle && !this.idle) await globalThis.IdleDetector.requestPermission().catch(() => {});
     await this.findIdle();
@@ -97,13 +97,13 @@ export class Conditions {
     if (element("data-words").textContent !== words) element("data-words").textContent = words;
   }
 
-  // `total`: the bytes that the worker has received, sent and downloaded since it began.
+  // Counts the bytes of the day. `total`: the bytes that the worker has received, sent and downloaded since it began.
   count(total) {
-    const more = total >= this.total ? total - this.total : total;      // a new worker begins at 0
+    const more = total >= this.total ? total - this.total : total;      // a new worker counts from 0
     this.total = total;
     const day = today();
     if (more === 0 && this.data.day === day) return;
-    this.data = usedOn(day, parsed(data_kept_as) ?? this.data, more);   // other tabs count as well
+    this.data = usedOn(day, parsed(data_kept_as) ?? this.data, more);   // includes the bytes of other tabs
     remember(data_kept_as, JSON.stringify(this.data));
     this.draw();
   }

@@ -11,10 +11,10 @@ export function takeToken() {
   return token;
 }
 
-// A new link that is opened in the same tab changes only the fragment.
+// A join link that is opened in a tab of this page changes only the URL fragment: reload to use its token.
 addEventListener("hashchange", () => new URLSearchParams(location.hash.slice(1)).get("token") && location.reload());
 
-// This tab's number among the browser's tabs: the first free number, locked until the page closes.
+// The number of this tab among the browser's tabs: the first free number, which is locked until the page closes.
 let slot = null;
 function lockSlot(number) {
   return new Promise((resolve, reject) => {

@@ -7,7 +7,7 @@ export const database_name = "moex-identity";
 const store_name = "keys";
 const mine = "mine";
 const algorithm = { name: "Ed25519" };
-// OWASP's recommendation of 2023 for PBKDF2 with HMAC-SHA-256.
+// Number of iterations that OWASP recommended in 2023 for PBKDF2 with HMAC-SHA-256.
 const iterations = 600000;
 
 const encoder = new TextEncoder();
@@ -23,7 +23,8 @@ async function openDatabase() {
   const request = indexedDB.open(database_name, 1);
   request.onupgradeneeded = () => request.result.createObjectStore(store_name);
   const database = await done(request);
-  database.onversionchange = () => database.close();      // another tab deletes all data: do not block it
+  // Close the database when another tab deletes all data: an open database would block the deletion.
+  database.onversionchange = () => database.close();
   return database;
 }
 // Runs `act(store)` and resolves to the result of its request.
@@ -48,15 +49,15 @@ async function sealingKey(passphrase, salt, rounds) {
     { name: "AES-GCM", length: 256 }, false, ["encrypt", "decrypt"]);
 }
 
-// An owner is {private_key, public_key}, the public key in hexadecimal digits.
+// An owner is the contributor's key pair {private_key, public_key}, with the public key in hexadecimal digits.
 
-// Returns this browser's owner, or null.
+// Resolves to the owner that this browser has stored, or to null.
 export async function recallOwner() {
   try { return await inStore("readonly", (store) => store.get(mine)) ?? null; } catch { return null; }
 }
 
-// Creates an owner; if another tab has created one meanwhile, that one is used. Throws if this browser has no Ed25519
-// or no storage.
+// Creates and stores an owner. If another tab has created an owner in the meantime, that owner is used. Throws if this
+// browser has no Ed25519 or no storage.
 export async function makeOwner() {
   const { privateKey: private_key } = await crypto.subtle.generateKey(algorithm, true, ["sign", "verify"]);
   const owner = { private_key, public_key: await publicHex(private_key) };
@@ -110,6 +111,6 @@ export async function openSealedOwner(text, passphrase) {
   return owner;
 }
 
-// The same texts as identity_text() and forget_text() of protocol/identity.h.
+// The texts that an owner signs. They equal identity_text() and forget_text() of protocol/identity.h.
 export const identityText = (nonce, worker_id) => `MoEx identity 1\n${nonce}\n${location.origin}\n${worker_id}`;
 export const forgetText = (challenge) => `MoEx forget 1\n${challenge}\n${location.origin}`;

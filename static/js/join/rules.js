@@ -1,4 +1,5 @@
-// The times and conditions at which a contributor's tab may work, as set by the contributor. Pure.
+// The times and conditions at which a contributor's tab may work, as set by the contributor. The module is pure: it
+// uses neither the page nor the hub.
 import { bytes } from "../format.js";
 import { say } from "../words/join.js";
 
@@ -18,7 +19,7 @@ export function rulesOf(kept) {
   return out;
 }
 
-// Returns a sentence if `text` is invalid for the field, else "".
+// Returns a sentence for the user if `text` is invalid for the field, else "".
 export function capProblem(text) {
   const trimmed = text.trim();
   const is_good = trimmed === "" || (/^(\d+\.?\d*|\.\d+)$/.test(trimmed) && Number(trimmed) > 0);
@@ -27,7 +28,7 @@ export function capProblem(text) {
 
 function isWithin(hour, from, to) {
   if (from === to) return true;
-  return from < to ? hour >= from && hour < to : hour >= from || hour < to;      // the second case spans midnight
+  return from < to ? hour >= from && hour < to : hour >= from || hour < to;      // the last case spans midnight
 }
 
 // Returns the reason why this tab waits now, as a sentence; "" if it may work. facts: {on_mains: true, false, or null
@@ -50,7 +51,8 @@ function asideWords({ hidden, idle }, is_hidden, is_idle) {
   return say(hidden ? "in_front_and_used" : "computer_used");
 }
 
-// Returns the bytes transferred on `day`, including `more`; `kept` is the stored count of any day.
+// Returns the count of bytes that were transferred on `day`, plus `more`. `kept`: the stored count, possibly of another
+// day.
 export function usedOn(day, kept, more) {
   const is_today = kept?.day === day && kept.bytes >= 0;
   return { day, bytes: (is_today ? kept.bytes : 0) + more };

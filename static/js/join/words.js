@@ -1,8 +1,10 @@
-// Texts of the join page about this tab, its memory and the hub. Pure.
+// Texts of the join page about this tab, its memory and the hub. The module is pure: it uses neither the page nor the
+// hub.
 import { bytes, fine, tenths, whole } from "../format.js";
 import { detailWords, say } from "../words/join.js";
 
-// The pill's colour in each phase. The table has the phase's name, and the sentence to show if the worker sends none.
+// The colour of the state label in each phase. The table of texts has the phase's name, and the sentence to show if the
+// worker sends none.
 const kinds = {
   none: "", starting: "warn", connecting: "warn", downloading: "warn", warming: "warn", serving: "good", paused: "",
   offline: "bad", gpu_lost: "bad", refused: "bad", failed: "bad", stopped: "",
@@ -33,7 +35,7 @@ export function stageWords(status, { idle, is_online, now_ms, waits = "" }) {
   return { kind, state: words, detail: detailWords(status.detail) || sentence };
 }
 
-// The tab's share of the whole model, once the tab holds experts. `units`: as counted by /health.
+// Describes the tab's share of the whole model; "" until the tab holds experts. `units`: as counted by /health.
 export function shareWords(status, units) {
   if (status.units_ready === 0 || !(units > 0)) return "";
   const share = (100 * status.units_ready) / units;
@@ -85,7 +87,7 @@ export function storeWords(store, is_kept) {
 export function memoryWords(status) {
   const in_use = status.device?.buffer_bytes || status.weights_bytes || 0;
   if (in_use === 0) return "–";
-  // Weights and calls in flight share the same limit.
+  // The memory limit covers the weights and the buffers of calls in flight.
   return say("memory_parts", bytes(in_use), bytes(status.budget_bytes), bytes(status.weights_bytes));
 }
 
@@ -99,7 +101,7 @@ export function hubWords(info, health, lend = null) {
 
 const onProcessor = (adapter) => adapter?.backend === "cpu";
 
-// `why` is the reason for having no GPU, for a tab that computes on the processor.
+// Describes the adapter. `why`: the reason why a tab that computes on the processor uses no GPU.
 export function gpuWords(adapter, why = "") {
   if (onProcessor(adapter)) return `${say("cpu_only", adapter.architecture)} ${detailWords(why)}`.trim();
   if (!adapter?.vendor && !adapter?.description) return "";
@@ -107,7 +109,7 @@ export function gpuWords(adapter, why = "") {
   return `${name}${adapter.software ? say("software_gpu") : ""}`;
 }
 
-// The label of the median of rounds.
+// Returns the label of the median time of a round.
 export function roundWords({ gpu_us_p50 }) {
   return gpu_us_p50 > 0 ? say("round_gpu", fine(gpu_us_p50 / 1000)) : say("round");
 }

@@ -18,13 +18,13 @@ const spark = { width: 300, height: 48 };
 
 // Shows the contributor's work and manages the identity.
 export class WorkCard {
-  // `send(message)`: sends to the running worker.
+  // `send(message)` sends a message to the running worker.
   constructor(token, send) {
     this.token = token;
     this.send = send;
     this.owner = null;
     this.told = null;              // reply of /api/contributors
-    this.signed = "";              // the signed nonce, with the choice at that time
+    this.signed = "";              // the signed nonce and the choice whether to show the name
     this.status = null;
     this.is_refused = token === "";
     this.asked_at = -Infinity;
@@ -57,7 +57,8 @@ export class WorkCard {
     this.draw();
   }
 
-  // Another tab may have created or deleted an identity. The hub is asked at intervals, or `at_once`.
+  // Reads the identity again, since another tab may have created or deleted it. Asks the hub for the contributor's
+  // counts at intervals, or now if `at_once`.
   async look(at_once = false) {
     const before = this.owner?.public_key;
     this.owner = await recallOwner();
@@ -117,7 +118,7 @@ export class WorkCard {
     await this.look(true);
   }
 
-  // Deletes at the hub first: without the key, the hub could not be asked any more.
+  // Deletes the identity at the hub first: without the key, the page could not ask the hub for the deletion.
   async drop() {
     const is_wanted = await this.ask(say("drop"), say("drop_words"), false);
     if (is_wanted === null) return;
@@ -131,7 +132,7 @@ export class WorkCard {
     await this.look(true);
   }
 
-  // Resolves to the passphrase ("" if none is wanted), or to null on cancel.
+  // Asks the user for a passphrase. Resolves to "" if none is needed, or to null on cancel.
   ask(title, words, wants_passphrase = true) {
     const dialog = element("work-dialog");
     const field = element("work-passphrase");
@@ -142,7 +143,7 @@ export class WorkCard {
     field.minLength = passphrase_letters_min;
     field.required = wants_passphrase;
     field.disabled = !wants_passphrase;
-    return new Promise((resolve) => {      // not with the event "close": see confirmIn()
+    return new Promise((resolve) => {      // the event "close" arrives too late, see confirmIn()
       const answer = (value) => (event) => {
         event.preventDefault();
         dialog.close();

@@ -1,10 +1,11 @@
-// Texts of the join page about the contributor's work, and about the experts that the hub lacks. Pure.
+// Texts of the join page about the contributor's work, and about the experts that the hub lacks. The module is pure: it
+// uses neither the page nor the hub.
 import { bytes, compact, number, whole } from "../format.js";
 import { say } from "../words/join.js";
 
 const day_s = 86400;
 
-// The share of all work that the hub's workers did today, 0 to 1.
+// Returns this contributor's share of the work that all workers of the hub did today, 0 to 1.
 export const shareOfToday = ({ mine, today }) => (mine && today.pairs > 0 ? mine.today.pairs / today.pairs : 0);
 
 export function shareText(share) {
@@ -17,7 +18,7 @@ export function rankText({ mine, contributors }) {
   return mine?.pairs > 0 ? say("rank", whole.format(mine.rank), whole.format(contributors)) : "–";
 }
 
-// A number for each of the last thirty days, 0 for days without work.
+// Returns the contributor's computed pairs on each of the last `length` days, 0 for a day without work.
 export function dailyPairs({ mine, now_s }, length = 30) {
   const today_s = now_s - (now_s % day_s);
   const by_day = new Map((mine?.days ?? []).map((day) => [day.day_s, day.pairs]));

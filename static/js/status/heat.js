@@ -1,7 +1,7 @@
-// The map of experts and their holders, as distinguishable cells. Pure but for drawHeat.
+// The map of experts and their holders, as distinguishable cells. All functions but drawLayer() are pure.
 import { say } from "../words/status.js";
 
-const cell_min_px = 7;       // with its gap; below this width, a layer takes several rows
+const cell_min_px = 7;       // width of a cell with its gap; a layer with less room takes several rows
 const cell_max_px = 18;
 const gap_px = 1.5;
 
@@ -11,7 +11,7 @@ export function heatLayout(width_px, num_experts) {
   if (num_experts <= fitting) {
     return { columns: num_experts, rows: 1, cell_px: Math.min(cell_max_px, width_px / num_experts) };
   }
-  // Rows have equal length, a multiple of eight if possible, so that positions can be counted.
+  // Give all rows the same length, a multiple of eight if possible, so that a reader can count positions.
   const rows = Math.ceil(num_experts / (fitting >= 8 ? fitting - (fitting % 8) : fitting));
   const columns = Math.ceil(num_experts / rows);
   return { columns, rows, cell_px: Math.min(cell_max_px, width_px / columns) };
@@ -29,10 +29,10 @@ export function holderKind(replicas, hub_computes) {
 const tier_kinds = { s: "slot", m: "memory", d: "disk" };
 export const tierKind = (letter, hub_computes) => tier_kinds[letter] ?? holderKind(0, hub_computes);
 
-// The filled share of the cell, so that tiers can be distinguished without colours.
+// The share of a cell that is filled for each storage tier, so that tiers can be distinguished without colours.
 const tier_fill = { slot: 1, memory: 0.6, disk: 0.25 };
 
-// Returns true if the tiers contain more information than the holders.
+// Returns true if some experts are not resident, so that the tiers say more than the number of holders.
 export const tellsTiers = (tiers = []) => tiers.some((layer) => /[md]/.test(layer));
 
 export function tierSentence(tiers) {
@@ -50,7 +50,7 @@ export function heatWords(replicas, hub_computes) {
   return say("held", lent, all.length, say(hub_computes ? "hub_rest" : "nobody_rest"));
 }
 
-// Draws one layer; `kinds` of its experts, `colours` by kind.
+// Draws one layer. `kinds`: the kind of each of its experts; `colours`: the colour of each kind.
 export function drawLayer(canvas, kinds, { width_px, colours }) {
   const { columns, rows, cell_px } = heatLayout(width_px, kinds.length);
   const scale = window.devicePixelRatio || 1;

@@ -12,7 +12,7 @@ const spans = [["1h", "hour"], ["24h", "day"], ["7d", "week"]];
 const refresh_ms = 60000;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// id of the box: [[key of the series, key of its label, colour, scale]]
+// The charts: id of the box -> list of lines [key of the series, key of its label, colour, scale].
 const charts = {
   "history-tokens": [["tokens", "tokens_unit", "--accent", "y"]],
   "history-first": [["first_token", "first_token_ms", "--accent", "y"]],
@@ -21,7 +21,7 @@ const charts = {
   "history-workers": [["workers", "line_workers", "--accent", "y"], ["coverage", "line_coverage", "--good", "%"]],
 };
 
-// Returns "14:05", or "Sun 22" for a week.
+// Returns the label of a time, such as "14:05"; for the last week, such as "Sun 22".
 function tickWords(time_s) {
   const time = new Date(time_s * 1000);
   if (span !== "7d") return time.toLocaleTimeString(dateLocale(), { hour: "2-digit", minute: "2-digit" });

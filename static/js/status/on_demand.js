@@ -1,5 +1,5 @@
 // Texts about experts that contributors load on demand: where they are stored, how many were prefetched, how long calls
-// waited. Pure.
+// waited. The module is pure: it uses neither the page nor the hub.
 import { bytes, fine, whole } from "../format.js";
 import { say } from "../words/status.js";
 

@@ -1,4 +1,4 @@
-// Converts the reply of /api/history to lines for the charts. Pure.
+// Converts the reply of /api/history to lines for the charts. The module is pure: it uses neither the page nor the hub.
 import { say } from "../words/status.js";
 
 // Returns {times, tokens, first_token, p50, p99, p999, workers, coverage}: one entry per step of the span, null if the

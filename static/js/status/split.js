@@ -1,16 +1,18 @@
-// Shows which parts take the time of a step and of a round, as far as the engine and the workers report it. Pure.
+// Shows which parts take the time of a step and of a round, as far as the engine and the workers report it. The module
+// is pure: it uses neither the page nor the hub.
 import { fine, whole } from "../format.js";
 import { say } from "../words/status.js";
 
 const minute_s = 60;
 
-// The increase of engine.split of /api/status over the last minute, or over the seconds seen so far.
+// Computes the increase of engine.split of /api/status over the last minute, or since the first poll if it was later.
 export class LastMinute {
   constructor() {
     this.seen = [];
   }
 
-  // Returns the sums since the oldest poll within the minute; null if no step has ended since then.
+  // Adds a poll. Returns the increase since the oldest poll of the last minute; null if no step has ended since that
+  // poll.
   add(time_s, split) {
     if (this.seen.length > 0 && split.steps < this.seen.at(-1).split.steps) this.seen = [];      // a restarted hub
     this.seen.push({ time_s, split });
@@ -21,8 +23,8 @@ export class LastMinute {
   }
 }
 
-// Returns the means of a step: over `minute`, or since the hub began if it is null; the empty string before the first
-// step.
+// Describes the mean times of a step: over the last minute, or since the hub began if `minute` is null. Returns the
+// empty string before the first step.
 export function stepWords(minute, all) {
   const sums = minute ?? all;
   if (!sums?.steps) return "";
@@ -38,7 +40,8 @@ export function stepWords(minute, all) {
   return say(minute ? "step_minute" : "step_ever", whole_ms, whole.format(sums.steps), parts.join(", "));
 }
 
-// `split`: calls.split of /api/status; the empty string until a worker reports times.
+// Describes the parts of a round's time, from calls.split of /api/status; the empty string until a worker reports
+// times.
 export function splitWords({ groups, group_ms, worker_ms, gpu_ms } = {}) {
   if (!groups) return "";
   const wire = say("split_wire", fine(Math.max(0, group_ms - worker_ms)));

@@ -15,7 +15,7 @@ export const table = {
     status: "Status",
     language: "Language",
 
-    // the list of conversations
+    // texts of the list of conversations
     new_chat: "New chat",
     search: "Search",
     search_label: "Search the conversations",
@@ -28,7 +28,7 @@ export const table = {
     deleted: (title) => `Deleted “${title}”.`,
     undo: "Undo",
 
-    // the thread and its beginning
+    // texts of the thread, and of the page before the first question
     conversation: "Conversation",
     welcome: "What shall we write?",
     looking: "Looking for the hub.",
@@ -248,7 +248,7 @@ export const table = {
     preset_storyteller: "Storyteller",
     preset_storyteller_text: "Write vividly, in scenes and dialogue, and leave morals to the reader.",
 
-    // use from a program, files, deletion of all data
+    // texts about use from a program, files, and deletion of all data
     program: "Use it from a program",
     copy: "Copy",
     snippet_question: "Tell me a story about the sea.",
