@@ -1,5 +1,5 @@
-// Runs axe-core on every page, light and dark; it must find nothing serious. Its rules are W3C's (WCAG 2.2, A and AA)
-// and its own best practices. Minor and moderate findings are printed and fail nothing.
+// Runs axe-core on every page, light and dark; it must find nothing serious. The rules are those of
+// W3C's WCAG 2.2 (A and AA) and axe-core's best practices. Minor and moderate findings are printed and fail nothing.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -24,13 +24,13 @@ after(async () => {
   await hub?.remove();
 });
 
-// Judges a place in both colour schemes; `place(page)` brings a new page there.
+// Runs axe-core on a state of a page in both colour schemes; `place(page)` brings a new page to that state.
 async function judge(t, name, place) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, reducedMotion: "reduce" });
   context.setDefaultTimeout(0);
   const page = await context.newPage();
   await unlessBroken(page, () => place(page));
-  await page.evaluate(axe);   // not as a script of the page: the page's policy allows only the hub's scripts
+  await page.evaluate(axe);   // a script element would break the page's policy
   for (const colorScheme of ["light", "dark"]) {
     await page.emulateMedia({ colorScheme });
     const violations = await page.evaluate(async () => {

@@ -46,7 +46,7 @@ test("an operator opens the printed link once, makes, watches and revokes a key"
   assert.equal(new URL(page.url()).hash, "", "the token has left the address");
   await page.locator("#setting-heads th").first().waitFor();
 
-  // Another browser with the same link is refused.
+  // Another browser that opens the same one-time link is refused.
   const late = await open(await browser.newContext(), link);
   await late.locator("#notice", { hasText: "used before" }).waitFor();
   assert.equal(await late.locator("#rooms").isVisible(), false);
@@ -77,13 +77,13 @@ test("an operator opens the printed link once, makes, watches and revokes a key"
   await row.locator(".pill", { hasText: "revoked" }).waitFor();
   assert.deepEqual(page.errors, []);
 
-  // The key stays in the tab, also after a reload.
+  // The tab keeps the key, also after a reload.
   await page.reload();
   await row.locator(".pill", { hasText: "revoked" }).waitFor();
   await context.close();
 });
 
-// A peer that identifies itself and then stays silent: it never loads the experts that it is sent.
+// A worker that identifies itself and then stays silent: it never loads the experts that the hub assigns to it.
 class SilentPeer extends PublishedPeer {
   constructor(at, worker_key) {
     super(at, require("ws"), { more: { worker_key, nickname: "Ada's tower" } });

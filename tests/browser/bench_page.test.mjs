@@ -46,7 +46,7 @@ async function measureModel(page) {
   }
   const found = (what) => rows.find((row) => row.what === what);
   assert.equal(found("both").created, 0, "a tab makes nothing in a step");
-  for (const what of ["none", "pipeline"])      // a prompt is read in parts, each of which creates more
+  for (const what of ["none", "pipeline"])      // each part of a prompt creates more objects
     assert.ok(found(what).created >= 2 * 93, `${what} makes a buffer and a bind group for each dispatch`);
   assert.ok(rows.some(({ what }) => what === "kernel route"));
   assert.equal(await page.locator("#model-tables tbody tr").count(), rows.length);
@@ -90,8 +90,8 @@ test("the bench page measures and says so on every screen", async (t) => {
 test("an existing pipeline is returned after the call that requests it", async (t) => {
   const { page } = await openBench(t);
 
-  // Otherwise a caller that requests the next pipeline from a callback would nest deeper with each one: a model of
-  // thirty layers overflowed the stack.
+  // Regression: a caller that requested the next pipeline in the callback nested one call deeper for each pipeline, and
+  // a model of thirty layers overflowed the stack.
   const order = await page.evaluate(async () => {
     const { Gpu } = await import("/wasm/gpu.js");
     const heard = [];
@@ -124,7 +124,7 @@ test("a GPU does keep-alive work after an answer only if allowed", async (t) => 
     const gpu = new Gpu({ takeRead() {}, onRead: () => answered() });
     await gpu.open();
     const chosen = [gpu.can_stay_awake, canStayAwake(false, 4), canStayAwake(false, 8), canStayAwake(true, 8)];
-    gpu.can_stay_awake = true;                          // false for a software adapter
+    gpu.can_stay_awake = true;                          // open() sets false for a software adapter
 
     const from = gpu.createBuffer(16, 0, "from");
     const to = gpu.createBuffer(16, 2, "to");
@@ -157,7 +157,7 @@ test("a GPU does keep-alive work for predicted calls, within limits",
       let answered = null;
       const gpu = new Gpu({ takeRead() {}, onRead: () => answered() });
       await gpu.open();
-      gpu.can_stay_awake = true;                        // false for a software adapter
+      gpu.can_stay_awake = true;                        // open() sets false for a software adapter
       const rest = async () => { while (gpu.keeping_alive) await new Promise((resolve) => setTimeout(resolve)); };
       const expect = async () => {
         const before = gpu.keep_alive_dispatches;
@@ -169,7 +169,7 @@ test("a GPU does keep-alive work for predicted calls, within limits",
         return { keeping_alive, short: ahead_ms <= expected_ms_max, dispatches };
       };
 
-      const forbidden = await expect();                 // on battery, or only a part of the GPU is lent
+      const forbidden = await expect();                 // the settings forbid it, as on battery
       gpu.may_stay_awake = true;
       const foreseen = [];
       for (let i = 0; i <= expected_in_vain_max; i += 1) foreseen.push(await expect());

@@ -36,7 +36,7 @@ test("New chat loses nothing, and a reload finds the same conversation", async (
   }, { answer: brief });
 });
 
-// Presses Tab until the focused element has the given name; a whole round without a match is an error.
+// Presses Tab until the focused element has the given name; a whole round through the page without a match is an error.
 async function tabTo(page, name) {
   const calledSo = () => page.evaluate((wanted) => {
     const { activeElement: node } = document;
@@ -401,7 +401,7 @@ test("Escape closes panels, ignores input methods, and only then stops an answer
   }, { answer: (stream) => stream.say("On and on") });
 });
 
-// ---- layout, and consistent texts
+// ---- layout, and texts that agree with each other
 
 test("nothing scrolls sideways or covers Send for any text of the pill", async () => {
   const pools = [

@@ -64,7 +64,7 @@ test("in a streamed answer of 40 KB finished blocks keep their nodes, the select
     };
     const painted = (words) => page.waitForFunction(
       (wanted) => document.querySelector(".message.assistant .body")?.textContent.includes(wanted), words);
-    // Colours appear when their library has loaded; coloured blocks are finished.
+    // Colours appear when the library for them has loaded; only finished blocks are coloured.
     const coloured = (count) => page.waitForFunction((wanted) => (
       document.querySelectorAll(".message.assistant .body .hljs-keyword").length >= wanted), count);
     for (let i = 0; i < 4; i += 1) push(block(i));
@@ -255,7 +255,7 @@ test("a broken connection keeps the words, and Continue extends the message", as
 
 const saysSoFar = (page, words) => page.waitForFunction(
   (wanted) => document.querySelector(".message.assistant .body")?.textContent === wanted, words);
-// A story whose answers can be resumed; `live()` returns the last answer's stream.
+// Runs a story whose answers can be resumed; `live()` returns the stream of the newest answer.
 const keptStory = (run) => {
   let live = null;
   return story((how) => run({ ...how, live: () => live }), {
@@ -283,7 +283,7 @@ test("a page reloaded during an answer continues the answer", async () => {
     await reloadInAnswer(page);
     live().say(".");
     live().end();
-    // A page that has not read its conversations yet also counts as settled.
+    // Wait for the text first: settled() also accepts a page that has not yet read its conversations.
     await saysSoFar(page, "Once upon a time.");
     await settled(page);
     assert.deepEqual(await answers(page), ["Once upon a time."]);
@@ -336,7 +336,7 @@ test("Stop ends the stream at the hub, and an unknown stream ends the answer", a
   });
 });
 
-// The browser also keeps which of several answers to the first question is shown.
+// Waits until the browser has stored which of several answers to the first question is shown.
 const choiceIsKept = (page, index) => keptWhen(page, ({ conversations: [one] }) => (
   one?.chosen[one.messages[0].id] === one?.messages[1 + index].id));
 const askForThree = async (page) => {
@@ -431,7 +431,7 @@ test("an answer that ends early says why: limit, context or Stop", async () => {
   const figures = (total_tokens) => ({ usage: { prompt_tokens: 1, completion_tokens: 16, total_tokens } });
   await story(async ({ open, scripted }) => {
     const page = await open();
-    await page.locator("#pool.good").waitFor();      // the number of serving contributors is known, and is shown below
+    await page.locator("#pool.good").waitFor();      // then the number of serving contributors is known
     const ended = page.locator(".message.assistant").last().locator(".ended");
     await ask(page, "No limit");
     await ended.waitFor();
@@ -551,7 +551,7 @@ test("bias, effort and grammar of the settings are sent if supported", async () 
     assert.equal(grammar, 'root ::= "yes" | "no"');
     assert.ok(!("reasoning_effort" in rest));
 
-    // Now the hub serves another model, whose template has effort levels.
+    // Let the hub report another model, whose chat template has effort levels.
     scripted.routes["/api/info"] = (response) => response.end(JSON.stringify(
       { model: "thinker", context_tokens: 512, api_key_required: false, reasoning_effort: true }));
     await reload(page);

@@ -38,7 +38,7 @@ async function localText(t, args) {
 test("a deterministic hub keeps its text with an int8 worker", async (t) => {
   const expected = await generateText(prompt, max_tokens);
   assert.ok(expected.margin > 0, "no two tokens are level");
-  // the worker's int8 would give another answer: the arithmetic of the hub's WELCOME takes precedence
+  // The worker's option int8 would give another answer, but the arithmetic in the hub's WELCOME takes precedence.
   const { text, status } = await textOf(t, ["--deterministic"], ["--backend", "cpu", "--arithmetic", "int8"]);
   assert.equal(text, expected.text);
   assert.deepEqual(status.workers.map(({ backend, arithmetic }) => [backend, arithmetic]), [["cpu", "exact"]]);
@@ -59,7 +59,7 @@ test("a worker without a real GPU uses the processor", async (t) => {
   assert.equal(software, false, "a software driver is no GPU");
 });
 
-// The same identity file is used on two machines; one of them receives less work.
+// Two workers use the same identity file, as on two machines; one of the workers receives less work.
 test("native workers of one identity add up at the hub", async (t) => {
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", ...patient]);
   t.after(() => hub.remove());
@@ -78,7 +78,7 @@ test("native workers of one identity add up at the hub", async (t) => {
     { headers: { Authorization: `Bearer ${token}` } })).json();
   while ((await told()).contributors < 1) await new Promise((go) => setTimeout(go, 50));
   assert.equal((await chat(hub, { ...request, max_tokens: 8 })).error, null);
-  // The hub counts once a second: wait until all work is counted, and check that none is counted twice.
+  // The hub counts once a second: wait until all work is counted, and check that no work is counted twice.
   const sum = (workers) => workers.reduce((all, { pairs_answered }) => all + pairs_answered, 0);
   const answered = async () => sum((await hub.status()).workers);
   let row;

@@ -1,5 +1,5 @@
 // The whole system: a hub without local fallback, two real tabs, one chat; then tabs that leave, a hub that restarts, a
-// damaged blob, a changed memory limit. Each story asserts the adapter that it ran on, and that the counters name the
+// damaged blob, a changed memory limit. Each story asserts the adapter of its tabs, and that the counters name the
 // workers that answered.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -54,13 +54,13 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   assert.ok(calls.remote > 0 && calls.remote === calls.calls, "tabs answered 100 % of the calls");
   console.log(`calls: ${calls.remote} of ${calls.calls} by tabs, ${first.moex?.workers} contributors`);
 
-  // The hub knows where a round's time went. The speed of a software adapter is not measured.
+  // The hub knows which parts take the time of a round. It does not measure the speed of a software adapter.
   assert.ok(calls.split.groups > 0 && calls.split.worker_ms > 0, "the tabs reported their times");
   assert.ok(calls.split.group_ms >= calls.split.worker_ms, "the hub's times include the tabs' times");
   for (const worker of workers) assert.equal(worker.speed.read_mb_s > 0, !worker.software);
 
-  // Each group has one submit, one map and one frame each way, and nothing is created after warm-up. There are four
-  // copies from the socket to the GPU and back; the small excess is heartbeats.
+  // Each group of calls takes one GPU submit, one buffer map and one frame in each direction, and no GPU object is
+  // created after warm-up. It takes four copies from the socket to the GPU and back; heartbeats add a few copies.
   for (const [i, page] of tabs.entries()) {
     // The page receives its worker's counters a moment later: wait until as many rounds were sent as read back.
     await page.waitForFunction(() => {
@@ -84,7 +84,7 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
     assert.ok(since_idle("mallocs") <= 8, "no malloc a round");
   }
 
-  // One of two tabs closes in the middle of a stream.
+  // Close one of two tabs in the middle of a stream.
   let closed = false;
   const second = await chat(hub, request, async (count) => {
     if (count >= 10 && !closed) {
@@ -96,7 +96,7 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   assert.equal(second.error, null);
   assert.equal(second.text, expected.text);
 
-  // Both tabs close, with fallback on.
+  // Let the hub compute experts itself (local fallback), and close the other tab as well.
   await hub.test({ local_fallback: true });
   closed = false;
   const third = await chat(hub, request, async (count) => {
@@ -126,8 +126,8 @@ test("a restarted hub is served without a click; a damaged blob is downloaded ag
   const answer = await chat(hub, request);
   assert.equal(answer.text, expected.text);
 
-  // A second visit downloads nothing; a damaged entry is refused and downloaded again. Downloaded experts are served
-  // before they are stored.
+  // A second visit downloads nothing; a damaged file is refused and downloaded again. Downloaded experts are served
+  // before they are written to disk.
   await page.waitForFunction(() => window.moexStatus.bytes_to_store === 0, null, { timeout: 0 });
   await page.close();
   const again = await openTab(shared, hub.join);
@@ -164,11 +164,12 @@ test("a restarted hub is served without a click; a damaged blob is downloaded ag
   assert.equal((await chat(hub, request)).text, expected.text);
 });
 
-// Regression: the slider once dropped all weights, and the page said that the hub was gone.
+// Regression: a move of the slider for the memory limit once dropped all weights, and the page said that the hub was
+// gone.
 test("a memory limit changed during a stream drops and reloads experts", async (t) => {
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", ...patient]);
   t.after(() => hub.remove());
-  const small_bytes = 8e6;                                     // below the slider's range: the demo model is small
+  const small_bytes = 8e6;                                     // less than the slider offers: the demo model is small
   const moved = await context();
   await moved.addInitScript((bytes) => {
     const post = Worker.prototype.postMessage;

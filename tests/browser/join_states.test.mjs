@@ -7,7 +7,8 @@ import { after, before, test } from "node:test";
 import { Hub, chat } from "./support/hub.mjs";
 import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
 
-// The page's module; without ExpertFiles it stores nothing. Node 18 would treat its ".js" as CommonJS.
+// Import the page's module as text: Node 18 would treat a ".js" file as CommonJS. Without ExpertFiles it stores
+// nothing.
 const source = readFileSync(new URL("../../web-worker/browser/blobs.js", import.meta.url), "base64");
 const { Blobs } = await import(`data:text/javascript;base64,${source}`);
 
@@ -138,7 +139,7 @@ test("a joining tab asks for persistent storage and shows the reply", async () =
   await hub.until((status) => status.workers.length === 0, "the tabs to leave");
 });
 
-// Requests like the page, with the join token.
+// Sends a request with the join token, like the join page.
 const token = () => new URL(hub.join).hash.slice("#token=".length);
 async function lenders(path) {
   const answer = await fetch(`${hub.url}${path}`, { headers: { Authorization: `Bearer ${token()}` } });
@@ -188,7 +189,7 @@ test("an identity counts the work of its tabs, is exported and deleted", async (
   };
   await known(1);
 
-  // A second tab of the browser has the same identity.
+  // A second tab of the same browser has the same contributor's identity.
   const second = await openTab(context, hub.join);
   await hub.until(workersServing(2), "both tabs");
   await second.locator("#work-mine").waitFor({ timeout: 0 });
@@ -202,7 +203,7 @@ test("an identity counts the work of its tabs, is exported and deleted", async (
   await page.locator("#shows-name").check();
   await shown(page, "#board", "Ada");
 
-  // Move the identity to another browser, by a file that only its passphrase opens.
+  // Move the identity to another browser, with an export file that only its passphrase opens.
   await page.getByRole("button", { name: "Export" }).click();
   const [file] = await Promise.all([page.waitForEvent("download"), passphrase(page, "correct horse")]);
   const path = await file.path();
@@ -280,7 +281,7 @@ test("a tab closed during a download leaves no trace, and the next visit complet
   let served = 0;
   await context.route("**/weights/*", async (route) => {
     served += 1;
-    // The connection is extremely slow from here on.
+    // Answer no further download: the connection seems to be extremely slow.
     if (served > 5) await new Promise((resolve) => setTimeout(resolve, 3600_000).unref());
     else await route.continue();
   });
@@ -306,7 +307,7 @@ test("a tab without a hub shows its next attempt and reconnects", async () => {
   await page.locator("#detail", { hasText: /^This device has no network\./ }).waitFor({ timeout: 0 });
   await context.setOffline(false);
   const back = await Hub.start(own.args, { state: own.state, port: own.port });
-  await page.evaluate(() => dispatchEvent(new Event("online")));      // the next attempt starts at once
+  await page.evaluate(() => dispatchEvent(new Event("online")));      // the worker then reconnects at once
   await serving(page);
   await context.close();
   await back.remove();
@@ -338,7 +339,8 @@ test("an insecure page and a wrong token are reported", async () => {
   await stranger.getByRole("button", { name: "Start", exact: true }).click();
   await phase(stranger, "refused");
   assert.match(await detail(stranger), /Ask the (?:host|operator) for a fresh join link\.$/);
-  await Promise.all([stranger.waitForEvent("load"), stranger.goto(hub.join)]);       // a new link, in the same tab
+  // Open a new join link in the same tab.
+  await Promise.all([stranger.waitForEvent("load"), stranger.goto(hub.join)]);
   assert.equal(new URL(stranger.url()).hash, "");
   await stranger.getByRole("button", { name: "Start", exact: true }).click();
   await serving(stranger);
@@ -385,9 +387,9 @@ test("Forget everything deletes token and weights, and ends the tab", async () =
   await page.getByRole("button", { name: "Forget everything" }).click();
   await page.locator("#forget-no").click();
   assert.equal((await tabStatus(page)).phase, "serving", "asked, then cancelled");
-  // Ask again in the same frame in which it was cancelled.
+  // Cancel the dialog, and open it again in the same frame.
   await page.evaluate(() => ["forget", "forget-no", "forget"].forEach((id) => document.getElementById(id).click()));
-  // Deleting the store is delayed until the page has received any other message.
+  // Delay the deletion of the store, so that the page would receive its own message before the deletion ends.
   await page.evaluate(() => {
     const heard = new Promise((resolve) => { new BroadcastChannel("moex-forget").onmessage = resolve; });
     const keys = CacheStorage.prototype.keys;

@@ -16,7 +16,7 @@ const rowsOf = async (...args) => {
   return JSON.parse(stdout);
 };
 
-// The same command with `input` on its stdin.
+// Runs `moex-hub model` with `input` on its stdin.
 function modelReading(input, ...args) {
   const child = spawn(join(build, "moex-hub"), ["model", ...args], { stdio: ["pipe", "pipe", "inherit"] });
   let stdout = "";
@@ -76,7 +76,8 @@ test("a running hub shows predictions from worker times beside measurements", as
   assert.match(round.how, /answers from [12] workers, h=1/);
   assert.equal(rows.some(({ row }) => row === "calls"), false, "nothing was computed by the hub");
 
-  // Metrics that another program has read give the same rows. A hub without calls in the given time has no data for it.
+  // A file of metrics that another program has read gives the same rows. A hub that had no calls in the given time has
+  // no data for the model.
   const told = await modelReading(JSON.stringify(await hub.status()), "--from-metrics", "-", "--json");
   assert.equal(told.code, 0);
   assert.equal(JSON.parse(told.stdout).length, rows.length);

@@ -66,14 +66,15 @@ test("four concurrent chats share steps, and each equals its solo run", async (t
   const status = await hub.status();
   console.log(`steps ${status.engine.steps}, with rows of two sequences or more ${status.engine.steps_multi_sequence}`);
   assert.ok(status.engine.steps_multi_sequence > 0);
-  // One frame each way per round: as many groups as rounds, and one answer for each. On a busy machine, a worker that
-  // is slower than ever before is hedged.
+  // A round takes one frame in each direction: one group of calls, and one answer. On a busy machine, the hub may hedge
+  // a worker that is slower than ever before, which sends more groups.
   const { rounds, groups_sent, groups_answered, timeouts } = status.calls;
   assert.equal(groups_answered, rounds);
   assert.ok(groups_sent >= rounds && groups_sent <= rounds + timeouts, JSON.stringify(status.calls));
 });
 
-// Each worker holds a half. The stalled one keeps being asked; the hub does not wait for its answers.
+// Each of two workers holds half of the experts. The hub still sends requests to the stalled worker, but it does not
+// wait for its answers.
 test("an answer with late calls allowed ends despite a stalled worker", async (t) => {
   const late_max = 5000;
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000",
@@ -154,7 +155,7 @@ test("no round fails with hedge 2 and a stalled worker", async (t) => {
   assert.equal(answer.text, expected.text);
   const status = await hub.status();
   console.log(`hedges sent ${status.calls.hedges_sent}, won ${status.calls.hedges_won}`);
-  assert.equal(status.calls.rounds_failed, 0);      // on a busy machine the other worker may be late as well
+  assert.equal(status.calls.rounds_failed, 0);      // a hedge may fail on a busy machine
   assert.equal(status.calls.local, 0);
   assert.ok(status.calls.hedges_sent > 0);
 });
@@ -189,7 +190,7 @@ test("an abort frees its slot while the only worker hangs; with no worker left t
   assert.equal(status, "degraded");
   assert.match(reason, /^no worker has answered for \d+ s while 1 rounds wait$/);
   controller.abort();
-  // The worker still hangs: the round is ended by the abort, not by an answer or a timeout.
+  // The worker still hangs, so the abort ends the round, and neither an answer nor a timeout does.
   const { calls } = await hub.until((status) => status.engine.running === 0, "the slot to be free");
   assert.equal(calls.timeouts, 0);
   worker.child.kill("SIGCONT");
@@ -244,13 +245,13 @@ test("downloads run four at a time, are resumed and verified", async (t) => {
   const hub = await Hub.start(["--replicas", "1", ...patient]);
   t.after(() => hub.remove());
   const held = [];
-  const asked = new Map();                       // path -> the Range of each request
+  const asked = new Map();                       // path -> Range header of each request
   let cut = "";
   let spoiled = "";
   const front = await Front.start(hub, async (request, response, pass) => {
     const ranges = asked.get(request.url) ?? asked.set(request.url, []).get(request.url);
     ranges.push(request.headers.range ?? "");
-    if (held.length < 4) {                       // no request is answered until four are pending at once
+    if (held.length < 4) {                       // hold all requests until four are pending at once
       held.push(pass);
       if (held.length === 4) for (const go of held) go();
       return undefined;
@@ -309,7 +310,7 @@ test("a restarted worker keeps its identity and cache", async (t) => {
   assert.notEqual(await run(), first, "without a cache there is nowhere to keep it");
 });
 
-// The file as chrome://tracing reads it: the engine's work, and the rounds for which it waited meanwhile.
+// Reads a trace file as chrome://tracing does: the work of the engine, and the rounds of the workers at the same time.
 test("a trace shows the time of each token's parts", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "moex-trace-"));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
@@ -338,7 +339,7 @@ test("a trace shows the time of each token's parts", async (t) => {
   assert.equal(named("round").length, layers.length, "the strand gave out every layer");
   assert.ok(named("frame").length >= calls.split.groups, "the strand took every answer");
 
-  // A worker's rounds, each containing the times that it reported: b and e events with one id.
+  // Read the rounds of a worker: pairs of events b and e with the same id, around the times that the worker reported.
   const rounds = [];
   for (const { ph, name, pid, id, ts, args } of events) {
     if (ph === "b") rounds.push({ name, pid, id, ts, args });

@@ -16,13 +16,13 @@ const max_tokens = 48;
 const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
 const patient = ["--local-fallback", "off", "--deterministic", "--replicas", "1", "--timeout-ms", "60000",
   "--round-deadline-s", "300"];
-// Three quarters of the 3 MiB are for experts of 156 kB each.
+// Limits of a small worker: three quarters of the 3 MiB are for experts of 156 kB each.
 const small = ["--budget-mb", "3", "--keep-mb", "80"];
 let expected;
 before(async () => { expected = await generateText(prompt, max_tokens); });
 
-// Starts a hub, and one worker that holds all experts. story(hub, cache) -> the worker's final report of its calls.
-// `toWorker`: handler of a front between the two.
+// Starts a hub, and one worker that holds all experts. Runs story(hub, cache) and returns its result: the
+// worker's final report of its calls. `toWorker` handles the messages in a proxy between the hub and the worker.
 async function onDemand(t, options, story) {
   const { is_exact = true, serve = [], worker: more = [], backend = "gpu", toWorker = null } = options;
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
@@ -65,7 +65,7 @@ test("memory for an eighth of the experts gives the same text with prefetching",
   for (const prefetch of ["off", "on", `shadow:${shadow}`])
     counts[prefetch] = await onDemand(t, { serve: ["--prefetch", prefetch] }, async (hub) => {
       await sameText(hub);
-      // The worker reports after its next heartbeat.
+      // The hub receives the worker's figures with the next heartbeat.
       const { calls, workers } = await hub.until(({ calls: { on_demand } }) => on_demand.misses > 0
         && on_demand.foreseen > 0 === (prefetch !== "off"), "its figures");
       assert.ok(workers[0].on_demand.misses >= calls.on_demand.misses);
@@ -134,7 +134,7 @@ test("groups that alternate layers give the same text and receive their hints", 
     on_demand.foreseen > 0), "hints at each worker");
   assert.equal(calls.load_window.groups, 2);
   for (const name of ["hub_ms", "trip_ms", "most_ms"]) assert.ok(calls.load_window[name] > 0, name);
-  // Each worker holds a half of every layer of its group.
+  // Each worker holds half of the experts in every layer of its group of layers.
   for (const { units_ready } of seen) assert.equal(units_ready, coverage.units / 4);
 
   // The remaining worker takes over its neighbour's experts.
@@ -164,7 +164,7 @@ test("a limited cache evicts other models first and gives the same text", async 
   const hub = await Hub.start(patient);
   t.after(() => hub.remove());
 
-  // 128 experts take 20 MB.
+  // All 128 experts take 20 MB, more than the limit of 12 MB for the cache.
   const worker = await NativeWorker.start(hub,
     ["--backend", "cpu", "--cache", folder, ...small, "--host-mb", "0", "--cache-mb", "12"]);
   t.after(() => worker.stop());
@@ -199,7 +199,7 @@ function prefetchOf(units) {
 }
 const everything = Array.from({ length: 4096 }, (_, i) => ({ layer: (i >> 4) % 8, expert: i % 16 }));
 
-// The messages that replace the hub's hints.
+// Handlers that replace a hub's prediction (PREFETCH) with other messages.
 let before_it = prefetchOf([]);
 const lies = {
   wrong: (message) => {
@@ -243,8 +243,8 @@ test("a broken hint closes its connection and changes no text", async (t) => {
   });
 });
 
-// A worker's counters are shown as its own and influence nothing: this one claims that each of its loads takes a
-// minute.
+// The hub shows a worker's counters as reported and uses them for no decision: this one claims that each of its loads
+// takes a minute.
 test("false worker counters change no text and no other figures", async (t) => {
   const slots_type = 32;
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));

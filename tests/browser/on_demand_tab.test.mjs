@@ -12,7 +12,7 @@ const max_tokens = 48;
 const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
 const patient = ["--local-fallback", "off", "--deterministic", "--replicas", "1", "--timeout-ms", "60000",
   "--round-deadline-s", "300"];
-// With 8 predicted experts per layer, this share of the misses without prefetching may remain.
+// Upper limit of the misses with 8 predicted experts per layer, as a share of the misses without prefetching.
 const missing_share_max = 0.3;
 let browser;
 let expected;
@@ -22,7 +22,7 @@ before(async () => {
 });
 after(() => browser?.close());
 
-// Gives a page's worker limits that the sliders do not offer: three quarters of the 3 MiB are for experts.
+// Gives the worker of a page limits that the page's sliders do not offer: three quarters of the 3 MiB are for experts.
 const small = (how) => {
   const post = Worker.prototype.postMessage;
   Worker.prototype.postMessage = function(message) {
@@ -129,7 +129,7 @@ test("a full store reports it, evicts unused blobs and gives the same text", asy
   const hub = await Hub.start(patient);
   t.after(() => hub.remove());
 
-  // 12 MB, of which blobs of other models occupy 4; this model's blobs need 20.
+  // The store has room for 12 MB, of which blobs of other models occupy 4 MB; the blobs of this model need 20 MB.
   const { context, setup } = await limitedContext(t, hub, 12 << 20);
   for (let i = 0; i < 4; i += 1) await setup.evaluate(writeKept, [String(i).repeat(64), 1 << 20]);
 
@@ -139,7 +139,7 @@ test("a full store reports it, evicts unused blobs and gives the same text", asy
   await hub.until(({ coverage }) => coverage.replicas_min === 1, "the tab");
   await sameText(hub);
 
-  // Other models' blobs are evicted first; writing lags behind computing.
+  // Wait until all blobs are written: writing lags behind computing. Blobs of other models are evicted first.
   await allStored(page);
   const names = await setup.evaluate(namesKept);
   const own = names.filter((name) => !/^(\d)\1{63}$/.test(name)).length;
@@ -152,7 +152,7 @@ test("a full store reports it, evicts unused blobs and gives the same text", asy
   await says(page, /\d+ stored experts were deleted to make room for others\./);
 });
 
-// The worker that writes, with the messages of a tab. Runs in a page.
+// Sends `messages` to the worker that writes blobs, like a tab, and resolves to its answers. Runs in a page.
 async function writerSays(messages) {
   const writer = new Worker("/wasm/store_worker.js", { type: "module" });
   const answers = [];
@@ -214,7 +214,7 @@ test("blobs in an earlier version's cache are adopted without a download",
     const first = await context.newPage();
     await first.goto(`${hub.url}/status.html`);
 
-    // The state that an earlier version left.
+    // Create the files that an earlier version of the page left in the browser.
     const { files } = await (await fetch(`${hub.url}/api/package`)).json();
     const blobs = files.filter(({ name }) => name.startsWith("weights/")).map(({ sha256 }) => sha256);
     assert.equal(blobs.length, 128);

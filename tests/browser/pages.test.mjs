@@ -12,9 +12,9 @@ let browser;
 before(async () => { browser = await launch(); });
 after(async () => { await browser?.close(); });
 
-// Opens a page on which xss() is recorded, together with every address that the page requests.
+// Opens a page on which a call of xss() is recorded, and every address that the page requests.
 async function openPage(context, url) {
-  context.setDefaultTimeout(0);      // the test's own limit counts: a busy machine is not a failure
+  context.setDefaultTimeout(0);      // only the time limit of the test ends a wait: a machine may be busy
   const page = await context.newPage();
   page.errors = [];
   page.on("pageerror", (error) => page.errors.push(String(error)));
@@ -62,7 +62,7 @@ test("markup in a model's answer stays inert", async () => {
     });
     for (const payload of payloads) {
       answer = `before\n\n${payload}\n\nafter`;
-      await page.locator("#prompt").fill(payload);           // the question is shown as well
+      await page.locator("#prompt").fill(payload);           // the page shows the question as well
       await page.locator("#prompt").press("Enter");
       await page.locator(".message.assistant").last().locator(".facts").waitFor();
       const seen = await page.evaluate(() => {
@@ -81,7 +81,7 @@ test("markup in a model's answer stays inert", async () => {
     }
     assert.equal(await wasHit(page), false);
     assert.deepEqual(page.errors, []);
-    await page.reload();                                     // shown again from the browser's storage
+    await page.reload();                                     // the page then shows the stored answers
     await page.locator(".message.assistant").last().waitFor();
     assert.equal(await wasHit(page), false);
     assert.deepEqual(foreign, []);
@@ -103,14 +103,15 @@ test("markup in a contributor's name stays inert, and no page asks another host 
     await lender.locator("#nickname").dispatchEvent("change");
     await lender.getByRole("button", { name: "Start", exact: true }).click();
     const status = await openPage(context, `${hub.url}/status.html`);
-    // a row exists from the connection on, its name from the HELLO on
+    // A worker has a row from its connection on, and a name in the row from its HELLO on.
     await status.locator("#workers td").filter({ hasText: /^<img src=x/ }).first().waitFor();
     assert.equal(await status.locator("#workers img").count(), 0);
     const chat = await openPage(context, `${hub.url}/`);
     await chat.locator("#prompt").fill("Hello");
     await chat.locator("#prompt").press("Enter");
     await chat.locator(".message.assistant .body p").first().waitFor();
-    await chat.evaluate(() => document.getElementById("stop").click());      // the answer may have ended by itself
+    // The click has no effect if the answer has already ended.
+    await chat.evaluate(() => document.getElementById("stop").click());
     await chat.locator(".message.assistant .facts").waitFor();
     for (const page of [lender, status, chat]) {
       assert.equal(await wasHit(page), false);
@@ -231,7 +232,7 @@ test("the dashboard says why it shows nothing", async () => {
     };
     await offer("moex-api-wrong");
     await say("not valid for this hub");
-    await offer(new URL(hub.join).hash.slice("#token=".length));       // a join token is not an API key
+    await offer(new URL(hub.join).hash.slice("#token=".length));       // refused: a join token is not an API key
     await say("does not open this");
     assert.equal(await page.locator("#key-form").isVisible(), true);
     await page.route("**/api/status", (route) => route.fulfill({

@@ -39,13 +39,13 @@ after(async () => {
   await hub?.remove();
 });
 
-// Returns the faults of a page's geometry as sentences, none if there is no fault.
+// Returns the faults in the layout of a page as sentences; an empty list if the layout has no fault.
 function faults() {
   const out = [];
   const { scrollWidth, clientWidth } = document.documentElement;
   if (scrollWidth > clientWidth) out.push(`the page scrolls sideways: ${scrollWidth} > ${clientWidth}`);
 
-  // Text that neither wraps nor scrolls nor ends in an ellipsis is cut off.
+  // Report text that is cut off: it neither wraps nor scrolls nor ends in an ellipsis.
   const visible = (node) => node.checkVisibility?.({ visibilityProperty: true }) ?? node.offsetParent !== null;
   const name = (node) => `${node.tagName}#${node.id}.${node.className} "${node.textContent.slice(0, 30)}"`;
   for (const node of document.querySelectorAll("p, h1, h2, span, button, a, dd, dt, td, label, .figure, .label")) {
@@ -55,12 +55,12 @@ function faults() {
     if (node.scrollWidth > node.clientWidth + 1 && node.clientWidth > 0) out.push(`cut: ${name(node)}`);
   }
 
-  // A table shows its last column.
+  // A table must show its last column.
   for (const node of document.querySelectorAll(".scroll-x"))
     if (visible(node) && node.scrollWidth > node.clientWidth + 1)
       out.push(`scrolls: ${name(node)} ${node.scrollWidth} > ${node.clientWidth}`);
 
-  // Controls do not cover each other.
+  // Controls must not cover each other.
   const controls = [...document.querySelectorAll("button, input, textarea, summary, nav a")].filter((node) => {
     const { width, height, right, bottom } = node.getBoundingClientRect();
     const is_there = visible(node) && width > 0 && height > 0 && right > 0 && bottom > 0;
@@ -125,7 +125,7 @@ async function picture(page, name) {
   assert.deepEqual(await page.evaluate(englishLeft, english), [], `${name}: in English`);
 }
 
-// Opens a page in each look; `run(page, name of the look)`.
+// Opens a page in each look (a colour scheme and a window size), and calls run(page, name of the look).
 async function inEveryLook(server, run, prepare = () => {}, more_looks = []) {
   for (const { name, ...options } of [...looks, ...more_looks]) {
     const context = await browser.newContext({ ...options, reducedMotion: "reduce" });

@@ -9,7 +9,8 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { build, chat } from "./support/hub.mjs";
 
-// Returns the processes with `mark` in their environment: all that the script started, in whatever session.
+// Returns the ids of the processes with `mark` in their environment: all processes that the script started, in any
+// session.
 function processesWith(mark) {
   return readdirSync("/proc").filter((name) => {
     if (!/^\d+$/.test(name)) return false;
@@ -20,7 +21,7 @@ function processesWith(mark) {
 test("Ctrl-C lets a stream finish, then hub and browser end", async () => {
   const mark = `mark-${randomUUID()}`;
   const folder = mkdtempSync(join(tmpdir(), "moex-run-")), state = join(folder, "state");
-  chmodSync(folder, 0o777);   // as root, the script runs the hub as another user
+  chmodSync(folder, 0o777);   // run by root, the script starts the hub as another user
   const hub_flags = ["--listen", "127.0.0.1:0", "--state", state, "--local-fallback", "off"];
   const child = spawn("bash", ["scripts/run.sh", "--no-build", "--with-tab", ...hub_flags], {
     detached: true, stdio: ["ignore", "pipe", "pipe"],

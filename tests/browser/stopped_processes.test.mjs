@@ -29,7 +29,7 @@ async function swarm(t) {
 const serves = (hub) => hub.until(
   (status) => status.health === "ok" && status.workers.length === 2, "two workers that hold the model");
 
-// The three swarms are stopped at the same time, so that the story takes the time of one stop.
+// Three hubs with their workers are stopped at the same time, so that the test takes only the time of one stop.
 test(`hub, workers or both are stopped for ${stopped_ms / 1000} s, and the same processes answer again`, async (t) => {
   const hub_stops = await swarm(t);
   const workers_stop = await swarm(t);

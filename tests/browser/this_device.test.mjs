@@ -45,12 +45,12 @@ test("a first load asks for consent, gives the hub's words, and works offline", 
   assert.equal(await page.locator(".facts .place").last().textContent(), "this device");
   assert.ok(!asked.includes("/v1/chat/completions"), "the hub was not asked");
 
-  // Another place is shown with another badge.
+  // An answer of the hub shows another place of computation.
   await set(page, { place: "hub" });
   assert.equal((await answerTo(page, other)).facts.place, "hub");
   assert.equal(await page.locator(".facts .place").last().textContent(), "hub");
 
-  // Stored files need no consent.
+  // Stored files are loaded without asking the user again.
   await page.locator("#open-settings").click();
   const fetched_before = asked.filter((path) => path.startsWith("/api/package/")).length;
   await page.locator("#place").selectOption("device");
@@ -65,7 +65,8 @@ test("a first load asks for consent, gives the hub's words, and works offline", 
   assert.deepEqual(page.errors, []);
 });
 
-// Settings by their names. The tokens are drawn from the likeliest tokens or all logits, with penalties and biases.
+// Three kinds of settings, by their names: they draw tokens from the likeliest tokens or from all logits, with
+// penalties and biases.
 const kinds = [
   { temperature: 1, top_p: 0.9, top_k: 20, seed: 11 },
   { temperature: 0.9, top_p: 0.8, top_k: 0, min_p: 0.02, seed: 12 },
@@ -74,7 +75,7 @@ const kinds = [
     seed: 13, logit_bias: [[" garden", false], [" sea", 3]],
   },
 ];
-// Fields that were set before and are not named again are emptied.
+// Returns the contents of all settings fields; a setting that `kind` does not name is empty.
 const fieldsOf = (kind) => Object.fromEntries(
   ["temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "logit_bias"].map((name) => [name, kind[name] === undefined ? "" : typeof kind[name] === "number"
@@ -98,7 +99,7 @@ test("sampling settings give the hub's words, and a form is refused", async (t) 
   }
   assert.equal(new Set(texts).size, kinds.length, "the settings make a difference");
 
-  // Without a seed, each answer draws another one.
+  // Without a seed in the settings, each answer draws a new random seed.
   const wild = { ...kinds[0], temperature: 2, top_k: 60, seed: undefined };
   await set(page, { ...fieldsOf(wild), max_tokens: String(few_tokens) });
   assert.notEqual((await answerTo(page, prompt)).content, (await answerTo(page, prompt)).content);

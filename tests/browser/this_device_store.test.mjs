@@ -32,10 +32,10 @@ test("a broken download is resumed, and bytes with a wrong hash are dropped", as
   const { files } = await (await fetch(`${hub.url}/api/package`)).json();
   const pathOf = (wanted) => `/api/package/${files.find(({ name }) => name === wanted).sha256}`;
   const large = pathOf("hub.safetensors"), text = pathOf("tokenizer.json");
-  const begins = new Map([[large, []], [text, []]]);       // the beginnings of the requested ranges
+  const begins = new Map([[large, []], [text, []]]);       // path -> first byte of each requested range
   let is_away = false;
   const front = await Front.start(hub, async (request, response, pass) => {
-    delete request.headers.origin;      // the front's origin, which the hub does not accept
+    delete request.headers.origin;      // names the proxy, and the hub would refuse it
     const asked = begins.get(request.url);
     if (!asked) return pass();
     if (is_away) return request.socket.destroy();
@@ -47,7 +47,7 @@ test("a broken download is resumed, and bytes with a wrong hash are dropped", as
     if (!breaks && !spoils) return pass();
     const answer = await fetch(hub.url + request.url, { headers: { range: request.headers.range } });
     const bytes = new Uint8Array(await answer.arrayBuffer());
-    if (response.destroyed) return undefined;      // the client has left
+    if (response.destroyed) return undefined;      // the page has closed the connection
     response.writeHead(206, { ...Object.fromEntries(answer.headers), "content-length": bytes.length });
     if (spoils) {
       bytes[1000] ^= 1;
@@ -85,7 +85,7 @@ const isAway = (page) => page.evaluate(() => fetch("/health").then(() => false, 
 const kept = (page) => page.waitForFunction(() => !document.getElementById("device-kept").hidden);
 const greets = (page, words) => page.locator("#welcome h2", { hasText: words }).waitFor({ state: "attached" });
 const new_words = "What shall we write today?";
-// Returns the stored parts of the page itself.
+// Returns the stored parts of the page's own program.
 const keptOf = (page) => page.evaluate(async () => ({
   workers: (await navigator.serviceWorker.getRegistrations()).length, sets: await caches.keys(),
 }));
@@ -134,7 +134,7 @@ test("the page works without its hub until replaced or deleted", async (t) => {
   assert.equal((await answerTo(page, others[1])).content, expected[1].text);
   assert.deepEqual(page.errors, []);
 
-  // The page is no longer stored after a switch back to the hub, or after deleting everything.
+  // A switch back to the hub removes the stored page, and so does "Delete everything".
   hub = await Hub.start(hub.args, { state: hub.state, port: hub.port });
   await page.reload();
   await deviceSettled(page);
@@ -213,7 +213,7 @@ test("lent experts are reused here and kept when there is no room", async (t) =>
   await tab.getByRole("button", { name: "Stop" }).click();
   await usesWritten(tab, blobs.length);
 
-  // The quota has room for either, not for both.
+  // The quota has room for the experts or for the whole model, but not for both.
   const session = await context.newCDPSession(tab);
   const limit = (quotaSize) => session.send("Storage.overrideQuotaForOrigin", { origin: hub.url, quotaSize });
   await limit(blob_bytes + ((bytes - blob_bytes) >> 1));
@@ -254,7 +254,7 @@ test("forgetting deletes the model; a misfit and a closed hub are reported", asy
   await session.send("Storage.overrideQuotaForOrigin", { origin: hub.url, quotaSize: 1 << 20 });
   await page.locator("#open-settings").click();
   await page.locator("#place").selectOption("device");
-  await loadIfAsked(page);      // deleted bytes may still be counted, and then nothing fits
+  await loadIfAsked(page);      // the quota may still count deleted bytes
   assert.match(await deviceSettled(page), /^The model does not fit this device: /);
   await page.locator("#prompt").fill(prompt);
   await page.locator("#prompt").press("Enter");

@@ -261,7 +261,7 @@ test("SeedAbove2To53IsRefused", () => {
 test("LongestAnswerDefaultsToTheContext", () => {
   const fields = (max_tokens) => samplingOf({ ...settingsOf(null), max_tokens });
   assert.ok(!("max_tokens" in fields("")));
-  assert.equal(fields("4096").max_tokens, 4096);      // the hub limits it to the context, and reports that
+  assert.equal(fields("4096").max_tokens, 4096);      // the hub limits max_tokens to the context
   assert.notEqual(problemOf("max_tokens", "0"), "");
   assert.equal(settingsOf({ max_tokens: 256, seed: 7, temperature: 9 }).max_tokens, "");
   assert.equal(settingsOf({ temperature: 9 }).temperature, 0.8);
@@ -284,7 +284,7 @@ test("MissingModelIsExplainedToTheUser", () => {
   assert.match(deviceWords({ phase: "fetching", done_bytes: 5e6, all_bytes: 20e6 }), /5\.0 MB of 20 MB/);
 });
 
-// The page's side of a worker whose GPU has room for `room_tokens` tokens.
+// Simulates the worker of "this device" whose GPU has room for the keys and values of `room_tokens` tokens.
 class SmallWorker {
   static room_tokens = 0;
   static loads = [];

@@ -19,7 +19,7 @@ const root = join(dirname(fileURLToPath(import.meta.url)), "../../static");
 const source = (path) => readFileSync(join(root, path), "utf8");
 afterEach(() => setLanguage("en"));
 
-// A page: its document, its table, and the scripts that show its texts.
+// The pages; each has a document, a table of texts, and the scripts that show them.
 const scriptsOf = (name) => [
   `js/${name}.js`, ...readdirSync(join(root, `js/${name}`)).map((one) => `js/${name}/${one}`)];
 const pages = [

@@ -14,7 +14,7 @@ import {
 import { heatLayout, heatWords, holderKind, tellsTiers, tierKind, tierSentence } from "../../static/js/status/heat.js";
 import { LastMinute, stepWords } from "../../static/js/status/split.js";
 
-// The vendored file itself: Node 18 would treat its ".js" as CommonJS.
+// Import the vendored library marked as text: Node 18 would treat a ".js" file as CommonJS.
 const vendored = join(resolve(process.env.MOEX_BUILD ?? "build"), "web/vendor/marked.esm.js");
 const { Lexer } = await import(`data:text/javascript;base64,${readFileSync(vendored, "base64")}`);
 
@@ -71,7 +71,7 @@ test("FinishedBlocksNeverChange", () => {
     const rest = text.slice(settled.length, size);
     const tokens = new Lexer().lex(rest);
     for (const token of tokens.slice(0, numFinished(tokens, rest))) settled += token.raw;
-    // The finished text consists of complete blocks of the whole text.
+    // The finished part of the text must end where a block of the whole text ends.
     let at = 0;
     let blocks = 0;
     while (at < settled.length) at += whole[blocks++].length;

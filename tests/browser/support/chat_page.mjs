@@ -30,11 +30,11 @@ async function openPage(context, url) {
   return page;
 }
 
-// Each story has its own browser context, so its own storage. `run({context, open})`; open(address) opens a page of
-// `url`.
+// Calls run({context, open}) in a new browser context, so that each story has its own storage. open(address) opens a
+// page of `url`.
 async function inContext(url, how, run) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...how });
-  context.setDefaultTimeout(0);      // the test's own limit counts: a busy machine is not a failure
+  context.setDefaultTimeout(0);      // only the time limit of the test ends a wait: a machine may be busy
   try {
     await run({ context, open: (address = "/") => openPage(context, url + address) });
   } finally {
@@ -88,7 +88,7 @@ async function reloadWhen(page, isKept) {
   await page.reload();
 }
 
-// Reloads once the browser has stored everything that is shown, and every answer is complete.
+// Reloads the page when the browser has stored everything that the page shows, and every answer is complete.
 export function reload(page) {
   const isWhole = ({ messages }) => messages.every(({ role, end }) => role === "user" || end !== null);
   return reloadWhen(page, async ({ conversations }) => {
@@ -97,7 +97,7 @@ export function reload(page) {
   });
 }
 
-// Reloads in the middle of an answer, once the answer is stored: complete, or resumable by this tab.
+// Reloads the page in the middle of an answer, when the answer is stored: complete, or resumable by this tab.
 export function reloadInAnswer(page) {
   return reloadWhen(page, ({ conversations, stream }) => {
     const isSafe = ({ role, end }) => role === "assistant" && (end !== null || stream !== null);

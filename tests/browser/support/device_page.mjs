@@ -6,10 +6,10 @@ import { chat } from "./hub.mjs";
 
 export const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
 export const max_tokens = 24;
-export const few_tokens = 8;      // for stories that only need the hub's first words
+export const few_tokens = 8;      // for tests that need only the first tokens of an answer
 
 export async function openChat(context, hub) {
-  context.setDefaultTimeout(0);      // the test's own limit counts
+  context.setDefaultTimeout(0);      // only the time limit of the test ends a wait
   const page = await context.newPage();
   page.errors = [];
   page.on("pageerror", (error) => page.errors.push(String(error)));
@@ -39,7 +39,7 @@ export async function deviceSettled(page) {
   return page.locator("#device-words").textContent();
 }
 
-// Agrees to the download if the page asks, unless the page only reports a problem.
+// Waits until the page asks for the download or reports a problem, and agrees to the download if the page asks.
 export async function loadIfAsked(page) {
   await page.waitForFunction(() => (
     !document.getElementById("device-load").hidden || document.getElementById("device-words").className === "problem"));

@@ -3,7 +3,8 @@
 import { createServer, request as httpRequest } from "node:http";
 import { connect } from "node:net";
 
-// Splits the bytes of one side after the upgrade into frames: f({fin, opcode, payload, raw}).
+// Splits the bytes that one side sends after the WebSocket upgrade into frames, and calls f({fin, opcode, payload,
+// raw}).
 function frameReader(f, { masked }) {
   let held = Buffer.alloc(0);
   return (bytes) => {
@@ -31,7 +32,7 @@ function frameReader(f, { masked }) {
   };
 }
 
-// Makes one frame of a server's message.
+// Packs a message into one frame, as a server sends it.
 function serverFrame(payload) {
   const head = Buffer.alloc(payload.length < 126 ? 2 : 4);
   head[0] = 0x82;
@@ -40,7 +41,7 @@ function serverFrame(payload) {
   return Buffer.concat([head, payload]);
 }
 
-// Makes one frame of a client's message, masked with zeros.
+// Packs a message into one frame, as a client sends it, masked with zeros.
 function clientFrame(payload) {
   const frame = serverFrame(payload);
   const size = frame.length - payload.length;
@@ -53,7 +54,8 @@ export class Front {
   static async start(hub, onGet = (request, response, pass) => pass()) {
     const front = new Front();
     front.hub = hub;
-    front.frames = [];                                          // {fin, opcode, payload}, of all connections in order
+    // The frames {fin, opcode, payload} that the workers sent, in order.
+    front.frames = [];
     front.sockets = new Set();
     front.server = createServer((request, response) => onGet(request, response, () => front.pass(request, response)));
     front.server.on("connection", (socket) => {
@@ -70,7 +72,7 @@ export class Front {
   pass(request, response) {
     const { method, url, headers } = request;
     const { host } = new URL(this.hub.url);
-    const giveUp = () => response.destroy();      // the hub is gone, and its partial answer is invalid
+    const giveUp = () => response.destroy();      // if the hub is gone, its partial answer is invalid
     httpRequest(`${this.hub.url}${url}`, { method, headers: { ...headers, host } }, (answer) => {
       response.writeHead(answer.statusCode, answer.headers);
       answer.on("error", giveUp).pipe(response);
@@ -114,7 +116,7 @@ export class Front {
       else given.forEach(give);
     }, { masked: false });
 
-    let head = Buffer.alloc(0);                                // the beginning of the reply to the upgrade
+    let head = Buffer.alloc(0);                                // bytes of the HTTP reply to the upgrade
     hub.on("data", (bytes) => {
       if (!head) return read(bytes);
       head = Buffer.concat([head, bytes]);

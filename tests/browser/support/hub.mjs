@@ -6,7 +6,7 @@ import { join } from "node:path";
 
 export const build = process.env.MOEX_BUILD ?? "build";
 
-// Runs a command to its end: {code, stdout, stderr}.
+// Runs a command and resolves to {code, stdout, stderr} when it has ended.
 export function run(command, args, options = {}) {
   return new Promise((resolve, reject) => {
     const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"], ...options });
@@ -56,7 +56,7 @@ async function end(child, signal = "SIGTERM", patience_ms = 60000) {
 }
 
 export class Hub {
-  // `args`: further flags of `moex-hub serve`. With `state` and `port`, a second hub can replace a first one.
+  // `args`: further flags of `moex-hub serve`. With the `state` and `port` of an earlier hub, the new hub replaces it.
   static async start(args = [], { state = mkdtempSync(join(tmpdir(), "moex-state-")), port = 0, env = {} } = {}) {
     const hub = new Hub();
     hub.state = state;
@@ -75,7 +75,7 @@ export class Hub {
     });
     if (!response.ok) throw new Error(`/api/test: ${response.status} ${await response.text()}`);
   }
-  // Polls /api/status until `predicate(status)` returns true. The test's own limit bounds the wait.
+  // Polls /api/status until `predicate(status)` returns true. Only the time limit of the test ends the wait.
   async until(predicate, what) {
     for (let status; ;) {
       status = await this.status();
@@ -96,7 +96,7 @@ export class Hub {
   }
 }
 
-// A story's worker uses Vulkan, even with a software driver, unless the story chooses otherwise. (An old build without
+// Resolves to the flags by which a native worker uses Vulkan, even with a software driver. (An old build without
 // --backend, as bench/compare.mjs may use, has no other backend.)
 let vulkan = null;
 function onVulkan() {
@@ -121,7 +121,7 @@ export class NativeWorker {
   stop(signal) { return end(this.child, signal); }
 }
 
-// Streams a chat. Resolves to {text, chunks, finish, moex, error}; `onToken(count)` runs at each piece of text.
+// Streams a chat. Resolves to {text, chunks, finish, moex, error}; `onToken(count)` is called for each piece of text.
 export async function chat(hub, body, onToken = () => {}) {
   const response = await fetch(`${hub.url}/v1/chat/completions`, {
     method: "POST", headers: { "Content-Type": "application/json" },
@@ -156,8 +156,8 @@ export async function chat(hub, body, onToken = () => {}) {
   return answer;
 }
 
-// Returns the text of `moex-hub generate` for a chat prompt with the local backend, deterministic and greedy, and its
-// smallest margin.
+// Runs `moex-hub generate` for a chat prompt with the local backend, deterministic and greedy. Resolves to its text,
+// and the smallest gap between the log-probabilities of the two likeliest tokens.
 export async function generateText(prompt, max_tokens, extra = []) {
   const { code, stdout, stderr } = await run(join(build, "moex-hub"),
     ["generate", "--prompt", prompt, "--chat", "--deterministic", "--temperature", "0",

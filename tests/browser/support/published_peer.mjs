@@ -11,7 +11,7 @@ function halfToFloat(h) {
   if (exponent === 31) return mantissa ? NaN : sign * Infinity;
   return sign * (1 + mantissa / 1024) * 2 ** (exponent - 15);
 }
-// Rounds to nearest even.
+// Converts a number to f16 bits, rounded to nearest even.
 function floatToHalf(value) {
   const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
   const magnitude = Math.abs(value);
@@ -65,7 +65,8 @@ function ffn({ gate, up, down }, x) {
 }
 
 export class PublishedPeer {
-  // The defaults are the demo's sizes: such a peer must know them in advance.
+  // The default sizes are those of the demo model: a worker with only these five messages must know the sizes in
+  // advance.
   constructor(hub, WebSocket, { hidden = 384, inner = 256, group = 128, more = {} } = {}) {
     Object.assign(this, { hub, hidden, inner, group });
     Object.assign(this, { answered: 0, types_received: new Set(), experts: new Map(), work: Promise.resolve() });
@@ -75,7 +76,7 @@ export class PublishedPeer {
     this.socket.binaryType = "nodebuffer";
     const capabilities = Buffer.from(JSON.stringify({ gpu: "none", description: "published messages only", ...more }));
     this.socket.on("open", () => this.send(4, 0, capabilities));
-    // Messages are handled in order, one at a time: an echo proves that everything before it is done.
+    // Messages are handled in order, one at a time: an echo proves that all earlier messages have been handled.
     this.socket.on("message", (frame) => {
       this.work = this.work.then(() => this.handle(frame)).catch((error) => {
         this.error = error;

@@ -11,7 +11,7 @@ export class Stream {
     this.response = response;
     this.hub = hub;
     this.id = "";
-    this.closed = once(response, "close");      // closed by either side
+    this.closed = once(response, "close");      // resolves when the page or the test closes it
   }
   // Makes the answer resumable from now on, as with a hub. Call it before the first event.
   keep(id) {
@@ -39,22 +39,22 @@ export class Stream {
     if (this.id) {
       words = `id: ${this.events.length + 1}\n${words}`;
       this.events.push(words);
-      if (this.response.destroyed) return;      // no client is connected
+      if (this.response.destroyed) return;      // kept for a page that resumes the stream
     }
     this.head();
     this.response.write(words);
   }
   say(content, index = 0) { this.send({ choices: [{ index, delta: { content } }] }); }
-  // Ends one of several answers.
+  // Ends one of several answers that are streamed side by side.
   endChoice(index, finish_reason = "stop") { this.send({ choices: [{ index, delta: {}, finish_reason }] }); }
-  // Sends a piece of a tool call; the first piece has its name.
+  // Sends a piece of a tool call; the first piece contains the name of the tool.
   call(index, more, name) {
     const begun = name ? { id: `call_${index}`, type: "function" } : {};
     this.send({ choices: [{ index: 0,
       delta: { tool_calls: [{ index, ...begun, function: { ...(name ? { name } : {}), arguments: more } }] } }] });
   }
   think(reasoning_content) { this.send({ choices: [{ index: 0, delta: { reasoning_content } }] }); }
-  // Ends like a hub: the reason, the figures, [DONE].
+  // Ends the answer like a hub: sends the reason, the figures and [DONE].
   end(finish_reason = "stop", last = {}) {
     this.endChoice(0, finish_reason);
     this.send({ choices: [], ...last });
@@ -113,12 +113,12 @@ export class ScriptedHub {
       return;
     }
 
-    // The page's origin is this server's, which the hub does not accept.
+    // Remove the header Origin: it names this server, and the hub would refuse it.
     const { hostname, port } = new URL(this.hub.url);
     const { origin, ...headers } = request.headers;
     const onward = httpRequest({
       hostname, port, path: request.url, method: request.method,
-      agent: false,      // the hub may close a kept-alive connection just when it is used again
+      agent: false,      // a kept-alive connection may be closed at its next use
       headers: { ...headers, host: `${hostname}:${port}` },
     }, (answer) => {
       response.writeHead(answer.statusCode, answer.headers);

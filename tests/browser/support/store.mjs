@@ -26,8 +26,8 @@ export async function dropKept(name) {
   await (await top.getDirectoryHandle(name.slice(0, 2))).removeEntry(name);
 }
 
-// Deletes all files, like "delete the site's data", while no tab writes the uses: a folder that gets a file meanwhile
-// is not removed (InvalidModificationError).
+// Deletes all files, like a user who deletes the site's data. The lock keeps tabs from writing uses.json meanwhile: a
+// folder that gets a new file is not removed (InvalidModificationError).
 export const dropAllKept = () => navigator.locks.request("moex-uses", async () =>
   (await navigator.storage.getDirectory()).removeEntry("moex-models", { recursive: true }));
 
@@ -35,7 +35,7 @@ export const dropAllKept = () => navigator.locks.request("moex-uses", async () =
 export const allStored = (page) =>
   page.waitForFunction(() => window.moexStatus.bytes_to_store === 0, null, { timeout: 0 });
 
-// Resolves when the uses of `count` blobs have been written, with their model.
+// Resolves when uses.json has the uses of `count` blobs, and the served model.
 export const usesWritten = (page, count) => page.waitForFunction(async (wanted) => {
   const top = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-models");
   const handle = await top.getFileHandle("uses.json").catch(() => null);

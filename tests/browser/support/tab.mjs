@@ -26,10 +26,10 @@ export async function launch(extra = [], { webgpu = true } = {}) {
   return chromium.launch({ executablePath: findChromium(), args, chromiumSandbox: !root, timeout: 0 });
 }
 
-// For the hub, contexts are separate browsers: each has its own cache, storage and worker key.
+// Opens a tab that joins the hub. Each context acts as a separate browser, with its own cache, storage and worker key.
 export async function openTab(context, join_url, { wait = true } = {}) {
   const page = await context.newPage();
-  page.setDefaultTimeout(0);                                   // the test's own limit bounds every wait
+  page.setDefaultTimeout(0);                                   // only the time limit of the test ends a wait
   page.errors = [];
   page.on("pageerror", (error) => page.errors.push(String(error)));
   page.on("console", (message) => { if (message.type() === "error") page.errors.push(message.text()); });
