@@ -1,7 +1,7 @@
 // Keeps the chat page usable without its hub, but only in a browser whose user chose to compute answers "on this
 // device" (js/chat/away.js registers and removes it). The network is always tried first. Kept files are served when the
 // hub cannot be reached, under the same policy: their headers are stored with the bytes. Only the page itself and the
-// files that its scripts name may pass through here; the API and the other pages do not.
+// files that its scripts name are handled here; requests for the API and for other pages are not touched.
 // Messages in, with a port for the answer, true or false: "keep".
 const kept_as = "moex-page-";
 const kept_folders = ["/js/", "/css/", "/wasm/", "/vendor/"];

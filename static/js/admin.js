@@ -183,7 +183,7 @@ function drawAllHeads() {
   drawHeads("setting-heads", setting_columns);
 }
 
-// Draws the page again in another language.
+// Draws all texts of the page again after the user has chosen another language.
 function drawAnew() {
   drawAllHeads();
   drawSettings();

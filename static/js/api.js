@@ -1,4 +1,4 @@
-// The hub's API for the pages.
+// Calls the hub's HTTP API for the pages: JSON requests, and streamed chat completions.
 
 export async function getJson(path, key) {
   const response = await fetch(path, { headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store" });

@@ -4,7 +4,7 @@ import { gigabytes, csvOf, kernels, rowsWords, shapes, shareOfBound, sums, us } 
 import { copyText, element, make } from "/js/dom.js";
 
 const asked = new URLSearchParams(location.search).get("shapes")?.split(",") ?? ["qwen3-30b-a3b", "paper"];
-let blocks_expected = 3 * asked.length;      // per shape: blocks with 1, 8 and 64 rows
+let blocks_expected = 3 * asked.length;      // each shape is measured with 1, 8 and 64 rows
 let rows = [];
 let worker = null;
 
@@ -56,7 +56,7 @@ function tableOf({ shape, rows: num_rows }) {
 
 function onRow(row) {
   rows.push(row);
-  window.moexRows = rows;          // for programs that automate or inspect this page
+  window.moexRows = rows;          // read by programs that automate or inspect this page
   element("live").hidden = false;
   if (row.what === "read") element("read").textContent = gigabytes(row.gb_s);
   else if (row.what === "empty_round") element("empty").textContent = us(row.p50_us);

@@ -26,7 +26,7 @@ const ideas = ["idea_lighthouse", "idea_scene", "idea_door"];
 let info = { model: "", context_tokens: null, api_key_required: false };
 let health_status = 0;       // HTTP status
 let health;                  // reply of /health; null when the hub does not answer, undefined before the first poll
-let running = null;          // {controller, conversation, messages, turns} of the streaming answers
+let running = null;          // state of the answers that stream now: {controller, conversation, messages, turns}
 
 const apiKey = () => element("api-key").value.trim();
 speakIn(table, element("language"), drawAnew);
@@ -37,7 +37,7 @@ const device_panel = new DevicePanel({
   load: () => device.load(),
   stop: () => {
     device.end();
-    device.begin();      // shows the question for the bytes that are still missing
+    device.begin();      // asks the user again whether to download the missing bytes
   },
   again: () => device.begin(),
 });
@@ -141,7 +141,7 @@ function ask(text, parent) {
   const { current } = store;
   const messages = store.ask(text, info.model, howMany(), parent);
   if (idInAddress() !== current.id) history.replaceState(null, "", `#c=${current.id}`);
-  answer(current, messages);      // before the drawing, so that the message is drawn as running
+  answer(current, messages);      // call it before drawThread(), which then draws the message as running
   drawThread();
   return true;
 }
@@ -187,7 +187,7 @@ async function answer(conversation, messages, left = null) {
     });
     await lock_before;
   } finally {
-    if (running === own) {      // true if no stream was started
+    if (running === own) {      // true if this call started no stream
       running = null;
       messages.forEach((message) => thread.end(message));
     }
@@ -337,7 +337,7 @@ document.addEventListener("keydown", (event) => {
   running?.controller.abort();
 });
 
-// ---- files, and deletion of all data
+// ---- import and export of files, and deletion of all data
 
 element("export-markdown").addEventListener("click", () => {
   download(fileName(store.current.title, "md"), toMarkdown(store.current), "text/markdown");
@@ -420,7 +420,7 @@ function drawPool() {
   }
 }
 
-// Draws the page again in another language.
+// Draws all texts of the page again after the user has chosen another language.
 function drawAnew() {
   thread.showAnew(store.current, running?.messages ?? []);
   drawThread();

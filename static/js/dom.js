@@ -12,7 +12,7 @@ export function make(tag, class_name = "", text = "", attributes = {}) {
   return node;
 }
 
-// Makes a button with the click handler `act`.
+// Makes a button element with the click handler `act`.
 export function button(class_name, text, act, attributes = {}) {
   const node = make("button", `button ${class_name}`, text, { type: "button", ...attributes });
   node.addEventListener("click", act);

@@ -20,7 +20,7 @@ function dropTab() {
   try { sessionStorage.clear(); } catch { /* nothing was kept */ }
 }
 
-// Call once per page. `onForget()` runs in the other tabs before they reload.
+// Reloads this page when another tab deletes all data. Call it once per page; `onForget()` runs before the reload.
 export function listenForForget(onForget = () => {}) {
   if (!channelOfPage()) return;
   channelOfPage().onmessage = () => {

@@ -42,7 +42,7 @@ export function count(value, one, many = `${one}s`) {
   return `${whole.format(value)} ${value === 1 ? one : many}`;
 }
 
-// Returns "today 14:05", "yesterday", "3 Nov", "3 Nov 2024".
+// Returns a date as text, such as "today 14:05", "yesterday", "3 Nov", "3 Nov 2024".
 export function when(time_ms, now_ms = Date.now()) {
   const then = new Date(time_ms);
   const now = new Date(now_ms);

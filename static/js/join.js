@@ -129,7 +129,7 @@ function drawPower() {
   tell("power-words", powerWords(powerPercent()));
 }
 
-// ---- reports of the worker
+// ---- status reports of the worker
 
 function onStatus(status) {
   if (last && status.pairs_answered > last.pairs_answered) last_call_at = performance.now();
@@ -159,7 +159,7 @@ setInterval(() => {
   obeyRules();
 }, 1000);
 
-// ---- start and stop
+// ---- start and stop of the worker
 
 // Returns the reason why the tab cannot start at all, which no button can change; "" if it can start.
 function obstacle() {
@@ -217,7 +217,7 @@ addEventListener("online", () => worker?.postMessage("online"));
 addEventListener("offline", () => last && draw(last));
 addEventListener("pagehide", () => worker?.postMessage("stop"));
 
-// ---- limits, and stored data
+// ---- the contributor's limits, and stored data
 
 element("budget").value = recall("moex-budget", "4");
 element("budget").addEventListener("input", drawBudget);
@@ -256,7 +256,7 @@ async function showStored() {
 element("forget").addEventListener("click", async () => {
   const is_wanted = await askToForget(say("forget_what"));
   if (!is_wanted) return;
-  worker?.terminate();      // terminate first: a download that ends now would store data again
+  worker?.terminate();      // stop the worker before the deletion: a download that ends now would store data again
   startAnew(await forgetEverything());
 });
 listenForForget(() => worker?.terminate());      // see above
@@ -305,7 +305,7 @@ function begin() {
   element("start").disabled = obstacle() !== "";      // from now on, clicks on Start are handled
 }
 
-// Draws the page again in another language.
+// Draws all texts of the page again after the user has chosen another language.
 function drawAnew() {
   if (last) draw(last);
   else drawBeginning();

@@ -107,7 +107,7 @@ function drawHead() {
 }
 
 // Rows are kept between polls: among hundreds of rows, only cells with changed texts are laid out again.
-const rows = new Map();      // worker id -> {row, told: text of each cell}
+const rows = new Map();      // worker id -> {row: its table row, told: the text of each cell}
 function rowOf(worker) {
   const known = rows.get(worker.id);
   if (known) return known;
@@ -367,7 +367,7 @@ async function refresh() {
   } else tell(...refusal(status, body?.error?.message));
 }
 
-// Draws the page again in another language.
+// Draws all texts of the page again after the user has chosen another language.
 function drawAnew() {
   drawHead();
   for (const { row, told } of rows.values()) {

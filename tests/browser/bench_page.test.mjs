@@ -46,7 +46,7 @@ async function measureModel(page) {
   }
   const found = (what) => rows.find((row) => row.what === what);
   assert.equal(found("both").created, 0, "a tab makes nothing in a step");
-  for (const what of ["none", "pipeline"])      // each part of a prompt creates more objects
+  for (const what of ["none", "pipeline"])      // these conditions also create objects for each part of a prompt
     assert.ok(found(what).created >= 2 * 93, `${what} makes a buffer and a bind group for each dispatch`);
   assert.ok(rows.some(({ what }) => what === "kernel route"));
   assert.equal(await page.locator("#model-tables tbody tr").count(), rows.length);
@@ -169,7 +169,7 @@ test("a GPU does keep-alive work for predicted calls, within limits",
         return { keeping_alive, short: ahead_ms <= expected_ms_max, dispatches };
       };
 
-      const forbidden = await expect();                 // the settings forbid it, as on battery
+      const forbidden = await expect();                 // nothing is kept awake: the settings forbid it, as on battery
       gpu.may_stay_awake = true;
       const foreseen = [];
       for (let i = 0; i <= expected_in_vain_max; i += 1) foreseen.push(await expect());

@@ -195,7 +195,7 @@ test("a copy button copies its block during the answer", async () => {
   }, { answer: (stream) => { live = stream; stream.say("```js\nlet x = 1;\n```\n\nMore follows\n"); } });
 });
 
-// ---- how an answer ends
+// ---- the ways in which an answer ends
 
 test("a failed question is shown once, with a reason and a retry", async () => {
   let is_open = false;
@@ -431,7 +431,7 @@ test("an answer that ends early says why: limit, context or Stop", async () => {
   const figures = (total_tokens) => ({ usage: { prompt_tokens: 1, completion_tokens: 16, total_tokens } });
   await story(async ({ open, scripted }) => {
     const page = await open();
-    await page.locator("#pool.good").waitFor();      // then the number of serving contributors is known
+    await page.locator("#pool.good").waitFor();      // the page then knows the number of serving contributors
     const ended = page.locator(".message.assistant").last().locator(".ended");
     await ask(page, "No limit");
     await ended.waitFor();

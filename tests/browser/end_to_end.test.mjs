@@ -169,7 +169,8 @@ test("a restarted hub is served without a click; a damaged blob is downloaded ag
 test("a memory limit changed during a stream drops and reloads experts", async (t) => {
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", ...patient]);
   t.after(() => hub.remove());
-  const small_bytes = 8e6;                                     // less than the slider offers: the demo model is small
+  // A memory limit below the range of the slider, because the demo model is small.
+  const small_bytes = 8e6;
   const moved = await context();
   await moved.addInitScript((bytes) => {
     const post = Worker.prototype.postMessage;

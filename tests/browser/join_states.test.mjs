@@ -376,7 +376,7 @@ test("a browser without storage and locks still serves", async () => {
     slider.dispatchEvent(new Event("change"));
   });
   await page.locator("#memory", { hasText: "of 4.3 GB" }).waitFor({ timeout: 0 });
-  // The console repeats that /health answered 503 while no worker served.
+  // Ignore the console's message that /health answered 503 while no worker served.
   for (const { errors } of pages) assert.deepEqual(errors.filter((one) => !one.includes("status of 503")), []);
   await context.close();
 });

@@ -1,5 +1,5 @@
 // The kernels in a real Chromium through WebGPU, compared with doubles: the same cases that kernels_test runs through
-// Vulkan. MOEX_EXPECT_GPU=1: the adapter must be a real GPU.
+// Vulkan. With the environment variable MOEX_EXPECT_GPU=1, the adapter must be a real GPU.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";

@@ -155,7 +155,7 @@ test("no round fails with hedge 2 and a stalled worker", async (t) => {
   assert.equal(answer.text, expected.text);
   const status = await hub.status();
   console.log(`hedges sent ${status.calls.hedges_sent}, won ${status.calls.hedges_won}`);
-  assert.equal(status.calls.rounds_failed, 0);      // a hedge may fail on a busy machine
+  assert.equal(status.calls.rounds_failed, 0);      // hedges may be late on a busy machine, but no round fails
   assert.equal(status.calls.local, 0);
   assert.ok(status.calls.hedges_sent > 0);
 });

@@ -1,4 +1,4 @@
-// Experts on demand: a worker with memory for an eighth of the model's experts holds all of them and gives the same
+// Experts on demand: a worker with memory for an eighth of the model's experts holds all experts and gives the same
 // text; experts that the hub predicts are loaded before they are requested.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
@@ -243,8 +243,8 @@ test("a broken hint closes its connection and changes no text", async (t) => {
   });
 });
 
-// The hub shows a worker's counters as reported and uses them for no decision: this one claims that each of its loads
-// takes a minute.
+// The hub shows a worker's counters as reported and uses them for no decision: the test's worker claims that each of
+// its loads takes a minute.
 test("false worker counters change no text and no other figures", async (t) => {
   const slots_type = 32;
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));

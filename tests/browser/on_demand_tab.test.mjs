@@ -72,7 +72,7 @@ test("a tab with memory for an eighth of the experts gives the same text", async
     assert.ok(device.buffer_bytes <= budget_bytes);
     counts[prefetch] = { ...slots, missing: slots.asked - slots.resident };
     await sayOnDemand(hub, slots, prefetch !== "off");
-    // The console repeats that /health answered 503 while no worker served.
+    // Ignore the console's message that /health answered 503 while no worker served.
     assert.deepEqual(page.errors.filter((one) => !one.includes("status of 503")), []);
   }
   const hinted = counts["8"];

@@ -40,7 +40,7 @@ test("Ctrl-C lets a stream finish, then hub and browser end", async () => {
       child.stderr.setEncoding("utf8").on("data", look);
       ended.then((code) => reject(new Error(`run.sh ended with ${code}:\n${printed}`)));
     });
-    // Wait until the tab computes.
+    // Wait until the tab computes experts for the hub.
     while ((await fetch(`${url}/health`)).status !== 200) await new Promise((resolve) => setTimeout(resolve, 100));
     const messages = [{ role: "user", content: "Tell me a story about the sea." }];
     const answer = await chat({ url }, { messages, max_tokens: 24, temperature: 0 }, (count) => {
@@ -49,7 +49,7 @@ test("Ctrl-C lets a stream finish, then hub and browser end", async () => {
     assert.equal(answer.error, null);
     assert.ok(answer.finish === "length" || answer.finish === "stop", answer.finish);
     assert.equal(await ended, 0, printed);
-    // Chromium's own children outlive it by a moment.
+    // Chromium's child processes end a moment after Chromium.
     while (processesWith(mark).length > 0) await new Promise((resolve) => setTimeout(resolve, 100));
   } finally {
     for (const id of processesWith(mark)) try { process.kill(Number(id), "SIGKILL"); } catch { /* gone */ }

@@ -35,7 +35,7 @@ test("a broken download is resumed, and bytes with a wrong hash are dropped", as
   const begins = new Map([[large, []], [text, []]]);       // path -> first byte of each requested range
   let is_away = false;
   const front = await Front.start(hub, async (request, response, pass) => {
-    delete request.headers.origin;      // names the proxy, and the hub would refuse it
+    delete request.headers.origin;      // the header names the proxy, so the hub would refuse the request
     const asked = begins.get(request.url);
     if (!asked) return pass();
     if (is_away) return request.socket.destroy();
@@ -63,7 +63,8 @@ test("a broken download is resumed, and bytes with a wrong hash are dropped", as
   await page.locator("#device-load").click();
   assert.match(await deviceSettled(page), /tokenizer\.json from the hub does not match its hash/);
 
-  // The hub stops answering: the page reports it after some attempts, and the rest arrives when the hub is back.
+  // The hub stops answering: the page reports it after some attempts, and the missing bytes arrive when the hub is
+  // back.
   is_away = true;
   await page.locator("#device-again").click();
   await page.locator("#device-load").click();

@@ -2,9 +2,9 @@
 //
 // Problem: a GPU that rests for tenths of a millisecond lowers its clock, and the path to the GPU process and back
 // cools down. Therefore, for a few milliseconds after an answer, a small keep-alive kernel is submitted at a fixed
-// period to the same queue as the rounds. The same happens when the hub predicts a call (PREFETCH): the loop that polls
-// for the answer then runs already when the call arrives. Both happen only if the contributor allows it and the machine
-// has a core to spare for that loop.
+// period to the same queue as the rounds. The kernels are also submitted when the hub predicts a call (PREFETCH): the
+// loop that polls for the answer then runs already when the call arrives. A GPU is kept awake only if the contributor
+// allows it and the machine has a core to spare for that loop.
 //
 // Limit: fewer kernels would delay a call less, but they let the clock fall, which costs more: with a third of them the
 // GPU takes 2 to 3 times as long (bench/results/tab_awake.nvidia-h100.csv).

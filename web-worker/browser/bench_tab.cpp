@@ -38,7 +38,7 @@ nlohmann::json row_json(const TimingRow& row) {
 
 extern "C" {
 
-// Reports {"adapter": ...}, or {"reason"}.
+// Opens the GPU. Reports {"adapter": ...}, or {"reason": ...} if there is no usable GPU.
 EMSCRIPTEN_KEEPALIVE void mx_bench_open() {
     gpu::open_webgpu_device([](Result<std::unique_ptr<gpu::Device>> opened) {
         if (!opened.ok()) return tell({{"reason", opened.error().message}});

@@ -19,7 +19,7 @@ export class Blobs {
     this.running = 0;
     this.generation = 0;
     this.abort = new AbortController();
-    this.refused = 0;            // blobs from disk or network that did not verify
+    this.refused = 0;            // count of blobs from disk or network with a wrong hash
     this.put_bytes = 0;          // bytes of fetched blobs that are not yet written to disk
     this.host_bytes = 0;         // limit of the bytes of blobs that this worker caches in main memory
     this.memory = new Map();     // hex -> verified bytes, in LRU order: the first is evicted first
@@ -75,7 +75,7 @@ export class Blobs {
   }
 
   async one({ hex, size, progress, generation }) {
-    const { signal } = this.abort;             // cancel() replaces the AbortController
+    const { signal } = this.abort;             // keep this signal: cancel() replaces `abort`
     this.files?.use(hex, size);
 
     const known = this.recall(hex);

@@ -13,10 +13,10 @@ export class ExpertFiles {
   constructor(onTold = () => {}) {
     this.onTold = onTold;
     this.told = {
-      kept: 0, unkept: 0,                     // blobs that were and were not written since this worker began
+      kept: 0, unkept: 0,                     // counts of blobs that were and were not written
       is_full: false,                         // true if the browser's storage has no room for another blob
       device_bytes: 0,                        // bytes that the model of "this device" occupies on disk
-      made_room: 0,                           // blobs that were evicted to make room for new blobs
+      made_room: 0,                           // count of blobs that were evicted to make room for new blobs
       damaged: 0, gone: 0, failed: "",
     };
     this.here = new Set();                    // hashes of blobs that this worker has read from disk or written

@@ -7,7 +7,7 @@ import {
 
 export { StoreError };
 
-const lock_name = "moex-models";      // the lock by which only one tab at a time downloads
+const lock_name = "moex-models";      // lock: only one tab at a time downloads a model
 
 const fetches_max = 4;
 const range_bytes = 16 << 20;
@@ -31,7 +31,7 @@ export class FileStore {
   }
   constructor(folder) {
     this.folder = folder;
-    this.handles = new Map();     // handles of open files, by hash
+    this.handles = new Map();     // hash -> handle of an open file
   }
 
   // Returns the entries of `files` ({name, sha256, bytes}) that have to be downloaded, and the number of missing bytes.

@@ -114,7 +114,7 @@ class Stopwatch {
 export class Gpu {
   constructor(events) {
     this.events = events;      // onPipeline, onRead, onLost
-    this.copies = 0;           // copies of data between the socket and the GPU
+    this.copies = 0;           // count of copies between the socket and the GPU
     this.promises = 0;
     this.handles = [null];
     this.free = [];
@@ -126,13 +126,13 @@ export class Gpu {
     this.channel.port1.onmessage = () => this.keepAlive();
     this.keeping_alive = false;
     this.keep_alive_writes = 0;
-    this.keep_alive_allowed = true;  // false: a bench measures without keep-alive writes
-    this.may_stay_awake = false;     // true if the contributor's settings permit it
+    this.keep_alive_allowed = true;  // false if a bench measures without keep-alive writes
+    this.may_stay_awake = false;     // true if the contributor's settings permit to keep the GPU awake
     this.can_stay_awake = false;
-    this.keep_alive_dispatch = null; // null until it is first used
+    this.keep_alive_dispatch = null; // created when it is first used
     this.keep_alive_dispatches = 0;
     this.awake_until = 0;
-    this.expected = 0;               // predicted calls since the last call arrived
+    this.expected = 0;               // count of predicted calls since the newest call arrived
     this.word = new Uint32Array(1);
   }
 

@@ -1,6 +1,6 @@
 // The services that a page's worker gives to its WASM program: bytes in the heap for the time of a call, and a GPU.
 // `mx` becomes Module.mx, which bridge_library.js calls; a worker that needs more (a socket, blobs, timers) adds it
-// there.
+// to `mx`.
 import { Gpu } from "./gpu.js";
 
 const encoder = new TextEncoder();

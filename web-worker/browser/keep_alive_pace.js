@@ -36,7 +36,7 @@ export class KeepAlivePace {
 
     const worth = rung > this.at ? 1 : better_by;
     if (median(kept) > worth * median(this.waits[this.at])) {
-      kept.length = 0;         // this period is judged again later, with new waits
+      kept.length = 0;         // judge this period again after new waits
       return;
     }
     this.at = rung;

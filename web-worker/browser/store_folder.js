@@ -7,8 +7,8 @@
 // Workers can write, because only those have sync access handles. Tabs share the folder: a handle for writing is
 // exclusive, and a file gets its final name when it is complete.
 export const folder_name = "moex-models";     // static/js/forget.js deletes the folder of this name
-export const list_name = "listed.json";      // files of a whole model, from the hub's last list
-export const loading_name = "loading.json";   // files of a model that is being downloaded
+export const list_name = "listed.json";      // list of the files of the stored whole model, as the hub sent it
+export const loading_name = "loading.json";   // list of the files of a model that is being downloaded
 const uses_name = "uses.json";
 const uses_lock = "moex-uses";
 const is_name = /^[0-9a-f]{64}(\.part|\.new)?$/;
@@ -113,7 +113,7 @@ export class StoreFolder {
     let is_whole = false;
     try {
       handle.truncate(0);
-      is_whole = handle.write(bytes, { at: 0 }) === bytes.length;      // false at the end of the quota
+      is_whole = handle.write(bytes, { at: 0 }) === bytes.length;      // false if the quota ends within `bytes`
       handle.flush();
     } finally {
       handle.close();
@@ -180,7 +180,7 @@ export class Uses {
   constructor(folder) {
     this.folder = folder;
     this.served = "";            // the model that this tab computes for; "" until known
-    this.kept = empty;           // content of the file: {served, blobs: {name: [uses, at, bytes, model]}}
+    this.kept = empty;           // content of uses.json: {served, blobs: {name: [uses, at, bytes, model]}}
     this.added = new Map();      // uses by this tab that are not yet written: name -> {uses, at, bytes}
     this.dropped = new Set();
   }

@@ -8,7 +8,7 @@ import { StoreFolder, Uses, leavingOrder } from "./store_folder.js";
 const earlier_cache = "moex-weights-v1";      // the cache in which an earlier version stored experts
 // Limit of evictions for one new blob: the browser reports freed bytes with a delay.
 const gone_max = 8;
-const save_every_ms = 10000;                  // interval for writing the use counts
+const save_every_ms = 10000;                  // interval for writing the use counts to uses.json
 let folder = null;
 let uses = null;
 // Names of files that have no recorded use; null until they are first needed.

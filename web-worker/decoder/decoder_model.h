@@ -73,8 +73,8 @@ MatrixLayout matrix_layout(WeightKind kind, std::uint32_t num_out, std::uint32_t
 // One request for weights by the decoder; the requests follow the order of the upload.
 struct WeightPart {
     enum class Name : std::uint8_t {
-        // matrices in their layout
-        embedding_rows,  // [num_rows, hidden_size] from first_row on
+        // matrices, in the layout of MatrixLayout
+        embedding_rows,  // embeddings, [num_rows, hidden_size] from first_row on
         head_rows,       // rows of the head; not requested if the head is tied
         qkv,             // q, k and v stacked by rows
         o,

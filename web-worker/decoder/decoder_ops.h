@@ -111,7 +111,8 @@ class DecoderOps {
     std::vector<Layer> layers_;
     std::vector<const Op*> embed_;
     std::vector<Product> head_;
-    std::vector<std::pair<const Op*, std::uint32_t>> likeliest_;  // kernel, workgroups per row
+    // The kernels that find the likeliest tokens, each with its workgroups per row.
+    std::vector<std::pair<const Op*, std::uint32_t>> likeliest_;
     std::uint64_t likeliest_at_ = 0;  // byte offset in the buffer `likeliest`
     const Op *final_norm_ = nullptr, *argmax_part_ = nullptr, *argmax_take_ = nullptr;
     LifeGuard life_;

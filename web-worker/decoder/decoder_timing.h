@@ -49,11 +49,11 @@ struct DecoderTimingRow {
     double ms_token = 0, ms_least = 0, ms_most = 0;  // median, least and most over turns
     double prep_ms = 0;   // time from issuing a step until the GPU can begin it
     double issue_ms = 0;  // time to issue one of many steps in a row
-    double exec_ms = 0;   // GPU time of a step
+    double exec_ms = 0;   // time that a step takes on the GPU
     double fetch_ms = 0;  // time of a readback whose data is already complete
     double model_ms = 0;  // time per token by eq. 3 or eq. 15 from these times
     std::uint32_t dispatches = 0;
-    std::uint32_t created = 0;  // buffers and bind groups created per step
+    std::uint32_t created = 0;  // number of buffers and bind groups created per step
     double mb = 0;              // 10^6 bytes of weights that a token reads
     double utilisation() const { return ms_token > 0 ? exec_ms / ms_token : 0; }
     double gb_s() const { return exec_ms > 0 ? mb / exec_ms : 0; }

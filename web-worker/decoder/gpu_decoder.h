@@ -1,7 +1,7 @@
 // The whole forward pass of a model on one GPU. For one sequence: tokens go in, logits stay on the
 // GPU, and the likeliest token becomes the next step's input without a copy to the host. For
 // several sequences (start(), advance()): one pass computes rows of all sequences over a shared
-// cache, with experts here or elsewhere.
+// cache, with the experts on this GPU or elsewhere.
 //
 // A step is one submission of kernels (decoder_ops.h); nothing is created after create(). A row's
 // arithmetic depends on its own sequence alone, so a prompt that is read in chunks of any size
@@ -29,8 +29,8 @@ struct GpuDecoderOptions {
     std::uint32_t context_tokens = 0;  // token capacity of the cache; 0: the model's context
     std::uint32_t rows_max = 64;       // limit of prompt tokens that one step computes
     std::uint32_t ring_ids = 256;      // limit of chosen tokens not yet read; a power of two
-    bool every_logit = false;          // room for the logits of all rows of a step
-    bool likeliest = false;  // room for StepLogits::likeliest; always set for several sequences
+    bool every_logit = false;          // allocate room for the logits of all rows of a step
+    bool likeliest = false;  // permit StepLogits::likeliest; always set for several sequences
     // Total pages of keys and values, if several sequences share the cache; 0 for one sequence.
     std::uint32_t pages = 0;
     std::uint32_t lanes = 1;  // limit of batches in flight, for several sequences only
@@ -65,8 +65,9 @@ struct DecoderBatch {
 
 // The input of experts that are computed elsewhere, with one row for each row of the batch.
 struct RoutedRows {
-    std::span<const float> x;               // [num_rows, hidden_size], normalised
-    std::span<const std::uint32_t> routes;  // [num_rows, top_k, 2]: expert, its weight as f32 bits
+    std::span<const float> x;  // [num_rows, hidden_size], normalised
+    // [num_rows, top_k, 2]: expert id, router weight as f32 bits
+    std::span<const std::uint32_t> routes;
 };
 
 // Computes all layers of a model on one GPU.

@@ -6,7 +6,7 @@
 namespace moex {
 namespace {
 
-constexpr std::uint64_t uniform_bytes = 64;  // room for the sizes that an operator reads
+constexpr std::uint64_t uniform_bytes = 64;  // size of a uniform buffer, as an operator reads it
 
 bool is_dispatch(const gpu::Command& command) {
     return command.kind == gpu::Command::Kind::dispatch;

@@ -98,7 +98,8 @@ EMSCRIPTEN_KEEPALIVE void mx_decoder_bench_open() {
     });
 }
 
-// `json`: {"shape", "weights", "kv", "fetch": [..], "tokens", "turns", "ablation", "kernels"}.
+// Measures one model. `json`: {"shape", "weights", "kv", "fetch": [..], "tokens", "turns",
+// "ablation", "kernels"}.
 EMSCRIPTEN_KEEPALIVE void mx_decoder_bench_run(const char* json, std::uint32_t size_bytes) {
     const Json asked = Json::parse(std::string_view(json, size_bytes), nullptr, false);
     if (!asked.is_object())

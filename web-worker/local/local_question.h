@@ -19,10 +19,10 @@ namespace moex {
 struct LocalQuestion {
     // [{role, content}, ...]; if the last message is from the assistant, the answer continues it.
     nlohmann::ordered_json messages;
-    std::optional<std::uint32_t> max_tokens;  // nullopt: up to the end of the context
+    std::optional<std::uint32_t> max_tokens;  // nullopt: the answer may fill the context
     std::vector<std::string> stops;
     SamplingOptions sampling;
-    std::string reasoning_effort;  // empty: the chat template's default
+    std::string reasoning_effort;  // effort level; empty: the chat template's default
 };
 
 // Returns invalid_argument with the name of an invalid field, or of a field that only the hub

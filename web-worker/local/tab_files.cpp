@@ -47,7 +47,7 @@ Result<std::unique_ptr<TabFiles>> TabFiles::open(const std::string& manifest_sha
 
 Status TabFiles::read_tensor_table() {
     const std::uint64_t file_bytes = manifest_.hub.size_bytes;
-    std::uint64_t header_bytes = 0;  // little-endian in the file and in WASM
+    std::uint64_t header_bytes = 0;  // stored in little-endian, which is WASM's order
     MOEX_TRY(read_exactly(hub_sha256_, 0, std::as_writable_bytes(std::span(&header_bytes, 1))));
     if (header_bytes > std::min(safetensors_header_bytes_max, file_bytes - sizeof(header_bytes)))
         return Error{ErrorCode::bad_file,

@@ -21,7 +21,7 @@ class TabFiles : public PackageFiles {
     static Result<std::unique_ptr<TabFiles>> open(const std::string& manifest_sha256);
 
     const PackageManifest& manifest() const { return manifest_; }
-    // Returns a file such as "tokenizer.json"; empty if the package does not have it.
+    // Returns the content of a file such as "tokenizer.json"; "" if the package has no such file.
     Result<std::string> text_file(const std::string& name) const;
 
     const ModelConfig& config() const override { return manifest_.config; }

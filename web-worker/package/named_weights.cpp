@@ -11,8 +11,9 @@ namespace {
 
 std::string layer_name(std::uint32_t layer) { return text("model.layers.", layer, "."); }
 
-// Returns int4 if all tensors are int4 in groups of `int4_group_size`; bf16 if all are bf16 or
-// other codes, which are then rounded by 2^-9 at most; otherwise f32.
+// Returns the storage format for the tensors `names`: int4 if all tensors are int4 in groups of
+// `int4_group_size`; bf16 if all are bf16 or other codes, which are then rounded by 2^-9 at most;
+// otherwise f32.
 Result<WeightKind> kind_of(const PackageFiles& files, const std::vector<std::string>& names,
                            std::uint32_t int4_group_size) {
     WeightKind kind = WeightKind::bf16;

@@ -37,7 +37,7 @@ class PackageFiles {
     // elements. Each stretch but the last is a multiple of 4 bytes.
     virtual Status read_tensor(const std::string& name, std::uint64_t first_byte,
                                std::uint64_t size_bytes, const AppendBytes& append) const = 0;
-    // Reads the same range of the scales and zeros that belong to a tensor of codes: 4 bytes for
+    // Reads the scales and zeros of the codes in such a range of a tensor of codes: 4 bytes for
     // each group.
     virtual Status read_scales(const std::string& name, std::uint64_t first_byte,
                                std::uint64_t size_bytes, const AppendBytes& append) const = 0;

@@ -7,7 +7,7 @@ const day = (time_s) => new Date(time_s * 1000).toISOString().slice(0, 10);
 const key_kinds = { open: "good", expired: "", revoked: "" };
 export const keyState = (state) => [key_kinds[state] ?? "bad", word("key", state)];
 
-// For example "until 2027-01-31 (30 days)", "for ever", "since 2026-11-22".
+// Returns when a key ends or has ended, such as "until 2027-01-31 (30 days)", "for ever", "since 2026-11-22".
 export function termWords(key, now_s) {
   if (key.state === "revoked") return say("ended", day(key.revoked_s));
   if (key.expires_s === 0) return say("for_ever");

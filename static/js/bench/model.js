@@ -83,7 +83,7 @@ function onMessage({ data }) {
     element("model-stage").textContent = `${data.stage} …`;
   } else if (data.row) {
     rows.push(data.row);
-    window.moexModelRows = rows;          // for programs that automate or inspect this page
+    window.moexModelRows = rows;          // read by programs that automate or inspect this page
     tableOf(data.row).append(lineOf(data.row));
   } else if (data.done) {
     done += 1;

@@ -1,4 +1,4 @@
-// Colours for finished code blocks. The library (highlight.js) is fetched when the first such block is shown.
+// Colours for finished code blocks. The library (highlight.js) is fetched when the first finished code block is shown.
 import DOMPurify from "/vendor/purify.es.mjs";
 
 const text_max = 100_000;

@@ -22,7 +22,7 @@ export function newConversation(now_ms = Date.now()) {
 }
 
 // Links the messages of a conversation from an older page, which has no branches: each message follows the previous one
-// in the list. The same is done for a message with an unknown parent.
+// in the list. A message with an unknown parent also follows the previous one.
 export function linked(conversation) {
   conversation.chosen ??= {};
   const known = new Set();

@@ -23,9 +23,9 @@ export class ThisDevice {
     this.apiKey = apiKey;
     this.onChange = onChange;
     this.worker = null;
-    this.answering = null;       // {onText, resolve, reject, free} of the running answer
+    this.answering = null;       // callbacks of the running answer: {onText, resolve, reject, free}
     this.busy = null;            // promise that resolves when the worker has ended its answer
-    this.waiting = [];           // callbacks for the next change of the state
+    this.waiting = [];           // callbacks to call at the next change of `state`
     this.context_tokens = context_tokens_max;
     this.state = { phase: "off" };
   }
@@ -63,7 +63,7 @@ export class ThisDevice {
     this.worker.postMessage({ type: "load", key: this.apiKey(), context_tokens_max: this.context_tokens });
   }
 
-  // Frees GPU and memory; downloaded files stay.
+  // Ends the worker, which frees its GPU and main memory. Downloaded files stay on disk.
   end() {
     this.worker?.terminate();
     this.worker = null;

@@ -12,7 +12,7 @@ export class DevicePanel {
     element("device-again").addEventListener("click", () => actions.again());
   }
 
-  // `state` is the state of ThisDevice.
+  // Shows `state`, which is the state of a ThisDevice (chat/device.js).
   draw(state) {
     const { phase, done_bytes = 0, all_bytes = 0 } = state;
     const is_loading = phase === "fetching" || phase === "warming";

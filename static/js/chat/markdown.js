@@ -138,9 +138,9 @@ export class MarkdownView {
 
   reset() {
     this.root.replaceChildren();
-    this.blocks = [];      // finished blocks: {look, nodes}
+    this.blocks = [];      // the finished blocks as {look, nodes}: text of the look, DOM nodes
     this.settled = "";     // Markdown text of the finished blocks
-    this.links = {};       // reference definitions in the finished blocks
+    this.links = {};       // link reference definitions in the finished blocks
     this.tail = [];        // DOM nodes of the unfinished blocks
   }
 

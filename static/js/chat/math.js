@@ -1,6 +1,6 @@
 // Formulas in an answer: $…$, $$…$$, \(…\) and \[…\] as tokens of Marked, painted as MathML. The library that reads TeX
-// (KaTeX) is fetched when the first formula is shown. Until then, and for formulas that it cannot read, the source is
-// shown.
+// (KaTeX) is fetched when the first formula is shown. Until then, and for formulas that KaTeX cannot read, the source
+// is shown.
 const source_max = 4000;
 
 const texOf = (match) => (match ? match.slice(1).find((part) => part !== undefined).trim() : "");
@@ -15,7 +15,7 @@ const inline_forms = [
 ];
 const block_form = /^ {0,3}(?:\$\$([^$]+?)\$\$|\\\[([^]+?)\\\])[ \t]*(?:\n|$)/;
 
-// Extensions of Marked. `escape` makes text safe inside an element.
+// The extensions by which Marked finds formulas. `escape(text)` makes text safe inside an HTML element.
 export const mathTokens = (escape) => {
   const renderer = ({ text, is_display }) => (
     `<code data-math="${is_display ? "display" : "inline"}">${escape(text)}</code>`);

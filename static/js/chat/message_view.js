@@ -47,7 +47,7 @@ export class MessageView {
     return box;
   }
 
-  // Makes a button that is disabled while an answer runs.
+  // Makes a button of a message; it is disabled while an answer runs.
   makeTool(text, title, act) { return button("quiet small when-idle", text, act, { title }); }
 
   // Shows which version of a message this is. `siblings`: all versions, including this message.

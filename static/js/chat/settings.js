@@ -97,12 +97,12 @@ export function problemOf(name, text) {
   return is_within && (!field.is_whole || Number.isSafeInteger(value)) ? "" : say(`bad_${name}`);
 }
 
-// Returns the longest answer in tokens; null: up to the context.
+// Returns the token limit of an answer; null if only the context limits it.
 export function lengthLimit(settings) {
   return settings.max_tokens.trim() === "" ? null : Number(settings.max_tokens.trim());
 }
 
-// Returns the number of answers to a question.
+// Returns the number of answers to a question that the settings ask for.
 export function numAnswers(settings) {
   const text = settings.n.trim();
   return problemOf("n", text) === "" ? Number(text) || 1 : 1;
@@ -112,7 +112,7 @@ export function numAnswers(settings) {
 export function samplingOf(settings) {
   const out = { temperature: settings.temperature, top_p: settings.top_p };
   for (const name of Object.keys(numbers)) {
-    if (name === "n") continue;      // the caller sets n; a continued answer is a single one
+    if (name === "n") continue;      // the caller sets n: it must be 1 for a continued answer
     const text = settings[name].trim();
     if (text !== "") out[name] = Number(text);
   }
@@ -135,7 +135,7 @@ export function formOf(settings) {
   return out;
 }
 
-// ---- preset system prompts
+// ---- presets: system prompts that the user can select
 
 export const presets = () => [
   { name: say("preset_none"), text: "" },
@@ -143,7 +143,7 @@ export const presets = () => [
     (name) => ({ name: say(`preset_${name}`), text: say(`preset_${name}_text`) })),
 ];
 
-// Converts the user's own kept presets.
+// Converts the stored presets of the user, and drops invalid entries.
 export function presetsOf(kept) {
   if (!Array.isArray(kept)) return [];
   return kept.filter((one) => typeof one?.name === "string" && typeof one.text === "string" && one.name && one.text)

@@ -14,7 +14,7 @@ function kept(name) {
   } catch { return null; }
 }
 
-// Shows the settings, checks them and keeps them.
+// Shows the settings, checks their values and stores them.
 export class SettingsPanel {
   // `onPlace()` is called when the place of computation changes.
   constructor(onPlace) {
@@ -75,7 +75,7 @@ export class SettingsPanel {
   }
   problemOf(name) { return problemOf(name, String(this.settings[name])); }
 
-  // Takes the hub's info: {model, context_tokens, api_key_required}.
+  // Adapts the fields to the hub's reply to /api/info: {model, context_tokens, api_key_required, ...}.
   know(info) {
     this.info = info;
     this.context_tokens = info.context_tokens ?? null;

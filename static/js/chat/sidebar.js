@@ -7,7 +7,7 @@ const undo_ms = 12000;
 
 // Shows the list of conversations.
 export class Sidebar {
-  // `actions`: {select(id), rename(id, title), remove(id) -> undo, begin()}.
+  // `actions`: the handlers {select(id), rename(id, title), remove(id) -> function that restores it, begin()}.
   constructor(store, actions) {
     this.store = store;
     this.actions = actions;
@@ -22,13 +22,13 @@ export class Sidebar {
     element("side-shade").addEventListener("click", () => this.close());
   }
 
-  // On narrow pages the list covers the thread.
+  // Returns true if the list is open on a narrow page, where it covers the thread.
   isOpen() { return document.body.classList.contains("side-open"); }
   toggle() { this.isOpen() ? this.close() : this.open(); }
   open() {
     document.body.classList.add("side-open");
     element("open-side").setAttribute("aria-expanded", "true");
-    // Keeps an on-screen keyboard from covering the list.
+    // Does not focus the search field where an on-screen keyboard would cover the list.
     if (!matchMedia("(pointer: coarse)").matches) this.search.focus();
   }
   close() {

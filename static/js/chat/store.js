@@ -1,5 +1,5 @@
 // The page's conversations, and which of them is open. Views listen for changes; chat.js, which talks to the hub, makes
-// them.
+// the changes.
 import { findIn, fromSession, newConversation, newId, pathOf, titleFrom } from "./conversation.js";
 import { Keeper } from "./keep.js";
 import { newAnswer } from "./turn.js";
@@ -14,7 +14,7 @@ export class Store {
     store.trouble = null;
     store.conversations = new Map();
     store.removed = new Set();         // ids of deleted conversations, which running answers must not restore
-    store.busy = null;                 // the conversation to which this page is writing
+    store.busy = null;                 // the conversation whose answers this page is streaming, or null
     store.current = newConversation();
     store.keeper = await Keeper.open({
       onChange: (event) => store.heard(event),
@@ -177,7 +177,7 @@ export class Store {
     this.onChange("list");
   }
 
-  // Adopts the conversation that an older page left in this tab.
+  // Adds the conversation that an older version of the page left in this tab.
   async adoptSession(kept) {
     const conversation = fromSession(kept);
     if (!conversation) return null;

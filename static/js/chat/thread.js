@@ -65,7 +65,7 @@ export class Thread {
     while (this.list.children.length > nodes.length) this.list.lastElementChild.remove();
   }
 
-  // Starts or continues the growth of a message.
+  // Shows that the answer in `message` begins or is continued.
   begin(message) {
     this.views.get(message.id)?.view.stream();
     this.toEnd();

@@ -1,7 +1,7 @@
 // Answers while they stream: chunks of the API go in, messages grow. The module is pure: the time is an argument.
 import { splitReasoning } from "./reasoning.js";
 
-// Returns an empty answer that has not begun.
+// Returns a message for an answer that has no text yet.
 export function newAnswer(id, at) {
   return {
     id, role: "assistant", at, content: "", reasoning: "", reasoning_ms: 0, thinking: false, end: null, facts: {},
@@ -153,7 +153,7 @@ export class Turn {
   }
 }
 
-// The answers of a stream, side by side: each grows by the chunks of its own choice.
+// The answers of a stream, side by side: a chunk belongs to the answer with the index of its choice.
 export class Turns {
   constructor(messages, how) { this.turns = messages.map((message) => new Turn(message, how)); }
 
@@ -173,8 +173,8 @@ export class Turns {
   }
 }
 
-// The counts at the end of a stream are totals of all its answers, which were computed together. Each answer is given
-// the number of its own pieces.
+// The counts at the end of a stream are totals of all its answers, which were computed together. Each answer
+// therefore shows the number of pieces that it received.
 function shareOf({ timings, usage, ...chunk }, { pieces }) {
   const out = { ...chunk };
   if (usage) {

@@ -40,7 +40,7 @@ export function bannerWords(health, http_status) {
   return { text: units > 0 ? say("missing", units - covered, units) : say("parts_missing"), wants_join: true };
 }
 
-// ---- this device: {phase, ...} as in chat/device.js
+// ---- texts about "this device"; its state {phase, ...} is defined in chat/device.js
 
 export function deviceWords({ phase, code, message, ...state }) {
   switch (phase) {
@@ -70,7 +70,7 @@ function deviceTrouble(code, message) {
   return say("device_failed", why);
 }
 
-// ---- an answer that has ended
+// ---- texts about an answer that has ended
 
 export function factsOf(message) {
   const facts = message.facts ?? {};

@@ -7,7 +7,7 @@ import { say } from "/js/words/join.js";
 
 const kept_as = "moex-rules";
 const data_kept_as = "moex-data";
-const idle_after_ms = 60000;      // the shortest idle time that a browser reports
+const idle_after_ms = 60000;      // shortest idle time that browsers report
 
 function parsed(name) {
   try { return JSON.parse(recall(name, "null")); } catch { return null; }
@@ -66,7 +66,7 @@ export class Conditions {
 
   async findBattery() {
     this.battery = await navigator.getBattery?.().catch(() => null) ?? null;
-    element("mains-field").hidden = this.battery === null;      // hide the rule if unknown
+    element("mains-field").hidden = this.battery === null;      // hide the rule if the browser reports no battery
     this.battery?.addEventListener("chargingchange", () => this.onChange());
     this.onChange();
   }
@@ -99,11 +99,13 @@ export class Conditions {
 
   // Counts the bytes of the day. `total`: the bytes that the worker has received, sent and downloaded since it began.
   count(total) {
-    const more = total >= this.total ? total - this.total : total;      // a new worker counts from 0
+    // A lower total comes from a new worker, which counts from 0.
+    const more = total >= this.total ? total - this.total : total;
     this.total = total;
     const day = today();
     if (more === 0 && this.data.day === day) return;
-    this.data = usedOn(day, parsed(data_kept_as) ?? this.data, more);   // includes the bytes of other tabs
+    // The stored count includes the bytes of other tabs.
+    this.data = usedOn(day, parsed(data_kept_as) ?? this.data, more);
     remember(data_kept_as, JSON.stringify(this.data));
     this.draw();
   }

@@ -28,7 +28,8 @@ export function capProblem(text) {
 
 function isWithin(hour, from, to) {
   if (from === to) return true;
-  return from < to ? hour >= from && hour < to : hour >= from || hour < to;      // the last case spans midnight
+  // In the last case, the hours span midnight.
+  return from < to ? hour >= from && hour < to : hour >= from || hour < to;
 }
 
 // Returns the reason why this tab waits now, as a sentence; "" if it may work. facts: {on_mains: true, false, or null

@@ -45,7 +45,7 @@ export class WorkCard {
     });
   }
 
-  // Runs `act` and shows its error in the card.
+  // Runs `act`, and shows the error in the card if it fails.
   async try(act) {
     element("work-problem").textContent = "";
     try {

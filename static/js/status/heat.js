@@ -40,7 +40,7 @@ export function tierSentence(tiers) {
   return say("tiers_map", count("s"), count("m"), count("d"));
 }
 
-// Returns one sentence for the whole map.
+// Describes the whole map of experts in one sentence.
 export function heatWords(replicas, hub_computes) {
   const all = replicas.flat();
   const lent = all.filter((one) => one > 0).length;

@@ -93,7 +93,7 @@ function choose(name) {
   refresh();
 }
 
-// Draws the texts again in another language.
+// Draws the texts of the charts again after the user has chosen another language.
 export function sayHistoryAnew() {
   spans.forEach(([, words], i) => {
     const one = element("history-spans").children[i];

@@ -1,5 +1,5 @@
 // The help of each setting on the operator page in other languages, by the setting's name. The English help is the
-// hub's own text (hub/options/options_table.cpp). A new setting there needs an entry here.
+// hub's own text (hub/options/options_table.cpp). A new setting in that table needs an entry in this file.
 import { language } from "../language.js";
 
 const translations = {

@@ -6,7 +6,7 @@ import { chat } from "./hub.mjs";
 
 export const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
 export const max_tokens = 24;
-export const few_tokens = 8;      // for tests that need only the first tokens of an answer
+export const few_tokens = 8;      // answer length for tests that need only the first tokens
 
 export async function openChat(context, hub) {
   context.setDefaultTimeout(0);      // only the time limit of the test ends a wait

@@ -116,7 +116,7 @@ export class Front {
       else given.forEach(give);
     }, { masked: false });
 
-    let head = Buffer.alloc(0);                                // bytes of the HTTP reply to the upgrade
+    let head = Buffer.alloc(0);                                // received bytes of the HTTP reply to the upgrade
     hub.on("data", (bytes) => {
       if (!head) return read(bytes);
       head = Buffer.concat([head, bytes]);

@@ -11,7 +11,7 @@ export class Stream {
     this.response = response;
     this.hub = hub;
     this.id = "";
-    this.closed = once(response, "close");      // resolves when the page or the test closes it
+    this.closed = once(response, "close");      // resolves when the page or the test closes the stream
   }
   // Makes the answer resumable from now on, as with a hub. Call it before the first event.
   keep(id) {
@@ -39,7 +39,7 @@ export class Stream {
     if (this.id) {
       words = `id: ${this.events.length + 1}\n${words}`;
       this.events.push(words);
-      if (this.response.destroyed) return;      // kept for a page that resumes the stream
+      if (this.response.destroyed) return;      // a page that resumes the stream gets the event later
     }
     this.head();
     this.response.write(words);
@@ -78,7 +78,7 @@ export class ScriptedHub {
     scripted.routes = routes;
     scripted.requests = [];
     scripted.streams = new Map();      // streams by id
-    scripted.resumed = [];             // {method, last} of requests to resume a stream
+    scripted.resumed = [];             // requests to resume a stream: {method, last event}
     scripted.server = createServer((request, response) => scripted.handle(request, response));
     scripted.server.listen(0, "127.0.0.1");
     await once(scripted.server, "listening");
