@@ -1,5 +1,6 @@
 // The first kernel of the published micro-benchmark (bench/kernel_bench), unoptimised: gate_up = x · [gate; up]ᵀ for
-//   one expert, one thread per output. @binding(0) x        read        f32 [num_tokens, hidden_size]
+// one expert, one thread per output.
+//   @binding(0) x        read        f32 [num_tokens, hidden_size]
 //   @binding(1) words    read        u32: an arena of expert blobs
 //   @binding(2) gate_up  read_write  f32 [num_tokens, 2 * moe_intermediate_size], gate then up
 //   @binding(3) params   uniform     ExpertParams in web-worker/gpu/round_layout.h, 32 bytes

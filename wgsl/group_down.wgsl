@@ -1,5 +1,5 @@
 // Second half of the experts' FFNs of a grouped round, for all experts of one arena at once:
-// y of each pair = gate · (intermediate · downᵀ)
+// y of each (row, expert) pair = gate · (intermediate · downᵀ)
 //   @binding(0) upload        read        u32: header, tables and x of the round (web-worker/gpu/round_layout.h)
 //   @binding(1) codes         read        u32x4: an arena of expert blobs, for the codes
 //   @binding(2) words         read        u32: the same arena, for scales and zeros

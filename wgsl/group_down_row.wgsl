@@ -1,6 +1,6 @@
 // Second half of a grouped round whose experts all reside in one arena and have few rows, including the conversion of
-// the answers to wire form. answer = sum over its pairs, in the order of the table (experts ascending), of gate ·
-// (intermediate · downᵀ)
+// the answers to wire form. answer = sum over its (row, expert) pairs, in the order of the table (experts ascending),
+// of gate · (intermediate · downᵀ)
 //   @binding(0) upload        read        u32: header, tables and x of the round (web-worker/gpu/round_layout.h)
 //   @binding(1) codes         read        u32x4: the arena of expert blobs, for the codes
 //   @binding(2) words         read        u32: the same arena, for scales and zeros

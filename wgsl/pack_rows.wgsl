@@ -1,5 +1,5 @@
-// Last step of a grouped round that uses group_down: adds the pairs' outputs for each answer and writes it in wire
-// form.
+// Last step of a grouped round that uses group_down: adds the outputs of each answer's (row, expert) pairs and writes
+// it in wire form.
 //   @binding(0) upload   read        u32: header, tables and x of the round (web-worker/gpu/round_layout.h)
 //   @binding(1) y_pairs  read        f32 [num_pairs, hidden_size]
 //   @binding(2) y_wire   read_write  u32: f16, bf16, f32 rows, or int8 codes and then one f32 scale a row

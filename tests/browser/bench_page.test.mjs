@@ -124,7 +124,7 @@ test("a GPU does keep-alive work after an answer only if allowed", async (t) => 
     const gpu = new Gpu({ takeRead() {}, onRead: () => answered() });
     await gpu.open();
     const chosen = [gpu.can_stay_awake, canStayAwake(false, 4), canStayAwake(false, 8), canStayAwake(true, 8)];
-    gpu.can_stay_awake = true;                          // open() sets false for a software adapter
+    gpu.can_stay_awake = true;                          // open() forbids it for a software adapter
 
     const from = gpu.createBuffer(16, 0, "from");
     const to = gpu.createBuffer(16, 2, "to");
@@ -157,7 +157,7 @@ test("a GPU does keep-alive work for predicted calls, within limits",
       let answered = null;
       const gpu = new Gpu({ takeRead() {}, onRead: () => answered() });
       await gpu.open();
-      gpu.can_stay_awake = true;                        // open() sets false for a software adapter
+      gpu.can_stay_awake = true;                        // open() forbids it for a software adapter
       const rest = async () => { while (gpu.keeping_alive) await new Promise((resolve) => setTimeout(resolve)); };
       const expect = async () => {
         const before = gpu.keep_alive_dispatches;

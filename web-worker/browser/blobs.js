@@ -34,8 +34,8 @@ export class Blobs {
     this.abort = new AbortController();
   }
 
-  // Calls progress(bytes, fromNetwork), and finally done(bytes or null, reason). Neither is called after cancel(). An
-  // `urgent` fetch is one that a call waits for: it begins at once, in addition to the running ones.
+  // Fetches a blob. Calls progress(bytes, fromNetwork), and finally done(bytes or null, reason). Neither is called
+  // after cancel(). An `urgent` fetch is one that a call waits for: it begins at once, in addition to the running ones.
   fetch(hex, size, urgent, progress, done) {
     const job = { hex, size, urgent, progress, done, generation: this.generation };
     if (urgent) this.waiting.unshift(job);

@@ -7,7 +7,7 @@ import { StoreFolder, unlessGone } from "./store_folder.js";
 const earlier_cache = "moex-weights-v1";      // cache of an earlier version; store_worker.js has the same name
 const used_every_ms = 2000;                   // interval at which the writing worker is sent the recent uses
 
-// Reads stored blobs, and passes new ones to the worker that writes.
+// Reads stored blobs, and passes new blobs to the worker that writes them.
 export class ExpertFiles {
   // `onTold()` is called when the counts in `told` have changed, so that the page can show them.
   constructor(onTold = () => {}) {
@@ -21,7 +21,7 @@ export class ExpertFiles {
     };
     this.here = new Set();                    // hashes of blobs that this worker has read from disk or written
     this.unkept = new Set();
-    this.used = new Map();                    // hex -> [bytes, uses] that are not yet sent to the writing worker
+    this.used = new Map();                    // uses not yet sent to the writing worker: hash -> [bytes, uses]
     this.used_timer = 0;
     this.puts = new Map();                    // ticket -> resolve
     this.tickets = 0;

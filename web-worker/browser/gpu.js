@@ -20,7 +20,7 @@ const keep_alive_fast_ms = 6;
 const submits_per_time = 16;
 const times_kept = 64;
 
-// The values of gpu::LossKind in web-worker/gpu/device.h.
+// The reasons for the loss of a device, with the values of gpu::LossKind in web-worker/gpu/device.h.
 const loss = { out_of_memory: 0, other: 1 };
 
 async function findAdapter() {
@@ -162,9 +162,9 @@ export class Gpu {
     this.device = device;
     this.stopwatch = has_clock ? new Stopwatch(device) : null;
     device.lost.then((info) => this.lose(device, loss.other, info.message || String(info.reason)));
-    // A failed allocation or an invalid command throws nothing: its work is not done, and a readback would return old
-    // bytes. Errors are reported in command order, so before that readback. From then on no result of this device is
-    // used.
+    // A failed allocation or an invalid command throws no exception: the GPU skips the work, and a readback would
+    // return old bytes. The browser reports errors in command order, so it reports the error before that readback ends.
+    // From then on no result of this device is used.
     device.addEventListener("uncapturederror", ({ error }) => {
       const no_memory = error instanceof GPUOutOfMemoryError;
       this.lose(device, no_memory ? loss.out_of_memory : loss.other,

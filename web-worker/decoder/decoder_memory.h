@@ -14,7 +14,7 @@ namespace moex {
 
 // The capacities of a decoder's buffers: of a step, and of the cache of keys and values.
 struct DecoderSizes {
-    std::uint32_t lanes = 1;          // batches that may be in flight at once
+    std::uint32_t lanes = 1;          // limit of batches in flight at once
     std::uint32_t rows = 0;           // row limit of a step, a multiple of 8
     std::uint32_t logit_rows = 0;     // limit of rows with logits in a step: 1, or a multiple of 8
     std::uint32_t pages = 0;          // pages of keys and values, over all sequences

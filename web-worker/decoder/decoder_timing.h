@@ -46,7 +46,7 @@ struct DecoderTimingRow {
     // kernel NAME  all dispatches of one kernel in a step: exec_ms is the sum of their times
     std::string what;
     std::uint32_t fetch = 0, tokens = 0;
-    double ms_token = 0, ms_least = 0, ms_most = 0;  // median, least and most over turns
+    double ms_token = 0, ms_least = 0, ms_most = 0;  // per token: median, least, most over turns
     double prep_ms = 0;   // time from issuing a step until the GPU can begin it
     double issue_ms = 0;  // time to issue one of many steps in a row
     double exec_ms = 0;   // time that a step takes on the GPU

@@ -12,7 +12,7 @@ namespace moex {
 inline constexpr std::uint32_t step_header_words = gpu::kernels::argmax_take::rows_word;
 inline constexpr std::uint32_t kv_page_tokens = gpu::kernels::attend_page::page_tokens;
 
-// The header of the buffer `rows`.
+// The header of the GPU buffer `rows`, which describes the rows of a step.
 struct StepHeader {
     std::uint32_t head_row = 0;  // the first row for which logits are computed
     std::uint32_t num_rows = 0;
@@ -33,7 +33,7 @@ struct StepRow {
 };
 static_assert(sizeof(StepRow) == 16, "the kernels step by 4 words");
 
-// The result of likeliest_merge for one row.
+// The likeliest tokens of one row, as the kernel likeliest_merge returns them.
 struct LikeliestList {
     static constexpr std::uint32_t kept = gpu::kernels::likeliest_merge::kept;
     struct Candidate {

@@ -39,8 +39,8 @@ struct LocalEnd {
 // Answers questions with a whole model on this device.
 class LocalModel {
   public:
-    // `device` outlives the model; `files` are read during this call only. Returns no_space if a
-    // buffer exceeds the device's binding limit.
+    // Loads the model. `device` outlives the model; `files` are read during this call only. Returns
+    // no_space if a buffer exceeds the device's binding limit.
     static void open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
                      std::uint32_t context_tokens_max, WeightProgress progress,
                      std::function<void(Result<std::unique_ptr<LocalModel>>)> done);

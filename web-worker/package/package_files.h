@@ -31,7 +31,7 @@ class PackageFiles {
     virtual ExpertDtype expert_dtype() const = 0;
     virtual std::uint32_t group_size() const = 0;  // 0 unless int4
 
-    // Returns a hub tensor by its Hugging Face name; not_found when absent.
+    // Returns a tensor of hub.safetensors by its Hugging Face name; not_found if it is absent.
     virtual Result<Tensor> tensor(const std::string& name) const = 0;
     // Reads the bytes [first_byte, first_byte + size_bytes) of a tensor, in stretches of whole
     // elements. Each stretch but the last is a multiple of 4 bytes.

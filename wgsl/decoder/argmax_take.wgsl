@@ -1,6 +1,7 @@
 // Writes the likeliest token of the whole vocabulary as the only row of the next step, one position later, and appends
 // it to the ring that the host reads every few steps. All data that the next step needs from this one is thus already
-//   on the GPU. @binding(0) best  read        u32 [num_stretches, 2]: argmax_part.wgsl
+// on the GPU.
+//   @binding(0) best  read        u32 [num_stretches, 2]: argmax_part.wgsl
 //   @binding(1) rows  read_write  u32: rows.wgsl
 //   @binding(2) ids   read_write  u32 [ring_ids]
 // Dispatch (1, 1, 1).

@@ -1,4 +1,5 @@
-// Second half of the FFNs of the experts in a step's routes: y of each pair = weight · (intermediate · downᵀ)
+// Second half of the FFNs of the experts in a step's routes: y of each (row, expert) pair =
+// weight · (intermediate · downᵀ)
 //   @binding(0) tiles         read        u32: pairs of one expert each (group_pairs.wgsl); where a tile is one pair:
 //                                         the routes themselves (route.wgsl)
 //   @binding(1) codes         read        u32x4: an arena of expert blobs (protocol/tensor_format.h)

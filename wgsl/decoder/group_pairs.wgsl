@@ -1,4 +1,4 @@
-// Groups the pairs of a step's rows by expert into tiles, so that a weight is read once for up to ${rows} rows.
+// Groups the (row, expert) pairs of a step by expert into tiles, so that a weight is read once for up to ${rows} rows.
 //   @binding(0) rows    read        u32: rows.wgsl
 //   @binding(1) routes  read        u32 [num_rows, top_k, 2]: route.wgsl
 //   @binding(2) tiles   read_write  u32: the number of tiles, then (tile.wgsl) the tiles, experts ascending

@@ -119,8 +119,8 @@ export function messagesFor(conversation, answer, system) {
   return out;
 }
 
-// Merges two copies of a conversation, `stored` possibly by another tab, without losing any message. If both have a
-// message, the later revision is used.
+// Merges two copies of a conversation without losing a message; another tab may have written the copy `stored`. If both
+// copies have a message, its later revision is used.
 export function merge(stored, mine) {
   if (!stored) return linked(mine);
   const ours = new Map(mine.messages.map((message) => [message.id, message]));
