@@ -241,7 +241,7 @@ async function openRooms() {
   element("rooms").hidden = false;
 }
 
-// Sends a button's request. Returns the answer, or null when the hub refused; the refusal is shown.
+// Sends the request of a button to the hub. Resolves to the answer, or to null if the hub refused; the page shows why.
 async function order(path, body) {
   try {
     const answer = await postJson(path, body, key);

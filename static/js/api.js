@@ -14,7 +14,8 @@ export async function postJson(path, body, key) {
   return { ok: response.ok, status: response.status, body: await response.json().catch(() => null) };
 }
 
-// `status`: HTTP status; 200 for an error inside a stream, 0 for a stream that ended without [DONE].
+// An error of the hub. `status`: HTTP status, 200 for an error inside a stream, 0 for a stream that ended without
+// [DONE].
 export class ApiError extends Error {
   constructor(status, error) {
     super(error?.message ?? `the hub answered ${status}`);
@@ -25,7 +26,7 @@ export class ApiError extends Error {
 
 const withKey = (key) => (key ? { Authorization: `Bearer ${key}` } : {});
 
-// Parses one event of a text/event-stream: {id, data}, both "" for a comment.
+// Parses one event of a text/event-stream to {id, data}; both are "" for a comment of the stream.
 function partsOf(event) {
   const lines = event.split("\n");
   const valuesOf = (name) => lines.filter((line) => line.startsWith(`${name}:`))

@@ -313,7 +313,7 @@ function drawComposer() {
 
 prompt.addEventListener("input", resize);
 prompt.addEventListener("keydown", (event) => {
-  // An Enter that ends the composition of an input method does not send.
+  // Enter sends the question, but not an Enter that ends the composition of an input method (IME).
   if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
   event.preventDefault();
   submit();
@@ -328,7 +328,7 @@ function drawIdeas() {
 }
 drawIdeas();
 
-// Escape closes the topmost panel; only if nothing is open does it stop the answer. An Escape that an input method uses
+// Escape closes the topmost panel. If no panel is open, it stops the answer. An Escape that an input method (IME) uses
 // does neither.
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || event.isComposing || event.keyCode === 229 || event.defaultPrevented) return;

@@ -240,7 +240,7 @@ element("power").addEventListener("change", () => {
 element("nickname").value = recall("moex-nickname", "");
 element("nickname").addEventListener("change", () => remember("moex-nickname", element("nickname").value.trim()));
 
-// Asks the browser to keep the experts: then it does not delete them when its disk runs low.
+// Asks the browser to keep the stored experts, so that it does not delete them when its disk runs low.
 async function askToKeep() {
   is_kept = await navigator.storage?.persist?.().catch(() => false) ?? false;
   drawStore();

@@ -74,7 +74,7 @@ function gpuOf(worker) {
   return worker.software ? say("software", short) : short;
 }
 
-// Translates a name of the hub into the page's language; an unknown name is unchanged.
+// Translates a name in the hub's reply, such as a state, into the page's language; an unknown name is unchanged.
 const word = (kind, name) => say(`${kind}_${name}`) ?? name;
 
 function expertsOf(worker) {
@@ -106,7 +106,7 @@ function drawHead() {
   element("worker-head").replaceChildren(...heads);
 }
 
-// Rows are kept between polls: among hundreds of rows, only cells with changed texts are laid out again.
+// Keep the table rows between polls, so that the browser lays out only cells with changed texts again.
 const rows = new Map();      // worker id -> {row: its table row, told: the text of each cell}
 function rowOf(worker) {
   const known = rows.get(worker.id);

@@ -346,7 +346,7 @@ test("an insecure page and a wrong token are reported", async () => {
   await serving(stranger);
   await context.close();
 
-  // The hub's page under a name that is neither https nor localhost.
+  // Open the hub's page under an address that is neither https nor localhost.
   const front = createServer(async (request, response) => {
     const answer = await fetch(`${hub.url}${request.url}`);
     response.writeHead(answer.status, { "Content-Type": answer.headers.get("content-type") ?? "" });

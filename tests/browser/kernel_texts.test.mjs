@@ -1,5 +1,5 @@
-// Parses every kernel of wgsl/ in a real Chromium. Its compiler is the stricter one: it checks that control flow is
-// uniform. No pipelines are created: a software adapter would compile them for minutes.
+// Parses every kernel of wgsl/ in a real Chromium. Chromium's compiler is stricter than naga: it checks
+// that control flow is uniform. No pipelines are created: a software adapter would compile them for minutes.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { readFileSync } from "node:fs";

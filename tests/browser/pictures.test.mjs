@@ -215,7 +215,7 @@ test("the join page in every state", async () => {
       postMessage() {}
       terminate() {}
     };
-    // Needed if this Chromium has no WebGPU: the page only checks that navigator.gpu exists.
+    // Define navigator.gpu in case this Chromium has no WebGPU: the page only checks that it exists.
     if (!navigator.gpu) Object.defineProperty(Navigator.prototype, "gpu", { value: {} });
   });
   await inEveryLook(scripted, async (page, look) => {

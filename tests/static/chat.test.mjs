@@ -451,7 +451,7 @@ test("ConversationIsExportedCompletely", () => {
   assert.deepEqual(JSON.parse(toJson([conversation])).conversations, [conversation]);
 });
 
-// a -> b -> c -> d, with another answer e beside b, and another question f, not yet answered, beside c.
+// Messages a -> b -> c -> d. Another answer e is beside b, and another question f, which has no answer, is beside c.
 function branched() {
   const conversation = linked({
     ...newConversation(0), messages: [question("a", "A?"), reply("b", "B."), question("c", "C?"), reply("d", "D.")],

@@ -18,7 +18,7 @@ function runNext() {
   host.withText(shape, (address, size) => host.wasm._mx_bench_run(address, size, ran === 1 ? 1 : 0));
 }
 
-// The program is inside a call when it reports, so the next shape starts after that call has returned.
+// The WASM program reports from inside a call, so start the next shape only after that call has returned.
 host.mx.report = (json) => {
   const message = JSON.parse(decoder.decode(json));
   self.postMessage(message);

@@ -22,7 +22,7 @@ export class Blobs {
     this.refused = 0;            // count of blobs from disk or network with a wrong hash
     this.put_bytes = 0;          // bytes of fetched blobs that are not yet written to disk
     this.host_bytes = 0;         // limit of the bytes of blobs that this worker caches in main memory
-    this.memory = new Map();     // hex -> verified bytes, in LRU order: the first is evicted first
+    this.memory = new Map();     // hash -> verified bytes, in LRU order: the first entry is evicted first
     this.memory_bytes = 0;
     this.putting = Promise.resolve();
   }

@@ -20,7 +20,7 @@ function runNext() {
   host.withText(JSON.stringify(model), (address, size) => host.wasm._mx_decoder_bench_run(address, size));
 }
 
-// The program is inside a call when it reports, so the next model starts after that call has returned.
+// The WASM program reports from inside a call, so start the next model only after that call has returned.
 host.mx.report = (json) => {
   const message = JSON.parse(decoder.decode(json));
   if (message.row) message.row.keep_alive = host.gpu.keep_alive_allowed;

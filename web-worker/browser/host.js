@@ -55,7 +55,7 @@ export class Host {
     this.wasm._mx_init();
   }
 
-  // Passes a frame from the hub to mx_on_frame(); frames have a buffer of their own in the heap.
+  // Passes a frame from the hub to mx_on_frame(); the WASM heap has a separate buffer for frames.
   giveFrame(bytes) {
     this.copies += 1;
     this.mx.copyIn(bytes, this.wasm._mx_frame_room(bytes.length));

@@ -123,7 +123,7 @@ export class StoreFolder {
     await file.move(hex);
   }
 
-  // Reads a text file of the top folder, which is a list and not stored by hash.
+  // Reads a text file of the top folder: a list, which is stored by name and not by hash.
   async readText(name) {
     const file = await (await this.top()).getFileHandle(name);
     return (await file.getFile()).text();

@@ -116,8 +116,8 @@ void mx_bind_heap();  // defined in bridge_library.js; gives it access to the WA
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
-// `json`: {"token", "nickname", "worker_key", "client", "budget_bytes", "keep_bytes",
-// "eviction" (lru, lfu, cacheless), "power_percent"}
+// Starts the worker core. `json`: {"token", "nickname", "worker_key", "client", "budget_bytes",
+// "keep_bytes", "eviction" (lru, lfu, cacheless), "power_percent"}
 EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     const nlohmann::json options = nlohmann::json::parse(std::string_view(json, size_bytes),
                                                          nullptr, false);

@@ -343,8 +343,8 @@ void DecoderTiming::submitted(const std::vector<gpu::Command>& commands, std::ui
     const double started_ms = now_ms();
     if (!commands.empty())
         for (std::uint32_t i = 0; i < times; ++i) device_.submit(commands);
-    // A browser waits only for submissions that use the buffer that is read, so the copy into that
-    // buffer is last.
+    // A browser waits only for submissions that use the buffer that is read, so copy into that
+    // buffer last.
     const gpu::Command copy{
         .kind = gpu::Command::Kind::copy, .source = word_, .target = readback_, .size_bytes = 4};
     device_.submit(std::span(&copy, 1));

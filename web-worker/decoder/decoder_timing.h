@@ -68,8 +68,8 @@ class DecoderTiming {
     ~DecoderTiming();
     DecoderTiming(const DecoderTiming&) = delete;
 
-    // Calls `row` for each line, then `done` once. This object may be destroyed after `done`, but
-    // not inside it.
+    // Calls `row` for each line, then `done` once. This object may be destroyed after `done` has
+    // returned, but not inside `done`.
     void start(std::function<void(const DecoderTimingRow&)> row, std::function<void(Status)> done);
     // Receives the name of the stage that begins, to show it to a user; set it before start().
     std::function<void(std::string_view)> on_stage = [](std::string_view) {};

@@ -58,8 +58,8 @@ struct DecoderBatch {
     std::span<const std::uint32_t> pages;  // page tables of the sequences, one after the other
     std::uint32_t num_pages = 0;           // pages of the longest sequence in the batch
     std::uint32_t num_logits = 0;          // logits are computed for the last `num_logits` rows
-    // For the first `num_likeliest` of the rows with logits, the likeliest tokens are found instead
-    // of logits.
+    // The first `num_likeliest` of the rows with logits return their likeliest tokens instead of
+    // logits.
     std::uint32_t num_likeliest = 0;
 };
 

@@ -40,7 +40,8 @@ struct LikeliestList {
         float logit = 0;
         std::uint32_t token = 0;  // no_token in entries that a small vocabulary leaves empty
     };
-    // exp_sum: sum of exp(logit - peak); a NaN if a logit is not a number
+    // peak: the largest logit. exp_sum: sum of exp(logit - peak) over the vocabulary; NaN if a
+    // logit is not a number.
     float peak = 0, exp_sum = 0;
     Candidate candidates[kept];  // by descending logit; on ties, the lower token first
 };

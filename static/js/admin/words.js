@@ -1,4 +1,4 @@
-// Texts of the admin page about keys, workers and bans. Pure: no document, no hub.
+// Texts of the admin page about keys, workers and bans. The module is pure: it uses neither the page nor the hub.
 import { compact, span, whole } from "../format.js";
 import { say, word } from "../words/admin.js";
 
@@ -43,7 +43,7 @@ export function workerPills(worker) {
 
 export const workerName = ({ nickname, id }) => nickname || `#${id}`;
 
-// The name in a ban: the worker's nickname, or the beginning of its key if it has no name.
+// Returns the name of a banned worker: its nickname, or the beginning of its key if it has no nickname.
 export const bannedName = ({ nickname, worker_key }) => nickname || worker_key.slice(0, 12);
 
 export const banWords = (ban) => (ban.is_over ? say("over") : say("until", day(ban.until_s)));

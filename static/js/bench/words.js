@@ -1,7 +1,7 @@
 // Texts of the bench page about a row, and the rows in the format of kernel_bench. The module is pure: it uses neither
 // the page nor the hub.
 
-// The rows of the published micro-benchmark and of a round, in table order.
+// The names of the table's rows, in order: the rows of the published micro-benchmark, and of a whole round.
 export const kernels = {
   gate_up: "GateUp", silu_mul: "SiLU · mul", down: "Down", total: "All three, one expert", readback: "Readback",
   unpack_rows: "Unpack x", group_gate_up: "GateUp and SiLU of all experts", group_down: "Down of all experts",

@@ -9,7 +9,7 @@ export function numFinished(tokens, source) {
   const last = blocks.at(-1);
   const finished = tokens[last].raw.includes("\n") ? last : blocks.at(-2);
 
-  // The source is cut after the finished blocks, so their raw texts must be its beginning.
+  // Callers cut `source` after the finished blocks, so `source` must begin with the raw texts of these blocks.
   let at = 0;
   for (let i = 0; i < finished; i += 1) {
     if (!source.startsWith(tokens[i].raw, at)) return 0;

@@ -26,7 +26,7 @@ async function colour(block) {
   code.replaceChildren(DOMPurify.sanitize(value, kept));
 }
 
-// Colours the code blocks in `nodes`, and inside them, that have no colours yet.
+// Colours the code blocks that are among `nodes` or inside them and have no colours yet.
 export function colourCode(nodes) {
   const waiting = ".code-block[data-language]:not([data-coloured])";
   for (const node of nodes) {

@@ -142,7 +142,8 @@ export function merge(stored, mine) {
   });
 }
 
-// Returns the text around the first match of `words`, "" if only the title matches, null if nothing matches.
+// Searches a conversation for `words`. Returns the text around the first match, "" if only the title matches, null if
+// nothing matches.
 export function findIn(conversation, words) {
   const wanted = words.trim().toLowerCase();
   if (!wanted) return "";

@@ -103,7 +103,7 @@ export class ThisDevice {
     } else if (message.ended) this.endAnswer("resolve", message.ended);
   }
 
-  // Computes one answer, with the interface of streamChat(): chunks of the API. Rejects with an AbortError when
+  // Computes one answer and passes it on in chunks of the API, like streamChat(). Rejects with an AbortError when
   // `how.signal` is aborted. If the GPU is lost in the middle of an answer, or has too little memory, the answer is
   // computed once more: the same seed gives the same words, and only words after the interruption are passed on.
   async answer(request, how) {

@@ -93,7 +93,7 @@ function nodesOf(token, look = looks(token)) {
   if (look === "") return [];
   if (token.type !== "code") return clean(look);
 
-  // Plain text needs no sanitising, and a long block should not pass a parser again and again.
+  // Set the code as plain text, which needs no sanitising: a long block need not be parsed again at each repaint.
   const pre = make("pre");
   pre.append(make("code", "", token.text));
   return [codeBlock(pre, languageOf(token.lang))];
@@ -188,7 +188,7 @@ export class MarkdownView {
     const old = live.flat().filter((node) => !kept.has(node));
     this.place(wanted, old);
 
-    // The last block stays open: an answer may be continued in the middle of a word.
+    // Keep the last block unfinished, because an answer may be continued in the middle of a word.
     let last = tokens.length - 1;
     while (last > 0 && tokens[last].type === "space") last -= 1;
     this.blocks = wanted.slice(0, Math.max(0, last)).map(({ look, nodes }) => ({ look, nodes }));

@@ -78,7 +78,8 @@ export class MessageView {
     return row;
   }
 
-  // Turns the question into a field. The edited text becomes another version of the question, with its own answer.
+  // Replaces the shown question by a text field. The edited text becomes another version of the question, with its own
+  // answer.
   beginEdit() {
     const field = make("textarea", "", "", { "aria-label": say("edit_label") });
     field.value = this.message.content;
@@ -171,7 +172,7 @@ export class MessageView {
     this.paintFoot();
   }
 
-  // Closed thoughts cost nothing: they are painted when the user opens them.
+  // Paint the thoughts only when the user opens them, so that closed thoughts take no time.
   paintThoughts() {
     const { reasoning, thinking } = this.message;
     this.thoughts.hidden = !reasoning && !thinking;

@@ -54,7 +54,7 @@ function fromText(text) {
   }
 }
 
-// Returns tools in the API's format, adding the wrapper if it is missing; null if `text` contains no tools.
+// Parses tools to the API's format, and adds {type, function} if it is missing. Returns null if `text` has no tools.
 function toolsOf(text) {
   const given = fromText(text);
   if (!Array.isArray(given) || given.length === 0) return null;
@@ -65,7 +65,8 @@ function schemaOf(text) {
   const schema = fromText(text);
   return schema !== null && typeof schema === "object" && !Array.isArray(schema) ? schema : null;
 }
-// Returns pairs of text or token id and bias, as a list or an object; null if `text` contains none.
+// Parses the setting logit_bias: a list or an object of pairs (text or token id, bias). Returns null if `text` has
+// none.
 function biasOf(text) {
   const given = fromText(text);
   if (given === null || typeof given !== "object") return null;

@@ -120,7 +120,7 @@ export class SettingsPanel {
     remember(presets_kept_as, JSON.stringify(this.own_presets));
     this.drawPresets();
   }
-  // Selects the preset whose text is in the field; any other text is the user's own and can be kept.
+  // Selects the preset whose text is in the field for the system prompt. The user can store any other text as a preset.
   drawPresets() {
     const text = this.settings.system.trim();
     const all = this.allPresets();

@@ -6,8 +6,8 @@ import { newAnswer } from "./turn.js";
 
 // Holds the conversations of the page, and which one is open.
 export class Store {
-  // `onChange(what)`: "list", "open" (another conversation, or its messages), "trouble" (a conversation cannot be
-  // stored).
+  // `onChange(what)` is called with "list", "open" (another conversation, or its messages), "trouble" (a conversation
+  // cannot be stored).
   static async open(onChange) {
     const store = new Store();
     store.onChange = onChange;
@@ -64,7 +64,7 @@ export class Store {
     return this.answersTo(question, num);
   }
 
-  // Adds `num` empty answers to `question` and shows the first; its other answers stay.
+  // Adds `num` empty answers to `question` and shows the first; earlier answers to the question stay.
   answersTo(question, num) {
     const answers = Array.from({ length: num }, () => (
       { ...newAnswer(newId(), Date.now()), rev: 1, parent: question.id }));
@@ -81,7 +81,7 @@ export class Store {
     return this.save(current);
   }
 
-  // Resolves to the number of new conversations; a conversation that exists already is merged.
+  // Imports conversations. Resolves to the number of new conversations; a conversation that exists already is merged.
   async add(conversations) {
     const before = this.conversations.size;
     for (const one of conversations) {

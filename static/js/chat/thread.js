@@ -71,7 +71,7 @@ export class Thread {
     this.toEnd();
   }
 
-  // Paints at most once per frame; of several growing answers, only the shown one.
+  // Paints a growing answer at most once per frame. Of several answers side by side, only the shown answer is painted.
   grow(message) {
     if (this.painting || !this.views.has(message.id)) return;
     this.painting = requestAnimationFrame(() => {

@@ -62,7 +62,7 @@ export class Turn {
     this.count(now_ms);
   }
 
-  // The server separates thoughts from answers, so the page no longer searches for tags.
+  // This server separates the reasoning from the answer, so stop searching the text for tags.
   think(text, now_ms) {
     this.tagged = false;
     this.thought_ms ??= now_ms;
@@ -136,7 +136,7 @@ export class Turn {
     const was_thinking = message.thinking;
     message.thinking = false;
     this.count(now_ms);
-    // If a part ended without the final data, the computing workers of the whole answer are unknown.
+    // If one part of an answer ended without its final data, it is unknown which workers computed the whole answer.
     if (!this.moex && this.pieces > 0) message.facts.is_told = false;
 
     if (reason) message.end = { reason, words };

@@ -54,7 +54,7 @@ export function deviceWords({ phase, code, message, ...state }) {
   }
 }
 
-// The browser reports the device's memory rounded, or not at all, so this is only a hint before the download.
+// The browser reports the device's memory rounded, or not at all, so the result is only a hint before the download.
 function memoryWords(model_bytes) {
   const device_bytes = (globalThis.navigator?.deviceMemory ?? Infinity) * 2 ** 30;
   return model_bytes > device_bytes ? ` ${say("device_too_small", bytes(device_bytes))}` : "";

@@ -30,8 +30,8 @@ async function takeSlot() {
   } catch { slot = crypto.randomUUID(); }      // locks are forbidden: use a random slot
 }
 
-// Returns the key by which the hub recognises this browser after a reload; it has no other use. A key allows one
-// connection, so each tab has its own.
+// Returns the key by which the hub recognises this browser after a reload; the key has no other use. A key allows one
+// connection, so each tab has its own key.
 export async function workerKey() {
   await takeSlot();
   let key = recall("moex-worker-key", "");

@@ -1,6 +1,6 @@
 // The contributor's identity: an Ed25519 key that is created in this browser and exported only to a file under a
-// passphrase. The hub sees its public half and signatures (protocol/PROTOCOL.md, IDENTITY). Independent of the page:
-// signs, stores, encrypts.
+// passphrase. The hub sees its public half and signatures (protocol/PROTOCOL.md, IDENTITY). This module signs,
+// stores and encrypts; it does not use the page.
 import { say } from "../words/join.js";
 
 export const database_name = "moex-identity";

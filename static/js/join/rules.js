@@ -3,8 +3,8 @@
 import { bytes } from "../format.js";
 import { say } from "../words/join.js";
 
-// mains: work only on mains; hidden, idle: work only in one of the chosen conditions. from, to: whole hours of the day,
-// "" for the whole day. data_gb: the limit per day, "" for none.
+// The default rules. mains: work only on mains; hidden, idle: work only in one of the chosen conditions. from, to:
+// whole hours of the day, "" for the whole day. data_gb: the limit per day, "" for none.
 export const defaults = { mains: false, hidden: false, idle: false, from: "", to: "", data_gb: "", awake: true };
 
 const isHour = (text) => /^(?:1?\d|2[0-3])$/.test(text);

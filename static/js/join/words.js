@@ -43,7 +43,7 @@ export function shareWords(status, units) {
   return say("share", whole.format(status.units_ready), units, percent);
 }
 
-// The number of experts for which a memory limit has room, estimated from the loaded experts; a general hint before the
+// Describes how many experts fit into a memory limit, estimated from the loaded experts; a general hint before the
 // first expert is loaded.
 export function budgetWords(status, budget_bytes, units) {
   if (!(status?.units_ready > 0) || !(status.weights_bytes > 0)) {
@@ -55,7 +55,8 @@ export function budgetWords(status, budget_bytes, units) {
   return say("room", room, units);
 }
 
-// Describes the experts kept beyond memory. `quota`: the bytes that this browser allows the site, 0 if unknown.
+// Describes the experts that are stored on disk because memory has no room for them. `quota`: the bytes that this
+// browser allows the site, 0 if unknown.
 export function keepWords(status, keep_bytes, quota) {
   if (keep_bytes === 0) return say("keep_nothing");
   if (quota > 0 && quota < keep_bytes) return say("keep_quota", bytes(quota));

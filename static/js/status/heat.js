@@ -5,7 +5,7 @@ const cell_min_px = 7;       // width of a cell with its gap; a layer with less 
 const cell_max_px = 18;
 const gap_px = 1.5;
 
-// Returns {columns, rows, cell_px} for the experts of a layer in `width_px`.
+// Returns the grid {columns, rows, cell_px} that shows the experts of a layer within `width_px`.
 export function heatLayout(width_px, num_experts) {
   const fitting = Math.max(1, Math.floor(width_px / cell_min_px));
   if (num_experts <= fitting) {
@@ -17,15 +17,15 @@ export function heatLayout(width_px, num_experts) {
   return { columns, rows, cell_px: Math.min(cell_max_px, width_px / columns) };
 }
 
-// Returns the kind for the number of contributors that hold an expert; "none" only if the hub does not compute it
-// either.
+// Returns the kind of cell for the number of contributors that hold an expert; "none" only if the hub does not compute
+// the expert either.
 export function holderKind(replicas, hub_computes) {
   if (replicas === 0) return hub_computes ? "hub" : "none";
   return replicas === 1 ? "one" : "more";
 }
 
-// Returns the kind for a letter of `tiers` in /api/status: the tier of the nearest holder. Experts without a holder are
-// shown as in holderKind().
+// Returns the kind of cell for a letter of `tiers` in /api/status: the tier of the nearest holder. Experts without a
+// holder are shown as in holderKind().
 const tier_kinds = { s: "slot", m: "memory", d: "disk" };
 export const tierKind = (letter, hub_computes) => tier_kinds[letter] ?? holderKind(0, hub_computes);
 

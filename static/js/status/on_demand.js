@@ -3,14 +3,14 @@
 import { bytes, fine, whole } from "../format.js";
 import { say } from "../words/status.js";
 
-// The text for one worker of /api/status; the empty string if all of its experts are resident.
+// Returns the text for one worker of /api/status; the empty string if all of its experts are resident.
 export function tierWords({ ready_in: { store, memory, slot } }) {
   if (store + memory === 0) return "";
   return say("tiers_short", whole.format(slot), ...(memory > 0 ? [whole.format(memory)] : [null]), whole.format(store));
 }
 
-// The sentences for all workers; the empty string if no worker loads on demand. Misses are per token that the hub
-// computed.
+// Returns the sentences for all workers; the empty string if no worker loads on demand. Misses are per token that the
+// hub computed.
 export function onDemandWords({ calls: { on_demand, load_window }, engine, workers }) {
   const tiers = { store: 0, memory: 0, slot: 0 };
   for (const { ready_in } of workers)

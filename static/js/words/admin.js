@@ -260,5 +260,5 @@ export const table = {
 };
 
 export const say = sayFrom(table);
-// Translates a name of the hub into the page's language; an unknown name is unchanged.
+// Translates a name in the hub's reply, such as a state, into the page's language; an unknown name is unchanged.
 export const word = (kind, name) => say(`${kind}_${name}`) ?? name;

@@ -30,7 +30,7 @@ export async function set(page, fields) {
   await page.locator("#close-settings").click();
 }
 
-// Waits until the model is on the GPU, or until the page says why it will not be.
+// Waits until the model is on the GPU, or until the page says why the model cannot be loaded.
 export async function deviceSettled(page) {
   await page.waitForFunction(() => {
     const words = document.getElementById("device-words");

@@ -19,8 +19,8 @@ export function run(command, args, options = {}) {
   });
 }
 
-// Waits until `predicate(text so far)` returns a value for a stream's text. Rejects with the printed text if the child
-// ends first.
+// Collects the output of a child process until `predicate(output so far)` returns a value. Rejects with the output if
+// the child ends first.
 function waitForOutput(child, name, predicate) {
   return new Promise((resolve, reject) => {
     const look = () => {
