@@ -16,7 +16,7 @@
 //   N@RECALL         replays the routes of texts that were decoded before, with that share of the hints right (random
 //                    weights predict nothing); N@RECALL+1 also replays the next token's first layers before that token
 //                    is drawn
-//   shadow=DIR, shadow=served=N  the hints of a served shadow
+//   shadow=DIR       the hints of a shadow
 // --host-mb: host memory for blobs, of all workers together.
 // --context 1024,8192,65536: measures each cell behind prompts of these lengths, a row each. Keys and values of all
 // rows but the prompt's last are noise: reading them takes as long as for a real text, and they need not be computed
