@@ -84,7 +84,7 @@ async function pressUntil(url, [path, body], until) {
   return counts;
 }
 
-// Runs press() in a process of its own, so that its traffic does not take the users' event loop.
+// Runs the greedy client in a process of its own, so that its traffic does not block the event loop of the users.
 async function pressApart(url, name, seconds) {
   const child = spawn(process.execPath, [fileURLToPath(import.meta.url), '--press', url, name, String(seconds)],
     { stdio: ['ignore', 'pipe', 'inherit'] });

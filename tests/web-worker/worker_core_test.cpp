@@ -75,8 +75,8 @@ TEST(WorkerCoreTest, ASoftwareAdapterIsNotMeasured) {
     EXPECT_LE(small->read_bytes, 8u << 20);
 }
 
-// If no timer fires, no time passes. Calls are then still answered, whatever share of calls the
-// contributor has set: power does not delay answers.
+// The clock of the test moves only when a timer fires. All calls are answered at the same time of
+// that clock, so the power that a contributor has set delays no answer.
 TEST(WorkerCoreTest, PowerIsReportedAtOnceAndDelaysNothing) {
     Stage stage(64u << 20, {.power_percent = 40});
     stage.hub_caps.push_back(power_cap);

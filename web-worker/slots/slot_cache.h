@@ -327,7 +327,8 @@ class SlotCache {
     HintTrial trial_;
 
     bool goes_on_soon_ = false;  // a timer for go_on() is pending
-    // Chooses whether the GPU or the thread copies experts to slots; empty until the first copy.
+    // Trial that chooses whether the GPU or the worker's thread copies experts to slots. It is made
+    // at the first copy.
     std::optional<TransferChoice> transfers_;
     std::uint64_t brought_ = 0;  // value of SlotCounters::brought when the last group was answered
     LifeGuard life_;

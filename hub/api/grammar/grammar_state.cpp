@@ -168,9 +168,9 @@ class GrammarState::Walker {
         }
     }
 
-    // Continues the parse in `frame` after a child of the frame's node is done. `result`: the id of
-    // the word, if the child is a list of words; `name`: the text of the name, if the child is the
-    // name of a member that the schema does not list.
+    // Continues the parse in `frame` after a child of the frame's node is done. If the child was a
+    // list of words, `result` is the id of the word that the text has. If the child was the name of
+    // a member that the schema does not list, `name` is that name.
     void leave(const StackFramePointer& frame, std::uint32_t result, const NameText* name) {
         if (!frame) return add({});
         const GrammarNode& node = *frame->node;

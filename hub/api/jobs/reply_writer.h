@@ -85,7 +85,7 @@ class ReplyWriter {
     virtual Events say(std::size_t index, ReasonedText text, std::span<const TokenText> tokens) = 0;
     // `id` is the id of the tool call if the call begins with this piece; else it is empty.
     virtual Events call(std::size_t index, const CallPiece& piece, const std::string& id) = 0;
-    // `totals` is not null only for the last choice that ends.
+    // `totals` is null except for the choice that ends last.
     virtual Events end_choice(std::size_t index, const AnswerChoice& choice,
                               const AnswerTotals* totals) = 0;
     virtual Events end(const AnswerTotals& totals) = 0;

@@ -6,7 +6,7 @@ namespace moex {
 namespace {
 
 // Returns `key`, or the first line of the file `path` if `key` is empty. The result is empty when
-// neither is given. Errors name the setting of the file by `file_setting`.
+// neither is given. An error message contains `file_setting`, the name of the file's setting.
 Result<std::string> read_key(std::string key, const std::filesystem::path& path,
                              const char* file_setting) {
     if (key.empty() && !path.empty()) {

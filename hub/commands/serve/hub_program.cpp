@@ -276,8 +276,8 @@ Status HubProgram::open_served_shadow(const std::string& folder) {
 // must be made later, because it calls the shadow.
 void HubProgram::start_shadow() {
     if (!shadow_parts_ || !hints_) return;
-    // A hint must lead by two layers or more: the experts of one layer load while the answers of
-    // another layer are pending.
+    // The shadow predicts the experts of a layer at least two layers before the model reaches it.
+    // Then they are loaded while the answers of the layer between are pending.
     constexpr std::uint32_t lead_min = 2;
     const ContributorSettings& contributors = settings_.contributors;
     KvCacheOptions kv{.page_tokens = engine_options_.page_tokens,

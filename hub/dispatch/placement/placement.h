@@ -172,7 +172,8 @@ class Placement {
         bool wants_share = false;
         bool is_pinned = false;
         std::uint32_t group = 0;  // with the rule `groups`: number of the member's group
-        // scratch of fill_lost(): units that the member was assigned and that no worker has loaded
+        // Scratch of fill_lost(): number of units that this member is still to load, and that no
+        // other worker holds.
         std::uint32_t to_load = 0;
         // Scratch of take_share(): the member's fragments, its fair share, and its load as a
         // fraction of that share.

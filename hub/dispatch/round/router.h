@@ -90,7 +90,8 @@ class Router {
 
     std::vector<Candidate> workers_;
     std::vector<Item> items_;
-    std::vector<std::uint32_t> takers_;     // the takers of all items, item after item
+    // workers that can take an item, for all items in their order
+    std::vector<std::uint32_t> takers_;
     std::vector<std::uint32_t> slices_of_;  // for each worker: items that it can take
     std::vector<double> paces_;
     std::vector<std::pair<Key, std::uint32_t>> heap_;

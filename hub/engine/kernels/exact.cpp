@@ -94,7 +94,7 @@ void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t ou
     HWY_DYNAMIC_DISPATCH(matmul_any)(out, weights, x, out_begin, out_end);
 }
 std::size_t int4_prepared_floats(std::uint32_t num_in, std::uint32_t group_size) {
-    // 16 sums a group, for the largest number of lanes
+    // Each group of weights keeps 16 partial sums, one for each lane of the widest vectors.
     return num_in + std::size_t{16} * (num_in / group_size);
 }
 void int4_prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in, std::uint32_t group_size) {

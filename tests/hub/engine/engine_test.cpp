@@ -56,7 +56,7 @@ TEST_F(EngineTest, LongLinksGetMicroBatchesAndTheSameTexts) {
     };
 
     const auto wanted = write(local_, {});
-    // steps are not cut: the experts compute on this thread
+    // No step is cut into micro-batches, because this thread computes the experts itself.
     EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
     EXPECT_EQ(write(near, options(near, 0)), wanted);
     // steps are not cut: they do not wait for a link
