@@ -1,5 +1,5 @@
-// Draws the output of `moex-sim --sweep`: for each kind of swarm the median and p99 time of a token under each policy of
-// second attempts, and the share of second attempts that the policy sent. Writes an SVG.
+// Draws the output of `moex-sim --sweep`: for each kind of swarm the median and p99 time of a token under each policy
+// of second attempts, and the share of second attempts that the policy sent. Writes an SVG.
 // example: node bench/sweep_plot.mjs bench/results/sweep.simulated.csv > bench/results/sweep.simulated.svg
 import {readFileSync} from "node:fs";
 
