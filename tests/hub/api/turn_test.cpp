@@ -207,7 +207,7 @@ TEST_F(TurnTest, AStreamTellsThoughtsFromWords) {
     make_with(*tokenizer, model_.chat_template);
 
     int blocks = 0;
-    for (int seed = 1; seed <= 12; ++seed) {
+    for (int seed = 1; seed <= 40; ++seed) {
         Json body{
             {"messages", {question}},
             {"max_tokens", 12},

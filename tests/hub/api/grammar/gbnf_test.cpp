@@ -88,7 +88,7 @@ TEST(GbnfTest, InvalidGrammarIsRefusedWithItsLine) {
         {"root ::= root \"a\" | \"b\"", "refers to itself"},
         {"root ::= (root? \"\")* \"b\"", "may be empty"},
         {"root ::= \"a\" root", "nothing satisfies it"},
-        {"root ::= <[9999]>", "a token's number"},
+        {"root ::= <[9999]>", "an unknown token number"},
         {"root ::= <none>", "an unknown token"},
         {"root \"a\"", "no ::="},
     };
