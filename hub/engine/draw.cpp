@@ -44,6 +44,13 @@ std::uint64_t weight_of(std::uint32_t steps) {
                                    powers.fine[steps & mask];
     return fraction >> (shift + static_cast<int>(steps / draw_steps_per_octave));
 }
+// The largest weight of a token in each bucket.
+const std::array<double, bucket_never> bucket_weights = [] {
+    std::array<double, bucket_never> weights{};
+    for (std::uint32_t bucket = 0; bucket < bucket_never; ++bucket)
+        weights[bucket] = static_cast<double>(weight_of(bucket << bucket_shift));
+    return weights;
+}();
 static_assert(2 * PowerTables::fraction_bits - weight_bits + steps_never / draw_steps_per_octave <
                   64,
               "a shift of 64 has no meaning");
@@ -92,20 +99,23 @@ class Draw {
     Draw(std::span<const float> logits, TokenId likeliest, const DrawOptions& options)
         : logits_(logits),
           steps_(logits[likeliest], options) {
-        fill();
-        if (options.top_k != 0 && options.top_k < logits.size()) keep_count(options.top_k);
-        if (options.top_p < 1.0) keep_share(options.top_p);
+        const bool cuts_count = options.top_k != 0 && options.top_k < logits.size();
+        const bool cuts_share = options.top_p < 1.0;
+        fill(cuts_count || cuts_share);
+        if (cuts_count) keep_count(options.top_k);
+        if (cuts_share) keep_share(options.top_p);
     }
 
     // Runs the race of the tokens that the cuts keep and returns the winner's index; returns
-    // `likeliest` if no token is kept.
+    // `likeliest` if the logits are NaN.
     TokenId take(TokenId likeliest, const DrawPlace& place, std::span<const TokenId> ids) {
-        if (total_ == 0) return likeliest;
+        const std::uint64_t most = weight_of(steps_(logits_[likeliest]));
+        if (most == 0) return likeliest;
         const DrawNoise noise(place);
         const auto id_of = [&](TokenId index) { return ids.empty() ? index : ids[index]; };
         Runner best{.index = likeliest,
                     .time = exponential_time(noise.of(id_of(likeliest))),
-                    .weight = weight_of(steps_(logits_[likeliest]))};
+                    .weight = most};
         set_limits(best);
 
         const auto enter = [&](TokenId index, std::uint32_t high) {
@@ -118,20 +128,16 @@ class Draw {
             if (best.rate() < 0.5 * limits_rate_) set_limits(best);
         };
 
-        // Use two loops per block of tokens, so that the compiler can vectorise the first loop. Few
-        // tokens pass the bounds of their buckets, and exact times are computed only for these few
-        // tokens.
+        // Most blocks end at the first test: none of their tokens is below the bound of the block's
+        // likeliest token. Exact times are computed only for the few tokens below their own bound.
         std::uint32_t high[block_tokens];
         for (std::size_t first = 0, block = 0; first < logits_.size();
              first += block_tokens, ++block) {
             // top-k and top-p keep no token of this block
             if (block_bucket_[block] >= cut_) continue;
             const std::size_t count = std::min(block_tokens, logits_.size() - first);
-            if (ids.empty())
-                for (std::size_t i = 0; i < count; ++i)
-                    high[i] = noise.high(static_cast<TokenId>(first + i));
-            else
-                for (std::size_t i = 0; i < count; ++i) high[i] = noise.high(ids[first + i]);
+            if (fill_noise(noise, first, count, ids, high) >= limits_[block_bucket_[block]])
+                continue;
             for (std::size_t i = 0; i < count; ++i)
                 if (high[i] < limits_[buckets_[first + i]])
                     enter(static_cast<TokenId>(first + i), high[i]);
@@ -143,7 +149,8 @@ class Draw {
     }
 
   private:
-    void fill() {
+    // Finds the bucket of each token. The histogram is filled only for cuts that need it.
+    void fill(bool needs_histogram) {
         thread_local std::vector<std::uint16_t> memory;
         memory.resize(logits_.size());
         buckets_ = memory;
@@ -152,23 +159,38 @@ class Draw {
         block_memory.assign((logits_.size() + block_tokens - 1) / block_tokens, bucket_never);
         block_bucket_ = block_memory;
 
-        // Use two loops per block of tokens, so that the compiler can vectorise the first loop.
         std::uint32_t steps[block_tokens];
         for (std::size_t first = 0, block = 0; first < logits_.size();
              first += block_tokens, ++block) {
             const std::size_t count = std::min(block_tokens, logits_.size() - first);
-            for (std::size_t i = 0; i < count; ++i) steps[i] = steps_(logits_[first + i]);
-            std::uint32_t least = steps_never;
-            for (std::size_t i = 0; i < count; ++i) {
-                const std::uint32_t bucket = steps[i] >> bucket_shift;
-                buckets_[first + i] = static_cast<std::uint16_t>(bucket);
-                histogram_[bucket] += weight_of(steps[i]);
-                least = std::min(least, steps[i]);
-            }
+            const std::uint32_t least = fill_steps(first, count, steps);
             block_bucket_[block] = static_cast<std::uint16_t>(least >> bucket_shift);
+            if (!needs_histogram) continue;
+            for (std::size_t i = 0; i < count; ++i)
+                histogram_[steps[i] >> bucket_shift] += weight_of(steps[i]);
         }
 
         for (std::uint32_t bucket = 0; bucket < cut_; ++bucket) total_ += histogram_[bucket];
+    }
+
+    // Fills `steps` and buckets_ for `count` tokens from index `first` on, and returns the least of
+    // the steps. A whole block has its own call with a constant length, which the compiler
+    // vectorises better.
+    std::uint32_t fill_steps(std::size_t first, std::size_t count,
+                             std::uint32_t (&steps)[block_tokens]) {
+        return count == block_tokens ? fill_steps_of(first, block_tokens, steps)
+                                     : fill_steps_of(first, count, steps);
+    }
+    [[gnu::always_inline]] std::uint32_t fill_steps_of(std::size_t first, std::size_t count,
+                                                       std::uint32_t (&steps)[block_tokens]) {
+        const float* const logits = logits_.data() + first;
+        std::uint16_t* const buckets = buckets_.data() + first;
+        for (std::size_t i = 0; i < count; ++i) steps[i] = steps_(logits[i]);
+        for (std::size_t i = 0; i < count; ++i)
+            buckets[i] = static_cast<std::uint16_t>(steps[i] >> bucket_shift);
+        std::uint32_t least = steps_never;
+        for (std::size_t i = 0; i < count; ++i) least = std::min(least, steps[i]);
+        return least;
     }
 
     // Returns the tokens of a bucket that earlier cuts have kept, the likeliest first.
@@ -219,20 +241,39 @@ class Draw {
         ids.resize(kept);
         at_cut_ = std::move(ids);
         cut_ = bucket;
-        total_ = reached;
+    }
+
+    // Fills `high` with the upper 32 bits of the noise of `count` tokens from index `first` on, and
+    // returns the least of them. The loop over a whole block has a constant length, so that the
+    // compiler vectorises it.
+    static std::uint32_t fill_noise(const DrawNoise& noise, std::size_t first, std::size_t count,
+                                    std::span<const TokenId> ids,
+                                    std::uint32_t (&high)[block_tokens]) {
+        if (count == block_tokens && ids.empty()) {
+            const auto id = static_cast<TokenId>(first);
+            for (std::size_t i = 0; i < block_tokens; ++i)
+                high[i] = noise.high(id + static_cast<TokenId>(i));
+        } else {
+            for (std::size_t i = 0; i < count; ++i)
+                high[i] = noise.high(ids.empty() ? static_cast<TokenId>(first + i)
+                                                 : ids[first + i]);
+        }
+        std::uint32_t least = high[0];
+        for (std::size_t i = 1; i < count; ++i) least = std::min(least, high[i]);
+        return least;
     }
 
     // Sets, for each kept bucket, a bound of the upper 32 bits of the noise: if the noise of a
     // token reaches the bound, the token's clock rings after that of `best`, even with the bucket's
-    // largest weight. The bound is a little too large, never too small, so rounding errors in
-    // double change no result.
+    // largest weight. A clock of weight w has rung before the time r / w with the probability
+    // 1 - exp(-r * w); the bound uses r * w, which is never smaller and costs no exponential.
     void set_limits(const Runner& best) {
         limits_rate_ = best.rate();
         const double unit = 0x1p-57 * limits_rate_ * std::log(2.0) * (1 + 1e-9);
         const auto limit_of = [&](std::uint32_t bucket) {
-            const auto weight = static_cast<double>(weight_of(bucket << bucket_shift));
-            const double noise = -std::expm1(-unit * weight) * (1 + 1e-9);
-            return static_cast<std::uint64_t>(noise * 0x1p32) + 2;
+            return static_cast<std::uint64_t>(std::min(unit * bucket_weights[bucket], 1.0) *
+                                              0x1p32) +
+                   2;
         };
         for (std::uint32_t bucket = 0; bucket < cut_; ++bucket) limits_[bucket] = limit_of(bucket);
         cut_limit_ = limit_of(std::min(cut_, bucket_never - 1));
@@ -244,7 +285,7 @@ class Draw {
     std::span<std::uint16_t> buckets_;  // bucket of each token; in memory that the thread reuses
     Steps steps_;
     Histogram histogram_{};
-    std::uint64_t total_ = 0;
+    std::uint64_t total_ = 0;  // total weight of the kept tokens, before the cut by share
     // Buckets below cut_ are kept whole; of bucket cut_ itself only the tokens in at_cut_ are kept.
     std::uint32_t cut_ = bucket_never;
     std::vector<TokenId> at_cut_;
