@@ -1,7 +1,8 @@
 // The lossy modes of a package by name: the values that a request may give for `moex.experts`,
 // and that `moex-hub eval --experts` measures. A hub serves two (served_modes.h):
-//   "speculative", also "early:1"   every second MoE layer sends calls before it has the last
-//   answers "estimator"                     the estimator's guesses replace the routers' choices
+//   "speculative", also "early:1"   every second MoE layer sends its calls before the answers of
+//                                   the layer before it have arrived
+//   "estimator"                     the estimator's guesses replace the routers' choices
 #pragma once
 
 #include <map>
