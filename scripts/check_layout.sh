@@ -3,7 +3,7 @@
 #   protocol <- hub/base <- {hub/model, hub/registry};   hub/model <- hub/engine;
 #   hub/engine/kernels sees protocol and hub/base only, and web-worker sees it;
 #   hub/engine/expert_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
-#   hub/engine <- hub/foresight, which only commands see;
+#   hub/engine <- {hub/foresight, hub/draft}, which only commands see;
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   {protocol, hub/engine/kernels} <- web-worker.
 #   web-worker/gpu <- web-worker/decoder;   {decoder, hub/model/package} <- web-worker/package;
 #   all of these <- {hub/commands/gpu, web-worker/local}, which link them.
@@ -45,6 +45,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/engine\/(sampler|draw|draw_noise)\./) return "sampler"
     if (path ~ /^hub\/engine\//) return "engine"
     if (path ~ /^hub\/foresight\//) return "foresight"
+    if (path ~ /^hub\/draft\//) return "draft"
     if (path ~ /^hub\/dispatch\//) return "dispatch"
     if (path ~ /^hub\/api\//) return "api"
     if (path ~ /^hub\/net\/http\//) return "http"
@@ -76,12 +77,13 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["sampler"] = " protocol tokenizer sampler "
     sees["engine"] = model "backend kernels sampler engine "
     sees["foresight"] = model "backend kernels engine foresight "
+    sees["draft"] = model "backend kernels sampler engine draft "
     sees["dispatch"] = " protocol base backend dispatch "
     sees["api"] = model "backend kernels sampler engine api "
     sees["http"] = " protocol base api http "
     sees["net"] = model "registry backend kernels sampler engine dispatch api http net "
     sees["hub_gpu"] = model "backend kernels sampler engine gpu gpu_decoder gpu_package hub_gpu "
-    sees["main"] = sees["net"] "pack foresight main hub_gpu "
+    sees["main"] = sees["net"] "pack foresight draft main hub_gpu "
     sees["gpu"] = " protocol gpu "
     sees["gpu_decoder"] = " protocol gpu gpu_decoder "
     sees["worker"] = " protocol kernels gpu worker "

@@ -50,6 +50,7 @@ EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions give
       num_pages(budget_pages(with.config(), given)),
       cost(given.step_stretch_max),
       micro_batches(micro_batches_for(with, by, given)) {
+    engine_drafts.rates.assign(options.draft_sources.size(), DraftRates(256));
     make_cache();
     counters.kv_pages = num_pages;
 }

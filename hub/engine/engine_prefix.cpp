@@ -109,9 +109,9 @@ bool EngineState::waits_for_leader(std::size_t index) {
 
 // Publishes the cache pages that this step filled, so that later generations can take them over.
 void EngineState::offer_pages(Generation& generation, const StepResult& result,
-                              std::size_t first_row) {
+                              std::size_t first_row, std::uint32_t num_rows) {
     if (!options.prefix_cache) return;
-    const std::uint32_t end = generation.kv->num_tokens(), first = end - generation.step_tokens;
+    const std::uint32_t end = generation.kv->num_tokens(), first = end - num_rows;
     generation.page_workers.resize(cache->pages_for(end));
     for (std::uint32_t position = first; position < end; ++position)
         add_workers(generation.page_workers[position / options.page_tokens],

@@ -1,6 +1,6 @@
-// The private state of Engine. Its functions are divided over three files: engine.cpp (threads,
-// queue, ends of generations), engine_step.cpp (batches and their results) and engine_prefix.cpp
-// (common prefixes). Private to hub/engine.
+// The private state of Engine. Its functions are divided over four files: engine.cpp (threads,
+// queue, ends of generations), engine_step.cpp (batches and their results), engine_prefix.cpp
+// (common prefixes) and engine_draft.cpp (drafted tokens). Private to hub/engine.
 #pragma once
 
 #include <condition_variable>
@@ -13,6 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "hub/engine/draft_budget.h"
+#include "hub/engine/draft_rates.h"
+#include "hub/engine/draft_source.h"
 #include "hub/engine/engine_types.h"
 #include "hub/engine/generation.h"
 #include "hub/engine/micro_batches.h"
@@ -21,6 +24,32 @@
 #include "hub/engine/turn_queue.h"
 
 namespace moex {
+
+// The drafts of one sequence. They are beside its tokens, never among them: preemption, common
+// prefixes, penalties and the caller see drawn tokens only.
+struct SequenceDrafts {
+    struct Source {
+        bool has_begun = false;
+        std::unique_ptr<Draft> draft;  // null: this source has no drafts for the sequence
+        DraftRates rates{32};
+    };
+    std::vector<Source> sources;  // [EngineOptions::draft_sources]; empty before the first draft
+    // the proposal for the current step, with its source and class
+    std::vector<TokenId> proposed;  // empty until a source that costs time was asked
+    std::size_t source = 0;
+    std::uint32_t proposal_class = 0;
+    // probability that the proposal is right up to each of its tokens
+    std::vector<double> gains;
+    std::uint32_t num_rows = 0;       // proposed tokens that have a row in the current step
+    std::vector<TokenId> row_tokens;  // tokens of the step's rows: the last drawn one, then drafted
+};
+
+// What the engine learns about drafts over all sequences.
+struct EngineDrafts {
+    std::vector<DraftRates> rates;  // [EngineOptions::draft_sources]
+    DraftBudget budget;
+    Duration drafting{};  // time of the proposals for the current step
+};
 
 // The engine's record of a submitted request. The queue owns it while it waits; after that only the
 // engine thread uses it.
@@ -35,7 +64,8 @@ struct Generation {
         stats.speculative = request.speculator != nullptr;
     }
     // Number of tokens of this generation that have no keys and values in the cache yet: 1 during
-    // decode; more while the prompt, or the tokens from before a preemption, are computed.
+    // decode, whatever is drafted; more while the prompt, or the tokens from before a preemption,
+    // are computed.
     std::uint32_t missing() const {
         return static_cast<std::uint32_t>(tokens.size()) - kv->num_tokens();
     }
@@ -67,6 +97,7 @@ struct Generation {
     // its sequence in the cache; set while the generation runs
     std::unique_ptr<KvCache::Sequence> kv;
     std::uint32_t step_tokens = 0;  // number of its rows in the current step; may be 0
+    SequenceDrafts drafts;
     // The most tokens of this generation that were ever in the cache. Statistics do not count
     // tokens before this position a second time.
     std::uint32_t furthest = 0;
@@ -87,13 +118,20 @@ struct Generation {
     std::uint32_t hidden_rows = 0;
 };
 
-// A generation that can draw its next token, because the step has computed the logits.
-struct DueToken {
+// A generation that can draw its next tokens, because the step has computed the logits of `rows`
+// rows: one, and one for each drafted token.
+struct DueTokens {
     Generation* generation = nullptr;
-    std::span<const float> logits;  // [vocab_size], a row of logits in the step's result
-    // the most likely tokens, used instead of logits; part of the step's result
-    const LikeliestTokens* likeliest = nullptr;
-    SampledToken token;  // the drawn token; empty if no token is drawn
+    std::uint32_t rows = 1;
+    std::span<const float> logits;  // [rows, vocab_size], part of the step's result
+    // [rows], the most likely tokens, used instead of logits; part of the step's result
+    std::span<const LikeliestTokens> likeliest;
+    std::vector<SampledToken> tokens;  // the drawn tokens; empty if none is drawn
+};
+
+struct FinishedGeneration {
+    GenerationId id = 0;
+    FinishReason reason = FinishReason::stop;
 };
 
 // Initial limit of a step's duration once one of the step's generations was cancelled: a longer
@@ -120,6 +158,7 @@ struct EngineState {
     // number of consecutive steps that were begun again in smaller parts
     std::uint32_t steps_recut = 0;
     StepCost cost;
+    EngineDrafts engine_drafts;
     MicroBatches micro_batches;
 
     // Guards the members below. No thread holds it while a step runs or a callback of a sink is
@@ -165,7 +204,22 @@ struct EngineState {
     void take_prefix(Generation& generation);
     void choose_leader(Generation& generation, std::size_t before);
     bool waits_for_leader(std::size_t index);
-    void offer_pages(Generation& generation, const StepResult& result, std::size_t first_row);
+    void offer_pages(Generation& generation, const StepResult& result, std::size_t first_row,
+                     std::uint32_t num_rows);
+
+    // ---- engine_draft.cpp: drafted tokens
+    std::uint32_t drafts_allowed(const Generation& generation) const;
+    std::optional<std::uint32_t> wanted_drafts(const Generation& generation) const;
+    bool prefer(SequenceDrafts& drafts, std::size_t source, std::uint32_t proposal_class,
+                std::size_t count) const;
+    std::vector<DraftCall> ask(std::size_t source, std::span<Generation* const> asked,
+                               const std::function<std::uint32_t(Generation&)>& most);
+    std::uint32_t choose_drafted_rows(std::span<Generation* const> decoding,
+                                      std::uint32_t rows_left);
+    void propose(std::span<Generation* const> decoding);
+    std::uint32_t share_drafted_rows(std::uint32_t rows_left);
+    static void drop_drafted_rows(Generation& generation);
+    void record_drafts(Generation& generation, std::span<const TokenId> drawn);
 
     // ---- engine_step.cpp: the rows of a step, and how its results are used
     void share_rows();
@@ -180,13 +234,18 @@ struct EngineState {
     void on_failed_step(const Error& error, std::span<Generation* const> members);
     void begin_anew();
     Result<StepResult> run_step(std::span<const StepRows> batch, const StepShape& shape);
-    void take_rows(Generation& generation, const StepResult& result, std::size_t first_row);
+    std::vector<FinishedGeneration> settle(std::span<Generation* const> members,
+                                           std::span<DueTokens> due, const StepResult& result);
+    void take_rows(Generation& generation, const StepResult& result, std::size_t first_row,
+                   std::uint32_t num_rows);
     void score_prompt(Generation& generation, std::span<const float> logits) const;
     static void add_hidden(Generation& generation, std::span<const float> rows);
-    std::vector<DueToken> take_result(std::span<const StepRows> batch,
-                                      std::span<Generation* const> members,
-                                      const StepResult& result);
-    void sample(std::span<DueToken> due);
+    std::vector<DueTokens> take_result(std::span<const StepRows> batch,
+                                       std::span<Generation* const> members,
+                                       const StepResult& result);
+    void draw(DueTokens& due) const;
+    void sample(std::span<DueTokens> due);
+    std::optional<FinishReason> take_tokens(DueTokens& due);
     std::optional<FinishReason> take_token(Generation& generation, SampledToken token);
 };
 

@@ -45,6 +45,12 @@ void EngineState::share_rows() {
     // then continues after the last sequence served.
     if (rows_left == 0) turn += shape.decode_rows;
 
+    // Prompts keep at least half of the rows that are left.
+    const std::uint32_t drafted = share_drafted_rows(prompts.empty() ? rows_left : rows_left / 2);
+    shape.decode_rows += drafted;
+    shape.drafted_rows = drafted;
+    rows_left -= drafted;
+
     share_prompt_rows(std::move(prompts), rows_left, shape);
 }
 
@@ -115,7 +121,8 @@ StepShape EngineState::shape_of_step() const {
         if (generation->missing() > 1) ++shape.num_prompts;
         if (rows == 0) continue;
         if (generation->missing() == 1) {
-            ++shape.decode_rows;
+            shape.decode_rows += generation->step_tokens;
+            shape.drafted_rows += generation->drafts.num_rows;
             continue;
         }
         shape.prompt_rows += static_cast<std::uint32_t>(rows);
@@ -125,17 +132,22 @@ StepShape EngineState::shape_of_step() const {
     return shape;
 }
 
-// Reserves cache pages for the rows of this step. When the pages run out, the sequence admitted
-// last is preempted: it returns to the queue, keeps its tokens and loses its cache. The first
-// sequence always continues: the engine accepts no request that exceeds the whole budget.
+// Reserves cache pages for the rows of this step. When the pages run out, drafted rows are dropped
+// first. Then the sequence admitted last is preempted: it returns to the queue, keeps its tokens
+// and loses its cache. The first sequence always continues: the engine accepts no request that
+// exceeds the whole budget.
 void EngineState::grow_pages() {
+    const auto has_pages = [](Generation& one) {
+        return one.kv->reserve(one.kv->num_tokens() + one.step_tokens);
+    };
     for (std::size_t i = 0; i < running.size(); ++i) {
-        while (i < running.size() &&
-               !running[i]->kv->reserve(running[i]->kv->num_tokens() + running[i]->step_tokens)) {
+        if (!has_pages(*running[i])) drop_drafted_rows(*running[i]);
+        while (i < running.size() && !has_pages(*running[i])) {
             std::unique_ptr<Generation> last = std::move(running.back());
             running.pop_back();
             last->kv.reset();
             last->step_tokens = 0;
+            last->drafts.num_rows = 0;
 
             const std::lock_guard lock(mutex);
             ++counters.preempted;
@@ -164,16 +176,26 @@ std::vector<Generation*> EngineState::members_of_step() {
 
 std::vector<StepRows> EngineState::compose(std::span<Generation* const> members) const {
     std::vector<StepRows> batch;
-    for (const Generation* generation : members) {
+    for (Generation* generation : members) {
         StepRows rows{.kv = generation->kv.get()};
-        rows.tokens = std::span<const TokenId>(generation->tokens)
-                          .subspan(generation->kv->num_tokens(), generation->step_tokens);
+        SequenceDrafts& drafts = generation->drafts;
+        const bool has_drafts = drafts.num_rows > 0;
+        if (has_drafts) {
+            drafts.row_tokens.assign(1, generation->tokens.back());
+            drafts.row_tokens.insert(drafts.row_tokens.end(), drafts.proposed.begin(),
+                                     drafts.proposed.begin() + drafts.num_rows);
+            rows.tokens = drafts.row_tokens;
+        } else {
+            rows.tokens = std::span<const TokenId>(generation->tokens)
+                              .subspan(generation->kv->num_tokens(), generation->step_tokens);
+        }
 
-        rows.all_logits = generation->scores_prompt();
+        const bool scores = generation->scores_prompt();
+        rows.all_logits = scores || has_drafts;
         rows.hidden = generation->request.hidden_mean;
         rows.no_logits = rows.hidden ||
                          (!rows.all_logits && generation->step_tokens < generation->missing());
-        if (!rows.no_logits && !rows.all_logits) rows.likeliest = likeliest_of(*generation);
+        if (!rows.no_logits && !scores) rows.likeliest = likeliest_of(*generation);
 
         rows.speculator = generation->guesser();
         if (!rows.speculator) rows.late_pairs_max = generation->late_pairs_left();
@@ -222,6 +244,9 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
         const Duration took = options.clock() - cost_from;
         if (options.on_step) options.on_step(shape, cost.expected(shape), took);
         cost.record(shape, took);
+        if (shape.prompt_rows == 0)
+            engine_drafts.budget.record(shape.decode_rows - shape.drafted_rows, shape.drafted_rows,
+                                        took + engine_drafts.drafting);
         micro_batches.record(shape, num_parts, took, result->experts_waited);
     }
 
@@ -299,41 +324,62 @@ void EngineState::step() {
     Result<StepResult> result = run_step(batch, shape_of_step());
     if (!result.ok()) return on_failed_step(result.error(), members);
 
-    std::vector<DueToken> due = take_result(batch, members, *result);
+    std::vector<DueTokens> due = take_result(batch, members, *result);
     sample(due);
+    const std::vector<FinishedGeneration> finished = settle(members, due, *result);
     device.recycle(*std::move(result));
 
-    std::vector<GenerationId> finished_stop, finished_length, broken;
-    for (DueToken& one : due)
-        if (const auto reason = take_token(*one.generation, std::move(one.token)))
-            (*reason == FinishReason::stop    ? finished_stop
-             : *reason == FinishReason::error ? broken
-                                              : finished_length)
-                .push_back(one.generation->id);
-
-    for (const GenerationId id : broken)
-        end_running(
-            id, FinishReason::error,
-            {ErrorCode::non_finite,
-             "the model's logits are not finite: a weight or an expert's answer is out of range"});
-
-    for (const GenerationId id : finished_stop) end_running(id, FinishReason::stop);
-    for (const GenerationId id : finished_length) end_running(id, FinishReason::length);
+    // generations that ended by an error first, then those that ended by a stop
+    for (const FinishReason reason :
+         {FinishReason::error, FinishReason::stop, FinishReason::length})
+        for (const FinishedGeneration& one : finished) {
+            if (one.reason != reason) continue;
+            if (reason == FinishReason::error)
+                end_running(one.id, reason,
+                            {ErrorCode::non_finite,
+                             "the model's logits are not finite: a weight or an expert's answer is "
+                             "out of range"});
+            else
+                end_running(one.id, reason);
+        }
 }
 
-// Reads the step's results for the rows of each generation in `members`. Returns the generations
-// that can now draw their next token.
-std::vector<DueToken> EngineState::take_result(std::span<const StepRows> batch,
-                                               std::span<Generation* const> members,
-                                               const StepResult& result) {
+// Uses the drawn tokens of a step. The rows of drafted tokens that were not drawn leave the cache
+// before its pages are offered to other generations. Returns the generations that end.
+std::vector<FinishedGeneration> EngineState::settle(std::span<Generation* const> members,
+                                                    std::span<DueTokens> due,
+                                                    const StepResult& result) {
+    std::vector<FinishedGeneration> finished;
+    std::size_t first_row = 0, next_due = 0;
+    for (Generation* generation : members) {
+        const bool is_due = next_due < due.size() && due[next_due].generation == generation;
+        std::uint32_t num_rows = generation->step_tokens;
+        if (generation->drafts.num_rows > 0) {
+            const auto drawn = static_cast<std::uint32_t>(due[next_due].tokens.size());
+            generation->kv->roll_back(generation->kv->num_tokens() - num_rows + drawn);
+            num_rows = drawn;
+        }
+        take_rows(*generation, result, first_row, num_rows);
+        if (is_due)
+            if (const auto reason = take_tokens(due[next_due++]))
+                finished.push_back({generation->id, *reason});
+        offer_pages(*generation, result, first_row, num_rows);
+        first_row += generation->step_tokens;
+    }
+    return finished;
+}
+
+// Finds each generation's rows in the step's results, and reads the hidden states and scores of its
+// prompt. Returns the generations that can now draw tokens, in the order of `members`.
+std::vector<DueTokens> EngineState::take_result(std::span<const StepRows> batch,
+                                                std::span<Generation* const> members,
+                                                const StepResult& result) {
     const std::size_t vocab_size = device.config().vocab_size,
                       hidden_size = device.config().hidden_size;
-    std::size_t logits_at = 0, row_at = 0, hidden_at = 0, likeliest_at = 0;
-    std::vector<DueToken> due;
+    std::size_t logits_at = 0, hidden_at = 0, likeliest_at = 0;
+    std::vector<DueTokens> due;
     for (std::size_t i = 0; i < members.size(); ++i) {
         Generation& generation = *members[i];
-        take_rows(generation, result, row_at);
-        row_at += generation.step_tokens;
         if (batch[i].hidden) {
             const std::size_t floats = generation.step_tokens * hidden_size;
             add_hidden(generation, std::span(result.hidden).subspan(hidden_at, floats));
@@ -341,12 +387,12 @@ std::vector<DueToken> EngineState::take_result(std::span<const StepRows> batch,
             if (generation.missing() == 0) due.push_back({.generation = &generation});
         }
         if (batch[i].no_logits) continue;
-        // the likeliest tokens were requested for the generation's last row
+
+        DueTokens one{.generation = &generation, .rows = 1 + generation.drafts.num_rows};
         if (batch[i].likeliest > 0) {
-            due.push_back({.generation = &generation,
-                           .logits = {},
-                           .likeliest = &result.likeliest[likeliest_at++],
-                           .token = {}});
+            one.likeliest = std::span(result.likeliest).subspan(likeliest_at, one.rows);
+            likeliest_at += one.rows;
+            due.push_back(std::move(one));
             continue;
         }
 
@@ -355,9 +401,10 @@ std::vector<DueToken> EngineState::take_result(std::span<const StepRows> batch,
             std::span<const float>(result.logits).subspan(logits_at, count * vocab_size);
         logits_at += logits.size();
 
-        if (batch[i].all_logits) score_prompt(generation, logits);
-        if (generation.missing() == 0)
-            due.push_back({.generation = &generation, .logits = logits.last(vocab_size)});
+        if (generation.scores_prompt()) score_prompt(generation, logits);
+        // the rows of a prompt that are scored are more than those that draw
+        one.logits = logits.last(one.rows * vocab_size);
+        if (generation.kv->num_tokens() >= generation.tokens.size()) due.push_back(std::move(one));
     }
     return due;
 }
@@ -389,20 +436,36 @@ void EngineState::score_prompt(Generation& generation, std::span<const float> lo
     }
 }
 
+// Draws the tokens of one generation. A row's token is drawn as in a step without drafts; the next
+// row counts only if its drafted token is the token that was drawn.
+void EngineState::draw(DueTokens& due) const {
+    const GenerationRequest& request = due.generation->request;
+    const std::vector<TokenId>& stop_ids = request.stop_ids;
+    Sampler& sampler = due.generation->sampler;
+    const std::uint32_t top = request.logprobs ? request.top_logprobs : 0,
+                        left = request.max_tokens - due.generation->stats.completion_tokens;
+    const std::size_t vocab_size = device.config().vocab_size;
+    for (std::uint32_t row = 0; row < std::min(due.rows, left); ++row) {
+        due.tokens.push_back(
+            due.likeliest.empty()
+                ? moex::sample(sampler, due.logits.subspan(row * vocab_size, vocab_size), top)
+                : moex::sample(sampler, due.likeliest[row]));
+        const SampledToken& token = due.tokens.back();
+        if (!std::isfinite(token.logprob) ||
+            std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end())
+            return;
+        sampler.accept(token.id);
+        if (row + 1 < due.rows && token.id != due.generation->drafts.proposed[row]) return;
+    }
+}
+
 // Draws the next tokens. Each sequence has its own sampler, so that a token does not depend on the
 // sequences sampled beside it.
-void EngineState::sample(std::span<DueToken> due) {
+void EngineState::sample(std::span<DueTokens> due) {
     const TraceSpan span(Trace::Row::engine, "draw", {"tokens", due.size()});
     const TimePoint started = now_steady();
     device.threads().parallel_for(due.size(), 1, [&](std::size_t begin, std::size_t end) {
-        for (DueToken& one : due.subspan(begin, end - begin)) {
-            const GenerationRequest& request = one.generation->request;
-            if (request.max_tokens == 0) continue;
-            Sampler& sampler = one.generation->sampler;
-            const std::uint32_t top = request.logprobs ? request.top_logprobs : 0;
-            one.token = one.likeliest ? moex::sample(sampler, *one.likeliest)
-                                      : moex::sample(sampler, one.logits, top);
-        }
+        for (DueTokens& one : due.subspan(begin, end - begin)) draw(one);
     });
     const std::lock_guard lock(mutex);
     counters.split.drawing += now_steady() - started;
@@ -410,10 +473,10 @@ void EngineState::sample(std::span<DueToken> due) {
 
 // Records, for the rows of one generation in the step, how the experts' answers were obtained and
 // from which workers.
-void EngineState::take_rows(Generation& generation, const StepResult& result,
-                            std::size_t first_row) {
+void EngineState::take_rows(Generation& generation, const StepResult& result, std::size_t first_row,
+                            std::uint32_t num_rows) {
     GenerationStats& stats = generation.stats;
-    for (std::size_t row = first_row; row < first_row + generation.step_tokens; ++row) {
+    for (std::size_t row = first_row; row < first_row + num_rows; ++row) {
         stats.pairs_remote += result.rows[row].pairs_remote;
         stats.pairs_local += result.rows[row].pairs_local;
         stats.pairs_hedged += result.rows[row].pairs_hedged;
@@ -426,7 +489,6 @@ void EngineState::take_rows(Generation& generation, const StepResult& result,
                        result.row_workers[row].end(), std::back_inserter(workers));
         stats.workers = std::move(workers);
     }
-    offer_pages(generation, result, first_row);
 
     const auto prompt_part = [&](std::uint32_t tokens) {
         return std::min(tokens, stats.prompt_tokens);
@@ -439,22 +501,30 @@ void EngineState::take_rows(Generation& generation, const StepResult& result,
     generation.furthest = reached;
 }
 
-// Passes the next token of a generation to its caller. Returns the finish reason if the generation
-// ends with this token.
-std::optional<FinishReason> EngineState::take_token(Generation& generation, SampledToken token) {
+// Passes the drawn tokens of a generation to its caller. Returns the finish reason if the
+// generation ends with them.
+std::optional<FinishReason> EngineState::take_tokens(DueTokens& due) {
+    Generation& generation = *due.generation;
     const TimePoint now = now_steady();
-
-    const GenerationRequest& request = generation.request;
-
     if (generation.stats.completion_tokens == 0) {
         generation.first_token = now;
         generation.stats.prefill = now - generation.admitted;
     }
-
     generation.stats.decode = now - generation.first_token;
+    if (due.tokens.empty()) return FinishReason::length;
 
-    if (request.max_tokens == 0) return FinishReason::length;
+    std::vector<TokenId> drawn;
+    for (const SampledToken& token : due.tokens) drawn.push_back(token.id);
+    record_drafts(generation, drawn);
 
+    for (SampledToken& token : due.tokens)
+        if (const auto reason = take_token(generation, std::move(token))) return reason;
+    return std::nullopt;
+}
+
+// Passes one token to the caller, which the sampler has accepted unless the token ends the answer.
+std::optional<FinishReason> EngineState::take_token(Generation& generation, SampledToken token) {
+    const GenerationRequest& request = generation.request;
     const TokenEvent event{std::move(token), generation.stats.completion_tokens};
     if (!std::isfinite(event.token.logprob)) return FinishReason::error;
 
@@ -463,9 +533,7 @@ std::optional<FinishReason> EngineState::take_token(Generation& generation, Samp
         return FinishReason::stop;
 
     generation.tokens.push_back(event.token.id);
-    generation.sampler.accept(event.token.id);
     ++generation.stats.completion_tokens;
-
     {
         const std::lock_guard lock(mutex);
         ++counters.generated_tokens;

@@ -1,14 +1,20 @@
 // The options and the counters of the engine.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <vector>
 
 #include "hub/base/clock.h"
+#include "hub/engine/generation.h"
 #include "hub/engine/kv_dtype.h"
 #include "hub/engine/step_cost.h"
 
 namespace moex {
+
+class DraftSource;
 
 struct EngineOptions {
     std::uint32_t sequences_max = 16;  // most sequences that run at the same time
@@ -31,6 +37,12 @@ struct EngineOptions {
     // If true, pages of the KV cache outlive their sequence, and sequences with a common prefix
     // share the pages of that prefix.
     bool prefix_cache = true;
+    // The sources of drafted tokens (hub/engine/draft_source.h), the cheapest first. They must
+    // outlive the engine.
+    std::vector<DraftSource*> draft_sources;
+    // Number of tokens to draft in each step of a sequence, for requests that name none. Empty: the
+    // number that is measured to give the most tokens a second, which may be 0.
+    std::optional<std::uint32_t> draft_tokens;
     // For benches: only the last row of a prompt is computed; the keys and values before it are
     // noise, so the answers are meaningless. Not available with a device that keeps pages of its
     // own.
@@ -56,6 +68,10 @@ struct EngineCounters {
     std::uint64_t steps_stopped = 0;
     // sequences that temporarily lost their pages to an older sequence
     std::uint64_t preempted = 0;
+    // steps of a sequence that had drafted tokens, the drafted tokens, and those accepted
+    std::uint64_t drafts = 0, drafted_tokens = 0, accepted_tokens = 0;
+    // accepted tokens by position in their draft
+    std::array<std::uint64_t, draft_tokens_max> accepted_at{};
     // number of prompt tokens taken from the cache instead of computed
     std::uint64_t cached_tokens = 0;
     // number of steps that were cut into two micro-batches or more

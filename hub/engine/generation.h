@@ -2,8 +2,10 @@
 // takes these types. The engine's own state of a running generation is private to the engine.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,9 @@ namespace moex {
 
 using GenerationId = std::uint64_t;
 class ExpertSpeculator;
+
+// Most tokens that are drafted for a sequence in one step (hub/engine/draft_source.h).
+inline constexpr std::uint32_t draft_tokens_max = 16;
 
 struct GenerationRequest {
     std::vector<TokenId> prompt;  // the tokens of the prompt, at least one
@@ -40,6 +45,9 @@ struct GenerationRequest {
     // for all answers of the prompt's rows and of rows that are computed again.
     Duration late_wait{};
     std::uint32_t late_pairs_max = 0;
+    // Number of tokens to draft in each step, at most draft_tokens_max; 0: none. Empty: the
+    // engine's default. The text does not depend on it.
+    std::optional<std::uint32_t> draft_tokens;
     // End-of-sequence token ids: a token with such an id ends the generation and causes no
     // TokenEvent.
     std::vector<TokenId> stop_ids;
@@ -47,6 +55,16 @@ struct GenerationRequest {
 
 enum class FinishReason { stop, length, cancelled, error };
 const char* finish_reason_name(FinishReason reason);
+
+// Statistics of the drafted tokens of a generation.
+struct DraftStats {
+    std::uint64_t steps = 0;   // steps that drew tokens
+    std::uint64_t drafts = 0;  // steps that had drafted tokens
+    std::uint64_t drafted_tokens = 0, accepted_tokens = 0;
+    // number of drafts by the number of their tokens that were accepted
+    std::array<std::uint64_t, draft_tokens_max + 1> accepted_histogram{};
+    const char* kind = "";  // name of the source of the latest draft; "": no draft yet
+};
 
 // Statistics of a generation and of its experts' answers, summed over the generation's steps.
 struct GenerationStats {
@@ -59,6 +77,7 @@ struct GenerationStats {
     std::vector<std::uint64_t> workers;
     std::uint64_t pairs_remote = 0, pairs_local = 0, pairs_hedged = 0, pairs_verified = 0,
                   pairs_proven = 0, pairs_late = 0;
+    DraftStats drafts;
 };
 struct TokenEvent {
     SampledToken token;

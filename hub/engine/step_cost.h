@@ -23,7 +23,9 @@ namespace moex {
 
 // Numbers of rows of a step, and sums of their positions.
 struct StepShape {
+    // rows of the sequences that decode, with their drafted rows, which cost about as much
     std::uint32_t decode_rows = 0;
+    std::uint32_t drafted_rows = 0;
     std::uint32_t prompt_rows = 0;
     std::uint64_t prompt_positions = 0;  // sum of the positions of all prompt rows
     // sum over the prompts of the position of the prompt's first row

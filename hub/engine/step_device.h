@@ -30,8 +30,8 @@ struct StepRows {
     bool all_logits = false;  // return the logits of every row, not only of the last row
     bool no_logits = false;   // return no logits, for a prefill chunk that is not the prompt's last
     bool hidden = false;      // return every row after the final norm (requires no_logits)
-    // Number of likeliest tokens to return for the last row instead of its logits; 0: return
-    // logits; not with all_logits or no_logits.
+    // Number of likeliest tokens to return for each row that requests logits, instead of these
+    // logits; 0: return logits; not with no_logits.
     std::uint32_t likeliest = 0;
     // The speculator that guesses experts for these rows (hub/engine/expert_speculator.h); null:
     // the rows are exact. Rows with a speculator follow all exact rows of the batch, and rows with

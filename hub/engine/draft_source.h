@@ -1,0 +1,54 @@
+// The interface of drafts (speculative decoding). A draft proposes tokens that may follow a
+// sequence. The engine computes the model's logits after all of them in one step, draws each token
+// as it would without a draft, and keeps the drafted tokens up to the first one that differs from
+// the drawn token. So a draft changes how many steps a text takes, and never the text.
+// Source: Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative
+// Decoding", 2023.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "hub/engine/generation.h"
+#include "hub/engine/kv_cache.h"
+
+namespace moex {
+
+// Number of classes of proposals of one source, by how likely the source takes them to be.
+inline constexpr std::uint32_t draft_classes = 8;
+
+// The state that a source keeps for one sequence. It must not depend on other clients' texts.
+class Draft {
+  public:
+    virtual ~Draft() = default;
+};
+
+// One sequence in a call of propose(), with the proposal for it.
+struct DraftCall {
+    Draft* draft = nullptr;
+    std::span<const TokenId> tokens;  // all tokens of the sequence: prompt and answer
+    // The keys and values of all tokens but the last one. Not to be written.
+    const KvCache::Sequence* kv = nullptr;
+    std::uint32_t tokens_max = 0;      // most tokens to propose, at least 1
+    std::vector<TokenId> proposed;     // written by propose(); may be empty
+    std::uint32_t proposal_class = 0;  // written by propose(), below draft_classes
+};
+
+// Used on the engine's thread only.
+class DraftSource {
+  public:
+    virtual ~DraftSource() = default;
+    virtual const char* name() const = 0;  // "ngram"
+    // Returns true if a proposal costs time that counts beside a step's. Such a source is asked
+    // after it was decided how many of its tokens the step uses.
+    virtual bool costs_time() const { return false; }
+    // Creates the state for a sequence. Returns null if this source has no drafts for `request`.
+    virtual std::unique_ptr<Draft> begin(const GenerationRequest& request) = 0;
+    // Writes a proposal into each call. Between two calls for the same draft, tokens are only added
+    // to the sequence.
+    virtual void propose(std::span<DraftCall> calls) = 0;
+};
+
+}  // namespace moex

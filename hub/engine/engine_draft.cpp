@@ -1,0 +1,210 @@
+#include <algorithm>
+#include <cmath>
+
+#include "hub/base/trace.h"
+#include "hub/engine/engine_state.h"
+
+namespace moex {
+namespace {
+
+// A source that costs time is used only if no free source proposes tokens of which the first is
+// accepted at least this often.
+constexpr double good_enough = 0.7;
+// Most tokens that a source which costs time is expected to propose.
+constexpr std::uint32_t costly_tokens_max = 8;
+
+}  // namespace
+
+// Returns how many tokens may be drafted for `generation` in the next step; 0: none. The last row
+// of a step always draws one more token.
+std::uint32_t EngineState::drafts_allowed(const Generation& generation) const {
+    if (options.draft_sources.empty() || generation.is_lossy()) return 0;
+    const GenerationRequest& request = generation.request;
+    const std::uint32_t left = request.max_tokens -
+                               std::min(request.max_tokens, generation.stats.completion_tokens);
+    return std::min({wanted_drafts(generation).value_or(draft_tokens_max), draft_tokens_max,
+                     left > 0 ? left - 1 : 0});
+}
+
+// Returns the number of drafted tokens that the request or the operator asks for; empty: as many as
+// pay.
+std::optional<std::uint32_t> EngineState::wanted_drafts(const Generation& generation) const {
+    const auto& own = generation.request.draft_tokens;
+    return own ? own : options.draft_tokens;
+}
+
+// Takes over a proposal for a sequence if its first token is more likely to be accepted than that
+// of the proposal from an earlier source. `count`: tokens of the proposal.
+bool EngineState::prefer(SequenceDrafts& drafts, std::size_t source, std::uint32_t proposal_class,
+                         std::size_t count) const {
+    const DraftRates &own = drafts.sources[source].rates, &all = engine_drafts.rates[source];
+    const double first = own.rate(proposal_class, 0, all);
+    if (count == 0 || (!drafts.gains.empty() && first <= drafts.gains.front())) return false;
+    drafts.source = source;
+    drafts.proposal_class = proposal_class;
+    drafts.gains.assign(1, first);
+    for (std::uint32_t i = 1; i < count; ++i)
+        drafts.gains.push_back(drafts.gains.back() * own.rate(proposal_class, i, all));
+    return true;
+}
+
+// Asks one source for proposals, for the given sequences.
+std::vector<DraftCall> EngineState::ask(std::size_t source, std::span<Generation* const> asked,
+                                        const std::function<std::uint32_t(Generation&)>& most) {
+    std::vector<DraftCall> calls;
+    for (Generation* one : asked)
+        calls.push_back({.draft = one->drafts.sources[source].draft.get(),
+                         .tokens = one->tokens,
+                         .kv = one->kv.get(),
+                         .tokens_max = most(*one)});
+    if (!calls.empty()) options.draft_sources[source]->propose(calls);
+    for (DraftCall& call : calls)
+        call.proposed.resize(std::min<std::size_t>(call.proposed.size(), call.tokens_max));
+    return calls;
+}
+
+// Gets the proposals of the sources that cost no time, and for the others what they are expected to
+// propose: gains without tokens.
+void EngineState::propose(std::span<Generation* const> decoding) {
+    for (std::size_t i = 0; i < options.draft_sources.size(); ++i) {
+        DraftSource& source = *options.draft_sources[i];
+        std::vector<Generation*> asked;
+        for (Generation* one : decoding) {
+            SequenceDrafts& drafts = one->drafts;
+            const std::uint32_t most = drafts_allowed(*one);
+            if (most == 0) continue;
+            if (drafts.sources.empty()) drafts.sources.resize(options.draft_sources.size());
+            SequenceDrafts::Source& own = drafts.sources[i];
+            if (!own.has_begun) own.draft = source.begin(one->request);
+            own.has_begun = true;
+            if (!own.draft || (!drafts.gains.empty() && drafts.gains.front() >= good_enough))
+                continue;
+            if (!source.costs_time())
+                asked.push_back(one);
+            else if (prefer(drafts, i, 0, std::min(most, costly_tokens_max)))
+                drafts.proposed.clear();
+        }
+        const auto most = [&](Generation& one) { return drafts_allowed(one); };
+        std::vector<DraftCall> calls = ask(i, asked, most);
+        for (std::size_t call = 0; call < calls.size(); ++call)
+            if (prefer(asked[call]->drafts, i, calls[call].proposal_class,
+                       calls[call].proposed.size()))
+                asked[call]->drafts.proposed = std::move(calls[call].proposed);
+    }
+}
+
+// Chooses how many of the proposed tokens get a row, at most `rows_left` in all. Returns how many
+// rows the budget chose, beside those that were asked for.
+std::uint32_t EngineState::choose_drafted_rows(std::span<Generation* const> decoding,
+                                               std::uint32_t rows_left) {
+    std::vector<double> gains;
+    for (Generation* one : decoding) {
+        SequenceDrafts& drafts = one->drafts;
+        if (!wanted_drafts(*one)) {
+            gains.insert(gains.end(), drafts.gains.begin(), drafts.gains.end());
+            continue;
+        }
+        // a number of drafted tokens that was asked for is used whatever it costs
+        drafts.num_rows = std::min(static_cast<std::uint32_t>(drafts.gains.size()), rows_left);
+        rows_left -= drafts.num_rows;
+    }
+    std::sort(gains.begin(), gains.end(), std::greater<>());
+    gains.resize(std::min<std::size_t>(gains.size(), rows_left));
+    const std::uint32_t chosen = engine_drafts.budget.choose(
+        static_cast<std::uint32_t>(decoding.size()), gains);
+
+    // The gains of one sequence descend, so the chosen rows of a sequence are its first ones.
+    const double least = chosen > 0 ? gains[chosen - 1] : 0;
+    std::uint32_t left = chosen;
+    for (Generation* one : decoding) {
+        SequenceDrafts& drafts = one->drafts;
+        if (wanted_drafts(*one)) continue;
+        for (; drafts.num_rows < drafts.gains.size() && left > 0; --left) {
+            if (drafts.gains[drafts.num_rows] < least) break;
+            ++drafts.num_rows;
+        }
+    }
+    return chosen;
+}
+
+// Adds drafted rows to the step's sequences that decode, at most `rows_left` in all. Returns the
+// number of rows added.
+std::uint32_t EngineState::share_drafted_rows(std::uint32_t rows_left) {
+    engine_drafts.drafting = {};
+    std::vector<Generation*> decoding;
+    for (auto& generation : running) {
+        generation->drafts.proposed.clear();
+        generation->drafts.gains.clear();
+        generation->drafts.num_rows = 0;
+        if (generation->missing() == 1 && generation->step_tokens == 1)
+            decoding.push_back(generation.get());
+    }
+    if (decoding.empty() || options.draft_sources.empty()) return 0;
+
+    const TraceSpan span(Trace::Row::engine, "draft", {"sequences", decoding.size()});
+    const TimePoint started = options.clock();
+    propose(decoding);
+    const std::uint32_t chosen = choose_drafted_rows(decoding, rows_left);
+
+    for (std::size_t i = 0; i < options.draft_sources.size(); ++i) {
+        if (!options.draft_sources[i]->costs_time()) continue;
+        std::vector<Generation*> asked;
+        for (Generation* one : decoding)
+            if (one->drafts.num_rows > 0 && one->drafts.source == i) asked.push_back(one);
+        std::vector<DraftCall> calls = ask(i, asked,
+                                           [](Generation& one) { return one.drafts.num_rows; });
+        for (std::size_t call = 0; call < calls.size(); ++call) {
+            SequenceDrafts& drafts = asked[call]->drafts;
+            drafts.proposed = std::move(calls[call].proposed);
+            drafts.num_rows = static_cast<std::uint32_t>(drafts.proposed.size());
+        }
+    }
+
+    std::uint32_t added = 0;
+    if (chosen > 0 && std::all_of(decoding.begin(), decoding.end(),
+                                  [](const Generation* one) { return one->drafts.num_rows == 0; }))
+        engine_drafts.budget.try_again(static_cast<std::uint32_t>(decoding.size()));
+    for (Generation* one : decoding) {
+        one->step_tokens += one->drafts.num_rows;
+        added += one->drafts.num_rows;
+    }
+    engine_drafts.drafting = options.clock() - started;
+    return added;
+}
+
+// Takes back the drafted rows of a generation whose rows do not fit into the cache.
+void EngineState::drop_drafted_rows(Generation& generation) {
+    generation.step_tokens -= generation.drafts.num_rows;
+    generation.drafts.num_rows = 0;
+}
+
+// Learns from the tokens that were drawn in a step, and counts them.
+void EngineState::record_drafts(Generation& generation, std::span<const TokenId> drawn) {
+    SequenceDrafts& drafts = generation.drafts;
+    DraftStats& stats = generation.stats.drafts;
+    ++stats.steps;
+    if (drafts.proposed.empty()) return;
+
+    const std::size_t source = drafts.source;
+    drafts.sources[source].rates.record(drafts.proposal_class, drafts.proposed, drawn);
+    engine_drafts.rates[source].record(drafts.proposal_class, drafts.proposed, drawn);
+    if (drafts.num_rows == 0) return;
+
+    std::uint32_t accepted = 0;
+    while (accepted < drafts.num_rows && accepted < drawn.size() &&
+           drafts.proposed[accepted] == drawn[accepted])
+        ++accepted;
+    ++stats.drafts;
+    stats.drafted_tokens += drafts.num_rows;
+    stats.accepted_tokens += accepted;
+    ++stats.accepted_histogram[accepted];
+    stats.kind = options.draft_sources[source]->name();
+
+    const std::lock_guard lock(mutex);
+    ++counters.drafts;
+    counters.drafted_tokens += drafts.num_rows;
+    counters.accepted_tokens += accepted;
+    for (std::uint32_t i = 0; i < accepted; ++i) ++counters.accepted_at[i];
+}
+
+}  // namespace moex
