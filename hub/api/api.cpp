@@ -109,6 +109,7 @@ struct MoexFields {
     bool resumable = false;
     ExpertMode experts{.name = "exact", .perplexity_excess = 0.0};
     LateWish late;
+    std::optional<std::uint32_t> draft_tokens;  // empty: the hub's choice
 };
 
 // Reads moex.experts, the expert mode of a request, or takes the operator's default: "exact", or a
@@ -166,6 +167,27 @@ LateWish read_late_wish(const OrderedJson& ours, const ApiOptions& options, bool
             .calls_max = most.is_null() ? options.late_calls_max : most.get<std::uint32_t>()};
 }
 
+// Reads moex.speculative, the number of tokens to draft in each step.
+std::optional<std::uint32_t> read_draft_tokens(const OrderedJson& asked, const ApiOptions& options,
+                                               bool is_lossy, BodyFields& fields) {
+    constexpr const char* field = "moex.speculative";
+    if (asked.is_null() || asked == "auto") return std::nullopt;
+    if (asked == "off") return 0;
+    if (!asked.is_number_unsigned() || asked.get<std::uint64_t>() < 1 ||
+        asked.get<std::uint64_t>() > draft_tokens_max)
+        fields.wrong(
+            field, text("\"off\", \"auto\" or a whole number from 1 to ", draft_tokens_max), asked);
+    else if (!options.drafts)
+        fields.unsupported(field, "this hub drafts no tokens (serve --speculative off).");
+    else if (is_lossy)
+        fields.refuse(
+            "'moex.speculative' drafts no tokens of a lossy answer ('moex.experts', "
+            "'moex.late_ms').",
+            "invalid_value", field);
+    if (fields.problem()) return std::nullopt;
+    return asked.get<std::uint32_t>();
+}
+
 Checked<MoexFields> read_moex_fields(const OrderedJson& body, const ApiOptions& options,
                                      bool is_stream, Dialect dialect) {
     BodyFields fields(body);
@@ -178,6 +200,10 @@ Checked<MoexFields> read_moex_fields(const OrderedJson& body, const ApiOptions& 
     read_experts(fields, member(ours, "experts"), options, moex_fields.experts);
 
     moex_fields.late = read_late_wish(ours, options, moex_fields.experts.name != "exact", fields);
+
+    moex_fields.draft_tokens = read_draft_tokens(
+        member(ours, "speculative"), options,
+        moex_fields.experts.name != "exact" || moex_fields.late.calls_max > 0, fields);
 
     bool& wanted = moex_fields.resumable;
     if (const OrderedJson& resumable = member(ours, "resumable"); resumable.is_boolean())
@@ -232,6 +258,7 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     inputs.stop_ids = stop_ids;
     inputs.experts = std::move(moex_fields.experts);
     inputs.late = moex_fields.late;
+    inputs.draft_tokens = moex_fields.draft_tokens;
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;

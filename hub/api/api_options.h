@@ -36,6 +36,7 @@ struct ApiOptions {
     std::vector<std::string> modes;  // lossy modes that /v1/models lists
     // Perplexity of each mode, "exact" included; empty: not measured.
     std::map<std::string, double> perplexity;
+    bool drafts = true;  // the engine drafts tokens, and requests may choose how many
     // The most late expert calls of one answer that default vectors may replace (moex.late_ms); 0:
     // the hub waits for every call.
     std::uint32_t late_calls_max = 0;

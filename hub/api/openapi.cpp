@@ -165,7 +165,19 @@ constexpr const char* other_schemas = R"json({
     "predicted_per_second": {"type": "number"}}},
   "Provenance": {"type": "object", "description": "The workers and shares of the answer.",
     "required": ["workers", "calls_remote", "calls_local", "hedged", "verified", "proven",
-      "unchecked", "doubted", "replaced", "experts", "perplexity_excess"], "properties": {
+      "unchecked", "doubted", "replaced", "speculative", "experts", "perplexity_excess"],
+    "properties": {
+      "speculative": {"type": ["object", "null"],
+        "description": "The drafted tokens of the answer; null: it had none.",
+        "required": ["mean_acceptance_length", "draft_acceptance_rate", "acceptance_histogram",
+          "tokens_per_step", "kind"], "properties": {
+          "mean_acceptance_length": {"type": "number",
+            "description": "Tokens of a step that had a draft."},
+          "draft_acceptance_rate": {"type": "number"},
+          "acceptance_histogram": {"type": "array", "items": {"type": "integer"},
+            "description": "Drafts by the number of their tokens that were accepted."},
+          "tokens_per_step": {"type": "number", "description": "Over all steps of the answer."},
+          "kind": {"type": "string", "description": "The source of the latest draft."}}},
       "replaced": {"type": "integer",
         "description": "Calls that moex.late_ms did not wait for: default vectors are used."},
       "experts": {"type": "string",
@@ -343,6 +355,9 @@ constexpr const char* other_schemas = R"json({
       "description": "A lossy mode: the longest wait for an expert call of the answer."},
     "late_max": {"type": "integer", "minimum": 1,
       "description": "At most this many such calls; default: as many as the hub allows."},
+    "speculative": {"anyOf": [{"enum": ["off", "auto"]},
+        {"type": "integer", "minimum": 1, "maximum": 16}], "default": "auto",
+      "description": "Tokens to draft in each step; the text does not depend on it."},
     "resumable": {"type": "boolean", "default": false,
       "description": "The stream continues for 60 s after a lost connection: /v1/streams."}}},
   "StoppedStream": {"type": "object", "required": ["id", "stopped"], "properties": {

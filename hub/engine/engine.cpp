@@ -43,6 +43,16 @@ const char* finish_reason_name(FinishReason reason) {
     return "error";
 }
 
+void DraftStats::add(const DraftStats& other) {
+    steps += other.steps;
+    drafts += other.drafts;
+    drafted_tokens += other.drafted_tokens;
+    accepted_tokens += other.accepted_tokens;
+    for (std::size_t i = 0; i < accepted_histogram.size(); ++i)
+        accepted_histogram[i] += other.accepted_histogram[i];
+    if (other.drafts > 0) kind = other.kind;
+}
+
 EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions given)
     : device(with),
       experts(by),

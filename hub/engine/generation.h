@@ -64,6 +64,8 @@ struct DraftStats {
     // number of drafts by the number of their tokens that were accepted
     std::array<std::uint64_t, draft_tokens_max + 1> accepted_histogram{};
     const char* kind = "";  // name of the source of the latest draft; "": no draft yet
+
+    void add(const DraftStats& other);
 };
 
 // Statistics of a generation and of its experts' answers, summed over the generation's steps.

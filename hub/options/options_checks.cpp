@@ -8,6 +8,7 @@
 #include <string>
 
 #include "hub/dispatch/core/swarm_core.h"
+#include "hub/engine/generation.h"
 #include "hub/options/options.h"
 #include "hub/options/options_shadow.h"
 
@@ -117,6 +118,14 @@ Status check_replay(std::string_view value) {
     if (value.empty() || (is_number(share, number) && number >= 0 && number <= 1)) return {};
     return wrong_value("wanted a share from 0 to 1, or a share followed by +1, found \"", value,
                        "\"");
+}
+
+Status check_speculative(std::string_view value) {
+    if (value == "off" || value == "auto") return {};
+    std::uint32_t tokens = 0;
+    if (is_number(value, tokens) && tokens >= 1 && tokens <= draft_tokens_max) return {};
+    return wrong_value("wanted off, auto or a number from 1 to ", draft_tokens_max, ", found \"",
+                       value, "\"");
 }
 
 Status check_number_text(std::string_view value) {

@@ -27,6 +27,8 @@ Status check_prefetch(std::string_view value);
 Status check_prefetch_by(std::string_view value);
 // Accepts a share from 0 to 1, also with "+1" behind it.
 Status check_replay(std::string_view value);
+// Accepts off, auto, and a number of drafted tokens from 1 to 16.
+Status check_speculative(std::string_view value);
 Status check_number_text(std::string_view value);
 Status check_seed(std::string_view value);
 Status check_group(std::string_view value);

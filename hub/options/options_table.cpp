@@ -144,6 +144,15 @@ const Setting model_settings[] = {
      "is the same\n"
      "auto: the number that makes steps fastest, measured while they run, up to --queue-depth",
      0, 0, "auto|1|2|3|4"},
+    {"speculative", word, serve, all_help, "off|auto|N", "auto",
+     "speculative decoding: compute drafted tokens beside the last one of a text\n"
+     "the text is the same; a draft saves the round trips of the tokens that it has right\n"
+     "auto: as many as give the most tokens a second, measured while they run; N: always N, up to "
+     "16",
+     0, 0, "", check_speculative},
+    {"draft", word, serve, all_help, "DIR", "",
+     "a smaller model that drafts tokens, beside what the text itself repeats\n"
+     "a package with the same vocabulary, or a shadow of the model (`pack --shadow`)"},
     {"noise-prompts", flag, serve, no_help, "", "off",
      "compute only the last row of a prompt; keys and values before it are noise (benches)"},
 };

@@ -77,6 +77,7 @@ void ApiJob::start() {
         request.top_logprobs = std::max(inputs_.params.top_logprobs, prompt_top.value_or(0));
         request.stop_ids = inputs_.stop_ids;
         request.speculator = inputs_.experts.speculator;
+        request.draft_tokens = inputs_.draft_tokens;
         request.late_wait = inputs_.late.wait;
         request.late_pairs_max = inputs_.late.calls_max /
                                  static_cast<std::uint32_t>(choices_.size());
@@ -275,6 +276,7 @@ void ApiJob::add_totals(const GenerationStats& stats) {
     totals_.pairs_verified += stats.pairs_verified;
     totals_.pairs_proven += stats.pairs_proven;
     totals_.pairs_late += stats.pairs_late;
+    totals_.drafts.add(stats.drafts);
 
     std::vector<std::uint64_t>& workers = totals_.workers;
     workers.insert(workers.end(), stats.workers.begin(), stats.workers.end());

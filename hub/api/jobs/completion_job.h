@@ -41,6 +41,7 @@ struct ApiJobInputs {
     std::vector<TokenId> stop_ids;
     ExpertMode experts;  // the request's expert mode; "exact" has no speculator
     LateWish late;
+    std::optional<std::uint32_t> draft_tokens;  // in each step; empty: the hub's choice
     // One mask for each choice; empty: any text is allowed.
     std::vector<std::shared_ptr<AnswerMask>> masks;
     std::optional<CallSyntax> call_syntax;    // set if the answer may call tools

@@ -82,6 +82,27 @@ OrderedJson timings_json(const GenerationStats& stats, const Usage& usage) {
          per_second(usage.completion_tokens > 0 ? usage.completion_tokens - 1 : 0, predicted_ms)}};
 }
 
+namespace {
+
+// The drafted tokens of an answer; null if it had none. Names as in vLLM's metrics.
+OrderedJson speculative_json(const DraftStats& drafts, std::uint64_t completion_tokens) {
+    if (drafts.drafts == 0) return nullptr;
+    const auto ratio = [](std::uint64_t part, std::uint64_t whole) {
+        return static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(1, whole));
+    };
+    std::size_t length = drafts.accepted_histogram.size();
+    while (length > 1 && drafts.accepted_histogram[length - 1] == 0) --length;
+    OrderedJson histogram = OrderedJson::array();
+    for (std::size_t i = 0; i < length; ++i) histogram.push_back(drafts.accepted_histogram[i]);
+    return {{"mean_acceptance_length", 1 + ratio(drafts.accepted_tokens, drafts.drafts)},
+            {"draft_acceptance_rate", ratio(drafts.accepted_tokens, drafts.drafted_tokens)},
+            {"acceptance_histogram", std::move(histogram)},
+            {"tokens_per_step", ratio(completion_tokens, drafts.steps)},
+            {"kind", drafts.kind}};
+}
+
+}  // namespace
+
 OrderedJson provenance_json(const AnswerTotals& totals) {
     const GenerationStats& stats = totals.stats;
     const auto& excess = totals.perplexity_excess;
@@ -99,6 +120,7 @@ OrderedJson provenance_json(const AnswerTotals& totals) {
             // Expert calls that the hub did not wait for (moex.late_ms): default vectors replace
             // their results.
             {"replaced", stats.pairs_late},
+            {"speculative", speculative_json(stats.drafts, totals.usage.completion_tokens)},
             {"experts", totals.experts},
             {"perplexity_excess", excess ? OrderedJson(*excess) : OrderedJson()}};
 }

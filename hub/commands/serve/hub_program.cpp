@@ -223,7 +223,20 @@ Status HubProgram::load() {
     if (!gpu_ && !model_.decoder) MOEX_TRY(load_decoder(model_, invocation_.settings, show));
     MOEX_TRY(open_lossy_modes());
     MOEX_TRY(open_late_calls());
+    MOEX_TRY(open_drafts());
     return open_hints();
+}
+
+Status HubProgram::open_drafts() {
+    const ModelSettings& model = settings_.model;
+    if (model.draft_folder.empty()) return {};
+    if (!model.drafts)
+        return Error{ErrorCode::invalid_argument,
+                     "--draft DIR drafts tokens, and --speculative off uses none: leave one of "
+                     "them out"};
+    const Status opened = drafts_.open(model.draft_folder, model_);
+    if (opened.ok()) return {};
+    return Error{opened.error().code, text("--draft: ", opened.error().message)};
 }
 
 // Opens the predictor that sends prefetch hints. A model with one MoE layer gets no predictor,
@@ -534,6 +547,11 @@ void HubProgram::join_rooms() {
                    [this](const WorkerEvent& event) { on_worker_event(event); });
 
     engine_options_ = engine_options();
+    if (settings_.model.drafts) {
+        engine_options_.draft_sources = drafts_.make_sources(engine_options_);
+        engine_options_.draft_tokens = settings_.model.draft_tokens;
+        log_info("hub: drafts tokens", kv("by", drafts_.words()));
+    }
     start_shadow();
     if (default_vectors_) late_calls_ = make_late_calls(*swarm_, default_vectors_);
     StepDevice& device = gpu_ ? static_cast<StepDevice&>(*gpu_) : *model_.decoder;
@@ -544,6 +562,7 @@ void HubProgram::join_rooms() {
     api_options.context_tokens = settings_.model.context_tokens;
     offer_lossy_modes(api_options);
     api_options.late_calls_max = settings_.contributors.late_calls_max;
+    api_options.drafts = settings_.model.drafts;
     api_options.any_model_name = settings_.model.answers_any_model_name;
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());

@@ -11,6 +11,7 @@
 #include "hub/commands/command.h"
 #include "hub/commands/gpu/gpu_steps.h"
 #include "hub/commands/load_model.h"
+#include "hub/commands/open_drafts.h"
 #include "hub/commands/open_shadow.h"
 #include "hub/commands/serve/drop_privileges.h"
 #include "hub/commands/serve/host_keys.h"
@@ -88,6 +89,7 @@ class HubProgram {
     void offer_lossy_modes(ApiOptions& options);
     Status open_late_calls();
     Status open_hints();
+    Status open_drafts();
     Status open_served_shadow(const std::string& folder);
     void start_shadow();
     nlohmann::json shadow_json() const;
@@ -118,6 +120,7 @@ class HubProgram {
     std::unique_ptr<Hints> hints_;  // null: the hub predicts no experts
     std::string hints_by_ = "off";  // the predictor's name
     std::optional<ShadowParts> shadow_parts_;
+    DraftParts drafts_;  // used by the engine
     std::unique_ptr<Registry> registry_;
     MadeKeys made_keys_;
     EngineOptions engine_options_;

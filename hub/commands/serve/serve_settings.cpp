@@ -73,6 +73,11 @@ ModelSettings model_of(const SettingReader& read) {
     model.step_stretch_max = read.real("step-stretch");
     if (const std::string& parts = read.text("micro-batches"); parts != "auto")
         model.micro_batches = static_cast<std::uint32_t>(std::stoul(parts));
+    const std::string& speculative = read.text("speculative");
+    model.drafts = speculative != "off";
+    if (model.drafts && speculative != "auto")
+        model.draft_tokens = static_cast<std::uint32_t>(std::stoul(speculative));
+    model.draft_folder = read.text("draft");
     model.caches_prefixes = read.on("prefix-cache");
     model.has_noise_prompts = read.on("noise-prompts");
     model.answers_any_model_name = read.on("any-model-name");

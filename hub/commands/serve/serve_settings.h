@@ -64,6 +64,10 @@ struct ModelSettings {
     std::uint32_t default_max_tokens = 0;  // length of an answer; 0: to the end of the context
     double step_stretch_max = 0;
     std::uint32_t micro_batches = 0;  // micro-batches of a step; 0: the number is measured
+    bool drafts = true;               // speculative decoding
+    // number of tokens to draft in each step; empty: the number is measured
+    std::optional<std::uint32_t> draft_tokens;
+    std::string draft_folder;  // a draft model or a shadow; empty: none
     bool caches_prefixes = true;
     bool has_noise_prompts = false;
     bool answers_any_model_name = false;

@@ -88,6 +88,18 @@ void add_engine(Families& out, const EngineCounters& engine) {
     out.counter("moex_cached_tokens_total", "Prompt tokens found in the KV cache.",
                 engine.cached_tokens);
     out.counter("moex_generation_tokens_total", "Tokens generated.", engine.generated_tokens);
+    out.counter("moex_spec_decode_num_drafts_total", "Steps of a sequence with drafted tokens.",
+                engine.drafts);
+    out.counter("moex_spec_decode_num_draft_tokens_total", "Drafted tokens.",
+                engine.drafted_tokens);
+    out.counter("moex_spec_decode_num_accepted_tokens_total", "Drafted tokens that were drawn.",
+                engine.accepted_tokens);
+    std::vector<Labelled> accepted;
+    for (std::size_t i = 0; i < engine.accepted_at.size(); ++i)
+        accepted.push_back(
+            labelled("position", std::to_string(i).c_str(), number(engine.accepted_at[i])));
+    out.counters("moex_spec_decode_num_accepted_tokens_per_pos_total",
+                 "Drafted tokens that were drawn, by position in their draft.", accepted);
     out.counter("moex_steps_total", "Passes of the model.", engine.steps);
     out.counter("moex_steps_stopped_total", "Passes begun again because a member was cancelled.",
                 engine.steps_stopped);

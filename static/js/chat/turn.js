@@ -122,6 +122,7 @@ export class Turn {
       const way = this.moex.experts;
       facts.lossy_way = way && way !== "exact" ? way : before.lossy_way;
       facts.perplexity_excess = this.moex.perplexity_excess || before.perplexity_excess;
+      facts.tokens_per_step = this.moex.speculative?.tokens_per_step ?? before.tokens_per_step;
       facts.is_told = true;
     }
   }

@@ -81,6 +81,8 @@ export function factsOf(message) {
     out.push(say("first_token", seconds < 1 ? ms(Math.round(facts.ttft_ms)) : say("seconds", tenths.format(seconds))));
   }
 
+  if (facts.tokens_per_step > 1) out.push(say("a_step", tenths.format(facts.tokens_per_step)));
+
   if (facts.place === "device") return out;
   if (facts.is_told) {
     out.push(say("answered_by", facts.workers ?? 0));

@@ -62,6 +62,11 @@ const translations = {
       + "sind; bei pack und synth: was das Paket enthält, nie int6; auto: bf16",
     "step-stretch": "während eine Frage gelesen wird, dauert ein Schritt der Antworten höchstens etwa X-mal so lang; "
       + "mit größerem X werden Fragen schneller gelesen, und Antworten daneben stocken",
+    speculative: "spekulatives Dekodieren: rechnet entworfene Token neben dem letzten eines Textes; der Text ist "
+      + "derselbe, und jedes richtig entworfene Token spart seine Wege zu den Helfern; auto: so viele, wie die meisten "
+      + "Token je Sekunde geben, im Betrieb gemessen; N: immer N, bis zu 16",
+    draft: "ein kleineres Modell, das Token entwirft, neben dem, was der Text selbst wiederholt: ein Paket mit "
+      + "demselben Vokabular oder ein Schatten des Modells (`pack --shadow`)",
     "micro-batches": "zerlegt die Zeilen eines Schritts in N Teile, bis zu 4; diese Maschine rechnet einen Teil, "
       + "während Helfer eine Schicht eines anderen rechnen, der Text ist derselbe; auto: die Zahl, mit der Schritte am "
       + "schnellsten sind, im Betrieb gemessen, bis zu --queue-depth",

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "hub/api/openai_request.h"
+#include "hub/draft/ngram_draft.h"
 #include "hub/engine/expert_speculator.h"
 
 namespace moex::test {
@@ -85,6 +86,67 @@ TEST_F(ApiTest, ExpertsAreLossyWhereThatIsAskedForAndOffered) {
     EXPECT_EQ(cost(by("early:1")), 0.25);
     EXPECT_EQ(perplexity(), (Json{{"early:1", 25.0}, {"exact", 20.0}}));
     TearDown();  // destroy the engine before the speculator that it uses
+}
+
+// A step counts here even if the hub's settings draft nothing; sources are a matter of the engine.
+TEST_F(ApiTest, RequestsChooseTheNumberOfDraftedTokens) {
+    const auto asked = [&](const Json& speculative, Json moex = Json::object()) {
+        moex["speculative"] = speculative;
+        return ask(chat_path, chat("Hi", {{"moex", moex}}));
+    };
+    for (const Json& right : {Json("off"), Json("auto"), Json(1), Json(16), Json()}) {
+        const auto answer = asked(right);
+        ASSERT_EQ(answer->status(), 200u) << answer->response().body;
+        // the engine of this test has no source of drafts
+        EXPECT_TRUE(answer->json()["moex"]["speculative"].is_null());
+    }
+    for (const Json& wrong : {Json(0), Json(17), Json(-1), Json(2.5), Json("4"), Json(true)}) {
+        const auto answer = asked(wrong);
+        EXPECT_EQ(answer->status(), 400u) << wrong;
+        EXPECT_EQ(answer->json()["error"]["param"], "moex.speculative");
+        EXPECT_NE(answer->json()["error"]["message"].get<std::string>().find("1 to 16"),
+                  std::string::npos);
+    }
+
+    NoGuesses guesses;
+    ApiOptions options = with_ways(guesses);
+    make({}, options);
+    EXPECT_EQ(asked(4, {{"experts", "speculative"}})->status(), 400u);
+    EXPECT_EQ(asked("off", {{"experts", "speculative"}})->status(), 200u);
+    options.drafts = false;
+    make({}, options);
+    const auto refused = asked(4);
+    EXPECT_EQ(refused->status(), 400u);
+    EXPECT_NE(refused->response().body.find("--speculative off"), std::string::npos);
+    EXPECT_EQ(asked("auto")->status(), 200u);
+    TearDown();  // destroy the engine before the speculator that it uses
+}
+
+// A prompt that repeats itself gets n-gram drafts, and the reply says how many were right.
+TEST_F(ApiTest, RepliesSayHowManyDraftedTokensWereAccepted) {
+    NgramDrafts ngrams;
+    EngineOptions engine;
+    engine.draft_sources = {&ngrams};
+    make(engine, {});
+    const auto answer = ask(
+        chat_path, chat("one two one two one two one two",
+                        {{"moex", {{"speculative", 4}}}, {"temperature", 0}, {"max_tokens", 24}}));
+    ASSERT_EQ(answer->status(), 200u) << answer->response().body;
+    const Json drafts = answer->json()["moex"]["speculative"];
+    ASSERT_TRUE(drafts.is_object());
+    EXPECT_EQ(drafts["kind"], "ngram");
+    std::uint64_t num_drafts = 0, accepted = 0;
+    for (std::size_t i = 0; i < drafts["acceptance_histogram"].size(); ++i) {
+        const auto count = drafts["acceptance_histogram"][i].get<std::uint64_t>();
+        num_drafts += count;
+        accepted += i * count;
+    }
+    ASSERT_GT(num_drafts, 0u);
+    EXPECT_NEAR(drafts["mean_acceptance_length"].get<double>(),
+                1 + static_cast<double>(accepted) / static_cast<double>(num_drafts), 1e-9);
+    EXPECT_LE(drafts["draft_acceptance_rate"].get<double>(), 1.0);
+    EXPECT_GE(drafts["tokens_per_step"].get<double>(), 1.0);
+    TearDown();  // destroy the engine before the drafts that it uses
 }
 
 TEST_F(ApiTest, LateCallsAreReplacedUpToTheLimitOfTheHub) {

@@ -60,6 +60,7 @@ std::vector<std::string> three_values(const Setting& setting) {
 
     if (name == "listen") return {"127.0.0.1:1", "[::1]:2", "0.0.0.0:3"};
     if (name == "prefetch-replay") return {"1.0", "0.96+1", "0"};
+    if (name == "speculative") return {"off", "4", "auto"};
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
     if (name == "prefetch") return {"4", "on", "shadow:models/int2"};
     if (name == "placement") return {"groups 4", "hash", "fan-out"};
@@ -354,6 +355,8 @@ TEST_F(OptionsTest, SettingsOutsideTheShortHelpStillWork) {
                              "wire-x",
                              "queue-depth",
                              "micro-batches",
+                             "speculative",
+                             "draft",
                              "lz4",
                              "holder-wait-s",
                              "holder-wait-unseen-s",
@@ -389,7 +392,7 @@ TEST_F(OptionsTest, SettingsOutsideTheShortHelpStillWork) {
             EXPECT_EQ(by_variable->source(name), SettingSource::environment);
             ++num_checked;
         }
-    EXPECT_EQ(num_checked, 22u);
+    EXPECT_EQ(num_checked, 24u);
 }
 
 TEST_F(OptionsTest, ListenAddressesAreUnderstood) {

@@ -1,0 +1,89 @@
+#include "hub/commands/open_drafts.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "hub/foresight/shadow/shadow_experts.h"
+
+namespace moex {
+namespace {
+
+// Returns an error if a token has another text in the draft model than in the target.
+Status check_vocabulary(const ModelPackage& draft, const LoadedModel& model) {
+    const std::uint32_t wanted = model.package->config().vocab_size,
+                        found = draft.config().vocab_size;
+    if (found != wanted)
+        return Error{ErrorCode::invalid_argument,
+                     text("the draft model ", draft.name(), " has a vocabulary of ", found,
+                          " tokens, ", model.package->name(), " has ", wanted)};
+    const auto file = draft.tokenizer_file("tokenizer.json");
+    if (!file || !model.tokenizer) return {};
+    const auto config = draft.tokenizer_file("tokenizer_config.json");
+    MOEX_ASSIGN(tokenizer, Tokenizer::load(*file, config.value_or("")));
+    for (TokenId id = 0; id < wanted; ++id)
+        if (tokenizer->token_bytes(id) != model.tokenizer->token_bytes(id))
+            return Error{
+                ErrorCode::invalid_argument,
+                text("the draft model ", draft.name(), " has another vocabulary than ",
+                     model.package->name(), ": token ", id, " is \"", tokenizer->token_bytes(id),
+                     "\", not \"", model.tokenizer->token_bytes(id), "\"")};
+    return {};
+}
+
+}  // namespace
+
+Status DraftParts::open(const std::string& folder, const LoadedModel& model) {
+    is_shadow_ = std::filesystem::exists(std::filesystem::path(folder) / "shadow.json");
+    MOEX_TRY(is_shadow_ ? open_shadow(folder, model) : open_package(folder, model));
+    folder_ = folder;
+    return {};
+}
+
+Status DraftParts::open_shadow(const std::string& folder, const LoadedModel& model) {
+    if (!model.decoder)
+        return Error{ErrorCode::invalid_argument,
+                     "a shadow shares the attention of the model, which runs on a GPU here (--gpu "
+                     "off, or a package of its own)"};
+    MOEX_ASSIGN(package, ShadowPackage::open(folder, *model.package));
+    experts_ = std::make_unique<ShadowExperts>(package, *model.threads);
+    decoder_ = model.decoder->twin(*model.threads);
+    return {};
+}
+
+Status DraftParts::open_package(const std::string& folder, const LoadedModel& model) {
+    MOEX_ASSIGN(package, ModelPackage::open(folder));
+    MOEX_TRY(check_vocabulary(*package, model));
+    MOEX_TRY(package->require_all_blobs());
+    // A draft needs no exact arithmetic, and the fastest one makes the most drafts.
+    const Arithmetic arithmetic = package->expert_dtype() == ExpertDtype::int4 ? Arithmetic::int8
+                                                                               : Arithmetic::exact;
+    MOEX_ASSIGN(decoder, Decoder::create(package, *model.threads, {.arithmetic = arithmetic}));
+    decoder_ = std::move(decoder);
+    experts_ = std::make_unique<LocalExperts>(package, *model.threads, ExpertRounding{},
+                                              arithmetic);
+    return {};
+}
+
+std::vector<DraftSource*> DraftParts::make_sources(const EngineOptions& options) {
+    std::vector<DraftSource*> sources{&ngrams_};
+    if (!decoder_) return sources;
+    KvCacheOptions kv{.page_tokens = options.page_tokens,
+                      .dtype = is_shadow_ ? options.kv_dtype : KvDtype::f16};
+    const KvCache probe(decoder_->config(), kv);
+    // Pages take memory only once they are used, and a draft has at most the tokens of its target.
+    constexpr std::uint64_t pages_most = 1u << 20;
+    kv.num_pages = static_cast<std::uint32_t>(
+        std::min(options.kv_bytes_max / probe.page_bytes(), pages_most));
+    model_drafts_.emplace(
+        *decoder_, *experts_,
+        ModelDraftOptions{
+            .name = is_shadow_ ? "shadow" : folder_, .kv = kv, .copies_keys = is_shadow_});
+    sources.push_back(&*model_drafts_);
+    return sources;
+}
+
+std::string DraftParts::words() const {
+    return folder_.empty() ? ngrams_.name() : text(ngrams_.name(), ", ", folder_);
+}
+
+}  // namespace moex

@@ -1,0 +1,41 @@
+// Opens the sources of drafted tokens that `serve` uses: n-grams, and the draft model of
+// `--draft DIR`.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hub/commands/load_model.h"
+#include "hub/draft/model_draft.h"
+#include "hub/draft/ngram_draft.h"
+
+namespace moex {
+
+// The sources with all that they use. The model outlives this object.
+class DraftParts {
+  public:
+    // Opens the draft model in `folder`: a package with the same vocabulary, or a shadow of `model`
+    // (`moex-hub pack --shadow`), which requires model.decoder. An error names the file that cannot
+    // be read, or the difference of the two vocabularies.
+    Status open(const std::string& folder, const LoadedModel& model);
+    // Makes the sources for an engine with the given options, the cheapest first. Called once. The
+    // sources live as long as this object.
+    std::vector<DraftSource*> make_sources(const EngineOptions& options);
+    // Returns what the sources are, for the log: "ngram", or "ngram, DIR".
+    std::string words() const;
+
+  private:
+    Status open_shadow(const std::string& folder, const LoadedModel& model);
+    Status open_package(const std::string& folder, const LoadedModel& model);
+
+    std::string folder_;  // empty: no draft model
+    bool is_shadow_ = false;
+    std::unique_ptr<ExpertBackend> experts_;
+    std::unique_ptr<Decoder> decoder_;
+    NgramDrafts ngrams_;
+    std::optional<ModelDrafts> model_drafts_;
+};
+
+}  // namespace moex
