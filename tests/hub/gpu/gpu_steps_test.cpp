@@ -19,6 +19,7 @@
 #include "hub/foresight/predict/hints.h"
 #include "hub/foresight/predictor_choice.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/hub/engine/known_drafts.h"
 #include "tests/hub/gpu/requests.h"
 
 namespace moex {
@@ -458,6 +459,32 @@ TEST_P(GpuStepsTest, LikeliestTokensAndAllLogitsDrawTheSame) {
     AllLogits all(*steps_);
     EXPECT_EQ(write_together(*steps_, experts_, options, requests).ids,
               write_together(all, experts_, options, requests).ids);
+}
+
+// Rows of drafted tokens return their likeliest tokens or their logits, as the sampler needs.
+TEST_P(GpuStepsTest, DraftedTokensChangeNoText) {
+    const SamplingOptions kinds[] = {{.temperature = 0},
+                                     {.temperature = 1.3, .sample_top_k = 40},
+                                     {.temperature = 1.1, .top_p = 0.9},
+                                     {.temperature = 0, .frequency_penalty = 0.9}};
+    std::vector<GenerationRequest> requests;
+    for (SamplingOptions sampling : kinds) {
+        sampling.seed = 100 + requests.size();
+        requests.push_back(greedy(test::random_tokens(5 + requests.size(), 256, 12), 24));
+        requests.back().sampling = std::move(sampling);
+    }
+    EngineOptions options = engine_options(*steps_, 6);
+    const Written plain = write_together(*steps_, experts_, options, requests);
+    KnownTexts random(KnownTexts::Says::random);
+    for (std::size_t i = 0; i < requests.size(); ++i)
+        random.know(requests[i].prompt, requests[i].sampling.seed, 0, plain.ids[i]);
+    options.draft_sources = {&random};
+    options.draft_tokens = 4;
+    const Written drafted = write_together(*steps_, experts_, options, requests);
+    EXPECT_EQ(drafted.ids, plain.ids);
+    EXPECT_GT(drafted.counters.accepted_tokens, 10u);
+    EXPECT_LT(drafted.counters.accepted_tokens, drafted.counters.drafted_tokens);
+    EXPECT_LT(drafted.counters.steps, plain.counters.steps);
 }
 
 TEST(GpuStepsSizeTest, AModelBeyondTheMemoryIsRefusedWithBothSizes) {
