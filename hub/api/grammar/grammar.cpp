@@ -29,6 +29,32 @@ std::uint32_t times_least(std::uint32_t count, std::uint32_t least) {
 }
 }  // namespace
 
+std::uint32_t least_name_bytes(std::uint64_t taken, std::uint32_t choices) {
+    std::uint32_t bytes = 1;
+    for (std::uint64_t names = choices; names <= taken; names *= choices) ++bytes;
+    return bytes;
+}
+
+const ByteAutomaton& names_of(const GrammarNode& object) {
+    static const SharedAutomaton any = any_text();
+    return object.texts ? *object.texts : *any;
+}
+
+std::uint32_t name_choices_of(const ByteAutomaton& names) {
+    std::uint32_t fewest = endless;
+    for (ByteAutomaton::State state = 0; state < names.num_states(); ++state) {
+        if (!names.accepts[state]) continue;
+        std::uint32_t count = 0;
+        for (unsigned char byte = 0x20; byte < 0x7f; ++byte) {
+            if (byte == '"' || byte == '\\') continue;
+            const ByteAutomaton::State next = names.step(state, byte);
+            count += next != ByteAutomaton::dead && names.accepts[next];
+        }
+        fewest = std::min(fewest, count);
+    }
+    return fewest == endless ? 0 : fewest;
+}
+
 std::string json_string(std::string_view text) { return nlohmann::json(std::string(text)).dump(); }
 
 void Words::add(std::string text, std::uint32_t rank, std::uint32_t id) {
@@ -64,6 +90,17 @@ Result<void> Grammar::check_size() const {
                      text("too large: ", bytes >> 20, " MiB of words and automata, at most ",
                           limits_.bytes_max >> 20, " are allowed")};
     return {};
+}
+
+// Returns the least bytes of a further member with the comma before it, if as many names are taken
+// as the object needs at the least.
+std::uint32_t Grammar::least_of_further(const GrammarNode& node) const {
+    const std::uint64_t taken = node.properties.size() + node.forbidden_names.size() + node.min;
+    std::uint32_t name = names_of(node).num_states() == 0 ? endless
+                                                          : names_of(node).least_escaped[0];
+    if (taken > 0) name = add_least(name, least_name_bytes(taken, node.name_choices));
+    const auto frame = static_cast<std::uint32_t>(json_comma.size() + 2 + json_colon.size());
+    return add_least(add_least(name, frame), least_[node.rest]);
 }
 
 // Returns the length in bytes of a node's shortest text, computed from the present lengths of other
@@ -102,7 +139,9 @@ std::uint32_t Grammar::least_of(const GrammarNode& node) const {
                                 least_[property.value]);
                 if (members++ > 0) sum = add_least(sum, json_comma.size());
             }
-            return sum;
+            if (node.min == 0) return sum;
+            if (node.rest == GrammarNode::none || node.min > node.max) return endless;
+            return add_least(sum, times_least(node.min, least_of_further(node)));
         }
         case Kind::array: {
             if (node.min > node.max) return endless;
@@ -146,6 +185,7 @@ std::uint32_t Grammar::height_of(const GrammarNode& node) const {
             most = 1;
             for (const GrammarNode::Property& property : node.properties)
                 if (property.required) with(property.value);
+            if (node.min > 0 && node.rest != GrammarNode::none) with(node.rest);
             return most;
         case Kind::array:
             most = 1;
@@ -179,7 +219,9 @@ void Grammar::drop_unreachable() {
         if (node.kind == Kind::repeat && is_dead(node.children[0])) node.max = 0;
         if (node.rest != GrammarNode::none && is_dead(node.rest)) node.rest = GrammarNode::none;
         std::erase_if(node.properties, [&](const GrammarNode::Property& property) {
-            return !property.required && is_dead(property.value);
+            const bool is_impossible = !property.required && is_dead(property.value);
+            if (is_impossible) node.forbidden_names.push_back(property.name);
+            return is_impossible;
         });
         if (node.kind != Kind::array) continue;
         const auto dead = std::find_if(node.children.begin(), node.children.end(), is_dead);
@@ -240,7 +282,8 @@ Result<void> Grammar::check_progress() const {
 
 // Computes the words that structure a JSON object (names, commas and braces). The id of a word is
 // the index of its property, the number of properties for the closing brace, and one more for the
-// quote of a further member's name.
+// quote of a further member's name. The rank of the closing brace is the highest, so that it can be
+// forbidden by itself.
 void Grammar::finish_object(GrammarNode& node) const {
     const auto count = static_cast<std::uint32_t>(node.properties.size());
     node.words = {};
@@ -251,18 +294,21 @@ void Grammar::finish_object(GrammarNode& node) const {
         node.next_words.add(std::string(json_comma) + name, i, i);
         node.sorted_names.push_back(node.properties[i].name);
     }
-    node.words.add("{}", count, count);
-    node.next_words.add("}", count, count);
+    node.words.add("{}", count + 1, count);
+    node.next_words.add("}", count + 1, count);
     if (node.rest != GrammarNode::none) {
         node.words.add("{\"", count, count + 1);
         node.next_words.add(std::string(json_comma) + "\"", count, count + 1);
     }
     node.words.sort();
     node.next_words.sort();
+    node.sorted_names.insert(node.sorted_names.end(), node.forbidden_names.begin(),
+                             node.forbidden_names.end());
+    if (node.rest != GrammarNode::none) node.further_least = least_of_further(node);
     std::sort(node.sorted_names.begin(), node.sorted_names.end());
 
     node.rest_least.assign(count + 1, 1);
-    node.required_from.assign(count + 1, count);
+    node.required_from.assign(count + 1, count + 1);
     for (std::uint32_t i = count; i-- > 0;) {
         const GrammarNode::Property& property = node.properties[i];
         node.rest_least[i] = node.rest_least[i + 1];

@@ -46,8 +46,10 @@ struct GrammarNode {
         sequence,  // accepts all children, in their order
         choice,    // accepts one of the children; without children no text at all
         repeat,    // repeats children[0], min to max times
-        object,    // JSON object: `properties` in their order, then further members
-        array,     // JSON array: one item for each child, then items of `rest`; min to max items
+        // JSON object: `properties` in their order, then min to max further members, whose names
+        // are texts of `texts` (null: any text)
+        object,
+        array,  // JSON array: one item for each child, then items of `rest`; min to max items
     };
     struct Property {
         std::string name;
@@ -64,7 +66,12 @@ struct GrammarNode {
     std::vector<NodeId> children;
     NodeId rest = none;  // node of further members' values (object), or of further items (array)
     std::vector<Property> properties;
+    // Names that no member may have, beside those of `properties`.
+    std::vector<std::string> forbidden_names;
     SharedAutomaton texts;
+    // JSON objects with `texts`: after a possible name, at least this many characters give another
+    // possible name each.
+    std::uint32_t name_choices = 93;
     NumberRule number;
     Words words;  // the texts of Kind::words, or the possible beginnings of a JSON object
 
@@ -72,9 +79,10 @@ struct GrammarNode {
     Words next_words;  // the texts that may follow a member's value
     // [i]: least bytes of the object after its first i properties.
     std::vector<std::uint32_t> rest_least;
-    // [i]: first required property from i on, or the number of properties.
+    // [i]: first required property from i on, or the rank of the closing brace.
     std::vector<std::uint32_t> required_from;
-    std::vector<std::string> sorted_names;  // names of the properties, sorted
+    std::vector<std::string> sorted_names;  // declared and forbidden names, sorted
+    std::uint32_t further_least = 0;        // least bytes of a further member, its comma included
 };
 
 struct GrammarLimits {
@@ -104,6 +112,7 @@ class Grammar {
     Grammar() = default;
     Result<void> check_size() const;
     std::uint32_t least_of(const GrammarNode& node) const;
+    std::uint32_t least_of_further(const GrammarNode& node) const;
     std::uint32_t height_of(const GrammarNode& node) const;
     bool relax();
     void drop_unreachable();
@@ -119,6 +128,14 @@ class Grammar {
 };
 
 std::uint32_t add_least(std::uint32_t a, std::uint32_t b);  // endless stays endless
+
+// Returns how many characters a name needs so that there are more possible names than the `taken`
+// ones, if each character can be any of `choices`.
+std::uint32_t least_name_bytes(std::uint64_t taken, std::uint32_t choices);
+// Returns the automaton of the names that further members of an object may have.
+const ByteAutomaton& names_of(const GrammarNode& object);
+// Returns GrammarNode::name_choices of an automaton; 0 or 1: the automaton may run out of names.
+std::uint32_t name_choices_of(const ByteAutomaton& names);
 
 // Returns `text` as a JSON string. Characters that need an escape get the shortest one; all others
 // are unchanged.

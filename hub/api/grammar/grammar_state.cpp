@@ -72,23 +72,17 @@ std::uint32_t least_items(const Grammar& grammar, const GrammarNode& array, std:
     return sum;
 }
 
-// Returns how many characters a name needs so that there are more possible names than the `taken`
-// ones. Each character can be any of 93.
-std::uint32_t least_name_bytes(std::uint64_t taken) {
-    std::uint32_t bytes = 1;
-    for (std::uint64_t names = 93; names <= taken; names *= 93) ++bytes;
-    return bytes;
-}
-
 // Returns the least bytes from the present position to the end of a member name that the object
 // does not have yet. Inside a character or an escape the resulting name is not known yet, so the
 // worst case is assumed.
 std::uint32_t least_to_free_name(const Parse& name) {
     const auto& taken = *name.frame->taken;
-    const std::uint32_t open = least_text(*any_text(), true, name.text);
-    if (open > 0) return add_least(open, taken.empty() ? 0 : least_name_bytes(taken.size()));
+    const std::uint32_t choices = name.node->name_choices;
+    const std::uint32_t open = least_text(names_of(*name.node), true, name.text);
+    if (open > 0)
+        return add_least(open, taken.empty() ? 0 : least_name_bytes(taken.size(), choices));
     if (name.first == name.last || taken[name.first]->size() != name.depth) return 0;
-    return least_name_bytes(name.last - name.first);
+    return least_name_bytes(name.last - name.first, choices);
 }
 
 }  // namespace
@@ -257,11 +251,18 @@ class GrammarState::Walker {
     }
 
     // Members that the schema declares keep their order, and a required member is not skipped.
-    // Further members and the closing brace follow the declared ones.
+    // Further members and the closing brace follow the declared ones. The position of an object's
+    // frame goes on counting with the further members.
     void add_object_words(const StackFramePointer& frame, const Words& list) {
         const GrammarNode& node = *frame->node;
-        const std::uint32_t from = frame->position;
-        add(words(node, list, frame, from, node.required_from[from]));
+        const auto count = static_cast<std::uint32_t>(node.properties.size());
+        const std::uint32_t further = frame->position - std::min(frame->position, count);
+        const std::uint32_t closing = count + 1;
+        std::uint32_t from = std::min(frame->position, count);
+        std::uint32_t last = node.required_from[from];
+        if (further < node.min) last = std::min(last, count);
+        if (further >= node.max) from = closing;
+        add(words(node, list, frame, from, last));
     }
 
     void add_array_words(const StackFramePointer& frame, const Words& list) {
@@ -274,17 +275,25 @@ class GrammarState::Walker {
         add(words(node, list, frame, may_go_on ? 0 : 1, may_close ? 1 : 0));
     }
 
+    // Returns the position after one more further member, counted as far as the bounds need it.
+    static std::uint32_t after_further(const GrammarNode& node, std::uint32_t position) {
+        const auto count = static_cast<std::uint32_t>(node.properties.size());
+        const std::uint32_t further = std::max(position, count) - count;
+        return count + std::min(further + 1, node.max == unbounded ? node.min : node.max);
+    }
+
     void leave_object_part(const StackFramePointer& frame, std::uint32_t result,
                            const NameText* name) {
         const GrammarNode& node = *frame->node;
         const auto count = static_cast<std::uint32_t>(node.properties.size());
+        const std::uint32_t position = std::max(frame->position, count);
         switch (frame->part) {
             case Part::words:
                 if (result == count) return leave(frame->parent, 0, nullptr);
                 if (result < count)
                     return enter(node.properties[result].value,
                                  push(node, frame->parent, result + 1, Part::value, frame->taken));
-                return add_name(push(node, frame->parent, count, Part::name, frame->taken));
+                return add_name(push(node, frame->parent, position, Part::name, frame->taken));
             case Part::name: {
                 auto names = std::make_shared<std::vector<std::shared_ptr<const std::string>>>(
                     *frame->taken);
@@ -293,12 +302,13 @@ class GrammarState::Walker {
                     std::lower_bound(names->begin(), names->end(), own,
                                      [](const auto& a, const auto& b) { return *a < *b; }),
                     own);
-                return add(words(node, name_end(),
-                                 push(node, frame->parent, count, Part::colon, std::move(names))));
+                return add(
+                    words(node, name_end(),
+                          push(node, frame->parent, position, Part::colon, std::move(names))));
             }
             case Part::colon:
-                return enter(node.rest,
-                             push(node, frame->parent, count, Part::value, frame->taken));
+                return enter(node.rest, push(node, frame->parent, after_further(node, position),
+                                             Part::value, frame->taken));
             case Part::value:
                 return add_object_words(
                     push(node, frame->parent, frame->position, Part::words, frame->taken),
@@ -369,25 +379,42 @@ class GrammarState::Walker {
     }
 
   private:
+    // Returns the least bytes of an object from the end of a member to its closing brace.
+    static std::uint32_t least_members(const GrammarNode& node, std::uint32_t position) {
+        const auto count = static_cast<std::uint32_t>(node.properties.size());
+        const std::uint32_t further = position - std::min(position, count);
+        const std::uint32_t missing = node.min - std::min(node.min, further);
+        const std::uint64_t sum = std::uint64_t{missing} * node.further_least;
+        return add_least(node.rest_least[std::min(position, count)],
+                         static_cast<std::uint32_t>(std::min<std::uint64_t>(sum, endless - 1)));
+    }
+
     std::uint32_t behind_object_part(const StackFrame& frame, std::uint32_t result) const {
         const GrammarNode& node = *frame.node;
         const auto count = static_cast<std::uint32_t>(node.properties.size());
         const auto colon = static_cast<std::uint32_t>(1 + json_colon.size());
-        switch (frame.part) {
-            case Part::value: return node.rest_least[frame.position];
-            case Part::colon: return add_least(grammar_.least(node.rest), 1);
-            case Part::name: return add_least(colon + 1, grammar_.least(node.rest));
-            case Part::words: break;
-        }
-        if (result == count) return 0;
-        if (result < count)
+        if (frame.part == Part::value) return least_members(node, frame.position);
+        if (frame.part == Part::words && result == count) return 0;
+        if (frame.part == Part::words && result < count)
             return add_least(grammar_.least(node.properties[result].value),
-                             node.rest_least[result + 1]);
-        // A further member can have the empty name, unless the object has such a member already;
-        // then a free name needs further characters.
-        const bool has_empty = !frame.taken->empty() && frame.taken->front()->empty();
-        const std::uint32_t length = has_empty ? least_name_bytes(frame.taken->size()) : 0;
-        return add_least(length + colon + 1, grammar_.least(node.rest));
+                             least_members(node, result + 1));
+
+        const std::uint32_t rest = add_least(
+            grammar_.least(node.rest), least_members(node, after_further(node, frame.position)));
+        if (frame.part == Part::colon) return rest;
+        if (frame.part == Part::name) return add_least(colon, rest);
+        return add_least(least_next_name(node, *frame.taken), add_least(colon, rest));
+    }
+
+    // Returns the least bytes of the name of the next further member. It can be empty, unless the
+    // object has such a member already; then a free name needs further characters.
+    static std::uint32_t least_next_name(
+        const GrammarNode& node, const std::vector<std::shared_ptr<const std::string>>& taken) {
+        const std::uint32_t shortest = names_of(node).least_escaped[0];
+        const bool is_free = shortest == 0 ? taken.empty() || !taken.front()->empty()
+                                           : taken.empty();
+        return is_free ? shortest
+                       : add_least(shortest, least_name_bytes(taken.size(), node.name_choices));
     }
 
     const Grammar& grammar_;
@@ -507,7 +534,7 @@ void narrow_taken(Parse& parse, char byte) {
 }
 
 bool step_name(Parse& parse, unsigned char byte) {
-    const ByteAutomaton& texts = *any_text();
+    const ByteAutomaton& texts = names_of(*parse.node);
     const TextState before = parse.text;
     const auto next = step_text(texts, true, before, byte);
     if (!next) return false;

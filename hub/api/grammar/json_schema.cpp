@@ -1,13 +1,13 @@
 #include "hub/api/grammar/json_schema.h"
 
 #include <algorithm>
-#include <array>
-#include <deque>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "hub/api/grammar/schema_document.h"
 #include "hub/api/grammar/schema_formats.h"
 #include "hub/api/grammar/schema_values.h"
 #include "protocol/text.h"
@@ -17,82 +17,27 @@ namespace {
 
 using Kind = GrammarNode::Kind;
 
-constexpr std::uint32_t merges_max = 2000, nodes_max = 50'000, schema_depth_max = 96;
-
-// Keywords that restrict values and are not supported; a schema that has one is refused.
-constexpr std::array refused_keywords{"not",
-                                      "oneOf",
-                                      "if",
-                                      "then",
-                                      "else",
-                                      "patternProperties",
-                                      "contains",
-                                      "minContains",
-                                      "maxContains",
-                                      "multipleOf",
-                                      "propertyNames",
-                                      "unevaluatedProperties",
-                                      "$dynamicRef",
-                                      "$recursiveRef",
-                                      "unevaluatedItems",
-                                      "dependencies",
-                                      "dependentRequired",
-                                      "dependentSchemas",
-                                      "additionalItems",
-                                      "disallow",
-                                      "extends"};
-
-// Keywords that restrict values and are supported. If a schema has such a keyword beside a `$ref`
-// or an `allOf`, both are merged into one schema.
-constexpr std::array meaning_keywords{"type",
-                                      "enum",
-                                      "const",
-                                      "properties",
-                                      "required",
-                                      "items",
-                                      "anyOf",
-                                      "allOf",
-                                      "minItems",
-                                      "maxItems",
-                                      "prefixItems",
-                                      "minLength",
-                                      "maxLength",
-                                      "minimum",
-                                      "maximum",
-                                      "exclusiveMinimum",
-                                      "exclusiveMaximum",
-                                      "pattern",
-                                      "format",
-                                      "$ref",
-                                      "additionalProperties"};
-
-struct Failure {
-    Error error;
-};
+constexpr std::uint32_t nodes_max = 50'000, schema_depth_max = 96;
 
 class SchemaCompiler {
   public:
-    SchemaCompiler(std::vector<GrammarNode>& nodes, const OrderedJson& root, std::string_view name)
+    SchemaCompiler(std::vector<GrammarNode>& nodes, SchemaDocument& document)
         : nodes_(nodes),
-          root_(root),
-          name_(name) {}
+          document_(document),
+          name_(document.name()) {}
 
-    NodeId run() { return compile(root_, name_); }
+    NodeId run() { return compile(document_.root(), name_); }
 
   private:
-    [[noreturn]] void fail(const std::string& path, std::string_view what,
+    [[noreturn]] void fail(const std::string& path, std::string_view keyword, std::string_view what,
                            ErrorCode code = ErrorCode::unsupported) const {
-        throw Failure{{code, text(path, ": ", what)}};
+        document_.fail(path, keyword, what, code);
     }
 
     NodeId add(GrammarNode node) {
-        if (nodes_.size() >= nodes_max) fail(name_, "too large");
+        if (nodes_.size() >= nodes_max) document_.fail_limit(name_, "too large");
         nodes_.push_back(std::move(node));
         return static_cast<NodeId>(nodes_.size() - 1);
-    }
-    NodeId add_choice(std::vector<NodeId> children) {
-        if (children.size() == 1) return children[0];
-        return add({.kind = Kind::choice, .children = std::move(children)});
     }
     NodeId add_words(const std::vector<std::string>& texts) {
         GrammarNode node{.kind = Kind::words};
@@ -106,11 +51,45 @@ class SchemaCompiler {
         if (const auto known = known_.find(&schema); known != known_.end()) return known->second;
         const NodeId id = add({});  // a node of kind choice, whose children are added below
         known_.emplace(&schema, id);
-        if (++depth_ > schema_depth_max) fail(path, "too deep");
-        std::vector<NodeId> children = alternatives(schema, path);
+        if (depth_ >= schema_depth_max) document_.fail_limit(path, "too deep");
+        ++depth_;
+        std::vector<NodeId> children = document_.reading().weakens ? weakened(schema, path)
+                                                                   : alternatives(schema, path);
         --depth_;
         nodes_[id].children = std::move(children);
         return id;
+    }
+
+    // Compiles a schema without the keywords that fail. If the failing keyword is not at this
+    // level, only the types of the schema are left.
+    std::vector<NodeId> weakened(const OrderedJson& schema, const std::string& path) {
+        constexpr int keywords_max = 24;
+        const OrderedJson* left = &schema;
+        const std::uint32_t depth = depth_;
+        for (int i = 0; i < keywords_max; ++i) {
+            try {
+                return alternatives(*left, path);
+            } catch (const SchemaFailure& failure) {
+                if (failure.is_limit) throw;
+                depth_ = depth;
+                document_.weaken(path, failure.keyword);
+                if (failure.keyword.empty() || !left->is_object() ||
+                    !left->contains(failure.keyword))
+                    break;
+                OrderedJson rest = *left;
+                rest.erase(failure.keyword);
+                left = &document_.keep(std::move(rest));
+            }
+        }
+        OrderedJson types = OrderedJson::object();
+        if (left->is_object() && left->contains("type")) types["type"] = (*left)["type"];
+        try {
+            return typed(document_.keep(std::move(types)), path);
+        } catch (const SchemaFailure& failure) {
+            if (failure.is_limit) throw;
+            document_.weaken(path, failure.keyword);
+            return {any_value()};
+        }
     }
 
     std::vector<NodeId> alternatives(const OrderedJson& schema, const std::string& path) {
@@ -118,238 +97,38 @@ class SchemaCompiler {
             if (!schema.get<bool>()) return {};
             return {any_value()};
         }
-        check_keywords(schema, path);
+        if (auto known = document_.plain(schema, path))
+            return {compile(document_.keep(*std::move(known)), path)};
 
-        if (schema.contains("$ref") && !has_meaning_beside(schema, "$ref")) {
+        if (schema.contains("$ref") && !SchemaDocument::has_meaning_beside(schema, "$ref")) {
             // The function resolve() refuses a $ref that is no string.
-            const OrderedJson& target = resolve(schema, path);
+            const OrderedJson& target = document_.resolve(schema, path);
             return {compile(target, schema["$ref"].get<std::string>())};
         }
         if (schema.contains("$ref") || schema.contains("allOf"))
-            return {compile(keep(flattened(schema, path)), path)};
+            return {compile(document_.keep(document_.flattened(schema, path)), path)};
         if (const auto any = schema.find("anyOf"); any != schema.end())
             return any_of(schema, *any, path);
         if (schema.contains("enum") || schema.contains("const")) return {values(schema, path)};
         return typed(schema, path);
     }
 
-    const OrderedJson& keep(OrderedJson schema) {
-        if (++merges_ > merges_max) fail(name_, "too large after its parts are merged");
-        made_.push_back(std::move(schema));
-        return made_.back();
-    }
-
-    bool has_meaning_beside(const OrderedJson& schema, std::string_view keyword) const {
-        return std::any_of(meaning_keywords.begin(), meaning_keywords.end(), [&](const char* name) {
-            return name != keyword && schema.contains(name);
-        });
-    }
-
-    // ---- Checks of keywords and references.
-    void check_keywords(const OrderedJson& schema, const std::string& path) const {
-        if (!schema.is_object())
-            fail(path, "a schema is an object, true or false", ErrorCode::invalid_argument);
-        for (const char* name : refused_keywords)
-            if (schema.contains(name)) fail(path, text("'", name, "' is not supported"));
-        for (const char* name : {"uniqueItems", "minProperties", "maxProperties"})
-            if (const auto found = schema.find(name);
-                found != schema.end() && *found != false && *found != 0)
-                fail(path, text("'", name, "' is not supported"));
-        if (const auto items = schema.find("items"); items != schema.end() && items->is_array())
-            fail(path, "'items' as a list is not supported; use 'prefixItems'");
-    }
-
-    // Returns the place of the document that a `$ref` names: a JSON pointer (RFC 6901) after '#'.
-    const OrderedJson& resolve(const OrderedJson& schema, const std::string& path) const {
-        const OrderedJson& ref = schema["$ref"];
-        if (!ref.is_string()) fail(path, "'$ref' is no string", ErrorCode::invalid_argument);
-        const auto& target = ref.get_ref<const std::string&>();
-        if (target != "#" && !target.starts_with("#/"))
-            fail(path, text("'$ref' to ", target.substr(0, 80),
-                            " is not supported: only places of this document are"));
-
-        const OrderedJson* at = &root_;
-        std::size_t begin = 2;
-        while (begin <= target.size() && target != "#") {
-            const std::size_t end = std::min(target.find('/', begin), target.size());
-            std::string token = target.substr(begin, end - begin);
-            for (const auto& [from, to] : {std::pair("~1", "/"), std::pair("~0", "~")})
-                for (std::size_t i = token.find(from); i != std::string::npos;
-                     i = token.find(from, i + 1))
-                    token.replace(i, 2, to);
-            if (at->is_object() && at->contains(token))
-                at = &(*at)[token];
-            else if (at->is_array() && !token.empty() && token.size() < 6 &&
-                     token.find_first_not_of("0123456789") == std::string::npos &&
-                     std::stoul(token) < at->size())
-                at = &(*at)[std::stoul(token)];
-            else
-                fail(path, text("'$ref' to ", target.substr(0, 80), ", which does not exist"),
-                     ErrorCode::invalid_argument);
-            begin = end + 1;
-        }
-        return *at;
-    }
-
-    // Returns the schema without `$ref` and `allOf` at its top level: both are merged into the
-    // other keywords of the schema.
-    OrderedJson flattened(const OrderedJson& schema, const std::string& path) {
-        if (schema.is_boolean()) return schema;
-        check_keywords(schema, path);
-        if (++depth_ > schema_depth_max)
-            fail(path, "refers to itself in a way that is not supported");
-        OrderedJson rest = schema;
-        rest.erase("$ref");
-        rest.erase("allOf");
-        if (schema.contains("$ref"))
-            rest = merged(rest, flattened(resolve(schema, path), path), path);
-        if (const auto all = schema.find("allOf"); all != schema.end()) {
-            if (!all->is_array() || all->empty())
-                fail(path, "'allOf' is no list", ErrorCode::invalid_argument);
-            for (std::size_t i = 0; i < all->size(); ++i)
-                rest = merged(rest, flattened((*all)[i], text(path, ".allOf[", i, "]")), path);
-        }
-        --depth_;
-        return rest;
-    }
-
-    static OrderedJson both(const OrderedJson& a, const OrderedJson& b) {
-        if (a == b || b == true) return a;
-        if (a == true) return b;
-        return {{"allOf", OrderedJson::array({a, b})}};
-    }
-
-    // Returns a schema that accepts what both `a` and `b` accept. A nested schema that `a` and `b`
-    // both have becomes an `allOf`, which is merged later, when the nested schema is compiled.
-    OrderedJson merged(const OrderedJson& a, const OrderedJson& b, const std::string& path) {
-        if (a == false || b == false) return false;
-        if (a == true) return b;
-        if (b == true) return a;
-        if (++merges_ > merges_max) fail(path, "too large after its parts are merged");
-        OrderedJson out = a;
-        merge_members(a, b, out);
-        merge_items(a, b, out);
-        for (const auto& [key, value] : b.items()) merge_keyword(key, value, out, path);
-        return out;
-    }
-
-    static void merge_members(const OrderedJson& a, const OrderedJson& b, OrderedJson& out) {
-        const auto further = [](const OrderedJson& schema) {
-            return schema.contains("additionalProperties") ? schema["additionalProperties"]
-                                                           : OrderedJson(true);
-        };
-        const OrderedJson none = OrderedJson::object();
-        const OrderedJson& of_a = a.contains("properties") ? a["properties"] : none;
-        const OrderedJson& of_b = b.contains("properties") ? b["properties"] : none;
-        if (!of_a.empty() || !of_b.empty()) {
-            OrderedJson properties = OrderedJson::object();
-            for (const auto& [name, schema] : of_a.items())
-                properties[name] = both(schema, of_b.contains(name) ? of_b[name] : further(b));
-            for (const auto& [name, schema] : of_b.items())
-                if (!of_a.contains(name)) properties[name] = both(schema, further(a));
-            out["properties"] = std::move(properties);
-        }
-        if (a.contains("additionalProperties") || b.contains("additionalProperties"))
-            out["additionalProperties"] = both(further(a), further(b));
-    }
-
-    static void merge_items(const OrderedJson& a, const OrderedJson& b, OrderedJson& out) {
-        const auto list = [](const OrderedJson& schema) {
-            return schema.contains("prefixItems") ? schema["prefixItems"] : OrderedJson::array();
-        };
-        const auto rest = [](const OrderedJson& schema) {
-            return schema.contains("items") ? schema["items"] : OrderedJson(true);
-        };
-        const OrderedJson of_a = list(a), of_b = list(b);
-        OrderedJson prefix = OrderedJson::array();
-        for (std::size_t i = 0; i < std::max(of_a.size(), of_b.size()); ++i)
-            prefix.push_back(
-                both(i < of_a.size() ? of_a[i] : rest(a), i < of_b.size() ? of_b[i] : rest(b)));
-        if (!prefix.empty()) out["prefixItems"] = std::move(prefix);
-        if (a.contains("items") || b.contains("items")) out["items"] = both(rest(a), rest(b));
-    }
-
-    void merge_keyword(const std::string& key, const OrderedJson& value, OrderedJson& out,
-                       const std::string& path) {
-        static const std::set<std::string> done{"properties", "additionalProperties", "prefixItems",
-                                                "items"};
-        static const std::set<std::string> larger{"minLength", "minItems", "minimum",
-                                                  "exclusiveMinimum"};
-        static const std::set<std::string> smaller{"maxLength", "maxItems", "maximum",
-                                                   "exclusiveMaximum"};
-        if (done.contains(key)) return;
-        if (!out.contains(key)) {
-            out[key] = value;
-            return;
-        }
-        OrderedJson& own = out[key];
-        if (own == value) return;
-        if (larger.contains(key) || smaller.contains(key)) {
-            if (!own.is_number() || !value.is_number())
-                fail(path, text("'", key, "' is no number"), ErrorCode::invalid_argument);
-            if ((own < value) == larger.contains(key)) own = value;
-        } else if (key == "required") {
-            for (const OrderedJson& name : value)
-                if (std::find(own.begin(), own.end(), name) == own.end()) own.push_back(name);
-        } else if (key == "type") {
-            own = common_types(own, value);
-        } else if (key == "pattern" || key == "format") {
-            OrderedJson& all = out[key + "s of allOf"];
-            if (!all.is_array()) all = OrderedJson::array();
-            all.push_back(value);
-        } else if (key ==
-                       "pattern"
-                       "s of allOf" ||
-                   key ==
-                       "format"
-                       "s of allOf") {
-            for (const OrderedJson& one : value) own.push_back(one);
-        } else if (key == "enum" || key == "const") {
-            const OrderedJson list = key == "enum" ? value : OrderedJson::array({value});
-            OrderedJson kept = OrderedJson::array();
-            for (const OrderedJson& one : key == "enum" ? own : OrderedJson::array({own}))
-                for (const OrderedJson& other : list)
-                    if (same_value(one, other)) {
-                        kept.push_back(one);
-                        break;
-                    }
-            out.erase(key);
-            out["enum"] = std::move(kept);
-        } else if (key == "anyOf") {
-            OrderedJson crossed = OrderedJson::array();
-            for (const OrderedJson& one : own)
-                crossed.push_back(
-                    {{"allOf", OrderedJson::array({one, OrderedJson{{"anyOf", value}}})}});
-            own = std::move(crossed);
-        }
-    }
-
-    static OrderedJson common_types(const OrderedJson& a, const OrderedJson& b) {
-        const auto list = [](const OrderedJson& types) {
-            return types.is_array() ? types : OrderedJson::array({types});
-        };
-        OrderedJson out = OrderedJson::array();
-        for (const OrderedJson& one : list(a))
-            for (const OrderedJson& other : list(b)) {
-                if (one == other || (one == "integer" && other == "number")) out.push_back(one);
-                if (one == "number" && other == "integer") out.push_back(other);
-            }
-        return out;
-    }
-
     std::vector<NodeId> any_of(const OrderedJson& schema, const OrderedJson& list,
                                const std::string& path) {
         if (!list.is_array() || list.empty())
-            fail(path, "'anyOf' is no list", ErrorCode::invalid_argument);
+            fail(path, "anyOf", "'anyOf' is no list", ErrorCode::invalid_argument);
         std::vector<NodeId> out;
-        const bool alone = !has_meaning_beside(schema, "anyOf");
+        const bool alone = !SchemaDocument::has_meaning_beside(schema, "anyOf");
         OrderedJson rest = schema;
         rest.erase("anyOf");
         for (std::size_t i = 0; i < list.size(); ++i) {
             const std::string place = text(path, ".anyOf[", i, "]");
-            out.push_back(
-                alone ? compile(list[i], place)
-                      : compile(keep(merged(rest, flattened(list[i], place), path)), place));
+            if (alone) {
+                out.push_back(compile(list[i], place));
+                continue;
+            }
+            OrderedJson branch = document_.merged(rest, document_.flattened(list[i], place), path);
+            out.push_back(compile(document_.keep(std::move(branch)), place));
         }
         return out;
     }
@@ -357,7 +136,7 @@ class SchemaCompiler {
     // ---- Listed values (`enum`, `const`): the values that the other keywords of the schema allow.
     NodeId values(const OrderedJson& schema, const std::string& path) {
         OrderedJson list = schema.contains("enum") ? schema["enum"] : OrderedJson::array();
-        if (!list.is_array()) fail(path, "'enum' is no list", ErrorCode::invalid_argument);
+        if (!list.is_array()) fail(path, "enum", "'enum' is no list", ErrorCode::invalid_argument);
         if (schema.contains("const")) {
             const OrderedJson& only = schema["const"];
             const bool listed = !schema.contains("enum") ||
@@ -371,12 +150,12 @@ class SchemaCompiler {
         rest.erase("enum");
         rest.erase("const");
         const auto find = [&](const OrderedJson& reference) -> const OrderedJson& {
-            return resolve(reference, path);
+            return document_.resolve(reference, path);
         };
         std::vector<std::string> texts;
         for (const OrderedJson& one : list) {
             const auto admits = schema_admits(rest, one, find);
-            if (!admits.ok()) fail(path, admits.error().message, admits.error().code);
+            if (!admits.ok()) fail(path, "enum", admits.error().message, admits.error().code);
             if (*admits) texts.push_back(json_text(one));
         }
         return add_words(texts);
@@ -392,7 +171,7 @@ class SchemaCompiler {
                 static const std::set<std::string> known{"object",  "array",   "string", "number",
                                                          "integer", "boolean", "null"};
                 if (!one.is_string() || !known.contains(one.get<std::string>()))
-                    fail(path, "'type' is no type of JSON", ErrorCode::invalid_argument);
+                    fail(path, "type", "'type' is no type of JSON", ErrorCode::invalid_argument);
                 types.insert(one.get<std::string>());
             }
         }
@@ -429,7 +208,8 @@ class SchemaCompiler {
         if (found == schema.end()) return otherwise;
         const auto number = whole_number(*found);
         if (!number || *number < 0)
-            fail(path, text("'", name, "' is no whole number from 0"), ErrorCode::invalid_argument);
+            fail(path, name, text("'", name, "' is no whole number from 0"),
+                 ErrorCode::invalid_argument);
         return static_cast<std::uint32_t>(std::min<std::int64_t>(*number, unbounded - 1));
     }
 
@@ -437,7 +217,8 @@ class SchemaCompiler {
         const std::uint32_t min = count(schema, "minLength", 0, path);
         const std::uint32_t max = count(schema, "maxLength", unbounded, path);
         const auto texts = string_texts(schema);
-        if (!texts.ok()) fail(path, texts.error().message, texts.error().code);
+        const char* const source = schema.contains("pattern") ? "pattern" : "format";
+        if (!texts.ok()) fail(path, source, texts.error().message, texts.error().code);
 
         GrammarNode inside{.kind = Kind::text, .escaped = true};
         if (*texts == any_text()) {
@@ -448,58 +229,240 @@ class SchemaCompiler {
             inside.texts = *texts;
         } else {
             const auto bounded = with_length(**texts, min, max);
-            if (!bounded.ok()) fail(path, bounded.error().message, bounded.error().code);
+            if (!bounded.ok()) fail(path, source, bounded.error().message, bounded.error().code);
             inside.texts = *bounded;
         }
         const NodeId quote = add_words({"\""}), words = add(std::move(inside));
         return add({.kind = Kind::sequence, .children = {quote, words, quote}});
     }
 
+    // Returns a bound on numbers; nullopt: the schema has no such bound.
+    std::optional<Decimal> bound(const OrderedJson& schema, const char* name,
+                                 const std::string& path) const {
+        const auto found = schema.find(name);
+        if (found == schema.end()) return std::nullopt;
+        if (!found->is_number())
+            fail(path, name, text("'", name, "' is no number"), ErrorCode::invalid_argument);
+        if (found->is_number_unsigned()) return Decimal{found->get<std::uint64_t>(), 0};
+        if (found->is_number_integer()) return Decimal{found->get<std::int64_t>(), 0};
+        return decimal_of(found->get<double>());
+    }
+
+    // Returns the number that integers of the schema are multiples of. A number that is a multiple
+    // of an integer is an integer itself.
+    std::uint64_t multiple_of(const OrderedJson& schema, const std::string& path,
+                              bool& whole) const {
+        OrderedJson list = OrderedJson::array();
+        if (schema.contains("multipleOf")) list.push_back(schema["multipleOf"]);
+        if (const auto more = schema.find("multipleOfs of allOf"); more != schema.end())
+            for (const OrderedJson& one : *more) list.push_back(one);
+        std::uint64_t common = 1;
+        constexpr std::int64_t multiple_max = 1'000'000'000;
+        for (const OrderedJson& one : list) {
+            if (!one.is_number() || one.get<double>() <= 0)
+                fail(path, "multipleOf", "'multipleOf' is no number above 0",
+                     ErrorCode::invalid_argument);
+            const auto number = whole_number(one);
+            if (!number || *number > multiple_max)
+                fail(path, "multipleOf",
+                     text("'multipleOf' is supported for whole numbers up to ", multiple_max));
+            common = std::lcm(common, static_cast<std::uint64_t>(*number));
+            if (common > static_cast<std::uint64_t>(multiple_max))
+                fail(path, "multipleOf", "'multipleOf' has a common multiple that is too large");
+            whole = true;
+        }
+        return common;
+    }
+
     NodeId number(const OrderedJson& schema, const std::string& path, bool whole) {
-        const auto bound = [&](const char* name) -> std::optional<double> {
-            const auto found = schema.find(name);
-            if (found == schema.end()) return std::nullopt;
-            if (!found->is_number())
-                fail(path, text("'", name, "' is no number"), ErrorCode::invalid_argument);
-            return found->get<double>();
-        };
-        const auto rule = number_rule(whole, bound("minimum"), bound("exclusiveMinimum"),
-                                      bound("maximum"), bound("exclusiveMaximum"));
+        NumberBounds bounds{.minimum = bound(schema, "minimum", path),
+                            .exclusive_minimum = bound(schema, "exclusiveMinimum", path),
+                            .maximum = bound(schema, "maximum", path),
+                            .exclusive_maximum = bound(schema, "exclusiveMaximum", path)};
+        bounds.multiple_of = multiple_of(schema, path, whole);
+        if (whole) add_format_bounds(schema, bounds);
+        if (whole && integers_are_too_long(bounds))
+            fail(path, bounds.minimum || bounds.exclusive_minimum ? "minimum" : "maximum",
+                 "integers of more than 37 digits are not supported");
+        const auto rule = number_rule(whole, bounds);
         if (!rule) return add({});
         return add({.kind = Kind::number, .number = *rule});
     }
 
+    // Bounds integers by a format of OpenAPI, where the schema itself sets no bound.
+    static void add_format_bounds(const OrderedJson& schema, NumberBounds& bounds) {
+        const auto format = schema.find("format");
+        if (format == schema.end()) return;
+        constexpr std::pair<const char*, int> widths[] = {
+            {"int8", 7},  {"int16", 15},  {"int32", 31},  {"int64", 63},
+            {"uint8", 8}, {"uint16", 16}, {"uint32", 32}, {"uint64", 64}};
+        for (const auto& [name, bits] : widths) {
+            if (*format != name) continue;
+            const Int128 end = Int128{1} << bits;
+            if (!bounds.minimum && !bounds.exclusive_minimum)
+                bounds.minimum = Decimal{*name == 'u' ? 0 : -end, 0};
+            if (!bounds.maximum && !bounds.exclusive_maximum) bounds.maximum = Decimal{end - 1, 0};
+        }
+    }
+
+    // ---- Objects.
     NodeId object(const OrderedJson& schema, const std::string& path) {
-        std::vector<GrammarNode::Property> properties;
+        GrammarNode node{.kind = Kind::object};
+        const FurtherMembers further = further_members(schema, path);
         if (const auto declared = schema.find("properties"); declared != schema.end()) {
             if (!declared->is_object())
-                fail(path, "'properties' is no object", ErrorCode::invalid_argument);
-            for (const auto& [name, value] : declared->items())
-                properties.push_back(
-                    {.name = name, .value = compile(value, text(path, ".properties.", name))});
+                fail(path, "properties", "'properties' is no object", ErrorCode::invalid_argument);
+            for (const auto& [name, value] : declared->items()) {
+                const OrderedJson* meant = &value;
+                if (schema.contains("patternProperties"))
+                    meant = &document_.keep(document_.with_patterns(schema, name, value, path));
+                node.properties.push_back(
+                    {.name = name, .value = compile(*meant, text(path, ".properties.", name))});
+            }
         }
-
-        NodeId rest = any_value();
-        if (const auto further = schema.find("additionalProperties"); further != schema.end())
-            rest = compile(*further, text(path, ".additionalProperties"));
+        node.rest = further.value;
+        node.texts = further.names;
+        if (node.texts) node.name_choices = name_choices_of(*node.texts);
 
         if (const auto required = schema.find("required"); required != schema.end()) {
             if (!required->is_array())
-                fail(path, "'required' is no list", ErrorCode::invalid_argument);
+                fail(path, "required", "'required' is no list", ErrorCode::invalid_argument);
             for (const OrderedJson& name : *required) {
                 if (!name.is_string())
-                    fail(path, "'required' holds no names", ErrorCode::invalid_argument);
-                const auto found = std::find_if(
-                    properties.begin(), properties.end(),
-                    [&](const GrammarNode::Property& one) { return one.name == name; });
-                if (found != properties.end())
-                    found->required = true;
-                else
-                    properties.push_back(
-                        {.name = name.get<std::string>(), .value = rest, .required = true});
+                    fail(path, "required", "'required' holds no names",
+                         ErrorCode::invalid_argument);
+                require(node, schema, name.get<std::string>(), path);
             }
         }
-        return add({.kind = Kind::object, .rest = rest, .properties = std::move(properties)});
+        return bounded_object(std::move(node), schema, path);
+    }
+
+    void require(GrammarNode& node, const OrderedJson& schema, const std::string& name,
+                 const std::string& path) {
+        const auto found = std::find_if(
+            node.properties.begin(), node.properties.end(),
+            [&](const GrammarNode::Property& one) { return one.name == name; });
+        if (found != node.properties.end()) {
+            found->required = true;
+            return;
+        }
+        const OrderedJson& value = document_.keep(document_.schema_of_member(schema, name, path));
+        node.properties.push_back({.name = name,
+                                   .value = compile(value, text(path, ".required.", name)),
+                                   .required = true});
+    }
+
+    struct FurtherMembers {
+        NodeId value = GrammarNode::none;
+        SharedAutomaton names = {};  // null: any name
+    };
+    // Returns the members that an object may have beside the declared ones.
+    FurtherMembers further_members(const OrderedJson& schema, const std::string& path) {
+        const auto rest = schema.find("additionalProperties");
+        const bool has_rest = rest != schema.end();
+        if (const auto patterns = schema.find("patternProperties"); patterns != schema.end())
+            return patterned_members(schema, *patterns, path);
+        if (has_rest) return {compile(*rest, text(path, ".additionalProperties"))};
+        if (document_.is_closed(schema)) return {};
+        return {any_value()};
+    }
+
+    // With `patternProperties`, a further member has a name that some pattern matches, and a value
+    // that fits the schemas of all patterns. If the schema also allows other names, any name is
+    // allowed for such a value.
+    FurtherMembers patterned_members(const OrderedJson& schema, const OrderedJson& patterns,
+                                     const std::string& path) {
+        if (!patterns.is_object())
+            fail(path, "patternProperties", "'patternProperties' is no object",
+                 ErrorCode::invalid_argument);
+        const auto rest = schema.find("additionalProperties");
+        const bool takes_other = rest != schema.end() && *rest != false;
+        OrderedJson values = OrderedJson::array();
+        Expression names = Expression::of(Expression::Kind::choice, {});
+        for (const auto& [pattern, value] : patterns.items()) {
+            if (value == false && !takes_other) continue;
+            auto parsed = parse_pattern(pattern);
+            if (!parsed.ok())
+                fail(path, "patternProperties", parsed.error().message, parsed.error().code);
+            names.parts.push_back(*std::move(parsed));
+            if (std::find(values.begin(), values.end(), value) == values.end())
+                values.push_back(value);
+        }
+        if (takes_other && *rest != true) values.push_back(*rest);
+        const NodeId value = compile(document_.keep(OrderedJson{{"allOf", std::move(values)}}),
+                                     text(path, ".patternProperties"));
+        if (takes_other) return {value};
+        if (names.parts.empty()) return {};
+
+        const auto texts = automaton_of_search(names);
+        if (!texts.ok()) fail(path, "patternProperties", texts.error().message, texts.error().code);
+        constexpr std::uint32_t choices_min = 2;
+        if ((*texts)->num_states() > 0 && name_choices_of(**texts) >= choices_min)
+            return {value, *texts};
+        // The names may run out. Without `additionalProperties` any name is valid, too.
+        if (rest == schema.end()) return {value};
+        fail(path, "patternProperties",
+             "'patternProperties' whose names have a bounded length is not supported beside "
+             "'additionalProperties': false");
+    }
+
+    // Applies `minProperties` and `maxProperties`. Declared members may be left out, so a bound
+    // that concerns them needs one object for each choice.
+    NodeId bounded_object(GrammarNode node, const OrderedJson& schema, const std::string& path) {
+        const std::uint32_t min = count(schema, "minProperties", 0, path);
+        const std::uint32_t max = count(schema, "maxProperties", unbounded, path);
+        std::vector<std::size_t> optional;
+        for (std::size_t i = 0; i < node.properties.size(); ++i)
+            if (!node.properties[i].required) optional.push_back(i);
+        const auto all = static_cast<std::uint32_t>(node.properties.size());
+        const std::uint32_t sure = all - static_cast<std::uint32_t>(optional.size());
+        if (max != unbounded && max < all && !optional.empty())
+            fail(path, "maxProperties",
+                 "'maxProperties' below the number of declared members is not supported");
+        if (max < sure) return add({});
+        if (max != unbounded) node.max = max - all;
+        if (node.max == 0) node.rest = GrammarNode::none;
+        if (min <= sure) return add(std::move(node));
+        if (optional.empty()) {
+            node.min = min - sure;
+            return add(std::move(node));
+        }
+        if (min > sure + 1)
+            fail(path, "minProperties",
+                 text("'minProperties' more than one above the number of required members is not "
+                      "supported beside optional ones"));
+        return one_more(std::move(node), optional);
+    }
+
+    // Returns a choice of objects with at least one member that is not required: one object for
+    // each such member that may be the first.
+    NodeId one_more(GrammarNode node, const std::vector<std::size_t>& optional) {
+        std::vector<NodeId> objects;
+        for (const std::size_t first : optional) {
+            GrammarNode object = node;
+            object.properties[first].required = true;
+            remove_optional(object, first);
+            objects.push_back(add(std::move(object)));
+        }
+        if (node.rest != GrammarNode::none) {
+            remove_optional(node, node.properties.size());
+            node.min = 1;
+            objects.push_back(add(std::move(node)));
+        }
+        return add({.kind = Kind::choice, .children = std::move(objects)});
+    }
+
+    // Forbids the optional members of an object before the member `end`.
+    static void remove_optional(GrammarNode& object, std::size_t end) {
+        std::vector<GrammarNode::Property> kept;
+        for (std::size_t i = 0; i < object.properties.size(); ++i) {
+            GrammarNode::Property& one = object.properties[i];
+            if (i < end && !one.required)
+                object.forbidden_names.push_back(one.name);
+            else
+                kept.push_back(std::move(one));
+        }
+        object.properties = std::move(kept);
     }
 
     NodeId array(const OrderedJson& schema, const std::string& path) {
@@ -508,7 +471,7 @@ class SchemaCompiler {
         node.max = count(schema, "maxItems", unbounded, path);
         if (const auto prefix = schema.find("prefixItems"); prefix != schema.end()) {
             if (!prefix->is_array())
-                fail(path, "'prefixItems' is no list", ErrorCode::invalid_argument);
+                fail(path, "prefixItems", "'prefixItems' is no list", ErrorCode::invalid_argument);
             for (std::size_t i = 0; i < prefix->size(); ++i)
                 node.children.push_back(compile((*prefix)[i], text(path, ".prefixItems[", i, "]")));
         }
@@ -518,29 +481,47 @@ class SchemaCompiler {
     }
 
     std::vector<GrammarNode>& nodes_;
-    const OrderedJson& root_;
-    std::string name_;
+    SchemaDocument& document_;
+    const std::string& name_;
     std::map<const OrderedJson*, NodeId> known_;
-    std::deque<OrderedJson> made_;  // merged schemas; a deque, since `known_` keeps their addresses
     NodeId any_value_ = GrammarNode::none;
-    std::uint32_t merges_ = 0, depth_ = 0;
+    std::uint32_t depth_ = 0;
 };
 
 }  // namespace
 
 Result<NodeId> add_schema(std::vector<GrammarNode>& nodes, const OrderedJson& schema,
-                          std::string_view name) {
+                          std::string_view name, SchemaReading reading,
+                          std::vector<Weakening>* weakened) {
     try {
-        return SchemaCompiler(nodes, schema, name).run();
-    } catch (const Failure& failure) {
+        SchemaDocument document(schema, name, reading, weakened);
+        return SchemaCompiler(nodes, document).run();
+    } catch (const SchemaFailure& failure) {
         return failure.error;
     }
 }
 
+Result<NodeId> add_weakened_schema(std::vector<GrammarNode>& nodes, const OrderedJson& schema,
+                                   std::string_view name, std::vector<Weakening>& weakened) {
+    const SchemaReading reading{.weakens = true};
+    // Compile the schema alone first: a grammar that is too large, or without any text, would fail
+    // only with the whole grammar of the answer.
+    std::vector<Weakening> found;
+    if (grammar_of_schema(schema, name, reading, &found).ok()) {
+        weakened.insert(weakened.end(), found.begin(), found.end());
+        return add_schema(nodes, schema, name, reading);
+    }
+    weakened.push_back({"", "schema"});
+    static const OrderedJson any_object{{"type", "object"}};
+    return add_schema(nodes, any_object, name);
+}
+
 Result<std::shared_ptr<const Grammar>> grammar_of_schema(const OrderedJson& schema,
-                                                         std::string_view name) {
+                                                         std::string_view name,
+                                                         SchemaReading reading,
+                                                         std::vector<Weakening>* weakened) {
     std::vector<GrammarNode> nodes;
-    MOEX_ASSIGN(root, add_schema(nodes, schema, name));
+    MOEX_ASSIGN(root, add_schema(nodes, schema, name, reading, weakened));
     auto grammar = Grammar::build(std::move(nodes), root);
     if (!grammar.ok())
         return Error{grammar.error().code, text(name, ": ", grammar.error().message)};

@@ -1,18 +1,23 @@
-// Compiles a JSON Schema (draft 2020-12) into a grammar. Answers follow the standard and these
-// further rules:
+// Compiles a JSON Schema (draft 2020-12, and the spellings of older drafts) into a grammar. Answers
+// follow the standard and these further rules:
 //   - Members have the order of the schema, and further members follow them. No name occurs twice,
 //     however it is spelled, and a further member never has a declared name.
+//   - An object whose schema declares `properties` has no further members, unless the schema allows
+//     them by `additionalProperties` or `patternProperties` (SchemaReading::closes_objects).
 //   - There is one form of white space: a blank after ':' and ','.
-//   - Strings and numbers are spelled as hub/api/grammar/json_text.h defines. A string from `enum`
-//     or `const`, and a declared name, have their shortest form.
+//   - Strings and numbers are spelled as hub/api/grammar/json_text.h and json_number.h define. A
+//     string from `enum` or `const`, and a declared name, have their shortest form.
+//   - A `format` that the hub does not know is an annotation, as the standard has it.
 //   - At most GrammarLimits::depth_max levels are nested.
-// Refused by name, with the path: keywords that are not supported (not, oneOf, if,
-// patternProperties, uniqueItems, contains, minProperties, maxProperties, multipleOf, unevaluated*,
-// dependent*, propertyNames, references to other documents, other formats), and a schema that no
-// value satisfies. Keywords that only describe are ignored.
+// A keyword that the grammar cannot hold is refused by name, with its path, or left out and listed
+// (SchemaReading::weakens). So is a schema that no value satisfies. Keywords that only describe are
+// ignored. schema_document.h has the keywords and their translations.
 #pragma once
 
 #include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "hub/api/grammar/grammar.h"
 #include "hub/model/json_fields.h"
@@ -20,13 +25,37 @@
 
 namespace moex {
 
+struct SchemaReading {
+    // A keyword that the grammar does not hold is left out instead of refused.
+    bool weakens = false;
+    // A schema that declares `properties` and says nothing of further members allows none. By the
+    // standard it allows any.
+    bool closes_objects = true;
+};
+
+// A keyword of a schema that its grammar does not hold.
+struct Weakening {
+    std::string path;  // from the root of the schema, e.g. "properties.url"; empty: the root
+    std::string keyword;
+    bool operator==(const Weakening&) const = default;
+};
+
 // `name` is the first part of every path in an error message, e.g. "schema" in
-// "schema.properties.a: ...".
-Result<std::shared_ptr<const Grammar>> grammar_of_schema(const OrderedJson& schema,
-                                                         std::string_view name);
+// "schema.properties.a: ...". `weakened` gets the keywords that a weakening reading left out; it
+// may be null.
+Result<std::shared_ptr<const Grammar>> grammar_of_schema(
+    const OrderedJson& schema, std::string_view name, SchemaReading reading = {},
+    std::vector<Weakening>* weakened = nullptr);
 
 // Adds the nodes of a schema to a larger grammar, and returns the root node of the schema.
 Result<NodeId> add_schema(std::vector<GrammarNode>& nodes, const OrderedJson& schema,
-                          std::string_view name);
+                          std::string_view name, SchemaReading reading = {},
+                          std::vector<Weakening>* weakened = nullptr);
+
+// Adds the nodes of a schema whose grammar may accept more than the schema does, but never refuses
+// the schema. If a limit is exceeded, or if no value satisfies the schema, the values are any
+// objects; `weakened` then names the keyword "schema".
+Result<NodeId> add_weakened_schema(std::vector<GrammarNode>& nodes, const OrderedJson& schema,
+                                   std::string_view name, std::vector<Weakening>& weakened);
 
 }  // namespace moex

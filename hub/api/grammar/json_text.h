@@ -1,13 +1,8 @@
-// The spelling of JSON strings and numbers, byte by byte: the inside of a string whose decoded text
-// an automaton accepts, and a number within bounds.
-// A byte is refused unless the text can still end well after it, and each state knows its least
-// bytes to an end. Pure.
-// Rules that readers of an answer may rely on:
-//   strings   valid UTF-8; any escape of RFC 8259, surrogates in pairs. A pattern applies to the
-//             decoded text, and lengths count its code points.
-//   numbers   at most 15 digits, which every reader keeps. Without bounds an exponent up to 300 is
-//             allowed after a single digit before the point, so that no reader overflows. With
-//             bounds there is no exponent.
+// The spelling of JSON strings, byte by byte: the inside of a string whose decoded text an
+// automaton accepts. A byte is refused unless the text can still end well after it, and each state
+// knows its least bytes to an end. Pure. Rules that readers of an answer may rely on: a string is
+// valid UTF-8, with any escape of RFC 8259, and surrogates in pairs. A pattern applies to the
+// decoded text, and lengths count its code points.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +11,7 @@
 #include <string_view>
 
 #include "hub/api/grammar/byte_automaton.h"
+#include "hub/api/grammar/json_number.h"
 
 namespace moex {
 
@@ -37,45 +33,5 @@ bool begins_code_point(bool escaped, TextState before, unsigned char byte);
 // Returns the number of code points that begin in `next`, which must be valid bytes after the state
 // `at`.
 std::uint64_t code_points_in(bool escaped, TextState at, std::string_view next);
-
-__extension__ using Int128 = __int128;
-
-struct NumberRule {
-    bool whole = false;
-    bool bounded = false;
-    // Inclusive bounds of a number in units of 1e-15, the smallest difference that 15 digits can
-    // express.
-    Int128 first = 0, last = 0;
-};
-// Makes a number rule from the bounds in a schema; nullopt: no number is within these bounds.
-std::optional<NumberRule> number_rule(bool whole, std::optional<double> minimum,
-                                      std::optional<double> exclusive_minimum,
-                                      std::optional<double> maximum,
-                                      std::optional<double> exclusive_maximum);
-
-struct NumberState {
-    std::uint64_t digits = 0;  // all digits so far (integer and fraction), read as one whole number
-    std::uint16_t exponent = 0;
-    std::uint8_t num_digits = 0, num_fraction = 0, num_exponent = 0;
-    enum class Part : std::uint8_t {
-        begin,
-        minus,
-        zero,
-        whole,
-        point,
-        fraction,
-        exponent,
-        exponent_sign,
-        exponent_digits
-    } part = Part::begin;
-    bool negative = false;
-    bool operator==(const NumberState&) const = default;
-};
-std::optional<NumberState> step_number(const NumberRule& rule, NumberState at, unsigned char byte);
-bool may_end_number(const NumberRule& rule, NumberState at);
-// Returns the least further bytes to an end of the number; `endless`: the number cannot end.
-std::uint32_t least_number(const NumberRule& rule, NumberState at);
-
-inline constexpr std::uint32_t endless = ByteAutomaton::dead;
 
 }  // namespace moex

@@ -91,7 +91,7 @@ class MaskFiller {
     void fill_text(const Parse& parse) {
         const GrammarNode& node = *parse.node;
         const bool is_name = parse.leaf == Leaf::name;
-        const SharedAutomaton& texts = is_name ? any_name() : node.texts;
+        const SharedAutomaton& texts = is_name && !node.texts ? any_name() : node.texts;
         const bool escaped = is_name || node.escaped;
         const auto kept = cache_.walk(vocabulary_, texts, escaped, parse.text);
         if (is_name)
@@ -215,7 +215,7 @@ class MaskFiller {
             for (std::size_t i = 0; i < bits_.size(); ++i) bits_[i] |= kept.inside[i];
             return;
         }
-        if (kept.least != 0 || name.text.escape != 0)
+        if (kept.least != 0 || name.text.escape != 0 || name.node->texts)
             return for_inside(kept, [&](TokenId id, std::uint32_t least) {
                 const std::uint32_t needed = add_least(least, behind);
                 if (needed > budget_ || add_least(needed, detour) <= budget_)
@@ -246,9 +246,7 @@ class MaskFiller {
     }
 
     static std::uint32_t longest_name_detour(const Parse& name) {
-        std::uint32_t bytes = 1;
-        for (std::uint64_t names = 93; names <= name.frame->taken->size(); names *= 93) ++bytes;
-        return bytes;
+        return least_name_bytes(name.frame->taken->size(), name.node->name_choices);
     }
 
     // Returns the tokens after which the name equals a name that the object already has.

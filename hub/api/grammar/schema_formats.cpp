@@ -22,6 +22,19 @@ std::string date_pattern() {
 const std::string time_pattern =
     "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)";
 
+// Returns the pattern of a URI with its scheme (RFC 3986, 3), without literal IPv6 addresses.
+std::string uri_pattern() {
+    const std::string escaped = "%[0-9A-Fa-f]{2}", mild = "A-Za-z0-9._~!$&'()*+,;=";
+    const std::string part = "(?:[" + mild + ":@-]|" + escaped + ")";
+    const std::string host = "(?:[" + mild + "-]|" + escaped + ")*";
+    const std::string authority = "//(?:(?:[" + mild + ":-]|" + escaped + ")*@)?" + host +
+                                  "(?::[0-9]{1,4})?(?:/" + part + "*)*";
+    const std::string path = "/?(?:" + part + "+(?:/" + part + "*)*)?";
+    const std::string rest = "(?:[" + mild + ":@/?-]|" + escaped + ")*";
+    return "^[A-Za-z][A-Za-z0-9+.-]*:(?:" + authority + "|" + path + ")(?:\\?" + rest + ")?(?:#" +
+           rest + ")?$";
+}
+
 const std::map<std::string, std::string>& format_patterns() {
     static const std::string byte = "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)";
     static const std::string label = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
@@ -32,23 +45,25 @@ const std::map<std::string, std::string>& format_patterns() {
         {"date-time", "^" + date_pattern() + "T" + time_pattern + "$"},
         {"uuid", "^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"},
         {"email", "^" + word + "(?:\\." + word + ")*@(?:" + label + "\\.)+" + label + "$"},
-        {"ipv4", "^" + byte + "(?:\\." + byte + "){3}$"}};
+        {"ipv4", "^" + byte + "(?:\\." + byte + "){3}$"},
+        {"hostname", "^" + label + "(?:\\." + label + "){0,3}$"},
+        {"uri", uri_pattern()}};
     return patterns;
 }
+
+}  // namespace
 
 Result<SharedAutomaton> automaton_of_pattern(const std::string& pattern) {
     MOEX_ASSIGN(expression, parse_pattern(pattern));
     return automaton_of_search(expression);
 }
 
-// Returns the automaton of a format; each automaton is built once, when a schema first needs it.
+// Each automaton is built once, when a schema first needs it.
 Result<SharedAutomaton> automaton_of_format(const std::string& format) {
     static std::mutex mutex;
     static std::map<std::string, SharedAutomaton> made;
     const auto pattern = format_patterns().find(format);
-    if (pattern == format_patterns().end())
-        return Error{ErrorCode::unsupported,
-                     text("the format \"", format.substr(0, 40), "\" is not supported")};
+    if (pattern == format_patterns().end()) return SharedAutomaton();
     const std::lock_guard lock(mutex);
     SharedAutomaton& automaton = made[format];
     if (!automaton) {
@@ -58,12 +73,11 @@ Result<SharedAutomaton> automaton_of_format(const std::string& format) {
     return automaton;
 }
 
-}  // namespace
-
 Result<SharedAutomaton> string_texts(const OrderedJson& schema) {
     SharedAutomaton all = any_text();
     const auto narrow = [&](Result<SharedAutomaton> one) -> Status {
         if (!one.ok()) return one.error();
+        if (!*one) return {};
         if (all == any_text()) {
             all = *one;
             return {};

@@ -125,15 +125,28 @@ struct Bounds {
     std::optional<double> minimum, exclusive_minimum, maximum, exclusive_maximum;
 };
 
+std::optional<NumberRule> rule_of(const Bounds& b) {
+    const auto decimal = [](std::optional<double> value) {
+        return value ? std::optional(decimal_of(*value)) : std::nullopt;
+    };
+    return number_rule(b.whole, {.minimum = decimal(b.minimum),
+                                 .exclusive_minimum = decimal(b.exclusive_minimum),
+                                 .maximum = decimal(b.maximum),
+                                 .exclusive_maximum = decimal(b.exclusive_maximum)});
+}
+
 TEST(JsonTextTest, BoundsHoldForEveryNumberThatIsWritten) {
     const Bounds all[] = {{true, 0, {}, 100, {}},      {true, -7, {}, -3, {}},
                           {true, 95, {}, 1005, {}},    {false, 0.1, {}, 0.3, {}},
                           {false, {}, 0.0, {}, 1.0},   {false, -2.5, {}, 0.25, {}},
                           {false, {}, 999.5, {}, {}},  {true, {}, -1.0, {}, 1.0},
-                          {false, 1e-6, {}, 2e-6, {}}, {false, 1e14, {}, {}, {}}};
+                          {false, 1e-6, {}, 2e-6, {}}, {false, 1e14, {}, {}, {}},
+                          {false, 1e15, {}, {}, {}},   {false, {}, 2.5e200, 2.6e200, {}},
+                          {false, {}, {}, -7e30, {}},  {false, -3e-40, {}, 2e-41, {}},
+                          {true, 1e16, {}, 3e16, {}},  {true, {}, {}, -1e19, {}},
+                          {true, {}, 4e18, {}, 1e30}};
     for (const Bounds& b : all) {
-        const auto rule = number_rule(b.whole, b.minimum, b.exclusive_minimum, b.maximum,
-                                      b.exclusive_maximum);
+        const auto rule = rule_of(b);
         ASSERT_TRUE(rule);
         // Try all beginnings of a few bytes: each beginning that is accepted has an end at the
         // distance that its state reports.
@@ -161,12 +174,52 @@ TEST(JsonTextTest, BoundsHoldForEveryNumberThatIsWritten) {
         }
         EXPECT_TRUE(ends > 0 || least_number(*rule, {}) > 4);
     }
-    const auto percent = number_rule(true, 0, {}, 100, {});
+    const auto percent = rule_of({true, 0, {}, 100, {}});
     for (const char* good : {"0", "7", "99", "100"}) EXPECT_TRUE(is_number(*percent, good));
     for (const char* bad : {"101", "1000", "-1", "00"}) EXPECT_FALSE(is_number(*percent, bad));
-    EXPECT_FALSE(number_rule(true, 5, {}, 4, {}));
-    EXPECT_FALSE(number_rule(true, {}, 4.0, {}, 5.0)) << "nothing between";
-    EXPECT_FALSE(number_rule(false, 1e15, {}, {}, {})) << "16 digits";
+    EXPECT_FALSE(rule_of({true, 5, {}, 4, {}}));
+    EXPECT_FALSE(rule_of({true, {}, 4.0, {}, 5.0})) << "nothing between";
+    EXPECT_FALSE(rule_of({false, 1e301, {}, {}, {}})) << "the exponent is too large";
+}
+
+TEST(JsonTextTest, IntegersHaveSixtyFourBitsWithoutBounds) {
+    const auto any = number_rule(true, {});
+    for (const char* good :
+         {"0", "-0", "7", "12345678901234567", "-9223372036854775808", "18446744073709551615"})
+        EXPECT_TRUE(is_number(*any, good)) << good;
+    for (const char* bad : {"-9223372036854775809", "18446744073709551616", "7.0", "7e1"})
+        EXPECT_FALSE(is_number(*any, bad)) << bad;
+
+    const auto natural = rule_of({true, 0, {}, {}, {}});
+    EXPECT_TRUE(is_number(*natural, "1763977123456789012"));
+    EXPECT_FALSE(is_number(*natural, "18446744073709551616"));
+    const auto large = rule_of({true, 1e24, {}, {}, {}});
+    EXPECT_TRUE(is_number(*large, "1000000000000000000000000"));
+    EXPECT_FALSE(is_number(*large, "999999999999999999999999"));
+    EXPECT_TRUE(integers_are_too_long({.minimum = decimal_of(1e40)}));
+    EXPECT_FALSE(integers_are_too_long({.minimum = decimal_of(1e24)}));
+}
+
+TEST(JsonTextTest, BoundedNumbersMayHaveAnExponent) {
+    const auto positive = rule_of({false, {}, 0.0, {}, {}});
+    for (const char* good : {"6.02e23", "1e-9", "0.5", "3", "9.99E+299"})
+        EXPECT_TRUE(is_number(*positive, good)) << good;
+    for (const char* bad : {"0", "-1e3", "0e5", "12e5", "1e301"})
+        EXPECT_FALSE(is_number(*positive, bad)) << bad;
+    const auto narrow = rule_of({false, 1.5e20, {}, 1.6e20, {}});
+    for (const char* good : {"1.5e20", "1.55e20", "1.6E20"})
+        EXPECT_TRUE(is_number(*narrow, good)) << good;
+    for (const char* bad : {"1.49e20", "1.61e20", "1.5e21", "2e20", "15"})
+        EXPECT_FALSE(is_number(*narrow, bad)) << bad;
+}
+
+TEST(JsonTextTest, IntegersAreMultiplesOfTheirStep) {
+    const auto steps = number_rule(true, {.minimum = Decimal{20}, .multiple_of = 15});
+    for (const char* good : {"30", "45", "150", "600000000000000000"})
+        EXPECT_TRUE(is_number(*steps, good)) << good;
+    for (const char* bad : {"0", "15", "31", "151"}) EXPECT_FALSE(is_number(*steps, bad)) << bad;
+    EXPECT_FALSE(
+        number_rule(true, {.minimum = Decimal{31}, .maximum = Decimal{44}, .multiple_of = 15}));
 }
 
 }  // namespace

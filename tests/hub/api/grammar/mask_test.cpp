@@ -85,7 +85,9 @@ TEST(MaskTest, TokensOverTheBordersOfStructureAreAdmitted) {
     const Vocabulary vocabulary = small_vocabulary();
     MaskCache cache;
     const auto grammar = grammar_of_schema(
-        json(R"({"type": "object", "properties": {"a": {"type": "integer"}}})"), "schema");
+        json(R"({"type": "object", "properties": {"a": {"type": "integer"}},
+                 "additionalProperties": true})"),
+        "schema");
     GrammarState state(*grammar);
     TokenBits bits(vocabulary.num_words());
     const auto say = [&](std::string_view token) {

@@ -19,8 +19,16 @@ struct Case {
     std::vector<const char*> good, bad;
 };
 
+void check(const std::vector<Case>& cases) {
+    for (const Case& one : cases) {
+        const OrderedJson schema = json(one.schema);
+        for (const char* answer : one.good) EXPECT_TRUE(admits(schema, answer)) << schema << answer;
+        for (const char* answer : one.bad) EXPECT_FALSE(admits(schema, answer)) << schema << answer;
+    }
+}
+
 TEST(SchemaTest, EachKeywordAdmitsWhatItMeans) {
-    const Case cases[] = {
+    const std::vector<Case> cases{
         {R"({"type": "boolean"})", {"true", "false"}, {"1", "True", "null", " true", "true "}},
         {R"({"type": ["integer", "null"]})", {"12", "null"}, {"1.5", "\"1\""}},
         {R"({"enum": [1, 12, "a\"b", null, {"k": [1, {}]}]})",
@@ -79,30 +87,221 @@ TEST(SchemaTest, EachKeywordAdmitsWhatItMeans) {
         {R"({"type": "string", "format": "email"})", {"\"a.b@c.de\""}, {"\"a@\"", "\"a b@c.de\""}},
         {"true", {"1", "[{}, null]", R"({"a": {"b": []}})"}, {"", "{", "nul"}},
     };
-    for (const Case& one : cases) {
-        const OrderedJson schema = json(one.schema);
-        for (const char* answer : one.good) EXPECT_TRUE(admits(schema, answer)) << schema << answer;
-        for (const char* answer : one.bad) EXPECT_FALSE(admits(schema, answer)) << schema << answer;
+    check(cases);
+}
+
+TEST(SchemaTest, ObjectsAreClosedUnlessTheSchemaOpensThem) {
+    check({
+        {R"({"properties": {"a": {"const": 1}}, "type": "object"})",
+         {"{}", R"({"a": 1})"},
+         {R"({"b": 1})", R"({"a": 1, "b": 1})"}},
+        {R"({"type": "object"})", {"{}", R"({"b": 1})"}, {}},
+        {R"({"type": "object", "properties": {}})", {"{}"}, {R"({"b": 1})"}},
+        {R"({"type": "object", "properties": {"a": true}, "additionalProperties": true})",
+         {R"({"a": 1, "b": 1})"},
+         {}},
+        {R"({"type": "object", "required": ["k"]})", {R"({"k": 1, "l": 1})"}, {"{}"}},
+        {R"({"type": "object", "properties": {"a": false}, "additionalProperties": true})",
+         {R"({"b": 1})"},
+         {R"({"a": 1})"}},
+        {R"({"allOf": [{"properties": {"a": {"const": 1}}}, {"properties": {"b": {"const": 2}}}],
+             "type": "object", "unevaluatedProperties": false})",
+         {R"({"a": 1, "b": 2})"},
+         {R"({"c": 1})"}},
+    });
+    const OrderedJson schema = json(R"({"type": "object", "properties": {"a": true}})");
+    const auto open = grammar_of_schema(schema, "schema", {.closes_objects = false});
+    ASSERT_TRUE(open.ok());
+    EXPECT_TRUE(GrammarState(*open).take(R"({"b": 1})")) << "the standard's reading";
+}
+
+TEST(SchemaTest, BranchesOfOneOfExcludeEachOther) {
+    check({
+        {R"({"oneOf": [{"type": "null"}, {"type": "integer"}]})", {"null", "3"}, {"\"a\"", "1.5"}},
+        {R"({"oneOf": [{"type": "object", "properties": {"kind": {"const": "car"},
+             "doors": {"enum": [2, 4]}}, "required": ["kind"]},
+             {"type": "object", "properties": {"kind": {"const": "boat"}, "sails": {"const": 1}},
+             "required": ["kind"]}]})",
+         {R"({"kind": "car", "doors": 4})", R"({"kind": "boat", "sails": 1})"},
+         {R"({"kind": "boat", "doors": 4})", "{}"}},
+        {R"({"type": "object", "properties": {"id": {"const": 1}, "name": {"const": "n"}},
+             "oneOf": [{"required": ["id"]}, {"required": ["name"]}]})",
+         {R"({"id": 1})", R"({"name": "n"})"},
+         {"{}", R"({"id": 1, "name": "n"})"}},
+        {R"({"oneOf": [{"type": "integer", "maximum": 3}, {"type": "integer", "minimum": 7}]})",
+         {"3", "7"},
+         {"5"}},
+        {R"({"oneOf": [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "^b"}]})",
+         {"\"ax\"", "\"b\""},
+         {"\"c\""}},
+        {R"({"oneOf": [{"enum": ["x", "y"]}, {"enum": ["z", 1]}]})", {"\"x\"", "1"}, {"2"}},
+        {R"({"$defs": {"a": {"type": "object", "properties": {"a": {"const": 1}},
+             "required": ["a"]}}, "oneOf": [{"$ref": "#/$defs/a"}, {"type": "array"}]})",
+         {R"({"a": 1})", "[]"},
+         {"{}"}},
+    });
+}
+
+TEST(SchemaTest, FurtherMembersMatchThePatternsOfTheirNames) {
+    check({
+        {R"({"type": "object", "patternProperties": {"^x-": {"type": "boolean"}},
+             "additionalProperties": false})",
+         {"{}", R"({"x-a": true})", R"({"x-": false, "x-b": true})"},
+         {R"({"a": true})", R"({"x-a": 1})", R"({"x-a": true, "x-a": true})",
+          R"({"x-a": true, "\u0078-a": true})"}},
+        {R"({"type": "object", "properties": {"n_own": {"type": "integer"}},
+             "patternProperties": {"^n_": {"minimum": 5}}})",
+         {R"({"n_own": 5})", R"({"n_x": "a"})"},
+         {R"({"n_own": 4})", R"({"b": 1})", R"({"n_x": 3})"}},
+        {R"({"type": "object", "patternProperties": {"[0-9]$": {"const": 1}},
+             "additionalProperties": {"type": "integer"}})",
+         {R"({"a": 1})"},
+         {R"({"a": 2})"}},
+        {R"({"type": "object", "propertyNames": {"pattern": "^[a-z]+$"},
+             "additionalProperties": {"const": 1}})",
+         {R"({"ab": 1})"},
+         {R"({"A": 1})", R"({"ab": 2})"}},
+        {R"({"type": "object", "propertyNames": {"enum": ["n", "m"]},
+             "additionalProperties": {"const": 1}})",
+         {R"({"n": 1, "m": 1})", "{}"},
+         {R"({"o": 1})"}},
+        {R"({"type": "object", "propertyNames": {"type": "string"}, "maxProperties": 1})",
+         {"{}", R"({"q": 1})"},
+         {R"({"q": 1, "r": 1})"}},
+        {R"({"type": "object", "minProperties": 2, "additionalProperties": {"const": 1}})",
+         {R"({"a": 1, "b": 1})", R"({"a": 1, "b": 1, "c": 1})"},
+         {"{}", R"({"a": 1})"}},
+        {R"({"type": "object", "minProperties": 1, "properties": {"a": {"const": 1},
+             "b": {"const": 2}}})",
+         {R"({"a": 1})", R"({"b": 2})", R"({"a": 1, "b": 2})"},
+         {"{}", R"({"b": 2, "a": 1})"}},
+    });
+}
+
+TEST(SchemaTest, OlderAndRarerKeywordsAreTranslated) {
+    check({
+        {R"({"type": "array", "items": [{"const": 1}, {"const": 2}], "additionalItems": false})",
+         {"[1, 2]", "[1]"},
+         {"[1, 2, 3]", "[2]"}},
+        {R"({"type": "array", "items": {"type": "null"}, "additionalItems": false, "maxItems": 2})",
+         {"[null, null]"},
+         {"[1]"}},
+        {R"({"type": "integer", "minimum": 3, "exclusiveMinimum": true, "maximum": 5,
+             "exclusiveMaximum": false})",
+         {"4", "5"},
+         {"3", "6"}},
+        {R"({"type": "integer", "multipleOf": 7, "minimum": 1})", {"7", "70"}, {"0", "8"}},
+        {R"({"type": "number", "multipleOf": 5})", {"15", "-5"}, {"2", "2.5"}},
+        {R"({"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}},
+             "dependentRequired": {"a": ["b"]}})",
+         {"{}", R"({"b": 2})", R"({"a": 1, "b": 2})"},
+         {R"({"a": 1})"}},
+        {R"({"type": "object", "properties": {"a": {"const": 1}, "b": {"enum": [2, 3]}},
+             "dependencies": {"a": {"properties": {"b": {"const": 3}}}}})",
+         {R"({"b": 2})", R"({"a": 1, "b": 3})"},
+         {R"({"a": 1, "b": 2})"}},
+        {R"({"$ref": "#/definitions/Pair%3Cint%2C%20int%3E", "definitions":
+             {"Pair<int, int>": {"const": 4}}})",
+         {"4"},
+         {"5"}},
+        {R"({"$ref": "#node", "$defs": {"n": {"$anchor": "node", "const": 8}}})", {"8"}, {"9"}},
+        {R"({"not": {"type": ["object", "array", "string", "number"]}})", {"null", "true"}, {"1"}},
+        {R"({"type": "object", "properties": {"a": true, "b": true}, "not": {"required": ["a"]}})",
+         {R"({"b": 1})", "{}"},
+         {R"({"a": 1})"}},
+        {R"({"enum": [1, 2, 3], "not": {"const": 2}})", {"1", "3"}, {"2"}},
+        {R"({"type": "string", "format": "my-own"})", {"\"any text\""}, {"1"}},
+        {R"({"type": "integer", "format": "int32"})",
+         {"2147483647", "-2147483648"},
+         {"2147483648"}},
+        {R"({"type": "string", "format": "uri"})",
+         {"\"https://a.example:8443/p/q?x=1#f\"", "\"mailto:a@b.example\"", "\"urn:isbn:1\""},
+         {"\"no scheme\"", "\"//a.example\"", "\"http://a b\"", "\"http://a:b/\""}},
+        {R"({"type": "string", "format": "hostname"})",
+         {"\"a.example\"", "\"localhost\""},
+         {"\"-a\"", "\"a..b\"", "\"a_b\""}},
+    });
+}
+
+// A tool that is not strict is compiled with this reading.
+TEST(SchemaTest, WeakenedSchemaLeavesOutTheKeywordAlone) {
+    const OrderedJson schema = json(R"~({"type": "object", "properties": {
+        "link": {"type": "string", "pattern": "^(?=h)"},
+        "tags": {"type": "array", "items": {"type": "integer"}, "uniqueItems": true},
+        "size": {"oneOf": [{"type": "number"}, {"type": "integer"}]},
+        "odd": {"type": "any"}}, "required": ["link"]})~");
+    std::vector<Weakening> weakened;
+    const auto grammar = grammar_of_schema(schema, "tools.x", {.weakens = true}, &weakened);
+    ASSERT_TRUE(grammar.ok()) << grammar.error().message;
+    const auto admits = [&](std::string_view answer) {
+        GrammarState state(*grammar);
+        return state.take(answer) && state.may_end();
+    };
+    EXPECT_TRUE(admits(R"({"link": "x", "tags": [1, 1], "size": 2, "odd": [null]})"));
+    EXPECT_FALSE(admits(R"({"tags": []})")) << "a required member is missing";
+    EXPECT_FALSE(admits(R"({"link": 1})")) << "a wrong type";
+    EXPECT_FALSE(admits(R"({"link": "x", "tags": ["a"]})"));
+    EXPECT_FALSE(admits(R"({"link": "x", "size": "a"})"));
+
+    const std::vector<Weakening> wanted{{"properties.link", "pattern"},
+                                        {"properties.tags", "uniqueItems"},
+                                        {"properties.size", "oneOf"},
+                                        {"properties.odd", "type"}};
+    EXPECT_EQ(weakened, wanted);
+}
+
+TEST(SchemaTest, JudgeKnowsTheKeywordsThatGrammarsLack) {
+    const std::pair<const char*, std::pair<const char*, const char*>> cases[] = {
+        {R"({"uniqueItems": true})", {"[1, 2]", "[1, 1.0]"}},
+        {R"({"contains": {"const": 3}, "maxContains": 1})", {"[3]", "[3, 3]"}},
+        {R"({"contains": {"const": 3}})", {"[3]", "[]"}},
+        {R"({"oneOf": [{"type": "integer"}, {"minimum": 3}]})", {"2", "4"}},
+        {R"({"not": {"const": 1}})", {"2", "1"}},
+        {R"({"if": {"const": 1}, "then": false, "else": {"type": "null"}})", {"null", "1"}},
+        {R"({"propertyNames": {"maxLength": 1}})", {R"({"a": 1})", R"({"ab": 1})"}},
+        {R"({"dependentRequired": {"a": ["b"]}})", {R"({"b": 1})", R"({"a": 1})"}},
+        {R"({"multipleOf": 0.5})", {"1.5", "1.25"}},
+        {R"({"maximum": 18446744073709551614})", {"18446744073709551614", "18446744073709551615"}},
+        {R"({"minimum": 4, "exclusiveMinimum": true})", {"5", "4"}},
+    };
+    for (const auto& [schema, values] : cases) {
+        const SchemaJudge judge(json(schema));
+        EXPECT_TRUE(judge.admits(json(values.first)).value()) << schema;
+        EXPECT_FALSE(judge.admits(json(values.second)).value()) << schema;
     }
+    EXPECT_FALSE(SchemaJudge(json(R"({"unevaluatedItems": false})")).admits(json("[]")).ok());
+}
+
+TEST(SchemaTest, EndlessJudgementIsAnError) {
+    const SchemaJudge judge(
+        json(R"({"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}},
+                 "$ref": "#/$defs/a"})"));
+    EXPECT_FALSE(judge.admits(json("1")).ok());
 }
 
 TEST(SchemaTest, UnsupportedSchemaIsRefusedByNameAndPath) {
     const std::pair<const char*, const char*> cases[] = {
-        {R"({"not": {}})", "schema: 'not'"},
-        {R"({"properties": {"a": {"oneOf": []}}})", "schema.properties.a: 'oneOf'"},
-        {R"({"if": true})", "'if'"},
-        {R"({"items": {"patternProperties": {}}})", "schema.items: 'patternProperties'"},
+        {R"({"not": {"minimum": 2}})", "schema: 'not'"},
+        {R"({"not": {}})", "nothing satisfies it"},
+        {R"({"properties": {"a": {"oneOf": []}}})", "schema.properties.a: 'oneOf' is no list"},
+        {R"({"oneOf": [{"minimum": 2}, {"maximum": 4}]})", "where a value may fit several"},
+        {R"({"if": {"const": 1}, "then": {"const": 2}})", "'if'"},
+        {R"({"type": "object", "patternProperties": {"^a{3}$": {}},
+             "additionalProperties": false})",
+         "schema: 'patternProperties' whose names have a bounded length"},
         {R"({"uniqueItems": true})", "'uniqueItems'"},
         {R"({"contains": true})", "'contains'"},
-        {R"({"minProperties": 1})", "'minProperties'"},
-        {R"({"anyOf": [true, {"multipleOf": 3}]})", "schema.anyOf[1]: 'multipleOf'"},
-        {R"({"unevaluatedProperties": false})", "'unevaluatedProperties'"},
+        {R"({"type": "object", "minProperties": 2, "properties": {"a": {}, "b": {}, "c": {}}})",
+         "'minProperties'"},
+        {R"({"anyOf": [true, {"multipleOf": 0.3}]})", "schema.anyOf[1]: 'multipleOf'"},
+        {R"({"items": {"propertyNames": {"maxLength": 3}}})", "schema.items: 'propertyNames'"},
+        {R"({"unevaluatedItems": false, "anyOf": [true]})", "'unevaluatedItems'"},
+        {R"({"type": "integer", "minimum": 1e38})", "more than 37 digits"},
         {R"({"$ref": "https://example.org/s"})", "'$ref' to https://example.org/s"},
         {R"({"$ref": "#/$defs/none"})", "which does not exist"},
         {R"({"type": "string", "pattern": "(?=a)b"})", "look-around"},
         {R"({"type": "string", "pattern": "(a)\\1"})", "a back reference"},
         {R"({"type": "string", "pattern": "a{2000}{2000}"})", "states"},
-        {R"({"type": "string", "format": "hostname"})", "format \"hostname\""},
         {R"({"type": "strings"})", "'type'"},
         {R"({"type": "integer", "minimum": 5, "maximum": 4})", "nothing satisfies it"},
         {"false", "nothing satisfies it"},
