@@ -471,6 +471,26 @@ Result<SharedAutomaton> intersection(const ByteAutomaton& a, const ByteAutomaton
         [&](const Pair& at) { return a.accepts[at.first] && b.accepts[at.second]; });
 }
 
+Result<SharedAutomaton> difference(const ByteAutomaton& a, const ByteAutomaton& b) {
+    using Pair = std::pair<State, State>;  // the second state is dead where `b` accepts no more
+    if (a.num_states() == 0) return finished(ByteAutomaton{});
+    const bool is_empty = b.num_states() == 0;
+    return explore(
+        Pair{0, is_empty ? ByteAutomaton::dead : 0},
+        [&](unsigned char byte) {
+            return std::array<unsigned, 3>{a.class_of[byte], is_empty ? 0u : b.class_of[byte], 0};
+        },
+        [&](const Pair& at, unsigned char byte) -> std::optional<Pair> {
+            const State to = a.step(at.first, byte);
+            if (to == ByteAutomaton::dead) return std::nullopt;
+            return Pair{to, at.second == ByteAutomaton::dead ? at.second : b.step(at.second, byte)};
+        },
+        [&](const Pair& at) {
+            return a.accepts[at.first] &&
+                   (at.second == ByteAutomaton::dead || !b.accepts[at.second]);
+        });
+}
+
 Result<SharedAutomaton> with_length(const ByteAutomaton& texts, std::uint32_t min,
                                     std::uint32_t max) {
     using Pair = std::pair<State, std::uint32_t>;

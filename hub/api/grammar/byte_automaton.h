@@ -57,6 +57,8 @@ SharedAutomaton text_until(std::string_view marker);
 SharedAutomaton text_without(std::string_view marker);
 
 Result<SharedAutomaton> intersection(const ByteAutomaton& a, const ByteAutomaton& b);
+// Accepts the texts that `a` accepts and `b` does not.
+Result<SharedAutomaton> difference(const ByteAutomaton& a, const ByteAutomaton& b);
 // Accepts the texts that `texts` accepts and that have `min` to `max` code points.
 Result<SharedAutomaton> with_length(const ByteAutomaton& texts, std::uint32_t min,
                                     std::uint32_t max);

@@ -128,7 +128,7 @@ class GbnfParser {
             const char c = peek();
             if (done() || c == '|' || c == ')' || c == '\n' || c == '\r') break;
             Expression one = atom(depth);
-            one = quantified(std::move(one));
+            one = quantified(std::move(one), depth);
             if (++num_parts_ > parts_max) fail(text("more than ", parts_max, " parts"));
             if (problem_) break;
             parts.push_back(std::move(one));
@@ -137,8 +137,11 @@ class GbnfParser {
         return Expression::of(ExpressionKind::sequence, std::move(parts));
     }
 
-    Expression quantified(Expression one) {
+    // Reads the operators behind an element. Blanks may stand before an operator.
+    Expression quantified(Expression one, std::uint32_t depth) {
         for (;;) {
+            const std::size_t end = at_;
+            skip(depth > 0);
             if (take("*")) {
                 one = Expression::repeat(std::move(one), 0, unbounded);
             } else if (take("+")) {
@@ -156,6 +159,7 @@ class GbnfParser {
                 if (!take("}") || max < min) fail("an invalid count in braces");
                 one = Expression::repeat(std::move(one), min, max);
             } else {
+                at_ = end;
                 return one;
             }
         }

@@ -26,7 +26,7 @@ class SchemaCompiler {
           document_(document),
           name_(document.name()) {}
 
-    NodeId run() { return compile(document_.root(), name_); }
+    NodeId run(const OrderedJson& schema) { return compile(schema, name_); }
 
   private:
     [[noreturn]] void fail(const std::string& path, std::string_view keyword, std::string_view what,
@@ -216,6 +216,7 @@ class SchemaCompiler {
     NodeId string(const OrderedJson& schema, const std::string& path) {
         const std::uint32_t min = count(schema, "minLength", 0, path);
         const std::uint32_t max = count(schema, "maxLength", unbounded, path);
+        if (auto counted = counted_text(schema, min, max)) return quoted(*std::move(counted));
         const auto texts = string_texts(schema);
         const char* const source = schema.contains("pattern") ? "pattern" : "format";
         if (!texts.ok()) fail(path, source, texts.error().message, texts.error().code);
@@ -232,8 +233,53 @@ class SchemaCompiler {
             if (!bounded.ok()) fail(path, source, bounded.error().message, bounded.error().code);
             inside.texts = *bounded;
         }
+        return quoted(std::move(inside));
+    }
+
+    NodeId quoted(GrammarNode inside) {
         const NodeId quote = add_words({"\""}), words = add(std::move(inside));
         return add({.kind = Kind::sequence, .children = {quote, words, quote}});
+    }
+
+    // Returns the node of a pattern that only repeats one class of characters, e.g. ^.{1,1000}$.
+    // The node counts the characters, which an automaton would need a state each for. nullopt: the
+    // pattern has another form, or a character of the class may need more than one byte.
+    static std::optional<GrammarNode> counted_text(const OrderedJson& schema, std::uint32_t min,
+                                                   std::uint32_t max) {
+        const auto pattern = schema.find("pattern");
+        if (pattern == schema.end() || !pattern->is_string() ||
+            schema.contains("patterns of allOf") || has_known_format(schema))
+            return std::nullopt;
+        const auto parsed = parse_pattern(pattern->get_ref<const std::string&>());
+        if (!parsed.ok() || parsed->kind != Expression::Kind::sequence ||
+            parsed->parts.size() != 3 || parsed->parts[0].kind != Expression::Kind::text_begin ||
+            parsed->parts[2].kind != Expression::Kind::text_end)
+            return std::nullopt;
+        const Expression& repeat = parsed->parts[1];
+        if (repeat.kind != Expression::Kind::repeat ||
+            repeat.parts[0].kind != Expression::Kind::characters)
+            return std::nullopt;
+        const std::vector<CodePoints>& ranges = repeat.parts[0].ranges;
+        const bool has_plain_byte = std::any_of(
+            ranges.begin(), ranges.end(), [](const CodePoints& range) {
+                constexpr char32_t plain_first = '#', plain_last = '[';
+                return range.first <= plain_last && range.last >= plain_first;
+            });
+        auto texts = automaton_of(Expression::repeat(repeat.parts[0], 0, unbounded));
+        if (!has_plain_byte || !texts.ok()) return std::nullopt;
+        return GrammarNode{.kind = Kind::text,
+                           .escaped = true,
+                           .min = std::max(min, repeat.min),
+                           .max = std::min(max, repeat.max),
+                           .texts = *std::move(texts)};
+    }
+
+    static bool has_known_format(const OrderedJson& schema) {
+        if (!schema.contains("format") && !schema.contains("formats of allOf")) return false;
+        OrderedJson formats = schema;
+        formats.erase("pattern");
+        const auto texts = string_texts(formats);
+        return !texts.ok() || *texts != any_text();
     }
 
     // Returns a bound on numbers; nullopt: the schema has no such bound.
@@ -493,9 +539,15 @@ class SchemaCompiler {
 Result<NodeId> add_schema(std::vector<GrammarNode>& nodes, const OrderedJson& schema,
                           std::string_view name, SchemaReading reading,
                           std::vector<Weakening>* weakened) {
+    return add_schema_part(nodes, schema, schema, name, reading, weakened);
+}
+
+Result<NodeId> add_schema_part(std::vector<GrammarNode>& nodes, const OrderedJson& root,
+                               const OrderedJson& part, std::string_view name,
+                               SchemaReading reading, std::vector<Weakening>* weakened) {
     try {
-        SchemaDocument document(schema, name, reading, weakened);
-        return SchemaCompiler(nodes, document).run();
+        SchemaDocument document(root, name, reading, weakened);
+        return SchemaCompiler(nodes, document).run(part);
     } catch (const SchemaFailure& failure) {
         return failure.error;
     }

@@ -20,25 +20,11 @@
 #include <vector>
 
 #include "hub/api/grammar/grammar.h"
+#include "hub/api/grammar/schema_reading.h"
 #include "hub/model/json_fields.h"
 #include "protocol/result.h"
 
 namespace moex {
-
-struct SchemaReading {
-    // A keyword that the grammar does not hold is left out instead of refused.
-    bool weakens = false;
-    // A schema that declares `properties` and says nothing of further members allows none. By the
-    // standard it allows any.
-    bool closes_objects = true;
-};
-
-// A keyword of a schema that its grammar does not hold.
-struct Weakening {
-    std::string path;  // from the root of the schema, e.g. "properties.url"; empty: the root
-    std::string keyword;
-    bool operator==(const Weakening&) const = default;
-};
 
 // `name` is the first part of every path in an error message, e.g. "schema" in
 // "schema.properties.a: ...". `weakened` gets the keywords that a weakening reading left out; it
@@ -51,6 +37,12 @@ Result<std::shared_ptr<const Grammar>> grammar_of_schema(
 Result<NodeId> add_schema(std::vector<GrammarNode>& nodes, const OrderedJson& schema,
                           std::string_view name, SchemaReading reading = {},
                           std::vector<Weakening>* weakened = nullptr);
+
+// Adds the nodes of a schema inside the document `root`, to which its references refer.
+Result<NodeId> add_schema_part(std::vector<GrammarNode>& nodes, const OrderedJson& root,
+                               const OrderedJson& part, std::string_view name,
+                               SchemaReading reading = {},
+                               std::vector<Weakening>* weakened = nullptr);
 
 // Adds the nodes of a schema whose grammar may accept more than the schema does, but never refuses
 // the schema. If a limit is exceeded, or if no value satisfies the schema, the values are any

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hub/api/grammar/json_schema.h"
+#include "hub/api/grammar/schema_reading.h"
 #include "hub/model/json_fields.h"
 #include "protocol/result.h"
 

@@ -2,7 +2,10 @@
 
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "protocol/text.h"
 
@@ -53,9 +56,61 @@ const std::map<std::string, std::string>& format_patterns() {
 
 }  // namespace
 
+namespace {
+
+// A look-ahead at the beginning of a pattern, e.g. (?!-) of ^(?!-)[a-z-]+$.
+struct LookAhead {
+    std::string pattern;
+    bool is_negative = false;
+};
+
+// Takes a look-ahead that begins at `at` of a pattern; nullopt: there is none.
+std::optional<LookAhead> take_look_ahead(std::string_view pattern, std::size_t& at) {
+    const std::string_view rest = pattern.substr(at);
+    if (!rest.starts_with("(?!") && !rest.starts_with("(?=")) return std::nullopt;
+    std::uint32_t depth = 0;
+    bool in_class = false;
+    for (std::size_t i = 0; i < rest.size(); ++i) {
+        const char c = rest[i];
+        if (c == '\\') {
+            ++i;
+        } else if (in_class) {
+            in_class = c != ']';
+        } else if (c == '[') {
+            in_class = true;
+        } else if (c == '(') {
+            ++depth;
+        } else if (c == ')' && --depth == 0) {
+            at += i + 1;
+            return LookAhead{text("^(?:", rest.substr(3, i - 3), ")"), rest[2] == '!'};
+        }
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+// A pattern may begin with look-aheads, since all of them apply to the whole text: the text has to
+// fit those, too. A look-ahead at any other place is refused by parse_pattern().
 Result<SharedAutomaton> automaton_of_pattern(const std::string& pattern) {
-    MOEX_ASSIGN(expression, parse_pattern(pattern));
-    return automaton_of_search(expression);
+    std::vector<LookAhead> ahead;
+    std::size_t at = pattern.starts_with('^') ? 1 : pattern.size();
+    while (auto one = take_look_ahead(pattern, at)) ahead.push_back(*std::move(one));
+    MOEX_ASSIGN(expression, parse_pattern(ahead.empty() ? pattern : '^' + pattern.substr(at)));
+    // A look-ahead concerns one alternative only: parse_pattern() refuses it.
+    if (!ahead.empty() && expression.kind == Expression::Kind::choice) {
+        MOEX_ASSIGN(whole, parse_pattern(pattern));
+        return automaton_of_search(whole);
+    }
+    MOEX_ASSIGN(texts, automaton_of_search(expression));
+    for (const LookAhead& one : ahead) {
+        MOEX_ASSIGN(inside, parse_pattern(one.pattern));
+        MOEX_ASSIGN(begins, automaton_of_search(inside));
+        MOEX_ASSIGN(left,
+                    one.is_negative ? difference(*texts, *begins) : intersection(*texts, *begins));
+        texts = left;
+    }
+    return texts;
 }
 
 // Each automaton is built once, when a schema first needs it.

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "hub/api/grammar/grammar.h"
-#include "hub/api/grammar/schema_document.h"
 #include "hub/api/grammar/schema_formats.h"
 #include "hub/model/tokenizer/utf8.h"
 #include "protocol/text.h"
@@ -12,10 +11,6 @@ namespace moex {
 namespace {
 
 constexpr std::uint32_t judge_steps_max = 50'000, judge_depth_max = 200;
-constexpr std::size_t patterns_max = 64;
-constexpr std::uint64_t pattern_bytes_max = 8u << 20;
-
-using FindPattern = std::function<Result<SharedAutomaton>(const std::string&)>;
 
 bool has_type(const OrderedJson& value, const std::string& type) {
     if (type == "object") return value.is_object();
@@ -325,49 +320,12 @@ std::string json_text(const OrderedJson& value) {
 
 Result<bool> schema_admits(const OrderedJson& schema, const OrderedJson& value,
                            const ResolveReference& resolve) {
-    static const FindPattern compile = automaton_of_pattern;
-    return Judge(resolve, compile).admits(schema, value);
+    return schema_admits(schema, value, resolve, automaton_of_pattern);
 }
 
-SchemaJudge::SchemaJudge(OrderedJson schema) : schema_(std::move(schema)) {
-    compile_patterns(schema_);
-}
-
-void SchemaJudge::compile_patterns(const OrderedJson& at) {
-    const auto compile = [&](const std::string& pattern) {
-        if (patterns_.contains(pattern) || patterns_.size() >= patterns_max ||
-            bytes_ > pattern_bytes_max)
-            return;
-        auto texts = automaton_of_pattern(pattern);
-        if (texts.ok()) bytes_ += (*texts)->num_bytes();
-        patterns_[pattern] = texts.ok() ? *texts : nullptr;
-    };
-    if (at.is_object()) {
-        if (const auto one = at.find("pattern"); one != at.end() && one->is_string())
-            compile(one->get<std::string>());
-        if (const auto all = at.find("patternProperties"); all != at.end() && all->is_object())
-            for (const auto& [pattern, inside] : all->items()) compile(pattern);
-    }
-    if (at.is_structured())
-        for (const OrderedJson& inside : at) compile_patterns(inside);
-}
-
-Result<bool> SchemaJudge::admits(const OrderedJson& value) const {
-    const SchemaDocument document(schema_, "schema", {}, nullptr);
-    const ResolveReference resolve = [&](const OrderedJson& reference) -> const OrderedJson& {
-        return document.resolve(reference, "schema");
-    };
-    const FindPattern find = [&](const std::string& pattern) -> Result<SharedAutomaton> {
-        const auto found = patterns_.find(pattern);
-        if (found == patterns_.end() || !found->second)
-            return Error{ErrorCode::unsupported, "a pattern is not supported"};
-        return found->second;
-    };
-    try {
-        return Judge(resolve, find).admits(schema_, value);
-    } catch (const SchemaFailure& failure) {
-        return failure.error;
-    }
+Result<bool> schema_admits(const OrderedJson& schema, const OrderedJson& value,
+                           const ResolveReference& resolve, const FindPattern& pattern) {
+    return Judge(resolve, pattern).admits(schema, value);
 }
 
 }  // namespace moex

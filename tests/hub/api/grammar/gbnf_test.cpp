@@ -45,6 +45,7 @@ TEST(GbnfTest, GrammarsAdmitWhatTheySay) {
          {"x", "xa", "xyzz", "]x"}},
         {"root ::= .{2} \"\\n\" (\n  \"a\" |\n  \"b\"\n)", {"xy\na", "\xc3\xa9-\nb"}, {"x\na"}},
         {"root ::= \"a\"\n  | \"b\"", {"a", "b"}, {"ab"}},
+        {"root ::= \"x\" + [yz] ? (\"q\"\n *) {2,3}", {"xx", "xyqq", "xzqqqqq"}, {"", "xyy"}},
     };
     for (const GbnfCase& one : cases) {
         const auto grammar = grammar_of(one.source, vocabulary);

@@ -12,6 +12,7 @@
 
 #include "hub/api/grammar/json_schema.h"
 #include "hub/api/grammar/mask.h"
+#include "hub/api/grammar/schema_judge.h"
 #include "hub/api/grammar/schema_values.h"
 
 namespace moex::test {
