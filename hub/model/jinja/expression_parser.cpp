@@ -296,11 +296,6 @@ Arguments ExpressionParser::parse_arguments() {
 
 ExpressionPointer ExpressionParser::parse_call(ExpressionPointer callee) {
     const std::uint32_t at_line = line();
-    if (callee->kind == ExpressionKind::attribute && !is_known_method(callee->text))
-        fail(at_line, text("the method '", callee->text, "' is not supported"));
-
-    if (callee->kind == ExpressionKind::name && !is_known_function(callee->text))
-        called_names_.emplace_back(callee->text, at_line);
     auto node = make(ExpressionKind::call, at_line);
     node->operands.push_back(std::move(callee));
     node->arguments = parse_arguments();
@@ -311,7 +306,6 @@ ExpressionPointer ExpressionParser::parse_call(ExpressionPointer callee) {
 ExpressionPointer ExpressionParser::parse_filter(ExpressionPointer operand) {
     const std::uint32_t at_line = line();
     const std::string name = expect_name();
-    if (!is_known_filter(name)) fail(at_line, text("the filter '", name, "' is not supported"));
     auto node = make(ExpressionKind::filter, at_line);
     node->text = name;
     node->operands.push_back(std::move(operand));
@@ -339,7 +333,6 @@ ExpressionPointer ExpressionParser::parse_test(ExpressionPointer operand) {
 
     // The name of a test may be a word that is a keyword in other places: none, true, in, ...
     const std::string name = expect_name();
-    if (!is_known_test(name)) fail(at_line, text("the test '", name, "' is not supported"));
 
     auto node = make(ExpressionKind::test, at_line);
     node->text = name;

@@ -157,8 +157,6 @@ class ExpressionParser {
     std::vector<Token> tokens_;
     std::size_t at_ = 0;
     std::uint32_t nesting_ = 0;
-    std::vector<std::pair<std::string, std::uint32_t>> called_names_;
-    std::set<std::string> assigned_names_;
 };
 
 }  // namespace moex::jinja

@@ -142,6 +142,7 @@ Value filter_join(Renderer& renderer, const Value& operand, const CallArguments&
 }
 
 Value filter_map(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
+    if (!truth(operand)) return make_list({});  // none counts as an empty list
     std::vector<Value> out;
     const Value* attribute = arguments.find(arguments.positional.size(), "attribute");
     const Value* otherwise = arguments.find(arguments.positional.size(), "default");
@@ -174,6 +175,7 @@ Value filter_map(Renderer& renderer, const Value& operand, const CallArguments& 
 // Implements the filters select, reject, selectattr and rejectattr.
 Value choose(Renderer& renderer, const Value& operand, const CallArguments& arguments,
              bool by_attribute, bool keep) {
+    if (!truth(operand)) return make_list({});  // none counts as an empty list
     const std::size_t first = by_attribute ? 1 : 0;
     if (arguments.positional.size() < first) fail("selectattr and rejectattr want an attribute");
 

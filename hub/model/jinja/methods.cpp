@@ -393,12 +393,6 @@ Value strftime_now(const Renderer& renderer, const CallArguments& arguments) {
 
 }  // namespace
 
-bool is_known_method(std::string_view name) {
-    return text_methods().contains(name) || is_one_of(name, list_methods) ||
-           is_one_of(name, dict_methods) || is_one_of(name, loop_methods) ||
-           is_one_of(name, cycler_methods);
-}
-
 bool is_known_function(std::string_view name) { return is_one_of(name, functions); }
 
 std::string_view method_of(const Value& object, std::string_view name) {

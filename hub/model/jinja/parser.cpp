@@ -11,9 +11,6 @@ class Parser : ExpressionParser {
 
     Body run() {
         Body body = parse_body({});
-        for (const auto& [name, line] : called_names_)
-            if (!assigned_names_.contains(name))
-                fail(line, text("the function '", name, "' is not supported"));
         return body;
     }
 
@@ -118,7 +115,6 @@ class Parser : ExpressionParser {
         statement->expression = parse_tuple(false);
         if (take_name("if")) statement->condition = parse_expression();
         statement->recursive = take_name("recursive");
-        if (statement->recursive) assigned_names_.insert("loop");
         expect(TokenKind::block_end);
         ++loop_depth_;
         statement->body = parse_body({"else", "endfor"});
@@ -149,7 +145,6 @@ class Parser : ExpressionParser {
         }
 
         if (parenthesis) expect_symbol(")");
-        for (const std::string& name : target.names) assigned_names_.insert(name);
         return target;
     }
 
@@ -197,7 +192,6 @@ class Parser : ExpressionParser {
             if (!macro.parameters.empty()) expect_symbol(",");
             if (at_symbol(")")) break;
             macro.parameters.push_back(expect_name());
-            assigned_names_.insert(macro.parameters.back());
             if (take_symbol("="))
                 macro.defaults.push_back(parse_expression());
             else if (!macro.defaults.empty())
@@ -211,8 +205,6 @@ class Parser : ExpressionParser {
         auto statement = begin(StatementKind::macro);
         statement->macro = std::make_unique<MacroNode>();
         statement->macro->name = expect_name();
-        assigned_names_.insert(statement->macro->name);
-        assigned_names_.insert("caller");
         parse_parameters(*statement->macro);
         expect(TokenKind::block_end);
 
@@ -251,7 +243,6 @@ class Parser : ExpressionParser {
             if (!statement->assignments.empty()) expect_symbol(",");
             Target target;
             target.names.push_back(expect_name());
-            assigned_names_.insert(target.names[0]);
             expect_symbol("=");
             statement->assignments.emplace_back(std::move(target), parse_expression());
         }

@@ -31,7 +31,10 @@ Value filter_indent(Renderer& renderer, const Value& operand, const CallArgument
                                               ' ');
 
     MarkedText out;
-    const auto lines = split(source, "\n", -1, false);
+    // The filter adds a line end first, so that a line end of the text's own gives an empty line.
+    MarkedText ended = source;
+    ended.append("\n", false);
+    const auto lines = split_lines(ended, false);
     for (std::size_t i = 0; i < lines.size(); ++i) {
         if (i > 0) out.append("\n", false);
         renderer.charge_bytes(padding.size());

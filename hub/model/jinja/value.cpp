@@ -219,6 +219,7 @@ Loop* Value::loop() const {
 double Value::number() const {
     if (const bool* b = std::get_if<bool>(&data)) return *b ? 1.0 : 0.0;
     if (const std::int64_t* i = std::get_if<std::int64_t>(&data)) return static_cast<double>(*i);
+    if (is_wide()) return static_cast<double>(std::get<std::uint64_t>(data));
     return std::get<double>(data);
 }
 std::int64_t Value::integer() const {
@@ -284,7 +285,7 @@ Value from_json(const nlohmann::ordered_json& json, std::uint32_t depth) {
             const auto number = json.get<std::uint64_t>();
             return number <= static_cast<std::uint64_t>(INT64_MAX)
                        ? make_integer(static_cast<std::int64_t>(number))
-                       : make_float(static_cast<double>(number));
+                       : Value{number};
         }
         case Type::number_float: return make_float(json.get<double>());
         case Type::string: return make_text(utf8_repair(json.get_ref<const std::string&>()), true);
@@ -428,6 +429,8 @@ void print_repr(MarkedText& out, const Value& value, std::uint32_t depth) {
         out.append(truth(value) ? "True" : "False", false);
     } else if (value.is_integer()) {
         out.append(text(value.integer()), false);
+    } else if (value.is_wide()) {
+        out.append(std::to_string(std::get<std::uint64_t>(value.data)), false);
     } else if (value.is_float()) {
         out.append(print_float(value.number()), false);
     } else if (const MarkedText* t = value.text()) {
@@ -464,6 +467,8 @@ void print_json(MarkedText& out, const Value& value, const JsonStyle& style, std
         out.append(truth(value) ? "true" : "false", false);
     } else if (value.is_integer()) {
         out.append(text(value.integer()), false);
+    } else if (value.is_wide()) {
+        out.append(std::to_string(std::get<std::uint64_t>(value.data)), false);
     } else if (value.is_float()) {
         const double number = value.number();
         out.append(std::isnan(number)   ? "NaN"

@@ -77,15 +77,18 @@ using ListPointer = std::shared_ptr<const List>;
 using DictPointer = std::shared_ptr<const Dict>;
 
 struct Value {
+    // A std::uint64_t is an integer beyond std::int64_t. It is printed with all its digits; in
+    // arithmetic it counts as a float.
     std::variant<Undefined, None, bool, std::int64_t, double, TextPointer, ListPointer, DictPointer,
-                 Namespace*, std::shared_ptr<Loop>, std::shared_ptr<const Callable>>
+                 Namespace*, std::shared_ptr<Loop>, std::shared_ptr<const Callable>, std::uint64_t>
         data;
 
     bool is_undefined() const { return std::holds_alternative<Undefined>(data); }
     bool is_none() const { return std::holds_alternative<None>(data); }
     bool is_bool() const { return std::holds_alternative<bool>(data); }
     bool is_integer() const { return std::holds_alternative<std::int64_t>(data); }
-    bool is_float() const { return std::holds_alternative<double>(data); }
+    bool is_wide() const { return std::holds_alternative<std::uint64_t>(data); }
+    bool is_float() const { return std::holds_alternative<double>(data) || is_wide(); }
     bool is_number() const { return is_bool() || is_integer() || is_float(); }
     const MarkedText* text() const;
     const List* list() const;

@@ -169,7 +169,7 @@ TEST(JinjaLibraryTest, MisuseIsRefusedInASentence) {
          "{% endfor %}{% set kept = ns.l %}{{ kept([1]) }}",
          "marked recursive"},
         {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "deep"},
-        {"{% for x in [1] %}{{ loop([1]) }}{% endfor %}", "the function 'loop'"},
+        {"{% for x in [1] %}{{ loop([1]) }}{% endfor %}", "recursive"},
     };
 
     for (const auto& [source, wanted] : cases)
