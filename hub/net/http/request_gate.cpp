@@ -74,6 +74,7 @@ bool RequestGate::take_expects_continue() { return std::exchange(expects_continu
 GatedRequest RequestGate::take() {
     GatedRequest request = std::move(request_);
     request_ = {};
+    target_host_.reset();
     state_ = State::idle;
     part_ = BodyPart::none;
     line_.clear();
@@ -156,9 +157,8 @@ bool RequestGate::parse_request_line(std::string_view line) {
     if (first == std::string_view::npos || first == last || first == 0)
         return bad(400, "bad_request_line", "want METHOD TARGET HTTP/1.1, with single spaces");
 
-    const std::string_view method = line.substr(0, first),
-                           target = line.substr(first + 1, last - first - 1),
-                           version = line.substr(last + 1);
+    const std::string_view method = line.substr(0, first), version = line.substr(last + 1);
+    std::string_view target = line.substr(first + 1, last - first - 1);
     if (!std::all_of(method.begin(), method.end(), is_token))
         return bad(400, "bad_method", "the method is not a word");
     if (target.size() > limits_.target_bytes_max)
@@ -176,7 +176,15 @@ bool RequestGate::parse_request_line(std::string_view line) {
         return bad(405, "method_not_allowed",
                    "methods here are GET, HEAD, POST, DELETE and OPTIONS");
 
-    // Accept only request targets in origin form ("/path"), because this server is no proxy.
+    // Accept request targets in origin form ("/path"), and in the absolute form that clients of a
+    // proxy send (RFC 9112, 3.2.2). Its authority then counts as the Host.
+    for (const std::string_view scheme : {"http://", "https://"}) {
+        if (!target.starts_with(scheme)) continue;
+        const std::size_t path = std::min(target.find('/', scheme.size()), target.size());
+        target_host_ = std::string(target.substr(scheme.size(), path - scheme.size()));
+        if (target_host_->empty()) return bad(400, "bad_target", "the request target has no host");
+        target = path == target.size() ? std::string_view("/") : target.substr(path);
+    }
     if (target.empty() || target[0] != '/')
         return bad(400, "bad_target", "the request target must begin with '/'");
     for (const char c : target)
@@ -226,6 +234,13 @@ bool RequestGate::check_fields() {
         return false;
     };
 
+    if (target_host_ && count_fields("host") <= 1) {
+        std::erase_if(request_.headers, [](const auto& field) { return field.first == "host"; });
+        request_.headers.emplace_back("host", *target_host_);
+    }
+    // HTTP/1.0 has no Host. Checks of load balancers use it, and a browser never does.
+    if (request_.http_1_0 && count_fields("host") == 0)
+        request_.headers.emplace_back("host", "localhost");
     const std::size_t hosts = count_fields("host");
     if (hosts != 1 || request_.header("host")->empty())
         return bad(400, "bad_host", text("want exactly one Host header, got ", hosts));

@@ -89,6 +89,7 @@ class RequestGate {
     std::uint32_t trailer_bytes_ = 0;
     std::uint64_t body_bytes_ = 0;  // bytes of the body read so far, stored or not
     bool expects_continue_ = false, keeps_body_ = true;
+    std::optional<std::string> target_host_;  // authority of a request target in absolute form
 };
 
 // Percent-decodes a path. Returns false on a bad escape or a control character.
