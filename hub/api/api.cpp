@@ -63,8 +63,7 @@ Checked<void> ApiState::check_model(const std::string& name) const {
 }
 
 // Makes one mask for each choice; the grammar state of a mask begins where the prompt ends.
-Checked<std::vector<std::shared_ptr<AnswerMask>>> ApiState::make_masks(
-    const ApiJobInputs& inputs) const {
+Checked<void> ApiState::make_masks(ApiJobInputs& inputs) const {
     const CompletionParams& params = inputs.params;
     if (!tokenizer)
         return Refusal{400, "The package has no tokenizer.", "no_tokenizer", params.form.param};
@@ -77,11 +76,11 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> ApiState::make_masks(
                        .begun = inputs.begins_in_reasoning};
     if (tags.possible || tags.begun) tags.find(*tokenizer);
     const AnswerWish wish{params.form, params.calls, call_syntax, inputs.channels};
-    MOEX_OR_REFUSE(grammar, grammar_of_answer(wish, tags, *masks));
+    MOEX_OR_REFUSE(rules, rules_of_answer(wish, tags, *masks));
+    inputs.rules = std::move(rules);
 
-    std::vector<std::shared_ptr<AnswerMask>> made;
     for (std::size_t i = 0; i < inputs.prompts.size() * params.n; ++i) {
-        GrammarState state(grammar);
+        GrammarState state(inputs.rules->grammar);
         const bool in_words = !tags.begun && inputs.channels != ChannelBegin::thoughts;
         if (params.continues && in_words &&
             !state.take(params.messages.back()["content"].get_ref<const std::string&>()))
@@ -95,11 +94,11 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> ApiState::make_masks(
                                                   context_tokens - prompt_tokens);
         if (state.least() > room)
             return too_short(wish, params.max_tokens_param, state.least(), room);
-        made.push_back(std::make_shared<AnswerMask>(masks, std::move(state)));
+        inputs.masks.push_back(std::make_shared<AnswerMask>(masks, std::move(state)));
         // No model step is running here.
-        made.back()->allowed({}, static_cast<std::uint32_t>(room));
+        inputs.masks.back()->allowed({}, static_cast<std::uint32_t>(room));
     }
-    return made;
+    return {};
 }
 
 namespace {
@@ -231,6 +230,10 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
 
     ApiJobInputs inputs;
     const bool is_chat = params.is_chat;
+    if (is_chat && !has_effort_setting(params.reasoning_effort)) {
+        params.notes["dropped"].push_back(params.effort_param);
+        params.reasoning_effort.clear();
+    }
     MOEX_OR_REFUSE(prompts, is_chat ? encode_chat(params) : encode_texts(params, inputs.echoes));
     for (const auto& prompt : prompts) MOEX_ADMIT(check_fits(prompt, params.source.c_str()));
     if (!params.max_tokens)
@@ -256,6 +259,7 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
          .tokenizer = tokenizer,
          .num_choices = inputs.prompts.size() * inputs.params.n});
     inputs.stop_ids = stop_ids;
+    for (const TokenId id : inputs.params.stop_ids) inputs.stop_ids.push_back(id);
     inputs.experts = std::move(moex_fields.experts);
     inputs.late = moex_fields.late;
     inputs.draft_tokens = moex_fields.draft_tokens;
@@ -263,10 +267,8 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;
     if (inputs.params.calls.mode != ToolChoice::Mode::none) inputs.call_syntax = call_syntax;
-    if (!AnswerWish{inputs.params.form, inputs.params.calls, call_syntax}.is_free()) {
-        MOEX_OR_REFUSE(made, make_masks(inputs));
-        inputs.masks = std::move(made);
-    }
+    if (!AnswerWish{inputs.params.form, inputs.params.calls, call_syntax}.is_free())
+        MOEX_ADMIT(make_masks(inputs));
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
 
     // Reserve tokens of the request's account. The job gives back what it does not use; without a
@@ -331,6 +333,7 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
         state_->reasons = state_->chat_template &&
                           knows_reasoning(*state_->tokenizer, *state_->chat_template);
         if (state_->chat_template) {
+            state_->takes_late_system = state_->finds_late_system();
             state_->call_syntax = call_syntax(*state_->chat_template, *state_->tokenizer);
             if (state_->call_syntax.is_known)
                 log_info("api: tool calls are written as the chat template has them",
@@ -453,6 +456,10 @@ void Api::ollama_tags(HttpRequest, Responder responder) {
     responder->respond(json_response({{"models", OrderedJson::array({state_->ollama_tag()})}}));
 }
 
+void Api::ollama_ps(HttpRequest, Responder responder) {
+    responder->respond(json_response({{"models", OrderedJson::array({state_->ollama_loaded()})}}));
+}
+
 void Api::resume_stream(HttpRequest request, Responder responder) {
     const auto stream = state_->streams->find(request.owner, request.rest);
     if (!stream.ok()) return responder->refuse(stream.refusal());
@@ -486,6 +493,10 @@ void Api::ollama_embed(HttpRequest request, Responder responder) {
     queue_embedding(std::move(request), ollama_embedding_endpoint, std::move(responder));
 }
 
+void Api::ollama_embeddings(HttpRequest request, Responder responder) {
+    queue_embedding(std::move(request), ollama_one_embedding_endpoint, std::move(responder));
+}
+
 void Api::embed(HttpRequest request, Responder responder) {
     queue_embedding(std::move(request), openai_embedding_endpoint, std::move(responder));
 }
@@ -506,7 +517,9 @@ void Api::props(HttpRequest, Responder responder) {
     responder->respond(json_response(state_->props_json()));
 }
 
-void Api::models(HttpRequest, Responder responder) {
+void Api::models(HttpRequest request, Responder responder) {
+    if (request.header("anthropic-version"))
+        return responder->respond(json_response(state_->anthropic_models()));
     responder->respond(
         json_response({{"object", "list"}, {"data", OrderedJson::array({state_->model_json()})}}));
 }

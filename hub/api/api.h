@@ -46,6 +46,8 @@ class Api {
     void ollama_generate(HttpRequest request, Responder responder);
     void ollama_show(HttpRequest request, Responder responder);
     void ollama_tags(HttpRequest request, Responder responder);
+    void ollama_ps(HttpRequest request, Responder responder);
+    void ollama_embeddings(HttpRequest request, Responder responder);
     // `request.rest` is the id of a resumable stream.
     void resume_stream(HttpRequest request, Responder responder);
     void stop_stream(HttpRequest request, Responder responder);

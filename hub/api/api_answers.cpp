@@ -180,6 +180,31 @@ OrderedJson ApiState::ollama_tag() const {
             {"details", ollama_details()}};
 }
 
+// Returns the model as Ollama lists it among the loaded ones. The hub never unloads its model.
+OrderedJson ApiState::ollama_loaded() const {
+    OrderedJson out = ollama_tag();
+    out.erase("modified_at");
+    constexpr std::int64_t century_s = 100ll * 365 * 24 * 3600;
+    out["expires_at"] = ollama_time(std::chrono::seconds(started_s + century_s));
+    out["size_vram"] = 0;
+    out["context_length"] = context_tokens;
+    return out;
+}
+
+// Returns the list of models in Anthropic's form.
+OrderedJson ApiState::anthropic_models() const {
+    const std::string& name = package->name();
+    std::string created = ollama_time(std::chrono::seconds(started_s));
+    created.replace(created.find('.'), std::string::npos, "Z");
+    return {
+        {"data",
+         OrderedJson::array(
+             {{{"type", "model"}, {"id", name}, {"display_name", name}, {"created_at", created}}})},
+        {"has_more", false},
+        {"first_id", name},
+        {"last_id", name}};
+}
+
 Checked<HttpResponse> ApiState::ollama_show(const HttpRequest& request) const {
     MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
     MOEX_OR_REFUSE(name, read_ollama_model(body));

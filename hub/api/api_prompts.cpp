@@ -42,28 +42,58 @@ std::uint64_t text_bytes(const OrderedJson& messages) {
     return bytes;
 }
 
+// Moves the words of all system messages into a first one, for a template that takes no other.
+void fold_system_messages(OrderedJson& messages) {
+    std::string words;
+    OrderedJson others = OrderedJson::array();
+    for (OrderedJson& message : messages) {
+        if (message["role"] != "system") {
+            others.push_back(std::move(message));
+            continue;
+        }
+        const auto& content = message["content"].get_ref<const std::string&>();
+        words += (words.empty() || content.empty() ? "" : "\n\n") + content;
+    }
+    others.insert(others.begin(), OrderedJson{{"role", "system"}, {"content", words}});
+    messages = std::move(others);
+}
+
+bool has_late_system(const OrderedJson& messages) {
+    return std::any_of(messages.begin() + 1, messages.end(),
+                       [](const OrderedJson& message) { return message["role"] == "system"; });
+}
+
 // Sets the variable of the chat template for the reasoning effort: a level, or a switch that turns
 // thoughts off. An empty `effort` sets nothing. Template variables that the request sets itself
 // take precedence.
-Checked<void> add_effort(const std::string& effort, const ChatTemplate& chat_template,
-                         OrderedJson& variables) {
-    if (effort.empty()) return {};
+void add_effort(const std::string& effort, const ChatTemplate& chat_template,
+                OrderedJson& variables) {
+    if (effort.empty()) return;
     if (chat_template.mentions("reasoning_effort")) {
         if (!variables.contains("reasoning_effort")) variables["reasoning_effort"] = effort;
-        return {};
+    } else if (effort == "none" && chat_template.mentions("enable_thinking")) {
+        if (!variables.contains("enable_thinking")) variables["enable_thinking"] = false;
     }
-    const bool has_switch = chat_template.mentions("enable_thinking");
-    if (effort != "none")
-        return Refusal{400,
-                       text("'reasoning_effort' is not supported by this server: the model's chat "
-                            "template has no such setting",
-                            has_switch ? "; \"none\" turns its thoughts off." : "."),
-                       "unsupported_parameter", "reasoning_effort"};
-    if (has_switch && !variables.contains("enable_thinking")) variables["enable_thinking"] = false;
-    return {};
 }
 
 }  // namespace
+
+bool ApiState::finds_late_system() const {
+    constexpr const char* words = "late words of the system";
+    const OrderedJson messages{{{"role", "system"}, {"content", "first"}},
+                               {{"role", "user"}, {"content", "question"}},
+                               {{"role", "system"}, {"content", words}}};
+    const auto rendered = chat_template->render(
+        {{"messages", messages}, {"add_generation_prompt", true}});
+    return rendered.ok() && rendered->find(words) != std::string::npos;
+}
+
+// Returns true if the chat template has a setting for this effort. "none" also means the switch
+// that turns thoughts off, and a model that does not think has nothing to turn off.
+bool ApiState::has_effort_setting(const std::string& effort) const {
+    return effort.empty() || effort == "none" ||
+           (chat_template && chat_template->mentions("reasoning_effort"));
+}
 
 // Renders a chat into token ids. The contents of messages cannot name special tokens.
 Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params) const {
@@ -72,9 +102,10 @@ Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params)
                        "no_chat_template", params.source};
 
     OrderedJson variables = params.template_variables;
-    MOEX_ADMIT(add_effort(params.reasoning_effort, *chat_template, variables));
+    add_effort(params.reasoning_effort, *chat_template, variables);
     variables["add_generation_prompt"] = params.add_generation_prompt;
     OrderedJson messages = params.messages;
+    if (!takes_late_system && has_late_system(messages)) fold_system_messages(messages);
     if (call_syntax.has_channels)  // templates of models with channels name the field "thinking"
         for (OrderedJson& message : messages)
             if (message.contains("reasoning_content"))
@@ -95,7 +126,8 @@ Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params)
     if (ids.ok()) return Prompts{*std::move(ids)};
 
     if (ids.error().code == ErrorCode::overloaded)
-        MOEX_ADMIT(check_bytes(text_bytes(params.messages), params.source.c_str()));
+        MOEX_ADMIT(check_bytes(text_bytes(params.messages) + params.tools.dump().size(),
+                               params.source.c_str()));
     if (ids.error().code == ErrorCode::not_found)
         return Refusal{400,
                        text("The last message cannot be continued: ", ids.error().message, "."),

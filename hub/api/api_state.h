@@ -30,6 +30,8 @@ struct ApiState {
     std::uint32_t context_tokens = 0;
     // Bytes of the longest text that fits the context; 0: no tokenizer.
     std::uint64_t context_bytes_max = 0;
+    // The chat template writes a system message also behind other messages.
+    bool takes_late_system = true;
     bool reasons = false;    // the model knows the tags <think> ... </think>
     CallSyntax call_syntax;  // the syntax in which the model writes tool calls
     std::vector<TokenId> stop_ids;
@@ -50,6 +52,8 @@ struct ApiState {
     Checked<HttpResponse> ollama_show(const HttpRequest& request) const;
     OrderedJson props_json() const;
     OrderedJson ollama_tag() const;
+    OrderedJson ollama_loaded() const;
+    OrderedJson anthropic_models() const;
     OrderedJson ollama_details() const;
     std::string template_source() const;
 
@@ -78,7 +82,11 @@ struct ApiState {
                              const std::vector<TokenId>& prompt) const;
     ChannelBegin begins_in_channel(const CompletionParams& params,
                                    const std::vector<TokenId>& prompt) const;
-    Checked<std::vector<std::shared_ptr<AnswerMask>>> make_masks(const ApiJobInputs& inputs) const;
+    // Sets the rules and the masks of an answer.
+    Checked<void> make_masks(ApiJobInputs& inputs) const;
+    // Finds out by a rendered chat whether the template takes a system message at any place.
+    bool finds_late_system() const;
+    bool has_effort_setting(const std::string& effort) const;
     Checked<void> check_model(const std::string& name) const;
     Checked<void> check_fits(const std::vector<TokenId>& prompt, const char* source) const;
     std::uint64_t tokens_max(const Prompts& prompts, std::uint32_t n,

@@ -37,10 +37,13 @@ OrderedJson error_body(const Refusal& refusal, Dialect dialect) {
                 {"error",
                  {{"type", anthropic_error_type(refusal.status)}, {"message", refusal.message}}}};
 
-    OrderedJson error{{"message", refusal.message},
-                      {"type", error_type(refusal.status)},
-                      {"param", or_null(refusal.param)},
-                      {"code", or_null(refusal.code)}};
+    // llama.cpp's clients know a prompt that is too long by its type, OpenAI's by its code.
+    const bool is_too_long = refusal.code == "context_length_exceeded";
+    OrderedJson error{
+        {"message", refusal.message},
+        {"type", is_too_long ? "exceed_context_size_error" : error_type(refusal.status)},
+        {"param", or_null(refusal.param)},
+        {"code", or_null(refusal.code)}};
     for (const auto& [name, number] : refusal.numbers) error[name] = number;
     return {{"error", std::move(error)}};
 }

@@ -5,118 +5,52 @@
 #include <optional>
 
 #include "hub/api/body_fields.h"
+#include "hub/api/json_body.h"
 #include "hub/api/logit_bias.h"
+#include "hub/api/request_parts.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
 namespace {
 
+// Reads stop strings: as many as the bound on their bytes allows.
 void read_stop(BodyFields& fields, std::vector<std::string>& out) {
     const OrderedJson* stop = fields.find("stop");
     if (!stop) return;
-    constexpr std::size_t stop_max = 4, stop_bytes_max = 1024;
+    constexpr std::size_t stop_bytes_max = 1024, stops_bytes_max = 16 << 10;
 
-    if (stop->is_string()) {
-        out.push_back(stop->get<std::string>());
-    } else if (stop->is_array()) {
-        if (stop->size() > stop_max) return fields.wrong("stop", "at most 4 strings", *stop);
-        for (const OrderedJson& one : *stop) {
-            if (!one.is_string())
-                return fields.wrong("stop", "a string or an array of at most 4 strings", one);
-            out.push_back(one.get<std::string>());
-        }
-    } else {
-        return fields.wrong("stop", "a string or an array of at most 4 strings", *stop);
+    std::size_t bytes = 0;
+    for (const OrderedJson& one : stop->is_array() ? *stop : OrderedJson::array({*stop})) {
+        if (!one.is_string()) return fields.wrong("stop", "a string or an array of strings", one);
+        out.push_back(one.get<std::string>());
+        bytes += out.back().size();
+        if (out.back().size() > stop_bytes_max)
+            return fields.refuse(
+                text("Invalid value for 'stop': longer than ", stop_bytes_max, " bytes."),
+                "invalid_value", "stop");
     }
+    if (bytes > stops_bytes_max)
+        return fields.refuse(text("'stop' has ", bytes, " bytes in all its strings, at most ",
+                                  stops_bytes_max, " are allowed."),
+                             "invalid_value", "stop");
 
     // Drop empty stop strings: they would end every answer at once, and clients send an empty
     // string to mean no stop string.
     std::erase(out, std::string());
-    for (const std::string& one : out)
-        if (one.size() > stop_bytes_max)
-            return fields.refuse(
-                text("Invalid value for 'stop': longer than ", stop_bytes_max, " bytes."),
-                "invalid_value", "stop");
 }
 
-// Refuses fields that ask for something that the hub cannot do. Values that clients send by default
-// are accepted.
-void refuse_unsupported(BodyFields& fields, bool is_chat) {
-    const auto non_empty = [&](const char* name, const char* why) {
-        const OrderedJson* value = fields.find(name);
-        if (value && !((value->is_array() || value->is_object()) && value->empty()))
-            fields.unsupported(name, why);
-    };
-
-    if (is_chat) {
-        const OrderedJson* const call = fields.find("function_call");
-        if (!call || *call != "none") non_empty("functions", "use 'tools'.");
-        if (call && *call != "none" && *call != "auto")
-            fields.unsupported("function_call", "use 'tool_choice'.");
-
-        if (const OrderedJson* modalities = fields.find("modalities");
-            modalities && *modalities != OrderedJson::array({"text"}))
-            fields.unsupported("modalities", "only [\"text\"] is.");
-
-        non_empty("audio", "text only.");
-        non_empty("prediction", "predicted outputs are not implemented.");
-        non_empty("web_search_options", "there is no web search.");
-    } else {
-        if (const OrderedJson* suffix = fields.find("suffix"); suffix && *suffix != "")
-            fields.unsupported("suffix", "there is no infilling.");
-        if (const OrderedJson* best_of = fields.find("best_of"); best_of && *best_of != 1)
-            fields.unsupported("best_of", "only 1 is.");
-    }
-
-    for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
-        non_empty(name, "use 'response_format', 'json_schema' or 'grammar'.");
-    if (const OrderedJson* beams = fields.find("use_beam_search"); beams && *beams != false)
-        fields.unsupported("use_beam_search", "there is no beam search.");
-}
-
-// Reads the form of the answer: OpenAI's response_format, or llama.cpp's json_schema or grammar.
-void read_form(BodyFields& fields, CompletionParams& out) {
-    AnswerForm& form = out.form;
-    if (const OrderedJson* schema = fields.find("json_schema"))
-        form = {.kind = AnswerForm::Kind::json_schema, .schema = *schema, .param = "json_schema"};
-
-    std::string grammar;
-    fields.string("grammar", grammar);
-    if (!grammar.empty()) {
-        if (form.kind != AnswerForm::Kind::free)
-            return fields.refuse("'json_schema' and 'grammar' cannot both be given.",
-                                 "invalid_value", "grammar");
-        form = {.kind = AnswerForm::Kind::grammar, .grammar = grammar, .param = "grammar"};
-    }
-
-    const OrderedJson* format = fields.find("response_format");
-    if (!format) return;
-    const std::string wanted = "{\"type\": \"text\", \"json_object\" or \"json_schema\", ...}";
-    const OrderedJson type = format->is_object() ? format->value("type", OrderedJson())
-                                                 : OrderedJson();
-    if (type == "text") return;
-    if (form.kind != AnswerForm::Kind::free)
-        return fields.refuse("'response_format' and '" + form.param + "' cannot both be given.",
-                             "invalid_value", "response_format");
-
-    if (type == "json_object") {
-        form = {.kind = AnswerForm::Kind::json_object, .param = "response_format"};
-        const auto schema = format->find("schema");
-        if (schema == format->end() || schema->is_null()) return;
-        form.kind = AnswerForm::Kind::json_schema;
-        form.schema = *schema;
-        form.param = "response_format.schema";
-    } else if (type == "json_schema") {
-        const auto inside = format->find("json_schema");
-        if (inside == format->end() || !inside->is_object() || !inside->contains("schema"))
-            return fields.wrong("response_format.json_schema",
-                                "an object {\"name\": ..., \"schema\": ...}",
-                                inside == format->end() ? OrderedJson() : *inside);
-        form = {.kind = AnswerForm::Kind::json_schema,
-                .schema = (*inside)["schema"],
-                .param = "response_format.json_schema.schema"};
-    } else {
-        fields.wrong("response_format", wanted, *format);
+// Reads vLLM's stop_token_ids: tokens that end the answer as the model's own end does.
+void read_stop_ids(BodyFields& fields, std::size_t vocab_size, std::vector<TokenId>& out) {
+    const OrderedJson* ids = fields.find("stop_token_ids");
+    if (!ids) return;
+    constexpr std::size_t ids_max = 256;
+    const std::string wanted = text("at most ", ids_max, " token ids below ", vocab_size);
+    if (!ids->is_array() || ids->size() > ids_max)
+        return fields.wrong("stop_token_ids", wanted, *ids);
+    for (const OrderedJson& one : *ids) {
+        if (!one.is_number_unsigned() || one.get<std::uint64_t>() >= vocab_size)
+            return fields.wrong("stop_token_ids", wanted, one);
+        out.push_back(one.get<TokenId>());
     }
 }
 
@@ -154,7 +88,9 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
 
     constexpr std::int64_t tokens_max = 1'000'000'000;
     for (const char* name : {"max_tokens", "max_completion_tokens"}) {
-        if (!fields.find(name)) continue;
+        // -1 means the rest of the context, as LM Studio's and llama.cpp's clients write it.
+        const OrderedJson* const tokens = fields.find(name);
+        if (!tokens || *tokens == -1) continue;
         // Allow 0 answer tokens if the prompt is echoed or scored: an evaluation needs the prompt's
         // scores and no answer.
         const std::int64_t tokens_min = out.echo || out.prompt_logprobs ? 0 : 1;
@@ -183,6 +119,7 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     std::string user;
     fields.string("user", user);
     read_stop(fields, out.stop);
+    read_stop_ids(fields, limits.vocab_size, out.stop_ids);
     read_form(fields, out);
     sampling.logit_bias = read_logit_bias(fields, limits.vocab_size, limits.tokenizer);
     refuse_unsupported(fields, out.is_chat);
@@ -204,14 +141,16 @@ void read_content(BodyFields& fields, const OrderedJson& content, bool may_be_nu
             if (type == part.end() || !type->is_string())
                 return fields.wrong(text(param, ".type"), "\"text\"",
                                     type == part.end() ? OrderedJson() : *type);
-            if (*type != "text")
+            // An earlier answer may be a refusal, which is text, too.
+            const char* const key = *type == "refusal" ? "refusal" : "text";
+            if (*type != key)
                 return fields.unsupported(
                     text(param, ".type"),
                     text("only parts of type text are, found ", json_excerpt(*type), "."));
 
-            const auto value = part.find("text");
+            const auto value = part.find(key);
             if (value == part.end() || !value->is_string())
-                return fields.wrong(text(param, ".text"), "a string",
+                return fields.wrong(text(param, '.', key), "a string",
                                     value == part.end() ? OrderedJson() : *value);
             out += value->get_ref<const std::string&>();
         }
@@ -220,111 +159,18 @@ void read_content(BodyFields& fields, const OrderedJson& content, bool may_be_nu
     }
 }
 
-// Reads a tool call that the assistant made in an earlier turn. Chat templates want its arguments
-// as an object.
-void read_call(BodyFields& fields, const OrderedJson& call, const std::string& where,
-               OrderedJson& out) {
-    const auto function = call.is_object() ? call.find("function") : call.end();
-    const bool is_call = call.is_object() && function != call.end() && function->is_object() &&
-                         function->contains("name") && (*function)["name"].is_string();
-    if (!is_call)
-        return fields.wrong(
-            where, "{\"id\", \"type\": \"function\", \"function\": {\"name\", ...}}", call);
-    OrderedJson arguments = function->value("arguments", OrderedJson::object());
-    if (arguments.is_string()) {
-        auto parsed = parse_strict_json<OrderedJson>(arguments.get_ref<const std::string&>(),
-                                                     "arguments", {.depth_max = 64});
-        if (parsed.ok()) arguments = *std::move(parsed);
+// Reads the thoughts of an earlier answer, under the name of DeepSeek or the one of OpenRouter.
+void read_reasoning(BodyFields& fields, const OrderedJson& message, const std::string& where,
+                    OrderedJson& out) {
+    for (const char* name : {"reasoning_content", "reasoning"}) {
+        const OrderedJson& reasoning = member(message, name);
+        if (reasoning.is_null()) continue;
+        if (!reasoning.is_string())
+            return fields.wrong(text(where, '.', name), "a string", reasoning);
+        if (reasoning == "" && out.contains("reasoning_content")) continue;
+        out["reasoning_content"] = reasoning;
+        if (reasoning != "") return;
     }
-    OrderedJson one{{"type", "function"},
-                    {"function", {{"name", (*function)["name"]}, {"arguments", arguments}}}};
-    if (const auto id = call.find("id"); id != call.end() && id->is_string()) one["id"] = *id;
-    out.push_back(std::move(one));
-}
-
-void read_calls(BodyFields& fields, const OrderedJson& message, const std::string& where,
-                OrderedJson& out) {
-    const auto calls = message.find("tool_calls");
-    if (calls == message.end() || calls->is_null()) return;
-    if (!calls->is_array()) return fields.wrong(where, "an array of tool calls", *calls);
-    OrderedJson list = OrderedJson::array();
-    for (std::size_t i = 0; i < calls->size() && !fields.problem(); ++i)
-        read_call(fields, (*calls)[i], text(where, "[", i, "]"), list);
-    if (!list.empty()) out["tool_calls"] = std::move(list);
-}
-
-bool is_function_name(const std::string& name) {
-    constexpr std::size_t bytes_max = 64;
-    return !name.empty() && name.size() <= bytes_max &&
-           name.find_first_not_of(
-               "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") ==
-               std::string::npos;
-}
-
-void read_tool(BodyFields& fields, const OrderedJson& tool, const std::string& where,
-               std::vector<Tool>& out) {
-    const auto function = tool.is_object() ? tool.find("function") : tool.end();
-    if (!tool.is_object() || tool.value("type", OrderedJson()) != "function" ||
-        function == tool.end() || !function->is_object())
-        return fields.wrong(where, "{\"type\": \"function\", \"function\": {...}}", tool);
-
-    const auto name = function->find("name");
-    if (name == function->end() || !name->is_string() ||
-        !is_function_name(name->get<std::string>()))
-        return fields.wrong(text(where, ".function.name"), "1 to 64 of a-z, A-Z, 0-9, _ and -",
-                            name == function->end() ? OrderedJson() : *name);
-    for (const Tool& other : out)
-        if (other.name == name->get<std::string>())
-            return fields.wrong(text(where, ".function.name"), "names that differ", *name);
-
-    OrderedJson parameters = function->value("parameters", OrderedJson());
-    if (parameters.is_null())
-        parameters = {{"type", "object"}, {"properties", OrderedJson::object()}};
-    if (parameters.is_object() && !parameters.contains("type")) parameters["type"] = "object";
-    if (!parameters.is_object() || parameters["type"] != "object")
-        return fields.wrong(text(where, ".function.parameters"), "a schema of type object",
-                            parameters);
-    out.push_back({name->get<std::string>(), std::move(parameters)});
-}
-
-void read_tool_choice(BodyFields& fields, const OrderedJson& choice, ToolChoice& out) {
-    const auto wanted = "\"none\", \"auto\", \"required\" or one of 'tools' by its name";
-    if (choice == "none") {
-        out.mode = ToolChoice::Mode::none;
-    } else if (choice == "required") {
-        out.mode = ToolChoice::Mode::required;
-    } else if (choice.is_object() && choice.contains("function") &&
-               choice["function"].is_object() && choice["function"].contains("name") &&
-               choice["function"]["name"].is_string()) {
-        out.name = choice["function"]["name"].get<std::string>();
-        out.mode = ToolChoice::Mode::required;
-        const bool is_known = std::any_of(out.tools.begin(), out.tools.end(),
-                                          [&](const Tool& tool) { return tool.name == out.name; });
-        if (!is_known) fields.wrong("tool_choice", wanted, choice);
-    } else if (choice != "auto") {
-        fields.wrong("tool_choice", wanted, choice);
-    }
-    if (out.mode == ToolChoice::Mode::required && out.tools.empty())
-        fields.refuse("'tool_choice' asks for a call, and there are no 'tools'.", "invalid_value",
-                      "tool_choice");
-}
-
-void read_tools(BodyFields& fields, CompletionParams& out) {
-    constexpr std::size_t tools_max = 128;
-    ToolChoice& calls = out.calls;
-    fields.boolean("parallel_tool_calls", calls.parallel);
-    const OrderedJson* const choice = fields.find("tool_choice");
-    if (choice && *choice == "none") return;
-
-    if (const OrderedJson* tools = fields.find("tools")) {
-        if (!tools->is_array() || tools->size() > tools_max)
-            return fields.wrong("tools", text("at most ", tools_max, " functions"), *tools);
-        for (std::size_t i = 0; i < tools->size() && !fields.problem(); ++i)
-            read_tool(fields, (*tools)[i], text("tools[", i, "]"), calls.tools);
-        if (!tools->empty()) out.tools = *tools;
-    }
-    if (!calls.tools.empty()) calls.mode = ToolChoice::Mode::automatic;
-    if (choice) read_tool_choice(fields, *choice, calls);
 }
 
 void read_messages(BodyFields& fields, CompletionParams& out) {
@@ -371,8 +217,8 @@ void read_messages(BodyFields& fields, CompletionParams& out) {
                                  "missing_required_parameter", text(where, ".content"));
 
         if (content != message.end())
-            read_content(fields, *content, name == "assistant", text(where, ".content"),
-                         content_text);
+            read_content(fields, *content, name == "assistant" || name == "tool",
+                         text(where, ".content"), content_text);
         if (fields.problem()) return;
         out.messages.push_back({{"role", name}, {"content", content_text}});
         if (name == "assistant")
@@ -383,11 +229,8 @@ void read_messages(BodyFields& fields, CompletionParams& out) {
                 out.messages.back()[field] = *given;
         if (fields.problem()) return;
 
-        const auto reasoning = message.find("reasoning_content");
-        if (name != "assistant" || reasoning == message.end() || reasoning->is_null()) continue;
-        if (!reasoning->is_string())
-            return fields.wrong(text(where, ".reasoning_content"), "a string", *reasoning);
-        out.messages.back()["reasoning_content"] = *reasoning;
+        if (name == "assistant") read_reasoning(fields, message, where, out.messages.back());
+        if (fields.problem()) return;
     }
 }
 
@@ -434,14 +277,14 @@ void read_reasoning_format(BodyFields& fields, CompletionParams& out) {
     out.splits_reasoning = format != "none";
 }
 
-// Reads the level of reasoning effort. encode_chat() checks whether the chat template has such a
-// setting.
+// Reads the level of reasoning effort. A level is dropped if the chat template has no such setting.
 void read_effort(BodyFields& fields, CompletionParams& out) {
     fields.string("reasoning_effort", out.reasoning_effort);
-    constexpr std::string_view levels[] = {"", "none", "minimal", "low", "medium", "high", "xhigh"};
+    constexpr std::string_view levels[] = {"",       "none", "minimal", "low",
+                                           "medium", "high", "xhigh",   "max"};
     if (std::ranges::find(levels, out.reasoning_effort) == std::end(levels))
         fields.wrong("reasoning_effort",
-                     "\"none\", \"minimal\", \"low\", \"medium\", \"high\" or \"xhigh\"",
+                     "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"",
                      OrderedJson(out.reasoning_effort));
 }
 
@@ -471,27 +314,6 @@ void read_prompts(BodyFields& fields, const ParamLimits& limits, CompletionParam
 }
 
 }  // namespace
-
-Checked<OrderedJson> parse_api_body(std::string_view body, std::uint32_t bytes_max) {
-    if (body.size() > bytes_max)
-        return Refusal{413,
-                       text("The request body has ", body.size(), " bytes, at most ", bytes_max,
-                            " are allowed."),
-                       "request_too_large", ""};
-
-    constexpr JsonLimits json_limits{.depth_max = 64, .values_max = 400'000, .keys_max = 4096};
-    auto parsed = parse_strict_json<OrderedJson>(body, "body", json_limits);
-    if (!parsed.ok())
-        return Refusal{
-            400, text("We could not parse the JSON body of your request: ", parsed.error().message),
-            "invalid_json", ""};
-
-    if (!parsed->is_object())
-        return Refusal{400,
-                       text("The body has to be a JSON object, found ", json_excerpt(*parsed), "."),
-                       "invalid_json", ""};
-    return *std::move(parsed);
-}
 
 Checked<CompletionParams> read_chat_params(const OrderedJson& body, const ParamLimits& limits) {
     BodyFields fields(body);

@@ -13,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "hub/api/json_body.h"
 #include "hub/api/refusal.h"
 #include "hub/api/text_inputs.h"
 #include "hub/engine/sampler.h"
@@ -23,17 +24,20 @@ namespace moex {
 
 // The form that a request demands of its answer: free text, JSON, or a grammar.
 struct AnswerForm {
-    enum class Kind { free, json_object, json_schema, grammar };
+    enum class Kind { free, json_object, json_schema, grammar, regex, choice };
     Kind kind = Kind::free;
-    OrderedJson schema;   // for json_schema
-    std::string grammar;  // for grammar: GBNF
+    OrderedJson schema;   // for json_schema; for choice: the list of texts
+    std::string grammar;  // for grammar: GBNF; for regex: the pattern of the whole text
     std::string param;    // name of the body's field that asks for the form
+    bool is_json() const { return kind == Kind::json_object || kind == Kind::json_schema; }
 };
 
 // A function (tool) that the answer of a chat may call.
 struct Tool {
     std::string name;
     OrderedJson parameters;  // schema of the arguments, of type object
+    // True: a schema that the grammar does not hold is refused. False: the grammar is weakened.
+    bool is_strict = false;
 };
 // The functions of a request, and whether the answer may call a function, or has to.
 struct ToolChoice {
@@ -50,11 +54,13 @@ struct CompletionParams {
     // The names that the client's dialect has for the fields messages and max_tokens, for later
     // error messages.
     std::string source = "messages", max_tokens_param = "max_tokens";
+    std::string effort_param = "reasoning_effort";
     bool stream = false, include_usage = false;
     std::uint32_t n = 1;
     std::optional<std::uint32_t> max_tokens;  // 0: no answer, only the prompt's echo or scores
     SamplingOptions sampling;                 // `sampling.seed` is always set
     std::vector<std::string> stop;
+    std::vector<TokenId> stop_ids;  // tokens that end the answer, beside the model's own
     AnswerForm form;
     bool logprobs = false;
     std::uint32_t top_logprobs = 0;
@@ -75,6 +81,10 @@ struct CompletionParams {
     std::string reasoning_effort;       // empty: not requested
     // prompts of a completion, as text or ids
     std::vector<TextInput> prompts;
+    // Parts of the request that the answer does without. The reply's `moex` object names them:
+    // {"left_out": [{"type", "name"}], "weakened": [{"tool", "path", "keyword"}], "dropped":
+    // [name]}
+    OrderedJson notes = OrderedJson::object();
 };
 
 struct ParamLimits {
@@ -88,9 +98,6 @@ struct ParamLimits {
     std::uint64_t seed = 0;  // seed of requests that name none
 };
 
-// Parses JSON within bounds on size and depth, as valid UTF-8. Any failure becomes a refusal with a
-// 4xx status within milliseconds.
-Checked<OrderedJson> parse_api_body(std::string_view body, std::uint32_t bytes_max);
 // Reads a body of /v1/chat/completions. Other dialects are translated into such a body first, so
 // that every value is checked here.
 Checked<CompletionParams> read_chat_params(const OrderedJson& body, const ParamLimits& limits);

@@ -169,6 +169,10 @@ constexpr const char* schemas = R"json({
     "embeddings": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
     "total_duration": {"type": "integer"}, "load_duration": {"type": "integer"},
     "prompt_eval_count": {"type": "integer"}}},
+  "OllamaEmbeddingRequest": {"type": "object", "required": ["model", "prompt"], "properties": {
+    "model": {"type": "string"}, "prompt": {"type": "string"}}},
+  "OllamaEmbedding": {"type": "object", "required": ["embedding"], "properties": {
+    "embedding": {"type": "array", "items": {"type": "number"}}}},
   "EmbeddingRequest": {"type": "object", "required": ["input"], "properties": {
     "model": {"type": "string"},
     "input": {"oneOf": [{"type": "string"},

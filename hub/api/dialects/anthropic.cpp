@@ -28,6 +28,7 @@ class AnthropicReply : public ReplyWriter {
         }
         add_end(out, choice);
         out["usage"] = usage_json(totals.usage);
+        if (!totals.notes.empty()) out["moex"] = totals.notes;
         return out;
     }
 
@@ -68,9 +69,11 @@ class AnthropicReply : public ReplyWriter {
         close(out);
         OrderedJson delta = OrderedJson::object();
         add_end(delta, choice);
-        out.push_back(event_of({{"type", "message_delta"},
-                                {"delta", std::move(delta)},
-                                {"usage", usage_json(totals->usage)}}));
+        OrderedJson last{{"type", "message_delta"},
+                         {"delta", std::move(delta)},
+                         {"usage", usage_json(totals->usage)}};
+        if (!totals->notes.empty()) last["moex"] = totals->notes;
+        out.push_back(event_of(last));
         return out;
     }
 

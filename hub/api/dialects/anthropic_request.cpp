@@ -1,31 +1,54 @@
 #include "hub/api/dialects/anthropic.h"
 
 #include "hub/api/body_fields.h"
+#include "hub/api/request_parts.h"
 
 namespace moex {
 namespace {
 
-std::string read_text_block(BodyFields& fields, const OrderedJson& block,
-                            const std::string& where) {
+// A medium is refused in a message of the user, who asks about it. In the result of a tool it
+// becomes a sentence, since a refusal would end an agent's session.
+enum class Media { refused, described };
+
+// Returns a block as text. A block that the hub does not know is kept as its JSON.
+std::string read_text_block(BodyFields& fields, const OrderedJson& block, const std::string& where,
+                            Media media) {
     const OrderedJson& type = member(block, "type");
     const OrderedJson& said = member(block, "text");
     if (type == "text" && said.is_string()) return said.get<std::string>();
-    if (type == "text")
+    const OrderedJson& source = member(block, "source");
+    if (type == "document" && member(source, "type") == "text" &&
+        member(source, "data").is_string())
+        return source["data"].get<std::string>();
+
+    const bool is_medium = type == "image" || type == "document" || type == "audio";
+    if (type == "text") {
         fields.wrong(where + ".text", "a string", said);
-    else
+    } else if (!type.is_string()) {
+        fields.wrong(where + ".type", "a string", type);
+    } else if (!is_medium) {
+        OrderedJson kept = block;
+        kept.erase("cache_control");
+        return dump_json(kept);
+    } else if (media == Media::described) {
+        return text("[", type.get<std::string>(), ": this model reads text only]");
+    } else {
         fields.unsupported(where + ".type",
-                           text("only blocks of type text are, found ", json_excerpt(type), "."));
+                           text("only blocks of text are, found ", json_excerpt(type), "."));
+    }
     return {};
 }
 
-// Returns `content` as one text: the string itself, or the blocks of type text joined by line ends.
-std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where) {
+// Returns `content` as one text: the string itself, or the blocks joined by line ends.
+std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where,
+                       Media media = Media::refused) {
     std::string words;
     if (content.is_string()) return content.get<std::string>();
     if (content.is_null()) return words;
     if (!content.is_array()) fields.wrong(where, "a string or an array of text blocks", content);
     for (std::size_t i = 0; content.is_array() && i < content.size(); ++i)
-        words += (i > 0 ? "\n" : "") + read_text_block(fields, content[i], text(where, ".", i));
+        words += (i > 0 ? "\n" : "") +
+                 read_text_block(fields, content[i], text(where, ".", i), media);
     return words;
 }
 
@@ -44,16 +67,16 @@ void read_user(BodyFields& fields, const OrderedJson& blocks, const std::string&
         const OrderedJson& block = blocks[i];
         const std::string param = text(where, ".", i);
         if (member(block, "type") != "tool_result") {
-            words += read_text_block(fields, block, param);
+            words += read_text_block(fields, block, param, Media::refused);
             continue;
         }
         const OrderedJson& id = member(block, "tool_use_id");
         if (!id.is_string()) return fields.wrong(param + ".tool_use_id", "a string", id);
         add_user_words(words, out);
-        out.push_back(
-            {{"role", "tool"},
-             {"tool_call_id", id},
-             {"content", read_words(fields, member(block, "content"), param + ".content")}});
+        out.push_back({{"role", "tool"},
+                       {"tool_call_id", id},
+                       {"content", read_words(fields, member(block, "content"), param + ".content",
+                                              Media::described)}});
     }
     if (!words.empty() || out.size() == before)
         out.push_back({{"role", "user"}, {"content", words}});
@@ -70,15 +93,15 @@ void read_assistant(BodyFields& fields, const OrderedJson& blocks, const std::st
         if (type == "thinking" && member(block, "thinking").is_string()) {
             thoughts += block["thinking"].get<std::string>();
         } else if (type == "tool_use") {
-            if (!member(block, "name").is_string() || !member(block, "input").is_object())
+            if (!member(block, "name").is_string())
                 return fields.wrong(param, "{\"type\": \"tool_use\", \"id\", \"name\", \"input\"}",
                                     block);
             calls.push_back(
                 {{"id", member(block, "id")},
                  {"type", "function"},
-                 {"function", {{"name", block["name"]}, {"arguments", block["input"]}}}});
+                 {"function", {{"name", block["name"]}, {"arguments", member(block, "input")}}}});
         } else if (type != "redacted_thinking") {
-            words += read_text_block(fields, block, param);
+            words += read_text_block(fields, block, param, Media::described);
         }
     }
     OrderedJson message{{"role", "assistant"}, {"content", words}};
@@ -105,12 +128,15 @@ OrderedJson read_messages(BodyFields& fields) {
         const OrderedJson& role = member(message, "role");
         const OrderedJson& content = member(message, "content");
         const std::string where = text("messages.", i);
-        if (role != "user" && role != "assistant")
-            fields.wrong(where + ".role", "\"user\" or \"assistant\"", role);
+        if (role != "user" && role != "assistant" && role != "system")
+            fields.wrong(where + ".role", "\"user\", \"assistant\" or \"system\"", role);
         else if (content.is_string())
             out.push_back({{"role", role}, {"content", content}});
         else if (!content.is_array())
             fields.wrong(where + ".content", "a string or an array of blocks", content);
+        else if (role == "system")
+            out.push_back(
+                {{"role", role}, {"content", read_words(fields, content, where + ".content")}});
         else if (role == "user")
             read_user(fields, content, where + ".content", out);
         else
@@ -126,13 +152,16 @@ void read_tools(BodyFields& fields, OrderedJson& out) {
         const OrderedJson& tool = (*tools)[i];
         const OrderedJson& type = member(tool, "type");
         const std::string where = text("tools.", i);
+        if (type.is_string() && type != "custom") {  // a tool that Anthropic's server runs
+            out["tools"].push_back(tool);
+            continue;
+        }
         if (!tool.is_object() || !member(tool, "name").is_string())
             return fields.wrong(where, "{\"name\", \"description\", \"input_schema\"}", tool);
-        if (!type.is_null() && type != "custom")
-            return fields.unsupported(where + ".type", "the hub runs no tools of its own.");
 
         OrderedJson function{{"name", tool["name"]}};
-        if (tool.contains("description")) function["description"] = tool["description"];
+        for (const char* name : {"description", "strict"})
+            if (tool.contains(name)) function[name] = tool[name];
         if (tool.contains("input_schema")) function["parameters"] = tool["input_schema"];
         out["tools"].push_back({{"type", "function"}, {"function", std::move(function)}});
     }
@@ -167,12 +196,11 @@ void read_form(BodyFields& fields, OrderedJson& out, std::string& param) {
     out["json_schema"] = (*format)["schema"];
 }
 
-// Reads thinking and effort. The effort is optional: Anthropic's clients send an effort to every
-// model, and a chat template without this setting ignores it.
+// Reads thinking and effort.
 void read_thinking(BodyFields& fields, OrderedJson& out) {
     if (const OrderedJson* config = fields.find("output_config"))
         if (const OrderedJson& effort = member(*config, "effort"); effort.is_string())
-            out["chat_template_kwargs"]["reasoning_effort"] = effort;
+            out["reasoning_effort"] = effort;
     const OrderedJson* thinking = fields.find("thinking");
     if (!thinking) return;
     const OrderedJson& type = member(*thinking, "type");
@@ -182,11 +210,9 @@ void read_thinking(BodyFields& fields, OrderedJson& out) {
 }
 
 void read_stops(BodyFields& fields, OrderedJson& out) {
-    constexpr std::size_t stops_max = 4;
     const OrderedJson* stops = fields.find("stop_sequences");
     if (!stops) return;
-    if (!stops->is_array() || stops->size() > stops_max)
-        return fields.wrong("stop_sequences", text("at most ", stops_max, " strings"), *stops);
+    if (!stops->is_array()) return fields.wrong("stop_sequences", "an array of strings", *stops);
     out["stop"] = *stops;
 }
 
@@ -204,6 +230,9 @@ Checked<CompletionParams> read_body(const OrderedJson& body, const ParamLimits& 
     for (const char* name : {"model", "max_tokens", "stream", "temperature", "top_p", "top_k"})
         if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
 
+    for (const char* name : constraint_fields)
+        if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
+
     if (!is_prompt_only && !chat.contains("max_tokens"))
         fields.refuse("max_tokens: Field required", "missing_required_parameter", "max_tokens");
     if (fields.find("prompt_logprobs"))
@@ -212,10 +241,12 @@ Checked<CompletionParams> read_body(const OrderedJson& body, const ParamLimits& 
     for (const char* name : {"mcp_servers", "container"})
         if (const OrderedJson* value = fields.find(name); value && !value->empty())
             fields.unsupported(name, "the hub runs no tools of its own.");
+    refuse_stateful(fields);
     if (fields.problem()) return *fields.problem();
 
     auto params = read_chat_params(chat, limits);
-    if (params.ok() && !params->form.param.empty()) params->form.param = form_param;
+    if (params.ok() && params->form.param == "json_schema") params->form.param = form_param;
+    if (params.ok()) params->effort_param = "output_config.effort";
     return params;
 }
 

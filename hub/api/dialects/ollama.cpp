@@ -5,6 +5,7 @@
 
 #include "hub/api/body_fields.h"
 #include "hub/api/openai/openai_response.h"
+#include "hub/api/request_parts.h"
 
 namespace moex {
 namespace {
@@ -43,6 +44,7 @@ OrderedJson read_common(BodyFields& fields, const OrderedJson& body) {
             out["max_tokens"] = *tokens;
     }
 
+    for (const char* name : constraint_fields) copy(fields, name, out, name);
     if (const OrderedJson* format = fields.find("format"); format && *format != "") {
         if (*format == "json")
             out["response_format"] = {{"type", "json_object"}};
@@ -56,7 +58,7 @@ OrderedJson read_common(BodyFields& fields, const OrderedJson& body) {
         if (!think->is_boolean() && !think->is_string())
             fields.wrong("think", "true, false or a level", *think);
         out["chat_template_kwargs"] = {{"enable_thinking", *think != false}};
-        if (think->is_string()) out["chat_template_kwargs"]["reasoning_effort"] = *think;
+        if (think->is_string()) out["reasoning_effort"] = *think;
     }
     return out;
 }
@@ -89,7 +91,10 @@ Checked<CompletionParams> named_as_asked(Checked<CompletionParams> params, const
     if (!params.ok()) return params;
     params->source = source;
     params->max_tokens_param = "num_predict";
-    if (!params->form.param.empty()) params->form.param = "format";
+    params->effort_param = "think";
+    const bool is_own_form = params->form.param == "json_schema" ||
+                             params->form.param == "response_format";
+    if (is_own_form) params->form.param = "format";
     return params;
 }
 
@@ -263,6 +268,7 @@ class OllamaReply : public ReplyWriter {
         out["prompt_eval_duration"] = nanoseconds(totals.stats.prefill);
         out["eval_count"] = totals.usage.completion_tokens;
         out["eval_duration"] = nanoseconds(totals.stats.decode);
+        if (!totals.notes.empty()) out["moex"] = totals.notes;
     }
 
     const std::string model_;
@@ -306,8 +312,22 @@ OrderedJson write_embed(const Embeddings& embeddings) {
             {"prompt_eval_count", embeddings.prompt_tokens}};
 }
 
+// Reads the older form: one text in `prompt`.
+Checked<EmbeddingParams> read_one_embedding(const OrderedJson& body, std::size_t vocab_size) {
+    OrderedJson newer = body;
+    newer["input"] = member(body, "prompt");
+    if (newer["input"].is_null()) newer["input"] = "";
+    return read_embed(newer, vocab_size);
+}
+
+OrderedJson write_one_embedding(const Embeddings& embeddings) {
+    return {{"embedding", embeddings.rows[0]}};
+}
+
 }  // namespace
 
+const EmbeddingEndpoint ollama_one_embedding_endpoint{.read = read_one_embedding,
+                                                      .write = write_one_embedding};
 const EmbeddingEndpoint ollama_embedding_endpoint{.read = read_embed, .write = write_embed};
 const CompletionEndpoint ollama_chat_endpoint{
     .read = read_chat, .write = write<true>, .answer_empty = answer_nothing<true>};

@@ -14,6 +14,7 @@ namespace moex {
 
 extern const CompletionEndpoint ollama_chat_endpoint, ollama_generate_endpoint;
 extern const EmbeddingEndpoint ollama_embedding_endpoint;
+extern const EmbeddingEndpoint ollama_one_embedding_endpoint;  // /api/embeddings
 
 // Returns the `model` of a body, or the member `name`, which older clients send instead, without
 // ":latest".

@@ -167,6 +167,7 @@ class ResponsesReply : public ReplyWriter {
                         {"output", output_}};
         out.update(echoed_);
         out["usage"] = totals ? usage_json(totals->usage) : OrderedJson();
+        if (totals && !totals->notes.empty()) out["moex"] = totals->notes;
         return out;
     }
 

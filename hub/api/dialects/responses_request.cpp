@@ -1,5 +1,6 @@
 #include "hub/api/body_fields.h"
 #include "hub/api/dialects/responses.h"
+#include "hub/api/request_parts.h"
 
 namespace moex {
 namespace {
@@ -14,9 +15,9 @@ std::string read_words(BodyFields& fields, const OrderedJson& content, const std
     }
     for (std::size_t i = 0; i < content.size(); ++i) {
         const OrderedJson& type = member(content[i], "type");
-        const OrderedJson& said = member(content[i], "text");
+        const OrderedJson& said = member(content[i], type == "refusal" ? "refusal" : "text");
         const std::string param = text(where, "[", i, "]");
-        if (type != "input_text" && type != "output_text" && type != "text")
+        if (type != "input_text" && type != "output_text" && type != "text" && type != "refusal")
             fields.unsupported(param + ".type",
                                text("only parts of text are, found ", json_excerpt(type), "."));
         else if (!said.is_string())
@@ -40,9 +41,11 @@ class ItemReader {
         if (type == "function_call") return read_call(item, where);
         if (type == "function_call_output") return read_result(item, where);
         if (type == "reasoning") return read_reasoning(item);
-        fields_.unsupported(where + ".type",
-                            text("messages, function calls, their outputs and reasoning are, ",
-                                 "found ", json_excerpt(type), "."));
+        if (!type.is_string()) return fields_.wrong(where + ".type", "a string", type);
+        if (type == "item_reference")
+            return fields_.unsupported(where + ".type",
+                                       "nothing is stored here: send the item itself.");
+        read_foreign(item, type.get<std::string>());
     }
 
     void finish() {
@@ -84,6 +87,21 @@ class ItemReader {
             {{"role", "tool"},
              {"tool_call_id", id},
              {"content", read_words(fields_, member(item, "output"), where + ".output")}});
+    }
+
+    // Reads an item of a tool that the hub does not know, e.g. a custom tool call. The model sees
+    // it as text: calls as words of its own, their outputs as words of the user.
+    void read_foreign(const OrderedJson& item, const std::string& type) {
+        OrderedJson kept = item;
+        for (const char* name : {"type", "id", "call_id", "status"}) kept.erase(name);
+        const std::string words = text(type, ": ", dump_json(kept));
+        if (type.ends_with("_output") || type.ends_with("_response")) {
+            end_turn();
+            messages_.push_back({{"role", "user"}, {"content", words}});
+            return;
+        }
+        OrderedJson& content = assistant()["content"];
+        content = content == "" ? words : content.get<std::string>() + "\n" + words;
     }
 
     void read_reasoning(const OrderedJson& item) {
@@ -142,13 +160,12 @@ void read_tools(BodyFields& fields, OrderedJson& out) {
     for (std::size_t i = 0; tools && i < tools->size(); ++i) {
         const OrderedJson& tool = (*tools)[i];
         const OrderedJson& type = member(tool, "type");
-        const std::string where = text("tools[", i, "]");
-        if (type != "function")
-            return fields.unsupported(where + ".type",
-                                      text("only functions are, found ", json_excerpt(type), "."));
-
+        if (type != "function") {
+            out["tools"].push_back(tool);
+            continue;
+        }
         OrderedJson function = OrderedJson::object();
-        for (const char* name : {"name", "description", "parameters"})
+        for (const char* name : {"name", "description", "parameters", "strict"})
             if (tool.contains(name)) function[name] = tool[name];
         out["tools"].push_back({{"type", "function"}, {"function", std::move(function)}});
     }
@@ -189,9 +206,9 @@ void read_logprobs(BodyFields& fields, OrderedJson& out) {
 
 // Refuses fields that need stored responses or services other than the model.
 void refuse_unsupported(BodyFields& fields) {
-    for (const char* name : {"previous_response_id", "conversation", "prompt"})
-        if (fields.find(name))
-            fields.unsupported(name, "nothing is stored here: send the earlier items as 'input'.");
+    refuse_stateful(fields);
+    if (fields.find("prompt"))
+        fields.unsupported("prompt", "nothing is stored here: send the items as 'input'.");
     if (fields.find("prompt_logprobs"))
         fields.unsupported("prompt_logprobs",
                            "Responses have no form for it; /v1/chat/completions has.");
@@ -199,8 +216,8 @@ void refuse_unsupported(BodyFields& fields) {
         background && *background != false)
         fields.unsupported("background", "nothing is stored here.");
     if (const OrderedJson* truncation = fields.find("truncation");
-        truncation && *truncation != "disabled")
-        fields.unsupported("truncation", "only \"disabled\" is.");
+        truncation && *truncation != "disabled" && *truncation != "auto")
+        fields.wrong("truncation", "\"auto\" or \"disabled\"", *truncation);
 }
 
 }  // namespace
@@ -215,6 +232,8 @@ Checked<CompletionParams> read_responses(const OrderedJson& body, const ParamLim
     for (const char* name : {"model", "stream", "temperature", "top_p", "parallel_tool_calls",
                              "user", "seed", "top_k", "min_p", "stop", "chat_template_kwargs"})
         if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
+    for (const char* name : constraint_fields)
+        if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
     if (const OrderedJson* tokens = fields.find("max_output_tokens")) chat["max_tokens"] = *tokens;
     if (const OrderedJson* reasoning = fields.find("reasoning"))
         if (const OrderedJson& effort = member(*reasoning, "effort"); !effort.is_null())
@@ -227,7 +246,10 @@ Checked<CompletionParams> read_responses(const OrderedJson& body, const ParamLim
     if (!params.ok()) return params;
     params->source = "input";
     params->max_tokens_param = "max_output_tokens";
-    if (!params->form.param.empty()) params->form.param = "text.format";
+    params->effort_param = "reasoning.effort";
+    const bool is_own_form = params->form.param == "json_schema" ||
+                             params->form.param == "response_format";
+    if (is_own_form) params->form.param = "text.format";
     return params;
 }
 

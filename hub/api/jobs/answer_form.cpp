@@ -1,5 +1,7 @@
 #include "hub/api/jobs/answer_form.h"
 
+#include <algorithm>
+
 #include "hub/api/grammar/gbnf.h"
 #include "hub/api/grammar/json_schema.h"
 #include "hub/api/jobs/reasoning.h"
@@ -44,7 +46,22 @@ NodeId add_reasoning(Nodes& nodes, NodeId answer, const ReasoningTags& tags) {
     return add(nodes, {.kind = Kind::choice, .children = {answer, block}});
 }
 
+// Adds a node for one of the texts that a choice lists.
+NodeId add_choice(Nodes& nodes, const OrderedJson& texts) {
+    GrammarNode node{.kind = Kind::words};
+    for (const OrderedJson& one : texts) node.words.add(one.get<std::string>(), 0, 0);
+    return add(nodes, std::move(node));
+}
+
+Result<NodeId> add_regex(Nodes& nodes, const std::string& pattern) {
+    MOEX_ASSIGN(expression, parse_pattern(pattern));
+    MOEX_ASSIGN(texts, automaton_of(expression));
+    return add(nodes, {.kind = Kind::text, .texts = texts});
+}
+
 Result<NodeId> add_form(Nodes& nodes, const AnswerForm& form, const Vocabulary& vocabulary) {
+    if (form.kind == AnswerForm::Kind::choice) return add_choice(nodes, form.schema);
+    if (form.kind == AnswerForm::Kind::regex) return add_regex(nodes, form.grammar);
     if (form.kind == AnswerForm::Kind::grammar) {
         const auto find_token = [&](std::string_view words) -> std::optional<TokenId> {
             for (const auto ids : {vocabulary.special(), vocabulary.end_ids()})
@@ -59,23 +76,42 @@ Result<NodeId> add_form(Nodes& nodes, const AnswerForm& form, const Vocabulary& 
     return add_schema(nodes, is_schema ? form.schema : any_object, "schema");
 }
 
-Result<std::shared_ptr<const Grammar>> build(const AnswerWish& wish, const ReasoningTags& tags,
-                                             const Vocabulary& vocabulary) {
+Result<std::shared_ptr<const AnswerRules>> build(const AnswerWish& wish, const ReasoningTags& tags,
+                                                 const Vocabulary& vocabulary,
+                                                 WeakenedTools weakened) {
     Nodes nodes;
     std::optional<NodeId> said;
     if (wish.form.kind != AnswerForm::Kind::free) {
         MOEX_ASSIGN(form, add_form(nodes, wish.form, vocabulary));
         said = form;
     }
+    NodeId root = 0;
     if (wish.channels) {
-        MOEX_ASSIGN(root, add_channel_answer(nodes, wish.calls, *wish.channels, said, vocabulary));
-        return Grammar::build(std::move(nodes), root);
+        MOEX_ASSIGN(answer, add_channel_answer(nodes, wish.calls, *wish.channels, said, vocabulary,
+                                               weakened));
+        root = answer;
+    } else {
+        const bool calls = wish.calls.mode != ToolChoice::Mode::none;
+        MOEX_ASSIGN(answer, calls ? add_tool_answer(nodes, wish.calls, wish.syntax, said, weakened)
+                                  : Result<NodeId>(*said));
+        root = add_reasoning(nodes, answer, tags);
     }
-    const bool calls = wish.calls.mode != ToolChoice::Mode::none;
-    MOEX_ASSIGN(answer, calls ? add_tool_answer(nodes, wish.calls, wish.syntax, said)
-                              : Result<NodeId>(*said));
-    const NodeId root = add_reasoning(nodes, answer, tags);
-    return Grammar::build(std::move(nodes), root);
+    MOEX_ASSIGN(grammar, Grammar::build(std::move(nodes), root));
+    return std::make_shared<const AnswerRules>(AnswerRules{grammar, std::move(weakened)});
+}
+
+// Builds the rules of an answer. If all tools together exceed a limit of grammars, the arguments of
+// tools that are not strict are any objects.
+Result<std::shared_ptr<const AnswerRules>> build(const AnswerWish& wish, const ReasoningTags& tags,
+                                                 const Vocabulary& vocabulary) {
+    auto rules = build(wish, tags, vocabulary, WeakenedTools{});
+    if (rules.ok() || rules.error().code != ErrorCode::unsupported) return rules;
+    const bool may_weaken = wish.calls.mode != ToolChoice::Mode::none &&
+                            std::any_of(wish.calls.tools.begin(), wish.calls.tools.end(),
+                                        [](const Tool& tool) { return !tool.is_strict; });
+    if (!may_weaken) return rules;
+    auto weaker = build(wish, tags, vocabulary, WeakenedTools{.takes_any = true});
+    return weaker.ok() ? weaker : rules;
 }
 
 }  // namespace
@@ -94,9 +130,9 @@ const std::string& AnswerWish::param() const {
     return calls.mode == ToolChoice::Mode::none ? form.param : tools;
 }
 
-Checked<std::shared_ptr<const Grammar>> grammar_of_answer(const AnswerWish& wish,
-                                                          const ReasoningTags& tags,
-                                                          MaskMaker& masks) {
+Checked<std::shared_ptr<const AnswerRules>> rules_of_answer(const AnswerWish& wish,
+                                                            const ReasoningTags& tags,
+                                                            MaskMaker& masks) {
     const std::string& param = wish.param();
     if (masks.vocabulary().end_ids().empty() || !masks.vocabulary().has_all_bytes())
         return Refusal{400,
@@ -108,11 +144,12 @@ Checked<std::shared_ptr<const Grammar>> grammar_of_answer(const AnswerWish& wish
                            static_cast<int>(wish.calls.mode), wish.calls.parallel,
                            wish.channels ? static_cast<int>(*wish.channels) : -1, ' ',
                            wish.calls.name, ' ', wish.form.schema.dump(), ' ', wish.form.grammar);
-    for (const Tool& tool : wish.calls.tools) key += ' ' + tool.name + ' ' + tool.parameters.dump();
-    auto grammar = masks.grammar(key, [&] { return build(wish, tags, masks.vocabulary()); });
-    if (grammar.ok()) return *std::move(grammar);
-    const bool unsupported = grammar.error().code == ErrorCode::unsupported;
-    return Refusal{400, text("Invalid '", param, "': ", grammar.error().message, "."),
+    for (const Tool& tool : wish.calls.tools)
+        key += text(' ', tool.name, ' ', tool.is_strict, tool.parameters.dump());
+    auto rules = masks.rules(key, [&] { return build(wish, tags, masks.vocabulary()); });
+    if (rules.ok()) return *std::move(rules);
+    const bool unsupported = rules.error().code == ErrorCode::unsupported;
+    return Refusal{400, text("Invalid '", param, "': ", rules.error().message, "."),
                    unsupported ? "unsupported_parameter" : "invalid_value", param};
 }
 

@@ -34,10 +34,15 @@ struct AnswerWish {
     // The field of the request that asks for the form or the calls.
     const std::string& param() const;
 };
-// Builds the grammar of an answer, or takes it from the cache of `masks`.
-Checked<std::shared_ptr<const Grammar>> grammar_of_answer(const AnswerWish& wish,
-                                                          const ReasoningTags& tags,
-                                                          MaskMaker& masks);
+// The grammar of an answer, and what it does not hold.
+struct AnswerRules {
+    std::shared_ptr<const Grammar> grammar;
+    WeakenedTools weakened;
+};
+// Builds the rules of an answer, or takes them from the cache of `masks`.
+Checked<std::shared_ptr<const AnswerRules>> rules_of_answer(const AnswerWish& wish,
+                                                            const ReasoningTags& tags,
+                                                            MaskMaker& masks);
 
 // Makes the refusal of an answer whose shortest text exceeds the room that max_tokens and the
 // context leave.

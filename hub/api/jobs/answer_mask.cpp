@@ -14,8 +14,8 @@ struct MaskMaker::State {
     std::condition_variable wake;
     std::deque<std::function<void()>> jobs;
     bool stopping = false;
-    // The most recently built grammars by their keys, the newest first.
-    std::deque<std::pair<std::string, std::shared_ptr<const Grammar>>> grammars;
+    // The most recently built rules by their keys, the newest first.
+    std::deque<std::pair<std::string, std::shared_ptr<const AnswerRules>>> rules;
     std::thread thread;
 
     void run() {
@@ -53,19 +53,19 @@ MaskMaker::~MaskMaker() {
         state_->thread.join();
 }
 
-Result<std::shared_ptr<const Grammar>> MaskMaker::grammar(const std::string& key,
-                                                          const Build& build) {
+Result<std::shared_ptr<const AnswerRules>> MaskMaker::rules(const std::string& key,
+                                                            const Build& build) {
     constexpr std::size_t kept_max = 32, key_bytes_max = 256 << 10;
     {
         const std::lock_guard lock(state_->mutex);
-        for (auto& [known, grammar] : state_->grammars)
-            if (known == key) return grammar;
+        for (auto& [known, rules] : state_->rules)
+            if (known == key) return rules;
     }
     auto built = build();
     if (!built.ok() || key.size() > key_bytes_max) return built;
     const std::lock_guard lock(state_->mutex);
-    state_->grammars.emplace_front(key, *built);
-    if (state_->grammars.size() > kept_max) state_->grammars.pop_back();
+    state_->rules.emplace_front(key, *built);
+    if (state_->rules.size() > kept_max) state_->rules.pop_back();
     return built;
 }
 
@@ -117,6 +117,9 @@ std::span<const std::uint64_t> AnswerMask::allowed(std::span<const TokenId> answ
 }
 
 void AnswerMask::expect(std::size_t index, TokenId id) {
+    last_id_ = id;
+    last_index_ = index;
+    has_last_ = true;
     maker_->post([weak = weak_from_this(), index, id] {
         const auto self = weak.lock();
         if (!self) return;
@@ -133,6 +136,17 @@ void AnswerMask::expect(std::size_t index, TokenId id) {
 bool AnswerMask::cut_short() const {
     const std::lock_guard lock(mutex_);
     return cut_short_;
+}
+
+bool AnswerMask::is_complete() const {
+    const std::lock_guard lock(mutex_);
+    if (is_lost_ || !has_last_) return false;
+    if (taken_ > last_index_) return state_.may_end();
+    if (taken_ < last_index_) return false;
+    const Vocabulary& vocabulary = maker_->vocabulary();
+    if (vocabulary.is_end(last_id_)) return state_.may_end();
+    GrammarState after = state_;
+    return take_token(after, vocabulary, last_id_) && after.may_end();
 }
 
 std::uint32_t AnswerMask::least() const {

@@ -16,6 +16,8 @@
 
 namespace moex {
 
+struct AnswerRules;  // hub/api/jobs/answer_form.h
+
 class MaskMaker {
   public:
     explicit MaskMaker(Vocabulary vocabulary);
@@ -23,10 +25,10 @@ class MaskMaker {
     const Vocabulary& vocabulary() const { return vocabulary_; }
     MaskCache& cache() { return cache_; }
 
-    // Returns the grammar that was built under `key`, or builds it. Keeps the last 32 grammars.
+    // Returns the rules that were built under `key`, or builds them. Keeps the last 32 of them.
     // Thread-safe.
-    using Build = std::function<Result<std::shared_ptr<const Grammar>>()>;
-    Result<std::shared_ptr<const Grammar>> grammar(const std::string& key, const Build& build);
+    using Build = std::function<Result<std::shared_ptr<const AnswerRules>>()>;
+    Result<std::shared_ptr<const AnswerRules>> rules(const std::string& key, const Build& build);
     // Queues `job` for the thread of this mask maker. Each answer has at most one job queued.
     void post(std::function<void()> job);
 
@@ -47,6 +49,8 @@ class AnswerMask : public TokenMask, public std::enable_shared_from_this<AnswerM
     void expect(std::size_t index, TokenId id);
     // Returns true if the token budget has forbidden a token that the grammar allows.
     bool cut_short() const;
+    // Returns true if the answer is complete after its last token, for which expect() was called.
+    bool is_complete() const;
     std::uint32_t least() const;  // tokens to the shortest end of the answer, one byte each
 
   private:
@@ -63,6 +67,10 @@ class AnswerMask : public TokenMask, public std::enable_shared_from_this<AnswerM
     // Number of the answer's tokens before the token that `bits_` masks.
     std::size_t bits_behind_ = 0;
     std::uint32_t bits_left_ = 0;  // tokens_left that `bits_` was made for; 0: no mask was made yet
+    // The last token that expect() got, and its index; used by the engine's thread alone.
+    TokenId last_id_ = 0;
+    std::size_t last_index_ = 0;
+    bool has_last_ = false;
 };
 
 }  // namespace moex

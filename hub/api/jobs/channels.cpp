@@ -125,7 +125,8 @@ std::vector<TokenId> channel_stops(const Tokenizer& tokenizer) {
 }
 
 Result<NodeId> add_channel_answer(Nodes& nodes, const ToolChoice& choice, ChannelBegin begin,
-                                  std::optional<NodeId> said, const Vocabulary& vocabulary) {
+                                  std::optional<NodeId> said, const Vocabulary& vocabulary,
+                                  WeakenedTools& weakened) {
     Writer write(nodes, vocabulary);
     const bool must_call = choice.mode == ToolChoice::Mode::required;
     std::vector<NodeId> ends;
@@ -134,8 +135,7 @@ Result<NodeId> add_channel_answer(Nodes& nodes, const ToolChoice& choice, Channe
     for (const Tool& tool : choice.tools) {
         if (choice.mode == ToolChoice::Mode::none) break;
         if (!choice.name.empty() && tool.name != choice.name) continue;
-        const std::string where = text("tools.", tool.name, ".parameters");
-        MOEX_ASSIGN(arguments, add_schema(nodes, tool.parameters, where));
+        MOEX_ASSIGN(arguments, add_arguments(nodes, tool, CallSyntax{}, weakened));
         ends.push_back(write.call(tool.name, arguments));
     }
 

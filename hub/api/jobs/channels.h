@@ -34,7 +34,7 @@ std::vector<TokenId> channel_stops(const Tokenizer& tokenizer);
 // text.
 Result<NodeId> add_channel_answer(std::vector<GrammarNode>& nodes, const ToolChoice& choice,
                                   ChannelBegin begin, std::optional<NodeId> said,
-                                  const Vocabulary& vocabulary);
+                                  const Vocabulary& vocabulary, WeakenedTools& weakened);
 
 struct ChannelText {
     std::string reasoning, content;

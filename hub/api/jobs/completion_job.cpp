@@ -33,7 +33,8 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
                 choice.channels.emplace(*inputs_.channels, calls);
             else
                 choice.calls.emplace(*inputs_.call_syntax,
-                                     params.calls.mode == ToolChoice::Mode::required);
+                                     params.calls.mode == ToolChoice::Mode::required,
+                                     params.calls.tools);
             if (params.form.kind == AnswerForm::Kind::free) choice.stops.emplace(params.stop);
         }
     if (inputs_.splits_reasoning)
@@ -219,13 +220,8 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     }
 
     choice.ended = true;
-    // The token budget made the answer close early, even if the text has the requested form.
-    const bool cut_short = !inputs_.masks.empty() && inputs_.masks[index]->cut_short();
-    const bool is_length = (end.reason == FinishReason::length || cut_short) && !choice.cancelling;
     AnswerChoice& answer = choice.answer;
-    answer.finish_reason = is_length ? "length" : "stop";
     answer.stop = choice.stops ? choice.stops->stop() : choice.text.stop();
-    const bool stops_at_calls = !is_length && !choice.cancelling;
     choice.cached_tokens = end.stats.cached_tokens;
     if (echoes_scores()) answer.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
     if (const auto& count = inputs_.params.prompt_logprobs)
@@ -233,10 +229,7 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
             answer.prompt_scores.push_back(with_top(scored, *count));
     add_totals(end.stats);
     show(index, choice.text.finish(), true);
-    const std::uint32_t num_calls = choice.channels ? choice.channels->num_calls()
-                                    : choice.calls  ? choice.calls->num_calls()
-                                                    : 0;
-    if (stops_at_calls && num_calls > 0) answer.finish_reason = "tool_calls";
+    answer.finish_reason = finish_reason(index, end);
 
     const bool is_last = ++num_ended_ == choices_.size();
     if (inputs_.params.stream) {
@@ -247,6 +240,44 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
 
     if (inputs_.observer->on_finished) inputs_.observer->on_finished(answer.finish_reason.c_str());
     if (is_last) on_all_ended();
+}
+
+// Returns why an answer ended. The token budget may have closed it early. A JSON value or a call
+// that is complete nevertheless is a whole answer; a text or a grammar's text is not.
+std::string ApiJob::finish_reason(std::size_t index, const GenerationEnd& end) const {
+    const Choice& choice = choices_[index];
+    if (choice.cancelling) return "stop";
+    const std::uint32_t num_calls = choice.channels ? choice.channels->num_calls()
+                                    : choice.calls  ? choice.calls->num_calls()
+                                                    : 0;
+    const AnswerMask* const mask = inputs_.masks.empty() ? nullptr : inputs_.masks[index].get();
+    const bool is_limited = end.reason == FinishReason::length || (mask && mask->cut_short());
+    const bool is_whole = mask && (num_calls > 0 || inputs_.params.form.is_json()) &&
+                          mask->is_complete();
+    if (is_limited && !is_whole) return "length";
+    return num_calls > 0 ? "tool_calls" : "stop";
+}
+
+// Returns what the answer does without. The arguments of calls to weakened tools are judged by the
+// whole schema.
+OrderedJson ApiJob::notes() const {
+    OrderedJson out = inputs_.params.notes;
+    if (!inputs_.rules || inputs_.rules->weakened.list.empty()) return out;
+    for (const OrderedJson& one : inputs_.rules->weakened.list) out["weakened"].push_back(one);
+
+    OrderedJson valid = true;
+    bool has_calls = false;
+    for (const Choice& choice : choices_)
+        for (const CalledFunction& call : choice.judged_calls) {
+            has_calls = true;
+            const OrderedJson arguments = OrderedJson::parse(call.arguments, nullptr, false);
+            const auto& judge = inputs_.rules->weakened.judges.at(call.name);
+            const auto fits = judge->admits(arguments);
+            if (fits.ok() && !*fits) valid = false;
+            if (!fits.ok() && valid != false) valid = nullptr;
+        }
+    if (has_calls) out["arguments_valid"] = valid;
+    return out;
 }
 
 void ApiJob::fail(const Refusal& refusal) {
@@ -298,6 +329,7 @@ void ApiJob::on_all_ended() {
 
 AnswerTotals ApiJob::totals() const {
     AnswerTotals out{.usage = usage(), .stats = totals_};
+    out.notes = notes();
     out.took = now_steady() - inputs_.received_at;
     out.experts = inputs_.experts.name;
     out.perplexity_excess = inputs_.experts.perplexity_excess;
@@ -412,10 +444,21 @@ ReasonedText ApiJob::split(Choice& choice, std::string text, bool is_last,
     return parts;
 }
 
+// Keeps a piece of a call to a weakened tool, whose arguments are judged at the end.
+void ApiJob::keep_judged(Choice& choice, const CallPiece& piece) const {
+    const bool is_new = !piece.name.empty();
+    if (is_new)
+        choice.is_judged = inputs_.rules && inputs_.rules->weakened.judges.contains(piece.name);
+    if (!choice.is_judged) return;
+    if (is_new) choice.judged_calls.push_back({.id = {}, .name = piece.name, .arguments = {}});
+    choice.judged_calls.back().arguments += piece.arguments;
+}
+
 // Adds pieces of calls to the whole answer, or sends each as an event.
 void ApiJob::show_calls(std::size_t index, std::vector<CallPiece> pieces) {
     std::vector<CalledFunction>& calls = choices_[index].answer.calls;
     for (CallPiece& piece : pieces) {
+        keep_judged(choices_[index], piece);
         const std::string id = piece.name.empty() ? std::string() : new_call_id();
         if (inputs_.params.stream)
             send(index, inputs_.writer->call(index, piece, id));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hub/api/api_options.h"
+#include "hub/api/jobs/answer_form.h"
 #include "hub/api/jobs/answer_mask.h"
 #include "hub/api/jobs/answer_text.h"
 #include "hub/api/jobs/channels.h"
@@ -42,6 +43,8 @@ struct ApiJobInputs {
     ExpertMode experts;  // the request's expert mode; "exact" has no speculator
     LateWish late;
     std::optional<std::uint32_t> draft_tokens;  // in each step; empty: the hub's choice
+    // The grammar that the masks follow, and the tools that it weakens; null: any text is allowed.
+    std::shared_ptr<const AnswerRules> rules;
     // One mask for each choice; empty: any text is allowed.
     std::vector<std::shared_ptr<AnswerMask>> masks;
     std::optional<CallSyntax> call_syntax;    // set if the answer may call tools
@@ -72,6 +75,8 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         std::uint32_t cached_tokens = 0;
         // Number of the answer's tokens that were sent to the client.
         std::uint32_t counted_tokens = 0;
+        std::vector<CalledFunction> judged_calls;  // calls of weakened tools
+        bool is_judged = false;                    // the last call is one of them
         bool ended = false, cancelling = false;
         TimePoint first_token_at{}, last_token_at{};
     };
@@ -90,9 +95,12 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     void on_end(std::size_t index, const GenerationEnd& end);
     void fail(const Refusal& refusal);
     void on_all_ended();
+    std::string finish_reason(std::size_t index, const GenerationEnd& end) const;
+    OrderedJson notes() const;
 
     void show(std::size_t index, AnswerText::Shown shown, bool is_last = false);
     void show_calls(std::size_t index, std::vector<CallPiece> pieces);
+    void keep_judged(Choice& choice, const CallPiece& piece) const;
     ReasonedText split(Choice& choice, std::string text, bool is_last,
                        std::vector<CallPiece>& calls);
     ReasonedText split_channels(Choice& choice, std::string_view text, bool is_last,

@@ -49,6 +49,9 @@ struct AnswerTotals {
     // it was not measured.
     std::optional<double> perplexity_excess;
     Duration took{};  // time since the request was received
+    // What the answer does without (CompletionParams::notes), and "arguments_valid": true, false,
+    // or null if no judgement is possible. Members of the reply's `moex` object.
+    OrderedJson notes = OrderedJson::object();
 };
 
 struct CalledFunction {

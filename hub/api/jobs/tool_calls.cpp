@@ -4,6 +4,7 @@
 #include <random>
 
 #include "hub/api/grammar/json_schema.h"
+#include "hub/api/jobs/call_parameters.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -44,46 +45,6 @@ NodeId add_text_before_call(Nodes& nodes, const CallSyntax& syntax) {
 
 }  // namespace
 
-CallSyntax call_syntax(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
-    const std::string before_arguments = "\", \"arguments\": ";
-    CallSyntax syntax{.name = "hermes",
-                      .opens = "<tool_call>",
-                      .before_name = "\n{\"name\": \"",
-                      .before_arguments = before_arguments,
-                      .behind = "}\n</tool_call>",
-                      .between = "\n<tool_call>"};
-    if (chat_template.mentions("<|channel|>") && chat_template.mentions("<|message|>")) {
-        syntax = {.name = "gpt-oss",
-                  .is_known = chat_template.mentions("functions."),
-                  .opens = "<|channel|>commentary to=functions.",
-                  .before_arguments = " <|constrain|>json<|message|>",
-                  .behind = "<|call|>",
-                  .is_single = true,
-                  .has_channels = true};
-    } else if (chat_template.mentions("[TOOL_CALLS]")) {
-        syntax = {.name = "mistral",
-                  .opens = "[TOOL_CALLS]",
-                  .before_name = "{\"name\": \"",
-                  .before_arguments = before_arguments,
-                  .behind = "}",
-                  .between = ", ",
-                  .closes = "]"};
-    } else if (chat_template.mentions("\"parameters\": ") &&
-               chat_template.mentions("{\"name\": ")) {
-        syntax = {.name = "llama3",
-                  .opens = "{\"name\": \"",
-                  .before_arguments = "\", \"parameters\": ",
-                  .behind = "}",
-                  .is_single = true};
-    } else {
-        syntax.is_known = chat_template.mentions("<tool_call>");
-    }
-
-    const auto token = tokenizer.token_id(syntax.opens);
-    if (token && tokenizer.is_added(*token)) syntax.opens_token = token;
-    return syntax;
-}
-
 void write_out_tools(OrderedJson& messages, const OrderedJson& tools, const CallSyntax& syntax) {
     for (OrderedJson& message : messages) {
         std::string content = message["content"];
@@ -114,13 +75,32 @@ void write_out_tools(OrderedJson& messages, const OrderedJson& tools, const Call
         messages.insert(messages.begin(), OrderedJson{{"role", "system"}, {"content", words}});
 }
 
+Result<NodeId> add_arguments(Nodes& nodes, const Tool& tool, const CallSyntax& syntax,
+                             WeakenedTools& weakened) {
+    const std::string where = text("tools.", tool.name, ".parameters");
+    if (tool.is_strict && !syntax.has_parameters())
+        return add_schema(nodes, tool.parameters, where);
+    std::vector<Weakening> found;
+    static const OrderedJson any_object{{"type", "object"}};
+    const bool takes_any = weakened.takes_any && !syntax.has_parameters();
+    if (takes_any) found.push_back({"", "schema"});
+    auto arguments = syntax.has_parameters() ? add_parameters(nodes, tool, syntax, found)
+                     : takes_any             ? add_schema(nodes, any_object, where)
+                                 : add_weakened_schema(nodes, tool.parameters, where, found);
+    for (const Weakening& one : found)
+        weakened.list.push_back(
+            {{"tool", tool.name}, {"path", one.path}, {"keyword", one.keyword}});
+    if (!found.empty())
+        weakened.judges[tool.name] = std::make_shared<const SchemaJudge>(tool.parameters);
+    return arguments;
+}
+
 Result<NodeId> add_tool_answer(Nodes& nodes, const ToolChoice& choice, const CallSyntax& syntax,
-                               std::optional<NodeId> said) {
+                               std::optional<NodeId> said, WeakenedTools& weakened) {
     std::vector<NodeId> bodies;
     for (const Tool& tool : choice.tools) {
         if (!choice.name.empty() && tool.name != choice.name) continue;
-        const std::string where = text("tools.", tool.name, ".parameters");
-        MOEX_ASSIGN(arguments, add_schema(nodes, tool.parameters, where));
+        MOEX_ASSIGN(arguments, add_arguments(nodes, tool, syntax, weakened));
         bodies.push_back(add_sequence(
             nodes, {add_words(nodes, syntax.before_name + tool.name + syntax.before_arguments),
                     arguments, add_words(nodes, syntax.behind)}));
@@ -141,10 +121,14 @@ Result<NodeId> add_tool_answer(Nodes& nodes, const ToolChoice& choice, const Cal
             // A further tool call opens with the same token as the first call, if the opening is a
             // token.
             std::vector<NodeId> next;
-            if (syntax.opens_token && !is_list)
-                next = {add_words(nodes, "\n"), add_opening(nodes, syntax), body};
-            else
-                next = {add_words(nodes, syntax.between), body};
+            if (syntax.opens_token && syntax.between.ends_with(syntax.opens)) {
+                const std::size_t gap = syntax.between.size() - syntax.opens.size();
+                if (gap > 0) next.push_back(add_words(nodes, syntax.between.substr(0, gap)));
+                next.push_back(add_opening(nodes, syntax));
+            } else {
+                next.push_back(add_words(nodes, syntax.between));
+            }
+            next.push_back(body);
             const NodeId further = add_sequence(nodes, std::move(next));
             parts.push_back(add_node(
                 nodes, {.kind = Kind::repeat, .max = calls_max - 1, .children = {further}}));
@@ -163,8 +147,9 @@ Result<NodeId> add_tool_answer(Nodes& nodes, const ToolChoice& choice, const Cal
     return add_node(nodes, {.kind = Kind::choice, .children = {says, calls}});
 }
 
-CallSplitter::CallSplitter(CallSyntax syntax, bool calls_at_once)
+CallSplitter::CallSplitter(CallSyntax syntax, bool calls_at_once, std::vector<Tool> tools)
     : syntax_(std::move(syntax)),
+      tools_(std::move(tools)),
       part_(calls_at_once ? Part::before_name : Part::content) {}
 
 // Drops the held text up to and including `words`; returns false if `words` has not arrived yet.
@@ -197,21 +182,22 @@ bool CallSplitter::step(CalledText& out) {
             part_ = Part::name;
             return true;
         case Part::name: {
-            const std::size_t end = held_.find('"');
+            const std::size_t end = held_.find(syntax_.before_arguments);
             if (end == std::string::npos) return false;
-            out.calls.push_back({.index = num_calls_++, .name = held_.substr(0, end)});
-            held_.erase(0, end);
-            part_ = Part::before_arguments;
+            name_ = held_.substr(0, end);
+            out.calls.push_back({.index = num_calls_++, .name = name_});
+            held_.erase(0, end + syntax_.before_arguments.size());
+            part_ = Part::arguments;
+            depth_ = num_parameters_ = 0;
             return true;
         }
-        case Part::before_arguments:
-            if (!skip_past(syntax_.before_arguments)) return false;
-            part_ = Part::arguments;
-            depth_ = 0;
-            return true;
         case Part::arguments: break;
     }
+    return syntax_.has_parameters() ? step_parameters(out) : step_json(out);
+}
 
+// Takes the next part of arguments that are a JSON object.
+bool CallSplitter::step_json(CalledText& out) {
     std::size_t taken = 0;
     bool is_done = false;
     while (taken < held_.size() && !is_done) {
@@ -230,6 +216,35 @@ bool CallSplitter::step(CalledText& out) {
     held_.erase(0, taken);
     if (is_done) part_ = Part::before_name;
     return is_done;
+}
+
+// Takes the next whole parameter, or the end of the arguments.
+bool CallSplitter::step_parameters(CalledText& out) {
+    const auto say = [&](std::string words) {
+        out.calls.push_back({.index = num_calls_ - 1, .arguments = std::move(words)});
+    };
+    if (held_.starts_with(syntax_.behind)) {
+        held_.erase(0, syntax_.behind.size());
+        say(num_parameters_ == 0 ? "{}" : "}");
+        part_ = Part::before_name;
+        return true;
+    }
+    if (!held_.starts_with(syntax_.before_key)) return false;
+    const std::size_t key = syntax_.before_key.size();
+    const std::size_t key_end = held_.find(syntax_.before_value, key);
+    if (key_end == std::string::npos) return false;
+    const std::size_t value = key_end + syntax_.before_value.size();
+    const std::size_t value_end = held_.find(syntax_.after_value, value);
+    if (value_end == std::string::npos) return false;
+
+    const auto tool = std::find_if(tools_.begin(), tools_.end(),
+                                   [&](const Tool& one) { return one.name == name_; });
+    const std::string name = held_.substr(key, key_end - key);
+    say(text(num_parameters_++ == 0 ? "{" : json_comma, json_string(name), json_colon,
+             parameter_json(tool == tools_.end() ? nullptr : &*tool, name,
+                            held_.substr(value, value_end - value))));
+    held_.erase(0, value_end + syntax_.after_value.size());
+    return true;
 }
 
 CalledText CallSplitter::push(std::string_view piece) {

@@ -1,43 +1,42 @@
-// The syntax in which a model writes tool calls, its grammar, and the splitter that separates calls
-// from words.
-// The syntax is derived from the text of the chat template: Qwen's and Hermes' <tool_call> blocks,
-// Mistral's [TOOL_CALLS] list, Llama 3's single object, or GPT-OSS' channels (channels.h). A
-// template that names no such syntax gets <tool_call> blocks, too.
+// The grammar of tool calls, and the splitter that separates calls from words. call_syntax.h knows
+// the syntaxes, call_parameters.h the arguments that are no JSON object.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "hub/api/grammar/grammar.h"
+#include "hub/api/grammar/schema_judge.h"
+#include "hub/api/jobs/call_syntax.h"
 #include "hub/api/openai_request.h"
-#include "hub/model/chat_template.h"
-#include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {
-
-struct CallSyntax {
-    const char* name = "";
-    bool is_known = true;  // true: the template names the syntax; false: the syntax is the default
-    // An answer is `opens`, then for each call `before_name` NAME `before_arguments` ARGUMENTS
-    // `behind`, with `between` before each further call, and `closes` at the end. Example (Hermes):
-    //   <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>
-    std::string opens, before_name, before_arguments, behind, between, closes;
-    bool is_single = false;     // an answer has at most one call
-    bool has_channels = false;  // the answers are in channels; channels.h reads and writes them
-    std::optional<TokenId> opens_token = {};  // the token of `opens`, if `opens` is a single token
-};
-CallSyntax call_syntax(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
 // Rewrites messages for a template without tools: describes the tools in a system message, and
 // writes calls and results as text.
 void write_out_tools(OrderedJson& messages, const OrderedJson& tools, const CallSyntax& syntax);
 
+// The tools whose grammar accepts more than their schema does.
+struct WeakenedTools {
+    bool takes_any = false;  // the arguments of all tools that are not strict are any objects
+    OrderedJson list = OrderedJson::array();  // [{"tool", "path", "keyword"}], as replies name them
+    // [name], the whole schema of a weakened tool, which judges its finished arguments.
+    std::map<std::string, std::shared_ptr<const SchemaJudge>> judges = {};
+};
+// Adds the grammar of a tool's arguments. A tool that is not strict is never refused: what the
+// grammar does not hold is added to `weakened`.
+Result<NodeId> add_arguments(std::vector<GrammarNode>& nodes, const Tool& tool,
+                             const CallSyntax& syntax, WeakenedTools& weakened);
+
 // Adds the grammar of answers that call tools as `choice` demands, without thoughts. `said` is the
 // node of an answer without a call; nullopt: an answer without a call may be any text.
 Result<NodeId> add_tool_answer(std::vector<GrammarNode>& nodes, const ToolChoice& choice,
-                               const CallSyntax& syntax, std::optional<NodeId> said);
+                               const CallSyntax& syntax, std::optional<NodeId> said,
+                               WeakenedTools& weakened);
 
 // A piece of tool call number `index` of an answer in a stream.
 struct CallPiece {
@@ -54,18 +53,24 @@ struct CalledText {
 // the text is cut into pieces.
 class CallSplitter {
   public:
-    // `calls_at_once`: the answer has only calls and no words.
-    CallSplitter(CallSyntax syntax, bool calls_at_once);
+    // `calls_at_once`: the answer has only calls and no words. `tools` says which parameters are
+    // texts.
+    CallSplitter(CallSyntax syntax, bool calls_at_once, std::vector<Tool> tools = {});
     CalledText push(std::string_view piece);
     CalledText finish();
     std::uint32_t num_calls() const { return num_calls_; }
 
   private:
-    enum class Part { content, before_name, name, before_arguments, arguments };
+    enum class Part { content, before_name, name, arguments };
     bool step(CalledText& out);
+    bool step_json(CalledText& out);
+    bool step_parameters(CalledText& out);
     bool skip_past(std::string_view words);
 
     CallSyntax syntax_;
+    std::vector<Tool> tools_;
+    std::string name_;                  // name of the present call
+    std::uint32_t num_parameters_ = 0;  // of the present call
     Part part_;
     std::string held_;
     std::uint32_t num_calls_ = 0;

@@ -106,23 +106,25 @@ OrderedJson speculative_json(const DraftStats& drafts, std::uint64_t completion_
 OrderedJson provenance_json(const AnswerTotals& totals) {
     const GenerationStats& stats = totals.stats;
     const auto& excess = totals.perplexity_excess;
-    return {{"workers", stats.workers.size()},
-            {"calls_remote", stats.pairs_remote},
-            {"calls_local", stats.pairs_local},
-            {"hedged", stats.pairs_hedged},
-            // Parts of calls_remote. verified: calls that were computed again before their result
-            // was used. proven: calls to contributors with a good record, whose answers are checked
-            // at a rate. unchecked: all other calls.
-            {"verified", stats.pairs_verified},
-            {"proven", stats.pairs_proven},
-            {"unchecked", stats.pairs_remote - stats.pairs_verified - stats.pairs_proven},
-            {"doubted", totals.doubted},
-            // Expert calls that the hub did not wait for (moex.late_ms): default vectors replace
-            // their results.
-            {"replaced", stats.pairs_late},
-            {"speculative", speculative_json(stats.drafts, totals.usage.completion_tokens)},
-            {"experts", totals.experts},
-            {"perplexity_excess", excess ? OrderedJson(*excess) : OrderedJson()}};
+    OrderedJson out{{"workers", stats.workers.size()},
+                    {"calls_remote", stats.pairs_remote},
+                    {"calls_local", stats.pairs_local},
+                    {"hedged", stats.pairs_hedged},
+                    // Parts of calls_remote. verified: calls that were computed again before their
+                    // result was used. proven: calls to contributors with a good record, whose
+                    // answers are checked at a rate. unchecked: all other calls.
+                    {"verified", stats.pairs_verified},
+                    {"proven", stats.pairs_proven},
+                    {"unchecked", stats.pairs_remote - stats.pairs_verified - stats.pairs_proven},
+                    {"doubted", totals.doubted},
+                    // Expert calls that the hub did not wait for (moex.late_ms): default vectors
+                    // replace their results.
+                    {"replaced", stats.pairs_late},
+                    {"speculative", speculative_json(stats.drafts, totals.usage.completion_tokens)},
+                    {"experts", totals.experts},
+                    {"perplexity_excess", excess ? OrderedJson(*excess) : OrderedJson()}};
+    out.update(totals.notes);
+    return out;
 }
 
 OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer) {

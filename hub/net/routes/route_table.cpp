@@ -130,6 +130,13 @@ constexpr Route route_table[] = {
         .says("Ollama's embeddings of one text or of several.", "OllamaEmbeddings",
               "OllamaEmbedRequest")
         .speaks(Dialect::ollama),
+    post_text("/api/embeddings", &Routes::ask_api<&Api::ollama_embeddings>)
+        .says("The embedding of one text, in Ollama's older form.", "OllamaEmbedding",
+              "OllamaEmbeddingRequest")
+        .speaks(Dialect::ollama),
+    get("/api/ps", &Routes::ask_api<&Api::ollama_ps>, open_to_all)
+        .says("Ollama's list of loaded models: the one that is served.", "OllamaTags")
+        .speaks(Dialect::ollama),
     get("/api/tags", &Routes::ask_api<&Api::ollama_tags>, open_to_all)
         .says("Ollama's list of models: the one that is served.", "OllamaTags")
         .speaks(Dialect::ollama),
@@ -281,9 +288,12 @@ std::vector<RouteInfo> server_routes() {
     return routes;
 }
 
+// An unknown path is answered in the dialect of the paths around it.
 Dialect dialect_of(std::string_view path) {
-    const Route* route = find_route(path);
-    return route ? route->dialect : Dialect::openai;
+    if (const Route* route = find_route(path)) return route->dialect;
+    if (path.starts_with("/v1/messages")) return Dialect::anthropic;
+    const bool is_ollama = path.starts_with("/api/") && !path.starts_with("/api/admin/");
+    return is_ollama ? Dialect::ollama : Dialect::openai;
 }
 
 }  // namespace moex::net

@@ -174,6 +174,32 @@ Checked<void> Routes::check_cost(const Admission& admission, const HttpRequest& 
     return refuse_for_now(429, "too many bytes of text from this client", "rate_limited", wait);
 }
 
+// Checks the type of a body. A form of a foreign page can send a body without asking first, but not
+// one of type JSON. Ollama's clients name no type, so its routes ask the browser instead.
+Checked<void> Routes::check_body_type(const HttpRequest& head, const Route& route) const {
+    if (const auto coding = head.header("content-encoding"); coding && *coding != "identity")
+        return Refusal{415,
+                       text("Content-Encoding \"", coding->substr(0, 40),
+                            "\" is not supported; send the body as it is"),
+                       "unsupported_media_type", ""};
+    if (route.dialect == Dialect::ollama) return check_no_foreign_page(head);
+    if (is_json_content_type(head.header("content-type").value_or(""))) return {};
+    return Refusal{415, "Content-Type must be application/json", "unsupported_media_type", ""};
+}
+
+// Refuses a request that a page of another origin sent. A foreign Origin was refused before;
+// browsers also say it by Sec-Fetch-Site, which a page cannot set.
+Checked<void> Routes::check_no_foreign_page(const HttpRequest& head) const {
+    const std::string_view site = head.header("sec-fetch-site").value_or("none");
+    const bool is_own = site == "none" || site == "same-origin";
+    if (is_own || hub_.live()->access.judge_origin(head) == AccessPolicy::Origin::allowed)
+        return {};
+    return Refusal{403,
+                   "pages of another origin may not send this; the hub's operator can add the "
+                   "origin with --cors-origin",
+                   "origin_not_allowed", ""};
+}
+
 Checked<Admission> Routes::admit(const HttpRequest& head) const {
     Checked<Admission> admission = judge_head(head);
     if (!admission.ok()) ++hub_.requests_refused;
@@ -210,9 +236,7 @@ Checked<Admission> Routes::judge_head(const HttpRequest& head) const {
         MOEX_ADMIT(check_host(head, *route));
     else if (route->role)
         MOEX_ADMIT(check_key_and_rate(head, *route->role));
-    const bool has_body = head.method == "POST";
-    if (has_body && !is_json_content_type(head.header("content-type").value_or("")))
-        return Refusal{415, "Content-Type must be application/json", "unsupported_media_type", ""};
+    if (head.method == "POST") MOEX_ADMIT(check_body_type(head, *route));
     if (route->work == Work::text) MOEX_ADMIT(check_work(head, admission));
     return admission;
 }

@@ -103,6 +103,8 @@ class Routes {
     Checked<void> check_method(const HttpRequest& request, const Route& route) const;
     Checked<void> check_key(const HttpRequest& request, Role role) const;
     Checked<void> check_key_and_rate(const HttpRequest& request, Role role) const;
+    Checked<void> check_body_type(const HttpRequest& head, const Route& route) const;
+    Checked<void> check_no_foreign_page(const HttpRequest& head) const;
     Checked<void> check_work(const HttpRequest& request, Admission& admission) const;
     Checked<void> check_cost(const Admission& admission, const HttpRequest& request) const;
     Checked<void> check_host(const HttpRequest& request, const Route& route) const;

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "hub/api/grammar/grammar_state.h"
 #include "hub/api/jobs/channels.h"
 #include "hub/api/jobs/tool_calls.h"
 
@@ -44,6 +45,44 @@ TEST(ToolCallsTest, TheSyntaxIsFoundInTheTemplate) {
     EXPECT_STREQ(syntax_of("chatml.jinja").name, "hermes");
     EXPECT_FALSE(syntax_of("chatml.jinja").has_channels);
     EXPECT_FALSE(syntax_of("chatml.jinja").is_known) << "the default";
+}
+
+// A template of a model whose calls have XML parameters, as Qwen3-Coder writes them.
+constexpr const char* parameter_template =
+    "{%- for t in tools or [] %}{{- t | tojson + '\\n' }}{%- endfor %}"
+    "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + (m.content or '') }}"
+    "{%- for c in m.tool_calls or [] %}"
+    "{{- ('\\n' if not loop.first else '') + '<tool_call>\\n<function=' + c.function.name + '>\\n' "
+    "}}"
+    "{%- for k, v in c.function.arguments | items %}"
+    "{{- '<parameter=' + k + '>\\n' + (v if v is string else v | tojson) + '\\n</parameter>\\n' }}"
+    "{%- endfor %}{{- '</function>\\n</tool_call>' }}{%- endfor %}"
+    "{{- '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
+
+TEST(ToolCallsTest, TheSyntaxIsThatOfARenderedCall) {
+    const auto name_of = [](const std::string& source) {
+        return std::string(
+            call_syntax(*ChatTemplate::parse(source).value(), *DemoModel::get().tokenizer).name);
+    };
+    const auto calls = [](const std::string& written) {
+        return "{%- for m in messages %}{%- for c in m.tool_calls or [] %}" + written +
+               "{%- endfor %}{%- endfor %}";
+    };
+    EXPECT_EQ(name_of(parameter_template), "qwen3-coder");
+    EXPECT_EQ(name_of(calls("<tool_call>{{ c.function.name }}\n{% for k, v in "
+                            "c.function.arguments.items() %}<arg_key>{{ k }}</arg_key>\n"
+                            "<arg_value>{{ v }}</arg_value>\n{% endfor %}</tool_call>")),
+              "glm");
+    EXPECT_EQ(name_of(calls("[TOOL_CALLS]{{ c.function.name }}[ARGS]"
+                            "{{ c.function.arguments | tojson }}")),
+              "mistral-args");
+    EXPECT_EQ(name_of(calls("{{ '{\"name\": \"' + c.function.name + '\", \"parameters\": ' }}"
+                            "{{ c.function.arguments | tojson }}{{ '}' }}")),
+              "llama3");
+    // The template describes tools with "parameters", and writes no calls of earlier turns.
+    EXPECT_EQ(name_of("{\"name\": N, \"parameters\": P} Answer with <tool_call>"), "hermes");
+    EXPECT_EQ(name_of("<tool_call><function=N><parameter=K>"), "qwen3-coder");
 }
 
 struct Told {
@@ -87,6 +126,87 @@ TEST(ToolCallsTest, CallsAreToldApartWhereverTheTextIsCut) {
             parts.take(splitter.finish());
             EXPECT_EQ(parts, whole) << file << " at " << cut;
         }
+    }
+}
+
+TEST(ToolCallsTest, ParametersBecomeAJsonObjectWhereverTheTextIsCut) {
+    const CallSyntax syntax = call_syntax(*ChatTemplate::parse(parameter_template).value(),
+                                          *DemoModel::get().tokenizer);
+    Tool write{.name = "write", .parameters = OrderedJson::parse(R"({"type": "object",
+        "$defs": {"n": {"type": "integer"}}, "properties": {"words": {"type": "string"},
+        "count": {"$ref": "#/$defs/n"}, "list": {"type": "array"}}})")};
+    const std::string text =
+        "I write.<tool_call>\n<function=write>\n<parameter=words>\nA \"quote\",\n\xe6\x97\xa5 <b> "
+        "12\n"
+        "</parameter>\n<parameter=count>\n12\n</parameter>\n<parameter=list>\n[1, {\"a\": 2}]\n"
+        "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=write>\n</function>\n"
+        "</tool_call>";
+    const Told wanted{"I write.",
+                      {{"write",
+                        "{\"words\": \"A \\\"quote\\\",\\n\xe6\x97\xa5 <b> 12\", \"count\": 12, "
+                        "\"list\": [1, {\"a\": 2}]}"},
+                       {"write", "{}"}}};
+    for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+        Told parts;
+        CallSplitter splitter(syntax, false, {write});
+        parts.take(splitter.push(text.substr(0, cut)));
+        parts.take(splitter.push(text.substr(cut)));
+        parts.take(splitter.finish());
+        EXPECT_EQ(parts, wanted) << cut << ' ' << parts.content;
+    }
+}
+
+// The mask has to accept what the template itself writes for the same calls.
+TEST(ToolCallsTest, TheMaskAcceptsWhatTheTemplateWrites) {
+    const OrderedJson parameters = OrderedJson::parse(R"({"type": "object", "properties": {
+        "words": {"type": "string"}, "size": {"type": ["integer", "null"]},
+        "deep": {"type": "object", "properties": {"a": {"type": "array",
+        "items": {"type": "boolean"}}}}}, "required": ["words"]})");
+    const OrderedJson all[] = {
+        OrderedJson::parse(R"({"words": "plain"})"),
+        OrderedJson::parse(R"({"words": "a \"quote\" and\nlines, \u65e5\u672c \ud83d\ude00"})"),
+        OrderedJson::parse(R"({"words": "", "size": 12, "deep": {"a": [true, false]}})"),
+        OrderedJson::parse(R"({"words": "x", "size": null})"),
+    };
+    const auto& tokenizer = *DemoModel::get().tokenizer;
+    for (const auto& source : {ChatTemplate::parse(parameter_template).value(),
+                               template_of("qwen3.jinja"), template_of("llama3.jinja")}) {
+        const CallSyntax syntax = call_syntax(*source, tokenizer);
+        ToolChoice choice{.mode = ToolChoice::Mode::required,
+                          .tools = {{"do", parameters}, {"other", parameters}}};
+        std::vector<GrammarNode> nodes;
+        WeakenedTools weakened;
+        CallSyntax as_text = syntax;
+        as_text.opens_token.reset();
+        const NodeId root = add_tool_answer(nodes, choice, as_text, {}, weakened).value();
+        const auto grammar = Grammar::build(std::move(nodes), root).value();
+        EXPECT_TRUE(weakened.list.empty()) << weakened.list;
+        for (const OrderedJson& first : all)
+            for (const std::size_t count : {1u, 2u}) {
+                if (count == 2 && syntax.is_single) continue;
+                OrderedJson calls = OrderedJson::array();
+                for (std::size_t i = 0; i < count; ++i)
+                    calls.push_back(
+                        {{"id", "callone01"},
+                         {"type", "function"},
+                         {"function", {{"name", i == 0 ? "do" : "other"}, {"arguments", first}}}});
+                OrderedJson context;
+                context["messages"] = OrderedJson::array();
+                context["messages"].push_back({{"role", "user"}, {"content", "q"}});
+                context["messages"].push_back(
+                    {{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}});
+                context["add_generation_prompt"] = false;
+                const std::string rendered = source->render(context).value();
+                const std::size_t begin = rendered.find(syntax.opens);
+                ASSERT_NE(begin, std::string::npos) << rendered;
+                GrammarState state(grammar);
+                std::size_t taken = begin;
+                while (taken < rendered.size() &&
+                       state.take(static_cast<unsigned char>(rendered[taken])))
+                    ++taken;
+                EXPECT_TRUE(state.may_end()) << rendered.substr(begin, taken - begin);
+                EXPECT_TRUE(rendered.substr(taken).starts_with("<|")) << rendered.substr(taken);
+            }
     }
 }
 
@@ -211,7 +331,9 @@ TEST_F(ToolTest, AResultGoesBackThroughTheTemplate) {
 TEST_F(ToolTest, InvalidToolsAreRefusedByName) {
     const std::pair<Json, const char*> cases[] = {
         {{{"tools", 3}}, "tools"},
-        {{{"tools", Json::array({{{"type", "retrieval"}}})}}, "tools[0]"},
+        {{{"tools", Json::array({{{"type", "function"}}})}}, "tools[0]"},
+        {{{"tools", Json::array({{{"type", "retrieval"}}})}, {"tool_choice", "required"}},
+         "tool_choice"},
         {{{"tools", {weather_tool, weather_tool}}}, "tools[1].function.name"},
         {{{"tools", Json::array({{{"type", "function"}, {"function", {{"name", "a b"}}}}})}},
          "tools[0].function.name"},
@@ -219,11 +341,13 @@ TEST_F(ToolTest, InvalidToolsAreRefusedByName) {
         {{{"tool_choice", {{"type", "function"}, {"function", {{"name", "other"}}}}}},
          "tool_choice"},
         {{{"tool_choice", "sometimes"}}, "tool_choice"},
-        {{{"tools",
-           Json::array(
-               {{{"type", "function"},
-                 {"function",
-                  {{"name", "f"}, {"parameters", {{"type", "object"}, {"minProperties", 1}}}}}}})}},
+        {{{"tools", Json::array({{{"type", "function"},
+                                  {"function",
+                                   {{"name", "f"},
+                                    {"strict", true},
+                                    {"parameters",
+                                     {{"type", "object"},
+                                      {"properties", {{"a", {{"uniqueItems", true}}}}}}}}}}})}},
          "tools"},
         {{{"tool_choice", "required"}, {"max_tokens", 10}}, "max_tokens"},
     };
@@ -232,6 +356,35 @@ TEST_F(ToolTest, InvalidToolsAreRefusedByName) {
         EXPECT_EQ(answer->status(), 400u) << extra;
         EXPECT_EQ(answer->json()["error"]["param"], param) << answer->response().body;
     }
+}
+
+TEST(ToolCallsTest, NoSchemaOfAParameterStopsTheRequest) {
+    const CallSyntax syntax = call_syntax(*ChatTemplate::parse(parameter_template).value(),
+                                          *DemoModel::get().tokenizer);
+    const OrderedJson parameters = OrderedJson::parse(R"({"type": "object", "properties": {
+        "never": {"type": "integer", "minimum": 2, "maximum": 1}, "far": {"$ref": "x.json"},
+        "short": {"type": "string", "maxLength": 3}}, "required": ["never", "far", "short"]})");
+    ToolChoice choice{.mode = ToolChoice::Mode::required, .tools = {{"do", parameters}}};
+    std::vector<GrammarNode> nodes;
+    WeakenedTools weakened;
+    const NodeId root = add_tool_answer(nodes, choice, syntax, {}, weakened).value();
+    EXPECT_TRUE(Grammar::build(std::move(nodes), root).ok());
+    ASSERT_EQ(weakened.list.size(), 3u) << weakened.list;
+    EXPECT_EQ(weakened.list[0]["path"], "properties.never");
+    EXPECT_EQ(weakened.list[2]["keyword"], "maxLength");
+    EXPECT_TRUE(weakened.judges.contains("do"));
+}
+
+TEST_F(ToolTest, CallsWithParametersReachTheClientAsJson) {
+    api_ = std::make_unique<Api>(model_.package, model_.tokenizer,
+                                 ChatTemplate::parse(parameter_template).value(), *engine_,
+                                 ApiOptions{});
+    Json body = with_tools({{"tool_choice", "required"}, {"parallel_tool_calls", false}});
+    body["tools"][0]["function"]["parameters"]["properties"]["place"].erase("maxLength");
+    body["tools"][0]["function"]["parameters"]["properties"]["place"]["enum"] = {"Paris", "Rome"};
+    const Json said = choice(body);
+    EXPECT_EQ(said["finish_reason"], "tool_calls");
+    expect_call(said["message"]["tool_calls"][0]);
 }
 
 struct Heard {

@@ -79,7 +79,7 @@ TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
     EXPECT_EQ(open,
               (std::vector<std::string>{"/", "/*", "/weights/*", "/health", "/v1/health",
                                         "/api/info", "/openapi.json", "/v1/models", "/v1/models/*",
-                                        "/models", "/api/tags", "/api/version"}));
+                                        "/models", "/api/ps", "/api/tags", "/api/version"}));
 }
 
 TEST(RoutesTest, PathOutsideTheTableIs404) {
@@ -157,6 +157,72 @@ TEST(RoutesTest, PostsMustBeJson) {
                     "Content-Type: application/x-www-form-urlencoded\r\n", "{}")
                   .status,
               415u);
+}
+
+// Ollama's documentation sends its bodies without a type, which a form of any page can do as well.
+TEST(RoutesTest, NoRouteTakesABodyFromAForeignPage) {
+    TestHubOptions options;
+    options.server.cors_origins = {"https://app.example"};
+    TestHub hub(options);
+    const auto status = [&](const std::string& path, const std::string& lines) {
+        return fetch(hub.port(), "POST", path, lines, "{}").status;
+    };
+    const std::string site = "Sec-Fetch-Site: ";
+    for (const RouteInfo& route : server_routes()) {
+        if (route.method != std::string("POST")) continue;
+        const std::string path(route.path);
+        const bool is_ollama = dialect_of(path) == Dialect::ollama;
+        for (const std::string type : {"", "Content-Type: text/plain\r\n",
+                                       "Content-Type: application/x-www-form-urlencoded\r\n"}) {
+            EXPECT_EQ(status(path, type + "Origin: https://evil.example\r\n"), 403u) << path;
+            EXPECT_EQ(status(path, type + "Origin: null\r\n"), 403u) << path;
+            for (const char* from : {"cross-site\r\n", "same-site\r\n"})
+                EXPECT_GE(status(path, type + site + from), is_ollama ? 403u : 401u) << path;
+            if (!is_ollama) continue;
+            EXPECT_EQ(status(path, type + site + "cross-site\r\n"), 403u) << path;
+            EXPECT_EQ(status(path, type + site + "same-site\r\n"), 403u) << path;
+            EXPECT_EQ(status(path, type), 400u) << path << " names no model";
+            EXPECT_EQ(status(path, type + site + "same-origin\r\n"), 400u) << path;
+            EXPECT_EQ(status(path, type + site + "cross-site\r\nOrigin: https://app.example\r\n"),
+                      400u)
+                << path << ": the operator allows this origin";
+        }
+    }
+}
+
+TEST(RoutesTest, OllamasFurtherRoutesAnswer) {
+    TestHub hub;
+    const auto loaded = fetch(hub.port(), "GET", "/api/ps");
+    EXPECT_EQ(loaded.status, 200u);
+    const auto model = nlohmann::json::parse(loaded.body)["models"][0];
+    EXPECT_TRUE(model["expires_at"].is_string());
+    EXPECT_GT(model["context_length"], 0);
+    const std::string name = model["name"];
+    const auto embedded = fetch(hub.port(), "POST", "/api/embeddings", "",
+                                nlohmann::json{{"model", name}, {"prompt", "a sea"}}.dump());
+    EXPECT_EQ(embedded.status, 200u) << embedded.body;
+    EXPECT_GT(nlohmann::json::parse(embedded.body)["embedding"].size(), 8u);
+    EXPECT_EQ(fetch(hub.port(), "HEAD", "/").status, 200u);
+
+    const auto models = fetch(hub.port(), "GET", "/v1/models", "anthropic-version: 2023-06-01\r\n");
+    EXPECT_EQ(nlohmann::json::parse(models.body)["data"][0]["type"], "model");
+    EXPECT_EQ(nlohmann::json::parse(models.body)["has_more"], false);
+}
+
+// RFC 9112, 3.2.2: a server accepts the absolute form, and its authority replaces the Host.
+TEST(RoutesTest, AbsoluteTargetCountsAsTheHost) {
+    TestHub hub;
+    const auto status = [&](const std::string& head) {
+        RawClient client(hub.port());
+        EXPECT_TRUE(client.send(head + "\r\n"));
+        return client.read_response().status;
+    };
+    const std::string host = "Host: localhost\r\n";
+    EXPECT_EQ(status("GET http://localhost/api/version HTTP/1.1\r\n" + host), 200u);
+    EXPECT_EQ(status("GET http://127.0.0.1/api/version HTTP/1.1\r\n"), 200u);
+    EXPECT_EQ(status("GET http://evil.example/api/version HTTP/1.1\r\n" + host), 403u);
+    EXPECT_EQ(status("GET http://a@evil.example/api/version HTTP/1.1\r\n" + host), 403u);
+    EXPECT_EQ(status("GET /api/version HTTP/1.0\r\n"), 200u) << "a check of a load balancer";
 }
 
 TEST(RoutesTest, ForeignHostsAndOriginsAreRefused) {

@@ -1,0 +1,41 @@
+// The parts of OpenAI requests that have many spellings: tools and the calls of earlier turns, the
+// form of the answer, and the fields that constrain an answer in other servers' dialects. Used by
+// openai_request.cpp.
+#pragma once
+
+#include "hub/api/body_fields.h"
+#include "hub/api/openai_request.h"
+
+namespace moex {
+
+// Reads the tools of a chat and the choice among them. A tool that is no function is left out and
+// named in CompletionParams::notes: the hub runs no tools of its own.
+void read_tools(BodyFields& fields, CompletionParams& out);
+// Reads the tool calls that the assistant made in an earlier turn into `out`, a message for the
+// chat template.
+void read_calls(BodyFields& fields, const OrderedJson& message, const std::string& where,
+                OrderedJson& out);
+// Returns the arguments of an earlier call as an object, which chat templates want. Blanks are no
+// arguments. A text that is no JSON object becomes {"text": ...}, so that one broken call does not
+// end a chat for ever.
+OrderedJson healed_arguments(const OrderedJson& given);
+
+// Reads the form of the answer: OpenAI's response_format, llama.cpp's json_schema and grammar,
+// vLLM's structured_outputs and guided_*, SGLang's regex and ebnf. At most one may be given.
+void read_form(BodyFields& fields, CompletionParams& out);
+// The fields by which other servers' clients constrain an answer. Every dialect passes them on, so
+// that read_form() takes them or refuse_unsupported() refuses them.
+inline constexpr const char* constraint_fields[] = {
+    "structured_outputs", "guided_decoding", "guided_json",     "guided_regex", "guided_choice",
+    "guided_grammar",     "grammar",         "regex",           "ebnf",         "min_tokens",
+    "stop_token_ids",     "bad_words",       "suppress_tokens", "logit_bias",   "allowed_token_ids",
+    "structural_tag"};
+
+// Refuses fields that ask for something that the hub cannot do. Values that clients send by default
+// are accepted.
+void refuse_unsupported(BodyFields& fields, bool is_chat);
+// Refuses fields by which a client continues something that a server has stored. A second turn that
+// came without its history would be answered as if it were the first.
+void refuse_stateful(BodyFields& fields);
+
+}  // namespace moex

@@ -1,0 +1,264 @@
+// Tests of what agents and editors send unasked: tools of any schema and type, histories that were
+// cut, and fields of other servers.
+#include "tests/hub/api/api_fixture.h"
+
+namespace moex::test {
+namespace {
+
+Json function_tool(const char* name, Json parameters, bool strict = false) {
+    Json function{{"name", name}, {"parameters", std::move(parameters)}};
+    if (strict) function["strict"] = true;
+    return {{"type", "function"}, {"function", std::move(function)}};
+}
+
+Json with_member(Json schema) {
+    return {{"type", "object"},
+            {"properties", {{"v", std::move(schema)}, {"n", {{"type", "integer"}}}}},
+            {"required", {"n"}}};
+}
+
+class AgentsTest : public ApiTest {
+  protected:
+    Json asked(Handler handler, const Json& body) {
+        const auto answer = ask(handler, body);
+        EXPECT_EQ(answer->status(), 200u) << body << answer->response().body;
+        return answer->json();
+    }
+    Json chatted(const Json& extra) { return asked(chat_path, chat("Go", extra)); }
+};
+
+TEST_F(AgentsTest, NoSchemaOfAToolStopsTheRequest) {
+    // A grammar holds the first of these schemas, so that a strict tool may have them, too.
+    const Json held[] = {
+        {{"type", "string"}, {"format", "binary"}},
+        {{"type", "integer"}, {"minimum", 5}, {"maximum", 4}},
+        {{"$ref", "#/properties/v"}},
+    };
+    const Json others[] = {
+        {{"type", "array"}, {"uniqueItems", true}},
+        {{"type", "array"}, {"contains", {{"const", 1}}}},
+        {{"type", "object"}, {"propertyNames", {{"maxLength", 3}}}},
+        {{"oneOf", {{{"minimum", 1}}, {{"maximum", 4}}}}},
+        {{"anyOf", {{{"not", {{"minimum", 2}}}}, {{"type", "null"}}}}},
+        {{"if", {{"const", 1}}}, {"then", {{"const", 1}}}},
+        {{"$ref", "https://example.org/schema.json"}},
+        {{"type", "any"}},
+        {{"type", "string"}, {"pattern", "a(?!x)"}},
+        {{"type", "string"}, {"pattern", "("}},
+        {{"type", "number"}, {"multipleOf", 0.25}},
+        {{"type", "integer"}, {"minimum", "1"}},
+        {{"enum", 3}},
+        7,
+    };
+    const auto status = [&](const Json& schema, bool strict) {
+        const Json tool = function_tool("t", with_member(schema), strict);
+        return ask(chat_path, chat("Go", {{"tools", {tool}}, {"max_tokens", 4}}))->status();
+    };
+    for (const Json& schema : held) {
+        EXPECT_EQ(status(schema, false), 200u) << schema;
+        EXPECT_EQ(status(schema, true), 200u) << schema;
+    }
+    for (const Json& schema : others) {
+        EXPECT_EQ(status(schema, false), 200u) << schema;
+        EXPECT_EQ(status(schema, true), 400u) << schema;
+    }
+}
+
+TEST_F(AgentsTest, WeakenedKeywordsAreNamedAndTheRestHolds) {
+    const Json schema = with_member({{"type", "array"},
+                                     {"items", {{"type", "boolean"}}},
+                                     {"maxItems", 3},
+                                     {"uniqueItems", true}});
+    for (const bool streams : {false, true}) {
+        Json body = chat("Go", {{"tools", {function_tool("mark", schema)}},
+                                {"tool_choice", "required"},
+                                {"parallel_tool_calls", false},
+                                {"temperature", 1},
+                                {"seed", 3},
+                                {"max_tokens", 120},
+                                {"stream", streams}});
+        const auto answer = ask(chat_path, body);
+        ASSERT_EQ(answer->status(), 200u) << answer->response().body;
+        const Json moex = streams ? answer->chunks().back()["moex"] : answer->json()["moex"];
+        EXPECT_EQ(moex["weakened"],
+                  Json::array(
+                      {{{"tool", "mark"}, {"path", "properties.v"}, {"keyword", "uniqueItems"}}}));
+        ASSERT_TRUE(moex["arguments_valid"].is_boolean()) << moex;
+        if (streams) continue;
+        const Json call = answer->json()["choices"][0]["message"]["tool_calls"][0]["function"];
+        const Json arguments = Json::parse(call["arguments"].get<std::string>());
+        EXPECT_TRUE(arguments["n"].is_number_integer());
+        const Json list = arguments.value("v", Json::array());
+        bool is_unique = true;
+        for (const Json& one : list) EXPECT_TRUE(one.is_boolean());
+        for (std::size_t i = 0; i < list.size(); ++i)
+            for (std::size_t j = 0; j < i; ++j) is_unique = is_unique && list[i] != list[j];
+        EXPECT_EQ(moex["arguments_valid"], is_unique) << arguments;
+    }
+}
+
+TEST_F(AgentsTest, ToolsOfOtherTypesAreLeftOutAndNamed) {
+    const Json own = function_tool("own", with_member({{"type", "null"}}));
+    const Json said = chatted({{"tools",
+                                {{{"type", "code_interpreter"}},
+                                 own,
+                                 {{"type", "custom"}, {"custom", {{"name", "edit"}}}}}}});
+    EXPECT_EQ(said["moex"]["left_out"], Json::array({{{"type", "code_interpreter"}},
+                                                     {{"type", "custom"}, {"name", "edit"}}}));
+
+    dialect_ = Dialect::responses;
+    const Json response = asked(
+        &Api::respond,
+        {{"input", "Go"},
+         {"max_output_tokens", 4},
+         {"tools", {{{"type", "local_shell"}}, {{"type", "mcp"}, {"server_label", "x"}}}}});
+    EXPECT_EQ(response["moex"]["left_out"].size(), 2u) << response;
+
+    dialect_ = Dialect::anthropic;
+    const Json message = asked(&Api::anthropic_message,
+                               {{"model", model_.package->name()},
+                                {"max_tokens", 4},
+                                {"messages", {{{"role", "user"}, {"content", "Go"}}}},
+                                {"tools", {{{"type", "text_editor_20250728"}, {"name", "edit"}}}}});
+    EXPECT_EQ(message["moex"]["left_out"],
+              Json::array({{{"type", "text_editor_20250728"}, {"name", "edit"}}}));
+}
+
+TEST_F(AgentsTest, ItemsOfOtherToolsBecomeText) {
+    dialect_ = Dialect::responses;
+    asked(&Api::respond,
+          {{"max_output_tokens", 2},
+           {"input",
+            {{{"role", "user"}, {"content", "Go"}},
+             {{"type", "web_search_call"}, {"id", "w"}, {"status", "completed"}},
+             {{"type", "local_shell_call"}, {"call_id", "s"}, {"action", {{"command", {"ls"}}}}},
+             {{"type", "local_shell_call_output"}, {"call_id", "s"}, {"output", "a.txt"}},
+             {{"role", "assistant"}, {"content", {{{"type", "refusal"}, {"refusal", "No."}}}}},
+             {{"role", "user"}, {"content", "And?"}}}}});
+}
+
+TEST_F(AgentsTest, BrokenArgumentsOfEarlierCallsAreHealed) {
+    const auto healed = [&](const Json& arguments) {
+        Json messages{{{"role", "user"}, {"content", "a"}},
+                      {{"role", "assistant"},
+                       {"content", nullptr},
+                       {"tool_calls",
+                        {{{"id", "c"},
+                          {"type", "function"},
+                          {"function", {{"name", "f"}, {"arguments", arguments}}}}}}},
+                      {{"role", "tool"}, {"tool_call_id", "c"}, {"content", nullptr}}};
+        const auto params = parse_chat_params(Json{{"messages", messages}}.dump(), {});
+        EXPECT_TRUE(params.ok()) << arguments;
+        return params->messages[1]["tool_calls"][0]["function"]["arguments"].dump();
+    };
+    EXPECT_EQ(healed(""), "{}");
+    EXPECT_EQ(healed(" \n"), "{}");
+    EXPECT_EQ(healed(nullptr), "{}");
+    EXPECT_EQ(healed(R"({"a": 1})"), R"({"a":1})");
+    EXPECT_EQ(healed(R"({"a": "x)"), R"({"text":"{\"a\": \"x"})");
+    EXPECT_EQ(healed("[1]"), R"({"text":"[1]"})");
+    EXPECT_EQ(healed(R"({"id": 12345678901234567890})"), R"({"id":12345678901234567890})");
+}
+
+TEST_F(AgentsTest, HalfASurrogatePairBecomesTheReplacementCharacter) {
+    const std::pair<const char*, const char*> cases[] = {
+        {R"("a\ude00b")",
+         "a\xef\xbf\xbd"
+         "b"},
+        {R"("\ud83d\u0041")",
+         "\xef\xbf\xbd"
+         "A"},
+        {R"("\ud83d\ud83d\ude00")", "\xef\xbf\xbd\xf0\x9f\x98\x80"},
+        {R"("\\ud83d")", "\\ud83d"},
+        {R"("\uD83D\uDE00")", "\xf0\x9f\x98\x80"},
+    };
+    for (const auto& [sent, read] : cases) {
+        const auto params = parse_chat_params(
+            R"({"messages":[{"role":"user","content":)" + std::string(sent) + "}]}", {});
+        ASSERT_TRUE(params.ok()) << sent;
+        EXPECT_EQ(params->messages[0]["content"], read);
+    }
+}
+
+TEST_F(AgentsTest, FieldsOfOtherServersAreDoneOrNamed) {
+    const Json free = chatted({{"max_tokens", -1}, {"stop", "e"}});
+    EXPECT_EQ(free["choices"][0]["finish_reason"], "stop");
+    const Json stops = chatted({{"stop", {"q", "w", "z", "x", "j", "k", "v", "e"}}});
+    EXPECT_EQ(stops["choices"][0]["message"]["content"].get<std::string>().find('e'),
+              std::string::npos);
+    EXPECT_EQ(chatted({{"reasoning_effort", "high"}})["moex"]["dropped"],
+              Json::array({"reasoning_effort"}));
+
+    const auto content = [&](const Json& extra) {
+        return chatted(extra)["choices"][0]["message"]["content"].get<std::string>();
+    };
+    const Json pick{{"choice", {"left", "right"}}};
+    const std::string picked = content({{"structured_outputs", pick}});
+    EXPECT_TRUE(picked == "left" || picked == "right") << picked;
+    EXPECT_EQ(content({{"guided_regex", "ab{3}"}}), "abbb");
+    EXPECT_EQ(content({{"regex", "^x|y$"}}).size(), 1u);
+    EXPECT_EQ(content({{"ebnf", "root ::= \"no\""}}), "no");
+    EXPECT_EQ(content({{"guided_json", "{\"const\": [1]}"}}), "[1]");
+    EXPECT_TRUE(
+        Json::parse(content({{"structured_outputs", {{"json_object", true}}}})).is_object());
+
+    Json text{{"prompt", "Once"}, {"max_tokens", 8}, {"temperature", 0}};
+    const std::string whole = asked(text_path, text)["choices"][0]["text"];
+    const auto ids = model_.tokenizer->encode(whole, SpecialTokens::as_text);
+    text["stop_token_ids"] = {ids.back()};
+    const Json ended = asked(text_path, text)["choices"][0];
+    EXPECT_EQ(ended["finish_reason"], "stop");
+    EXPECT_LT(ended["text"].get<std::string>().size(), whole.size());
+}
+
+TEST_F(AgentsTest, ToolsThatMakeThePromptTooLongAreNamedSo) {
+    Json tool = function_tool("t", with_member({{"type", "null"}}));
+    for (const int words : {3000, 40000}) {
+        std::string description;
+        for (int i = 0; i < words; ++i) description += "some words ";
+        tool["function"]["description"] = description;
+        const auto answer = ask(chat_path, chat("Go", {{"tools", {tool}}}));
+        EXPECT_EQ(answer->status(), 400u);
+        EXPECT_EQ(answer->json()["error"]["code"], "context_length_exceeded");
+        EXPECT_EQ(answer->json()["error"]["type"], "exceed_context_size_error");
+    }
+}
+
+TEST_F(AgentsTest, MessagesOfAnthropicMayHoldSystemWordsAndUnknownBlocks) {
+    dialect_ = Dialect::anthropic;
+    const std::string name = "mcp__" + std::string(110, 'n');
+    const Json image{{"type", "image"}, {"source", {{"type", "base64"}}}};
+    asked(&Api::anthropic_message,
+          {{"model", model_.package->name()},
+           {"max_tokens", 4},
+           {"tools", {{{"name", name}, {"input_schema", {{"type", "object"}}}}}},
+           {"messages",
+            {{{"role", "user"}, {"content", "Go"}},
+             {{"role", "system"}, {"content", {{{"type", "text"}, {"text", "Be brief."}}}}},
+             {{"role", "assistant"},
+              {"content",
+               {{{"type", "server_tool_use"}, {"id", "s"}, {"name", "web_search"}},
+                {{"type", "tool_use"}, {"id", "c"}, {"name", name}, {"input", ""}}}}},
+             {{"role", "user"},
+              {"content",
+               {{{"type", "tool_result"}, {"tool_use_id", "c"}, {"content", {image}}},
+                {{"type", "tool_reference"}, {"tool_name", name}}}}}}}});
+}
+
+TEST_F(AgentsTest, SystemWordsReachATemplateThatTakesThemFirstOnly) {
+    const auto first_only = ChatTemplate::parse(
+        "{%- for m in messages %}{%- if m.role == 'system' and not loop.first %}"
+        "{{- raise_exception('system comes first') }}{%- endif %}"
+        "{{- m.role + ': ' + m.content + '\\n' }}{%- endfor %}");
+    ASSERT_TRUE(first_only.ok());
+    api_ = std::make_unique<Api>(model_.package, model_.tokenizer, *first_only, *engine_,
+                                 ApiOptions{});
+    const Json body{{"messages",
+                     {{{"role", "system"}, {"content", "One."}},
+                      {{"role", "user"}, {"content", "Hi"}},
+                      {{"role", "system"}, {"content", "Two."}}}}};
+    EXPECT_EQ(asked(&Api::apply_template, body)["prompt"], "system: One.\n\nTwo.\nuser: Hi\n");
+}
+
+}  // namespace
+}  // namespace moex::test
