@@ -199,7 +199,7 @@ test('an unsupported field is refused by its name', async () => {
     [{ messages: [{ role: 'user', content: null }] }, 'messages[0].content'],
     [{ messages: [{ role: 'function', name: 'x', content: 'y' }] }, 'messages[0].role'],
     [{ messages: image }, 'messages[0].content[0].type'],
-    [{ stop: ['a', 'b', 'c', 'd', 'e'] }, 'stop'],
+    [{ stop: ['a'.repeat(1025)] }, 'stop'],
     [{ stream_options: { include_usage: true } }, 'stream_options'],
     [{ top_logprobs: 2 }, 'top_logprobs'],
   ]) {

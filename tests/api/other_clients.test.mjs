@@ -225,9 +225,11 @@ test('responses: what would need a store is refused by name; errors; an abort fr
   const create = (client, more) => client.responses.create({ model, input: 'x', max_output_tokens: 2, ...more });
   assert.equal((await create(openai, { store: true })).store, false);
   for (const [extra, param] of [[{ previous_response_id: 'resp_1' }, 'previous_response_id'],
-    [{ background: true }, 'background'], [{ tools: [{ type: 'web_search' }] }, 'tools[0].type']])
+    [{ background: true }, 'background'], [{ conversation: 'conv_1' }, 'conversation']])
     await assert.rejects(create(openai, extra),
       (error) => error instanceof OpenAI.BadRequestError && error.param === param);
+  const hosted = await create(openai, { tools: [{ type: 'web_search' }] });
+  assert.deepEqual(hosted.moex.left_out, [{ type: 'web_search' }]);
   const stranger = new OpenAI({ apiKey: 'wrong', baseURL: hub.api, maxRetries: 0 });
   await assert.rejects(create(stranger), OpenAI.AuthenticationError);
 
