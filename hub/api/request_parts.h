@@ -4,7 +4,7 @@
 #pragma once
 
 #include "hub/api/body_fields.h"
-#include "hub/api/openai_request.h"
+#include "hub/api/completion_params.h"
 
 namespace moex {
 
