@@ -355,7 +355,7 @@ constexpr const char* other_schemas = R"json({
       "description": "A lossy mode: the longest wait for an expert call of the answer."},
     "late_max": {"type": "integer", "minimum": 1,
       "description": "At most this many such calls; default: as many as the hub allows."},
-    "speculative": {"anyOf": [{"enum": ["off", "auto"]},
+    "speculative": {"oneOf": [{"enum": ["off", "auto"]},
         {"type": "integer", "minimum": 1, "maximum": 16}], "default": "auto",
       "description": "Tokens to draft in each step; the text does not depend on it."},
     "resumable": {"type": "boolean", "default": false,
