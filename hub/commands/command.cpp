@@ -22,7 +22,7 @@ std::vector<Command> commands_on_models() {
           {"OUT", "", "folder to write", true},
           {"--shadow", "DTYPE",
            "HF_DIR, a package too, gives OUT its experts alone, in int2, int3, nf4 or int8: a "
-           "shadow for `serve --prefetch shadow:DIR`",
+           "shadow for `serve --draft DIR` or `--prefetch shadow:DIR`",
            false, "int2|int3|nf4|int8"},
           {"--calibrate", "FILE",
            "a text to read with the package, which then stores its experts' default vectors"}},

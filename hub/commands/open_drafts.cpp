@@ -42,8 +42,8 @@ Status DraftParts::open(const std::string& folder, const LoadedModel& model) {
 Status DraftParts::open_shadow(const std::string& folder, const LoadedModel& model) {
     if (!model.decoder)
         return Error{ErrorCode::invalid_argument,
-                     "a shadow shares the attention of the model, which runs on a GPU here (--gpu "
-                     "off, or a package of its own)"};
+                     "a shadow uses the model's attention on this machine's cores, and --gpu runs "
+                     "it on a GPU: leave --gpu out, or give a package of its own"};
     MOEX_ASSIGN(package, ShadowPackage::open(folder, *model.package));
     experts_ = std::make_unique<ShadowExperts>(package, *model.threads);
     decoder_ = model.decoder->twin(*model.threads);

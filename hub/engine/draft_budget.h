@@ -28,8 +28,6 @@ class DraftBudget {
     void try_again(std::uint32_t sequences);
     // Learns from one step without prompt rows. `took` includes the time of drafting.
     void record(std::uint32_t sequences, std::uint32_t drafted_rows, Duration took);
-    // Returns the expected duration in ms of a step; 0: nothing is known about such steps.
-    double expected_ms(std::uint32_t sequences, std::uint32_t drafted_rows) const;
 
   private:
     struct Kind {
@@ -42,6 +40,8 @@ class DraftBudget {
         bool has_paid = false;  // drafted rows paid at the latest choice without a trial
         double row_ms() const;  // learned cost of one drafted row, at least 0
     };
+    // Returns the expected duration in ms of a step; 0: nothing is known about such steps.
+    double expected_ms(std::uint32_t sequences, std::uint32_t drafted_rows) const;
     static std::size_t kind_of(std::uint32_t sequences);
     static std::uint32_t best_of(const Kind& kind, std::uint32_t sequences,
                                  std::span<const double> gains);

@@ -1,5 +1,4 @@
-// Judges finished values by a whole schema, e.g. the arguments of a call whose grammar was
-// weakened.
+// Judges finished values by a whole schema, e.g. the arguments of a call with a weakened grammar.
 #pragma once
 
 #include <map>

@@ -4,6 +4,7 @@
 
 #include "hub/api/grammar/gbnf.h"
 #include "hub/api/grammar/json_schema.h"
+#include "hub/api/jobs/grammar_nodes.h"
 #include "hub/api/jobs/reasoning.h"
 #include "protocol/text.h"
 
@@ -13,16 +14,9 @@ namespace {
 using Kind = GrammarNode::Kind;
 using Nodes = std::vector<GrammarNode>;
 
-NodeId add(Nodes& nodes, GrammarNode node) {
-    nodes.push_back(std::move(node));
-    return static_cast<NodeId>(nodes.size() - 1);
-}
-
 NodeId add_marker(Nodes& nodes, std::optional<TokenId> token, std::string_view words) {
-    if (token) return add(nodes, {.kind = Kind::token, .token = *token});
-    GrammarNode node{.kind = Kind::words};
-    node.words.add(std::string(words), 0, 0);
-    return add(nodes, std::move(node));
+    if (token) return add_node(nodes, {.kind = Kind::token, .token = *token});
+    return add_words(nodes, std::string(words));
 }
 
 // Adds nodes for the model's thoughts up to their end tag, and for the line ends after the tag.
@@ -30,33 +24,35 @@ NodeId add_marker(Nodes& nodes, std::optional<TokenId> token, std::string_view w
 NodeId add_thoughts(Nodes& nodes, const ReasoningTags& tags) {
     GrammarNode free{.kind = Kind::text, .any_token = true};
     free.texts = tags.close ? text_without("") : text_until(think_close);
-    std::vector<NodeId> parts{add(nodes, std::move(free))};
+    std::vector<NodeId> parts{add_node(nodes, std::move(free))};
     if (tags.close) parts.push_back(add_marker(nodes, tags.close, think_close));
     const NodeId line_end = add_marker(nodes, std::nullopt, "\n");
-    parts.push_back(add(nodes, {.kind = Kind::repeat, .max = 2, .children = {line_end}}));
-    return add(nodes, {.kind = Kind::sequence, .children = std::move(parts)});
+    parts.push_back(add_node(nodes, {.kind = Kind::repeat, .max = 2, .children = {line_end}}));
+    return add_node(nodes, {.kind = Kind::sequence, .children = std::move(parts)});
 }
 
 NodeId add_reasoning(Nodes& nodes, NodeId answer, const ReasoningTags& tags) {
     if (!tags.begun && !tags.possible) return answer;
     const NodeId thoughts = add_thoughts(nodes, tags);
-    if (tags.begun) return add(nodes, {.kind = Kind::sequence, .children = {thoughts, answer}});
+    if (tags.begun)
+        return add_node(nodes, {.kind = Kind::sequence, .children = {thoughts, answer}});
     const NodeId open = add_marker(nodes, tags.open, think_open);
-    const NodeId block = add(nodes, {.kind = Kind::sequence, .children = {open, thoughts, answer}});
-    return add(nodes, {.kind = Kind::choice, .children = {answer, block}});
+    const NodeId block = add_node(nodes,
+                                  {.kind = Kind::sequence, .children = {open, thoughts, answer}});
+    return add_node(nodes, {.kind = Kind::choice, .children = {answer, block}});
 }
 
 // Adds a node for one of the texts that a choice lists.
 NodeId add_choice(Nodes& nodes, const OrderedJson& texts) {
     GrammarNode node{.kind = Kind::words};
     for (const OrderedJson& one : texts) node.words.add(one.get<std::string>(), 0, 0);
-    return add(nodes, std::move(node));
+    return add_node(nodes, std::move(node));
 }
 
 Result<NodeId> add_regex(Nodes& nodes, const std::string& pattern) {
     MOEX_ASSIGN(expression, parse_pattern(pattern));
     MOEX_ASSIGN(texts, automaton_of(expression));
-    return add(nodes, {.kind = Kind::text, .texts = texts});
+    return add_node(nodes, {.kind = Kind::text, .texts = texts});
 }
 
 Result<NodeId> add_form(Nodes& nodes, const AnswerForm& form, const Vocabulary& vocabulary) {

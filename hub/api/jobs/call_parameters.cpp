@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hub/api/grammar/schema_document.h"
+#include "hub/api/jobs/grammar_nodes.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
@@ -10,19 +11,6 @@ namespace {
 
 using Kind = GrammarNode::Kind;
 using Nodes = std::vector<GrammarNode>;
-
-NodeId put(Nodes& nodes, GrammarNode node) {
-    nodes.push_back(std::move(node));
-    return static_cast<NodeId>(nodes.size() - 1);
-}
-NodeId put_words(Nodes& nodes, std::string words) {
-    GrammarNode node{.kind = Kind::words};
-    node.words.add(std::move(words), 0, 0);
-    return put(nodes, std::move(node));
-}
-NodeId put_sequence(Nodes& nodes, std::vector<NodeId> parts) {
-    return put(nodes, {.kind = Kind::sequence, .children = std::move(parts)});
-}
 
 // Returns a schema without references at its top level; an empty object if that is not possible.
 // `lost` gets the keywords that were left out; it may be null.
@@ -70,8 +58,8 @@ NodeId add_text(Nodes& nodes, const OrderedJson& schema, const CallSyntax& synta
         for (const OrderedJson& one : list)
             if (one.is_string())
                 listed.words.add(one.get<std::string>() + syntax.after_value, 0, 0);
-    if (!listed.words.words.empty()) return put(nodes, std::move(listed));
-    return put(nodes, {.kind = Kind::text, .texts = text_until(syntax.after_value)});
+    if (!listed.words.words.empty()) return add_node(nodes, std::move(listed));
+    return add_node(nodes, {.kind = Kind::text, .texts = text_until(syntax.after_value)});
 }
 
 // Returns true if a grammar of the schema can be built.
@@ -104,7 +92,7 @@ Result<NodeId> add_value(Nodes& nodes, const Tool& tool, const OrderedJson& sche
     for (const Weakening& one : found)
         weakened.push_back(
             {text("properties.", name, one.path.empty() ? "" : ".", one.path), one.keyword});
-    return put_sequence(nodes, {value, put_words(nodes, syntax.after_value)});
+    return add_sequence(nodes, {value, add_words(nodes, syntax.after_value)});
 }
 
 }  // namespace
@@ -117,14 +105,15 @@ Result<NodeId> add_parameters(Nodes& nodes, const Tool& tool, const CallSyntax& 
     for (const auto& [name, inside] : members(schema).items()) {
         if (inside == false) continue;
         MOEX_ASSIGN(value, add_value(nodes, tool, inside, name, syntax, weakened));
-        const NodeId head = put_words(nodes, syntax.before_key + name + syntax.before_value);
-        const NodeId part = put_sequence(nodes, {head, value});
+        const NodeId head = add_words(nodes, syntax.before_key + name + syntax.before_value);
+        const NodeId part = add_sequence(nodes, {head, value});
         const bool is_required = std::find(required.begin(), required.end(), name) !=
                                  required.end();
         parts.push_back(
-            is_required ? part : put(nodes, {.kind = Kind::repeat, .max = 1, .children = {part}}));
+            is_required ? part
+                        : add_node(nodes, {.kind = Kind::repeat, .max = 1, .children = {part}}));
     }
-    return put_sequence(nodes, std::move(parts));
+    return add_sequence(nodes, std::move(parts));
 }
 
 std::string parameter_json(const Tool* tool, const std::string& key, const std::string& value) {

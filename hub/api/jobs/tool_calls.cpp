@@ -5,6 +5,7 @@
 
 #include "hub/api/grammar/json_schema.h"
 #include "hub/api/jobs/call_parameters.h"
+#include "hub/api/jobs/grammar_nodes.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -14,19 +15,6 @@ using Kind = GrammarNode::Kind;
 using Nodes = std::vector<GrammarNode>;
 
 constexpr std::uint32_t calls_max = 16;  // in one answer
-
-NodeId add_node(Nodes& nodes, GrammarNode node) {
-    nodes.push_back(std::move(node));
-    return static_cast<NodeId>(nodes.size() - 1);
-}
-NodeId add_words(Nodes& nodes, std::string words) {
-    GrammarNode node{.kind = Kind::words};
-    node.words.add(std::move(words), 0, 0);
-    return add_node(nodes, std::move(node));
-}
-NodeId add_sequence(Nodes& nodes, std::vector<NodeId> parts) {
-    return add_node(nodes, {.kind = Kind::sequence, .children = std::move(parts)});
-}
 
 NodeId add_opening(Nodes& nodes, const CallSyntax& syntax) {
     if (syntax.opens_token)

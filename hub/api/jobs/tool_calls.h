@@ -20,7 +20,7 @@ namespace moex {
 // writes calls and results as text.
 void write_out_tools(OrderedJson& messages, const OrderedJson& tools, const CallSyntax& syntax);
 
-// The tools whose grammar accepts more than their schema does.
+// The tools with a grammar that accepts more than their schema does.
 struct WeakenedTools {
     bool takes_any = false;  // the arguments of all tools that are not strict are any objects
     OrderedJson list = OrderedJson::array();  // [{"tool", "path", "keyword"}], as replies name them

@@ -88,7 +88,7 @@ TEST_F(ApiTest, ExpertsAreLossyWhereThatIsAskedForAndOffered) {
     TearDown();  // destroy the engine before the speculator that it uses
 }
 
-// A step counts here even if the hub's settings draft nothing; sources are a matter of the engine.
+// The request's number of drafted tokens is checked even if the engine has no source of drafts.
 TEST_F(ApiTest, RequestsChooseTheNumberOfDraftedTokens) {
     const auto asked = [&](const Json& speculative, Json moex = Json::object()) {
         moex["speculative"] = speculative;
