@@ -111,6 +111,8 @@ std::vector<Command> commands_on_swarms() {
           {"--rows", "N", "rows of a prompt's chunk [256]"},
           {"--hub-row-ms", "MS", "what each further row adds to --hub-ms [0]"},
           {"--expert-row-ms", "MS", "what each further row adds to --expert-ms [0]"},
+          {"--acceptance", "P", "share of drafted tokens that are accepted; 0: no drafts [0]"},
+          {"--draft-ms", "MS", "what the hub needs to draft a token [0]"},
           {"--mbit-s", "N", "bandwidth of the hub's link, one way; 0: bytes take no time [0]"},
           {"--paper", "", "the paper's tables beside what its equations give, and nothing else"},
           {"--from-metrics", "URL",

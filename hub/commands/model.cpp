@@ -92,6 +92,8 @@ Result<ModelQuestion> question_of(const Invocation& invocation) {
     question.replicas = numbers.read("--replicas", 2, 1, 1e6);
     question.copies = numbers.read("--copies", 3, 1, 64);
     question.rows = numbers.read("--rows", 256, 1, 1e6);
+    question.acceptance = numbers.read("--acceptance", 0, 0, 1);
+    question.draft_ms = numbers.read("--draft-ms", 0, 0, 1e6);
     question.times = {.hub_ms = numbers.read("--hub-ms", 1.5, 0, 1e6),
                       .readback_ms = numbers.read("--readback-ms", 0.2, 0, 1e6),
                       .rtt_ms = numbers.read("--rtt-ms", 2, 0, 1e6),

@@ -50,6 +50,20 @@ test("a given swarm has a row for each h, the same in every format", async () =>
   }
 });
 
+test("drafts have a row each: a long link gains all their tokens, and slow drafts lose", async () => {
+  const drafts = async (...args) => (await rowsOf(...args)).filter(({ table }) => table === "drafts");
+  assert.deepEqual(await drafts("--rtt-ms", "20"), []);
+  const far = await drafts("--rtt-ms", "20", "--acceptance", "0.8", "--workers", "1");
+  const gains = far.filter(({ quantity }) => quantity === "x");
+  assert.equal(gains.length, 8);
+  assert.deepEqual(gains[3].row, "4 drafts");
+  const tokens = far.filter(({ quantity }) => quantity === "tokens");
+  assert.ok(Math.abs(tokens[3].computed - (1 + 0.8 + 0.8 ** 2 + 0.8 ** 3 + 0.8 ** 4)) < 1e-9);
+  assert.ok(Math.abs(gains[3].computed - tokens[3].computed) < 1e-9, "rows cost nothing by default");
+  const slow = await drafts("--rtt-ms", "0", "--acceptance", "0.2", "--draft-ms", "500");
+  assert.ok(slow.filter(({ quantity }) => quantity === "x").every(({ computed }) => computed < 1));
+});
+
 test("a running hub shows predictions from worker times beside measurements", async (t) => {
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", "--timeout-ms", "60000"]);
   t.after(() => hub.remove());

@@ -12,6 +12,7 @@ namespace moex {
 namespace {
 
 constexpr int copies_of_table_1 = 4, copies_of_table_3 = 3;
+constexpr int drafts_max = 8;
 
 std::string h_of(int copies) { return text("h=", copies); }
 
@@ -53,6 +54,26 @@ void add_paper_table_3(std::vector<ModelRow>& rows) {
             rows.push_back({"Table 3", text(name, " ", h_of(copies)), "ms", paper_ms[copies - 1],
                             pass_ms({}, paper_times(rtt_ms, 0.5), 1, copies, 16, Stalls::calls),
                             "its round log-normal, sigma 0.5, slowest of 8"});
+    }
+}
+
+// The speed of decoding with drafts: a step has a row for each draft and for the last token, and
+// the drafts are computed before it.
+void add_drafts(const ModelQuestion& question, std::vector<ModelRow>& rows) {
+    const auto step_ms = [&](int drafts) {
+        return drafts * question.draft_ms + pass_ms(question.shape, question.times, drafts + 1.0, 1,
+                                                    question.workers, Stalls::workers);
+    };
+    const double plain_ms = step_ms(0);
+    for (int drafts = 1; drafts <= drafts_max; ++drafts) {
+        const double tokens = tokens_per_step(question.acceptance, drafts);
+        const std::string row = text(drafts, drafts == 1 ? " draft" : " drafts");
+        rows.push_back({"drafts", row, "tokens", std::nullopt, tokens,
+                        text("a step, if ", question.acceptance, " of the drafts are accepted")});
+        rows.push_back({"drafts", row, "ms", std::nullopt, step_ms(drafts) / tokens,
+                        text("a token; steps of ", drafts + 1, " rows, h=1")});
+        rows.push_back({"drafts", row, "x", std::nullopt, plain_ms * tokens / step_ms(drafts),
+                        "as fast as without drafts"});
     }
 }
 
@@ -98,7 +119,8 @@ std::vector<ModelRow> paper_rows() {
 }
 
 std::vector<ModelRow> model_rows(const ModelQuestion& question) {
-    const auto& [name, shape, times, bits, workers, replicas, copies_max, chunk] = question;
+    const auto& [name, shape, times, bits, workers, replicas, copies_max, chunk, acceptance,
+                 draft_ms] = question;
     std::vector<ModelRow> rows;
     rows.push_back({"eq. 3", name, "GB", std::nullopt,
                     worker_bytes(shape, bits, std::min(replicas, workers), workers) / 1e9,
@@ -122,6 +144,7 @@ std::vector<ModelRow> model_rows(const ModelQuestion& question) {
             rows.push_back({"eq. 13", h_of(copies), "rows/s", std::nullopt, 1e3 * chunk / prompt_ms,
                             text("a prompt in chunks of ", chunk, " rows; ", how)});
         }
+    if (acceptance > 0) add_drafts(question, rows);
     return rows;
 }
 

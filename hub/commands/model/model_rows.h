@@ -32,6 +32,8 @@ struct ModelQuestion {
     double workers = 16, replicas = 2;  // workers of the swarm, and replicas of each expert
     double copies = 3;                  // largest h of the table, which has rows for h = 1, 2, ...
     double rows = 256;                  // rows of a chunk of a prompt
+    double acceptance = 0;              // share of drafted tokens that are accepted; 0: no drafts
+    double draft_ms = 0;                // time that drafting one token takes
 };
 std::vector<ModelRow> model_rows(const ModelQuestion& question);
 // Returns the rows for Tables 1 and 3, eq. 3 and eq. 13 of the paper, with the paper's values.

@@ -50,6 +50,11 @@ double pass_ms(const RoundShape& shape, const LayerTimes& times, double rows, do
            (hub_ms + dispatch_ms(shape, times, rows, copies, workers, stalls));
 }
 
+double tokens_per_step(double acceptance, double drafts) {
+    if (acceptance >= 1) return drafts + 1;
+    return (1 - std::pow(acceptance, drafts + 1)) / (1 - acceptance);
+}
+
 StepForecast forecast(const HubFigures& figures) {
     MOEX_CHECK(figures.steps > 0 && figures.rounds > 0, "figures of nothing");
     StepForecast said{.hub_ms = 1e3 * (figures.step_s - figures.waited_s) / figures.steps,

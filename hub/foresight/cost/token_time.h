@@ -52,6 +52,12 @@ double dispatch_ms(const RoundShape& shape, const LayerTimes& times, double rows
 double pass_ms(const RoundShape& shape, const LayerTimes& times, double rows, double copies,
                double workers, Stalls stalls);
 
+// Returns the mean number of tokens that a step yields with `drafts` drafted tokens, if each draft
+// is accepted with the same probability (0 to 1) and none counts behind the first one that is
+// rejected. Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding",
+// 2023, eq. 1.
+double tokens_per_step(double acceptance, double drafts);
+
 // The counts and times that a hub measured over some period.
 struct HubFigures {
     // numbers of passes, of rows in them, and of layers sent to workers

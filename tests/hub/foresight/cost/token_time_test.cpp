@@ -48,6 +48,26 @@ TEST(RoundTimeTest, EqualWorkersThatAreAlwaysRequestedAreEqualCalls) {
     EXPECT_NEAR(round_ms(eight, 2), slowest_ms(paper, 4, 2), 1e-6);
 }
 
+// Drafts are accepted one after the other until the first rejection, and the target's own token
+// follows.
+TEST(TokenTimeTest, TokensOfAStepMatchRandomDraws) {
+    EXPECT_EQ(tokens_per_step(0.5, 0), 1);
+    EXPECT_EQ(tokens_per_step(0, 4), 1);
+    EXPECT_EQ(tokens_per_step(1, 4), 5);
+    std::mt19937_64 random(1);
+    std::uniform_real_distribution<double> uniform;
+    constexpr int num_steps = 200'000;
+    for (const double acceptance : {0.3, 0.8, 0.95}) {
+        double tokens = 0;
+        for (int step = 0; step < num_steps; ++step) {
+            int accepted = 0;
+            while (accepted < 5 && uniform(random) < acceptance) ++accepted;
+            tokens += accepted + 1;
+        }
+        EXPECT_NEAR(tokens / num_steps / tokens_per_step(acceptance, 5), 1, 0.01) << acceptance;
+    }
+}
+
 // A random draw without a requested worker is not a round, so a worker's share refers to the
 // remaining draws.
 TEST(RoundTimeTest, DifferentWorkersMatchRandomDraws) {
