@@ -83,7 +83,7 @@ class EngineDraftTest : public EngineTest {
 };
 
 TEST_F(EngineDraftTest, TextsEqualThoseWithoutDraftsWhateverIsDrafted) {
-    constexpr std::uint32_t count = 400;
+    constexpr std::uint32_t count = 1'100;
     const EngineOptions plain{.queue_max = queue_max, .prefix_cache = false};
     const std::vector<Outcome> wanted = run(count, plain);
     EXPECT_EQ(counters_.drafts, 0u);
