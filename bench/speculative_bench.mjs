@@ -3,7 +3,9 @@
 //   node bench/speculative_bench.mjs [--model DIR | --shape NAME] [--drafts off,ngram,DIR] [--speculative auto|N]
 //     [--rtt-ms 2,5,20] [--users 1,16] [--text FILE] [--prompts N] [--words N] [--tokens N] [--temperature T]
 //     [--top-p P] [--hub-args "..."] [--worker-args "..."] [--header]
-// off: `serve --speculative off`, the base of all ratios; ngram: --speculative as given; DIR: also with --draft DIR.
+// off: `serve --speculative off`, the base of all ratios; ngram: --speculative as given; DIR: also with --draft DIR;
+// replay@P or replay@P+MS: answers that were given before, each token of them right with the probability P and charged
+// with MS milliseconds (replay_hub), for models with random weights. Each prompt is then sent once beforehand.
 // Prompts are --words words of FILE each, from --prompts places of it. MOEX_BUILD: build folder [build]. For each round
 // trip time there is a hub, a proxy and a worker per kind of draft. They run alternately, and only one works at a time.
 // CSV: see `columns`. tok_s: tokens per second of all users together, from the first token to the last, median of all
@@ -71,17 +73,19 @@ async function stream(side, prompt, seed) {
 
 async function open(rtt_ms, draft) {
   const speculative = draft === "off" ? "off" : options.speculative;
+  const [, acceptance, ms = "0"] = /^replay@([\d.]+)(?:\+([\d.]+))?$/.exec(draft) ?? [];
+  const program = acceptance ? ["replay_hub", acceptance, ms] : ["moex-hub"];
   const hub = await Hub.start([
     "--model", options.model, "--local-fallback", "off", "--replicas", "1", "--sequences-max", "64",
     "--timeout-ms", "60000", "--round-deadline-s", "300", "--speculative", speculative,
-    ...(draft === "off" || draft === "ngram" ? [] : ["--draft", draft]), ...words("hub-args"),
-  ]);
+    ...(draft === "off" || draft === "ngram" || acceptance ? [] : ["--draft", draft]), ...words("hub-args"),
+  ], { program });
   const line = await farAway(hub.port, Number(rtt_ms));
   const worker = await NativeWorker.start({ url: `http://127.0.0.1:${line.address().port}`, join: hub.join },
     ["--budget-mb", "20000", ...words("worker-args")]);
   await hub.until((status) => status.health === "ok", "every expert to have an answerer");
   const model = (await (await fetch(`${hub.url}/v1/models`)).json()).data[0].id;
-  return { draft, hub, line, worker, model };
+  return { draft, hub, line, worker, model, learns: Boolean(acceptance) };
 }
 
 async function close(side) {
@@ -153,6 +157,8 @@ try {
     try {
       for (const draft of list("drafts")) sides.push(await open(rtt_ms, draft));
       for (const side of sides) await stream(side, prompts[0], 0);   // warm-up
+      for (const side of sides.filter(({ learns }) => learns))
+        await Promise.all(prompts.map((prompt, i) => stream(side, prompt, i)));
       for (const users of list("users").map(Number)) {
         await measure(sides, users);
         for (const side of sides) console.log(row(side, sides[0], rtt_ms, users));

@@ -548,7 +548,8 @@ void HubProgram::join_rooms() {
 
     engine_options_ = engine_options();
     if (settings_.model.drafts) {
-        engine_options_.draft_sources = drafts_.make_sources(engine_options_);
+        engine_options_.draft_sources = only_drafts_ ? std::vector<DraftSource*>{only_drafts_}
+                                                     : drafts_.make_sources(engine_options_);
         engine_options_.draft_tokens = settings_.model.draft_tokens;
         log_info("hub: drafts tokens", kv("by", drafts_.words()));
     }

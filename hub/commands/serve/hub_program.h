@@ -58,6 +58,9 @@ class HubProgram {
     // Opens all parts of the hub, with the port as the final one. May throw the exceptions of
     // Server's constructor.
     Status open();
+    // Makes `source` the only source of drafts. Called before open(); for benches. `source`
+    // outlives this object.
+    void use_drafts_of(DraftSource& source) { only_drafts_ = &source; }
     // Prints the links to the hub's pages and serves until a signal arrives.
     void run();
 
@@ -121,6 +124,7 @@ class HubProgram {
     std::string hints_by_ = "off";  // the predictor's name
     std::optional<ShadowParts> shadow_parts_;
     DraftParts drafts_;  // used by the engine
+    DraftSource* only_drafts_ = nullptr;
     std::unique_ptr<Registry> registry_;
     MadeKeys made_keys_;
     EngineOptions engine_options_;

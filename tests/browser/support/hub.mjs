@@ -57,12 +57,14 @@ async function end(child, signal = "SIGTERM", patience_ms = 60000) {
 
 export class Hub {
   // `args`: further flags of `moex-hub serve`. With the `state` and `port` of an earlier hub, the new hub replaces it.
-  static async start(args = [], { state = mkdtempSync(join(tmpdir(), "moex-state-")), port = 0, env = {} } = {}) {
+  // `program`: another program that serves, with the arguments that come before `serve`.
+  static async start(args = [],
+    { state = mkdtempSync(join(tmpdir(), "moex-state-")), port = 0, env = {}, program = ["moex-hub"] } = {}) {
     const hub = new Hub();
     hub.state = state;
     hub.args = args;
     const serve = ["serve", "--listen", `127.0.0.1:${port}`, "--state", state, "--test-routes", ...args];
-    hub.child = start(join(build, "moex-hub"), serve, env);
+    hub.child = start(join(build, program[0]), [...program.slice(1), ...serve], env);
     const ready = await waitForOutput(hub.child, "moex-hub", (text) => /^ready: url=(\S+) join=(\S+)/m.exec(text));
     [, hub.url, hub.join] = ready;
     hub.port = Number(new URL(hub.url).port);
