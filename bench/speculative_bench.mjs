@@ -1,12 +1,13 @@
 // Measures speculative decoding over links of several round trip times: tokens per second with drafts of several kinds
 // by those without, for a hub and one native worker on this machine.
 //   node bench/speculative_bench.mjs [--model DIR | --shape NAME] [--drafts off,ngram,DIR] [--speculative auto|N]
-//     [--rtt-ms 2,5,20] [--users 1,16] [--text FILE] [--prompts N] [--words N] [--tokens N] [--temperature T]
-//     [--top-p P] [--hub-args "..."] [--worker-args "..."] [--header]
+//     [--rtt-ms 2,5,20] [--users 1,16] [--text FILE] [--prompts N] [--words N] [--ids N] [--tokens N]
+//     [--temperature T] [--top-p P] [--hub-args "..."] [--worker-args "..."] [--header]
 // off: `serve --speculative off`, the base of all ratios; ngram: --speculative as given; DIR: also with --draft DIR;
 // replay@P or replay@P+MS: answers that were given before, each token of them right with the probability P and charged
 // with MS milliseconds (replay_hub), for models with random weights. Each prompt is then sent once beforehand.
-// Prompts are --words words of FILE each, from --prompts places of it. MOEX_BUILD: build folder [build]. For each round
+// Prompts are --words words of FILE each, from --prompts places of it; with --ids, N token ids each, for a package
+// without a tokenizer. MOEX_BUILD: build folder [build]. For each round
 // trip time there is a hub, a proxy and a worker per kind of draft. They run alternately, and only one works at a time.
 // CSV: see `columns`. tok_s: tokens per second of all users together, from the first token to the last, median of all
 // prompts. ratio: median over prompts of tok_s by that of off. tokens_per_step: of all answers. acceptance: accepted by
@@ -27,7 +28,7 @@ const columns = "model,rtt_ms,users,draft,tok_s,ratio,tokens_per_step,acceptance
   "gap_p99_ms,answers,changed";
 const options = {
   "model": "static/models/demo", "shape": "", "drafts": "off,ngram", "speculative": "auto", "rtt-ms": "2,5,20",
-  "users": "1", "text": "tests/golden/demo/val_excerpt.txt", "prompts": "20", "words": "40", "tokens": "64",
+  "users": "1", "text": "tests/golden/demo/val_excerpt.txt", "prompts": "20", "words": "40", "ids": "", "tokens": "64",
   "temperature": "0.8", "top-p": "0.95", "hub-args": "", "worker-args": "",
 };
 const with_header = readFlags("speculative_bench", options);
@@ -39,6 +40,7 @@ const figure = (value, digits) => (Number.isFinite(value) ? value.toFixed(digits
 
 const source = readFileSync(options.text, "utf8").split(/(?<=\s)/);
 const prompts = Array.from({ length: Number(options.prompts) }, (_, i) => {
+  if (options.ids) return Array.from({ length: Number(options.ids) }, (_, k) => (k * 7919 + i * 104729) % 250);
   const first = Math.floor((i * (source.length - Number(options.words))) / Number(options.prompts));
   return source.slice(first, first + Number(options.words)).join("").trimEnd();
 });
