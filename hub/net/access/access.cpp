@@ -28,6 +28,10 @@ std::vector<std::string_view> list_items(std::string_view value) {
         value.remove_prefix(comma + 1);
     }
 }
+// "hub.example." is the name "hub.example", written with the root of the DNS (RFC 3986, 3.2.2).
+void drop_root_dot(std::string& host) {
+    if (host.size() > 1 && host.back() == '.') host.pop_back();
+}
 bool is_wildcard(std::string_view address) { return address == "0.0.0.0" || address == "::"; }
 
 }  // namespace
@@ -60,6 +64,7 @@ std::optional<Authority> parse_authority(std::string_view raw) {
     } else {
         const std::size_t colon = raw.find(':');
         out.host = lower(raw.substr(0, colon));
+        drop_root_dot(out.host);
         rest = colon == std::string_view::npos ? std::string_view() : raw.substr(colon);
         const auto is_name = [](char c) {
             return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' ||
@@ -80,7 +85,10 @@ std::optional<Authority> parse_authority(std::string_view raw) {
 }
 
 AccessPolicy::AccessPolicy(AccessOptions options) : options_(std::move(options)) {
-    for (std::string& host : options_.hosts) host = lower(host);
+    for (std::string& host : options_.hosts) {
+        host = lower(host);
+        drop_root_dot(host);
+    }
     for (std::string& origin : options_.cors_origins) origin = lower(origin);
 }
 

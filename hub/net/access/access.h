@@ -23,7 +23,8 @@ struct AccessOptions {
 };
 
 // The host and port of a Host header: "example.org:8080" -> {"example.org", "8080"}, "[::1]:80" ->
-// {"::1", "80"}; lower case. Returns nullopt if `text` is no authority.
+// {"::1", "80"}; lower case, without the dot that may end a name. Returns nullopt if `text` is no
+// authority.
 struct Authority {
     std::string host, port;
     bool is_address = false;  // true: `host` is an IP address, so DNS rebinding is impossible

@@ -35,6 +35,19 @@ TEST(AccessTest, HostsOfALoopbackHub) {
         EXPECT_FALSE(policy.host_allowed(bad)) << bad;
 }
 
+TEST(AccessTest, HostWithATrailingDotIsThatHost) {
+    const AccessPolicy policy({"127.0.0.1", {"hub.example", "other.example."}, {}});
+    for (const char* good : {"localhost.", "localhost.:8080", "hub.example.", "Hub.Example.:443",
+                             "127.0.0.1.", "other.example", "other.example."})
+        EXPECT_TRUE(policy.host_allowed(good)) << good;
+    for (const char* bad : {"hub.example..", ".", "..", ":", "evil.example.", "192.168.1.5."})
+        EXPECT_FALSE(policy.host_allowed(bad)) << bad;
+
+    HttpRequest request;
+    request.headers = {{"host", "hub.example.:8080"}, {"origin", "http://hub.example.:8080"}};
+    EXPECT_EQ(policy.judge_origin(request), AccessPolicy::Origin::same);
+}
+
 TEST(AccessTest, AWildcardHubAnswersToAddressesButNotToNames) {
     const AccessPolicy policy({"0.0.0.0", {}, {}});
     EXPECT_TRUE(policy.host_allowed("192.168.1.5:8080"));
