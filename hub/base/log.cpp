@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "hub/base/log_limit.h"
+
 namespace moex {
 namespace {
 
@@ -55,6 +57,13 @@ void log_line(LogLevel level, std::string_view line) {
                                 {"event", std::string(line)}};
     the_log().logger->log(level_of(level),
                           object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void log_line_rarely(LogLevel level, std::string_view line) {
+    static LogLimit limit;
+    const std::optional<std::uint64_t> left_out = limit.admit(line, now_steady());
+    if (!left_out) return;
+    log_line(level, *left_out == 0 ? std::string(line) : text(line, kv("left_out", *left_out)));
 }
 
 }  // namespace moex

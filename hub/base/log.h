@@ -26,6 +26,13 @@ template <class... Parts>
 void log_at(LogLevel level, std::string_view event, const Parts&... parts) {
     if (log_enabled(level)) log_line(level, text(event, parts...));
 }
+// Logs a line at most once a minute. `event` and `parts` together are its cause; the line ends with
+// the number of lines of the same cause that were left out before.
+void log_line_rarely(LogLevel level, std::string_view line);
+template <class... Parts>
+void log_rarely(LogLevel level, std::string_view event, const Parts&... parts) {
+    if (log_enabled(level)) log_line_rarely(level, text(event, parts...));
+}
 template <class... Parts>
 void log_debug(std::string_view event, const Parts&... parts) {
     log_at(LogLevel::debug, event, parts...);

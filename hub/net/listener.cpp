@@ -69,7 +69,7 @@ void Listener::on_accepted(NetError error, tcp::socket socket) {
 
     // The process is most likely out of file descriptors. Wait until some are free instead of
     // spinning.
-    log_warn("http: accept failed", kv("error", error.message()));
+    log_rarely(LogLevel::warn, "http: accept failed", kv("error", error.message()));
     pause_.expires_after(100ms);
     pause_.async_wait([this](NetError stopped) {
         if (!stopped) accept();

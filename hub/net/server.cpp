@@ -127,7 +127,7 @@ struct Server::State {
                     spin.came();
                 return;
             } catch (const std::exception& failure) {
-                log_error("http: a handler failed", kv("error", failure.what()));
+                log_rarely(LogLevel::error, "http: a handler failed", kv("error", failure.what()));
             }
     }
 

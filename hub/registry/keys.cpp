@@ -309,7 +309,8 @@ void RegistryState::look_at_keys() {
         if (version != std::exchange(data_version, version)) {
             changed = true;
             if (const Status loaded = load_keys(); !loaded.ok())
-                log_error("registry: keys not read again", kv("error", loaded.error().message));
+                log_rarely(LogLevel::error, "registry: keys not read again",
+                           kv("error", loaded.error().message));
         }
     }
 
@@ -319,7 +320,8 @@ void RegistryState::look_at_keys() {
         // Another process may have replaced the join token, too.
         if (changed && !std::exchange(join_token, {}).empty())
             if (const auto token = load_join_token(); !token.ok())
-                log_error("registry: join token not read", kv("error", token.error().message));
+                log_rarely(LogLevel::error, "registry: join token not read",
+                           kv("error", token.error().message));
         for (const StoredKey& key : keys) {
             const std::int64_t expires_s = key.info.expires_s;
             changed |= expires_s > expiries_seen_s && expires_s <= now_s;

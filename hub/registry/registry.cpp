@@ -110,7 +110,10 @@ void RegistryState::commit_pending() {
 
     // A full disk must not stop the hub. The token use of keys is kept for the next attempt. All
     // other counts are lost, and the log reports it.
-    log_error("registry: counts of the last moment lost", kv("error", written.error().message));
+    log_rarely(LogLevel::error,
+               "registry: the state cannot be written; token use of keys is written later, other "
+               "counts of this moment are lost",
+               kv("error", written.error().message));
     const std::lock_guard lock(pending_mutex);
     for (const auto& [key_and_day, use] : taken.token_use) add_use(key_and_day, use);
 }

@@ -371,8 +371,8 @@ void Routes::answer_range(const HttpRequest& request, const Result<ByteView>& by
                           WireResponder& responder) const {
     const std::string& name = request.rest;
     if (!bytes) {
-        log_error("http: a blob cannot be read", kv("blob", name),
-                  kv("why", bytes.error().message));
+        log_rarely(LogLevel::error, "http: a blob cannot be read", kv("blob", name),
+                   kv("why", bytes.error().message));
         return responder.refuse({500, "the blob cannot be read", "io_error", ""});
     }
     BlobAnswer answer = answer_blob(request, bytes->size(), text('"', name, '"'));
