@@ -92,8 +92,8 @@ int run(int argc, char** argv) {
     hub.use_drafts_of(drafts);
     const Status opened = hub.open();
     if (!opened.ok()) return fail(opened.error().message);
-    hub.run();
-    return exit_stopped;
+    const Status ended = hub.run();
+    return ended.ok() ? exit_stopped : fail(ended.error().message);
 }
 
 }  // namespace

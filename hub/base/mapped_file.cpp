@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "protocol/check.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -203,13 +204,26 @@ MappedFile::~MappedFile() {
     ::munmap(const_cast<std::byte*>(data_), stamp_.size_bytes);
 }
 
-Status MappedFile::check_unchanged() const {
-    if (entry_ == nullptr) return {};
+std::optional<FileStamp> MappedFile::changed_to() const {
+    if (entry_ == nullptr) return std::nullopt;
     const auto now = stamp_of(entry_->path);
     // If the file was removed or replaced, the map still shows the old file, which is unchanged.
-    if (!now.ok() || now->device != stamp_.device || now->inode != stamp_.inode) return {};
-    if (*now == stamp_) return {};
+    if (!now.ok() || now->device != stamp_.device || now->inode != stamp_.inode)
+        return std::nullopt;
+    if (*now == stamp_) return std::nullopt;
+    return *now;
+}
+
+Status MappedFile::check_unchanged() const {
+    const std::optional<FileStamp> now = changed_to();
+    if (!now) return {};
     return changed_file_error(entry_->path, stamp_, *now);
+}
+
+void MappedFile::accept(const FileStamp& now) {
+    MOEX_CHECK(now.size_bytes == stamp_.size_bytes, "the size of a map does not change");
+    // Only the time differs. Other threads may read the size meanwhile.
+    stamp_.modified_ns = now.modified_ns;
 }
 
 void MappedFile::release_pages() const {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 #include "protocol/bytes.h"
 #include "protocol/result.h"
@@ -38,6 +39,13 @@ class MappedFile {
     // Checks that the file kept its size and the time of its last change. The error names the file,
     // what was found and what to do. Costs one stat(): about a microsecond.
     Status check_unchanged() const;
+    // Returns the present stamp of the file if it was written to in place since stamp(), otherwise
+    // nullopt. A file that was removed or replaced by rename() counts as unchanged.
+    std::optional<FileStamp> changed_to() const;
+    // Takes `now`, a result of changed_to() with the size of the map, as the file's stamp: the
+    // caller has checked that the bytes are still the right ones. The caller keeps other threads
+    // from stamp(), check_unchanged() and changed_to() meanwhile.
+    void accept(const FileStamp& now);
     // Releases the map's pages from this process's memory. A later read loads them from the file
     // again.
     void release_pages() const;

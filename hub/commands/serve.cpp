@@ -18,8 +18,9 @@ int run_serve(const Invocation& invocation) {
     const Status opened = invocation.check_only ? hub.check() : hub.open();
     if (!opened.ok()) return fail(opened.error().message);
 
-    if (!invocation.check_only) hub.run();
-    return exit_stopped;
+    if (invocation.check_only) return exit_stopped;
+    const Status ended = hub.run();
+    return ended.ok() ? exit_stopped : fail(ended.error().message);
 }
 
 }  // namespace moex

@@ -1,7 +1,7 @@
-// Tests with a package that changes under a running hub: the hub ends with one sentence that names the file,
-// never with a bus error.
+// Tests with a package that changes under a running hub. The same bytes change nothing. With other bytes the hub
+// answers what runs with an error and ends with one sentence that names the file, never with a bus error.
 import assert from 'node:assert/strict';
-import { cpSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs';
+import { cpSync, readFileSync, statSync, truncateSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { modelFolder, startHub, temporaryFolder } from './hub_process.mjs';
@@ -27,10 +27,78 @@ async function complete(hub) {
     headers: { 'content-type': 'application/json' },
     body: JSON.stringify({ prompt: 'Once upon a time', max_tokens: 4 }),
   });
-  return response.text();
+  return { status: response.status, text: await response.text() };
 }
 
+const touch = (file) => utimesSync(file, new Date(), new Date(Date.now() - 3600_000));
+
 const hashOf = (folder) => JSON.parse(readFileSync(join(folder, 'manifest.json'), 'utf8')).experts.flat().find(Boolean);
+
+test('files that are touched, with the same bytes, change nothing', async () => {
+  const copy = temporaryFolder();
+  try {
+    cpSync(modelFolder, copy.path, { recursive: true, dereference: true });
+    const hub = await startHub(['--backend', 'local', '--threads', '1'], {}, copy.path);
+    const hash = hashOf(copy.path), blob = join(copy.path, 'weights', hash);
+    const before = await complete(hub);
+    assert.equal(before.status, 200, before.text);
+    const served = async () => (await fetch(`${hub.url}/weights/${hash}`)).status;
+    assert.equal(await served(), 200);
+    for (const file of [join(copy.path, 'hub.safetensors'), blob]) {
+      touch(file);
+      const after = await complete(hub);
+      assert.equal(after.status, 200, after.text);
+      const text = (answer) => JSON.parse(answer.text).choices[0].text;
+      assert.equal(text(after).length > 0, true);
+      assert.equal(await served(), 200);
+      await hub.logged(`with the same bytes file=${file}`);
+    }
+    assert.equal(await hub.stop(), 0, hub.stderr());
+  } finally {
+    copy.remove();
+  }
+});
+
+test('a stream that runs when other bytes come ends with an error, not with a cut', async () => {
+  const { code, sentences } = await serveDamaged(
+    (path) => writeFileSync(join(path, 'hub.safetensors'), Buffer.alloc(1), { flag: 'r+' }),
+    async (hub, change) => {
+      const response = await fetch(`${hub.api}/completions`, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: JSON.stringify({ prompt: 'The sea', max_tokens: 900, stream: true,
+          logit_bias: { 8189: -100, 8191: -100 } }),
+      });
+      let text = '';
+      for await (const piece of response.body) {
+        if (!text) change();
+        text += Buffer.from(piece).toString();
+      }
+      assert.match(text, /"error"/);
+    });
+  assert.equal(code, 1);
+  assert.equal(sentences.length, 1);
+});
+
+test('a blob that was damaged before the start is named and not served, all else is', async () => {
+  const copy = temporaryFolder();
+  try {
+    cpSync(modelFolder, copy.path, { recursive: true, dereference: true });
+    const [damaged, whole] = JSON.parse(readFileSync(join(copy.path, 'manifest.json'), 'utf8'))
+      .experts.find((layer) => layer?.length > 1);
+    writeFileSync(join(copy.path, 'weights', damaged), Buffer.from('damaged'), { flag: 'r+' });
+    const hub = await startHub([], {}, copy.path);
+    const refused = await fetch(`${hub.url}/weights/${damaged}`);
+    assert.equal(refused.status, 500, await refused.text());
+    await hub.logged(`${damaged}: its SHA-256 is not its name`);
+    const served = await fetch(`${hub.url}/weights/${whole}`);
+    assert.equal(served.status, 200);
+    await served.arrayBuffer();
+    assert.equal(await hub.stop(), 0, hub.stderr());
+  } finally {
+    copy.remove();
+  }
+});
 
 test('hub.safetensors cut short under a running hub', async () => {
   const { code, sentences, folder } = await serveDamaged(
@@ -38,7 +106,9 @@ test('hub.safetensors cut short under a running hub', async () => {
     async (hub, change) => {
       await complete(hub);
       change();
-      await complete(hub).catch(() => {});   // the hub ends, and the connection with it
+      const answer = await complete(hub);
+      assert.ok(answer.status >= 500, answer.text);
+      assert.match(answer.text, /"error"/);
     });
   assert.equal(code, 1);
   assert.equal(sentences.length, 1);
@@ -54,7 +124,8 @@ test('hub.safetensors overwritten in place, of the same size', async () => {
     },
     async (hub, change) => {
       change();
-      await complete(hub).catch(() => {});
+      const answer = await complete(hub);
+      assert.ok(answer.status >= 500, answer.text);
     });
   assert.equal(code, 1);
   assert.equal(sentences.length, 1);
@@ -73,7 +144,8 @@ for (const isMapped of [false, true]) {
           assert.equal(whole.byteLength, statSync(join(modelFolder, 'weights', hash)).size);
         }
         change();
-        await fetch(url).then((response) => response.arrayBuffer()).catch(() => {});
+        const answer = await fetch(url);
+        assert.equal(answer.status, 500, await answer.text());
       });
     assert.equal(code, 1);
     assert.equal(sentences.length, 1);

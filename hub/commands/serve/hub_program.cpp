@@ -89,6 +89,13 @@ void StopSwitch::on_signal(int count) {
     server_->stop();
 }
 
+void StopSwitch::stop() {
+    const std::lock_guard lock(mutex_);
+    ++num_signals_;
+    manager_.tell("STOPPING=1");
+    if (server_) server_->stop();
+}
+
 void StopSwitch::attach(net::Server& server) {
     const std::lock_guard lock(mutex_);
     server_ = &server;
@@ -155,7 +162,7 @@ Status HubProgram::open() {
     return {};
 }
 
-void HubProgram::run() {
+Status HubProgram::run() {
     log_ready();
     print_links();
 
@@ -176,6 +183,21 @@ void HubProgram::run() {
     if (swarm_) log_loads(swarm_->core().counters());
     if (shadow_) log_shadow(shadow_->counters());
     log_info("hub: stopped");
+    const std::lock_guard lock(changed_mutex_);
+    if (changed_bytes_) return *changed_bytes_;
+    return {};
+}
+
+// Ends the hub after a file of the package got other bytes: running requests end with an error, and
+// new ones are refused.
+void HubProgram::on_changed_bytes(const Error& error) {
+    log_error("hub: stopping, because a file of the package has other bytes than at the start",
+              kv("error", error.message));
+    {
+        const std::lock_guard lock(changed_mutex_);
+        changed_bytes_ = error;
+    }
+    stop_.stop();
 }
 
 Status HubProgram::choose_user() {
@@ -219,6 +241,7 @@ Status HubProgram::load() {
                                   wants_gpu ? LoadParts::all_but_decoder : LoadParts::everything,
                                   connections_share));
     model_ = std::move(model);
+    model_.package->on_changed_bytes([this](const Error& error) { on_changed_bytes(error); });
     if (wants_gpu) MOEX_TRY(open_gpu());
     if (!gpu_ && !model_.decoder) MOEX_TRY(load_decoder(model_, invocation_.settings, show));
     MOEX_TRY(open_lossy_modes());
@@ -556,7 +579,8 @@ void HubProgram::join_rooms() {
     start_shadow();
     if (default_vectors_) late_calls_ = make_late_calls(*swarm_, default_vectors_);
     StepDevice& device = gpu_ ? static_cast<StepDevice&>(*gpu_) : *model_.decoder;
-    engine_.emplace(device, experts(), engine_options_);
+    steps_.emplace(device, model_.package);
+    engine_.emplace(*steps_, experts(), engine_options_);
 
     ApiOptions api_options;
     api_options.default_max_tokens = settings_.model.default_max_tokens;

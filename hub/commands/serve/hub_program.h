@@ -14,6 +14,7 @@
 #include "hub/commands/open_drafts.h"
 #include "hub/commands/open_shadow.h"
 #include "hub/commands/serve/drop_privileges.h"
+#include "hub/commands/serve/guarded_steps.h"
 #include "hub/commands/serve/host_keys.h"
 #include "hub/commands/serve/serve_settings.h"
 #include "hub/commands/serve/service_manager.h"
@@ -36,6 +37,8 @@ class StopSwitch {
     void attach(net::Server& server);
     // The caller has stopped the server. From now on a further signal ends the process.
     void detach();
+    // Stops the hub as a first signal does. Any thread may call it.
+    void stop();
 
   private:
     void on_signal(int count);
@@ -61,8 +64,9 @@ class HubProgram {
     // Makes `source` the only source of drafts. Called before open(); for benches. `source`
     // outlives this object.
     void use_drafts_of(DraftSource& source) { only_drafts_ = &source; }
-    // Prints the links to the hub's pages and serves until a signal arrives.
-    void run();
+    // Prints the links to the hub's pages and serves until a signal arrives. Returns an error if
+    // the hub stopped for another reason: a file of the package got other bytes.
+    Status run();
 
   private:
     Status choose_user();
@@ -76,6 +80,7 @@ class HubProgram {
     // while serving. If one cannot be read, nothing changes.
     void reload();
     void on_worker_event(const WorkerEvent& event);
+    void on_changed_bytes(const Error& error);
     void log_ready() const;
     void print_links() const;
     // Returns true if workers compute the experts. False for a dense model, which has no experts.
@@ -112,6 +117,8 @@ class HubProgram {
     StopSwitch stop_;
     std::optional<SystemUser> user_;
     std::filesystem::path state_directory_;
+    std::mutex changed_mutex_;
+    std::optional<Error> changed_bytes_;  // set once, when a file of the package got other bytes
     LoadedModel model_;
     std::unique_ptr<GpuSteps> gpu_;         // null: the cores of this machine compute the steps
     std::atomic<bool> gpu_is_lost_{false};  // true: the GPU is lost for good
@@ -133,6 +140,7 @@ class HubProgram {
     std::optional<SwarmBackend> swarm_;
     std::unique_ptr<ExpertBackend> late_calls_;  // wraps the swarm; null without default_vectors_
     std::unique_ptr<ServedShadow> shadow_;       // called by the engine; sends hints to the swarm
+    std::optional<GuardedSteps> steps_;          // the device that the engine uses
     std::optional<Engine> engine_;
     std::optional<Api> api_;
 };

@@ -1,13 +1,16 @@
 #include "hub/model/package/package.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <mutex>
 #include <set>
 
 #include "hub/base/files.h"
+#include "hub/base/log.h"
 #include "hub/base/mapped_file.h"
 #include "hub/base/sha256.h"
 #include "hub/model/package/hub_tensors.h"
@@ -32,25 +35,16 @@ Result<FileStamp> require_size(const std::filesystem::path& path, std::uint64_t 
     return *found;
 }
 
-// Ends the process at once, without draining requests, because every answer computed from a damaged
-// package would be wrong.
+// Ends the process at once, because every answer computed from a damaged package would be wrong.
 [[noreturn]] void end_with(const Error& error) {
     std::fprintf(stderr, "moex-hub: %s\n", error.message.c_str());
     std::_Exit(1);
 }
 
-void require_same(const MappedFile& file) {
-    if (const Status status = file.check_unchanged(); !status.ok()) end_with(status.error());
-}
-
-// Checks that a file did not change since the package was opened. If rename() has replaced the file
-// by one of the same size, that is accepted.
-void require_same(const std::filesystem::path& path, const FileStamp& before,
-                  const MappedFile& file) {
-    const FileStamp& now = file.stamp();
-    const bool is_replaced = now.inode != before.inode || now.device != before.device;
-    if (now.size_bytes != before.size_bytes || (!is_replaced && now != before))
-        end_with(changed_file_error(path, before, now));
+std::int64_t coarse_now_ms() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
 }
 
 }  // namespace
@@ -65,17 +59,25 @@ struct ModelPackage::State {
     std::uint64_t blob_bytes = 0;
     // blob numbers by hash, for all blobs in the manifest
     std::map<Sha256, std::uint32_t> blob_indices;
+    std::vector<Sha256> hashes;  // [num_blobs]
     // blob number of each expert, [num_layers][num_experts]; a dense layer has an empty list
     std::vector<std::vector<std::uint32_t>> unit_blobs;
     std::vector<std::optional<FileStamp>> blob_stamps;  // [num_blobs]; nullopt: no file
     // [num_blobs] mapped bytes of each blob; null until the blob is mapped
     std::vector<std::atomic<const std::byte*>> blob_data;
+    // [num_blobs] time of the last look at a mapped blob's file, by coarse_now_ms()
+    std::vector<std::atomic<std::int64_t>> looked_ms;
     std::uint32_t num_missing = 0;
     std::optional<MappedFile> hub;
     TensorViews tensors;
     std::map<std::string, std::string, std::less<>> texts;
+    std::function<void(const Error&)> on_changed_bytes;  // empty: end the process
+    // Held while a file is hashed: [0] for hub.safetensors, the others for blobs by their number.
+    // Locked before `mutex`.
+    std::array<std::mutex, 17> hashing;
     std::mutex mutex;
-    // `mutex` guards the members below.
+    // `mutex` guards the members below, and the stamps of all mapped files.
+    std::optional<Error> changed;  // the first file that was found with other bytes
     std::vector<std::optional<MappedFile>> mapped_blobs;  // [num_blobs]; never unmapped
     std::vector<std::uint32_t> mapped_order;              // indices into mapped_blobs
     std::size_t next_checked = 0;                         // counter into mapped_order
@@ -85,7 +87,15 @@ struct ModelPackage::State {
     std::filesystem::path blob_path(const Sha256& hash) const {
         return directory / "weights" / to_hex(hash);
     }
+    std::mutex& hashing_of(std::uint32_t blob_index) {
+        return hashing[1 + blob_index % (hashing.size() - 1)];
+    }
     Result<ByteView> blob(std::uint32_t blob_index, const Sha256& hash);
+    Result<ByteView> map_blob(std::uint32_t blob_index, const Sha256& hash);
+    Status check_blob(std::uint32_t blob_index, const Sha256& hash);
+    Status check_same(MappedFile& file, const std::filesystem::path& path, const Sha256& wanted,
+                      std::mutex& alone);
+    Error end_of_use(Error error);
 };
 
 namespace {
@@ -171,6 +181,7 @@ Status ModelPackage::State::find_blobs() {
                 hash, static_cast<std::uint32_t>(blob_indices.size()));
             unit_blobs.back().push_back(entry->second);
             if (!fresh) continue;
+            hashes.push_back(hash);
             const auto stamp = require_size(blob_path(hash), blob_bytes);
             if (!stamp.ok() && stamp.error().code != ErrorCode::not_found) return stamp.error();
             blob_stamps.push_back(stamp.ok() ? std::optional(*stamp) : std::nullopt);
@@ -179,27 +190,99 @@ Status ModelPackage::State::find_blobs() {
     }
 
     blob_data = std::vector<std::atomic<const std::byte*>>(blob_indices.size());
+    looked_ms = std::vector<std::atomic<std::int64_t>>(blob_indices.size());
     mapped_blobs.resize(blob_indices.size());
     return {};
 }
 
+// Returns the bytes of a blob, without a lock if it is mapped and its file was looked at just now.
 Result<ByteView> ModelPackage::State::blob(std::uint32_t blob_index, const Sha256& hash) {
+    constexpr std::int64_t look_every_ms = 100;
+    const std::byte* const data = blob_data[blob_index].load(std::memory_order_acquire);
+    if (!data) return map_blob(blob_index, hash);
+
+    const std::int64_t now_ms = coarse_now_ms();
+    if (now_ms - looked_ms[blob_index].load(std::memory_order_relaxed) >= look_every_ms) {
+        MOEX_TRY(check_blob(blob_index, hash));
+        looked_ms[blob_index].store(now_ms, std::memory_order_relaxed);
+    }
+    return ByteView(data, blob_bytes);
+}
+
+// Maps a blob at its first use and compares its bytes with its hash. Only callers that need the
+// same blob wait meanwhile, and those of the few blobs that share its mutex.
+Result<ByteView> ModelPackage::State::map_blob(std::uint32_t blob_index, const Sha256& hash) {
+    const std::lock_guard alone(hashing_of(blob_index));
     if (const std::byte* const data = blob_data[blob_index].load(std::memory_order_acquire))
         return ByteView(data, blob_bytes);
 
+    const std::filesystem::path path = blob_path(hash);
+    MOEX_ASSIGN(file, MappedFile::open(path));
+    const FileStamp now = file.stamp();
+    const bool is_right = now.size_bytes == blob_bytes && sha256(file.bytes()) == hash;
+    if (!is_right) {
+        const std::optional<FileStamp>& before = blob_stamps[blob_index];
+        if (before && now != *before) return end_of_use(changed_file_error(path, *before, now));
+        return Error{ErrorCode::hash_mismatch,
+                     text(path.string(),
+                          ": its SHA-256 is not its name: the blob is damaged and is "
+                          "not used; copy it here again (`moex-hub verify` says "
+                          "what else is damaged)")};
+    }
+
     const std::lock_guard lock(mutex);
-    if (const std::byte* const data = blob_data[blob_index].load(std::memory_order_relaxed))
-        return ByteView(data, blob_bytes);
-
-    MOEX_ASSIGN(file, MappedFile::open(blob_path(hash)));
-    if (const auto& before = blob_stamps[blob_index]) require_same(blob_path(hash), *before, file);
-    if (file.bytes().size() != blob_bytes)
-        return Error{ErrorCode::bad_file, text(blob_path(hash).string(), ": ", file.bytes().size(),
-                                               " bytes, wanted ", blob_bytes)};
-
-    blob_data[blob_index].store(file.bytes().data(), std::memory_order_release);
     mapped_order.push_back(blob_index);
-    return mapped_blobs[blob_index].emplace(std::move(file)).bytes();
+    mapped_blobs[blob_index].emplace(std::move(file));
+    looked_ms[blob_index].store(coarse_now_ms(), std::memory_order_relaxed);
+    blob_data[blob_index].store(mapped_blobs[blob_index]->bytes().data(),
+                                std::memory_order_release);
+    return mapped_blobs[blob_index]->bytes();
+}
+
+// Checks a blob that is mapped.
+Status ModelPackage::State::check_blob(std::uint32_t blob_index, const Sha256& hash) {
+    return check_same(*mapped_blobs[blob_index], blob_path(hash), hash, hashing_of(blob_index));
+}
+
+// Hashes a mapped file again if it was written to, until it rests. `alone` is held meanwhile, so
+// that a second caller waits for the result of the first.
+Status ModelPackage::State::check_same(MappedFile& file, const std::filesystem::path& path,
+                                       const Sha256& wanted, std::mutex& alone) {
+    // Returns the file's new stamp, nullopt if it has none, or the error that ended all use.
+    const auto look = [&]() -> Result<std::optional<FileStamp>> {
+        const std::lock_guard lock(mutex);
+        if (changed) return *changed;
+        return file.changed_to();
+    };
+    MOEX_ASSIGN(first, look());
+    if (!first) return {};
+
+    const std::lock_guard hashing_alone(alone);
+    for (;;) {
+        MOEX_ASSIGN(now, look());
+        if (!now) return {};
+        const bool is_right = now->size_bytes == file.bytes().size() &&
+                              sha256(file.bytes()) == wanted;
+        if (!is_right) return end_of_use(changed_file_error(path, file.stamp(), *now));
+
+        log_info("package: a file was written again, with the same bytes",
+                 kv("file", path.string()));
+        const std::lock_guard lock(mutex);
+        file.accept(*now);
+    }
+}
+
+// Records that a file has other bytes than when the package was opened, tells the owner of the
+// package once, and returns the error.
+Error ModelPackage::State::end_of_use(Error error) {
+    if (!on_changed_bytes) end_with(error);
+    {
+        const std::lock_guard lock(mutex);
+        if (changed) return *changed;
+        changed = error;
+    }
+    on_changed_bytes(error);
+    return error;
 }
 
 ModelPackage::ModelPackage() : state_(std::make_unique<State>()) {}
@@ -320,8 +403,7 @@ Result<ByteView> ModelPackage::blob(const Sha256& hash) const {
         return Error{ErrorCode::not_found,
                      text("no blob ", to_hex(hash), " in ", state_->directory.string())};
     MOEX_ASSIGN(bytes, state_->blob(found->second, hash));
-    const std::lock_guard lock(state_->mutex);
-    require_same(*state_->mapped_blobs[found->second]);
+    MOEX_TRY(state_->check_blob(found->second, hash));
     return bytes;
 }
 
@@ -340,7 +422,8 @@ Result<ByteView> ModelPackage::file(const Sha256& hash) const {
     const PackageManifest& manifest = state_->manifest;
     if (hash == state_->manifest_hash) return as_byte_view(state_->manifest_text);
     if (hash == manifest.hub.sha256) {
-        require_same(*state_->hub);
+        MOEX_TRY(state_->check_same(*state_->hub, state_->directory / "hub.safetensors",
+                                    manifest.hub.sha256, state_->hashing[0]));
         return state_->hub->bytes();
     }
     for (const auto& [name, record] : manifest.files)
@@ -355,12 +438,23 @@ void ModelPackage::release_blob(std::uint32_t layer, std::uint32_t expert) const
 }
 void ModelPackage::release_hub_tensors() const { state_->hub->release_pages(); }
 
-void ModelPackage::require_unchanged() const {
-    require_same(*state_->hub);
-    const std::lock_guard lock(state_->mutex);
-    const auto& order = state_->mapped_order;
-    if (order.empty()) return;
-    require_same(*state_->mapped_blobs[order[state_->next_checked++ % order.size()]]);
+Status ModelPackage::check_unchanged() const {
+    State& state = *state_;
+    MOEX_TRY(state.check_same(*state.hub, state.directory / "hub.safetensors",
+                              state.manifest.hub.sha256, state.hashing[0]));
+    std::optional<std::uint32_t> next;
+    {
+        const std::lock_guard lock(state.mutex);
+        if (state.changed) return *state.changed;
+        const auto& order = state.mapped_order;
+        if (!order.empty()) next = order[state.next_checked++ % order.size()];
+    }
+    if (!next) return {};
+    return state.check_blob(*next, state.hashes[*next]);
+}
+
+void ModelPackage::on_changed_bytes(std::function<void(const Error&)> handler) const {
+    state_->on_changed_bytes = std::move(handler);
 }
 
 Status verify_package(const std::filesystem::path& directory,

@@ -64,10 +64,13 @@ class ModelPackage {
     // Returns an error if blobs are missing, for callers that compute with all experts on this
     // machine. The error names the number of missing blobs and the first missing one.
     Status require_all_blobs() const;
-    // Returns the bytes of a blob. Its file is mapped at first use and stays mapped. The function
-    // is thread-safe, and takes no lock once the file is mapped. If the file of a blob has changed
-    // since the package was opened, the process ends, as in require_unchanged(). The version with
-    // `hash`, which serves blobs to other machines, checks this at every call.
+    // Returns the bytes of a blob. Its file is mapped and its SHA-256 computed at first use, and it
+    // stays mapped. Error hash_mismatch or bad_file: the blob was damaged before the package was
+    // opened; the other blobs can be used. If the file was written to since then, its SHA-256 is
+    // computed again before its bytes are returned; see check_unchanged(). The function is
+    // thread-safe. For a mapped blob, the version without `hash` takes no lock, and looks at the
+    // file at most ten times a second; the version with `hash`, which serves blobs to other
+    // machines, looks at every call.
     Result<ByteView> blob(std::uint32_t layer, std::uint32_t expert) const;
     Result<ByteView> blob(const Sha256& hash) const;
 
@@ -90,11 +93,19 @@ class ModelPackage {
     void release_blob(std::uint32_t layer, std::uint32_t expert) const;
     void release_hub_tensors() const;
 
-    // Ends the process with one sentence on stderr and exit code 1 if hub.safetensors was modified
-    // or shortened since it was opened, because all later results would be wrong. Each call also
-    // checks one of the mapped blobs, in round-robin order. A call costs two stat() calls. The
-    // decoder calls this function at every step.
-    void require_unchanged() const;
+    // Checks that hub.safetensors was not written to since the package was opened. Each call also
+    // checks one of the mapped blobs, in round-robin order. A call costs two stat() calls. A file
+    // whose time has changed is hashed again, and callers that need the same file wait meanwhile:
+    // the same bytes are accepted. Other bytes are an error, which all later calls return, too,
+    // because all later results would be wrong. Thread-safe.
+    Status check_unchanged() const;
+    // The decoder calls this function at every step. It is check_unchanged() without the result.
+    void require_unchanged() const { (void)check_unchanged(); }
+    // Calls `handler` when check_unchanged() or blob() finds other bytes for the first time. It is
+    // called once, on the thread that found them. Without a handler the process then ends at once,
+    // with one sentence on stderr and exit code 1. The caller sets the handler before other threads
+    // use the package.
+    void on_changed_bytes(std::function<void(const Error&)> handler) const;
 
   private:
     ModelPackage();
