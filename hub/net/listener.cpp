@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "hub/base/log.h"
+#include "hub/net/access/connection_room.h"
 #include "hub/net/http_connection.h"
 
 namespace moex::net {
@@ -76,18 +77,20 @@ void Listener::on_accepted(NetError error, tcp::socket socket) {
     });
 }
 
-// Returns true if the limits admit one more connection from `address`. A trusted proxy is not
-// limited, because it forwards many clients.
+// Returns true if the limits admit one more connection from `address`.
 bool Listener::has_room_for(const std::string& address) const {
-    const std::size_t open = hub_.http_connections->size() + hub_.worker_connections->size();
-    if (open >= hub_.live()->connections_max) return false;
-    if (hub_.proxies.trusts(address)) return true;
-
     const std::string peer = rate_key(address);
-    const std::size_t of_peer = hub_.http_connections->count_of(peer) +
-                                hub_.worker_connections->count_of(peer);
-    const double factor = is_loopback_address(address) ? hub_.options.rates.loopback_factor : 1.0;
-    return static_cast<double>(of_peer) < hub_.live()->connections_per_address_max * factor;
+    const OpenConnections open{
+        .all = hub_.http_connections->size() + hub_.worker_connections->size(),
+        .of_address = hub_.http_connections->count_of(peer) +
+                      hub_.worker_connections->count_of(peer)};
+    const auto live = hub_.live();
+    const ConnectionRoom room{.connections_max = live->connections_max,
+                              .per_address_max = live->connections_per_address_max,
+                              .loopback_factor = hub_.options.rates.loopback_factor};
+    if (hub_.proxies.trusts(address)) return has_room(room, open, ClientKind::trusted_proxy);
+    return has_room(room, open,
+                    is_loopback_address(address) ? ClientKind::loopback : ClientKind::remote);
 }
 
 void Listener::serve(tcp::socket socket) {
