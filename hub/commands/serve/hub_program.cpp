@@ -1,6 +1,5 @@
 #include "hub/commands/serve/hub_program.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "hub/commands/command.h"
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
+#include "hub/commands/serve/open_files.h"
 #include "hub/commands/serve/qr.h"
 #include "hub/commands/serve/serve_options.h"
 #include "hub/commands/serve/shadow_report.h"
@@ -56,16 +56,6 @@ void log_loads(const SwarmCounters& counts) {
              kv("late", slots.late), kv("load_ms", waited_ms), kv("load_ms_most", window.most_ms()),
              kv("groups", window.groups), kv("hub_ms", window.hub_ms),
              kv("worker_ms", window.worker_ms), kv("trip_ms", window.trip_ms));
-}
-
-// Raises the process's limit of open files, because each connection needs a file descriptor. The
-// usual soft limit of 1,024 is meant for programs that use select().
-void raise_open_files() {
-    rlimit files{};
-    if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
-
-    files.rlim_cur = files.rlim_max;
-    (void)::setrlimit(RLIMIT_NOFILE, &files);
 }
 
 std::optional<std::string> environment_value(const char* name) {
@@ -130,7 +120,7 @@ Status HubProgram::check() {
 Status HubProgram::open() {
     MOEX_TRY(choose_user());
     MOEX_TRY(choose_state_directory());
-    raise_open_files();
+    open_files_ = raise_open_files();
     {
         // Read all files as the user that will serve them. A file that this user may not read is
         // then an error now, and not at the first request.
@@ -145,7 +135,12 @@ Status HubProgram::open() {
         }
     }
 
-    net::ServerOptions options = server_options_;
+    net::ServerOptions options = within_limits(server_options_);
+    if (options.connections_max < server_options_.connections_max)
+        log_warn("hub: the limit of open files admits fewer connections than --connections-max",
+                 kv("open_files", open_files_), kv("connections", options.connections_max),
+                 kv("wanted", server_options_.connections_max),
+                 kv("wants_open_files", open_files_for(server_options_.connections_max)));
     options.hints_by = hints_by_;
     if (shadow_parts_) options.describe_shadow = [this] { return shadow_json(); };
     options.on_reload = [this] { reload(); };
@@ -478,6 +473,13 @@ Status HubProgram::open_registry() {
     return {};
 }
 
+// Lowers the number of connections to what the limit of open files admits. Without this the hub
+// would accept connections and then lack descriptors for its own files.
+net::ServerOptions HubProgram::within_limits(net::ServerOptions options) const {
+    options.connections_max = connections_within(options.connections_max, open_files_);
+    return options;
+}
+
 void HubProgram::reload() {
     const auto refuse = [](const Error& error) {
         log_error("hub: SIGHUP changed no setting and no key", kv("error", error.message));
@@ -500,7 +502,7 @@ void HubProgram::reload() {
     }
     set_log_of(in_force_);
     // value() cannot fail: the settings that SIGHUP may change never contradict other settings.
-    server_->change(server_options_of(read_serve_settings(in_force_).value()));
+    server_->change(within_limits(server_options_of(read_serve_settings(in_force_).value())));
     log_info("hub: keys and settings read again", kv("changed", changed.empty() ? "-" : changed));
     if (!waiting.empty())
         log_warn("hub: these settings wait for a restart", kv("settings", waiting));

@@ -75,6 +75,7 @@ class HubProgram {
     Status open_gpu();
     Status require_computers() const;
     Status open_registry();
+    net::ServerOptions within_limits(net::ServerOptions options) const;
     void join_rooms();
     // Called on SIGHUP, on the disk thread: reads keys again, and the settings that may change
     // while serving. If one cannot be read, nothing changes.
@@ -111,6 +112,7 @@ class HubProgram {
     std::mutex in_force_mutex_;
     Settings in_force_;  // settings in force: those of the invocation, as changed by SIGHUPs
     const net::ServerOptions server_options_;
+    std::uint64_t open_files_ = UINT64_MAX;  // the limit in force, set by open()
     const TimePoint started_at_;
     const ServiceManager manager_;
     // made before all threads, because threads inherit the signals that it blocks
