@@ -21,6 +21,7 @@
 #include "hub/net/assets.h"
 #include "hub/net/contributors.h"
 #include "hub/net/health/health.h"
+#include "hub/net/health/host_state.h"
 #include "hub/net/health/metrics.h"
 #include "hub/net/http/asio.h"
 #include "hub/net/server_options.h"
@@ -180,6 +181,7 @@ struct HubContext {
     std::atomic<std::uint64_t> answers_begun{0}, first_token_us{0};
     Contributors contributors{registry};  // swarm strand
     HealthBoard health;                   // health of the swarm; see current_health()
+    HostBoard host;                       // certificate and disk; see HostWatch
     const std::shared_ptr<LiveConnections> http_connections = std::make_shared<LiveConnections>();
     const std::shared_ptr<LiveConnections> worker_connections = std::make_shared<LiveConnections>();
 

@@ -7,6 +7,7 @@
 
 #include "hub/base/log.h"
 #include "hub/net/health_watch.h"
+#include "hub/net/host_watch.h"
 #include "hub/net/housekeeping.h"
 #include "hub/net/http/transport.h"
 #include "hub/net/listener.h"
@@ -73,6 +74,7 @@ struct Server::State {
           host(hub),
           housekeeping(hub),
           health_watch(hub),
+          host_watch(hub),
           drain_timer(hub.swarm_strand),
           signals(hub.swarm_strand) {}
 
@@ -81,6 +83,7 @@ struct Server::State {
     StrandHost host;
     Housekeeping housekeeping;
     HealthWatch health_watch;
+    HostWatch host_watch;
     std::unique_ptr<Listener> listener;
     asio::steady_timer drain_timer;
     asio::signal_set signals;
@@ -137,6 +140,7 @@ struct Server::State {
         if (number != SIGHUP) return begin_stop();
         try {
             if (auto tls = read_tls(hub.options)) {
+                host_watch.serve_certificate_until(certificate_end(*tls));
                 listener->replace_tls(std::move(tls));
                 log_info("http: certificate read again");
             }
@@ -210,6 +214,7 @@ struct Server::State {
         }
         housekeeping.stop();
         health_watch.stop();
+        host_watch.stop();
         {
             const std::unique_lock rooms(hub.attached_mutex);
             hub.api = nullptr;  // the caller may destroy engine, swarm and API after run()
@@ -245,6 +250,9 @@ Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> packag
     hub.keys_required = keys_required(hub.options);
     state_->listener = std::make_unique<Listener>(hub, state_->routes, tls);
     state_->name_urls(tls != nullptr, certified);
+
+    if (tls) state_->host_watch.serve_certificate_until(certificate_end(*tls));
+    state_->host_watch.look();
 
     if (const auto url = hub.join_url(); !url.ok()) throw std::runtime_error(url.error().message);
 
@@ -332,6 +340,7 @@ void Server::run(std::size_t num_threads, Duration spin_max) {
     state.listener->start();
     state.housekeeping.start();
     state.health_watch.start();
+    state.host_watch.start();
 
     // The calling thread only waits, because a wake-up meant for this thread could reach another
     // thread. The other threads serve the strand after run() has returned, for the objects that

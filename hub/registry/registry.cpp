@@ -106,6 +106,7 @@ void RegistryState::commit_pending() {
     if (taken.empty()) return;
 
     const Status written = write_pending(taken);
+    writes_fail = !written.ok();
     if (written.ok()) return;
 
     // A full disk must not stop the hub. The token use of keys is kept for the next attempt. All
@@ -258,5 +259,7 @@ std::vector<TokenUseOfDay> Registry::token_use() const {
 }
 
 void Registry::flush() { state_->commit_pending(); }
+const fs::path& Registry::directory() const { return state_->directory; }
+bool Registry::writes_fail() const { return state_->writes_fail; }
 
 }  // namespace moex

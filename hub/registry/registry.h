@@ -104,6 +104,9 @@ class Registry {
     // The table of bans has its own connection to the database: see bans.h.
     BanBook& bans();
     void flush();
+    const std::filesystem::path& directory() const;
+    // True if the last write of counts to the database failed, for example on a full disk.
+    bool writes_fail() const;
 
   private:
     Registry();

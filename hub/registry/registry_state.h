@@ -4,6 +4,7 @@
 
 #include <openssl/crypto.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
@@ -84,6 +85,8 @@ struct RegistryState {
     std::unique_ptr<Database> database;
     // Value at the last poll; a commit of another process changes it.
     std::int64_t data_version = 0;
+
+    std::atomic<bool> writes_fail{false};  // whether the last commit of counts failed
 
     std::mutex pending_mutex;
     std::condition_variable wake;

@@ -6,6 +6,7 @@ import { listenForForget } from "/js/forget.js";
 import { bytes, compact, ms, number, span, whole } from "/js/format.js";
 import { speakIn } from "/js/language.js";
 import { drawLayer, heatWords, holderKind, tellsTiers, tierKind, tierSentence } from "/js/status/heat.js";
+import { hostWords } from "/js/status/host.js";
 import { sayHistoryAnew, showHistory } from "/js/status/history.js";
 import { onDemandWords, tierWords } from "/js/status/on_demand.js";
 import { LastMinute, splitWords, stepWords } from "/js/status/split.js";
@@ -288,6 +289,9 @@ function draw(status) {
   element("notice").className = "notice";
   element("notice").hidden = missing === 0;
   if (missing > 0) element("notice").textContent = say("missing", missing);
+
+  element("host-notice").textContent = hostWords(status.host);
+  element("host-notice").hidden = element("host-notice").textContent === "";
 
   const is_first = element("dashboard").hidden;
   element("dashboard").hidden = false;

@@ -12,6 +12,7 @@ import {
   storedWords,
 } from "../../static/js/join/words.js";
 import { heatLayout, heatWords, holderKind, tellsTiers, tierKind, tierSentence } from "../../static/js/status/heat.js";
+import { hostWords } from "../../static/js/status/host.js";
 import { LastMinute, stepWords } from "../../static/js/status/split.js";
 
 // Import the vendored library marked as text: Node 18 would treat a ".js" file as CommonJS.
@@ -28,6 +29,21 @@ test("FiguresAreReadable", () => {
   assert.equal(when(noon - 3600e3, noon), "11:00");
   assert.equal(when(noon - 86400e3, noon), "yesterday");
   assert.equal(when(noon - 7 * 86400e3, noon), "8 Jun");
+});
+
+test("StatusPageNamesAnEndingCertificateAndAFullDisk", () => {
+  const state = (certificate_left_s, state_is_full = false) =>
+    ({ certificate_left_s, state_is_full, state_free_bytes: 0 });
+  const day = 86400;
+  assert.equal(hostWords(undefined), "");
+  assert.equal(hostWords(state(null)), "");
+  assert.equal(hostWords(state(31 * day)), "");
+  assert.equal(hostWords(state(30 * day)), "The certificate of this hub expires in 30 days.");
+  assert.equal(hostWords(state(6.5 * day)), "The certificate of this hub expires in 6 days.");
+  assert.match(hostWords(state(3600)), /within a day/);
+  assert.match(hostWords(state(-1)), /has expired/);
+  assert.match(hostWords(state(null, true)), /disk of the hub's state is full \(0 B free\)/);
+  assert.match(hostWords(state(0, true)), /has expired.*is full/);
 });
 
 // ---- blocks

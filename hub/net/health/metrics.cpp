@@ -229,6 +229,16 @@ void add_experts(Families& out, const Coverage& coverage, std::vector<std::uint1
               coverage.extra);
 }
 
+void add_host(Families& out, const HostState& host) {
+    out.gauge("moex_certificate_end_timestamp_seconds",
+              "Unix time at which the TLS certificate expires; 0: no certificate.",
+              host.certificate_end_s);
+    out.gauge("moex_state_free_bytes", "Free space on the disk of the state folder.",
+              host.state_free_bytes);
+    out.gauge("moex_state_writes_fail", "1 while the state folder cannot be written.",
+              host.state_writes_fail ? 1 : 0);
+}
+
 const char* event_name(WorkerEvent::Kind kind) {
     switch (kind) {
         case WorkerEvent::Kind::joined: return "joined";
@@ -337,6 +347,7 @@ std::string Metrics::text(const MetricsSnapshot& snapshot) const {
     add_on_demand(out, snapshot.swarm.slots);
     add_wire(out, snapshot.swarm);
     add_experts(out, snapshot.coverage, snapshot.replicas);
+    add_host(out, snapshot.host);
     out.counter("moex_requests_refused_total",
                 "Requests refused by the gate, access rules or rate limits.",
                 snapshot.requests_refused);

@@ -8,6 +8,7 @@
 
 #include "hub/dispatch/core/swarm_core.h"
 #include "hub/engine/engine.h"
+#include "hub/net/health/host_state.h"
 
 namespace moex::net {
 
@@ -18,6 +19,7 @@ struct MetricsSnapshot {
     std::vector<WorkerView> workers;
     std::vector<std::uint16_t> replicas;  // by MoE unit
     std::uint64_t requests_refused = 0;
+    HostState host;
     double uptime_s = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "hub/net/http/transport.h"
 
 #include <algorithm>
+#include <ctime>
 #include <stdexcept>
 
 #include "protocol/text.h"
@@ -114,6 +115,14 @@ std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_fi
     if (SSL_CTX_check_private_key(raw) != 1)
         throw std::runtime_error(text(key_file, ": the key does not belong to ", certificate_file));
     return context;
+}
+
+std::int64_t certificate_end(const ssl::context& context) {
+    const X509* certificate = SSL_CTX_get0_certificate(
+        const_cast<ssl::context&>(context).native_handle());
+    std::tm end{};
+    if (!certificate || ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) != 1) return 0;
+    return ::timegm(&end);
 }
 
 std::vector<std::string> certificate_names(const ssl::context& context) {

@@ -37,6 +37,8 @@ std::unique_ptr<Transport> make_tls_transport(tcp::socket socket,
 // Throws std::runtime_error with a sentence that says what is wrong.
 std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_file,
                                                const std::string& key_file);
+// Returns the time at which the certificate expires, in Unix seconds; 0 if it has no readable end.
+std::int64_t certificate_end(const ssl::context& context);
 // Returns the names and addresses of the certificate, as a Host header writes them, without
 // brackets and port.
 std::vector<std::string> certificate_names(const ssl::context& context);

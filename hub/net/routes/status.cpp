@@ -1,5 +1,7 @@
 #include "hub/net/routes/status.h"
 
+#include <ctime>
+
 #include "hub/base/clock.h"
 #include "hub/net/health_watch.h"
 
@@ -237,6 +239,14 @@ json worker_json(const WorkerView& worker, std::uint64_t blob_bytes, TimePoint n
             {"connected_s", std::chrono::duration<double>(now - worker.joined_at).count()}};
 }
 
+json host_json(const HostState& host) {
+    const auto now_s = static_cast<std::int64_t>(std::time(nullptr));
+    const json left_s = host.certificate_end_s == 0 ? json() : json(host.certificate_end_s - now_s);
+    return {{"certificate_left_s", left_s},
+            {"state_free_bytes", host.state_free_bytes},
+            {"state_is_full", is_disk_full(host)}};
+}
+
 }  // namespace
 
 json health_json(const Health& health) {
@@ -265,6 +275,7 @@ MetricsSnapshot metrics_snapshot(const HubContext& hub) {
                 snapshot.replicas.push_back(replicas[unit]);
     }
     snapshot.requests_refused = hub.requests_refused;
+    snapshot.host = hub.host.read();
     snapshot.uptime_s = std::chrono::duration<double>(now_steady() - hub.started).count();
     return snapshot;
 }
@@ -282,6 +293,7 @@ json status_json(HubContext& hub, bool with_join_url) {
     out["replicas"] = replicas_json(hub.package->config(), core.replicas());
     out["tiers"] = tiers_json(hub.package->config(), core.tiers());
     out["engine"] = engine_json(hub);
+    out["host"] = host_json(hub.host.read());
     const std::uint64_t blob_bytes = hub.package->expert_blob_bytes();
     out["calls"] = calls_json(core.counters(), blob_bytes);
     if (hub.options.describe_shadow) out["shadow"] = hub.options.describe_shadow();

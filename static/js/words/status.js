@@ -120,6 +120,11 @@ export const table = {
     holder_count: (n) => count(n, "contributor"),
     summary: (layers, experts, top_k, context) => `${count(layers, "layer")} of ${count(experts, "expert")}, `
       + `${top_k} used per token; a context of ${count(context, "token")}`,
+    certificate_expired: "The certificate of this hub has expired: browsers refuse it.",
+    certificate_day: "The certificate of this hub expires within a day.",
+    certificate_days: (days) => `The certificate of this hub expires in ${count(days, "day")}.`,
+    disk_full: (free) => `The disk of the hub's state is full (${free} free): keys cannot be made, and counts are `
+      + "lost.",
     missing: (n) => `${count(n, "expert has", "experts have")} no holder. The hub needs more contributors, or `
       + "more memory from those who are connected.",
     hedging: (policy) => `Hedging ${policy}`,
@@ -283,6 +288,11 @@ export const table = {
     summary: (layers, experts, top_k, context) => `${count(layers, "Schicht", "Schichten")} zu `
       + `${count(experts, "Experte", "Experten")}, ${top_k} je Token gefragt; `
       + `Kontext: ${count(context, "Token", "Token")}`,
+    certificate_expired: "Das Zertifikat dieses Hubs ist abgelaufen: Browser lehnen ihn ab.",
+    certificate_day: "Das Zertifikat dieses Hubs läuft innerhalb eines Tages ab.",
+    certificate_days: (days) => `Das Zertifikat dieses Hubs läuft in ${count(days, "Tag", "Tagen")} ab.`,
+    disk_full: (free) => `Die Platte mit dem Zustand des Hubs ist voll (${free} frei): Schlüssel lassen sich nicht `
+      + "anlegen, und Zahlen gehen verloren.",
     missing: (n) => `${count(n, "Experte hat", "Experten haben")} niemanden, der sie berechnet. Der Hub braucht mehr `
       + "Helfer oder mehr Speicher von denen, die hier sind.",
     hedging: (policy) => `Zweitversuche: ${policy}`,
