@@ -5,6 +5,7 @@
 
 #include "hub/commands/command.h"
 #include "hub/commands/output.h"
+#include "hub/commands/state_folder.h"
 #include "hub/registry/bans.h"
 #include "hub/registry/registry.h"
 
@@ -47,14 +48,14 @@ int run_ban(const Invocation& invocation) {
     if ((action == "lift") != (key != nullptr))
         return wrong_ban(key ? "list takes no key" : "the worker's KEY is missing");
 
-    std::filesystem::path directory = invocation.settings.text("state");
-    if (directory.empty()) directory = default_state_directory();
+    const auto directory = state_folder(invocation.settings);
+    if (!directory.ok()) return fail(directory.error().message);
     std::error_code failure;
-    if (!std::filesystem::exists(directory / "moex.sqlite", failure))
-        return fail(text(directory.string(),
+    if (!std::filesystem::exists(*directory / "moex.sqlite", failure))
+        return fail(text(directory->string(),
                          ": no hub keeps its bans here; --state names the folder of one"));
 
-    const auto registry = Registry::open(directory);  // updates the schema
+    const auto registry = Registry::open(*directory);  // updates the schema
     if (!registry.ok()) return fail(registry.error().message);
     BanBook& bans = (*registry)->bans();
     if (action == "list") return list(bans);

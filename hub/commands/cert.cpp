@@ -14,7 +14,7 @@
 
 #include "hub/commands/command.h"
 #include "hub/commands/self_signed.h"
-#include "hub/registry/registry.h"
+#include "hub/commands/state_folder.h"
 
 namespace moex {
 namespace {
@@ -138,9 +138,13 @@ int run_cert(const Invocation& invocation) {
         days = *parsed;
     }
 
-    std::filesystem::path folder = invocation.settings.text("state");
+    std::filesystem::path folder;
     if (const std::string* out = invocation.argument("--out")) folder = *out;
-    if (folder.empty()) folder = default_state_directory();
+    if (folder.empty()) {
+        const auto state = state_folder(invocation.settings);
+        if (!state.ok()) return fail(state.error().message);
+        folder = *state;
+    }
     const std::filesystem::path certificate_path = folder / "cert.pem";
     const std::filesystem::path key_path = folder / "key.pem";
 

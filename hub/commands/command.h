@@ -70,6 +70,7 @@ int run_inspect(const Invocation& invocation);
 int run_model(const Invocation& invocation);
 int run_key(const Invocation& invocation);
 int run_ban(const Invocation& invocation);
+int run_backup(const Invocation& invocation);
 int run_cert(const Invocation& invocation);
 int run_doctor(const Invocation& invocation);
 int run_completion(const Invocation& invocation);

@@ -23,6 +23,7 @@
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
 #include "hub/commands/serve/serve_settings.h"
+#include "hub/commands/state_folder.h"
 #include "hub/net/access/access.h"
 #include "hub/registry/registry.h"
 
@@ -188,8 +189,9 @@ Finding look_at_gpu(const Settings& settings) {
 }
 
 Finding look_at_state(const Settings& settings) {
-    fs::path directory = settings.text("state");
-    if (directory.empty()) directory = default_state_directory();
+    const auto folder = state_folder(settings);
+    if (!folder.ok()) return {Grade::wrong, folder.error().message, "--state DIR"};
+    const fs::path directory = *folder;
     std::error_code failure;
     if (fs::exists(directory / "moex.sqlite", failure)) {
         const auto registry = Registry::open(directory);

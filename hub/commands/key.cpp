@@ -1,5 +1,5 @@
 // moex-hub key: manages the keys of clients, their limits, and their usage. A hub may be running
-// meanwhile: it sees a change of a key within a quarter of a second.
+// meanwhile: it sees a change of a key within a quarter of a second, and `revoke` waits for that.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -7,6 +7,7 @@
 
 #include "hub/commands/command.h"
 #include "hub/commands/output.h"
+#include "hub/commands/state_folder.h"
 #include "hub/registry/registry.h"
 
 namespace moex {
@@ -139,6 +140,12 @@ int revoke(Registry& registry, const Invocation& invocation) {
     const auto ended = registry.revoke_key(*invocation.argument("NAME"));
     if (!ended.ok()) return fail(ended.error().message);
 
+    constexpr Duration seen_within = 10s;
+    if (!registry.wait_until_seen(seen_within))
+        return fail(text("key ", ended->id,
+                         " is revoked, but the hub that serves this state folder has not seen it "
+                         "within 10 seconds; does it hang? A hub that starts again sees it"));
+
     const bool is_link = ended->role == Role::join && ended->name == join_link_name;
     (void)print_now(is_link ? std::string("the join link has a new token; workers that are "
                                           "connected stay\n")
@@ -198,14 +205,14 @@ int run_key(const Invocation& invocation) {
         return wrong(is_add || is_revoke ? "NAME is missing"
                                          : text(action, " takes no name").c_str());
 
-    std::filesystem::path directory = invocation.settings.text("state");
-    if (directory.empty()) directory = default_state_directory();
+    const auto directory = state_folder(invocation.settings);
+    if (!directory.ok()) return fail(directory.error().message);
     std::error_code failure;
-    if (!is_add && !std::filesystem::exists(directory / "moex.sqlite", failure))
-        return fail(text(directory.string(),
+    if (!is_add && !std::filesystem::exists(*directory / "moex.sqlite", failure))
+        return fail(text(directory->string(),
                          ": no hub keeps its keys here; --state names the folder of one"));
 
-    const auto registry = Registry::open(directory);
+    const auto registry = Registry::open(*directory);
     if (!registry.ok()) return fail(registry.error().message);
     if (is_add) return add(**registry, invocation);
     if (is_revoke) return revoke(**registry, invocation);

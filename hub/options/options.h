@@ -42,6 +42,7 @@ enum CommandMask : unsigned {
     command_key = 256,
     command_ban = 512,
     command_predict = 1024,
+    command_backup = 2048,
 };
 
 // The section of the help, and of --print-config, in which a setting is listed.

@@ -29,6 +29,16 @@ Status Database::execute(const std::string& sql) {
     return {};
 }
 
+Status Database::copy_to(Database& target) {
+    sqlite3_backup* const copy = sqlite3_backup_init(target.handle_, "main", handle_, "main");
+    if (!copy) return Error{ErrorCode::io_error, text("database: ", target.message())};
+    // All pages in one step: a step that is interrupted by a writer begins anew.
+    const int result = sqlite3_backup_step(copy, -1);
+    sqlite3_backup_finish(copy);
+    if (result == SQLITE_DONE) return {};
+    return Error{ErrorCode::io_error, text("database: ", sqlite3_errstr(result))};
+}
+
 std::string Database::message() const { return sqlite3_errmsg(handle_); }
 
 Statement::Statement(Database& database, std::string_view sql) : database_(database) {

@@ -53,7 +53,10 @@ class Database {
     Database& operator=(const Database&) = delete;
     ~Database();
     Status execute(const std::string& sql);  // runs any number of SQL statements without parameters
-    std::string message() const;             // sqlite's message of the last error
+    // Replaces the content of `target` by a copy of this database, of one moment. Other connections
+    // may write meanwhile.
+    Status copy_to(Database& target);
+    std::string message() const;  // sqlite's message of the last error
     sqlite3* handle() const { return handle_; }
 
   private:

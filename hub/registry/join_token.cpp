@@ -53,10 +53,29 @@ Status RegistryState::write_join_token(const std::string& token) const {
     return {};
 }
 
+Result<std::string> read_join_token(const fs::path& directory) {
+    return read_token(directory / "join_token");
+}
+
+Status RegistryState::restore_join_token() {
+    std::string token;
+    {
+        Statement table(*database, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?");
+        if (!table.bind(backup_token_table).step()) return table.status();
+    }
+    {
+        Statement select(*database, text("SELECT token FROM ", backup_token_table));
+        if (select.step()) token = select.text_column(0);
+        MOEX_TRY(select.status());
+    }
+    if (!token.empty()) MOEX_TRY(write_join_token(token));
+    return database->execute(text("DROP TABLE ", backup_token_table));
+}
+
 Result<std::string> RegistryState::load_join_token() {
     if (!join_token.empty()) return join_token;
 
-    MOEX_ASSIGN(token, read_token(directory / "join_token"));
+    MOEX_ASSIGN(token, read_join_token(directory));
     if (token.empty()) {
         MOEX_ASSIGN(fresh, random_key(""));
         MOEX_TRY(write_join_token(fresh));

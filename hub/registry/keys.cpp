@@ -334,8 +334,43 @@ void RegistryState::look_at_keys() {
     }
 
     if (!changed) return;
-    const std::lock_guard lock(watcher_mutex);
+    const std::lock_guard watching(watcher_mutex);
     if (watcher) watcher();
+    // The watcher has ended what revoked keys had begun, so other processes may be told now.
+    if (lock) lock->confirm_keys(keys_digest());
+}
+
+Sha256 RegistryState::keys_digest() const {
+    std::string rows;
+    const std::lock_guard guard(keys_mutex);
+    for (const StoredKey& key : keys)
+        rows += text(to_hex(key.hash.bytes), ' ', role_name(key.info.role), ' ', key.info.expires_s,
+                     ' ', key.info.tokens_per_minute, ' ', key.info.revoked_s, '\n');
+    return sha256(as_byte_view(rows));
+}
+
+void Registry::keep(StateLock lock) {
+    const std::lock_guard watching(state_->watcher_mutex);
+    lock.confirm_keys(state_->keys_digest());
+    state_->lock = std::move(lock);
+}
+
+bool Registry::wait_until_seen(Duration within) {
+    // The system has no event for a change of another process's memory; the holder publishes within
+    // a tenth of a second.
+    constexpr auto pause = 5ms;
+    const TimePoint end = now_steady() + within;
+    for (;;) {
+        const auto holder = StateLock::holder(state_->directory);
+        if (!holder) return true;
+        {
+            const std::lock_guard lock(state_->database_mutex);
+            if (const Status loaded = state_->load_keys(); !loaded.ok()) return false;
+        }
+        if (holder->keys == state_->keys_digest()) return true;
+        if (now_steady() >= end) return false;
+        std::this_thread::sleep_for(pause);
+    }
 }
 
 }  // namespace moex

@@ -5,6 +5,7 @@
 #include "hub/base/log.h"
 #include "hub/registry/migrations.h"
 #include "hub/registry/registry_state.h"
+#include "hub/registry/state_files.h"
 #include "protocol/thread_name.h"
 
 namespace moex {
@@ -34,7 +35,8 @@ Status RegistryState::prepare() {
                           "foreign_keys=ON; PRAGMA trusted_schema=OFF;"));
 
     MOEX_TRY(migrate(*database, registry_migrations()));
-    const std::lock_guard lock(database_mutex);
+    const std::lock_guard guard(database_mutex);
+    MOEX_TRY(restore_join_token());
     Statement version(*database, "PRAGMA data_version");
     if (version.step()) data_version = version.integer(0);
     expiries_seen_s = unix_now_s();

@@ -14,10 +14,12 @@
 #include <string_view>
 #include <vector>
 
+#include "hub/base/clock.h"
 #include "hub/registry/bans.h"
 #include "hub/registry/contributions.h"
 #include "hub/registry/nonces.h"
 #include "hub/registry/records.h"
+#include "hub/registry/state_lock.h"
 #include "protocol/result.h"
 
 namespace moex {
@@ -108,12 +110,16 @@ class Registry {
     // True if the last write of counts to the database failed, for example on a full disk.
     bool writes_fail() const;
 
+    // Keeps the lock of this state folder until the registry is destroyed, and publishes in it
+    // which keys are in use. Called by the process that serves.
+    void keep(StateLock lock);
+    // Waits until the process that serves this state folder uses the keys as they are stored now.
+    // Returns true at once if no process serves, and false if it has not after `within`.
+    bool wait_until_seen(Duration within);
+
   private:
     Registry();
     std::unique_ptr<RegistryState> state_;
 };
-
-// $XDG_STATE_HOME/moex or ~/.local/state/moex.
-std::filesystem::path default_state_directory();
 
 }  // namespace moex

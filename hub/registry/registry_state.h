@@ -24,6 +24,7 @@
 #include "hub/registry/database.h"
 #include "hub/registry/nonces.h"
 #include "hub/registry/records.h"
+#include "hub/registry/state_lock.h"
 
 namespace moex {
 
@@ -44,9 +45,10 @@ struct StoredKey {
     KeyInfo info;
 };
 
-// These functions restrict the state folder and its files to one user (modes 0700 and 0600).
-Status secure_directory(const std::filesystem::path& directory);
-Status secure_file(const std::filesystem::path& file);
+// Reads the join token of a state folder; an empty text if it has none.
+Result<std::string> read_join_token(const std::filesystem::path& directory);
+// The table of a backup's database that holds the join token (hub/registry/backup.h).
+inline constexpr std::string_view backup_token_table = "backup_join_token";
 
 std::int64_t unix_now_s();
 
@@ -95,17 +97,22 @@ struct RegistryState {
 
     std::mutex watcher_mutex;  // held while the watcher runs
     std::function<void()> watcher;
+    std::optional<StateLock> lock;     // of a process that serves; guarded by watcher_mutex
     std::int64_t expiries_seen_s = 0;  // key expiries up to this time were reported to the watcher
     std::thread thread;
 
     Status prepare();
-    Status load_keys();       // with database_mutex held
+    Status load_keys();  // with database_mutex held
+    // Returns a hash of all keys in memory, which changes with every change of a key.
+    Sha256 keys_digest() const;
     void say_keys_changed();  // wakes the registry thread, which calls the watcher
     Result<MadeKey> make_key(const KeyWish& wish);
     Status insert_key(const KeyHash& hash, const KeyWish& wish);
     Status end_others(const KeyHash& hash, Role role, std::string_view name);
     Result<std::string> load_join_token();  // with keys_mutex held
     Status write_join_token(const std::string& token) const;
+    // Takes the join token out of the database if the database is a backup.
+    Status restore_join_token();
     void look_at_keys();
     void add_use(const std::pair<std::string, std::int64_t>& key_and_day, const TokenUse& use);
     Status write_worker(const std::string& key, const WorkerRecord& delta);

@@ -1,12 +1,14 @@
-// The permissions of the state folder and its files.
+#include "hub/registry/state_files.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <string_view>
 
-#include "hub/registry/registry.h"
-#include "hub/registry/registry_state.h"
+#include "protocol/text.h"
 
 namespace moex {
 
@@ -55,11 +57,20 @@ Status secure_file(const fs::path& file) {
     return {};
 }
 
-fs::path default_state_directory() {
+Result<fs::path> default_state_directory() {
     const char* xdg = std::getenv("XDG_STATE_HOME");
     if (xdg && xdg[0] == '/') return fs::path(xdg) / "moex";
+
+    constexpr std::string_view choose = "; choose a folder for keys and counts with --state DIR";
     const char* home = std::getenv("HOME");
-    return fs::path(home && home[0] ? home : "/") / ".local" / "state" / "moex";
+    if (!home || home[0] != '/')
+        return Error{ErrorCode::invalid_argument,
+                     text("neither XDG_STATE_HOME nor HOME names a folder", choose)};
+    std::error_code failure;
+    if (!fs::is_directory(home, failure))
+        return Error{ErrorCode::invalid_argument,
+                     text("HOME is ", home, ", which is not a folder", choose)};
+    return fs::path(home) / ".local" / "state" / "moex";
 }
 
 }  // namespace moex

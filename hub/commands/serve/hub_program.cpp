@@ -20,6 +20,7 @@
 #include "hub/foresight/predict/replayed_routes.h"
 #include "hub/foresight/predictor_choice.h"
 #include "hub/options/options_shadow.h"
+#include "hub/registry/state_files.h"
 
 namespace moex {
 namespace {
@@ -126,9 +127,10 @@ Status HubProgram::open() {
         // then an error now, and not at the first request.
         std::optional<ActingAs> acting;
         if (user_) acting.emplace(*user_);
+        MOEX_ASSIGN(lock, StateLock::take(state_directory_));
         MOEX_TRY(load());
         MOEX_TRY(require_computers());
-        MOEX_TRY(open_registry());
+        MOEX_TRY(open_registry(std::move(lock)));
         if (!settings_.logs.trace.empty()) {
             MOEX_ASSIGN(trace, Trace::open(settings_.logs.trace));
             trace_ = std::move(trace);
@@ -217,8 +219,11 @@ Status HubProgram::choose_user() {
 
 Status HubProgram::choose_state_directory() {
     state_directory_ = settings_.address.state_directory;
-    if (state_directory_.empty())
-        state_directory_ = user_ ? user_->home / ".local/state/moex" : default_state_directory();
+    if (state_directory_.empty() && user_) state_directory_ = user_->home / ".local/state/moex";
+    if (state_directory_.empty()) {
+        MOEX_ASSIGN(usual, default_state_directory());
+        state_directory_ = std::move(usual);
+    }
 
     if (!user_) return {};
     return give_folder(state_directory_, *user_);
@@ -464,9 +469,10 @@ Status HubProgram::require_computers() const {
     return {};
 }
 
-Status HubProgram::open_registry() {
+Status HubProgram::open_registry(StateLock lock) {
     MOEX_ASSIGN(registry, Registry::open(state_directory_));
     registry_ = std::move(registry);
+    registry_->keep(std::move(lock));
     MOEX_ASSIGN(made,
                 prepare_keys(settings_.address.keys, *registry_, keys_required(server_options_)));
     made_keys_ = std::move(made);

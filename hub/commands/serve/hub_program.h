@@ -74,7 +74,7 @@ class HubProgram {
     Status load();
     Status open_gpu();
     Status require_computers() const;
-    Status open_registry();
+    Status open_registry(StateLock lock);
     net::ServerOptions within_limits(net::ServerOptions options) const;
     void join_rooms();
     // Called on SIGHUP, on the disk thread: reads keys again, and the settings that may change

@@ -1,0 +1,19 @@
+// The state folder and the permissions of its files.
+#pragma once
+
+#include <filesystem>
+
+#include "protocol/result.h"
+
+namespace moex {
+
+// Returns $XDG_STATE_HOME/moex or ~/.local/state/moex. Error invalid_argument: neither variable
+// names a folder, or HOME names a folder that does not exist.
+Result<std::filesystem::path> default_state_directory();
+
+// These functions restrict the state folder and its files to one user (modes 0700 and 0600), and
+// make them if they do not exist.
+Status secure_directory(const std::filesystem::path& directory);
+Status secure_file(const std::filesystem::path& file);
+
+}  // namespace moex
