@@ -240,12 +240,8 @@ Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> packag
     state_->certified = certified;
 
     HubContext& hub = state_->hub;
-    const bool loopback = is_loopback_address(hub.options.listen_address);
-    if (!loopback && !tls && !hub.options.insecure_http)
-        throw std::runtime_error(
-            text(hub.options.listen_address,
-                 ": off loopback the hub wants TLS (--tls-cert and --tls-key; `moex-hub cert` "
-                 "makes them) or an explicit --insecure-http"));
+    if (const Status allowed = check_address(hub.options); !allowed.ok())
+        throw std::runtime_error(allowed.error().message);
 
     hub.keys_required = keys_required(hub.options);
     state_->listener = std::make_unique<Listener>(hub, state_->routes, tls);

@@ -13,6 +13,7 @@
 #include "hub/base/clock.h"
 #include "hub/net/access/rate_limits.h"
 #include "hub/net/http/request_gate.h"
+#include "protocol/result.h"
 
 namespace moex::net {
 
@@ -82,6 +83,9 @@ struct ServerOptions {
     ClientLimits clients;
     RateOptions rates;
 };
+
+// Refuses an address beyond loopback without TLS, unless the operator accepts that explicitly.
+Status check_address(const ServerOptions& options);
 
 // Returns true if the API requires keys. On loopback keys are required only if the options say so,
 // or if a proxy forwards other clients.

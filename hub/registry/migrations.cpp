@@ -25,13 +25,17 @@ Status take(Database& database, const Migration& step) {
 
 }  // namespace
 
-Status migrate(Database& database, std::span<const Migration> steps) {
+Status check_schema(Database& database, std::span<const Migration> steps) {
     MOEX_ASSIGN(found, version_of(database));
     const std::int64_t known = steps.empty() ? 0 : steps.back().number;
-    if (found > known)
-        return Error{ErrorCode::unsupported, text("schema version ", found, ", this hub knows ",
-                                                  known, "; made by a newer moex-hub")};
+    if (found <= known) return {};
+    return Error{ErrorCode::unsupported, text("schema version ", found, ", this hub knows ", known,
+                                              "; made by a newer moex-hub")};
+}
 
+Status migrate(Database& database, std::span<const Migration> steps) {
+    MOEX_TRY(check_schema(database, steps));
+    MOEX_ASSIGN(found, version_of(database));
     for (const Migration& step : steps) {
         if (step.number <= found) continue;
         if (const Status taken = take(database, step); !taken.ok())

@@ -20,6 +20,9 @@ struct Migration {
 };
 std::span<const Migration> registry_migrations();
 
+// Checks that `database` took no step that this program does not know (error `unsupported`).
+Status check_schema(Database& database, std::span<const Migration> steps);
+
 // Takes the migration steps that `database` has not taken yet, each in a separate transaction. A
 // step that fails changes nothing, and the error names it. Error `unsupported`: the database took
 // steps that this program does not know. Two processes may call this at the same time.

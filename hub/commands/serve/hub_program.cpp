@@ -15,12 +15,12 @@
 #include "hub/commands/serve/open_files.h"
 #include "hub/commands/serve/qr.h"
 #include "hub/commands/serve/serve_options.h"
+#include "hub/commands/serve/serve_places.h"
 #include "hub/commands/serve/shadow_report.h"
 #include "hub/foresight/lossy/late_calls.h"
 #include "hub/foresight/predict/replayed_routes.h"
 #include "hub/foresight/predictor_choice.h"
 #include "hub/options/options_shadow.h"
-#include "hub/registry/state_files.h"
 
 namespace moex {
 namespace {
@@ -107,17 +107,6 @@ HubProgram::HubProgram(const Invocation& invocation, ServeSettings settings)
       manager_(environment_value),
       stop_(manager_) {}
 
-Status HubProgram::check() {
-    MOEX_TRY(choose_user());
-    std::optional<ActingAs> acting;
-    if (user_) acting.emplace(*user_);
-    MOEX_ASSIGN(model, load_model(
-                           invocation_.settings, [](std::string_view) {}, LoadParts::texts));
-
-    std::printf("settings and %s are right\n", model.package->name().c_str());
-    return {};
-}
-
 Status HubProgram::open() {
     MOEX_TRY(choose_user());
     MOEX_TRY(choose_state_directory());
@@ -198,33 +187,16 @@ void HubProgram::on_changed_bytes(const Error& error) {
 }
 
 Status HubProgram::choose_user() {
-    const std::string& name = settings_.address.user;
-    const bool is_root = geteuid() == 0;
-    if (name.empty()) {
-        if (is_root)
-            log_warn(
-                "hub: runs as root; with --user NAME it becomes that user once the port is bound");
-        return {};
-    }
-
-    MOEX_ASSIGN(user, find_user(name));
-    if (is_root)
-        user_ = std::move(user);
-    else if (user.user_id != geteuid())
-        return Error{ErrorCode::invalid_argument,
-                     text("--user ", name, ": only root can become another user; the user with id ",
-                          geteuid(), " started this hub")};
+    MOEX_ASSIGN(user, serving_user(settings_.address));
+    user_ = std::move(user);
+    if (!user_ && settings_.address.user.empty() && geteuid() == 0)
+        log_warn("hub: runs as root; with --user NAME it becomes that user once the port is bound");
     return {};
 }
 
 Status HubProgram::choose_state_directory() {
-    state_directory_ = settings_.address.state_directory;
-    if (state_directory_.empty() && user_) state_directory_ = user_->home / ".local/state/moex";
-    if (state_directory_.empty()) {
-        MOEX_ASSIGN(usual, default_state_directory());
-        state_directory_ = std::move(usual);
-    }
-
+    MOEX_ASSIGN(folder, serving_state_folder(settings_.address, user_));
+    state_directory_ = std::move(folder);
     if (!user_) return {};
     return give_folder(state_directory_, *user_);
 }

@@ -55,9 +55,6 @@ class HubProgram {
     // `settings` was read from `invocation.settings`. `invocation` outlives this object.
     HubProgram(const Invocation& invocation, ServeSettings settings);
 
-    // Checks the package and its text files by reading them as the user that would serve them.
-    // Starts no part of the hub.
-    Status check();
     // Opens all parts of the hub, with the port as the final one. May throw the exceptions of
     // Server's constructor.
     Status open();
