@@ -1,8 +1,14 @@
 // Tests of the state folder from the outside: where it is, one hub for each, keys that end at once, and backups.
 import assert from 'node:assert/strict';
-import { chmodSync, copyFileSync, existsSync, mkdirSync, readdirSync, statSync } from 'node:fs';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import {
+  chmodSync, closeSync, copyFileSync, existsSync, ftruncateSync, mkdirSync, openSync, readdirSync, statSync, writeSync,
+} from 'node:fs';
 import { test } from 'node:test';
-import { hubProgram, inFolder, modelFolder, postJson, runHub, runProgram, startHub } from './hub_process.mjs';
+import {
+  cleanEnvironment, hubProgram, inFolder, modelFolder, postJson, runHub, runProgram, startHub,
+} from './hub_process.mjs';
 
 const serveIn = (state, ...args) => startHub(['--state', state, '--backend', 'local', '--threads', '1', ...args]);
 const serveArgs = (state) => ['serve', '--model', modelFolder, '--listen', '127.0.0.1:0', '--state', state];
@@ -82,6 +88,48 @@ test(deaf, () => inFolder(async (state) => {
   assert.match((await runHub(['key', 'list', '--state', state])).stdout, /api +revoked/);
   assert.equal(await hub.stop(), 0, hub.stderr());
 }));
+
+// A disk of its own for the state folder, in a mount namespace that ends with the hub. Only root can make one.
+const noDisk = process.getuid() === 0
+  && spawnSync('unshare', ['-m', 'mount', '-t', 'tmpfs', 'tmpfs', '/mnt']).status === 0 ? false : 'needs root';
+test('a full disk is a metric, in the status and one log line; the hub serves on', { skip: noDisk }, () => inFolder(
+  async (state) => {
+    const script = 'mount -t tmpfs -o size=80m tmpfs "$1"; shift; exec "$@"';
+    const child = spawn('unshare', ['-m', 'bash', '-c', script, 'bash', state, hubProgram, ...serveArgs(state),
+      '--backend', 'local', '--threads', '1'], { env: cleanEnvironment(), stdio: ['ignore', 'pipe', 'pipe'] });
+    let log = '', out = '';
+    const ended = once(child, 'close');
+    child.stderr.setEncoding('utf8').on('data', (text) => { log += text; });
+    child.stdout.setEncoding('utf8').on('data', (text) => { out += text; });
+    const until = async (look) => {
+      while (!await look()) {
+        assert.equal(child.exitCode, null, log);
+        await new Promise((resolve) => setTimeout(resolve, 50));
+      }
+    };
+    await until(() => out.includes('ready:'));
+    const url = /^ready: url=(\S+)/m.exec(out)[1];
+    const host = async () => (await (await fetch(`${url}/api/status`)).json()).host;
+    const complete = () => postJson(`${url}/v1/completions`, { prompt: 'The sea', max_tokens: 2 });
+    assert.equal((await host()).state_is_full, false);
+
+    const filler = openSync(`/proc/${child.pid}/root${state}/filler`, 'w');
+    assert.throws(() => { for (;;) writeSync(filler, Buffer.alloc(1 << 16)); }, /ENOSPC/);
+    await until(async () => (await host()).state_is_full);
+    for (let i = 0; i < 5; ++i) assert.equal((await complete()).status, 200);
+    const metrics = await (await fetch(`${url}/metrics`)).text();
+    assert.match(metrics, /^moex_state_free_bytes 0$/m);
+    await until(() => log.includes('the disk of the state folder is full'));
+    await until(async () => /^moex_state_writes_fail 1$/m.test(await (await fetch(`${url}/metrics`)).text()));
+    assert.equal(log.split('the disk of the state folder is full').length, 2, log);
+    assert.equal(log.split('the state cannot be written').length, 2, log);
+
+    ftruncateSync(filler, 0);
+    closeSync(filler);
+    await until(async () => !(await host()).state_is_full);
+    child.kill('SIGTERM');
+    assert.equal((await ended)[0], 0, log);
+  }));
 
 test('a backup of a serving hub restores keys, use and the join token', () => inFolder(async (folder) => {
   const state = `${folder}/state`, copy = `${folder}/copy.sqlite`, restored = `${folder}/restored`;
