@@ -1,6 +1,6 @@
 // Fuzzes the tokenizer. For any bytes, encoding must end. Decoding must return the repaired,
-// normalised text, also with the stream decoder. Bytes that look like JSON are also read as a
-// tokenizer.json file.
+// normalised text, also with the stream decoder, for vocabularies of bytes and of pieces. Bytes
+// that look like JSON are also read as a tokenizer.json file.
 #include <cstdint>
 #include <string>
 
@@ -49,6 +49,54 @@ std::string file_text() {
                 vocab, R"(},"merges":[)", merges, "]}}");
 }
 
+// Returns a tokenizer file in the form of Llama 2's: a few letters, and the bytes of all others.
+std::string piece_file_text() {
+    constexpr std::string_view digits = "0123456789ABCDEF";
+    std::string vocab = R"("<s>":0,"\u2581":1,"a":2,"\u2581a":3,"<":4,"s":5,">":6,"<s":7)";
+    for (std::size_t byte = 0; byte < 256; ++byte)
+        vocab += text(",\"<0x", digits[byte / 16], digits[byte % 16], ">\":", 8 + byte);
+    return text(R"({"added_tokens":[{"id":0,"content":"<s>","special":true}],"normalizer":)"
+                R"({"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"\u2581"},)"
+                R"({"type":"Replace","pattern":{"String":" "},"content":"\u2581"}]},)"
+                R"("decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":)"
+                R"({"String":"\u2581"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},)"
+                R"({"type":"Strip","content":" ","start":1,"stop":0}]},)"
+                R"("model":{"type":"BPE","byte_fallback":true,"merges":["\u2581 a","< s","<s >"],)"
+                R"("vocab":{)",
+                vocab, "}}}");
+}
+
+std::string streamed_text(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
+    StreamDecoder stream(tokenizer, false);
+    std::string streamed;
+    for (const TokenId id : ids) {
+        const std::string shown = stream.push(id);
+        MOEX_CHECK(utf8_is_valid(shown), "the stream shows broken text");
+        streamed += shown;
+    }
+    return streamed + stream.finish();
+}
+
+// Pieces: a text without control tokens and without "▁", which means a space, comes back.
+void check_pieces(const std::string& input) {
+    static const auto tokenizer = std::move(Tokenizer::load(piece_file_text(), "")).value();
+    const std::vector<TokenId> ids = tokenizer->encode(input, SpecialTokens::as_text);
+    for (const TokenId id : ids) MOEX_CHECK(id != 0, "a control token in plain text");
+    const std::string repaired = utf8_repair(input);
+    const std::string decoded = tokenizer->decode(ids, false);
+    if (repaired.find("\u2581") == std::string::npos)
+        MOEX_CHECK(decoded == repaired, "decode(encode(x)) is not x");
+    MOEX_CHECK(streamed_text(*tokenizer, ids) == decoded, "streamed and whole text differ");
+
+    // Ids in any order, as a model may draw them.
+    std::vector<TokenId> drawn;
+    for (const char c : input) drawn.push_back(static_cast<std::uint8_t>(c));
+    MOEX_CHECK(streamed_text(*tokenizer, drawn) == tokenizer->decode(drawn, false),
+               "streamed and whole text differ");
+    const TextRange range[] = {{input.size() / 3, input.size() / 2}};
+    (void)tokenizer->encode(input, range);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -68,16 +116,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         MOEX_CHECK(id != 400 && id != 401, "a control token in plain text");
 
     const std::vector<TokenId> ids = tokenizer->encode(input, SpecialTokens::parse);
-    StreamDecoder stream(*tokenizer, false);
-    std::string streamed;
-    for (const TokenId id : ids) {
-        const std::string shown = stream.push(id);
-        MOEX_CHECK(utf8_is_valid(shown), "the stream shows broken text");
-        streamed += shown;
-    }
-    streamed += stream.finish();
-    MOEX_CHECK(streamed == tokenizer->decode(ids, false), "streamed and whole text differ");
+    MOEX_CHECK(streamed_text(*tokenizer, ids) == tokenizer->decode(ids, false),
+               "streamed and whole text differ");
     const TextRange range[] = {{size / 3, size / 2}};
     (void)tokenizer->encode(input, range);
+    check_pieces(input);
     return 0;
 }

@@ -60,8 +60,9 @@ char32_t unicode_upper(char32_t c) { return mx_unicode_case(c, 0); }
 char32_t unicode_lower(char32_t c) { return mx_unicode_case(c, 1); }
 char32_t unicode_title(char32_t c) { return mx_unicode_case(c, 2); }
 
-std::string unicode_nfc(std::string_view text) {
-    return text_in_room(static_cast<std::size_t>(mx_text_nfc(text.data(), size_of(text))));
+std::string unicode_normal_form(std::string_view text, NormalForm form) {
+    return text_in_room(static_cast<std::size_t>(
+        mx_text_normal_form(text.data(), size_of(text), static_cast<int>(form))));
 }
 
 // Returns the buffer to which JavaScript writes an answer; its address is a multiple of 8.

@@ -61,8 +61,9 @@ export class BrowserText {
     return Uint32Array.from(bounds);
   }
 
-  nfc(bytes) {
-    return encoder.encode(decoder.decode(bytes).normalize("NFC"));
+  // `form` is a NormalForm of hub/model/tokenizer/unicode.h.
+  normalForm(bytes, form) {
+    return encoder.encode(decoder.decode(bytes).normalize(["NFC", "NFD", "NFKC", "NFKD"][form]));
   }
 
   category(code_point) {

@@ -13,8 +13,9 @@ void mx_pattern_free(int pattern);
 // Returns the number of non-empty matches. The answer holds the begin and the end of each match,
 // two byte offsets as uint32.
 int mx_pattern_find(int pattern, const char* text, int text_bytes);
-// Normalises a text to Unicode's form NFC; returns the size of the answer in bytes.
-int mx_text_nfc(const char* text, int text_bytes);
+// Normalises a text to one of Unicode's forms (NormalForm); returns the size of the answer in
+// bytes.
+int mx_text_normal_form(const char* text, int text_bytes, int form);
 int mx_unicode_category(std::uint32_t code_point);  // UnicodeCategory
 // Returns the code point of one character in another case. `to`: 0 upper, 1 lower, 2 title.
 std::uint32_t mx_unicode_case(std::uint32_t code_point, int to);

@@ -20,10 +20,10 @@ var MoexText = {
     moexTextAnswer(new Uint8Array(bounds.buffer, bounds.byteOffset, bounds.byteLength));
     return bounds.length / 2;
   },
-  mx_text_nfc__deps: ['$moexTextAnswer'],
-  mx_text_nfc: function(text, bytes) {
+  mx_text_normal_form__deps: ['$moexTextAnswer'],
+  mx_text_normal_form: function(text, bytes, form) {
     text = text >>> 0;
-    return moexTextAnswer(Module['text'].nfc(HEAPU8.subarray(text, text + bytes)));
+    return moexTextAnswer(Module['text'].normalForm(HEAPU8.subarray(text, text + bytes), form));
   },
   mx_unicode_category: function(codePoint) { return Module['text'].category(codePoint); },
   mx_unicode_case: function(codePoint, to) { return Module['text'].changeCase(codePoint, to); }

@@ -19,8 +19,9 @@ struct AddedToken {
     // true: the token is matched after normalisation, so other forms of its characters are found as
     // well
     bool normalized = false;
-    bool lstrip = false;  // the match includes white space before the token
-    bool rstrip = false;  // the match includes white space after the token
+    bool lstrip = false;       // the match includes white space before the token
+    bool rstrip = false;       // the match includes white space after the token
+    bool single_word = false;  // the token is matched only where no word character is beside it
     // Returns true if the token controls the model or is hidden from readers. The content of a
     // message must not produce such a token.
     bool is_control() const;

@@ -12,11 +12,10 @@
 namespace moex {
 namespace {
 
-// limit of the vocabulary; the largest real ones have 262,144 tokens
-constexpr std::size_t vocab_tokens_max = 1'000'000;
 // for pieces up to this length, a scan for the next merge is faster than a heap
 constexpr std::size_t short_piece_bytes = 48;
 constexpr std::size_t cached_piece_bytes_max = 64;
+constexpr std::string_view word_begin = "\u2581";  // SentencePiece's sign for a space
 constexpr std::size_t cache_shards = 16;
 constexpr std::size_t cache_shard_entries_max = 2048;
 
@@ -36,6 +35,13 @@ struct ByteAlphabet {
 };
 
 std::uint64_t pair_key(TokenId left, TokenId right) { return (std::uint64_t{left} << 32) | right; }
+
+// Returns true if a token has a "▁" behind another character.
+bool begins_word_inside(std::string_view token) {
+    for (std::size_t at = 1; (at = token.find(word_begin, at)) != std::string_view::npos; ++at)
+        if (!token.substr(0, at).ends_with(word_begin)) return true;
+    return false;
+}
 
 Error bad_model(const std::string& message) {
     return {ErrorCode::bad_file,
@@ -88,23 +94,15 @@ struct BpeModel::Cache {
     }
 };
 
-BpeModel::BpeModel() : cache_(std::make_unique<Cache>()) {}
-BpeModel::BpeModel(BpeModel&&) noexcept = default;
-BpeModel& BpeModel::operator=(BpeModel&&) noexcept = default;
+BpeModel::BpeModel(BpeAlphabet alphabet) : alphabet_(alphabet), cache_(std::make_unique<Cache>()) {}
 BpeModel::~BpeModel() = default;
 
-Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
-    if (!model.is_object()) return bad_model("\"model\" is missing");
-    // Old tokenizer files omit the "type" of the model. If the model has merges, its type is BPE.
-    const std::string type = model.contains("type") && model["type"].is_string()
-                                 ? model["type"].get<std::string>()
-                                 : "BPE";
-    if (type != "BPE")
-        return Error{ErrorCode::unsupported, text("tokenizer.json: model type \"", type,
-                                                  "\" is not supported; wanted byte-level BPE")};
-
+Result<std::unique_ptr<BpeModel>> BpeModel::load(const nlohmann::json& model,
+                                                 BpeAlphabet alphabet) {
     for (const char* key : {"dropout", "continuing_subword_prefix", "continuing_subword_suffix",
                             "end_of_word_suffix", "byte_fallback"}) {
+        if (alphabet == BpeAlphabet::characters && key == std::string_view("byte_fallback"))
+            continue;
         const auto value = model.find(key);
         if (value != model.end() && !value->is_null() && *value != "" && *value != 0 &&
             *value != false)
@@ -118,10 +116,12 @@ Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
     if (!model.contains("merges") || !model["merges"].is_array())
         return bad_model("model.merges is not a list");
 
-    BpeModel bpe;
-    bpe.ignore_merges_ = model.contains("ignore_merges") && model["ignore_merges"] == true;
-    MOEX_TRY(bpe.load_vocab(model["vocab"]));
-    MOEX_TRY(bpe.load_merges(model["merges"]));
+    std::unique_ptr<BpeModel> bpe(new BpeModel(alphabet));
+    bpe->ignore_merges_ = model.contains("ignore_merges") && model["ignore_merges"] == true;
+    bpe->byte_fallback_ = model.contains("byte_fallback") && model["byte_fallback"] == true;
+    MOEX_TRY(bpe->load_vocab(model["vocab"]));
+    bpe->words_are_separate_ = !bpe->ignore_merges_ && bpe->id_by_character_.contains(U'\u2581');
+    MOEX_TRY(bpe->load_merges(model["merges"]));
 
     return bpe;
 }
@@ -141,19 +141,32 @@ Status BpeModel::load_vocab(const nlohmann::json& vocab) {
         if (bytes_by_id_.size() <= id) bytes_by_id_.resize(id + 1);
         if (bytes_by_id_[id]) return bad_model(text("two tokens have the id ", id));
 
-        std::optional<std::string> bytes = byte_level_to_bytes(token);
-        if (bytes) {
-            id_by_bytes_.emplace(*bytes, id);
-            if (bytes->size() == 1) id_by_byte_[static_cast<std::uint8_t>((*bytes)[0])] = id;
-        }
-
-        // A token with characters outside the byte alphabet (a control token in the vocabulary)
-        // represents its own text.
-        bytes_by_id_[id] = std::move(bytes).value_or(token);
+        index_token(token, id);
         id_by_token_.emplace(token, id);
     }
 
     return {};
+}
+
+void BpeModel::index_token(const std::string& token, TokenId id) {
+    if (alphabet_ == BpeAlphabet::characters) {
+        const Utf8Step step = utf8_step(token, 0);
+        if (step.valid && step.num_bytes > 0 && step.num_bytes == token.size())
+            id_by_character_.emplace(step.code_point, id);
+        if (const auto byte = byte_of_token(token); byte && byte_fallback_) id_by_byte_[*byte] = id;
+        bytes_by_id_[id] = token;
+        return;
+    }
+
+    std::optional<std::string> bytes = byte_level_to_bytes(token);
+    if (bytes) {
+        id_by_bytes_.emplace(*bytes, id);
+        if (bytes->size() == 1) id_by_byte_[static_cast<std::uint8_t>((*bytes)[0])] = id;
+    }
+
+    // A token with characters outside the byte alphabet (a control token in the vocabulary)
+    // represents its own text.
+    bytes_by_id_[id] = std::move(bytes).value_or(token);
 }
 
 Status BpeModel::load_merges(const nlohmann::json& merges) {
@@ -180,6 +193,9 @@ Status BpeModel::load_merges(const nlohmann::json& merges) {
                                   "\") names a token that the vocabulary lacks"));
 
         merges_.insert_or_assign(pair_key(*left_id, *right_id), Merge{rank, *merged_id});
+        if (words_are_separate_ && right.find(word_begin) != std::string::npos &&
+            begins_word_inside(left + right))
+            words_are_separate_ = false;
         ++rank;
     }
 
@@ -205,35 +221,111 @@ const BpeModel::Merge* BpeModel::find_merge(TokenId left, TokenId right) const {
     return found == merges_.end() ? nullptr : &found->second;
 }
 
-void BpeModel::encode_piece(std::string_view bytes, std::vector<TokenId>& out) const {
-    if (bytes.empty()) return;
-    const std::string piece(bytes);
-    const bool cacheable = bytes.size() > 1 && bytes.size() <= cached_piece_bytes_max;
+void BpeModel::exclude(const std::set<TokenId>& ids) {
+    // With a byte alphabet the ids of all existing models stay as they are: their control tokens
+    // are no results of merges.
+    if (alphabet_ == BpeAlphabet::bytes) return;
+    std::erase_if(merges_, [&](const auto& entry) { return ids.contains(entry.second.merged); });
+    std::erase_if(id_by_character_, [&](const auto& entry) { return ids.contains(entry.second); });
+    if (!ignore_merges_) return;
+    for (TokenId id = 0; id < bytes_by_id_.size(); ++id)
+        if (bytes_by_id_[id] && !ids.contains(id)) id_by_bytes_.emplace(*bytes_by_id_[id], id);
+}
+
+void BpeModel::encode_piece(std::string_view piece, std::vector<TokenId>& out) const {
+    if (!words_are_separate_) return encode_word(piece, out);
+
+    std::size_t start = 0;
+    for (std::size_t at = 0; (at = piece.find(word_begin, at)) != std::string_view::npos;) {
+        if (at > start && !piece.substr(start, at - start).ends_with(word_begin)) {
+            encode_word(piece.substr(start, at - start), out);
+            start = at;
+        }
+        at += word_begin.size();
+    }
+    encode_word(piece.substr(start), out);
+}
+
+void BpeModel::encode_word(std::string_view word, std::vector<TokenId>& out) const {
+    if (word.empty()) return;
+    const std::string piece(word);
+    const bool cacheable = word.size() > 1 && word.size() <= cached_piece_bytes_max;
     if (cacheable && cache_->find(piece, out)) return;
 
     std::vector<TokenId> symbols;
     const auto whole = ignore_merges_ ? id_by_bytes_.find(piece) : id_by_bytes_.end();
-    if (whole != id_by_bytes_.end()) {
+    if (whole != id_by_bytes_.end())
         symbols.push_back(whole->second);
-    } else {
-        symbols.reserve(bytes.size());
-        for (const char c : bytes) {
-            const auto& id = id_by_byte_[static_cast<std::uint8_t>(c)];
-            if (id) {
-                symbols.push_back(*id);
-            } else if (unknown_id_) {
-                symbols.push_back(*unknown_id_);
-            }
-        }
-
-        if (symbols.size() <= short_piece_bytes)
-            merge_short(symbols);
-        else
-            merge_long(symbols);
-    }
+    else
+        symbols = alphabet_ == BpeAlphabet::bytes ? ids_of_bytes(word) : ids_of_characters(word);
 
     out.insert(out.end(), symbols.begin(), symbols.end());
     if (cacheable) cache_->put(piece, std::move(symbols));
+}
+
+std::vector<TokenId> BpeModel::ids_of_bytes(std::string_view piece) const {
+    std::vector<TokenId> symbols;
+    symbols.reserve(piece.size());
+    for (const char c : piece) {
+        const auto& id = id_by_byte_[static_cast<std::uint8_t>(c)];
+        if (id) {
+            symbols.push_back(*id);
+        } else if (unknown_id_) {
+            symbols.push_back(*unknown_id_);
+        }
+    }
+    merge(symbols);
+    return symbols;
+}
+
+std::vector<TokenId> BpeModel::ids_of_characters(std::string_view piece) const {
+    std::vector<TokenId> ids, symbols;
+    symbols.reserve(piece.size());
+    const auto merge_symbols = [&] {
+        merge(symbols);
+        ids.insert(ids.end(), symbols.begin(), symbols.end());
+        symbols.clear();
+    };
+
+    bool behind_unknown = false;
+    for (std::size_t at = 0; at < piece.size();) {
+        const Utf8Step step = utf8_step(piece, at);
+        const auto known = id_by_character_.find(step.code_point);
+        if (known != id_by_character_.end()) {
+            symbols.push_back(known->second);
+            behind_unknown = false;
+        } else {
+            // No merge reaches over a character that the vocabulary lacks.
+            merge_symbols();
+            if (!append_bytes(piece.substr(at, step.num_bytes), ids)) {
+                if (unknown_id_ && !(fuses_unknown_ && behind_unknown)) ids.push_back(*unknown_id_);
+                behind_unknown = true;
+            } else {
+                behind_unknown = false;
+            }
+        }
+        at += step.num_bytes;
+    }
+
+    merge_symbols();
+    return ids;
+}
+
+// Appends the tokens of the bytes of a character. Returns false if the vocabulary lacks one.
+bool BpeModel::append_bytes(std::string_view character, std::vector<TokenId>& out) const {
+    const auto id_of = [&](char c) { return id_by_byte_[static_cast<std::uint8_t>(c)]; };
+    if (!byte_fallback_ || !std::all_of(character.begin(), character.end(),
+                                        [&](char c) { return id_of(c).has_value(); }))
+        return false;
+    for (const char c : character) out.push_back(*id_of(c));
+    return true;
+}
+
+void BpeModel::merge(std::vector<TokenId>& symbols) const {
+    if (symbols.size() <= short_piece_bytes)
+        merge_short(symbols);
+    else
+        merge_long(symbols);
 }
 
 void BpeModel::merge_short(std::vector<TokenId>& symbols) const {

@@ -53,8 +53,9 @@ char32_t unicode_upper(char32_t code_point);
 char32_t unicode_lower(char32_t code_point);
 char32_t unicode_title(char32_t code_point);
 
-// Returns normal form C of a text, which must be valid UTF-8. O(n log n), also for long runs of
+enum class NormalForm : std::uint8_t { nfc, nfd, nfkc, nfkd };  // text.js has the same order
+// Returns a normal form of a text, which must be valid UTF-8. O(n log n), also for long runs of
 // combining marks.
-std::string unicode_nfc(std::string_view text);
+std::string unicode_normal_form(std::string_view text, NormalForm form);
 
 }  // namespace moex

@@ -31,7 +31,11 @@ char32_t unicode_upper(char32_t c) { return mapped(utf8proc_toupper, c); }
 char32_t unicode_lower(char32_t c) { return mapped(utf8proc_tolower, c); }
 char32_t unicode_title(char32_t c) { return mapped(utf8proc_totitle, c); }
 
-std::string unicode_nfc(std::string_view text) {
+std::string unicode_normal_form(std::string_view text, NormalForm form) {
+    const bool composes = form == NormalForm::nfc || form == NormalForm::nfkc;
+    const bool compatible = form == NormalForm::nfkc || form == NormalForm::nfkd;
+    const auto decompose = static_cast<utf8proc_option_t>(
+        UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : UTF8PROC_DECOMPOSE));
     std::vector<utf8proc_int32_t> code_points;
     code_points.reserve(text.size());
     for (std::size_t at = 0; at < text.size();) {
@@ -40,8 +44,7 @@ std::string unicode_nfc(std::string_view text) {
         utf8proc_int32_t parts[32];
         int last_boundclass = 0;
         const utf8proc_ssize_t num_parts = utf8proc_decompose_char(
-            static_cast<utf8proc_int32_t>(step.code_point), parts, 32, UTF8PROC_DECOMPOSE,
-            &last_boundclass);
+            static_cast<utf8proc_int32_t>(step.code_point), parts, 32, decompose, &last_boundclass);
 
         MOEX_CHECK(num_parts >= 0 && num_parts <= 32, "decomposition of one code point");
         code_points.insert(code_points.end(), parts, parts + num_parts);
@@ -67,9 +70,11 @@ std::string unicode_nfc(std::string_view text) {
         i = end;
     }
 
-    const auto composed = utf8proc_normalize_utf32(
-        code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()),
-        static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+    auto composed = static_cast<utf8proc_ssize_t>(code_points.size());
+    if (composes)
+        composed = utf8proc_normalize_utf32(
+            code_points.data(), composed,
+            static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
     MOEX_CHECK(composed >= 0, "composition");
 
     std::string out;

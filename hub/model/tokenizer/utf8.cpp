@@ -114,19 +114,42 @@ std::size_t utf8_count(std::string_view text) {
     }));
 }
 
-std::string utf8_nfc(std::string_view text) {
+std::string utf8_nfc(std::string_view text) { return utf8_normal_form(text, NormalForm::nfc); }
+
+std::string utf8_normal_form(std::string_view text, NormalForm form) {
     // A text whose characters are all below U+0300 is already in normal form C, because these
-    // characters do not compose or reorder.
+    // characters do not compose or reorder. ASCII is the same in all forms.
+    const std::uint8_t first_changed = form == NormalForm::nfc ? 0xCC : 0x80;
     if (std::none_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<std::uint8_t>(c) >= 0xCC; }))
+                     [&](char c) { return static_cast<std::uint8_t>(c) >= first_changed; }))
         return std::string(text);
-    return unicode_nfc(text);
+    return unicode_normal_form(text, form);
 }
 
 bool is_unicode_space(char32_t c) {
     return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
            c == 0x205F || c == 0x3000;
+}
+
+std::string_view utf8_trim_end(std::string_view text) {
+    std::size_t end = 0;  // position behind the last character that is not white space
+    for (std::size_t at = 0; at < text.size();) {
+        const Utf8Step step = utf8_step(text, at);
+        at += step.num_bytes;
+        if (!is_unicode_space(step.code_point)) end = at;
+    }
+    return text.substr(0, end);
+}
+
+std::string_view utf8_trim_start(std::string_view text) {
+    std::size_t at = 0;
+    while (at < text.size()) {
+        const Utf8Step step = utf8_step(text, at);
+        if (!is_unicode_space(step.code_point)) break;
+        at += step.num_bytes;
+    }
+    return text.substr(at);
 }
 
 }  // namespace moex

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "hub/model/tokenizer/unicode.h"
+
 namespace moex {
 
 // The range of bytes [begin, end) of a text.
@@ -36,11 +38,15 @@ std::size_t utf8_incomplete_tail(std::string_view text);
 // number of code points in `text`, which is valid UTF-8
 std::size_t utf8_count(std::string_view text);
 
-// Returns normal form C of a text, which must be valid UTF-8. O(n log n), also for long runs of
-// combining marks.
+// Returns normal form C, or another normal form, of a text, which must be valid UTF-8. O(n log n),
+// also for long runs of combining marks.
 std::string utf8_nfc(std::string_view text);
+std::string utf8_normal_form(std::string_view text, NormalForm form);
 
 // Returns true if the character has the Unicode property White_Space.
 bool is_unicode_space(char32_t code_point);
+// Return `text`, which is valid UTF-8, without the white space at its end or at its begin.
+std::string_view utf8_trim_end(std::string_view text);
+std::string_view utf8_trim_start(std::string_view text);
 
 }  // namespace moex
