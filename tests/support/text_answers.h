@@ -5,6 +5,8 @@
 //   with what the post-processor adds}
 //   {"op": "decode", "ids": [...], "skip_special": bool}          → {"text": "...", "streamed":
 //   "..."}
+//   {"op": "find", "files": {NAME: HEX, ...}, "config": TEXT}     → {"name": NAME or null, "made":
+//   TEXT of tokenizer.json}
 //   {"op": "template", "source": "..."}                           → {"ok": true}
 //   {"op": "render", "context": {...}}                            → {"text": "..."}
 // A failed request is answered with {"error": "..."}.
@@ -16,6 +18,7 @@
 
 #include "hub/model/chat_template.h"
 #include "hub/model/tokenizer/tokenizer.h"
+#include "hub/model/tokenizer/tokenizer_files.h"
 
 namespace moex {
 
@@ -47,6 +50,7 @@ class TextAnswers {
             streamed += stream.finish();
             return {{"text", tokenizer_->decode(ids, skip)}, {"streamed", streamed}};
         }
+        if (op == "find") return found(request);
         if (op == "template") {
             auto parsed = ChatTemplate::parse(request.value("source", ""));
             if (!parsed.ok()) return {{"error", parsed.error().message}};
@@ -62,6 +66,18 @@ class TextAnswers {
     }
 
   private:
+    static Question found(const Question& request) {
+        CheckpointTexts checkpoint;
+        for (const auto& [name, hex] : request["files"].items()) checkpoint.names.push_back(name);
+        checkpoint.read = [&](const std::string& name) -> Result<std::string> {
+            return bytes_of_hex(request["files"][name]);
+        };
+        auto file = find_tokenizer_file(checkpoint, request.value("config", ""));
+        if (!file.ok()) return {{"error", file.error().message}};
+        if (!*file) return {{"name", nullptr}};
+        return {{"name", (*file)->name}, {"made", (*file)->tokenizer_json}};
+    }
+
     static std::string bytes_of_hex(const std::string& hex) {
         std::string bytes;
         for (std::size_t i = 0; i + 1 < hex.size(); i += 2)

@@ -23,13 +23,16 @@ constexpr std::size_t cache_shard_entries_max = 2048;
 // character represents itself. The other bytes have the characters from U+0100 on.
 struct ByteAlphabet {
     std::array<int, 512> byte_of{};
+    std::array<char32_t, 256> character_of{};
     ByteAlphabet() {
         byte_of.fill(-1);
         int next = 256;
         for (int byte = 0; byte < 256; ++byte) {
             const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
                                    (byte >= 0xAE && byte <= 0xFF);
-            byte_of[static_cast<std::size_t>(printable ? byte : next++)] = byte;
+            const int character = printable ? byte : next++;
+            byte_of[static_cast<std::size_t>(character)] = byte;
+            character_of[static_cast<std::size_t>(byte)] = static_cast<char32_t>(character);
         }
     }
 };
@@ -63,6 +66,14 @@ std::optional<std::string> byte_level_to_bytes(std::string_view token) {
     }
 
     return bytes;
+}
+
+std::string bytes_to_byte_level(std::string_view bytes) {
+    static const ByteAlphabet alphabet;
+    std::string token;
+    for (const char byte : bytes)
+        utf8_append(token, alphabet.character_of[static_cast<std::uint8_t>(byte)]);
+    return token;
 }
 
 // A cache that maps recently used pieces of text to their token ids. When a shard of the cache is

@@ -26,6 +26,8 @@ namespace moex {
 // Converts a token from the byte alphabet to raw bytes: "Ġhello" becomes " hello". Returns nullopt
 // if a character is not in the byte alphabet.
 std::optional<std::string> byte_level_to_bytes(std::string_view token);
+// Converts raw bytes to a token in the byte alphabet: " hello" becomes "Ġhello".
+std::string bytes_to_byte_level(std::string_view bytes);
 
 enum class BpeAlphabet { bytes, characters };
 

@@ -43,18 +43,18 @@ json llama_file() {
 constexpr TokenId space = 259, a = 260, b = 261, space_a = 262, ab = 263, space_ab = 264;
 TokenId byte(int value) { return static_cast<TokenId>(3 + value); }
 
-std::shared_ptr<const Tokenizer> load(const json& file, const std::string& config = "") {
+std::shared_ptr<const Tokenizer> load_pieces(const json& file, const std::string& config = "") {
     auto loaded = Tokenizer::load(file.dump(), config);
     EXPECT_TRUE(loaded.ok()) << (loaded.ok() ? "" : loaded.error().message);
     return loaded.ok() ? *loaded : nullptr;
 }
-std::string load_error(const json& file, const std::string& config = "") {
+std::string piece_error(const json& file, const std::string& config = "") {
     auto loaded = Tokenizer::load(file.dump(), config);
     return loaded.ok() ? "" : loaded.error().message;
 }
 
 TEST(PieceTokenizerTest, WordsAreMergedAndOtherCharactersAreBytes) {
-    const auto tokenizer = load(llama_file());
+    const auto tokenizer = load_pieces(llama_file());
     EXPECT_EQ(tokenizer->encode("ab a  b", SpecialTokens::parse),
               (Ids{space_ab, space_a, space, space, b}));
     EXPECT_EQ(tokenizer->encode("aé", SpecialTokens::parse),
@@ -69,12 +69,12 @@ TEST(PieceTokenizerTest, MergesCrossWordsWhereTheVocabularyDoes) {
     json file = llama_file();
     file["model"]["vocab"]["a▁"] = 269;
     file["model"]["merges"].insert(file["model"]["merges"].begin(), "a ▁");
-    EXPECT_EQ(load(file)->encode("aa a", SpecialTokens::parse), (Ids{space_a, 269, a}));
+    EXPECT_EQ(load_pieces(file)->encode("aa a", SpecialTokens::parse), (Ids{space_a, 269, a}));
 }
 
 // The merges of this file produce "<s>", which is a control token.
 TEST(PieceTokenizerTest, MessagesMakeNoControlToken) {
-    const auto tokenizer = load(llama_file());
+    const auto tokenizer = load_pieces(llama_file());
     EXPECT_EQ(tokenizer->encode("<s>", SpecialTokens::parse), Ids{1});
     EXPECT_EQ(tokenizer->encode("<s>", SpecialTokens::as_text), (Ids{space, 268, 267}));
 
@@ -82,15 +82,15 @@ TEST(PieceTokenizerTest, MessagesMakeNoControlToken) {
     unigram["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", json::array()}};
     for (const char* piece : {"<unk>", "<s>", "</s>", "▁", "<", "s", ">", "/"})
         unigram["model"]["vocab"].push_back({piece, -1.0});
-    EXPECT_EQ(load(unigram)->encode("<s>", SpecialTokens::parse), Ids{1});
-    EXPECT_EQ(load(unigram)->encode("<s>", SpecialTokens::as_text), (Ids{3, 4, 5, 6}));
+    EXPECT_EQ(load_pieces(unigram)->encode("<s>", SpecialTokens::parse), Ids{1});
+    EXPECT_EQ(load_pieces(unigram)->encode("<s>", SpecialTokens::as_text), (Ids{3, 4, 5, 6}));
 }
 
 // Older files match control tokens behind the normalizer, which adds characters.
 TEST(PieceTokenizerTest, PlainRangesHoldBehindTheNormalizer) {
     json file = llama_file();
     file["added_tokens"][1]["normalized"] = true;
-    const auto tokenizer = load(file);
+    const auto tokenizer = load_pieces(file);
     EXPECT_EQ(tokenizer->encode("<s>", SpecialTokens::parse), Ids{1});
 
     // "<s>" of the template, then " <s>" of a message.
@@ -103,7 +103,7 @@ TEST(PieceTokenizerTest, PlainRangesHoldBehindTheNormalizer) {
 }
 
 TEST(PieceTokenizerTest, StreamGivesWholeCharactersAndOneLeadingSpaceLess) {
-    const auto tokenizer = load(llama_file());
+    const auto tokenizer = load_pieces(llama_file());
     const Ids ids = {space_a, byte(0xC3), byte(0xA9), byte(0xE2), byte(0x82), space_ab};
     StreamDecoder stream(*tokenizer);
     std::vector<std::string> parts;
@@ -122,7 +122,7 @@ TEST(PieceTokenizerTest, UnigramTakesTheHighestSum) {
     file["model"] = json::parse(R"({"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0],
         ["▁", -2], ["a", -3], ["b", -3], ["ab", -5.5], ["▁a", -4], ["▁ab", -8.5], ["ba", -1]]})");
     file["added_tokens"] = json::array();
-    const auto tokenizer = load(file);
+    const auto tokenizer = load_pieces(file);
 
     EXPECT_EQ(tokenizer->encode("ab", SpecialTokens::parse), (Ids{5, 3}));  // -7, not -7.5 or -8.5
     EXPECT_EQ(tokenizer->encode("aba", SpecialTokens::parse), (Ids{5, 7}));
@@ -130,17 +130,17 @@ TEST(PieceTokenizerTest, UnigramTakesTheHighestSum) {
 
     file["model"]["byte_fallback"] = true;
     file["model"]["vocab"].push_back({"<0x78>", -9});
-    EXPECT_EQ(load(file)->encode("ax", SpecialTokens::parse), (Ids{5, 8}));
+    EXPECT_EQ(load_pieces(file)->encode("ax", SpecialTokens::parse), (Ids{5, 8}));
     // The text of a byte token is not this token, and "y" has no byte token.
-    EXPECT_EQ(load(file)->encode("y", SpecialTokens::parse), (Ids{1, 0}));
-    EXPECT_EQ(load(file)->token_bytes(8), "x");
+    EXPECT_EQ(load_pieces(file)->encode("y", SpecialTokens::parse), (Ids{1, 0}));
+    EXPECT_EQ(load_pieces(file)->token_bytes(8), "x");
 }
 
 TEST(PieceTokenizerTest, SingleWordsAreFoundAloneOnly) {
     json file = llama_file();
     file["added_tokens"].push_back(
         {{"id", 300}, {"content", "ab"}, {"single_word", true}, {"normalized", false}});
-    const auto tokenizer = load(file);
+    const auto tokenizer = load_pieces(file);
     EXPECT_EQ(tokenizer->encode("ab.ab", SpecialTokens::parse), (Ids{300, space, byte('.'), 300}));
     EXPECT_EQ(tokenizer->encode("aab", SpecialTokens::parse), (Ids{space_a, ab}));
     EXPECT_EQ(tokenizer->encode("abé", SpecialTokens::parse),
@@ -150,19 +150,20 @@ TEST(PieceTokenizerTest, SingleWordsAreFoundAloneOnly) {
 TEST(PieceTokenizerTest, ConfigAddsBeginAndEnd) {
     const std::string both = R"({"add_bos_token": true, "bos_token": "<s>",)"
                              R"("add_eos_token": true, "eos_token": {"content": "</s>"}})";
-    EXPECT_EQ(load(llama_file(), both)->encode_prompt("a"), (Ids{1, space_a, 2}));
-    EXPECT_EQ(load(llama_file(), both)->encode("a", SpecialTokens::parse), Ids{space_a});
-    EXPECT_EQ(load(llama_file())->encode_prompt("a"), Ids{space_a});
-    EXPECT_EQ(load(llama_file(), R"({"add_bos_token": true})")->encode_prompt("a"), Ids{space_a});
+    EXPECT_EQ(load_pieces(llama_file(), both)->encode_prompt("a"), (Ids{1, space_a, 2}));
+    EXPECT_EQ(load_pieces(llama_file(), both)->encode("a", SpecialTokens::parse), Ids{space_a});
+    EXPECT_EQ(load_pieces(llama_file())->encode_prompt("a"), Ids{space_a});
+    EXPECT_EQ(load_pieces(llama_file(), R"({"add_bos_token": true})")->encode_prompt("a"),
+              Ids{space_a});
 
     // A post-processor that adds the token already adds it once.
     json file = llama_file();
     file["post_processor"] = json::parse(
         R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}},
             {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [1]}}})");
-    EXPECT_EQ(load(file, both)->encode_prompt("a"), (Ids{1, space_a, 2}));
+    EXPECT_EQ(load_pieces(file, both)->encode_prompt("a"), (Ids{1, space_a, 2}));
 
-    EXPECT_NE(load_error(llama_file(), R"({"add_bos_token": true, "bos_token": "<begin>"})")
+    EXPECT_NE(piece_error(llama_file(), R"({"add_bos_token": true, "bos_token": "<begin>"})")
                   .find("add_bos_token is true, but bos_token \"<begin>\" is no token"),
               std::string::npos);
 }
@@ -199,7 +200,7 @@ TEST(PieceTokenizerTest, UnsupportedPartsAreNamed) {
           Case{"/model", json::parse(R"({"vocab": [["a", 1]], "unk_id": 1})"), "unk_id"}}) {
         json file = llama_file();
         file[json::json_pointer(c.pointer)] = c.value;
-        const std::string message = load_error(file);
+        const std::string message = piece_error(file);
         EXPECT_NE(message.find(c.message), std::string::npos)
             << c.message << " not in: " << message;
         EXPECT_LT(message.size(), 600u);
@@ -207,7 +208,7 @@ TEST(PieceTokenizerTest, UnsupportedPartsAreNamed) {
 }
 
 TEST(PieceTokenizerTest, HostileLengthsStayFast) {
-    const auto tokenizer = load(llama_file());
+    const auto tokenizer = load_pieces(llama_file());
     for (const std::string& text :
          {std::string(400'000, 'a'), std::string(400'000, ' '), std::string(400'000, 'x')}) {
         const Ids ids = tokenizer->encode(text, SpecialTokens::parse);
