@@ -15,7 +15,7 @@
 #include "hub/model/pack/package_writer.h"
 #include "hub/model/pack/quantize.h"
 #include "hub/model/strict_json.h"
-#include "hub/model/tokenizer/tokenizer.h"
+#include "hub/model/tokenizer/tokenizer_files.h"
 
 namespace moex {
 namespace {
@@ -192,23 +192,26 @@ Status read_texts(Input& input, const std::string& config_text) {
                                               ? input.texts["tokenizer_config.json"]
                                               : "";
 
-    if (!input.texts.contains("tokenizer.json")) {
-        input.warnings.push_back(
-            "no tokenizer.json: the package accepts and returns token ids only");
+    CheckpointTexts checkpoint{.names = {},
+                               .read =
+                                   [&](const std::string& name) {
+                                       return read_text_file(directory / name,
+                                                             text_file_bytes_max(name));
+                                   },
+                               .where = (directory / "").string()};
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(directory, ignored))
+        checkpoint.names.push_back(entry.path().filename().string());
+    MOEX_ASSIGN(tokenizer, choose_tokenizer(checkpoint, tokenizer_config, input.config.vocab_size));
+    for (std::string& warning : tokenizer.warnings) input.warnings.push_back(std::move(warning));
+    if (tokenizer.tokenizer_json.empty()) {
+        input.texts.erase("tokenizer.json");
         return {};
     }
+    input.texts["tokenizer.json"] = std::move(tokenizer.tokenizer_json);
 
-    const auto tokenizer = Tokenizer::load(input.texts["tokenizer.json"], tokenizer_config);
-    if (!tokenizer.ok())
-        return Error{tokenizer.error().code, text((directory / "tokenizer.json").string(), ": ",
-                                                  tokenizer.error().message)};
-    if ((*tokenizer)->vocab_size() > input.config.vocab_size)
-        return Error{ErrorCode::bad_file,
-                     text((directory / "tokenizer.json").string(), ": has ids up to ",
-                          (*tokenizer)->vocab_size() - 1, ", config.json wants fewer than ",
-                          input.config.vocab_size, " (vocab_size); from another model?")};
-
-    const auto parsed = ChatTemplate::from_tokenizer_config(tokenizer_config);
+    const auto parsed = ChatTemplate::from_tokenizer_config(
+        tokenizer_config.empty() ? "{}" : tokenizer_config);
     if (!parsed.ok() && parsed.error().code == ErrorCode::not_found)
         input.warnings.push_back("no chat template: completions work, chat does not");
     if (!parsed.ok() && parsed.error().code != ErrorCode::not_found)

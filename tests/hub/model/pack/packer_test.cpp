@@ -8,6 +8,7 @@
 
 #include "hub/model/pack/quantize.h"
 #include "hub/model/package/package.h"
+#include "hub/model/tokenizer/tokenizer.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace moex {
@@ -345,6 +346,29 @@ TEST_F(PackerTest, ChatTemplateFileWins) {
     EXPECT_EQ(template_of("same"), "from the file");
 
     EXPECT_EQ(test::read_file(folder_ / "same/tokenizer_config.json"), same);
+}
+
+TEST_F(PackerTest, SentencePieceModelBecomesTokenizerJson) {
+    const fs::path in = checkpoint("in", {.vocab_size = 640});
+    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "tests/golden/tokenizers/bpe.model",
+                  in / "tokenizer.model");
+    const auto package = pack(in, "out");
+    ASSERT_TRUE(package);
+    ASSERT_TRUE(package->tokenizer_file("tokenizer.json"));
+    const auto tokenizer = Tokenizer::load(*package->tokenizer_file("tokenizer.json"), "");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    EXPECT_EQ((*tokenizer)->encode_prompt("the"), (std::vector<TokenId>{1, 263}));
+}
+
+TEST_F(PackerTest, UnsupportedTokenizerLeavesTokenIds) {
+    const fs::path in = checkpoint("in", {});
+    test::write_file(in / "tokenizer.json", R"({"model": {"type": "WordPiece"}, "decoder": {}})");
+    const auto package = pack(in, "out");
+    ASSERT_TRUE(package);
+    EXPECT_FALSE(package->tokenizer_file("tokenizer.json"));
+    ASSERT_EQ(report_.warnings.size(), 1u);
+    EXPECT_NE(report_.warnings[0].find("WordPiece"), std::string::npos);
+    EXPECT_NE(report_.warnings[0].find("token ids only"), std::string::npos);
 }
 
 TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
