@@ -188,11 +188,16 @@ class Interruption {
     SignalWatcher signals_;  // the last member, because its thread uses the members above
 };
 
+TextBegin begin_of_answer(const Invocation& invocation) {
+    return invocation.argument("--chat") ? TextBegin::here : TextBegin::earlier;
+}
+
 // Prints tokens to stdout as text, or as ids if the package has no tokenizer.
 class TokenPrinter {
   public:
-    explicit TokenPrinter(const Tokenizer* tokenizer) {
-        if (tokenizer) decoder_.emplace(*tokenizer);
+    // `begin`: whether the answer continues the prompt's text or is a text of its own.
+    TokenPrinter(const Tokenizer* tokenizer, TextBegin begin) {
+        if (tokenizer) decoder_.emplace(*tokenizer, true, begin);
     }
 
     // Prints one token. Returns false if the reader of stdout has closed it.
@@ -240,7 +245,7 @@ int generate(const Invocation& invocation, const LoadedModel& model, GenerationR
     if (!id.ok()) return fail(id.error().message);
     interruption.watch([&engine, id = *id] { engine.cancel(id); });
 
-    TokenPrinter printer(model.tokenizer.get());
+    TokenPrinter printer(model.tokenizer.get(), begin_of_answer(invocation));
     std::optional<GenerationEnd> end;
     while (!end)
         for (const SampledToken& token : mailbox.take(end))
@@ -254,7 +259,7 @@ int generate(const Invocation& invocation, const LoadedModel& model, GpuModel& g
     std::stop_source stop;
     interruption.watch([&stop] { stop.request_stop(); });
 
-    TokenPrinter printer(model.tokenizer.get());
+    TokenPrinter printer(model.tokenizer.get(), begin_of_answer(invocation));
     const GenerationEnd end = gpu.generate(
         request, [&](const SampledToken& token) { return printer.print(token); }, stop.get_token());
     const int code = finish(invocation, printer, end, interruption.release());

@@ -8,11 +8,11 @@
 namespace moex {
 
 AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens,
-                       bool keep_special)
+                       bool keep_special, TextBegin begin)
     : tokenizer_(tokenizer),
       filter_(std::move(stops)),
       keep_tokens_(keep_tokens) {
-    if (tokenizer_) decoder_ = std::make_unique<StreamDecoder>(*tokenizer_, !keep_special);
+    if (tokenizer_) decoder_ = std::make_unique<StreamDecoder>(*tokenizer_, !keep_special, begin);
 }
 
 AnswerText::Shown AnswerText::push(const SampledToken& token) {

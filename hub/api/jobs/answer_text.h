@@ -32,9 +32,10 @@ class AnswerText {
   public:
     // `tokenizer` may be null: then the answer's text consists of the token ids in decimal,
     // separated by blanks. `keep_tokens`: return tokens with their log-probabilities.
-    // `keep_special`: write special tokens as their texts, as in a prompt.
+    // `keep_special`: write special tokens as their texts, as in a prompt. `begin`: whether the
+    // answer continues the prompt's text, so that the space before its first word counts.
     AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens,
-               bool keep_special = false);
+               bool keep_special = false, TextBegin begin = TextBegin::here);
 
     struct Shown {
         std::string text;

@@ -23,10 +23,12 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
     const bool calls = inputs_.call_syntax.has_value(), channels = inputs_.channels.has_value();
     const bool stops_anywhere = inputs_.masks.empty() && !channels;
     const auto& stops = stops_anywhere ? params.stop : std::vector<std::string>();
+    const bool continues = !params.is_chat || params.continues;
+    const TextBegin begin = continues ? TextBegin::earlier : TextBegin::here;
     // Keep special tokens, since the opening of a tool call may be a special token.
     for (std::size_t i = 0; i < inputs_.prompts.size() * params.n; ++i)
         choices_.push_back({.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs,
-                                               calls || channels)});
+                                               calls || channels, begin)});
     if (calls || channels)
         for (Choice& choice : choices_) {
             if (channels)

@@ -121,6 +121,23 @@ TEST(AnswerTextTest, ATokenThatAStopCutsKeepsItsShownPart) {
     EXPECT_EQ(tokens, "It was da");
 }
 
+// A vocabulary of SentencePiece's kind has the space before a word in the word's token.
+TEST(AnswerTextTest, ContinuationKeepsTheSpaceOfItsFirstWord) {
+    const auto tokenizer = Tokenizer::load(
+        R"({"model": {"type": "BPE", "vocab": {"\u2581a": 0, "b": 1}, "merges": []}, "decoder":
+            {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"},
+            "content": " "}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1}]}})",
+        "");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    AnswerText answer(tokenizer->get(), {}, true);
+    EXPECT_EQ(answer.push({.id = 0}).text, "a");
+    EXPECT_EQ(answer.push({.id = 0}).text, " a");
+
+    AnswerText continued(tokenizer->get(), {}, true, false, TextBegin::earlier);
+    EXPECT_EQ(continued.push({.id = 0}).text, " a");
+    EXPECT_EQ(continued.push({.id = 1}).text, "b");
+}
+
 TEST(AnswerTextTest, WithoutATokenizerTheTextIsTheIds) {
     AnswerText answer(nullptr, {}, false);
     EXPECT_EQ(answer.push({.id = 5}).text, "5");
