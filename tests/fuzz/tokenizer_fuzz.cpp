@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <string>
 
+#include "hub/model/tokenizer/charsmap.h"
 #include "hub/model/tokenizer/tokenizer.h"
+#include "hub/model/tokenizer/tokenizer_files.h"
 #include "hub/model/tokenizer/utf8.h"
 #include "protocol/check.h"
 #include "protocol/text.h"
@@ -97,6 +99,20 @@ void check_pieces(const std::string& input) {
     (void)tokenizer->encode(input, range);
 }
 
+// Files of SentencePiece and tiktoken, and a map of characters, may have any bytes. Each one that
+// is accepted can be used.
+void check_files(const std::string& input) {
+    constexpr const char* kimi = R"({"tokenizer_class": "TikTokenTokenizer"})";
+    for (const auto& made :
+         {tokenizer_json_of_sentencepiece(input, ""), tokenizer_json_of_tiktoken(input, kimi)}) {
+        if (!made.ok()) continue;
+        if (const auto loaded = Tokenizer::load(*made, ""); loaded.ok())
+            (void)(*loaded)->encode("some text \xC3\xA9", SpecialTokens::parse);
+    }
+    if (const auto map = CharsMap::from_bytes(input); map.ok())
+        MOEX_CHECK(utf8_is_valid((*map)->apply("some text \xC3\xA9")), "a map gives broken text");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -121,5 +137,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const TextRange range[] = {{size / 3, size / 2}};
     (void)tokenizer->encode(input, range);
     check_pieces(input);
+    check_files(input);
     return 0;
 }

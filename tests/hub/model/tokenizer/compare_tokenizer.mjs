@@ -175,12 +175,13 @@ if (options.scratch) {
     cases.push([path, json, variant.script_spaces
       ? some.filter((input) => !/[\ufeff\u0085]/.test(input.toString('utf8'))) : some]);
   }
-  // The npm package drops U+FEFF at the begin of a run of bytes. The tokenizers library and our tokenizer keep it.
+  // The npm package drops U+FEFF at the begin of a run of bytes, which shuffled bytes may give, too. The tokenizers
+  // library and our tokenizer keep it.
   for (const [name, json] of Object.entries(sentencepiece_variants(demo_json))) {
     const path = join(options.scratch, `tokenizer_${name}.json`);
     writeFileSync(path, JSON.stringify(json));
     cases.push([path, json, inputs.filter((input, i) => (i % 2 === 0 || input.length < 40)
-      && !/[\ufeff\u0085]/.test(input.toString('utf8')))]);
+      && !/[\ufeff\u0085]/.test(input.toString('utf8'))), '\ufeff']);
   }
 }
 
@@ -193,7 +194,7 @@ function fail(what, input, ours, theirs) {
   console.error(`${what} differs for ${shown} (hex ${input.toString('hex').slice(0, 400)})`);
   console.error(`  ours   ${JSON.stringify(ours).slice(0, 500)}\n  theirs ${JSON.stringify(theirs).slice(0, 500)}`);
 }
-for (const [path, json, texts] of cases) {
+for (const [path, json, texts, dropped = ''] of cases) {
   const loaded = await probe.ask({ op: 'tokenizer', json: path, config: options.config ?? '' });
   if (!loaded.ok) throw new Error(`${path}: ${loaded.error}`);
   const reference = new Tokenizer(json, config_json);
@@ -213,8 +214,9 @@ for (const [path, json, texts] of cases) {
       for (const skip_special of [false, true]) {
         const text = reference.decode(ids, { skip_special_tokens: skip_special, clean_up_tokenization_spaces: false });
         const answer = await probe.ask({ op: 'decode', ids, skip_special });
-        if (answer.text !== text) fail('decode', input, answer.text, text);
-        if (answer.streamed !== text) fail('stream', input, answer.streamed, text);
+        const kept = (decoded) => (dropped ? decoded.replaceAll(dropped, '') : decoded);
+        if (kept(answer.text) !== kept(text)) fail('decode', input, answer.text, text);
+        if (answer.streamed !== answer.text) fail('stream', input, answer.streamed, answer.text);
       }
     }
   }
