@@ -9,6 +9,7 @@
 #   example: scripts/test.sh -R Scheduler
 #   example: scripts/test.sh --sanitize address,undefined -R Protocol
 # MOEX_DEMO_CHECKPOINT: folder of the demo's full-precision checkpoint; without it the tests that need it say SKIPPED.
+# MOEX_FORMAT_CHECKPOINTS: folder of checkpoints in FP8, GPTQ, AWQ, GGUF, ... with a golden.json each; likewise.
 # MOEX_BUILD: build folder [build].
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,7 +19,7 @@ while [ $# -gt 0 ]; do
     --yes) yes=(--yes) ;;
     --bench) bench=1 ;;
     --sanitize) sanitize=${2:?address,undefined or thread}; shift ;;
-    -h|--help) sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h|--help) sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) rest+=("$1") ;;
   esac
   shift

@@ -18,8 +18,13 @@ std::vector<Command> commands_on_models() {
          command_pack,
          "Turn a Hugging Face checkpoint into a model package.",
          "moex-hub pack ~/Qwen3-30B-A3B packages/qwen3-30b",
-         {{"HF_DIR", "", "folder with config.json, *.safetensors and the tokenizer's files", true},
+         {{"HF_DIR", "",
+           "folder with config.json, *.safetensors (bf16, f16, f32, FP8, GPTQ, AWQ, MXFP4) and the "
+           "tokenizer's files",
+           true},
           {"OUT", "", "folder to write", true},
+          {"--keep-format", "",
+           "quantise nothing: fail where a weight's codes cannot be taken over as they are"},
           {"--shadow", "DTYPE",
            "HF_DIR, a package too, gives OUT its experts alone, in int2, int3, nf4 or int8: a "
            "shadow for `serve --draft DIR` or `--prefetch shadow:DIR`",

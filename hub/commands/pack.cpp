@@ -28,6 +28,19 @@ Result<PackOptions> pack_options_of(const Settings& settings) {
     return options;
 }
 
+// Prints which matrices kept the codes of the file, and what it cost to quantise others again.
+void print_losses(const PackReport& report) {
+    for (const auto& [format, count] : report.losses.kept)
+        std::printf("%s: %llu expert matrices taken over bit for bit\n", format.c_str(),
+                    static_cast<unsigned long long>(count));
+    for (const auto& [kind, loss] : report.losses.requantized)
+        std::printf("%s: %llu matrices quantised again, nmse %.3g, worst %.3g in %s\n",
+                    kind.c_str(), static_cast<unsigned long long>(loss.num_matrices), loss.nmse(),
+                    loss.worst_nmse, one_line(loss.worst).c_str());
+    if (report.layers_resumed > 0 && !report.losses.requantized.empty())
+        std::printf("the losses are those of the layers that this run packed\n");
+}
+
 int report(const Result<PackReport>& result, const std::string& out, TimePoint started_at) {
     if (!result.ok()) return fail(result.error().message);
 
@@ -36,6 +49,7 @@ int report(const Result<PackReport>& result, const std::string& out, TimePoint s
     if (result->layers_resumed > 0)
         std::fprintf(stderr, "%u layers were done already\n", result->layers_resumed);
 
+    print_losses(*result);
     const double seconds = to_ms(now_steady() - started_at) / 1e3;
     std::printf("%s: %s from %s, %u expert blobs, %.1f s, %.0f MB/s\n", out.c_str(),
                 bytes_text(result->output_bytes).c_str(), bytes_text(result->input_bytes).c_str(),
@@ -125,7 +139,10 @@ int run_pack(const Invocation& invocation) {
     Result<PackOptions> chosen = pack_options_of(invocation.settings);
     if (!chosen.ok()) return fail(chosen.error().message);
     PackOptions options = *std::move(chosen);
-    options.hub_f32 = invocation.settings.on("hub-f32");
+    // Without a wish the hub's tensors keep every bit: bf16 where the model has bf16, else f32.
+    options.hub_f32 = invocation.settings.on("hub-f32") ||
+                      invocation.settings.text("hub-dtype") == "auto";
+    options.keep_format = invocation.argument("--keep-format") != nullptr;
 
     const std::string* calibration = invocation.argument("--calibrate");
     if (calibration && !std::filesystem::exists(*calibration))

@@ -229,17 +229,10 @@ Status check_dense(const ConfigFields& fields, const Architecture& architecture)
     return {};
 }
 
-// Refuses models that this program cannot compute: quantised models, and models with another
-// activation, biases in an FFN, or sliding windows. The error names the key.
+// Refuses models that this program cannot compute: another activation, biases in an FFN, or sliding
+// windows. The error names the key. The form in which the weights are stored, quantization_config,
+// is no part of the model: hub/model/pack/readers/quantization.h reads it.
 Status check_supported(ConfigFields& fields) {
-    if (const Json* quantization = fields.find("quantization_config")) {
-        std::string method = "unnamed";
-        ConfigFields(*quantization).string("quant_method", method);
-        return Error{ErrorCode::unsupported,
-                     text("config: quantization_config of method \"", method.substr(0, 60),
-                          "\" is not supported; wanted a checkpoint in bf16, f16 or f32")};
-    }
-
     std::string activation = "silu";
     fields.string("hidden_act", activation);
     if (activation != "silu")

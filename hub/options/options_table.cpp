@@ -133,7 +133,8 @@ const Setting model_settings[] = {
      "data type of attention and dense matrices in int8 arithmetic\n"
      "int4 has the fewest bytes a token and is the least exact; the LM head then has 6 bits\n"
      "auto: as the package has them, int6 where they are bf16\n"
-     "of pack and synth: what the package holds, never int6; auto: bf16",
+     "of pack and synth: what the package holds, never int6; auto: bf16, and f32 where bf16 would "
+     "lose bits of the checkpoint",
      0, 0, "auto|bf16|int8|int6|int4"},
     {"step-stretch", SettingKind::real, serve, all_help, "X", "2",
      "a decode step lasts at most about X times as long while a prompt is read\n"
@@ -296,7 +297,7 @@ const Setting pack_settings[] = {
     {"name", word, makes_package, all_help, "NAME", "",
      "the model's id in the API; default: the folder's name"},
     {"hub-f32", flag, command_pack, all_help, "", "off",
-     "keep f32 tensors of the hub as f32 (goldens)"},
+     "round the hub's codes (--hub-dtype int8 or int4) from f32, not from bf16"},
     {"progress", flag, makes_package | command_verify | reads_text, all_help, "", "off",
      "print a line per tenth of the work on stderr where it is no terminal"},
 };

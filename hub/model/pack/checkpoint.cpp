@@ -105,7 +105,8 @@ Status Checkpoint::add_shard(const std::filesystem::path& path) {
 
     const std::int64_t modified_ns = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 +
                                      info.st_mtim.tv_nsec;
-    shards_.push_back(Shard{path, std::move(fd), file_bytes, modified_ns, sha256(header)});
+    shards_.push_back(Shard{path, std::make_shared<const std::string>(path.string()), std::move(fd),
+                            file_bytes, modified_ns, sha256(header)});
     return {};
 }
 
@@ -152,27 +153,6 @@ std::string Checkpoint::where(const Tensor& tensor) const {
                 tensor.entry.name.substr(0, 200));
 }
 
-Result<const Checkpoint::Tensor*> Checkpoint::require(std::string_view name,
-                                                      std::span<const std::uint64_t> shape,
-                                                      std::string_view shape_words) const {
-    const Tensor* tensor = find(name);
-    if (tensor == nullptr)
-        return Error{ErrorCode::bad_file,
-                     text(directory_.string(), ": tensor ", name, " is missing, wanted ",
-                          shape_text(shape), " (", shape_words, ")")};
-    if (!std::equal(shape.begin(), shape.end(), tensor->entry.shape.begin(),
-                    tensor->entry.shape.end()))
-        return Error{
-            ErrorCode::bad_file,
-            text(where(*tensor), " is ", shape_text(tensor->entry.shape), ", config.json wants ",
-                 shape_text(shape), " (", shape_words, "); from another model?")};
-    if (!tensor->entry.dtype || is_quantized(*tensor->entry.dtype))
-        return Error{ErrorCode::unsupported, text(where(*tensor), " is ", tensor->entry.dtype_word,
-                                                  ", wanted BF16, F16 or F32")};
-
-    return tensor;
-}
-
 Status Checkpoint::read_bytes(const Tensor& tensor, std::uint64_t first_byte,
                               std::span<std::byte> out) const {
     MOEX_CHECK(first_byte + out.size() <= tensor.entry.size_bytes,
@@ -191,16 +171,6 @@ Status Checkpoint::read_floats(const Tensor& tensor, std::uint64_t first, std::s
     MOEX_TRY(read_bytes(tensor, first * element_bytes, scratch));
 
     elements_to_float(*tensor.entry.dtype, scratch.data(), out);
-    if (const auto bad = find_non_finite(out)) {
-        // Convert the flat index of the bad element to one index per dimension.
-        std::uint64_t flat = first + *bad;
-        std::vector<std::uint64_t> index(tensor.entry.shape.size());
-        for (std::size_t axis = index.size(); axis-- > 0; flat /= tensor.entry.shape[axis])
-            index[axis] = flat % tensor.entry.shape[axis];
-        return Error{ErrorCode::non_finite, text(where(tensor), " holds ", out[*bad], " at ",
-                                                 shape_text(index), ", wanted finite weights")};
-    }
-
     return {};
 }
 

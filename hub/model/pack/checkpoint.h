@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,16 +32,15 @@ class Checkpoint {
     // Returns the beginning of an error message about a tensor:
     // "DIR/model-00001-of-00002.safetensors: tensor NAME".
     std::string where(const Tensor& tensor) const;
-    // Returns the tensor if it has the shape `shape` and an element type that this program can
-    // compute with. An error names the sizes in config.json by `shape_words`.
-    Result<const Tensor*> require(std::string_view name, std::span<const std::uint64_t> shape,
-                                  std::string_view shape_words) const;
-
+    // Returns the path of the shard that has the tensor.
+    std::shared_ptr<const std::string> file_of(const Tensor& tensor) const {
+        return shards_[tensor.shard_index].name;
+    }
     // Reads bytes [first_byte, first_byte + out.size()) of the tensor. Thread-safe.
     Status read_bytes(const Tensor& tensor, std::uint64_t first_byte,
                       std::span<std::byte> out) const;
-    // Reads elements [first, first + out.size()) of the tensor as f32. NaN and infinity are errors.
-    // `scratch` is a reused buffer. Thread-safe.
+    // Reads elements [first, first + out.size()) of a tensor in bf16, f16 or f32 as f32. `scratch`
+    // is a reused buffer. Thread-safe.
     Status read_floats(const Tensor& tensor, std::uint64_t first, std::span<float> out,
                        Bytes& scratch) const;
 
@@ -63,6 +63,7 @@ class Checkpoint {
     };
     struct Shard {
         std::filesystem::path path;
+        std::shared_ptr<const std::string> name;
         Fd fd;
         std::uint64_t file_bytes = 0;
         std::int64_t modified_ns = 0;

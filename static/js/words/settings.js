@@ -59,7 +59,8 @@ const translations = {
       + "Bit, etwa doppelt so schnell; auto: int8 bei INT4-Experten, exact bei anderen und mit --deterministic",
     "hub-dtype": "Datentyp der Attention und der dichten Matrizen in int8-Arithmetik; int4 hat die wenigsten Bytes je "
       + "Token und ist am ungenauesten, der LM-Kopf hat dann 6 Bit; auto: wie das Paket sie hat, int6 wo sie bf16 "
-      + "sind; bei pack und synth: was das Paket enthält, nie int6; auto: bf16",
+      + "sind; bei pack und synth: was das Paket enthält, nie int6; auto: bf16, und f32, "
+      + "wo bf16 Bits des Checkpoints verlöre",
     "step-stretch": "während eine Frage gelesen wird, dauert ein Schritt der Antworten höchstens etwa X-mal so lang; "
       + "mit größerem X werden Fragen schneller gelesen, und Antworten daneben stocken",
     speculative: "spekulatives Dekodieren: rechnet entworfene Token neben dem letzten eines Textes; der Text ist "

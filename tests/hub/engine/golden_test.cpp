@@ -90,8 +90,10 @@ void expect_greedy(const std::vector<float>& logprobs, std::size_t vocab_size,
               << margin_min << ")\n";
 }
 
-// Expects all log-probabilities of a small checkpoint within 1e-4 of its golden.json.
-void expect_golden(const std::filesystem::path& checkpoint) {
+// Expects all log-probabilities of a small checkpoint within `tolerance` of its golden.json, and
+// the greedy tokens wherever their margin is above `margin_min`.
+void expect_golden(const std::filesystem::path& checkpoint, double tolerance = 1e-4,
+                   double margin_min = 1e-3) {
     const test::TemporaryFolder folder("golden-tiny");
     Model model(packed(checkpoint, folder.path() / "package", ExpertDtype::f32));
     const std::size_t vocab_size = model.package->config().vocab_size;
@@ -113,11 +115,11 @@ void expect_golden(const std::filesystem::path& checkpoint) {
             for (std::size_t j = 0; j < entry.at("top_ids")[i].size(); ++j)
                 compare(logprobs[i * vocab_size + entry.at("top_ids")[i][j].get<TokenId>()],
                         entry.at("top_logprobs")[i][j]);
-        expect_greedy(logprobs, vocab_size, ids.size(), entry, 1e-3);
+        expect_greedy(logprobs, vocab_size, ids.size(), entry, margin_min);
     }
     std::cout << "backend " << model.experts->name() << ": " << compared
               << " values, largest difference " << worst << "\n";
-    EXPECT_LE(worst, 1e-4);
+    EXPECT_LE(worst, tolerance);
     EXPECT_GT(compared, 400u);
 }
 
@@ -130,6 +132,23 @@ TEST(GoldenTest, DenseModelsAgreeWithin1em4) {
         SCOPED_TRACE(name);
         expect_golden(source_folder / "tests/golden/dense" / name);
     }
+}
+
+// MOEX_FORMAT_CHECKPOINTS names a folder of checkpoints with a golden.json each: one per weight
+// format (FP8, GPTQ, AWQ, GGUF, ...). The expected values are those of the exactly decoded weights.
+TEST(GoldenTest, WeightFormatsAgreeWithin1em3) {
+    const char* folder = std::getenv("MOEX_FORMAT_CHECKPOINTS");
+    if (folder == nullptr || *folder == 0)
+        GTEST_SKIP() << "SKIPPED: MOEX_FORMAT_CHECKPOINTS does not name a folder of checkpoints";
+    std::size_t compared = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+        if (!std::filesystem::exists(entry.path() / "golden.json")) continue;
+        SCOPED_TRACE(entry.path().filename().string());
+        std::cout << entry.path().filename().string() << ": ";
+        expect_golden(entry.path(), 1e-3, 2e-3);
+        ++compared;
+    }
+    EXPECT_GT(compared, 0u);
 }
 
 TEST(GoldenTest, DemoWithBf16ExpertsAgreesWithin2em3) {

@@ -181,8 +181,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"rope_parameters": 7})", "rope_parameters", "7"},
         BadConfig{R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor", "0.5"},
         BadConfig{R"({"rope_theta": -1})", "rope_theta", "-1"},
-        BadConfig{R"({"quantization_config": {"quant_method": "fp8"}})", "quantization_config",
-                  "fp8"},
         BadConfig{R"({"hidden_act": "gelu"})", "hidden_act", "gelu"},
         BadConfig{R"({"use_sliding_window": true})", "use_sliding_window", "true"},
         BadConfig{R"({"hidden_size": null})", "hidden_size", "null"},

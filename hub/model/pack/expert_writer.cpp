@@ -1,0 +1,249 @@
+#include "hub/model/pack/expert_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "hub/model/pack/quantize.h"
+#include "protocol/half.h"
+
+namespace moex {
+namespace {
+
+// number of tensor elements that a thread holds in memory at a time
+constexpr std::size_t window_elements = 1u << 18;
+
+// Returns the kind of a tensor, which tensors of all layers and experts share: the last two parts
+// of its name, e.g. "experts.gate_proj" of model.layers.0.mlp.experts.7.gate_proj.weight.
+std::string kind_of(std::string_view name) {
+    if (name.ends_with(".weight")) name.remove_suffix(7);
+    std::string kind;
+    for (int parts = 0; parts < 2 && !name.empty();) {
+        const std::size_t dot = name.rfind('.');
+        const std::string_view part = dot == std::string_view::npos ? name : name.substr(dot + 1);
+        name = dot == std::string_view::npos ? "" : name.substr(0, dot);
+        if (part.find_first_not_of("0123456789") == std::string_view::npos) continue;
+        kind = kind.empty() ? std::string(part) : text(part, '.', kind);
+        ++parts;
+    }
+    return kind;
+}
+
+struct Buffers {  // scratch buffers of a compute thread
+    std::vector<float> floats, padded, rounded;
+    Bytes raw;
+};
+
+// One matrix of a blob: [num_rows, row_size], of which the model has fewer rows and columns when
+// its width is padded.
+struct Destination {
+    std::uint64_t source_rows = 0, num_rows = 0;
+    std::uint32_t row_size = 0;
+    std::byte *codes = nullptr, *scale_zero = nullptr;
+};
+
+class MatrixWriter {
+  public:
+    MatrixWriter(const PackInput& input, const ExpertMatrix& matrix, const Destination& to,
+                 Buffers& buffers)
+        : input_(input),
+          matrix_(matrix),
+          info_(matrix.tensor->info()),
+          to_(to),
+          buffers_(buffers) {}
+
+    Status write(LossMeter& losses) {
+        const std::uint64_t rows_per_window = std::max<std::uint64_t>(
+            1, window_elements / to_.row_size);
+        for (std::uint64_t row = 0; row < to_.source_rows; row += rows_per_window) {
+            const std::uint64_t rows = std::min(rows_per_window, to_.source_rows - row);
+            MOEX_TRY(matrix_.keeps_codes ? keep_codes(row, rows) : write_rows(row, rows));
+        }
+        MOEX_TRY(write_zero_rows());
+
+        if (matrix_.keeps_codes && squares_ == 0) losses.keep(info_);
+        if (squares_ > 0) losses.add(info_, squares_, error_squares_);
+        return {};
+    }
+
+  private:
+    std::uint32_t group_size() const { return input_.shape.group_size; }
+    std::uint32_t* codes_of(std::uint64_t row) const {
+        return reinterpret_cast<std::uint32_t*>(to_.codes) + row * (to_.row_size / 8);
+    }
+    std::uint32_t* scales_of(std::uint64_t row) const {
+        return reinterpret_cast<std::uint32_t*>(to_.scale_zero) +
+               row * (to_.row_size / group_size());
+    }
+
+    // Reads weights into buffers_.floats, [rows, row_size], with zeros behind a shorter row.
+    Status read(std::uint64_t row, std::uint64_t rows) {
+        const std::uint64_t source_size = info_.row_size();
+        buffers_.floats.resize(rows * source_size);
+        MOEX_TRY(matrix_.tensor->read_rows(matrix_.first_row + row, buffers_.floats, buffers_.raw));
+        if (source_size == to_.row_size) return {};
+
+        buffers_.padded.assign(rows * to_.row_size, 0.0f);
+        for (std::uint64_t r = 0; r < rows; ++r)
+            std::copy_n(buffers_.floats.data() + r * source_size, source_size,
+                        buffers_.padded.data() + r * to_.row_size);
+        buffers_.floats.swap(buffers_.padded);
+        return {};
+    }
+
+    Status write_rows(std::uint64_t row, std::uint64_t rows) {
+        MOEX_TRY(read(row, rows));
+        const ExpertDtype dtype = input_.options.expert_dtype;
+        if (dtype != ExpertDtype::int4) {
+            const std::size_t element_bytes = dtype == ExpertDtype::f32 ? 4 : 2;
+            return encode_weights(buffers_.floats, dtype == ExpertDtype::f32,
+                                  {to_.codes + row * to_.row_size * element_bytes,
+                                   rows * to_.row_size * element_bytes},
+                                  info_);
+        }
+        const std::uint64_t groups = to_.row_size / group_size();
+        for (std::uint64_t r = 0; r < rows; ++r)
+            MOEX_TRY(quantize(row + r, r * to_.row_size, 0, groups));
+        return {};
+    }
+
+    // Quantises groups [first, first + num) of a row, whose weights are buffers_.floats from `at`
+    // on. If the file had codes of another form, measures the loss.
+    Status quantize(std::uint64_t row, std::uint64_t at, std::uint64_t first, std::uint64_t num) {
+        const auto weights =
+            std::span(buffers_.floats).subspan(at + first * group_size(), num * group_size());
+        std::uint32_t* const codes = codes_of(row) + first * (group_size() / 8);
+        std::uint32_t* const scale_zero = scales_of(row) + first;
+        if (!quantize_int4_row(weights, group_size(), codes, scale_zero))
+            return Error{ErrorCode::bad_file,
+                         text(info_.where(), ": row ", matrix_.first_row + row,
+                              " holds weights too large for an int4 scale in f16")};
+        if (info_.plain) return {};
+
+        const auto row_size = static_cast<std::uint32_t>(weights.size());
+        buffers_.rounded.resize(row_size);
+        dequantize_int4_row(codes, scale_zero, row_size, group_size(), buffers_.rounded.data());
+        for (std::uint32_t i = 0; i < row_size; ++i) {
+            const double error = double{weights[i]} - double{buffers_.rounded[i]};
+            squares_ += double{weights[i]} * double{weights[i]};
+            error_squares_ += error * error;
+        }
+        return {};
+    }
+
+    // Takes codes over. A group with a scale that GPUs may flush to zero is quantised again.
+    Status keep_codes(std::uint64_t row, std::uint64_t rows) {
+        MOEX_TRY(matrix_.tensor->read_int4(matrix_.first_row + row,
+                                           {rows, group_size(), codes_of(row), scales_of(row)},
+                                           buffers_.raw));
+        for (std::uint64_t r = row; r < row + rows; ++r)
+            for (std::uint64_t g = 0; g < to_.row_size / group_size(); ++g) {
+                const std::uint32_t scale = scales_of(r)[g] & 0x7fffu;
+                if (scale == 0 || (scale >= 0x400u && scale < 0x7c00u)) continue;
+                MOEX_TRY(mend_group(r, g, scale));
+            }
+        return {};
+    }
+    Status mend_group(std::uint64_t row, std::uint64_t group, std::uint32_t scale) {
+        if (scale >= 0x7c00u)
+            return Error{ErrorCode::non_finite,
+                         text(info_.where(), " holds a scale that is not finite in row ",
+                              matrix_.first_row + row)};
+        if (input_.options.keep_format)
+            return Error{ErrorCode::unsupported,
+                         text(info_.where(), ": row ", matrix_.first_row + row,
+                              " has a scale below 2^-14, which GPUs may flush to zero; leave "
+                              "--keep-format out to quantise its group again")};
+        MOEX_TRY(read(row, 1));
+        return quantize(row, 0, group, 1);
+    }
+
+    // Rows of the padding: weights of zero.
+    Status write_zero_rows() {
+        if (to_.source_rows == to_.num_rows) return {};
+        const std::uint64_t rows = to_.num_rows - to_.source_rows;
+        if (input_.options.expert_dtype != ExpertDtype::int4) {
+            const std::size_t row_bytes =
+                to_.row_size * (input_.options.expert_dtype == ExpertDtype::f32 ? 4u : 2u);
+            std::memset(to_.codes + to_.source_rows * row_bytes, 0, rows * row_bytes);
+            return {};
+        }
+        const std::vector<float> zeros(to_.row_size);
+        for (std::uint64_t row = to_.source_rows; row < to_.num_rows; ++row)
+            if (!quantize_int4_row(zeros, group_size(), codes_of(row), scales_of(row)))
+                return Error{ErrorCode::internal, "a row of zeros has no INT4 codes"};
+        return {};
+    }
+
+    const PackInput& input_;
+    const ExpertMatrix& matrix_;
+    const TensorInfo& info_;
+    const Destination& to_;
+    Buffers& buffers_;
+    double squares_ = 0, error_squares_ = 0;
+};
+
+}  // namespace
+
+void LossMeter::add(const TensorInfo& tensor, double squares, double error_squares) {
+    const std::string kind = kind_of(tensor.name);
+    const std::lock_guard lock(mutex_);
+    PackLoss& loss = losses_.requantized[text(kind, " (", tensor.format, ")")];
+    loss.squares += squares;
+    loss.error_squares += error_squares;
+    ++loss.num_matrices;
+    if (const double nmse = error_squares / squares; nmse > loss.worst_nmse || loss.worst.empty()) {
+        loss.worst_nmse = nmse;
+        loss.worst = tensor.name;
+    }
+}
+
+void LossMeter::keep(const TensorInfo& tensor) {
+    const std::lock_guard lock(mutex_);
+    ++losses_.kept[tensor.format];
+}
+
+PackLosses LossMeter::losses() const {
+    const std::lock_guard lock(mutex_);
+    return losses_;
+}
+
+Status encode_weights(std::span<const float> values, bool as_f32, std::span<std::byte> out,
+                      const TensorInfo& tensor) {
+    if (as_f32) {
+        std::memcpy(out.data(), values.data(), values.size_bytes());
+        return {};
+    }
+
+    std::uint32_t overflow = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const bfloat16 rounded = float_to_bfloat16(values[i]);
+        overflow |= (rounded & 0x7f80u) == 0x7f80u ? 1u : 0u;
+        std::memcpy(out.data() + 2 * i, &rounded, 2);
+    }
+
+    if (overflow != 0)
+        return Error{ErrorCode::non_finite,
+                     text(tensor.where(), " holds a weight too large for bf16")};
+    return {};
+}
+
+Status write_expert_blob(const PackInput& input, const ExpertSource& source, LossMeter& losses,
+                         std::span<std::byte> blob) {
+    const ExpertBlobLayout& layout = input.layout;
+    const std::uint32_t hidden = input.shape.hidden_size, inner = input.shape.moe_intermediate_size;
+    std::byte* const gate_up = blob.data() + layout.gate_up_codes.offset_bytes;
+    std::byte* const gate_up_scale = blob.data() + layout.gate_up_scale_zero.offset_bytes;
+    Buffers buffers;
+    const auto write = [&](const ExpertMatrix& matrix, const Destination& to) {
+        return MatrixWriter(input, matrix, to, buffers).write(losses);
+    };
+
+    MOEX_TRY(write(source.gate, {input.inner_size, inner, hidden, gate_up, gate_up_scale}));
+    MOEX_TRY(write(source.up,
+                   {input.inner_size, inner, hidden, gate_up + layout.gate_up_codes.size_bytes / 2,
+                    gate_up_scale + layout.gate_up_scale_zero.size_bytes / 2}));
+    return write(source.down, {hidden, hidden, inner, blob.data() + layout.down_codes.offset_bytes,
+                               blob.data() + layout.down_scale_zero.offset_bytes});
+}
+
+}  // namespace moex

@@ -1,0 +1,57 @@
+// PackInput: what `pack` will read and write, found before the first weight is read. All tensors
+// are there with the right shapes, the texts are valid, and the form of every matrix in the package
+// is chosen.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hub/model/pack/hub_codes_writer.h"
+#include "hub/model/pack/packer.h"
+#include "hub/model/pack/readers/model_source.h"
+#include "hub/model/package/generation_defaults.h"
+#include "protocol/tensor_format.h"
+
+namespace moex {
+
+// Position of a matrix inside a tensor of the model. The matrices of an expert may be separate
+// tensors, or slices of one fused tensor.
+struct ExpertMatrix {
+    const TensorReader* tensor = nullptr;
+    std::uint64_t first_row = 0;
+    bool keeps_codes = false;  // true: the INT4 codes of the file go into the blob as they are
+};
+struct ExpertSource {
+    ExpertMatrix gate, up, down;
+};
+
+struct PackInput {
+    ModelSource source;
+    ModelConfig config;
+    PackOptions options;
+    ExpertShape shape;
+    // Width of the model's experts. shape.moe_intermediate_size is the next multiple of 32; the
+    // further rows and columns are zero and change no result.
+    std::uint32_t inner_size = 0;
+    ExpertBlobLayout layout;
+    std::vector<HubTensorSpec> hub_specs;
+    std::vector<const TensorReader*> hub_sources;  // [hub_specs.size()]
+    std::vector<TensorDtype> hub_dtypes;           // [hub_specs.size()]; bf16 or f32
+    HubEntries hub;
+    // [num_layers][num_experts]: where each expert's weights are stored; empty for a dense layer
+    std::vector<std::vector<ExpertSource>> experts;
+    std::map<std::string, std::string> texts;
+    GenerationDefaults generation;
+    std::vector<std::string> warnings;
+    std::uint64_t used_bytes = 0;  // of the model's tensors
+    std::string identity;          // for .pack-state/input
+
+    // Returns the bytes of the model's tensors that an expert is read from.
+    std::uint64_t expert_bytes(const ExpertSource& expert) const;
+};
+
+// Opens the model at `path` and finds all that the package needs.
+Result<PackInput> read_pack_input(const std::filesystem::path& path, const PackOptions& options);
+
+}  // namespace moex

@@ -1,0 +1,104 @@
+#include "hub/model/pack/pack_texts.h"
+
+#include "hub/base/files.h"
+#include "hub/model/chat_template.h"
+#include "hub/model/strict_json.h"
+#include "hub/model/tokenizer/tokenizer_files.h"
+
+namespace moex {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns tokenizer_config.json with the chat template. Newer checkpoints have the chat template in
+// a separate file, which takes precedence over the template in tokenizer_config.json, as in
+// transformers. A package always stores it in tokenizer_config.json.
+Result<std::string> with_chat_template(std::string tokenizer_config,
+                                       const std::string& chat_template, const std::string& what) {
+    MOEX_ASSIGN(object, parse_strict_json<nlohmann::ordered_json>(
+                            tokenizer_config.empty() ? "{}" : tokenizer_config, what));
+    if (!object.is_object())
+        return Error{ErrorCode::bad_field,
+                     text(what, ": ", json_excerpt(object), ", wanted an object")};
+    if (object.contains("chat_template") && object["chat_template"] == chat_template)
+        return tokenizer_config;
+
+    object["chat_template"] = chat_template;
+    return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+// Returns the name of one of the model's texts in errors: a file of the folder, or a part of a GGUF
+// file.
+std::string what_of(const PackInput& input, std::string_view name) {
+    const auto& path = input.source.path;
+    return path.extension() == ".gguf" ? text(path.string(), ": ", name) : (path / name).string();
+}
+
+// Chooses the tokenizer among the files of the folder, or among the texts of a GGUF file.
+Status choose_texts_tokenizer(PackInput& input, const std::string& tokenizer_config) {
+    const fs::path& path = input.source.path;
+    const bool is_file = path.extension() == ".gguf";
+    CheckpointTexts checkpoint{.names = {},
+                               .read = [&](const std::string& name) -> Result<std::string> {
+                                   if (is_file) return input.source.texts.at(name);
+                                   return read_text_file(path / name, text_file_bytes_max(name));
+                               },
+                               .where = what_of(input, "")};
+    std::error_code ignored;
+    if (is_file)
+        for (const auto& [name, content] : input.source.texts) checkpoint.names.push_back(name);
+    else
+        for (const auto& entry : fs::directory_iterator(path, ignored))
+            checkpoint.names.push_back(entry.path().filename().string());
+    MOEX_ASSIGN(tokenizer, choose_tokenizer(checkpoint, tokenizer_config, input.config.vocab_size));
+    for (std::string& warning : tokenizer.warnings) input.warnings.push_back(std::move(warning));
+    if (tokenizer.tokenizer_json.empty())
+        input.texts.erase("tokenizer.json");
+    else
+        input.texts["tokenizer.json"] = std::move(tokenizer.tokenizer_json);
+    return {};
+}
+
+}  // namespace
+
+Status read_pack_texts(PackInput& input) {
+    for (const std::string_view name : package_text_files)
+        if (const auto found = input.source.texts.find(std::string(name));
+            found != input.source.texts.end())
+            input.texts[std::string(name)] = found->second;
+
+    const auto chat_template = input.source.texts.find("chat_template.jinja");
+    const bool is_separate = chat_template != input.source.texts.end();
+    if (is_separate) {
+        MOEX_ASSIGN(merged,
+                    with_chat_template(input.texts["tokenizer_config.json"], chat_template->second,
+                                       what_of(input, "tokenizer_config.json")));
+        input.texts["tokenizer_config.json"] = std::move(merged);
+    }
+
+    const auto generation = input.texts.find("generation_config.json");
+    MOEX_ASSIGN(defaults,
+                parse_generation_config(generation == input.texts.end() ? "" : generation->second,
+                                        input.source.config_json, input.config.vocab_size,
+                                        what_of(input, "generation_config.json")));
+    input.generation = std::move(defaults);
+
+    const std::string tokenizer_config = input.texts.contains("tokenizer_config.json")
+                                             ? input.texts["tokenizer_config.json"]
+                                             : "";
+    MOEX_TRY(choose_texts_tokenizer(input, tokenizer_config));
+    if (!input.texts.contains("tokenizer.json")) return {};
+
+    const auto parsed = ChatTemplate::from_tokenizer_config(
+        tokenizer_config.empty() ? "{}" : tokenizer_config);
+    if (parsed.ok()) return {};
+    if (parsed.error().code != ErrorCode::not_found)
+        return Error{
+            parsed.error().code,
+            text(what_of(input, is_separate ? "chat_template.jinja" : "tokenizer_config.json"),
+                 ": ", parsed.error().message)};
+    input.warnings.push_back("no chat template: completions work, chat does not");
+    return {};
+}
+
+}  // namespace moex

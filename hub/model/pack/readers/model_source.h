@@ -1,0 +1,45 @@
+// ModelSource: a model as `pack` reads it: the configuration, the tokenizer's files and one reader
+// per tensor, under the names that transformers gives them. A folder with config.json and
+// safetensors shards is one form of a model.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hub/model/pack/readers/tensor_reader.h"
+
+namespace moex {
+
+struct ModelSource {
+    std::filesystem::path path;  // the folder
+    std::string config_json;     // text of config.json
+    std::string config_what;     // name of that text in errors: "DIR/config.json"
+    std::map<std::string, std::unique_ptr<TensorReader>, std::less<>> readers;
+    // Tensors that belong to the format and are read by no reader of their own: input_scale of FP8.
+    std::set<std::string, std::less<>> ignored;
+    // texts of the files that a package may have, and of chat_template.jinja
+    std::map<std::string, std::string> texts;
+    std::vector<std::string> warnings;
+    std::string format;  // formats of the weights: "BF16", "GPTQ, BF16"
+    std::string
+        fingerprint;  // changes when a file of the model changes; no weights are read for it
+    std::uint64_t tensor_bytes = 0;
+    std::shared_ptr<const void> files;  // open files, on which the readers depend
+
+    const TensorReader* find(std::string_view name) const;
+    // Returns the tensor if it has the shape `shape`, and numbers that this program can read. An
+    // error names the sizes in config.json by `shape_words`.
+    Result<const TensorReader*> require(std::string_view name, std::span<const std::uint64_t> shape,
+                                        std::string_view shape_words) const;
+};
+
+// Opens a folder with config.json and safetensors. Errors name the file. A folder that has only
+// .bin files is refused: they are pickles, which run code when they are read.
+Result<ModelSource> open_model_source(const std::filesystem::path& path);
+
+}  // namespace moex

@@ -1,0 +1,343 @@
+// Reads the small checkpoints of tests/golden/formats, one per weight format, and compares every
+// weight with the weights that an independent script computed. Packs them, too: codes that fit are
+// taken over bit for bit, all others are quantised again and the loss is measured.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "hub/base/sha256.h"
+#include "hub/model/pack/packer.h"
+#include "hub/model/pack/readers/model_source.h"
+#include "hub/model/package/package.h"
+#include "protocol/expert_reference.h"
+#include "tests/support/checkpoint_builder.h"
+
+namespace moex {
+namespace {
+
+using test::TempFolder;
+namespace fs = std::filesystem;
+const fs::path formats_folder = fs::path(MOEX_SOURCE_DIR) / "tests/golden/formats";
+
+std::vector<fs::path> format_folders() {
+    std::vector<fs::path> folders;
+    for (const auto& entry : fs::directory_iterator(formats_folder))
+        if (entry.is_directory()) folders.push_back(entry.path());
+    std::sort(folders.begin(), folders.end());
+    return folders;
+}
+
+// Copies a checkpoint to a folder where a test may change it.
+void copy_checkpoint(const fs::path& from, const fs::path& to) {
+    fs::remove_all(to);
+    fs::create_directories(to);
+    for (const auto& entry : fs::directory_iterator(from))
+        fs::copy_file(entry.path(), to / entry.path().filename());
+}
+
+// Reads a tensor in windows of `window_rows` rows.
+std::vector<float> floats_of(const TensorReader& reader, std::uint64_t window_rows) {
+    const std::uint64_t row_size = reader.info().row_size(), count = reader.info().num_elements(),
+                        rows = count / row_size;
+    std::vector<float> values(count);
+    Bytes scratch;
+    for (std::uint64_t row = 0; row < rows; row += window_rows) {
+        const std::uint64_t num = std::min(window_rows, rows - row);
+        const auto out = std::span(values).subspan(row * row_size, num * row_size);
+        const Status status = reader.read_rows(row, out, scratch);
+        EXPECT_TRUE(status.ok()) << status.error().message;
+        if (!status.ok()) return values;
+    }
+    return values;
+}
+
+TEST(ReadersTest, EveryFormatGivesTheWeightsOfItsCodes) {
+    const auto folders = format_folders();
+    ASSERT_GE(folders.size(), 11u);
+    for (const fs::path& folder : folders) {
+        SCOPED_TRACE(folder.filename().string());
+        const auto expected = nlohmann::json::parse(test::read_file(folder / "expected.json"));
+        const auto source = open_model_source(folder);
+        ASSERT_TRUE(source.ok()) << source.error().message;
+        EXPECT_EQ(source->readers.size(), expected.size());
+
+        for (const auto& [name, wanted] : expected.items()) {
+            SCOPED_TRACE(name);
+            const TensorReader* const reader = source->find(name);
+            ASSERT_NE(reader, nullptr);
+            EXPECT_EQ(reader->info().shape, wanted.at("shape").get<std::vector<std::uint64_t>>());
+            const auto whole = floats_of(*reader, 1u << 20);
+            EXPECT_EQ(whole[0], wanted.at("first")[0].get<float>());
+            EXPECT_EQ(whole[3], wanted.at("first")[3].get<float>());
+            EXPECT_EQ(to_hex(sha256(std::as_bytes(std::span(whole)))),
+                      wanted.at("sha256").get<std::string>());
+            EXPECT_EQ(floats_of(*reader, 3), whole) << "windows of 3 rows";
+        }
+    }
+}
+
+class FormatPackTest : public testing::Test {
+  protected:
+    // Packs a checkpoint of tests/golden/formats.
+    std::shared_ptr<const ModelPackage> pack(const std::string& name,
+                                             const PackOptions& options = {}) {
+        const fs::path out = folder_ / text(name, packed_++);
+        const auto report = pack_checkpoint(formats_folder / name, out, options, threads_, {});
+        EXPECT_TRUE(report.ok()) << report.error().message;
+        if (!report.ok()) return nullptr;
+        report_ = *report;
+        auto package = ModelPackage::open(out);
+        EXPECT_TRUE(package.ok()) << package.error().message;
+        return package.ok() ? *package : nullptr;
+    }
+    static ExpertWeights expert_of(const ModelPackage& package, std::uint32_t expert) {
+        const auto blob = package.blob(0, expert);
+        EXPECT_TRUE(blob.ok());
+        const auto view = view_expert_blob(*blob, package.expert_shape(), package.expert_dtype());
+        EXPECT_TRUE(view.ok());
+        return dequantize_expert(*view);
+    }
+
+    TempFolder folder_{"formats"};
+    ThreadPool threads_{2};
+    PackReport report_;
+    int packed_ = 0;
+};
+
+TEST_F(FormatPackTest, Int4GroupsAreTakenOverBitForBit) {
+    for (const char* name : {"gptq-g32-asym", "gptq-g64-v2", "gptq-row-sym", "awq-g32"}) {
+        SCOPED_TRACE(name);
+        const auto exact = pack(name, {.expert_dtype = ExpertDtype::f32, .hub_f32 = true});
+        const auto kept = pack(name, {.hub_f32 = true, .keep_format = true});
+        ASSERT_TRUE(exact && kept);
+        EXPECT_TRUE(report_.losses.requantized.empty());
+        ASSERT_EQ(report_.losses.kept.size(), 1u);
+        EXPECT_EQ(report_.losses.kept.begin()->second, 6u);  // 2 experts, 3 matrices
+        for (const std::uint32_t expert : {0u, 1u}) {
+            const ExpertWeights a = expert_of(*exact, expert), b = expert_of(*kept, expert);
+            EXPECT_EQ(a.gate, b.gate);
+            EXPECT_EQ(a.up, b.up);
+            EXPECT_EQ(a.down, b.down);
+        }
+    }
+}
+
+// Returns the squared error of `b` relative to the squares of `a`.
+double nmse_of(const std::vector<float>& a, const std::vector<float>& b) {
+    double error = 0, squares = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        error += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+        squares += double{a[i]} * a[i];
+    }
+    return error / squares;
+}
+
+TEST_F(FormatPackTest, OtherFormatsAreQuantisedAgainWithTheirLossMeasured) {
+    for (const char* name : {"fp8-block", "fp8-tensor", "gptq-g32-act", "awq-g16"}) {
+        SCOPED_TRACE(name);
+        const auto exact = pack(name, {.expert_dtype = ExpertDtype::f32, .hub_f32 = true});
+        const auto again = pack(name, {.hub_f32 = true});
+        ASSERT_TRUE(exact && again);
+
+        std::vector<float> gate, rounded;
+        for (const std::uint32_t expert : {0u, 1u}) {
+            const ExpertWeights a = expert_of(*exact, expert), b = expert_of(*again, expert);
+            gate.insert(gate.end(), a.gate.begin(), a.gate.end());
+            rounded.insert(rounded.end(), b.gate.begin(), b.gate.end());
+        }
+        const double wanted = nmse_of(gate, rounded);
+        bool is_measured = false;
+        for (const auto& [kind, loss] : report_.losses.requantized) {
+            if (!kind.starts_with("experts.gate_proj")) continue;
+            is_measured = true;
+            EXPECT_NEAR(loss.nmse(), wanted, 1e-6) << kind;
+            EXPECT_GE(loss.worst_nmse, loss.nmse() * 0.999);
+            EXPECT_NE(loss.worst.find("gate_proj"), std::string::npos);
+        }
+        EXPECT_TRUE(is_measured);
+        EXPECT_GT(wanted, 1e-5);
+        EXPECT_LT(wanted, 0.05);
+
+        const auto refused = pack_checkpoint(formats_folder / name, folder_ / "refused",
+                                             {.hub_f32 = true, .keep_format = true}, threads_, {});
+        ASSERT_FALSE(refused.ok());
+        EXPECT_NE(refused.error().message.find("--keep-format"), std::string::npos);
+        EXPECT_NE(refused.error().message.find("proj"), std::string::npos);
+    }
+}
+
+TEST_F(FormatPackTest, WidthThatIsNoMultipleOf32IsPaddedWithZeros) {
+    const auto package = pack("fp8-block", {.expert_dtype = ExpertDtype::f32});
+    ASSERT_TRUE(package);
+    EXPECT_EQ(package->expert_shape().moe_intermediate_size, 64u);  // 40 in the checkpoint
+    const ExpertWeights expert = expert_of(*package, 1);
+    for (std::size_t i = 40 * 64; i < 64 * 64; ++i) ASSERT_EQ(expert.gate[i], 0) << i;
+    for (std::size_t row = 0; row < 64; ++row)
+        for (std::size_t column = 40; column < 64; ++column)
+            ASSERT_EQ(expert.down[row * 64 + column], 0) << row << ", " << column;
+    EXPECT_NE(expert.gate[39 * 64], 0);
+    EXPECT_NE(expert.down[39], 0);
+
+    const ExpertWeights codes = expert_of(*pack("fp8-block"), 1);
+    for (std::size_t i = 40 * 64; i < 64 * 64; ++i) ASSERT_EQ(codes.up[i], 0) << i;
+}
+
+TEST_F(FormatPackTest, EveryFormatPacksInEveryType) {
+    for (const fs::path& folder : format_folders())
+        for (const ExpertDtype dtype : {ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32})
+            EXPECT_TRUE(pack(folder.filename().string(), {.expert_dtype = dtype}))
+                << folder << " " << expert_dtype_name(dtype);
+}
+
+// Changes files of a checkpoint and expects an error with certain words.
+class DamagedFormatTest : public FormatPackTest {
+  protected:
+    fs::path begin(const std::string& name) {
+        copy_checkpoint(formats_folder / name, folder_ / "in");
+        return folder_ / "in";
+    }
+    void refused(std::initializer_list<std::string_view> words, const fs::path& in = {}) {
+        const auto report = pack_checkpoint(in.empty() ? folder_ / "in" : in, folder_ / "out", {},
+                                            threads_, {});
+        ASSERT_FALSE(report.ok());
+        const std::string& message = report.error().message;
+        for (const std::string_view word : words)
+            EXPECT_NE(message.find(word), std::string::npos)
+                << "\"" << word << "\" not in: " << message;
+        EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+        EXPECT_LT(message.size(), 700u) << message;
+        EXPECT_FALSE(fs::exists(folder_ / "out")) << message;
+    }
+    // Replaces a text of the same length in a file, at its first place.
+    void replace(const fs::path& path, std::string_view from, std::string_view to) {
+        std::string content = test::read_file(path);
+        const std::size_t at = content.find(from);
+        ASSERT_NE(at, std::string::npos) << from;
+        ASSERT_EQ(from.size(), to.size());
+        content.replace(at, from.size(), to);
+        test::write_file(path, content);
+    }
+    // Changes a member of quantization_config.
+    void configure(const std::string& key, const nlohmann::json& value) {
+        auto config = nlohmann::json::parse(test::read_file(folder_ / "in/config.json"));
+        config["quantization_config"][key] = value;
+        test::write_file(folder_ / "in/config.json", config.dump());
+    }
+    // Sets `count` bytes of a tensor's data, from `first` on.
+    void set_bytes(const std::string& tensor, std::size_t first, const std::string& bytes) {
+        const fs::path path = folder_ / "in/model.safetensors";
+        std::string content = test::read_file(path);
+        std::uint64_t header = 0;
+        std::memcpy(&header, content.data(), 8);
+        const auto object = nlohmann::json::parse(content.substr(8, header));
+        const std::size_t at = 8 + header +
+                               object.at(tensor).at("data_offsets")[0].get<std::size_t>() + first;
+        content.replace(at, bytes.size(), bytes);
+        test::write_file(path, content);
+    }
+};
+
+TEST_F(DamagedFormatTest, DamagedFp8IsRefused) {
+    const std::string gate = "model.layers.0.mlp.experts.1.gate_proj.weight",
+                      q = "model.layers.0.self_attn.q_proj.weight";
+    begin("fp8-block");
+    set_bytes(gate, 5 * 64 + 7, "\x7f");
+    refused({gate, "[5, 7]", "finite"});
+    begin("fp8-block");
+    set_bytes(q + "_scale_inv", 0, std::string("\x00\x00\x80\x7f", 4));
+    refused({q, "finite"});
+    begin("fp8-block");
+    replace(folder_ / "in/model.safetensors", q + "_scale_inv", q + "_scale_xxx");
+    refused({q + "_scale_inv", "missing"});
+    begin("fp8-block");
+    configure("weight_block_size", {16, 32});
+    refused({"_scale_inv", "blocks of 16 by 32"});
+    begin("fp8-block");
+    configure("weight_block_size", {0, 32});
+    refused({"weight_block_size", "[0,32]"});
+    begin("fp8-channel");
+    replace(folder_ / "in/model.safetensors", "\"shape\": [16, 1]", "\"shape\": [4, 4] ");
+    EXPECT_TRUE(pack_checkpoint(folder_ / "in", folder_ / "fine", {}, threads_, {}).ok())
+        << "16 scales of 16 rows";
+    begin("fp8-block");
+    configure("fmt", "e5m2");
+    refused({"fmt", "e5m2"});
+}
+
+TEST_F(DamagedFormatTest, DamagedGptqIsRefused) {
+    const std::string module = "model.layers.0.mlp.experts.0.up_proj.";
+    begin("gptq-g32-act");
+    set_bytes(module + "g_idx", 4 * 9, std::string("\x07\x00\x00\x00", 4));
+    refused({module + "g_idx", "has 7 at [9]", "0..1"});
+    begin("gptq-g32-act");
+    set_bytes(module + "g_idx", 0, "\xff\xff\xff\xff");
+    refused({module + "g_idx", "has -1 at [0]"});
+    begin("gptq-g32-asym");
+    replace(folder_ / "in/model.safetensors", module + "qzeros", module + "qxeros");
+    refused({module + "qzeros", "missing"});
+    begin("gptq-g32-asym");
+    configure("group_size", 16);
+    refused({"scales", "wanted [2, 64]", "groups of 16"});
+    begin("gptq-g32-asym");
+    configure("bits", 8);
+    refused({"gptq", "bits 8"});
+    begin("gptq-g32-asym");
+    configure("checkpoint_format", "marlin");
+    refused({"checkpoint_format", "marlin"});
+    begin("gptq-g32-asym");
+    set_bytes(module + "scales", 6, std::string("\x00\x7c", 2));
+    refused({module, "scale", "finite", "row 3"});
+}
+
+TEST_F(DamagedFormatTest, DamagedAwqIsRefused) {
+    const std::string module = "model.layers.0.mlp.experts.1.down_proj.";
+    begin("awq-g32");
+    configure("version", "gemv");
+    refused({"awq", "gemv"});
+    begin("awq-g32");
+    configure("zero_point", false);
+    refused({"zero_point"});
+    begin("awq-g32");
+    configure("group_size", 0);
+    refused({"group_size", "0"});
+    begin("awq-g32");
+    replace(folder_ / "in/model.safetensors", module + "scales", module + "scaled");
+    refused({module + "scales", "missing"});
+    begin("awq-g32");
+    set_bytes(module + "scales", 2, std::string("\x01\x7e", 2));
+    refused({module, "scale", "finite", "row 1"});
+    begin("awq-g32");
+    configure("group_size", 64);
+    refused({"scales", "groups of 64"});
+}
+
+TEST_F(DamagedFormatTest, DamagedMxfp4IsRefused) {
+    const std::string down = "model.layers.0.mlp.experts.down_proj";
+    begin("mxfp4");
+    set_bytes(down + "_scales", 65, "\xff");
+    refused({down, "[1, 1, 0]", "finite"});
+    begin("mxfp4");
+    replace(folder_ / "in/model.safetensors", down + "_scales", down + "_scalez");
+    refused({down + "_scales", "missing"});
+    begin("mxfp4");
+    replace(folder_ / "in/model.safetensors", "[2, 64, 1, 16]", "[2, 64, 2, 8] ");
+    refused({down + "_blocks", "wanted U8"});
+    begin("mxfp4");
+    replace(folder_ / "in/model.safetensors", "[2, 64, 1, 16]", "[2, 32, 2, 16]");
+    refused({down + "_scales", "wanted U8 [2, 32, 2]"});
+    begin("mxfp4");
+    const std::string whole = test::read_file(folder_ / "in/model.safetensors");
+    test::write_file(folder_ / "in/model.safetensors", whole.substr(0, whole.size() - 1));
+    refused({"model.safetensors", "truncated"});
+}
+
+TEST_F(DamagedFormatTest, UnknownMethodsAreRefusedByName) {
+    for (const char* method : {"compressed-tensors", "modelopt", "bitsandbytes", "hqq"}) {
+        begin("gptq-g32-asym");
+        configure("quant_method", method);
+        refused({"config.json", method, "readable"});
+    }
+}
+
+}  // namespace
+}  // namespace moex
