@@ -20,7 +20,7 @@ std::vector<Command> commands_on_models() {
          "moex-hub pack ~/Qwen3-30B-A3B packages/qwen3-30b",
          {{"HF_DIR", "",
            "folder with config.json, *.safetensors (bf16, f16, f32, FP8, GPTQ, AWQ, MXFP4) and the "
-           "tokenizer's files",
+           "tokenizer's files, or a GGUF file",
            true},
           {"OUT", "", "folder to write", true},
           {"--keep-format", "",

@@ -229,13 +229,28 @@ Status read_config(PackInput& input) {
     return {};
 }
 
+// Returns the name of a model by its path: the folder's name, the name of a GGUF file without the
+// number of a split, or the repository's name in a cache of Hugging Face:
+// .../models--Qwen--Qwen3-30B-A3B/snapshots/COMMIT is Qwen3-30B-A3B.
+std::string name_of(const fs::path& path) {
+    std::error_code ignored;
+    const bool is_file = path.extension() == ".gguf";
+    fs::path full = is_file ? fs::absolute(path, ignored).lexically_normal()
+                            : fs::weakly_canonical(path, ignored);
+    if (!full.has_filename()) full = full.parent_path();
+
+    std::string name = is_file ? full.stem().string() : full.filename().string();
+    if (const std::size_t split = name.rfind("-00001-of-"); is_file && split != std::string::npos)
+        return name.substr(0, split);
+    const fs::path snapshots = full.parent_path();
+    const std::string repository = snapshots.parent_path().filename().string();
+    if (is_file || snapshots.filename() != "snapshots" || !repository.starts_with("models--"))
+        return name;
+    return repository.substr(repository.rfind("--") + 2);
+}
+
 Status choose_name(PackInput& input, const fs::path& path) {
-    if (input.options.name.empty()) {
-        std::error_code ignored;
-        const fs::path full = fs::weakly_canonical(path, ignored);
-        input.options.name =
-            (full.has_filename() ? full.filename() : full.parent_path().filename()).string();
-    }
+    if (input.options.name.empty()) input.options.name = name_of(path);
     if (package_name_ok(input.options.name)) return {};
     return Error{ErrorCode::invalid_argument,
                  text("package name ", json_excerpt(input.options.name),

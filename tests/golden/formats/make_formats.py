@@ -384,6 +384,17 @@ class Gguf:
         write_json(os.path.join(folder, "expected.json"), self.expected)
 
 
+# A byte-level BPE tokenizer of 16 tokens: "hello hello<|end|>" is 8, 9, 15.
+TOKENIZER = [
+    ("tokenizer.ggml.model", "gpt2"), ("tokenizer.ggml.pre", "qwen2"),
+    ("tokenizer.ggml.tokens", ["h", "e", "l", "o", "\u0120", "he", "ll", "hell", "hello", "\u0120hello", "a", "b", "c",
+                               "d", "<|pad|>", "<|end|>"]),
+    ("tokenizer.ggml.token_type", [1] * 14 + [5, 3]),
+    ("tokenizer.ggml.merges", ["h e", "l l", "he ll", "hell o", "\u0120 hello"]),
+    ("tokenizer.ggml.eos_token_id", 15), ("tokenizer.ggml.bos_token_id", 15), ("tokenizer.ggml.add_bos_token", False),
+    ("tokenizer.chat_template", "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}")]
+
+
 def gguf(folder, seed, family, hidden, inner, kinds, experts=0, bias=False, splits=1, tied=True):
     """kinds: types by turns for the matrices. Rows that a type's blocks do not divide get F16."""
     model = Gguf(seed)
@@ -399,6 +410,8 @@ def gguf(folder, seed, family, hidden, inner, kinds, experts=0, bias=False, spli
         for name, value in (("expert_count", experts), ("expert_used_count", 1),
                             ("expert_feed_forward_length", inner)):
             values.append((family + "." + name, value))
+    if experts and splits == 1:
+        values += TOKENIZER
     model.values = values
 
     def matrix(name, hf_name, shape, permute=0):

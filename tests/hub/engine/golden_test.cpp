@@ -90,6 +90,19 @@ void expect_greedy(const std::vector<float>& logprobs, std::size_t vocab_size,
               << margin_min << ")\n";
 }
 
+// Expects that the package's tokenizer gives the ids of a file {text, ids}, if there is one.
+void expect_ids(const ModelPackage& package, const std::filesystem::path& texts) {
+    if (!std::filesystem::exists(texts)) return;
+    const auto tokenizer = Tokenizer::load(
+        package.tokenizer_file("tokenizer.json").value_or(""),
+        package.tokenizer_file("tokenizer_config.json").value_or(""));
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    for (const auto& entry : read_json(texts))
+        EXPECT_EQ((*tokenizer)->encode(entry.at("text").get<std::string>(), SpecialTokens::parse),
+                  entry.at("ids").get<std::vector<TokenId>>())
+            << entry.at("text");
+}
+
 // Expects all log-probabilities of a small checkpoint within `tolerance` of its golden.json, and
 // the greedy tokens wherever their margin is above `margin_min`.
 void expect_golden(const std::filesystem::path& checkpoint, double tolerance = 1e-4,
@@ -119,6 +132,7 @@ void expect_golden(const std::filesystem::path& checkpoint, double tolerance = 1
     }
     std::cout << "backend " << model.experts->name() << ": " << compared
               << " values, largest difference " << worst << "\n";
+    expect_ids(*model.package, checkpoint / "tokenize.json");
     EXPECT_LE(worst, tolerance);
     EXPECT_GT(compared, 400u);
 }

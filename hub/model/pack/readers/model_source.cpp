@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hub/model/pack/readers/gguf_source.h"
 #include "hub/model/pack/readers/safetensors_source.h"
 #include "protocol/text.h"
 
@@ -65,11 +66,22 @@ Result<ModelSource> open_model_source(const fs::path& path) {
     if (!fs::exists(path, ignored))
         return Error{ErrorCode::not_found, text(path.string(), ": no such file or folder")};
     if (!fs::is_directory(path, ignored)) {
+        if (path.extension() == ".gguf") return open_gguf_source(path);
         return Error{ErrorCode::invalid_argument,
-                     text(path.string(), ": wanted a folder with config.json and *.safetensors")};
+                     text(path.string(),
+                          ": wanted a folder with config.json and *.safetensors, or "
+                          "a .gguf file")};
     }
 
-    if (files_with(path, ".safetensors").empty()) MOEX_TRY(refuse_pickles(path));
+    if (files_with(path, ".safetensors").empty()) {
+        const auto models = gguf_models_in(path);
+        if (models.size() == 1) return open_gguf_source(models.front());
+        if (models.size() > 1)
+            return Error{ErrorCode::invalid_argument,
+                         text(path.string(), ": has ", models.size(), " GGUF models; name one: ",
+                              models[0].string(), " or ", models[1].string())};
+        MOEX_TRY(refuse_pickles(path));
+    }
     return open_safetensors_source(path);
 }
 

@@ -1,6 +1,6 @@
 // ModelSource: a model as `pack` reads it: the configuration, the tokenizer's files and one reader
 // per tensor, under the names that transformers gives them. A folder with config.json and
-// safetensors shards is one form of a model.
+// safetensors shards is one form of a model, a GGUF file another.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +16,8 @@
 namespace moex {
 
 struct ModelSource {
-    std::filesystem::path path;  // the folder
-    std::string config_json;     // text of config.json
+    std::filesystem::path path;  // the folder, or the GGUF file
+    std::string config_json;     // text of config.json; a GGUF file's metadata in the same form
     std::string config_what;     // name of that text in errors: "DIR/config.json"
     std::map<std::string, std::unique_ptr<TensorReader>, std::less<>> readers;
     // Tensors that belong to the format and are read by no reader of their own: input_scale of FP8.
@@ -38,8 +38,9 @@ struct ModelSource {
                                         std::string_view shape_words) const;
 };
 
-// Opens a folder with config.json and safetensors. Errors name the file. A folder that has only
-// .bin files is refused: they are pickles, which run code when they are read.
+// Opens a folder with config.json and safetensors, a GGUF file, or a folder with one GGUF model.
+// Errors name the file. A folder that has only .bin files is refused: they are pickles, which run
+// code when they are read.
 Result<ModelSource> open_model_source(const std::filesystem::path& path);
 
 }  // namespace moex

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "hub/base/sha256.h"
+#include "hub/model/chat_template.h"
 #include "hub/model/pack/packer.h"
 #include "hub/model/pack/readers/model_source.h"
 #include "hub/model/package/package.h"
@@ -53,7 +54,7 @@ std::vector<float> floats_of(const TensorReader& reader, std::uint64_t window_ro
 
 TEST(ReadersTest, EveryFormatGivesTheWeightsOfItsCodes) {
     const auto folders = format_folders();
-    ASSERT_GE(folders.size(), 11u);
+    ASSERT_GE(folders.size(), 16u);
     for (const fs::path& folder : folders) {
         SCOPED_TRACE(folder.filename().string());
         const auto expected = nlohmann::json::parse(test::read_file(folder / "expected.json"));
@@ -105,7 +106,8 @@ class FormatPackTest : public testing::Test {
 };
 
 TEST_F(FormatPackTest, Int4GroupsAreTakenOverBitForBit) {
-    for (const char* name : {"gptq-g32-asym", "gptq-g64-v2", "gptq-row-sym", "awq-g32"}) {
+    for (const char* name :
+         {"gptq-g32-asym", "gptq-g64-v2", "gptq-row-sym", "awq-g32", "gguf-moe-q4_0"}) {
         SCOPED_TRACE(name);
         const auto exact = pack(name, {.expert_dtype = ExpertDtype::f32, .hub_f32 = true});
         const auto kept = pack(name, {.hub_f32 = true, .keep_format = true});
@@ -180,6 +182,34 @@ TEST_F(FormatPackTest, WidthThatIsNoMultipleOf32IsPaddedWithZeros) {
 
     const ExpertWeights codes = expert_of(*pack("fp8-block"), 1);
     for (std::size_t i = 40 * 64; i < 64 * 64; ++i) ASSERT_EQ(codes.up[i], 0) << i;
+}
+
+TEST_F(FormatPackTest, GgufBringsItsTokenizerAndTemplate) {
+    const auto package = pack("gguf-moe-q4_0");
+    ASSERT_TRUE(package);
+    EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{15});
+    const auto config = package->tokenizer_file("tokenizer_config.json");
+    const auto tokenizer = Tokenizer::load(package->tokenizer_file("tokenizer.json").value_or(""),
+                                           config.value_or(""));
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    EXPECT_EQ((*tokenizer)->encode("hello hello<|end|>", SpecialTokens::parse),
+              (std::vector<TokenId>{8, 9, 15}));
+
+    const auto chat = ChatTemplate::from_tokenizer_config(*config);
+    ASSERT_TRUE(chat.ok()) << chat.error().message;
+    const auto text = (*chat)->render(
+        {{"messages", nlohmann::ordered_json::array({{{"role", "user"}, {"content", "hello"}}})}});
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    EXPECT_EQ(*text, "hello<|end|>");
+}
+
+TEST_F(FormatPackTest, GgufFileIsNamedByItsStem) {
+    copy_checkpoint(formats_folder / "gguf-moe-split", folder_ / "in");
+    for (const fs::path& path : {folder_ / "in/model-00001-of-00003.gguf", folder_ / "in"}) {
+        const fs::path out = folder_ / text("named", packed_++);
+        ASSERT_TRUE(pack_checkpoint(path, out, {}, threads_, {}).ok());
+        EXPECT_EQ((*ModelPackage::open(out))->name(), path.extension() == ".gguf" ? "model" : "in");
+    }
 }
 
 TEST_F(FormatPackTest, EveryFormatPacksInEveryType) {
@@ -337,6 +367,59 @@ TEST_F(DamagedFormatTest, UnknownMethodsAreRefusedByName) {
         configure("quant_method", method);
         refused({"config.json", method, "readable"});
     }
+}
+
+TEST_F(DamagedFormatTest, DamagedGgufIsRefused) {
+    const auto damage = [&](std::size_t at, const std::string& bytes) {
+        begin("gguf-moe-q4_0");
+        std::string content = test::read_file(folder_ / "in/model.gguf");
+        content.replace(at, bytes.size(), bytes);
+        test::write_file(folder_ / "in/model.gguf", content);
+    };
+    damage(0, "GGML");
+    refused({"model.gguf", "not a GGUF file"});
+    damage(4, "\x02");
+    refused({"version 2", "wanted version 3"});
+    damage(8, std::string(8, '\xff'));
+    refused({"tensors", "at most"});
+    damage(24, std::string(6, '\x00') + "\xff\xff");
+    refused({"model.gguf", "truncated"});
+
+    begin("gguf-moe-q4_0");
+    const fs::path path = folder_ / "in/model.gguf";
+    const std::string whole = test::read_file(path);
+    for (const std::size_t size :
+         {whole.size() - 40, whole.size() / 2, std::size_t{300}, std::size_t{20}, std::size_t{0}}) {
+        test::write_file(path, whole.substr(0, size));
+        refused({"model.gguf"});
+    }
+}
+
+TEST_F(DamagedFormatTest, UnknownGgufTypesAndFamiliesAreRefusedByName) {
+    begin("gguf-moe-q4_0");
+    const fs::path path = folder_ / "in/model.gguf";
+    const std::string whole = test::read_file(path);
+    const std::string name = "blk.0.ffn_up_exps.weight";
+    const std::size_t type_at = whole.find(name) + name.size() + 4 + 3 * 8;
+    for (const auto& [type, shown] :
+         {std::pair('\x0a', "Q2_K"), {'\x14', "IQ4_NL"}, {'\x7f', "type 127"}}) {
+        std::string changed = whole;
+        changed[type_at] = type;
+        test::write_file(path, changed);
+        refused({name, shown, "readable: F32"});
+    }
+    test::write_file(path, whole);
+    replace(path, "qwen3moe", "qwen9moe");
+    refused({"general.architecture", "qwen9moe", "qwen3moe"});
+}
+
+TEST_F(DamagedFormatTest, IncompleteSplitModelsAreRefused) {
+    const fs::path in = begin("gguf-moe-split");
+    refused({"00002-of-00003", "name the first one"}, in / "model-00002-of-00003.gguf");
+    fs::remove(in / "model-00003-of-00003.gguf");
+    refused({"model-00003-of-00003.gguf", "No such file"});
+    fs::copy_file(in / "model-00002-of-00003.gguf", in / "model-00003-of-00003.gguf");
+    refused({"model-00003-of-00003.gguf", "split.no is 1, wanted 2"});
 }
 
 }  // namespace
