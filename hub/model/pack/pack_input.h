@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "hub/model/pack/hub_codes_writer.h"
-#include "hub/model/pack/packer.h"
+#include "hub/model/pack/pack_options.h"
 #include "hub/model/pack/readers/model_source.h"
 #include "hub/model/package/generation_defaults.h"
 #include "protocol/tensor_format.h"
@@ -50,8 +50,5 @@ struct PackInput {
     // Returns the bytes of the model's tensors that an expert is read from.
     std::uint64_t expert_bytes(const ExpertSource& expert) const;
 };
-
-// Opens the model at `path` and finds all that the package needs.
-Result<PackInput> read_pack_input(const std::filesystem::path& path, const PackOptions& options);
 
 }  // namespace moex

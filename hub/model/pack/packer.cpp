@@ -4,8 +4,8 @@
 #include <set>
 
 #include "hub/model/pack/expert_writer.h"
+#include "hub/model/pack/input_reader.h"
 #include "hub/model/pack/layer_writer.h"
-#include "hub/model/pack/pack_input.h"
 #include "hub/model/pack/package_writer.h"
 
 namespace moex {

@@ -6,55 +6,13 @@
 
 #include <filesystem>
 #include <functional>
-#include <map>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "hub/base/thread_pool.h"
-#include "hub/model/config.h"
-#include "protocol/hub_codes.h"
+#include "hub/model/pack/pack_options.h"
+#include "protocol/result.h"
 
 namespace moex {
 
-struct PackOptions {
-    ExpertDtype expert_dtype = ExpertDtype::int4;
-    std::uint32_t group_size_max = 128;
-    std::string name;  // name of the model; empty: name of the checkpoint's folder
-    // true: tensors of the hub that are not bf16 in the checkpoint are stored as f32, which keeps
-    // every bit; false: as bf16
-    bool hub_f32 = false;
-    // Format of the hub's matrices in the package: unchanged, or codes. The int8 codes equal those
-    // that a hub with int8 arithmetic computes when it loads an unquantised package. With int4,
-    // embeddings and LM head still have 8 bits.
-    HubDtype hub_dtype = HubDtype::bf16;
-    // true: an expert matrix that is not stored in INT4 groups of the package's form is an error,
-    // so that nothing is quantised (again)
-    bool keep_format = false;
-};
-// Loss of weights that were quantised in the model's files and were quantised again.
-struct PackLoss {
-    double squares = 0, error_squares = 0;  // of the weights, of their errors
-    std::uint64_t num_matrices = 0;
-    double worst_nmse = 0;
-    std::string worst;  // tensor with the largest normalised mean squared error
-    double nmse() const { return squares > 0 ? error_squares / squares : 0; }
-};
-struct PackLosses {
-    std::map<std::string, PackLoss> requantized;  // by kind of tensor: "experts.up_proj (FP8)"
-    std::map<std::string, std::uint64_t> kept;    // matrices taken over bit for bit, by format
-};
-struct PackProgress {
-    std::uint64_t done_bytes = 0, total_bytes = 0;  // bytes of the checkpoint's tensors
-    std::uint32_t layer = 0, num_layers = 0;
-};
-struct PackReport {
-    std::uint64_t input_bytes = 0, output_bytes = 0;
-    std::uint32_t num_blobs = 0, layers_resumed = 0;
-    PackLosses losses;  // of the layers that this call packed
-    // e.g. the checkpoint has no tokenizer, so the package takes ids only
-    std::vector<std::string> warnings;
-};
 // Packs `checkpoint` into `out`. Calls `progress` after every expert, from any compute thread, one
 // call at a time. If the input is bad, the packer removes the files that it has written. A full
 // disk or a killed process leaves them, and the same call then resumes.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "hub/model/config.h"
 #include "hub/model/pack/packer.h"
 
 namespace moex {

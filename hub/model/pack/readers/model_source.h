@@ -38,9 +38,4 @@ struct ModelSource {
                                         std::string_view shape_words) const;
 };
 
-// Opens a folder with config.json and safetensors, a GGUF file, or a folder with one GGUF model.
-// Errors name the file. A folder that has only .bin files is refused: they are pickles, which run
-// code when they are read.
-Result<ModelSource> open_model_source(const std::filesystem::path& path);
-
 }  // namespace moex

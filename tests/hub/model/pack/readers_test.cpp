@@ -8,7 +8,7 @@
 #include "hub/base/sha256.h"
 #include "hub/model/chat_template.h"
 #include "hub/model/pack/packer.h"
-#include "hub/model/pack/readers/model_source.h"
+#include "hub/model/pack/readers/open_model.h"
 #include "hub/model/package/package.h"
 #include "protocol/expert_reference.h"
 #include "tests/support/checkpoint_builder.h"
