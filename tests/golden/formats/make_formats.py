@@ -10,6 +10,7 @@ usage: python3 tests/golden/formats/make_formats.py [FOLDER]      default: the f
 """
 import hashlib
 import json
+import math
 import os
 import random
 import struct
@@ -432,6 +433,13 @@ def gguf(folder, seed, family, hidden, inner, kinds, experts=0, bias=False, spli
         matrix(names[0] + ".weight", names[1] + ".weight", [rows, hidden], count if rotated else 0)
         if bias:
             model.tensor(names[0] + ".bias", names[1] + ".bias", [rows], "F32", count if rotated else 0)
+    if rotated:  # Llama 3.1's scaling of the rotation: factor 8, low 1, high 4, original context 8192
+        factors = []
+        for j in range(dim // 2):
+            turns = 8192 * 10000.0 ** (-2 * j / dim) / (2 * math.pi)
+            smooth = min(1, max(0, (turns - 1) / (4 - 1)))
+            factors.append(r32(1 / ((1 - smooth) / 8 + smooth)))
+        model.tensors.append(("rope_freqs.weight", [dim // 2], 0, struct.pack("<%df" % len(factors), *factors)))
     matrix(at + "attn_output.weight", to + "self_attn.o_proj.weight", [hidden, heads * dim])
     if bias and family == "llama":
         model.tensor(at + "attn_output.bias", to + "self_attn.o_proj.bias", [hidden], "F32")

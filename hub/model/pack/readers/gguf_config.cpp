@@ -1,6 +1,7 @@
 #include "hub/model/pack/readers/gguf_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "hub/model/json_fields.h"
@@ -70,8 +71,7 @@ class ConfigBuilder {
 
 // Rope scaling of another kind than none stays under its name, so that the reader of config.json
 // refuses what it cannot compute.
-Status add_rope(const GgufFile& file, ConfigBuilder& builder,
-                const std::vector<const GgufTensor*>& tensors) {
+Status add_rope(ConfigBuilder& builder) {
     builder.copy("rope.freq_base", "rope_theta");
     if (const Json* kind = builder.find("rope.scaling.type");
         kind != nullptr && *kind != "none" && *kind != "") {
@@ -79,14 +79,51 @@ Status add_rope(const GgufFile& file, ConfigBuilder& builder,
         if (const Json* factor = builder.find("rope.scaling.factor"))
             builder.config["rope_scaling"]["factor"] = *factor;
     }
-    const bool has_factors = std::any_of(tensors.begin(), tensors.end(), [](const GgufTensor* one) {
-        return one->name.starts_with("rope_f") || one->name.find(".rope_f") != std::string::npos;
-    });
-    if (has_factors)
+    return {};
+}
+
+// Returns the factors by which the llama3 scaling divides the frequencies of a head.
+std::vector<float> llama3_factors(std::uint32_t head_dim, double theta, double factor, double low,
+                                  double high, double original) {
+    std::vector<float> factors;
+    for (std::uint32_t j = 0; j < head_dim / 2; ++j) {
+        const double turns = original * std::pow(theta, -2.0 * j / head_dim) / (2 * M_PI),
+                     smooth = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+        factors.push_back(static_cast<float>(1 / ((1 - smooth) / factor + smooth)));
+    }
+    return factors;
+}
+
+// llama.cpp stores the llama3 scaling as a tensor of factors. The parameters of the released models
+// (original context 8192, low 1, high 4) give these factors again, or the tensor is refused.
+Status add_rope_factors(const GgufFile& file, const GgufTensor* tensor, GgufModel& model) {
+    if (tensor == nullptr) return {};
+    const std::uint32_t head_dim = model.head_dim;
+    std::vector<float> found(head_dim / 2);
+    const bool is_readable = tensor->size_bytes == found.size() * 4 &&
+                             std::string_view(tensor->type->name) == "F32";
+    if (is_readable)
+        MOEX_TRY(file.read_bytes(*tensor, 0, std::as_writable_bytes(std::span(found))));
+
+    const double factor = is_readable ? *std::max_element(found.begin(), found.end()) : 0;
+    const double theta = model.config.value("rope_theta", 10000.0);
+    bool is_known = is_readable && factor >= 1 && factor <= 1024;
+    if (is_known) {
+        const auto wanted = llama3_factors(head_dim, theta, factor, 1, 4, 8192);
+        for (std::size_t j = 0; j < found.size(); ++j)
+            is_known &= std::abs(found[j] - wanted[j]) <= 1e-3f * wanted[j];
+    }
+    if (!is_known)
         return Error{ErrorCode::unsupported,
                      text(file.path().string(),
-                          ": tensor rope_freqs.weight scales the rotation, which is not supported "
-                          "from GGUF; pack the safetensors of the model")};
+                          ": tensor rope_freqs.weight scales the rotation in another way than "
+                          "Llama 3 does; pack the safetensors of the model")};
+    if (factor > 1)
+        model.config["rope_scaling"] = {{"rope_type", "llama3"},
+                                        {"factor", factor},
+                                        {"low_freq_factor", 1.0},
+                                        {"high_freq_factor", 4.0},
+                                        {"original_max_position_embeddings", 8192}};
     return {};
 }
 
@@ -143,7 +180,7 @@ Result<GgufModel> gguf_model_of(const GgufFile& file,
     builder.copy("attention.head_count_kv", "num_key_value_heads");
     builder.copy("attention.key_length", "head_dim");
     builder.copy("feed_forward_length", "intermediate_size");
-    MOEX_TRY(add_rope(file, builder, tensors));
+    MOEX_TRY(add_rope(builder));
 
     if (const Json* experts = builder.find("expert_count"); experts != nullptr && *experts != 0) {
         config["num_experts"] = *experts;
@@ -180,6 +217,7 @@ Result<GgufModel> gguf_model_of(const GgufFile& file,
         config["partial_rotary_factor"] =
             rotated->is_number() ? rotated->get<double>() / static_cast<double>(head_dim) : 0;
     model.config = std::move(config);
+    MOEX_TRY(add_rope_factors(file, find("rope_freqs.weight"), model));
     return model;
 }
 

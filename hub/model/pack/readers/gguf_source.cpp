@@ -196,6 +196,7 @@ Result<ModelSource> open_gguf_source(const fs::path& path) {
     MOEX_ASSIGN(model, gguf_model_of(first, tensors));
     source.config_json = model.config.dump();
     MOEX_TRY(add_readers(source, files, model));
+    source.ignored.insert("rope_freqs.weight");  // part of the configuration
     add_gguf_tokenizer(first, source);
     source.files = std::make_shared<const std::vector<SharedGguf>>(std::move(files));
     return source;
