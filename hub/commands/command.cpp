@@ -23,6 +23,8 @@ std::vector<Command> commands_on_models() {
            "tokenizer's files, or a GGUF file",
            true},
           {"OUT", "", "folder to write", true},
+          {"--dry-run", "",
+           "print sizes, what is quantised and what is left out; read no weights, write nothing"},
           {"--keep-format", "",
            "quantise nothing: fail where a weight's codes cannot be taken over as they are"},
           {"--shadow", "DTYPE",

@@ -5,6 +5,7 @@
 #include "hub/commands/command.h"
 #include "hub/commands/progress.h"
 #include "hub/engine/local_experts.h"
+#include "hub/model/pack/pack_plan.h"
 #include "hub/model/pack/packer.h"
 #include "hub/model/pack/shadow_writer.h"
 #include "hub/model/pack/side_file_writer.h"
@@ -55,6 +56,51 @@ int report(const Result<PackReport>& result, const std::string& out, TimePoint s
                 bytes_text(result->output_bytes).c_str(), bytes_text(result->input_bytes).c_str(),
                 result->num_blobs, seconds,
                 seconds > 0 ? static_cast<double>(result->input_bytes) / seconds / 1e6 : 0.0);
+    return exit_stopped;
+}
+
+// Prints what --dry-run found: the sizes, what is quantised, and what is left out.
+void print_plan(const PackPlan& plan, ExpertDtype dtype) {
+    const ModelConfig& config = plan.config;
+    std::printf("%s: %s, %u layers", plan.name.c_str(), config.architecture.c_str(),
+                config.num_layers);
+    if (config.has_experts()) std::printf(", %u experts a layer", config.num_experts);
+    std::printf("\nreads %s:", bytes_text(plan.input_bytes).c_str());
+    for (const auto& [format, part] : plan.formats)
+        std::printf(" %llu %s (%s)", static_cast<unsigned long long>(part.tensors), format.c_str(),
+                    bytes_text(part.bytes).c_str());
+    std::printf("\nwrites %s: hub %s, texts %s", bytes_text(plan.output_bytes()).c_str(),
+                bytes_text(plan.hub_bytes).c_str(), bytes_text(plan.text_bytes).c_str());
+    if (plan.num_blobs > 0)
+        std::printf(", %llu experts of %s", static_cast<unsigned long long>(plan.num_blobs),
+                    bytes_text(plan.blob_bytes).c_str());
+    std::printf("\n");
+
+    for (const auto& [format, count] : plan.kept)
+        std::printf("%s: %llu expert matrices are taken over bit for bit\n", format.c_str(),
+                    static_cast<unsigned long long>(count));
+    for (const auto& [format, count] : plan.converted)
+        std::printf("%s: %llu expert matrices become %s\n", format.c_str(),
+                    static_cast<unsigned long long>(count),
+                    dtype == ExpertDtype::int4 ? text("int4 in groups of ", plan.group_size).c_str()
+                                               : expert_dtype_name(dtype));
+    if (plan.num_blobs > 0) {
+        std::printf("contributors for one copy of the experts:");
+        for (const std::uint64_t gigabytes : {1, 4, 8})
+            std::printf(
+                "%s %llu with %llu GB", gigabytes == 1 ? "" : ",",
+                static_cast<unsigned long long>(plan.contributors(gigabytes * 1'000'000'000)),
+                static_cast<unsigned long long>(gigabytes));
+        std::printf("\n");
+    }
+    for (const std::string& warning : plan.warnings)
+        std::printf("warning: %s\n", one_line(warning).c_str());
+}
+
+int run_dry(const std::string& model, const PackOptions& options) {
+    const auto plan = plan_package(model, options);
+    if (!plan.ok()) return fail(plan.error().message);
+    print_plan(*plan, options.expert_dtype);
     return exit_stopped;
 }
 
@@ -150,6 +196,12 @@ int run_pack(const Invocation& invocation) {
     if (invocation.check_only)
         return std::filesystem::exists(checkpoint) ? exit_stopped
                                                    : fail(text(checkpoint, ": no such folder"));
+
+    if (invocation.argument("--dry-run")) {
+        if (*shadow || calibration)
+            return fail("--dry-run plans a package; leave --shadow and --calibrate out");
+        return run_dry(checkpoint, options);
+    }
 
     ThreadPool threads(invocation.settings.number("threads"));
     const TimePoint started_at = now_steady();

@@ -7,6 +7,7 @@
 
 #include "hub/base/sha256.h"
 #include "hub/model/chat_template.h"
+#include "hub/model/pack/pack_plan.h"
 #include "hub/model/pack/packer.h"
 #include "hub/model/pack/readers/open_model.h"
 #include "hub/model/package/package.h"
@@ -202,6 +203,28 @@ TEST_F(FormatPackTest, GgufBringsItsTokenizerAndTemplate) {
         {{"messages", nlohmann::ordered_json::array({{{"role", "user"}, {"content", "hello"}}})}});
     ASSERT_TRUE(text.ok()) << text.error().message;
     EXPECT_EQ(*text, "hello<|end|>");
+}
+
+TEST_F(FormatPackTest, PlanHasTheSizesOfThePackage) {
+    for (const char* name : {"gptq-g32-act", "fp8-block", "gguf-k"}) {
+        SCOPED_TRACE(name);
+        const auto plan = plan_package(formats_folder / name, {.hub_f32 = true});
+        ASSERT_TRUE(plan.ok()) << plan.error().message;
+        const auto package = pack(name, {.hub_f32 = true});
+        ASSERT_TRUE(package);
+        EXPECT_EQ(plan->output_bytes(), report_.output_bytes);
+        EXPECT_EQ(plan->input_bytes, report_.input_bytes);
+        EXPECT_EQ(plan->group_size, package->expert_shape().group_size);
+        EXPECT_EQ(plan->num_blobs, report_.num_blobs);
+    }
+
+    // The inputs of `down` are one group, so that desc_act changes nothing there.
+    const auto gptq = plan_package(formats_folder / "gptq-g32-act", {});
+    EXPECT_EQ(gptq->kept, (std::map<std::string, std::uint64_t>{{"GPTQ", 2}}));
+    EXPECT_EQ(gptq->converted, (std::map<std::string, std::uint64_t>{{"GPTQ", 4}}));
+    EXPECT_EQ(gptq->contributors(gptq->blob_bytes), 2u);
+    EXPECT_EQ(gptq->contributors(3 * gptq->blob_bytes), 1u);
+    EXPECT_EQ(gptq->contributors(gptq->blob_bytes - 1), 0u);
 }
 
 TEST_F(FormatPackTest, GgufFactorsBecomeTheScalingOfLlama3) {

@@ -1,0 +1,38 @@
+// What `pack` would do with a model: sizes, what is taken over, quantised and left out. Reads
+// headers and texts, and no weights.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hub/model/config.h"
+#include "hub/model/pack/pack_options.h"
+
+namespace moex {
+
+struct PackPlan {
+    struct Part {
+        std::uint64_t tensors = 0, bytes = 0;
+    };
+    std::string name;
+    ModelConfig config;
+    std::uint32_t group_size = 0;         // of INT4 experts
+    std::map<std::string, Part> formats;  // tensors that are read, by their format in the file
+    std::uint64_t input_bytes = 0;
+    std::uint64_t hub_bytes = 0, text_bytes = 0;
+    std::uint64_t num_blobs = 0, blob_bytes = 0;  // number of experts, size of one
+    // matrices of experts by format: taken over bit for bit, and converted or quantised
+    std::map<std::string, std::uint64_t> kept, converted;
+    std::vector<std::string> warnings;
+
+    std::uint64_t output_bytes() const { return hub_bytes + text_bytes + num_blobs * blob_bytes; }
+    // Returns the number of contributors with `memory_bytes` each that hold every expert once; 0 if
+    // not even one expert fits.
+    std::uint64_t contributors(std::uint64_t memory_bytes) const;
+};
+// Opens a model and plans its package. Errors are those of pack_checkpoint() before it writes.
+Result<PackPlan> plan_package(const std::filesystem::path& model, const PackOptions& options);
+
+}  // namespace moex
