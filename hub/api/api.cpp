@@ -303,6 +303,7 @@ Checked<std::shared_ptr<EmbeddingJob>> ApiState::prepare_embedding(
     inputs.endpoint = &endpoint;
     inputs.model = package->name();
     inputs.client = request.client;
+    inputs.form = package->embedding_form();
     inputs.base64 = params.base64;
     inputs.account = request.account;
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;

@@ -360,9 +360,10 @@ void EngineState::end_running(GenerationId id, FinishReason reason, Error error)
 }
 
 void EngineState::end(std::unique_ptr<Generation> generation, FinishReason reason, Error error) {
+    const bool is_mean = generation->request.pooling == Pooling::mean;
     std::vector<float> mean;
     for (const double sum : generation->hidden_sum)
-        mean.push_back(static_cast<float>(sum / generation->hidden_rows));
+        mean.push_back(static_cast<float>(is_mean ? sum / generation->hidden_rows : sum));
     if (generation->sink.on_end)
         generation->sink.on_end({reason, std::move(error), std::move(generation->stats),
                                  std::move(generation->prompt_logprobs), std::move(mean)});

@@ -417,6 +417,9 @@ void EngineState::add_hidden(Generation& generation, std::span<const float> rows
         // this row was added to the sum before a preemption
         if (position != generation.hidden_rows) continue;
         ++generation.hidden_rows;
+        if (generation.request.pooling == Pooling::last)
+            std::fill(generation.hidden_sum.begin(), generation.hidden_sum.end(), 0.0);
+        if (generation.request.pooling == Pooling::first && position > 0) continue;
         for (std::size_t i = 0; i < hidden_size; ++i) generation.hidden_sum[i] += rows[i];
     }
 }

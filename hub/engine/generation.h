@@ -11,6 +11,7 @@
 
 #include "hub/base/clock.h"
 #include "hub/engine/scores.h"
+#include "hub/model/package/embedding_form.h"
 
 namespace moex {
 
@@ -34,6 +35,7 @@ struct GenerationRequest {
     bool prompt_logprobs = false;
     // Requests an embedding: no token is drawn, and GenerationEnd::hidden_mean is filled.
     bool hidden_mean = false;
+    Pooling pooling = Pooling::mean;  // the rows of the prompt that the embedding is made of
     // Selects a lossy mode: the rows of the answer use this speculator's guesses of experts. The
     // rows of the prompt stay exact, so that other requests may take over the prompt's cache pages.
     // The speculator must outlive the engine; with null the answer is exact.
@@ -92,8 +94,8 @@ struct GenerationEnd {
     // If prompt_logprobs was requested: the tokens prompt[1 ...], each with the log-probability
     // that the model gave it, [prompt_tokens - 1].
     std::vector<SampledToken> prompt_logprobs;
-    // If hidden_mean was requested: the mean over the prompt's rows after the final norm,
-    // [hidden_size].
+    // If hidden_mean was requested: the mean over the prompt's rows after the final norm, or the
+    // one row that `pooling` names, [hidden_size].
     std::vector<float> hidden_mean;
 };
 

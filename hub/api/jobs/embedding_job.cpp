@@ -10,11 +10,13 @@ namespace {
 // engine's queue.
 constexpr std::size_t running_max = 8;
 
-// Scales a vector to length 1; returns false if the vector is zero or not finite.
-bool normalise(std::vector<float>& row) {
+// Scales a vector to length 1 if `scales` is true; returns false if the vector is zero or not
+// finite.
+bool normalise(std::vector<float>& row, bool scales) {
     double squares = 0;
     for (const float value : row) squares += double{value} * value;
     if (!std::isfinite(squares) || squares == 0) return false;
+    if (!scales) return true;
     const double length = std::sqrt(squares);
     for (float& value : row) value = static_cast<float>(value / length);
     return true;
@@ -72,6 +74,7 @@ bool EmbeddingJob::submit(std::size_t index) {
     request.prompt = inputs_.prompts[index];
     request.client = inputs_.client;
     request.hidden_mean = true;
+    request.pooling = inputs_.form.pooling;
 
     GenerationSink sink;
     sink.on_end = [self = shared_from_this(), index](const GenerationEnd& end) {
@@ -107,7 +110,7 @@ void EmbeddingJob::on_end(std::size_t index, const GenerationEnd& end) {
 
     const bool is_whole = end.reason == FinishReason::length;
     std::vector<float> row = end.hidden_mean;
-    if (is_whole && !normalise(row))
+    if (is_whole && !normalise(row, inputs_.form.normalize))
         fail(refusal_of({ErrorCode::non_finite,
                          "the model's rows are not finite: a weight or an expert's answer is out "
                          "of range"}));

@@ -1,9 +1,8 @@
 // Runs one request for embeddings. An embedding is the mean of an input's rows after the model's
-// final norm, normalised to length 1. It depends on the tokens of the input alone, not on the other
-// inputs of the request.
-// Only a few inputs of a long list are in the engine at a time. If the engine's queue is full, the
-// other inputs wait in the job.
-// Threads: start() runs on a thread of the TextPool, inputs end on the engine's thread, a
+// final norm, normalised to length 1, unless the model has another form (EmbeddingForm). It depends
+// on the tokens of the input alone, not on the other inputs of the request. Only a few inputs of a
+// long list are in the engine at a time. If the engine's queue is full, the other inputs wait in
+// the job. Threads: start() runs on a thread of the TextPool, inputs end on the engine's thread, a
 // disconnect arrives on the connection's strand.
 #pragma once
 
@@ -29,7 +28,7 @@ struct EmbeddingParams {
 };
 
 struct Embeddings {
-    // [inputs][hidden_size], embeddings normalised to length 1.
+    // [inputs][hidden_size], embeddings; normalised to length 1 unless the model says otherwise
     std::vector<std::vector<float>> rows;
     std::uint64_t prompt_tokens = 0;
     Duration took{}, queued{};
@@ -50,6 +49,7 @@ struct EmbeddingJobInputs {
     const EmbeddingEndpoint* endpoint = nullptr;
     std::vector<std::vector<TokenId>> prompts;
     std::string model, client;
+    EmbeddingForm form;
     bool base64 = false;
     std::shared_ptr<RequestAccount> account;  // charged for the tokens; null: no account
     TimePoint received_at{};

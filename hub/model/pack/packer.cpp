@@ -90,7 +90,8 @@ Result<PackReport> write_package(PackInput& input, PackageOutput& output, Thread
                              .expert_dtype = input.options.expert_dtype,
                              .group_size = input.shape.group_size,
                              .hub_dtype = input.options.hub_dtype,
-                             .generation = input.generation};
+                             .generation = input.generation,
+                             .embedding = input.source.embedding.value_or(EmbeddingForm{})};
     PackReport report{.input_bytes = input.used_bytes, .warnings = input.warnings};
 
     Meter meter{progress, {.total_bytes = input.used_bytes, .num_layers = config.num_layers}};

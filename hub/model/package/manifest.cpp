@@ -210,7 +210,33 @@ Status read_side_files(const Json& object, std::string_view what, PackageManifes
     return {};
 }
 
+// Reads how embeddings are made. Manifests of models that do not say so have no such field.
+Status read_embedding(const Json& object, std::string_view what, PackageManifest& manifest) {
+    const Json* const found = find_member(object, "embedding");
+    if (found == nullptr || found->is_null()) return {};
+    Fields fields(*found, {std::string(what)});
+    fields.boolean("normalize", manifest.embedding.normalize);
+    const Json& word = member(*found, "pooling");
+    for (const Pooling pooling : {Pooling::mean, Pooling::last, Pooling::first})
+        if (word == pooling_name(pooling)) {
+            manifest.embedding.pooling = pooling;
+            if (fields.problem()) return *fields.problem();
+            return {};
+        }
+    fields.wrong("pooling", "mean, last or first", &word);
+    return *fields.problem();
+}
+
 }  // namespace
+
+const char* pooling_name(Pooling pooling) {
+    switch (pooling) {
+        case Pooling::mean: return "mean";
+        case Pooling::last: return "last";
+        case Pooling::first: return "first";
+    }
+    return "?";
+}
 
 bool package_name_ok(std::string_view name) {
     return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [](char c) {
@@ -255,7 +281,7 @@ std::string manifest_to_json(const PackageManifest& manifest) {
     OrderedJson quantization = {{"expert_dtype", expert_dtype_name(manifest.expert_dtype)},
                                 {"group_size", manifest.group_size}};
     if (has_codes) quantization["hub_dtype"] = hub_dtype_name(manifest.hub_dtype);
-    const OrderedJson object = {
+    OrderedJson object = {
         {"format", "moex-package"},
         {"format_version", has_codes ? format_version_with_codes : format_version},
         {"name", manifest.name},
@@ -270,6 +296,9 @@ std::string manifest_to_json(const PackageManifest& manifest) {
         {"estimator", side_file(SideFile::estimator)},
         {"shadow", nullptr}};
 
+    if (manifest.embedding != EmbeddingForm{})
+        object["embedding"] = {{"pooling", pooling_name(manifest.embedding.pooling)},
+                               {"normalize", manifest.embedding.normalize}};
     return object.dump(1) + "\n";
 }
 
@@ -314,6 +343,7 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
     manifest.hub = hub_file;
     MOEX_TRY(read_files(*files, what, manifest));
     MOEX_TRY(read_side_files(object, what, manifest));
+    MOEX_TRY(read_embedding(object, what, manifest));
 
     MOEX_ASSIGN(experts, parse_experts(object, manifest.config, what));
     manifest.experts = std::move(experts);
@@ -341,6 +371,40 @@ Result<GenerationDefaults> parse_generation_config(std::string_view generation_j
     }
 
     return defaults;
+}
+
+std::vector<std::string> unread_generation_keys(std::string_view generation_json) {
+    // keys that are read, that name tokens which chat templates write, or that only steer
+    // transformers' own loops
+    constexpr std::string_view known[] = {"do_sample",
+                                          "temperature",
+                                          "top_p",
+                                          "top_k",
+                                          "min_p",
+                                          "eos_token_id",
+                                          "pad_token_id",
+                                          "bos_token_id",
+                                          "max_length",
+                                          "max_new_tokens",
+                                          "use_cache",
+                                          "_from_model_config",
+                                          "transformers_version",
+                                          "repetition_penalty",
+                                          "cache_implementation",
+                                          "return_dict_in_generate",
+                                          "trust_remote_code"};
+    std::vector<std::string> unread;
+    const auto object = parse_strict_json(generation_json, "generation_config.json");
+    if (!object.ok() || !object->is_object()) return unread;
+    for (const auto& [name, value] : object->items()) {
+        const bool is_known = std::find(std::begin(known), std::end(known), name) !=
+                              std::end(known);
+        const bool is_off = value.is_null() || value == false || value == 0 || value == 1 ||
+                            value == "" ||
+                            ((value.is_array() || value.is_object()) && value.empty());
+        if (!is_known && !is_off) unread.push_back(name);
+    }
+    return unread;
 }
 
 std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {

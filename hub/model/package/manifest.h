@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hub/model/config.h"
+#include "hub/model/package/embedding_form.h"
 #include "hub/model/package/generation_defaults.h"
 #include "hub/model/package/side_file.h"
 #include "protocol/hub_codes.h"
@@ -30,6 +31,7 @@ struct PackageManifest {
     std::uint32_t group_size = 0;  // 0 unless int4
     HubDtype hub_dtype = HubDtype::bf16;
     GenerationDefaults generation;
+    EmbeddingForm embedding;
     FileRecord hub;  // hub.safetensors
     // records of tokenizer.json and other files whose names are in package_text_files
     std::map<std::string, FileRecord> files;
@@ -59,6 +61,11 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
 Result<GenerationDefaults> parse_generation_config(std::string_view generation_json,
                                                    std::string_view config_json,
                                                    std::uint32_t vocab_size, std::string_view what);
+// Returns the keys of generation_config.json that no part of this program reads and that change
+// what a model generates, e.g. "num_beams". Values that have no effect are left out.
+std::vector<std::string> unread_generation_keys(std::string_view generation_json);
+// The word of a pooling in manifest.json: "mean", "last" or "first".
+const char* pooling_name(Pooling pooling);
 // Returns true if `name` is suitable as a model name in API answers, pages and logs: 1 to 128
 // printable ASCII characters without spaces or quotes.
 bool package_name_ok(std::string_view name);

@@ -348,6 +348,8 @@ const GenerationDefaults& ModelPackage::generation_defaults() const {
     return state_->manifest.generation;
 }
 
+const EmbeddingForm& ModelPackage::embedding_form() const { return state_->manifest.embedding; }
+
 std::optional<std::string> ModelPackage::tokenizer_file(std::string_view file_name) const {
     const auto found = state_->texts.find(file_name);
     if (found == state_->texts.end()) return std::nullopt;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "hub/model/config.h"
+#include "hub/model/package/embedding_form.h"
 #include "hub/model/package/generation_defaults.h"
 #include "hub/model/package/tensor.h"
 #include "protocol/hub_codes.h"
@@ -45,6 +46,7 @@ class ModelPackage {
     const ExpertShape& expert_shape() const;  // group_size is 0 unless experts are int4
     std::uint64_t expert_blob_bytes() const;
     const GenerationDefaults& generation_defaults() const;
+    const EmbeddingForm& embedding_form() const;
     // Returns the text of a tokenizer file ("tokenizer.json", "tokenizer_config.json"), or nullopt
     // if the checkpoint of the package did not have the file.
     std::optional<std::string> tokenizer_file(std::string_view file_name) const;

@@ -129,6 +129,28 @@ TEST_F(EngineEmbeddingTest, EmbeddingBitsDoNotDependOnChunksOrNeighbours) {
         EXPECT_EQ(chat_beside.prompt_logprobs[i].logprob, chat_alone.prompt_logprobs[i].logprob);
 }
 
+TEST_F(EngineEmbeddingTest, PoolingTakesTheLastOrTheFirstRow) {
+    const Tokens prompt = test::random_tokens(23, 256, 8);
+    const std::size_t hidden_size = package_->config().hidden_size;
+    KvCache cache(package_->config(), {16, 16});
+    KvCache::Sequence sequence(cache);
+    const StepRows rows[] = {
+        {.kv = &sequence, .tokens = prompt, .no_logits = true, .hidden = true}};
+    const auto result = decoder_->step(rows, local_);
+    ASSERT_TRUE(result.ok());
+    const auto first = result->hidden.begin(), last = result->hidden.end();
+
+    start({.step_rows_max = 5});
+    GenerationRequest request = embedding(prompt);
+    request.pooling = Pooling::last;
+    EXPECT_EQ(submit(request).get().hidden_mean,
+              std::vector<float>(last - static_cast<std::ptrdiff_t>(hidden_size), last));
+    request.pooling = Pooling::first;
+    EXPECT_EQ(submit(request).get().hidden_mean,
+              std::vector<float>(first, first + static_cast<std::ptrdiff_t>(hidden_size)));
+    EXPECT_EQ(submit(embedding(prompt)).get().hidden_mean, mean_by_hand(prompt));
+}
+
 TEST_F(EngineEmbeddingTest, PreemptedEmbeddingIsNotAddedTwice) {
     const KvCache probe(package_->config(), {16, 0});
     const Tokens prompt = test::random_tokens(60, 256, 3);

@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "hub/model/pack/readers/tensor_reader.h"
+#include "hub/model/package/embedding_form.h"
 
 namespace moex {
 
@@ -24,6 +26,7 @@ struct ModelSource {
     std::set<std::string, std::less<>> ignored;
     // texts of the files that a package may have, and of chat_template.jinja
     std::map<std::string, std::string> texts;
+    std::optional<EmbeddingForm> embedding;  // empty: the model does not say
     std::vector<std::string> warnings;
     std::string format;  // formats of the weights: "BF16", "GPTQ, BF16"
     std::string

@@ -3,6 +3,8 @@
 #include <optional>
 
 #include "hub/base/files.h"
+#include "hub/model/json_fields.h"
+#include "hub/model/pack/readers/embedding_modules.h"
 #include "hub/model/pack/readers/safetensors_readers.h"
 #include "hub/model/package/manifest.h"
 #include "hub/model/strict_json.h"
@@ -125,7 +127,9 @@ Status read_texts(ModelSource& source) {
         return {};
     };
     for (const std::string_view name : package_text_files) MOEX_TRY(read_if_there(name));
-    return read_if_there("chat_template.jinja");
+    MOEX_TRY(read_if_there("chat_template.jinja"));
+    MOEX_TRY(read_if_there("additional_chat_templates/tool_use.jinja"));
+    return read_embedding_modules(source);
 }
 
 }  // namespace
