@@ -45,6 +45,22 @@ Result<std::map<std::string, std::string>> read_index(const std::filesystem::pat
     return shard_of;
 }
 
+// Returns model.safetensors, or the only file with that ending: some quantised models have another
+// name.
+Result<std::filesystem::path> single_shard(const std::filesystem::path& directory) {
+    const std::filesystem::path usual = directory / "model.safetensors";
+    std::error_code ignored;
+    if (std::filesystem::exists(usual, ignored)) return usual;
+    std::vector<std::filesystem::path> found;
+    for (const auto& entry : std::filesystem::directory_iterator(directory, ignored))
+        if (entry.path().extension() == ".safetensors") found.push_back(entry.path());
+    if (found.size() == 1) return found.front();
+    return Error{ErrorCode::not_found,
+                 text(directory.string(),
+                      ": neither model.safetensors.index.json nor model.safetensors is there",
+                      found.empty() ? "" : text(", and ", found.size(), " other .safetensors"))};
+}
+
 }  // namespace
 
 Checkpoint::Fd::~Fd() {
@@ -113,17 +129,12 @@ Status Checkpoint::add_shard(const std::filesystem::path& path) {
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& directory) {
     Checkpoint checkpoint;
     checkpoint.directory_ = directory;
-    const std::filesystem::path index_path = directory / "model.safetensors.index.json",
-                                single_path = directory / "model.safetensors";
+    const std::filesystem::path index_path = directory / "model.safetensors.index.json";
 
     std::error_code ignored;
     if (!std::filesystem::exists(index_path, ignored)) {
-        if (!std::filesystem::exists(single_path, ignored))
-            return Error{
-                ErrorCode::not_found,
-                text(directory.string(),
-                     ": neither model.safetensors.index.json nor model.safetensors is there")};
-        MOEX_TRY(checkpoint.add_shard(single_path));
+        MOEX_ASSIGN(path, single_shard(directory));
+        MOEX_TRY(checkpoint.add_shard(path));
         return checkpoint;
     }
 

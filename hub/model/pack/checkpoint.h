@@ -22,7 +22,7 @@ class Checkpoint {
         std::size_t shard_index = 0;
     };
     // Opens a checkpoint and reads the headers of its shards: those in
-    // model.safetensors.index.json, or model.safetensors alone.
+    // model.safetensors.index.json, or model.safetensors alone, or the only *.safetensors.
     static Result<Checkpoint> open(const std::filesystem::path& directory);
     Checkpoint(Checkpoint&&) noexcept = default;
 

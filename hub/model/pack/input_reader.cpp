@@ -117,6 +117,19 @@ bool is_inside_layers(std::string_view name, std::uint32_t num_layers) {
     return digits > 0 && layer < num_layers;
 }
 
+// Returns true for a bias of zeros, which changes nothing. Some tools that quantise a model write
+// one for every module.
+Result<bool> is_zero_bias(const TensorReader& reader) {
+    const TensorInfo& info = reader.info();
+    if (!info.name.ends_with(".bias") || info.shape.size() != 1 || !info.is_readable ||
+        info.shape[0] > 1u << 20)
+        return false;
+    std::vector<float> values(info.shape[0]);
+    Bytes scratch;
+    MOEX_TRY(reader.read_rows(0, values, scratch));
+    return std::all_of(values.begin(), values.end(), [](float value) { return value == 0; });
+}
+
 // Refuses a tensor inside a layer that this program does not use, because the packed model would
 // give other answers than the checkpoint. Other tensors give a warning: drafts of further tokens,
 // vision towers.
@@ -125,6 +138,8 @@ Status check_unused(PackInput& input, const std::set<const TensorReader*>& used)
     std::string names;
     for (const auto& [name, reader] : input.source.readers) {
         if (used.contains(reader.get()) || input.source.ignored.contains(name)) continue;
+        MOEX_ASSIGN(is_zero, is_zero_bias(*reader));
+        if (is_zero) continue;
         if (is_inside_layers(name, input.config.num_layers) || name.ends_with(".bias"))
             return Error{ErrorCode::unsupported,
                          text(reader->info().where(), ": ", input.config.architecture,

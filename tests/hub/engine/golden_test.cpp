@@ -106,9 +106,9 @@ void expect_ids(const ModelPackage& package, const std::filesystem::path& texts)
 // Expects all log-probabilities of a small checkpoint within `tolerance` of its golden.json, and
 // the greedy tokens wherever their margin is above `margin_min`.
 void expect_golden(const std::filesystem::path& checkpoint, double tolerance = 1e-4,
-                   double margin_min = 1e-3) {
+                   double margin_min = 1e-3, ExpertDtype dtype = ExpertDtype::f32) {
     const test::TemporaryFolder folder("golden-tiny");
-    Model model(packed(checkpoint, folder.path() / "package", ExpertDtype::f32));
+    Model model(packed(checkpoint, folder.path() / "package", dtype));
     const std::size_t vocab_size = model.package->config().vocab_size;
     double worst = 0;
     std::size_t compared = 0;
@@ -160,6 +160,16 @@ TEST(GoldenTest, WeightFormatsAgreeWithin1em3) {
         SCOPED_TRACE(entry.path().filename().string());
         std::cout << entry.path().filename().string() << ": ";
         expect_golden(entry.path(), 1e-3, 2e-3);
+
+        // INT4 groups of the file are the codes of the package.
+        const test::TemporaryFolder folder("format");
+        PackOptions options;
+        options.hub_f32 = options.keep_format = true;
+        const auto kept = pack_checkpoint(entry.path(), folder.path() / "package", options,
+                                          test::compute_threads(), {});
+        if (!kept.ok()) continue;
+        std::cout << "kept codes: ";
+        expect_golden(entry.path(), 1e-3, 2e-3, ExpertDtype::int4);
         ++compared;
     }
     EXPECT_GT(compared, 0u);

@@ -118,4 +118,10 @@ Result<Quantization> parse_quantization(const Json& config) {
     return out;
 }
 
+Result<Quantization> parse_quantize_config(const Json& object) {
+    Quantization out{.method = QuantMethod::gptq};
+    MOEX_TRY(read_gptq(object, out));
+    return out;
+}
+
 }  // namespace moex

@@ -28,5 +28,7 @@ struct Quantization {
 // Reads the member quantization_config of config.json, which may be absent. A method, a number of
 // bits or a layout that no reader knows is refused by name.
 Result<Quantization> parse_quantization(const nlohmann::json& config);
+// Reads quantize_config.json, in which older versions of AutoGPTQ wrote the same for GPTQ.
+Result<Quantization> parse_quantize_config(const nlohmann::json& object);
 
 }  // namespace moex

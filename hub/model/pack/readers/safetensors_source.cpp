@@ -27,7 +27,11 @@ class ReaderBuilder {
     ReaderBuilder(SharedCheckpoint files, const Quantization& quantization, ModelSource& source)
         : files_(std::move(files)),
           quantization_(quantization),
-          source_(source) {}
+          source_(source) {
+        // Checkpoints of a model without its head, such as embedding models, lack the prefix.
+        if (is_there("embed_tokens.weight") && !is_there("model.embed_tokens.weight"))
+            prefix_ = "model.";
+    }
 
     Status build() {
         for (const auto& [name, tensor] : files_->tensors())
@@ -99,7 +103,7 @@ class ReaderBuilder {
 
     Status keep(Result<Reader> reader) {
         MOEX_ASSIGN(made, std::move(reader));
-        const std::string name = made->info().name;
+        const std::string name = prefix_ + made->info().name;
         if (!source_.readers.emplace(name, std::move(made)).second)
             return Error{ErrorCode::bad_file,
                          text(source_.path.string(), ": tensor ", name.substr(0, 200),
@@ -114,6 +118,7 @@ class ReaderBuilder {
     SharedCheckpoint files_;
     const Quantization& quantization_;
     ModelSource& source_;
+    std::string prefix_;  // put before every tensor's name
 };
 
 // Reads the texts of the folder that a package may have, and chat_template.jinja.
@@ -132,6 +137,22 @@ Status read_texts(ModelSource& source) {
     return read_embedding_modules(source);
 }
 
+// Reads the form of the weights from config.json, or from the quantize_config.json of older files.
+Result<Quantization> quantization_of(const Json& config, const ModelSource& source) {
+    std::string what = source.config_what;
+    auto found = parse_quantization(config);
+    const fs::path older = source.path / "quantize_config.json";
+    std::error_code ignored;
+    if (found.ok() && found->method == QuantMethod::none && fs::exists(older, ignored)) {
+        what = older.string();
+        MOEX_ASSIGN(content, read_text_file(older, text_file_bytes_max("config.json")));
+        MOEX_ASSIGN(object, parse_strict_json(content, what, {.depth_max = 8}));
+        found = parse_quantize_config(object);
+    }
+    if (!found.ok()) return Error{found.error().code, text(what, ": ", found.error().message)};
+    return found;
+}
+
 }  // namespace
 
 Result<ModelSource> open_safetensors_source(const fs::path& directory) {
@@ -142,17 +163,14 @@ Result<ModelSource> open_safetensors_source(const fs::path& directory) {
     MOEX_ASSIGN(config_text, read_text_file(config_path, text_file_bytes_max("config.json")));
     MOEX_ASSIGN(config, parse_strict_json(config_text, source.config_what));
     source.config_json = std::move(config_text);
-    const auto quantization = parse_quantization(config);
-    if (!quantization.ok())
-        return Error{quantization.error().code,
-                     text(source.config_what, ": ", quantization.error().message)};
+    MOEX_ASSIGN(quantization, quantization_of(config, source));
 
     MOEX_ASSIGN(opened, Checkpoint::open(directory));
     const auto files = std::make_shared<const Checkpoint>(std::move(opened));
     source.files = files;
     source.fingerprint = files->fingerprint();
     source.tensor_bytes = files->tensor_bytes();
-    MOEX_TRY(ReaderBuilder(files, *quantization, source).build());
+    MOEX_TRY(ReaderBuilder(files, quantization, source).build());
     MOEX_TRY(read_texts(source));
     return source;
 }

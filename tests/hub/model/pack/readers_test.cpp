@@ -227,6 +227,41 @@ TEST_F(FormatPackTest, PlanHasTheSizesOfThePackage) {
     EXPECT_EQ(gptq->contributors(gptq->blob_bytes - 1), 0u);
 }
 
+// Older GPTQ models have their settings in another file, their weights under another name, and a
+// bias of zeros beside every module.
+TEST_F(FormatPackTest, OlderGptqFoldersAreRead) {
+    copy_checkpoint(formats_folder / "gptq-g32-asym", folder_ / "in");
+    auto config = nlohmann::json::parse(test::read_file(folder_ / "in/config.json"));
+    config.erase("quantization_config");
+    test::write_file(folder_ / "in/config.json", config.dump());
+    test::write_file(folder_ / "in/quantize_config.json",
+                     R"({"bits": 4, "group_size": 32, "desc_act": false, "sym": false})");
+    fs::rename(folder_ / "in/model.safetensors", folder_ / "in/gptq_model-4bit-32g.safetensors");
+    const auto with_bias = [&](char value) {
+        std::string file = test::read_file(formats_folder / "gptq-g32-asym/model.safetensors");
+        std::uint64_t header = 0;
+        std::memcpy(&header, file.data(), 8);
+        auto object = nlohmann::json::parse(file.substr(8, header));
+        const std::string data = file.substr(8 + header);
+        object["model.layers.0.self_attn.o_proj.bias"] = {
+            {"dtype", "F16"}, {"shape", {64}}, {"data_offsets", {data.size(), data.size() + 128}}};
+        test::write_file(folder_ / "in/gptq_model-4bit-32g.safetensors",
+                         test::raw_safetensors(object.dump(), data + std::string(128, value)));
+    };
+
+    with_bias(0);
+    ASSERT_TRUE(
+        pack_checkpoint(folder_ / "in", folder_ / "older", {.name = "m"}, threads_, {}).ok());
+    const auto older = *ModelPackage::open(folder_ / "older");
+    const auto newer = pack("gptq-g32-asym", {.name = "m"});
+    for (const std::uint32_t expert : {0u, 1u})
+        EXPECT_EQ(older->blob_hash(0, expert), newer->blob_hash(0, expert));
+    with_bias(1);
+    const auto report = pack_checkpoint(folder_ / "in", folder_ / "biased", {}, threads_, {});
+    ASSERT_FALSE(report.ok());
+    EXPECT_NE(report.error().message.find("no such bias"), std::string::npos);
+}
+
 TEST_F(FormatPackTest, GgufFactorsBecomeTheScalingOfLlama3) {
     const auto package = pack("gguf-llama");
     ASSERT_TRUE(package);
