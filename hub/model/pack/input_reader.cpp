@@ -226,6 +226,49 @@ Status check_keep_format(PackInput& input) {
     return {};
 }
 
+// A key of config.json that changes what a model computes, with the values that change nothing.
+// The families that this program computes have no use for another value.
+struct NeutralKey {
+    std::string_view key;
+    std::vector<Json> neutral;
+};
+
+// Refuses keys that change the mathematics of a supported family. transformers ignores most of
+// them for these families; a model whose author set them expects another program.
+Status check_neutral_keys(const Json& config) {
+    static const NeutralKey keys[] = {
+        {"scoring_func", {"softmax"}},
+        {"routed_scaling_factor", {1}},
+        {"n_group", {0, 1}},
+        {"topk_group", {0, 1}},
+        {"n_shared_experts", {0}},
+        {"num_shared_experts", {0}},
+        {"shared_expert_intermediate_size", {0}},
+        {"final_logit_softcapping", {}},
+        {"attn_logit_softcapping", {}},
+        {"clip_qkv", {}},
+        {"swiglu_limit", {}},
+        {"embedding_multiplier", {1}},
+        {"attention_multiplier", {}},
+        {"residual_multiplier", {1}},
+        {"logits_scaling", {1}},
+        {"logit_scale", {1}},
+        {"is_causal", {true}},
+        {"use_bidirectional_attention", {false}},
+    };
+    for (const NeutralKey& one : keys) {
+        const Json& value = member(config, one.key);
+        if (value.is_null() ||
+            std::find(one.neutral.begin(), one.neutral.end(), value) != one.neutral.end())
+            continue;
+        return Error{
+            ErrorCode::unsupported,
+            text("config: ", one.key, " is ", json_excerpt(value), ", which models of type ",
+                 json_excerpt(member(config, "model_type")), " do not compute here")};
+    }
+    return {};
+}
+
 // Reads the configuration. An expert's width that is no multiple of 32 is padded.
 Status read_config(PackInput& input) {
     const std::string& what = input.source.config_what;
@@ -239,6 +282,11 @@ Status read_config(PackInput& input) {
 
     const auto config = parse_hf_config(object);
     if (!config.ok()) return Error{config.error().code, text(what, ": ", config.error().message)};
+    if (const Status status = check_neutral_keys(object); !status.ok())
+        return Error{status.error().code, text(what, ": ", status.error().message)};
+    if (!member(object, "auto_map").is_null())
+        input.source.warnings.push_back(
+            "config.json names code of the checkpoint's own (auto_map), which never runs here");
     input.config = *config;
     input.inner_size = config->has_experts() ? inner : 0;
     input.shape = {config->hidden_size, config->moe_intermediate_size, 0};

@@ -1,7 +1,10 @@
 #include "hub/model/pack/pack_texts.h"
 
+#include <optional>
+
 #include "hub/base/files.h"
 #include "hub/model/chat_template.h"
+#include "hub/model/json_fields.h"
 #include "hub/model/strict_json.h"
 #include "hub/model/tokenizer/tokenizer_files.h"
 
@@ -9,6 +12,13 @@ namespace moex {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Returns the name of one of the model's texts in errors: a file of the folder, or a part of a GGUF
+// file.
+std::string what_of(const PackInput& input, std::string_view name) {
+    const auto& path = input.source.path;
+    return path.extension() == ".gguf" ? text(path.string(), ": ", name) : (path / name).string();
+}
 
 // Returns tokenizer_config.json with the chat template. Newer checkpoints have the chat template in
 // a separate file, which takes precedence over the template in tokenizer_config.json, as in
@@ -27,11 +37,127 @@ Result<std::string> with_chat_template(std::string tokenizer_config,
     return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-// Returns the name of one of the model's texts in errors: a file of the folder, or a part of a GGUF
-// file.
-std::string what_of(const PackInput& input, std::string_view name) {
-    const auto& path = input.source.path;
-    return path.extension() == ".gguf" ? text(path.string(), ": ", name) : (path / name).string();
+// Returns one template for a chat with tools and another for a chat without them, as a template of
+// its own. A newline at the end of a template is not part of its text, and a newline behind a block
+// is not either.
+std::string joined_templates(std::string with_tools, std::string without) {
+    for (std::string* part : {&with_tools, &without}) {
+        if (part->ends_with('\n')) part->pop_back();
+        if (part->starts_with('\n')) part->insert(0, 1, '\n');
+    }
+    return text("{% if tools %}", with_tools, "{% else %}", without, "{% endif %}");
+}
+
+// The chat templates of a tokenizer_config.json.
+struct NamedTemplates {
+    std::optional<std::string> plain, with_tools;
+    std::string left_out;  // names of others, with commas between them
+};
+
+NamedTemplates named_templates(const OrderedJson& found) {
+    NamedTemplates out;
+    if (found.is_string()) out.plain = found.get<std::string>();
+    if (!found.is_array()) return out;
+    for (const OrderedJson& named : found) {
+        const OrderedJson &name = member(named, "name"), &source = member(named, "template");
+        if (!source.is_string()) continue;
+        if (name == "default")
+            out.plain = source.get<std::string>();
+        else if (name == "tool_use")
+            out.with_tools = source.get<std::string>();
+        else
+            out.left_out += text(out.left_out.empty() ? "" : ", ", json_excerpt(name));
+    }
+    return out;
+}
+
+// Some checkpoints have a second chat template for chats with tools: the entry "tool_use" of a
+// list, or a file in additional_chat_templates. Joins it with the default template. Other named
+// templates are left out with a warning.
+Status join_tool_template(PackInput& input) {
+    const auto config_text = input.texts.find("tokenizer_config.json");
+    if (config_text == input.texts.end()) return {};
+    MOEX_ASSIGN(config, parse_strict_json<OrderedJson>(config_text->second,
+                                                       what_of(input, "tokenizer_config.json")));
+    NamedTemplates found = named_templates(member(config, "chat_template"));
+    if (const auto file = input.source.texts.find("additional_chat_templates/tool_use.jinja");
+        file != input.source.texts.end())
+        found.with_tools = file->second;
+
+    if (!found.left_out.empty())
+        input.warnings.push_back(text("chat templates that were left out: ", found.left_out));
+    if (!found.with_tools || !found.plain || *found.with_tools == *found.plain) return {};
+
+    const std::string joined = joined_templates(*found.with_tools, *found.plain);
+    if (const auto parsed = ChatTemplate::parse(joined); !parsed.ok()) {
+        input.warnings.push_back(
+            text("the chat template tool_use is left out, and tools are "
+                 "written by the default template: ",
+                 parsed.error().message));
+        return {};
+    }
+    config["chat_template"] = joined;
+    config_text->second = config.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+    return {};
+}
+
+// Returns the content of a token in tokenizer_config.json: "<s>", or {"content": "<s>"}.
+std::string token_content(const Json& token) {
+    const Json& content = token.is_object() ? member(token, "content") : token;
+    return content.is_string() ? content.get<std::string>() : "";
+}
+
+// Returns the id of a token by its content, from a parsed tokenizer.json.
+std::optional<std::uint64_t> token_id(const Json& tokenizer, const std::string& content) {
+    for (const Json& added : member(tokenizer, "added_tokens"))
+        if (member(added, "content") == content && member(added, "id").is_number_unsigned())
+            return member(added, "id").get<std::uint64_t>();
+    const Json& id = member(member(member(tokenizer, "model"), "vocab"), content);
+    if (!id.is_number_unsigned()) return std::nullopt;
+    return id.get<std::uint64_t>();
+}
+
+// transformers' tokenizer classes put begin and end of a text around it by add_bos_token and
+// add_eos_token, also where tokenizer.json has no template for that. Writes the template.
+Status add_outer_tokens(PackInput& input, const std::string& tokenizer_config) {
+    std::string& content = input.texts["tokenizer.json"];
+    if (tokenizer_config.empty() || content.find("\"TemplateProcessing\"") != std::string::npos)
+        return {};
+    const std::string what = what_of(input, "tokenizer_config.json");
+    MOEX_ASSIGN(config, parse_strict_json(tokenizer_config, what));
+    const bool adds_bos = member(config, "add_bos_token") == true,
+               adds_eos = member(config, "add_eos_token") == true;
+    if (!adds_bos && !adds_eos) return {};
+
+    MOEX_ASSIGN(tokenizer, parse_strict_json(content, what_of(input, "tokenizer.json")));
+    Json single = Json::array(), special = Json::object();
+    const auto add = [&](const char* key) -> Status {
+        const std::string token = token_content(member(config, key));
+        const auto id = token_id(tokenizer, token);
+        if (!id)
+            return Error{ErrorCode::bad_file,
+                         text(what, ": ", key, " is ", json_excerpt(member(config, key)),
+                              ", which tokenizer.json does not have, but add_", key, " is true")};
+        single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
+        special[token] = {{"id", token}, {"ids", {*id}}, {"tokens", {token}}};
+        return {};
+    };
+    if (adds_bos) MOEX_TRY(add("bos_token"));
+    single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+    if (adds_eos) MOEX_TRY(add("eos_token"));
+
+    Json processor = Json::object();
+    processor["type"] = "TemplateProcessing";
+    processor["single"] = single;
+    processor["pair"] = Json::array();
+    processor["special_tokens"] = special;
+    const Json before = member(tokenizer, "post_processor");
+    Json both = Json::object();
+    both["type"] = "Sequence";
+    both["processors"] = Json::array({before, processor});
+    tokenizer["post_processor"] = before.is_null() ? processor : both;
+    content = tokenizer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    return {};
 }
 
 // Chooses the tokenizer among the files of the folder, or among the texts of a GGUF file.
@@ -76,7 +202,17 @@ Status read_pack_texts(PackInput& input) {
         input.texts["tokenizer_config.json"] = std::move(merged);
     }
 
+    MOEX_TRY(join_tool_template(input));
+
     const auto generation = input.texts.find("generation_config.json");
+    if (generation != input.texts.end())
+        if (const auto keys = unread_generation_keys(generation->second); !keys.empty()) {
+            std::string names;
+            for (const std::string& key : keys)
+                names += text(names.empty() ? "" : ", ", key.substr(0, 60));
+            input.warnings.push_back(
+                text("generation_config.json has settings that are not used: ", names));
+        }
     MOEX_ASSIGN(defaults,
                 parse_generation_config(generation == input.texts.end() ? "" : generation->second,
                                         input.source.config_json, input.config.vocab_size,
@@ -87,6 +223,7 @@ Status read_pack_texts(PackInput& input) {
                                              ? input.texts["tokenizer_config.json"]
                                              : "";
     MOEX_TRY(choose_texts_tokenizer(input, tokenizer_config));
+    if (input.texts.contains("tokenizer.json")) MOEX_TRY(add_outer_tokens(input, tokenizer_config));
     if (!input.texts.contains("tokenizer.json")) return {};
 
     const auto parsed = ChatTemplate::from_tokenizer_config(
