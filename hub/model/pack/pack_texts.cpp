@@ -191,7 +191,7 @@ Status read_pack_texts(PackInput& input) {
     for (const std::string_view name : package_text_files)
         if (const auto found = input.source.texts.find(std::string(name));
             found != input.source.texts.end())
-            input.texts[std::string(name)] = found->second;
+            input.texts[std::string(name)] = std::move(found->second);
 
     const auto chat_template = input.source.texts.find("chat_template.jinja");
     const bool is_separate = chat_template != input.source.texts.end();

@@ -261,8 +261,8 @@ GgufFile::~GgufFile() {
     if (fd_ >= 0) ::close(fd_);
 }
 
-Result<std::shared_ptr<const GgufFile>> GgufFile::open(const std::filesystem::path& path,
-                                                       std::uint64_t& header_bytes_left) {
+Result<std::shared_ptr<GgufFile>> GgufFile::open(const std::filesystem::path& path,
+                                                 std::uint64_t& header_bytes_left) {
     std::shared_ptr<GgufFile> file(new GgufFile);
     file->path_ = path;
     file->fd_ = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -284,7 +284,7 @@ Result<std::shared_ptr<const GgufFile>> GgufFile::open(const std::filesystem::pa
         path.filename().string(), ' ', info.st_size, ' ',
         std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec, ' ',
         to_hex(sha256(header)), '\n');
-    return std::shared_ptr<const GgufFile>(std::move(file));
+    return std::shared_ptr<GgufFile>(std::move(file));
 }
 
 Status GgufFile::read_bytes(const GgufTensor& tensor, std::uint64_t first_byte,

@@ -33,14 +33,16 @@ class GgufFile {
   public:
     // Reads the header of the file `path`. `header_bytes_left` is the limit for the headers of all
     // files of a model together; the function subtracts what it has read.
-    static Result<std::shared_ptr<const GgufFile>> open(const std::filesystem::path& path,
-                                                        std::uint64_t& header_bytes_left);
+    static Result<std::shared_ptr<GgufFile>> open(const std::filesystem::path& path,
+                                                  std::uint64_t& header_bytes_left);
     ~GgufFile();
     GgufFile(const GgufFile&) = delete;
 
     const std::filesystem::path& path() const { return path_; }
     // Values by name: numbers, strings, booleans, and arrays of these.
     const std::map<std::string, nlohmann::json, std::less<>>& metadata() const { return metadata_; }
+    // Frees the metadata, whose tokenizer takes tens of megabytes.
+    void drop_metadata() { metadata_.clear(); }
     const std::vector<GgufTensor>& tensors() const { return tensors_; }
     // Reads bytes [first_byte, first_byte + out.size()) of the tensor. Thread-safe.
     Status read_bytes(const GgufTensor& tensor, std::uint64_t first_byte,

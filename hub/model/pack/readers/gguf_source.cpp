@@ -14,7 +14,7 @@ namespace moex {
 namespace {
 
 namespace fs = std::filesystem;
-using SharedGguf = std::shared_ptr<const GgufFile>;
+using SharedGguf = std::shared_ptr<GgufFile>;
 constexpr std::size_t split_files_max = 1000;
 
 // Rows of one tensor of a GGUF file. llama.cpp stores the rows of queries and keys of a llama model
@@ -198,6 +198,7 @@ Result<ModelSource> open_gguf_source(const fs::path& path) {
     MOEX_TRY(add_readers(source, files, model));
     source.ignored.insert("rope_freqs.weight");  // part of the configuration
     add_gguf_tokenizer(first, source);
+    for (const SharedGguf& file : files) file->drop_metadata();
     source.files = std::make_shared<const std::vector<SharedGguf>>(std::move(files));
     return source;
 }
