@@ -46,6 +46,25 @@ TEST_F(ManifestTest, ComesBackAsItWas) {
     }
 }
 
+TEST_F(ManifestTest, FormOfEmbeddingsComesBack) {
+    auto manifest = *parse_manifest(good_, "m");
+    EXPECT_EQ(manifest.embedding, EmbeddingForm{});
+    for (const EmbeddingForm& form :
+         {EmbeddingForm{Pooling::last, true}, EmbeddingForm{Pooling::first, false},
+          EmbeddingForm{Pooling::mean, false}}) {
+        manifest.embedding = form;
+        const auto again = parse_manifest(manifest_to_json(manifest), "m");
+        ASSERT_TRUE(again.ok()) << again.error().message;
+        EXPECT_EQ(again->embedding, form);
+    }
+    json bad = json::parse(good_);
+    for (const json& value : {json(7), json::object(), json{{"pooling", "median"}},
+                              json{{"pooling", "last"}, {"normalize", "no"}}}) {
+        bad["embedding"] = value;
+        EXPECT_FALSE(parse_manifest(bad.dump(), "m").ok()) << value;
+    }
+}
+
 TEST_F(ManifestTest, HostileFieldsAreRefusedByName) {
     struct Case {
         const char* pointer;
