@@ -152,6 +152,11 @@ Status add_readers(ModelSource& source, const std::vector<SharedGguf>& files,
             const bool is_rotated = model.rotates_neighbours &&
                                     (name.find(".self_attn.q_proj.") != std::string::npos ||
                                      name.find(".self_attn.k_proj.") != std::string::npos);
+            if (is_rotated && (tensor.shape.empty() || tensor.shape[0] % model.head_dim != 0))
+                return Error{ErrorCode::bad_file,
+                             text(file->path().string(), ": tensor ", json_excerpt(tensor.name),
+                                  " is ", shape_text(tensor.shape),
+                                  ", wanted rows of whole heads (", model.head_dim, ")")};
             auto reader = std::make_unique<GgufReader>(
                 file, tensor, is_rotated ? model.head_dim : 0, std::move(info));
             if (!source.readers.emplace(name, std::move(reader)).second)

@@ -223,6 +223,13 @@ TEST_F(PackerSilenceTest, UnreadTensorsInsideLayersAreRefused) {
     warned("model.layers.3.eh_proj.weight, model.visual.patch.weight");
 }
 
+TEST_F(PackerSilenceTest, EmptyBiasChangesNothing) {
+    CheckpointBuilder builder{CheckpointOptions{}};
+    builder.tensors.push_back({.name = "model.layers.0.self_attn.q_proj.bias", .shape = {0}});
+    write(builder);
+    EXPECT_TRUE(pack());
+}
+
 TEST_F(PackerSilenceTest, F16HubKeepsItsBitsOrSaysSo) {
     CheckpointBuilder builder({.dtype = "F16"});
     builder.tensor("model.embed_tokens.weight").values[0] = 1.0f + 0x1p-10f;

@@ -2,6 +2,7 @@
 // weight with the weights that an independent script computed. Packs them, too: codes that fit are
 // taken over bit for bit, all others are quantised again and the loss is measured.
 #include <cmath>
+#include <random>
 
 #include <gtest/gtest.h>
 
@@ -477,6 +478,42 @@ TEST_F(DamagedFormatTest, DamagedGgufIsRefused) {
         test::write_file(path, whole.substr(0, size));
         refused({"model.gguf"});
     }
+}
+
+TEST_F(DamagedFormatTest, RandomDamageToGgufNeverCrashes) {
+    std::mt19937 random(20);
+    for (const char* name : {"gguf-moe-q4_0", "gguf-llama"}) {
+        const fs::path path = begin(name) / "model.gguf";
+        const std::string whole = test::read_file(path);
+        std::size_t opened = 0;
+        for (int round = 0; round < 400; ++round) {
+            std::string damaged = whole;
+            for (std::uint32_t flips = random() % 3 + 1; flips > 0; --flips)
+                damaged[random() % 2600] = static_cast<char>(random());
+            test::write_file(path, damaged);
+            const auto source = open_model_source(path);
+            if (!source.ok()) {
+                EXPECT_NE(source.error().message.find("model.gguf"), std::string::npos);
+                continue;
+            }
+            ++opened;
+            for (const auto& [tensor, reader] : source->readers) {
+                std::vector<float> values(reader->info().num_elements());
+                Bytes scratch;
+                if (!values.empty() && !reader->read_rows(0, values, scratch).ok()) continue;
+            }
+        }
+        EXPECT_GT(opened, 0u) << "damage to a name or a number that no tensor depends on";
+    }
+}
+
+TEST_F(DamagedFormatTest, RotatedTensorsOfHalfAHeadAreRefused) {
+    const fs::path path = begin("gguf-llama") / "model.gguf";
+    std::string file = test::read_file(path);
+    const std::string name = "blk.0.attn_k.bias";
+    file[file.find(name) + name.size() + 4] = 12;  // 16 in the fixture
+    test::write_file(path, file);
+    refused({name, "is [12]", "whole heads (16)"});
 }
 
 TEST_F(DamagedFormatTest, UnknownGgufTypesAndFamiliesAreRefusedByName) {
