@@ -101,65 +101,6 @@ Status join_tool_template(PackInput& input) {
     return {};
 }
 
-// Returns the content of a token in tokenizer_config.json: "<s>", or {"content": "<s>"}.
-std::string token_content(const Json& token) {
-    const Json& content = token.is_object() ? member(token, "content") : token;
-    return content.is_string() ? content.get<std::string>() : "";
-}
-
-// Returns the id of a token by its content, from a parsed tokenizer.json.
-std::optional<std::uint64_t> token_id(const Json& tokenizer, const std::string& content) {
-    for (const Json& added : member(tokenizer, "added_tokens"))
-        if (member(added, "content") == content && member(added, "id").is_number_unsigned())
-            return member(added, "id").get<std::uint64_t>();
-    const Json& id = member(member(member(tokenizer, "model"), "vocab"), content);
-    if (!id.is_number_unsigned()) return std::nullopt;
-    return id.get<std::uint64_t>();
-}
-
-// transformers' tokenizer classes put begin and end of a text around it by add_bos_token and
-// add_eos_token, also where tokenizer.json has no template for that. Writes the template.
-Status add_outer_tokens(PackInput& input, const std::string& tokenizer_config) {
-    std::string& content = input.texts["tokenizer.json"];
-    if (tokenizer_config.empty() || content.find("\"TemplateProcessing\"") != std::string::npos)
-        return {};
-    const std::string what = what_of(input, "tokenizer_config.json");
-    MOEX_ASSIGN(config, parse_strict_json(tokenizer_config, what));
-    const bool adds_bos = member(config, "add_bos_token") == true,
-               adds_eos = member(config, "add_eos_token") == true;
-    if (!adds_bos && !adds_eos) return {};
-
-    MOEX_ASSIGN(tokenizer, parse_strict_json(content, what_of(input, "tokenizer.json")));
-    Json single = Json::array(), special = Json::object();
-    const auto add = [&](const char* key) -> Status {
-        const std::string token = token_content(member(config, key));
-        const auto id = token_id(tokenizer, token);
-        if (!id)
-            return Error{ErrorCode::bad_file,
-                         text(what, ": ", key, " is ", json_excerpt(member(config, key)),
-                              ", which tokenizer.json does not have, but add_", key, " is true")};
-        single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
-        special[token] = {{"id", token}, {"ids", {*id}}, {"tokens", {token}}};
-        return {};
-    };
-    if (adds_bos) MOEX_TRY(add("bos_token"));
-    single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-    if (adds_eos) MOEX_TRY(add("eos_token"));
-
-    Json processor = Json::object();
-    processor["type"] = "TemplateProcessing";
-    processor["single"] = single;
-    processor["pair"] = Json::array();
-    processor["special_tokens"] = special;
-    const Json before = member(tokenizer, "post_processor");
-    Json both = Json::object();
-    both["type"] = "Sequence";
-    both["processors"] = Json::array({before, processor});
-    tokenizer["post_processor"] = before.is_null() ? processor : both;
-    content = tokenizer.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-    return {};
-}
-
 // Chooses the tokenizer among the files of the folder, or among the texts of a GGUF file.
 Status choose_texts_tokenizer(PackInput& input, const std::string& tokenizer_config) {
     const fs::path& path = input.source.path;
@@ -223,7 +164,6 @@ Status read_pack_texts(PackInput& input) {
                                              ? input.texts["tokenizer_config.json"]
                                              : "";
     MOEX_TRY(choose_texts_tokenizer(input, tokenizer_config));
-    if (input.texts.contains("tokenizer.json")) MOEX_TRY(add_outer_tokens(input, tokenizer_config));
     if (!input.texts.contains("tokenizer.json")) return {};
 
     const auto parsed = ChatTemplate::from_tokenizer_config(
