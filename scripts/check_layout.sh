@@ -4,6 +4,7 @@
 #   hub/engine/kernels sees protocol and hub/base only, and web-worker sees it;
 #   hub/engine/expert_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
 #   hub/engine <- {hub/foresight, hub/draft}, which only commands see;
+#   {hub/base, hub/model/strict_json} <- hub/fetch, which only commands see;
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   {protocol, hub/engine/kernels} <- web-worker.
 #   web-worker/gpu <- web-worker/decoder;   {decoder, hub/model/package} <- web-worker/package;
 #   all of these <- {hub/commands/gpu, web-worker/local}, which link them.
@@ -17,7 +18,7 @@
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,17p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,18p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -46,6 +47,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/engine\//) return "engine"
     if (path ~ /^hub\/foresight\//) return "foresight"
     if (path ~ /^hub\/draft\//) return "draft"
+    if (path ~ /^hub\/fetch\//) return "fetch"
     if (path ~ /^hub\/dispatch\//) return "dispatch"
     if (path ~ /^hub\/api\//) return "api"
     if (path ~ /^hub\/net\/http\//) return "http"
@@ -78,12 +80,13 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["engine"] = model "backend kernels sampler engine "
     sees["foresight"] = model "backend kernels engine foresight "
     sees["draft"] = model "backend kernels sampler engine draft "
+    sees["fetch"] = " protocol base strict_json fetch "
     sees["dispatch"] = " protocol base backend dispatch "
     sees["api"] = model "backend kernels sampler engine api "
     sees["http"] = " protocol base api http "
     sees["net"] = model "registry backend kernels sampler engine dispatch api http net "
     sees["hub_gpu"] = model "backend kernels sampler engine gpu gpu_decoder gpu_package hub_gpu "
-    sees["main"] = sees["net"] "pack foresight draft main hub_gpu "
+    sees["main"] = sees["net"] "pack foresight draft fetch main hub_gpu "
     sees["gpu"] = " protocol gpu "
     sees["gpu_decoder"] = " protocol gpu gpu_decoder "
     sees["worker"] = " protocol kernels gpu worker "

@@ -39,6 +39,7 @@ fi
 for_run="g++ cmake ninja-build pkg-config ccache
   libboost$boost-dev libboost-url$boost-dev libssl-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libspdlog-dev
   libfmt-dev prometheus-cpp-dev libsqlite3-dev liblz4-dev libhwy-dev libpcre2-dev libutf8proc-dev libqrcodegencpp-dev
+  libcurl4-openssl-dev
   emscripten nodejs npm"
 for_worker="libvulkan-dev mesa-vulkan-drivers spirv-tools"
 for_package="dpkg-dev"

@@ -1,0 +1,51 @@
+// Endpoint: one server of Hugging Face's shape, and the hosts to which it redirects. The token is
+// sent to the endpoint's own origin and never to another host.
+// Owner: one thread; each thread of a download has an Endpoint of its own.
+#pragma once
+
+#include <string>
+
+#include "hub/fetch/web_client.h"
+
+namespace moex {
+
+// Reads the token from the value of the environment variable HF_TOKEN. A token that could break a
+// header line is refused, without showing it.
+Result<std::string> parse_token(std::string_view value);
+
+class Endpoint {
+  public:
+    // `token` may be empty. A '/' at the end of the address has no effect.
+    Endpoint(WebAddress address, std::string token, WebClientOptions options);
+
+    struct Answer {
+        WebHead head;        // of the last host
+        WebAddress from;     // the address that sent `head`
+        std::string commit;  // X-Repo-Commit, as the endpoint sent it; empty: it sent none
+    };
+    // Asks for `path` below the endpoint ("/api/models/x/tree/main"), or for an absolute URL, and
+    // follows up to 8 redirects. `range` and the callbacks have the meaning of WebClient::ask();
+    // they see the last answer alone.
+    Result<Answer> get(const std::string& path, const std::string& range,
+                       const WebClient::OnHead& on_head, const WebClient::OnBody& on_body);
+    Result<Answer> get(const WebAddress& address, const std::string& range,
+                       const WebClient::OnHead& on_head, const WebClient::OnBody& on_body);
+
+    // Returns the whole body of an answer 200 that has at most `bytes_max` bytes. Errors carry the
+    // meaning of the status. `answer` receives the head if it is not null.
+    Result<std::string> get_text(const std::string& path, std::uint64_t bytes_max,
+                                 Answer* answer = nullptr);
+
+    const WebAddress& address() const { return address_; }
+    Result<WebAddress> resolve(const std::string& path) const;
+
+  private:
+    WebAddress address_;
+    std::string token_;
+    WebClient client_;
+};
+
+// Returns the error of an answer whose status is no success. `unavailable`: a retry may succeed.
+Error error_of(const WebHead& head, std::string_view what);
+
+}  // namespace moex

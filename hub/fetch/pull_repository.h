@@ -1,0 +1,66 @@
+// pull_repository: downloads a checkpoint from an endpoint of Hugging Face's shape into a folder.
+// Every file is checked before it gets its name. An interrupted pull leaves what it has, and the
+// same call goes on from there; a finished one leaves the files and their record alone.
+//   FOLDER/config.json, model-00001-of-00002.safetensors, ...   finished files
+//   FOLDER/moex-pull.json         the record: repository, commit, and hash and size of each file
+//   FOLDER/.pull/                 during a pull: lock, state.json and the parts of files
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "hub/fetch/downloader.h"
+
+namespace moex {
+
+struct PullOptions {
+    WebAddress endpoint;
+    std::string token;  // HF_TOKEN; empty: none
+    WebClientOptions http;
+    RepositoryName repository;
+    std::string file;  // --file: one GGUF or safetensors file; empty: the whole checkpoint
+    std::filesystem::path folder;
+    std::uint64_t range_bytes = 64u << 20;
+    // Free disk space that `--pack` needs beside the checkpoint, as a share of the weights' bytes.
+    double pack_share = 0;
+};
+
+struct PullReport {
+    std::string commit;  // 40 hexadecimal digits; empty: the endpoint named none
+    std::size_t num_files = 0, num_kept = 0;  // all files; those that were there already
+    std::uint64_t size_bytes = 0, fetched_bytes = 0;
+    // Files for which the endpoint lists no hash, so that their size alone was checked.
+    std::vector<std::string> unchecked;
+};
+
+// One pull. stop() may be called from another thread at any time.
+class Pull {
+  public:
+    explicit Pull(PullOptions options);
+    ~Pull();
+
+    // Called with what was chosen before the first file is fetched.
+    using OnPlan = std::function<void(std::size_t num_files, std::uint64_t size_bytes,
+                                      std::uint64_t fetch_bytes)>;
+    Result<PullReport> run(const OnPlan& on_plan, const Downloader::Show& show);
+    void stop();
+
+  private:
+    // Calls `ask` until it succeeds, fails for good, or has failed for a passing reason six times.
+    template <class Ask>
+    auto with_retries(const Ask& ask);
+    Result<std::vector<RepositoryFile>> choose(Endpoint& endpoint, PullReport& report);
+    Result<std::vector<RepositoryFile>> choose_at(Endpoint& endpoint, const std::string& revision);
+    // Fetches the chosen files that are not in the folder yet.
+    Status fetch(const std::vector<RepositoryFile>& chosen, PullReport& report,
+                 const OnPlan& on_plan, const Downloader::Show& show);
+
+    PullOptions options_;
+    std::atomic<bool> stop_ = false;
+    std::mutex mutex_;
+    std::condition_variable stopped_;
+    Downloader* downloader_ = nullptr;  // while files are fetched
+};
+
+}  // namespace moex
