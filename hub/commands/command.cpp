@@ -53,6 +53,34 @@ std::vector<Command> commands_on_models() {
     };
 }
 
+// Commands on the folder of pulled checkpoints and packages.
+std::vector<Command> commands_on_stored_models() {
+    return {
+        {"pull",
+         // `pull --pack` takes the settings of pack, too.
+         command_pull | command_pack,
+         "Download a checkpoint, check every hash, and pack it on request.",
+         "moex-hub pull Qwen/Qwen3-30B-A3B --pack",
+         {{"REPO", "", "OWNER/NAME, or OWNER/NAME@REVISION for a branch, a tag or a commit", true},
+          {"DIR", "", "folder to write; default: OWNER/NAME in the folder of --models-dir"},
+          {"--file", "FILE", "fetch this GGUF or safetensors file alone, and all its parts"},
+          {"--pack", "", "then make the package DIR.moex"}},
+         run_pull},
+        {"models",
+         command_models,
+         "List the pulled checkpoints and packages.",
+         "moex-hub models",
+         {{"--json", "", "one JSON array"}},
+         run_models},
+        {"rm",
+         command_models,
+         "Remove a pulled checkpoint or a package, after asking.",
+         "moex-hub rm Qwen/Qwen3-30B-A3B",
+         {{"NAME", "", "as `models` lists it", true}, {"--yes", "", "do not ask"}},
+         run_rm},
+    };
+}
+
 std::vector<Command> commands_on_texts() {
     return {
         {"eval",
@@ -191,8 +219,9 @@ std::vector<Command> commands_around_them() {
 std::span<const Command> command_table() {
     static const std::vector<Command> commands = [] {
         std::vector<Command> all;
-        for (const auto& some : {commands_on_models(), commands_on_texts(), commands_on_packages(),
-                                 commands_on_swarms(), commands_around_them()})
+        for (const auto& some :
+             {commands_on_models(), commands_on_stored_models(), commands_on_texts(),
+              commands_on_packages(), commands_on_swarms(), commands_around_them()})
             all.insert(all.end(), some.begin(), some.end());
         return all;
     }();

@@ -62,6 +62,9 @@ int fail(std::string_view sentence);
 
 int run_serve(const Invocation& invocation);
 int run_pack(const Invocation& invocation);
+int run_pull(const Invocation& invocation);
+int run_models(const Invocation& invocation);
+int run_rm(const Invocation& invocation);
 int run_verify(const Invocation& invocation);
 int run_generate(const Invocation& invocation);
 int run_eval(const Invocation& invocation);

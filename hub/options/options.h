@@ -43,6 +43,8 @@ enum CommandMask : unsigned {
     command_ban = 512,
     command_predict = 1024,
     command_backup = 2048,
+    command_pull = 4096,
+    command_models = 8192,  // models and rm
 };
 
 // The section of the help, and of --print-config, in which a setting is listed.

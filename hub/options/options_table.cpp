@@ -288,6 +288,19 @@ const Setting eval_settings[] = {
      "most tokens of the text to calibrate with", 2, 1000000000},
 };
 
+// Settings of pull, models and rm.
+const Setting pull_settings[] = {
+    {"models-dir", word, command_pull | command_models, all_help, "DIR", "",
+     "folder of pulled checkpoints and packages; default: $XDG_DATA_HOME/moex/models"},
+    {"endpoint", word, command_pull, all_help, "URL", "https://huggingface.co",
+     "server of the repository; the variable HF_TOKEN holds its token\n"
+     "the token goes to this server alone, never to a host that it redirects to"},
+    {"range-kb", number, command_pull, all_help, "KB", "65536",
+     "part of a file that one connection fetches", 16, 1u << 30},
+    {"stall-s", number, command_pull, all_help, "S", "30",
+     "a connection without a byte for this time is tried again", 1, 3600},
+};
+
 // Settings of pack and synth, and of other commands that take long.
 const Setting pack_settings[] = {
     {"expert-dtype", word, makes_package, all_help, "DTYPE", "int4",
@@ -315,7 +328,7 @@ std::span<const Setting> setting_table() {
         add(SettingGroup::contributors, contributor_settings);
         add(SettingGroup::logs, log_settings);
         for (const std::span<const Setting> rows : std::initializer_list<std::span<const Setting>>{
-                 generate_settings, eval_settings, pack_settings})
+                 generate_settings, eval_settings, pull_settings, pack_settings})
             add(SettingGroup::model, rows);
         return all;
     }();

@@ -20,6 +20,7 @@ function printingCommands(folder) {
     ['inspect', modelFolder, '--json'],
     ['synth', '--shape', 'tiny', `${folder}/tiny`],
     ['verify', modelFolder],
+    ['models', '--models-dir', folder],
     ['cert', '--out', folder, '--force'],
     ['version'],
     ['--version'],
