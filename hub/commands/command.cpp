@@ -50,6 +50,17 @@ std::vector<Command> commands_on_models() {
           {"--margins", "",
            "print to stderr the smallest gap between first and second log-probability"}},
          run_generate},
+        {"chat",
+         // chat takes the settings of generate, too.
+         command_chat | command_generate,
+         "Chat in the terminal, with a package or with a running hub.",
+         "moex-hub chat --model packages/qwen3-30b",
+         {{"--url", "URL", "a running hub, http://127.0.0.1:8080, instead of a package"},
+          {"--system", "TEXT", "the system message; /system changes it"},
+          {"--key-file", "FILE", "of --url: the first word is a key of the hub's API"},
+          {"--ca", "FILE", "of --url: trust the certificates in this file (PEM) alone"},
+          {"--insecure-http", "", "of --url: allow plain http beyond this machine"}},
+         run_chat},
     };
 }
 

@@ -67,6 +67,7 @@ int run_models(const Invocation& invocation);
 int run_rm(const Invocation& invocation);
 int run_verify(const Invocation& invocation);
 int run_generate(const Invocation& invocation);
+int run_chat(const Invocation& invocation);
 int run_eval(const Invocation& invocation);
 int run_train_estimator(const Invocation& invocation);
 int run_inspect(const Invocation& invocation);

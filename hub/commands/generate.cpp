@@ -2,19 +2,17 @@
 // generated, and everything else to stderr.
 #include <algorithm>
 #include <charconv>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <limits>
 #include <mutex>
 #include <optional>
-#include <random>
 
 #include "hub/base/log.h"
+#include "hub/commands/chat/generation.h"
 #include "hub/commands/command.h"
 #include "hub/commands/gpu/gpu_model.h"
 #include "hub/commands/load_model.h"
@@ -80,22 +78,6 @@ Result<std::vector<TokenId>> prompt_ids(const Invocation& invocation, const Load
     return ids;
 }
 
-// Returns the sampling options. Options that the settings do not give have the package's defaults.
-SamplingOptions sampling_of(const Settings& settings, const GenerationDefaults& defaults) {
-    const std::string &temperature = settings.text("temperature"), &top_p = settings.text("top-p"),
-                      &seed = settings.text("seed");
-    const double own_temperature = defaults.do_sample ? defaults.temperature : 0;
-
-    SamplingOptions sampling;
-    sampling.temperature = temperature.empty() ? own_temperature : std::stod(temperature);
-    sampling.top_p = top_p.empty() ? defaults.top_p : std::stod(top_p);
-    sampling.sample_top_k = defaults.sample_top_k;
-    sampling.min_p = defaults.min_p;
-    sampling.repetition_penalty = defaults.repetition_penalty;
-    sampling.seed = seed.empty() ? std::random_device{}() : std::stoull(seed);
-    return sampling;
-}
-
 Result<GenerationRequest> request_of(const Invocation& invocation, const LoadedModel& model) {
     const Settings& settings = invocation.settings;
     const GenerationDefaults& defaults = model.package->generation_defaults();
@@ -121,40 +103,6 @@ Result<GenerationRequest> request_of(const Invocation& invocation, const LoadedM
         request.max_tokens, static_cast<std::uint32_t>(context - request.prompt.size()));
     return request;
 }
-
-// A queue of tokens from the engine's thread to the main thread.
-class Mailbox {
-  public:
-    GenerationSink sink() {
-        return {.on_token =
-                    [this](const TokenEvent& event) {
-                        const std::lock_guard lock(mutex_);
-                        tokens_.push_back(event.token);
-                        wake_.notify_one();
-                    },
-                .on_end =
-                    [this](const GenerationEnd& end) {
-                        const std::lock_guard lock(mutex_);
-                        end_ = end;
-                        wake_.notify_one();
-                    }};
-    }
-
-    // Waits for tokens or for the end of the generation. `end` is set once, together with the last
-    // tokens.
-    std::deque<SampledToken> take(std::optional<GenerationEnd>& end) {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return !tokens_.empty() || end_; });
-        end = end_;
-        return std::exchange(tokens_, {});
-    }
-
-  private:
-    std::mutex mutex_;
-    std::condition_variable wake_;
-    std::deque<SampledToken> tokens_;
-    std::optional<GenerationEnd> end_;
-};
 
 // Handles Ctrl-C. The first one cancels the generation, so that the tokens generated so far are
 // printed. The second one ends the process.
@@ -239,7 +187,7 @@ int generate(const Invocation& invocation, const LoadedModel& model, GenerationR
     EngineOptions engine_options = engine_options_of(invocation.settings, model);
     engine_options.sequences_max = 1;
 
-    Mailbox mailbox;  // outlives the engine, which writes tokens to it
+    TokenMailbox mailbox;  // outlives the engine, which writes tokens to it
     Engine engine(*model.decoder, *model.local, engine_options);
     const auto id = engine.submit(std::move(request), mailbox.sink());
     if (!id.ok()) return fail(id.error().message);

@@ -165,10 +165,10 @@ std::string command_help(const Command& command, HelpLength length) {
     if (command.mask) append_common_options(out, has_groups && length == HelpLength::brief);
     if (!command.mask) out += '\n';
 
+    const bool is_interruptible = command.mask & (command_generate | command_pull);
     const std::string example = text("example: ", command.example),
-                      exit = text(
-                          "exit: 0 stopped, 1 failed, 2 wrong arguments",
-                          command.mask == command_generate ? ", 130 interrupted (Ctrl-C)" : "");
+                      exit = text("exit: 0 stopped, 1 failed, 2 wrong arguments",
+                                  is_interruptible ? ", 130 interrupted (Ctrl-C)" : "");
     constexpr std::string_view gap = "      ";
     const bool fits = example.size() + gap.size() + exit.size() <= help_columns;
     out += text(example, fits ? gap : "\n", exit, "\n");

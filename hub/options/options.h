@@ -45,6 +45,7 @@ enum CommandMask : unsigned {
     command_backup = 2048,
     command_pull = 4096,
     command_models = 8192,  // models and rm
+    command_chat = 16384,
 };
 
 // The section of the help, and of --print-config, in which a setting is listed.

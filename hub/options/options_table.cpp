@@ -268,8 +268,10 @@ const Setting log_settings[] = {
 };
 
 const Setting generate_settings[] = {
-    {"max-tokens", number, command_generate, all_help, "N", "128", "tokens to generate at most", 1,
-     10000000},
+    {"max-tokens", number, command_generate, all_help, "N", "128",
+     "tokens to generate at most\n"
+     "of chat, where it is not given: 4096, or what the hub of --url allows",
+     1, 10000000},
     {"temperature", word, command_generate, all_help, "T", "",
      "0 is greedy; default: the package's", 0, 0, "", check_number_text},
     {"top-p", word, command_generate, all_help, "P", "", "nucleus; default: the package's", 0, 0,

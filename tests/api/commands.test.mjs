@@ -44,7 +44,7 @@ test('generate that is interrupted flushes what it has and exits with 130', asyn
 
 test('--config takes the output of --print-config', () => inFolder(async (folder) => {
   const commands = ['serve', 'generate', 'eval', 'train-estimator', 'inspect', 'pack', 'synth', 'cert', 'verify',
-    'backup', 'pull', 'models', 'rm'];
+    'backup', 'pull', 'models', 'rm', 'chat'];
   for (const command of commands) {
     const first = await runHub([command, '--print-config']);
     assert.equal(first.code, 0, first.stderr);

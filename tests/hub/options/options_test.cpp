@@ -249,9 +249,10 @@ TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
     odd["queue-max"] = {"007"};
     odd["host"] = {"one", "two\""};
 
-    for (const unsigned command : {command_serve, command_generate, command_eval, command_predict,
-                                   command_inspect, command_pack, command_synth, command_cert,
-                                   command_verify, command_backup, command_pull, command_models})
+    for (const unsigned command :
+         {command_serve, command_generate, command_eval, command_predict, command_inspect,
+          command_pack, command_synth, command_cert, command_verify, command_backup, command_pull,
+          command_models, command_chat})
         for (const Flags& flags : {Flags{}, odd}) {
             const auto settings = resolve_settings(command, flags, no_environment, std::nullopt);
             ASSERT_TRUE(settings.ok()) << settings.error().message;
