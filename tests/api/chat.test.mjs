@@ -181,6 +181,21 @@ test('keys and errors of a hub arrive as sentences', () => inFolder(async (folde
   }
 }));
 
+test('a hub behind TLS is asked with its certificate, and without it refused', () => inFolder(async (folder) => {
+  assert.equal((await runHub(['cert', '--out', folder])).code, 0);
+  const [cert, key] = [`${folder}/cert.pem`, `${folder}/key.pem`];
+  const hub = await startHub(['--backend', 'local', '--tls-cert', cert, '--tls-key', key]);
+  try {
+    const url = `https://localhost:${new URL(hub.url).port}`;
+    const refused = await piped(['--url', url], 'hello\n');
+    assert.equal(refused.code, 1);
+    assert.match(refused.stderr, /certificate/);
+    const run = await piped(['--url', url, '--ca', cert, '--max-tokens', '4'], `${story}\n`);
+    assert.equal(run.code, 0, run.stderr);
+    assert.ok(run.stdout.trim().length > 0);
+  } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+}));
+
 test('a broken or hostile hub ends an answer in a sentence', async () => {
   let answer = '';
   const server = createServer((request, response) => {

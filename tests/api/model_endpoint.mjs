@@ -1,7 +1,8 @@
 // A server of model repositories as tests need it: the tree and resolve routes of Hugging Face's shape on one port, and
 // a second port as the storage to which resolve redirects. `fault` may break any answer.
 import { createHash } from 'node:crypto';
-import { createServer } from 'node:http';
+import { createServer as createPlainServer } from 'node:http';
+import { createServer as createTlsServer } from 'node:https';
 import { once } from 'node:events';
 
 export const sha256 = (bytes) => createHash('sha256').update(bytes).digest('hex');
@@ -14,10 +15,12 @@ export function treeEntry(path, bytes, isLfs = /\.(safetensors|gguf)$/.test(path
 }
 
 // `files` is { path: Buffer }. Options: `token` that the endpoint wants, `pageSize` of the tree route, `links`: whether
-// weights are redirected to the storage, `edit(entries)`: changes the list of files before it is sent.
+// weights are redirected to the storage, `edit(entries)`: changes the list of files before it is sent, `tls`: the
+// certificate and key of both ports, `storageUrl`: where resolve redirects instead of to the own storage.
 export async function startEndpoint(name, files, options = {}) {
   const { pageSize = 1000, token, links = true } = options;
   const commit = createHash('sha1').update(JSON.stringify(Object.keys(files))).digest('hex');
+  const createServer = options.tls ? (handler) => createTlsServer(options.tls, handler) : createPlainServer;
   const seen = [];
   const self = { fault: () => null, edit: options.edit ?? ((entries) => entries), files, commit, seen, revisions: {} };
 
@@ -114,8 +117,9 @@ export async function startEndpoint(name, files, options = {}) {
     one.listen(0, '127.0.0.1');
     await once(one, 'listening');
   }
-  self.url = `http://127.0.0.1:${server.address().port}`;
-  self.storageUrl = `http://127.0.0.1:${storage.address().port}`;
+  const scheme = options.tls ? 'https' : 'http';
+  self.url = `${scheme}://127.0.0.1:${server.address().port}`;
+  self.storageUrl = options.storageUrl ?? `${scheme}://127.0.0.1:${storage.address().port}`;
   self.stop = async () => {
     for (const one of [server, storage]) {
       one.closeAllConnections();

@@ -352,6 +352,73 @@ test('one folder has one pull, and models and rm know what is there', () => with
   assert.match((await runHub(['models', '--models-dir', folder])).stdout, /holds no models; moex-hub pull/);
 }));
 
+test('TLS is checked, and a redirect never leaves it', () => inFolder(async (folder) => {
+  assert.equal((await runHub(['cert', '--out', folder, '--host', '127.0.0.1'])).code, 0);
+  const tls = { cert: readFileSync(`${folder}/cert.pem`), key: readFileSync(`${folder}/key.pem`) };
+  await withEndpoint(async (endpoint, place, files) => {
+    const unknown = await pull(endpoint, place);
+    assert.equal(unknown.code, 1);
+    assert.match(unknown.stderr, /certificate/);
+    assert.equal(endpoint.seen.length, 0);
+
+    const run = await runHub(pulling(endpoint, place), { HF_TOKEN: secret, SSL_CERT_FILE: `${folder}/cert.pem` });
+    assert.equal(run.code, 0, run.stderr);
+    assertWhole(place, files);
+
+    endpoint.storageUrl = 'http://127.0.0.1:1';
+    const down = await runHub(pulling(endpoint, place, `${place}/again`), { SSL_CERT_FILE: `${folder}/cert.pem` });
+    assert.equal(down.code, 1);
+    assert.match(down.stderr, /redirects to "http:.*plain http; such a redirect is refused/);
+  }, { tls });
+}));
+
+test('rm asks on a terminal, and only yes removes', () => withEndpoint(async (endpoint, folder, files) => {
+  assert.equal((await pull(endpoint, folder)).code, 0);
+  for (const [typed, stays] of [['n\n', true], ['\n', true], ['y\n', false]]) {
+    const words = `'${hubProgram}' rm '${name}' --models-dir '${folder}'`;
+    const child = spawn('script', ['-qfec', words, '/dev/null'], { env: cleanEnvironment({ TERM: 'dumb' }) });
+    let screen = '';
+    child.stdout.setEncoding('utf8').on('data', (text) => {
+      if (!screen.includes('[y/N]') && (screen + text).includes('[y/N]')) child.stdin.write(typed);
+      screen += text;
+    });
+    const [code] = await once(child, 'close');
+    assert.equal(code, 0, screen);
+    assert.match(screen, /Remove the checkpoint someone\/tiny-moe \([\d.]+ kB, /);
+    if (stays) assertWhole(folder, files);
+  }
+  assert.deepEqual(readdirSync(folder), []);
+}));
+
+// The demo's checkpoint in full precision; too large for the repository.
+const demo = process.env.MOEX_DEMO_CHECKPOINT;
+test('the demo is pulled, packed, served and asked in a chat', { skip: !demo }, () => inFolder(async (folder) => {
+  const files = Object.fromEntries(readdirSync(demo).filter((path) => /\.(json|safetensors)$/.test(path))
+    .map((path) => [path, readFileSync(join(demo, path))]));
+  const endpoint = await startEndpoint('moex/demo', files, { pageSize: 5 });
+  try {
+    const run = await runHub(['pull', 'moex/demo', '--endpoint', endpoint.url, '--models-dir', folder, '--pack',
+      '--name', 'moex-demo', '--range-kb', '4096']);
+    assert.equal(run.code, 0, run.stderr);
+  } finally { await endpoint.stop(); }
+
+  // The package is that of the original folder, to the last bit.
+  const direct = await runHub(['pack', demo, `${folder}/direct`, '--name', 'moex-demo']);
+  assert.equal(direct.code, 0, direct.stderr);
+  const manifest = (path) => readFileSync(`${folder}/${path}/manifest.json`, 'utf8');
+  assert.equal(manifest('moex/demo.moex'), manifest('direct'));
+
+  const hub = await startHub(['--backend', 'local'], {}, `${folder}/moex/demo.moex`);
+  try {
+    const child = spawn(hubProgram, ['chat', '--url', hub.url, '--max-tokens', '8'], { env: cleanEnvironment() });
+    let stdout = '';
+    child.stdout.setEncoding('utf8').on('data', (text) => { stdout += text; });
+    child.stdin.end('Tell me a story.\n');
+    assert.equal((await once(child, 'close'))[0], 0);
+    assert.ok(stdout.trim().length > 0);
+  } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+}));
+
 // The story of a user: pull, pack, serve, ask.
 test('a checkpoint is pulled, packed and served', () => inFolder(async (folder) => {
   const golden = new URL('../golden/dense/llama/', import.meta.url).pathname;
