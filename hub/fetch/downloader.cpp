@@ -10,7 +10,6 @@
 namespace moex {
 namespace {
 
-constexpr std::uint64_t retry_after_s_max = 300;
 constexpr unsigned restarts_max = 2;
 // An attempt that brings this much counts as progress.
 constexpr std::uint64_t progress_bytes = 256u << 10;
@@ -284,7 +283,7 @@ RangeAttempt Downloader::fetch(Endpoint& endpoint, File& file, FileRange& range)
     const bool is_elsewhere = answer->from.origin != endpoint.address().origin;
     if (status != 200 && status != 206) {
         attempt.error = error_of(answer->head, text(path, ": ", answer->from.origin));
-        attempt.wait_s = retry_after_s(answer->head);
+        attempt.wait_s = endpoint.wait_s();
         // An address behind a redirect may have expired; the endpoint then gives another one.
         attempt.may_retry = is_elsewhere || status == 416 ||
                             attempt.error->code == ErrorCode::unavailable;

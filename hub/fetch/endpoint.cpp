@@ -54,6 +54,7 @@ Result<Endpoint::Answer> Endpoint::get(const WebAddress& address, const std::str
                                        const WebClient::OnHead& on_head,
                                        const WebClient::OnBody& on_body) {
     Answer answer{.from = address};
+    wait_s_ = 0;
     for (int step = 0; step <= redirects_max; ++step) {
         WebRequest request{.address = answer.from, .range = range};
         const bool is_own = answer.from.origin == address_.origin;
@@ -67,6 +68,7 @@ Result<Endpoint::Answer> Endpoint::get(const WebAddress& address, const std::str
                       [&](const WebHead& now) { return !is_redirect(now.status) && on_head(now); },
                       on_body));
         answer.head = std::move(head);
+        wait_s_ = retry_after_s(answer.head);
         if (is_own && answer.commit.empty())
             answer.commit = std::string(answer.head.header("x-repo-commit"));
         if (!is_redirect(answer.head.status)) return answer;

@@ -37,13 +37,19 @@ class Endpoint {
                                  Answer* answer = nullptr);
 
     const WebAddress& address() const { return address_; }
+    // Returns the seconds that the last answer asked to wait (`Retry-After`); 0: none.
+    std::uint64_t wait_s() const { return wait_s_; }
     Result<WebAddress> resolve(const std::string& path) const;
 
   private:
     WebAddress address_;
     std::string token_;
     WebClient client_;
+    std::uint64_t wait_s_ = 0;
 };
+
+// A server that asks for a longer wait than this ends the pull, and a person decides.
+inline constexpr std::uint64_t retry_after_s_max = 300;
 
 // Returns the error of an answer whose status is no success. `unavailable`: a retry may succeed.
 Error error_of(const WebHead& head, std::string_view what);

@@ -42,19 +42,19 @@ Result<std::vector<RepositoryFile>> split_kept(const fs::path& folder,
         MOEX_TRY(make_folders_of(folder, file.path));
         auto checked = check_file(folder / file.path, file);
         const bool has_hash = !file.sha256.empty() || !file.git_sha1.empty();
+        const bool is_there = checked.ok() || checked.error().code == ErrorCode::hash_mismatch;
+        if (!is_there && checked.error().code != ErrorCode::not_found) return checked.error();
         if (checked.ok() && has_hash) {
             record.files.push_back(*std::move(checked));
             continue;
         }
         // A file that an earlier pull had put here is replaced; another file is a person's.
-        if (!checked.ok() && checked.error().code != ErrorCode::not_found &&
-            checked.error().code != ErrorCode::hash_mismatch)
-            return checked.error();
-        if (!checked.ok() && checked.error().code == ErrorCode::hash_mismatch && !is_ours)
+        if (is_there && !is_ours)
             return Error{ErrorCode::bad_file,
                          text((folder / file.path).string(),
                               " is there already and is not the repository's file (",
-                              checked.error().message, "); move it away")};
+                              checked.ok() ? "no hash is listed" : checked.error().message,
+                              "); move it away")};
         missing.push_back(file);
     }
     return missing;
@@ -101,16 +101,18 @@ Pull::Pull(PullOptions options) : options_(std::move(options)) { options_.http.s
 Pull::~Pull() = default;
 
 template <class Ask>
-auto Pull::with_retries(const Ask& ask) {
+auto Pull::with_retries(const Endpoint& endpoint, const Ask& ask) {
     constexpr unsigned attempts_max = 6;
     for (unsigned attempt = 1;; ++attempt) {
         auto result = ask();
         if (result.ok() || attempt == attempts_max || !may_pass(result.error().code)) return result;
 
+        // A server that names a time is obeyed, unless a person would rather try again later.
+        if (endpoint.wait_s() > retry_after_s_max) return result;
+        const Duration wait = std::max<Duration>(std::chrono::milliseconds(50u << attempt),
+                                                 std::chrono::seconds(endpoint.wait_s()));
         std::unique_lock lock(mutex_);
-        if (stopped_.wait_for(lock, std::chrono::milliseconds(50u << attempt),
-                              [this] { return stop_.load(); }))
-            return result;
+        if (stopped_.wait_for(lock, wait, [this] { return stop_.load(); })) return result;
     }
 }
 
@@ -124,13 +126,14 @@ void Pull::stop() {
 Result<std::vector<RepositoryFile>> Pull::choose_at(Endpoint& endpoint,
                                                     const std::string& revision) {
     const std::string& name = options_.repository.name;
-    MOEX_ASSIGN(files, with_retries([&] { return list_repository(endpoint, name, revision); }));
+    MOEX_ASSIGN(files,
+                with_retries(endpoint, [&] { return list_repository(endpoint, name, revision); }));
     std::string index;
     const auto listed = std::find_if(files.begin(), files.end(), [](const RepositoryFile& file) {
         return file.path == shard_index_name;
     });
     if (options_.file.empty() && listed != files.end()) {
-        MOEX_ASSIGN(content, with_retries([&]() -> Result<std::string> {
+        MOEX_ASSIGN(content, with_retries(endpoint, [&]() -> Result<std::string> {
                         MOEX_ASSIGN(body,
                                     endpoint.get_text(resolve_path(name, revision, listed->path),
                                                       shard_index_bytes_max));
@@ -150,7 +153,7 @@ Result<std::vector<RepositoryFile>> Pull::choose(Endpoint& endpoint, PullReport&
                                            [](const RepositoryFile& a, const RepositoryFile& b) {
                                                return a.size_bytes < b.size_bytes;
                                            });
-    MOEX_ASSIGN(answer, with_retries([&]() -> Result<Endpoint::Answer> {
+    MOEX_ASSIGN(answer, with_retries(endpoint, [&]() -> Result<Endpoint::Answer> {
                     MOEX_ASSIGN(got, endpoint.get(
                                          resolve_path(name, revision, smallest->path), "",
                                          [](const WebHead&) { return false; },

@@ -48,8 +48,9 @@ class Pull {
 
   private:
     // Calls `ask` until it succeeds, fails for good, or has failed for a passing reason six times.
+    // `endpoint` knows how long its server asked to wait.
     template <class Ask>
-    auto with_retries(const Ask& ask);
+    auto with_retries(const Endpoint& endpoint, const Ask& ask);
     Result<std::vector<RepositoryFile>> choose(Endpoint& endpoint, PullReport& report);
     Result<std::vector<RepositoryFile>> choose_at(Endpoint& endpoint, const std::string& revision);
     // Fetches the chosen files that are not in the folder yet.

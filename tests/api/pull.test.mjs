@@ -316,6 +316,29 @@ test('a stalled connection is tried again, and a long Retry-After ends the pull'
   const refused = await pull(endpoint, folder, `${folder}/again`);
   assert.equal(refused.code, 1);
   assert.match(refused.stderr, /answers 429; it asks to wait 4000 s/);
+
+  // The list of files obeys the header, too.
+  let asked = 0, firstAt = 0, waited = 0;
+  endpoint.fault = ({ route }) => {
+    if (route !== 'tree') return null;
+    if (++asked === 1) firstAt = performance.now();
+    if (asked === 2) waited = performance.now() - firstAt;
+    return asked === 1 ? { kind: 'status', status: 429, headers: { 'retry-after': '1' } } : null;
+  };
+  assert.equal((await pull(endpoint, folder, `${folder}/later`)).code, 0);
+  assert.ok(waited >= 990, `${waited} ms`);
+
+  // A file without a listed hash is known by its size alone, which is said; such a file of a person stays.
+  endpoint.fault = () => null;
+  endpoint.edit = (entries) => entries.map(({ oid, ...entry }) => (entry.lfs ? { ...entry, oid } : entry));
+  const unchecked = await pull(endpoint, folder, `${folder}/unchecked`);
+  assert.equal(unchecked.code, 0, unchecked.stderr);
+  assert.match(unchecked.stderr, /config\.json: the endpoint lists no hash, so its size alone is checked/);
+  mkdirSync(`${folder}/own`);
+  writeFileSync(`${folder}/own/config.json`, Buffer.alloc(files['config.json'].length, 'x'));
+  const own = await pull(endpoint, folder, `${folder}/own`);
+  assert.match(own.stderr, /is not the repository's file \(no hash is listed\)/);
+  assert.equal(readFileSync(`${folder}/own/config.json`, 'utf8')[0], 'x');
 }));
 
 test('one folder has one pull, and models and rm know what is there', () => withEndpoint(

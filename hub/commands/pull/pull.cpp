@@ -129,8 +129,9 @@ int run_pull(const Invocation& invocation) {
         std::fprintf(stderr,
                      "warning: %s: the endpoint lists no hash, so its size alone is checked\n",
                      one_line(path).c_str());
-    std::printf("%s: %zu files, %s, every hash is right%s%s\n", options->folder.c_str(),
+    std::printf("%s: %zu files, %s, every %shash is right%s%s\n", options->folder.c_str(),
                 report->num_files, bytes_text(report->size_bytes).c_str(),
+                report->unchecked.empty() ? "" : "listed ",
                 report->commit.empty() ? "" : ", commit ", report->commit.c_str());
     if (!invocation.argument("--pack")) return exit_stopped;
     interruption.pack_begins();
