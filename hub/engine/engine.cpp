@@ -67,7 +67,7 @@ EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions give
 
 void EngineState::make_cache() {
     cache.emplace(device.config(), KvCacheOptions{options.page_tokens, num_pages, options.kv_dtype,
-                                                  device.page_copier()});
+                                                  device.page_mover()});
 }
 
 Engine::Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options)
@@ -85,6 +85,7 @@ Engine::~Engine() {
     state_->watch_wake.notify_all();
     state_->watcher.join();
     state_->thread.join();
+    if (KvPageStore* store = state_->options.page_store) store->drop_fetches();
 }
 
 Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink sink) {
@@ -169,11 +170,18 @@ void Engine::cancel(GenerationId id) {
 }
 
 EngineCounters Engine::counters() const {
-    const std::lock_guard lock(state_->mutex);
-    return state_->counters;
+    EngineCounters counters;
+    {
+        const std::lock_guard lock(state_->mutex);
+        counters = state_->counters;
+    }
+    if (const KvPageStore* store = state_->options.page_store)
+        counters.page_store = store->counters();
+    return counters;
 }
 
 void Engine::forget_worker(std::uint64_t worker) {
+    if (KvPageStore* store = state_->options.page_store) store->forget_worker(worker);
     const std::lock_guard lock(state_->mutex);
     state_->forgotten_workers.push_back(worker);
 }
@@ -257,6 +265,7 @@ void EngineState::wait_for_arrivals(std::unique_lock<std::mutex>& lock) {
 bool EngineState::begin_step() {
     for (;;) {
         std::vector<std::unique_ptr<Generation>> ended;
+        std::vector<FetchedPages> arrived;
         {
             std::unique_lock lock(mutex);
 
@@ -284,10 +293,12 @@ bool EngineState::begin_step() {
 
             for (auto& generation : ended) generation->kv.reset();
             forget(std::exchange(forgotten_workers, {}));
+            arrived = std::exchange(fetched, {});
             admit();
         }
 
         for (auto& generation : ended) end(std::move(generation), FinishReason::cancelled);
+        for (FetchedPages& pages : arrived) take_stored(pages);
         publish_gauges();
         if (!running.empty()) return true;
     }
@@ -304,6 +315,8 @@ void EngineState::admit() {
         next.kv = std::make_unique<KvCache::Sequence>(*cache, next.request.client);
         next.page_workers.clear();
         next.offers_pages = true;
+        next.fetch = 0;
+        next.pages_stored = 0;
         take_prefix(next);
         choose_leader(next, running.size());
 
@@ -316,6 +329,7 @@ void EngineState::admit() {
             break;
         }
         counters.cached_tokens += next.stats.cached_tokens - stats.cached_tokens;
+        if (next.follows == 0) ask_store(next);
 
         if (next.admitted == TimePoint{}) {
             next.admitted = now_steady();

@@ -6,18 +6,6 @@
 namespace moex {
 namespace {
 
-void add_workers(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& more) {
-    std::vector<std::uint64_t> all;
-    std::set_union(to.begin(), to.end(), more.begin(), more.end(), std::back_inserter(all));
-    to = std::move(all);
-}
-
-// Returns false for requests of prompt scores and of embeddings: they need every row of the prompt,
-// so no row may be taken from the cache.
-bool may_share(const Generation& generation) {
-    return !generation.request.prompt_logprobs && !generation.request.hidden_mean;
-}
-
 // Returns the length of the common prefix of `a` and `b` in tokens, rounded down to whole pages. At
 // least one row of `a` is left to compute.
 std::uint32_t common_tokens(const Generation& a, const Generation& b, std::uint32_t page_tokens) {
@@ -33,6 +21,19 @@ std::uint32_t common_tokens(const Generation& a, const Generation& b, std::uint3
 
 }  // namespace
 
+void add_workers(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& more) {
+    std::vector<std::uint64_t> all;
+    std::set_union(to.begin(), to.end(), more.begin(), more.end(), std::back_inserter(all));
+    to = std::move(all);
+}
+
+// Returns false for requests of prompt scores and of embeddings: they need every row of the prompt,
+// so no row may be taken from the cache.
+bool EngineState::may_share(const Generation& generation) const {
+    return options.prefix_cache && !options.noise_prompts && !generation.request.prompt_logprobs &&
+           !generation.request.hidden_mean;
+}
+
 void EngineState::forget(std::span<const std::uint64_t> workers) {
     for (const std::uint64_t worker : workers) {
         cache->forget_worker(worker);
@@ -40,6 +41,12 @@ void EngineState::forget(std::span<const std::uint64_t> workers) {
             for (const std::vector<std::uint64_t>& page : generation->page_workers)
                 if (std::binary_search(page.begin(), page.end(), worker))
                     generation->offers_pages = false;
+        for (FetchedPages& one : fetched)
+            for (const StoredPage& page : one.pages)
+                if (std::binary_search(page.workers.begin(), page.workers.end(), worker)) {
+                    one.pages.clear();
+                    break;
+                }
     }
 }
 
@@ -53,7 +60,7 @@ void EngineState::take_prefix(Generation& generation) {
             generation.furthest = std::max(generation.furthest, all - 1);
         return;
     }
-    if (!options.prefix_cache || !may_share(generation)) return;
+    if (!may_share(generation)) return;
 
     generation.kv->adopt(
         std::span<const TokenId>(generation.tokens).first(generation.tokens.size() - 1),
@@ -62,10 +69,17 @@ void EngineState::take_prefix(Generation& generation) {
             add_workers(generation.stats.workers, workers);
         });
 
+    count_cached(generation);
+}
+
+// Counts the tokens of the prompt that were taken over and not computed. Returns their number.
+std::uint32_t EngineState::count_cached(Generation& generation) {
     const std::uint32_t has = std::min(generation.kv->num_tokens(), generation.stats.prompt_tokens);
-    if (has <= generation.furthest) return;
-    generation.stats.cached_tokens += has - generation.furthest;
+    if (has <= generation.furthest) return 0;
+    const std::uint32_t taken = has - generation.furthest;
+    generation.stats.cached_tokens += taken;
     generation.furthest = has;
+    return taken;
 }
 
 // Chooses a leader for `generation`: a running generation, at an index below `before`, that
@@ -73,7 +87,7 @@ void EngineState::take_prefix(Generation& generation) {
 void EngineState::choose_leader(Generation& generation, std::size_t before) {
     generation.follows = 0;
     generation.follow_tokens = generation.kv->num_tokens();
-    if (!options.prefix_cache || !may_share(generation)) return;
+    if (!may_share(generation)) return;
 
     for (std::size_t i = 0; i < before; ++i) {
         const Generation& other = *running[i];
@@ -104,7 +118,8 @@ bool EngineState::waits_for_leader(std::size_t index) {
         counters.cached_tokens += generation.stats.cached_tokens - cached;
     }
     choose_leader(generation, leader == running.end() ? index : 0);
-    return generation.follows != 0;
+    if (generation.follows == 0) ask_store(generation);
+    return generation.follows != 0 || generation.fetch != 0;
 }
 
 // Publishes the cache pages that this step filled, so that later generations can take them over.

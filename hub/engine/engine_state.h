@@ -1,6 +1,7 @@
-// The private state of Engine. Its functions are divided over four files: engine.cpp (threads,
+// The private state of Engine. Its functions are divided over five files: engine.cpp (threads,
 // queue, ends of generations), engine_step.cpp (batches and their results), engine_prefix.cpp
-// (common prefixes) and engine_draft.cpp (drafted tokens). Private to hub/engine.
+// (common prefixes), engine_store.cpp (pages that outlive the cache) and engine_draft.cpp (drafted
+// tokens). Private to hub/engine.
 #pragma once
 
 #include <condition_variable>
@@ -105,6 +106,9 @@ struct Generation {
     std::vector<std::vector<std::uint64_t>> page_workers;
     // false once a worker that computed for its pages is no longer trusted
     bool offers_pages = true;
+    // Number of the fetch of stored pages that this generation waits for; 0: none.
+    std::uint64_t fetch = 0;
+    std::uint32_t pages_stored = 0;  // its first pages that the page store was offered
     // This generation waits while the generation with the id `follows` computes their common prefix
     // of `follow_tokens` tokens.
     GenerationId follows = 0;
@@ -140,6 +144,9 @@ struct FinishedGeneration {
 // need.
 inline constexpr Duration patience_min = 40ms;
 
+// Adds the ids of `more` to `to`; both are distinct and sorted.
+void add_workers(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& more);
+
 struct EngineState {
     EngineState(StepDevice& with, ExpertBackend& by, EngineOptions given);
 
@@ -170,6 +177,7 @@ struct EngineState {
     std::vector<std::unique_ptr<Generation>> dropped;
     std::set<GenerationId> cancelled;  // ids of cancelled generations that are running
     std::vector<std::uint64_t> forgotten_workers;
+    std::vector<FetchedPages> fetched;  // pages that the store has read
     EngineCounters counters;
     GenerationId next_id = 1;
     std::uint32_t open = 0;  // number of submitted generations whose on_end has not returned yet
@@ -202,10 +210,18 @@ struct EngineState {
     // ---- engine_prefix.cpp: prefixes that generations take over from other generations
     void forget(std::span<const std::uint64_t> workers);
     void take_prefix(Generation& generation);
+    static std::uint32_t count_cached(Generation& generation);
+    bool may_share(const Generation& generation) const;
     void choose_leader(Generation& generation, std::size_t before);
     bool waits_for_leader(std::size_t index);
     void offer_pages(Generation& generation, const StepResult& result, std::size_t first_row,
                      std::uint32_t num_rows);
+
+    // ---- engine_store.cpp: pages that outlive the cache
+    void ask_store(Generation& generation);
+    void take_stored(FetchedPages& fetched);
+    void store_pages(Generation& generation) const;
+    void wait_for_pages();
 
     // ---- engine_draft.cpp: drafted tokens
     std::uint32_t drafts_allowed(const Generation& generation) const;

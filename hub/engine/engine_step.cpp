@@ -33,7 +33,8 @@ void EngineState::share_rows() {
         Generation& generation = *running[(turn + i) % running.size()];
         if (generation.missing() > 1) {
             ++shape.num_prompts;
-            if (!waits_for_leader((turn + i) % running.size())) prompts.push_back(&generation);
+            if (generation.fetch == 0 && !waits_for_leader((turn + i) % running.size()))
+                prompts.push_back(&generation);
         } else if (rows_left > 0) {
             generation.step_tokens = 1;
             --rows_left;
@@ -320,6 +321,7 @@ void EngineState::begin_anew() {
 void EngineState::step() {
     const TraceSpan span(Trace::Row::engine, "step", {"sequences", running.size()});
     const std::vector<Generation*> members = members_of_step();
+    if (members.empty()) return wait_for_pages();
     const std::vector<StepRows> batch = compose(members);
     Result<StepResult> result = run_step(batch, shape_of_step());
     if (!result.ok()) return on_failed_step(result.error(), members);
@@ -364,6 +366,7 @@ std::vector<FinishedGeneration> EngineState::settle(std::span<Generation* const>
             if (const auto reason = take_tokens(due[next_due++]))
                 finished.push_back({generation->id, *reason});
         offer_pages(*generation, result, first_row, num_rows);
+        store_pages(*generation);
         first_row += generation->step_tokens;
     }
     return finished;

@@ -10,6 +10,7 @@
 #include "hub/base/clock.h"
 #include "hub/engine/generation.h"
 #include "hub/engine/kv_dtype.h"
+#include "hub/engine/kv_page_store.h"
 #include "hub/engine/step_cost.h"
 
 namespace moex {
@@ -37,6 +38,9 @@ struct EngineOptions {
     // If true, pages of the KV cache outlive their sequence, and sequences with a common prefix
     // share the pages of that prefix.
     bool prefix_cache = true;
+    // Keeps full pages outside of the cache; null: no store. Requires prefix_cache, and must
+    // outlive the engine.
+    KvPageStore* page_store = nullptr;
     // The sources of drafted tokens (hub/engine/draft_source.h), the cheapest first. They must
     // outlive the engine.
     std::vector<DraftSource*> draft_sources;
@@ -72,8 +76,9 @@ struct EngineCounters {
     std::uint64_t drafts = 0, drafted_tokens = 0, accepted_tokens = 0;
     // accepted tokens by position in their draft
     std::array<std::uint64_t, draft_tokens_max> accepted_at{};
-    // number of prompt tokens taken from the cache instead of computed
-    std::uint64_t cached_tokens = 0;
+    // number of prompt tokens taken from the cache instead of computed; and those of them that the
+    // page store brought
+    std::uint64_t cached_tokens = 0, cached_tokens_disk = 0;
     // number of steps that were cut into two micro-batches or more
     std::uint64_t steps_micro_batched = 0;
     std::uint32_t micro_batches = 0;  // number of micro-batches of the latest step; not a total
@@ -83,6 +88,7 @@ struct EngineCounters {
     // experts_waited: sum of the waiting times of all rounds, even if rounds overlap
     Duration step_time{}, experts_waited{};
     StepSplit split;
+    PageStoreCounters page_store;
 };
 
 }  // namespace moex

@@ -50,6 +50,8 @@ struct GenerationRequest {
     // Number of tokens to draft in each step, at most draft_tokens_max; 0: none. Empty: the
     // engine's default. The text does not depend on it.
     std::optional<std::uint32_t> draft_tokens;
+    // If false, no page of this generation is kept in the page store (EngineOptions::page_store).
+    bool stores_pages = true;
     // End-of-sequence token ids: a token with such an id ends the generation and causes no
     // TokenEvent.
     std::vector<TokenId> stop_ids;
@@ -76,6 +78,7 @@ struct GenerationStats {
     bool speculative = false;
     // prompt tokens taken from the cache, because another generation had computed them
     std::uint32_t cached_tokens = 0;
+    std::uint32_t cached_tokens_disk = 0;    // those of them that the page store brought
     Duration queued{}, prefill{}, decode{};  // decode: time from the first token to the last
     // distinct ids of the workers that contributed, including those that computed the cached tokens
     std::vector<std::uint64_t> workers;

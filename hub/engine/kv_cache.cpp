@@ -13,12 +13,9 @@
 #include "protocol/check.h"
 
 namespace moex {
-namespace {
-constexpr std::uint32_t serial_magic = 0x764b'784d;  // "MxKv"
-constexpr std::uint32_t serial_version = 2;
+
 static_assert(std::endian::native == std::endian::little,
-              "rows are serialised as they are stored in memory");
-}  // namespace
+              "rows leave the cache as they are stored in memory");
 
 KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     : config_(config),
@@ -29,7 +26,7 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     MOEX_CHECK(options.page_tokens > 0, "a page holds at least one token");
     free_.reserve(options.num_pages);
     for (std::uint32_t page = options.num_pages; page-- > 0;) free_.push_back(page);
-    if (options.num_pages == 0 || options_.copy_page) return;
+    if (options.num_pages == 0 || options_.mover.copy) return;
 
     const auto system_page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     stride_bytes_ = (page_bytes() + system_page - 1) / system_page * system_page;
@@ -90,8 +87,8 @@ void KvCache::release(std::uint32_t page) {
 }
 
 void KvCache::copy_page(std::uint32_t from, std::uint32_t to) {
-    if (options_.copy_page)
-        options_.copy_page(from, to);
+    if (options_.mover.copy)
+        options_.mover.copy(from, to);
     else
         std::memcpy(page_data(to), page_data(from), page_bytes());
 }
@@ -324,74 +321,32 @@ std::vector<float> KvCache::Sequence::v(std::uint32_t layer, std::uint32_t posit
     return copy(layer, true, position);
 }
 
-// Format of the bytes: magic, version, num_layers, num_kv_heads, head_dim, num_tokens, dtype; then
-// per layer and position the heads of k and those of v. The format does not depend on page_tokens.
-Bytes KvCache::Sequence::serialize() const {
-    const ModelConfig& config = cache_->config_;
-    const std::size_t row_bytes = cache_->row_bytes();
-    ByteWriter out(28 + std::size_t{2} * config.num_layers * num_tokens_ * row_bytes);
-
-    for (const std::uint32_t value :
-         {serial_magic, serial_version, config.num_layers, config.num_kv_heads, config.head_dim,
-          num_tokens_, static_cast<std::uint32_t>(cache_->options_.dtype)})
-        out.u32(value);
-
-    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
-        for (std::uint32_t position = 0; position < num_tokens_; ++position)
-            for (const bool is_v : {false, true})
-                for (std::uint32_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head)
-                    out.raw({head(layer, is_v, kv_head, position), cache_->head_bytes()});
-
-    return std::move(out).take();
+Status KvCache::Sequence::read_page(std::uint32_t index, std::span<std::byte> rows) const {
+    MOEX_CHECK((index + 1) * page_tokens() <= num_tokens_, text("page ", index, " is not full"));
+    if (cache_->options_.mover.read) return cache_->options_.mover.read(pages_[index], rows);
+    if (rows.size() != cache_->page_bytes())
+        return Error{ErrorCode::payload_size, text("a page has ", cache_->page_bytes(),
+                                                   " bytes of rows, not ", rows.size())};
+    std::memcpy(rows.data(), cache_->page_data(pages_[index]), rows.size());
+    return {};
 }
 
-Result<KvCache::Sequence> KvCache::Sequence::deserialize(KvCache& cache, ByteView bytes) {
-    const ModelConfig& config = cache.config_;
-    ByteReader in(bytes);
-
-    const std::uint32_t magic = in.u32(), version = in.u32(), layers = in.u32(), heads = in.u32(),
-                        head_dim = in.u32(), tokens = in.u32(), dtype = in.u32();
-
-    if (in.overrun() || magic != serial_magic)
-        return Error{ErrorCode::bad_file, "not a saved key/value state"};
-
-    if (version != serial_version)
-        return Error{ErrorCode::bad_file, text("saved state has version ", version,
-                                               ", this build reads ", serial_version)};
-
-    if (layers != config.num_layers || heads != config.num_kv_heads || head_dim != config.head_dim)
-        return Error{ErrorCode::bad_file,
-                     text("saved state is of ", layers, " layers x ", heads, " heads x ", head_dim,
-                          ", the model has ", config.num_layers, " x ", config.num_kv_heads, " x ",
-                          config.head_dim)};
-
-    if (dtype != static_cast<std::uint32_t>(cache.options_.dtype))
-        return Error{ErrorCode::bad_file,
-                     text("saved state has rows of dtype ", dtype, ", this cache holds ",
-                          kv_dtype_name(cache.options_.dtype))};
-
-    const std::size_t row_bytes = cache.row_bytes();
-    const std::uint64_t wanted = std::uint64_t{2} * layers * tokens * row_bytes;
-
-    if (in.remaining_bytes() != wanted)
-        return Error{ErrorCode::bad_file,
-                     text("saved state of ", tokens, " tokens has ", in.remaining_bytes(),
-                          " bytes of rows, wanted ", wanted)};
-
-    Sequence sequence(cache);
-    if (!sequence.reserve(tokens))
-        return Error{ErrorCode::overloaded, text("saved state needs ", cache.pages_for(tokens),
-                                                 " pages, ", cache.pages_free(), " are free")};
-
-    for (std::uint32_t layer = 0; layer < layers; ++layer)
-        for (std::uint32_t position = 0; position < tokens; ++position)
-            for (const bool is_v : {false, true})
-                for (std::uint32_t kv_head = 0; kv_head < heads; ++kv_head)
-                    std::memcpy(sequence.head(layer, is_v, kv_head, position),
-                                in.take(cache.head_bytes()).data(), cache.head_bytes());
-
-    sequence.commit(tokens);
-    return sequence;
+Status KvCache::Sequence::append_page(ByteView rows) {
+    MOEX_CHECK(num_tokens_ % page_tokens() == 0, "the last page is not full");
+    const std::uint32_t index = num_tokens_ / page_tokens();
+    const bool is_here = !cache_->options_.mover.write;
+    if (is_here && rows.size() != cache_->page_bytes())
+        return Error{ErrorCode::payload_size, text("a page has ", cache_->page_bytes(),
+                                                   " bytes of rows, not ", rows.size())};
+    if (!reserve(num_tokens_ + page_tokens()))
+        return Error{ErrorCode::overloaded,
+                     text("page ", index, " of a sequence: no page is free")};
+    if (is_here)
+        std::memcpy(cache_->page_data(pages_[index]), rows.data(), rows.size());
+    else
+        MOEX_TRY(cache_->options_.mover.write(pages_[index], rows));
+    commit(page_tokens());
+    return {};
 }
 
 }  // namespace moex

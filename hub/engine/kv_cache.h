@@ -27,9 +27,16 @@
 
 namespace moex {
 
-// A function of a device that stores the rows in its own memory: it copies all rows of page `from`
-// to page `to`.
-using KvPageCopier = std::function<void(std::uint32_t from, std::uint32_t to)>;
+// Functions of a device that stores the rows in its own memory, under the cache's page numbers. All
+// are set, or none.
+struct KvPageMover {
+    // Copies all rows of page `from` to page `to`.
+    std::function<void(std::uint32_t from, std::uint32_t to)> copy;
+    // Copy all rows of a page out of the device, and into it, in the layout of protocol/kv_page.h.
+    // Error: device_lost.
+    std::function<Status(std::uint32_t page, std::span<std::byte> rows)> read;
+    std::function<Status(std::uint32_t page, ByteView rows)> write;
+};
 
 struct KvCacheOptions {
     std::uint32_t page_tokens = 16;
@@ -37,7 +44,7 @@ struct KvCacheOptions {
     KvDtype dtype = KvDtype::f32;
     // If set, a device stores the rows (hub/engine/step_device.h), and the cache only records which
     // sequence holds each page. In that case the cache itself stores and reads no rows.
-    KvPageCopier copy_page = {};
+    KvPageMover mover = {};
 };
 
 struct UnmapMemory {
@@ -121,11 +128,15 @@ class KvCache {
         // A copy of the keys (or values) of one position as f32, [num_kv_heads, head_dim].
         std::vector<float> k(std::uint32_t layer, std::uint32_t position) const;
         std::vector<float> v(std::uint32_t layer, std::uint32_t position) const;
-        // Write the whole sequence as bytes (version, shape, number of tokens, rows) and read it
-        // back. Errors of deserialize(): bad_file if the shape is another cache's or the length is
-        // wrong; overloaded if the budget does not suffice.
-        Bytes serialize() const;
-        static Result<Sequence> deserialize(KvCache& cache, ByteView bytes);
+        // Copies the rows of the full page with number `index` of this sequence to `rows`, in the
+        // layout of protocol/kv_page.h.
+        Status read_page(std::uint32_t index, std::span<std::byte> rows) const;
+        // Appends a full page with such rows. num_tokens() is a multiple of page_tokens(), and
+        // grows by it. Errors: payload_size; overloaded if the budget does not suffice; and those
+        // of the device. After an error num_tokens() is the same.
+        Status append_page(ByteView rows);
+        // number of published pages, counted from the first page
+        std::uint32_t num_published() const { return num_published_; }
 
       private:
         friend class KvCache;

@@ -89,11 +89,11 @@ class StepDevice {
     // Returns the largest value that StepRows::likeliest may have; 0: the device returns only
     // logits.
     virtual std::uint32_t likeliest_max() const { return 0; }
-    // Returns a page copier if the device itself stores keys and values, under the page numbers of
-    // the KvCache; otherwise an empty function.
-    virtual KvPageCopier page_copier() { return {}; }
+    // Returns the functions that move pages if the device itself stores keys and values, under the
+    // page numbers of the KvCache; otherwise empty functions.
+    virtual KvPageMover page_mover() { return {}; }
     // Replaces a lost device after `device_lost`, when no sequence has a page any more. The new
-    // device's page_copier() may differ. The call may take as long as the start of the hub. If it
+    // device's page_mover() may differ. The call may take as long as the start of the hub. If it
     // returns an error, no device is available at present, and the caller may try again at the next
     // step.
     virtual Status renew() { return Error{ErrorCode::internal, "this device cannot be lost"}; }

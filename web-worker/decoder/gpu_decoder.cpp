@@ -36,6 +36,7 @@ GpuDecoder::~GpuDecoder() {
     for (const gpu::BufferId buffer :
          {id_readbacks_[0], id_readbacks_[1], logit_readback_, likeliest_readback_})
         device_.destroy_buffer(buffer);
+    if (page_readback_ != gpu::BufferId{}) device_.destroy_buffer(page_readback_);
     for (const Lane& lane : lanes_) device_.destroy_buffer(lane.routed_readback);
 }
 
@@ -354,6 +355,53 @@ void GpuDecoder::copy_page(std::uint32_t from, std::uint32_t to) {
         copies.back().same_stage = copies.size() > 1;
     }
     device_.submit(copies);
+}
+
+void GpuDecoder::read_page(std::uint32_t page, std::span<std::byte> rows,
+                           std::function<void(Status)> done) {
+    const std::uint64_t layer_bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind),
+                        all_bytes = layer_bytes * model_.num_layers;
+    const KvPageShape shape = kv_page_shape(model_, sizes_.kv_kind);
+    if (rows.size() != kv_rows_of_page(shape))
+        return done(Error{ErrorCode::payload_size, text("a page has ", kv_rows_of_page(shape),
+                                                        " bytes of rows, not ", rows.size())});
+    if (page_readback_ == gpu::BufferId{}) {
+        auto made = device_.create_buffer(all_bytes, gpu::BufferUsage::readback, "page");
+        if (!made.ok()) return done(made.error());
+        page_readback_ = *made;
+    }
+    std::vector<gpu::Command> copies;
+    for (const DecoderMemory::Layer& layer : memory_->layers) {
+        const std::uint64_t to = layer_bytes * copies.size();
+        copies.push_back(
+            copy_command(layer.kv, layer_bytes * page, page_readback_, to, layer_bytes));
+        copies.back().same_stage = copies.size() > 1;
+    }
+    device_.submit(copies);
+    device_.read_buffer(page_readback_, all_bytes,
+                        [life = life_.watch(), shape, rows, done](Result<ByteView> bytes) {
+                            if (!life.alive()) return;
+                            if (!bytes.ok()) return done(bytes.error());
+                            rows_of_gpu_page(shape, *bytes, rows);
+                            done({});
+                        });
+}
+
+Status GpuDecoder::write_page(std::uint32_t page, ByteView rows) {
+    const KvPageShape shape = kv_page_shape(model_, sizes_.kv_kind);
+    if (rows.size() != kv_rows_of_page(shape))
+        return Error{ErrorCode::payload_size, text("a page has ", kv_rows_of_page(shape),
+                                                   " bytes of rows, not ", rows.size())};
+    const std::uint64_t layer_bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind);
+    page_bytes_.resize(layer_bytes * model_.num_layers);
+    gpu_page_of_rows(shape, rows, page_bytes_);
+    std::uint64_t first = 0;
+    for (const DecoderMemory::Layer& layer : memory_->layers) {
+        device_.write_buffer(layer.kv, layer_bytes * page,
+                             ByteView(page_bytes_).subspan(first, layer_bytes));
+        first += layer_bytes;
+    }
+    return {};
 }
 
 void GpuDecoder::rewind(std::uint32_t num_tokens) {

@@ -19,6 +19,7 @@
 #include "web-worker/decoder/decoder_memory.h"
 #include "web-worker/decoder/decoder_model.h"
 #include "web-worker/decoder/decoder_ops.h"
+#include "web-worker/decoder/kv_rows.h"
 #include "web-worker/decoder/step_rows.h"
 #include "web-worker/gpu/device.h"
 
@@ -150,6 +151,11 @@ class GpuDecoder {
     // list after a feed() with StepLogits::likeliest.
     void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
     void copy_page(std::uint32_t from, std::uint32_t to);
+    // Copy the rows of a page out of the cache and into it, in the layout of protocol/kv_page.h
+    // (kv_rows.h converts them). `rows` has kv_rows_of_page() bytes, and stays valid until `done`,
+    // which is called after the steps so far have ended. Another size is an error: payload_size.
+    void read_page(std::uint32_t page, std::span<std::byte> rows, std::function<void(Status)> done);
+    Status write_page(std::uint32_t page, ByteView rows);
 
     // Returns the number of dispatches in a greedy step at the current length of the sequence.
     std::uint32_t dispatches_of_a_step() const;
@@ -181,6 +187,8 @@ class GpuDecoder {
     std::unique_ptr<DecoderMemory> memory_;
     std::vector<Lane> lanes_;
     gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, likeliest_readback_;
+    gpu::BufferId page_readback_;  // made by the first read_page()
+    Bytes page_bytes_;             // of write_page()
     std::uint32_t next_readback_ = 0;
 
     std::uint32_t num_tokens_ = 0, num_logits_ = 0, num_likeliest_ = 0;

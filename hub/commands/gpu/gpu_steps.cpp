@@ -94,11 +94,18 @@ class VulkanSteps : public GpuSteps {
     std::uint32_t likeliest_max() const override {
         return cores_ != nullptr ? 0 : LikeliestList::kept;
     }
-    KvPageCopier page_copier() override {
+    KvPageMover page_mover() override {
         if (cores_ != nullptr) return {};
-        return [this](std::uint32_t from, std::uint32_t to) {
-            if (decoder_) decoder_->copy_page(from, to);
-        };
+        return {.copy =
+                    [this](std::uint32_t from, std::uint32_t to) {
+                        if (decoder_) decoder_->copy_page(from, to);
+                    },
+                .read = [this](std::uint32_t page,
+                               std::span<std::byte> rows) { return read_page(page, rows); },
+                .write = [this](std::uint32_t page, ByteView rows) -> Status {
+                    if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
+                    return decoder_->write_page(page, rows);
+                }};
     }
     void recycle(StepResult&& result) override {
         if (cores_ != nullptr) return cores_->recycle(std::move(result));
@@ -482,6 +489,19 @@ class VulkanSteps : public GpuSteps {
             if (at == workers.end() || *at != from.worker) workers.insert(at, from.worker);
         }
         result.experts_waited += answer.waited;
+    }
+
+    // Copies a page of keys and values out of the GPU's memory, and waits for it.
+    Status read_page(std::uint32_t page, std::span<std::byte> rows) {
+        if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
+        bool finished = false;
+        Status was_read;
+        decoder_->read_page(page, rows, [&](Status status) {
+            finished = true;
+            was_read = std::move(status);
+        });
+        loop_.run_until(finished, device_.get());
+        return was_read;
     }
 
     // Reads the likeliest tokens of the rows that request them, and appends them to those of

@@ -47,6 +47,15 @@ class DecoderTest : public testing::TestWithParam<Rounding> {
         }
         return all;
     }
+    // Returns the keys and values of all positions.
+    std::vector<float> rows_of(const KvCache::Sequence& sequence) const {
+        std::vector<float> rows;
+        for (std::uint32_t layer = 0; layer < package_->config().num_layers; ++layer)
+            for (std::uint32_t position = 0; position < sequence.num_tokens(); ++position)
+                for (const auto& part : {sequence.k(layer, position), sequence.v(layer, position)})
+                    rows.insert(rows.end(), part.begin(), part.end());
+        return rows;
+    }
     static void expect_same_bits(std::span<const float> a, std::span<const float> b) {
         ASSERT_EQ(a.size(), b.size());
         ASSERT_FALSE(a.empty());
@@ -66,7 +75,7 @@ TEST_P(DecoderTest, ChunkedPrefillEqualsWholePrefillBitForBit) {
     for (const std::size_t chunk : {1u, 2u, 7u, 16u}) {
         KvCache::Sequence chunked(cache_);
         expect_same_bits(logits(*decoder_, chunked, ids, chunk), wanted);
-        EXPECT_EQ(chunked.serialize(), whole.serialize());
+        expect_same_bits(rows_of(chunked), rows_of(whole));
     }
 }
 
@@ -126,11 +135,17 @@ TEST_P(DecoderTest, RolledBackAndContinuedEqualsFresh) {
     logits(*decoder_, rolled, draft, 9);  // rejected
     rolled.roll_back(18);
 
-    auto restored = KvCache::Sequence::deserialize(cache_, rolled.serialize());
-    ASSERT_TRUE(restored.ok());
+    // Three of the pages of five tokens are full; the rest is computed again.
+    KvCache::Sequence restored(cache_);
+    Bytes page(cache_.page_bytes());
+    for (std::uint32_t i = 0; i < 3; ++i) {
+        ASSERT_TRUE(rolled.read_page(i, page).ok());
+        ASSERT_TRUE(restored.append_page(page).ok());
+    }
+    logits(*decoder_, restored, std::span(ids).subspan(15, 3), 3);
     const auto rest = logits(*decoder_, rolled, std::span(ids).subspan(18), 5);
     expect_same_bits(rest, std::span(wanted).subspan(18 * 256));
-    expect_same_bits(logits(*decoder_, *restored, std::span(ids).subspan(18), 12), rest);
+    expect_same_bits(logits(*decoder_, restored, std::span(ids).subspan(18), 12), rest);
 }
 
 TEST_P(DecoderTest, OneThreadGivesTheBitsOfTwo) {

@@ -1,5 +1,5 @@
 // Compares the paged cache with a plain map under random operations: reserve, write, roll back,
-// move and save.
+// move, and take full pages out and back.
 #include "hub/engine/kv_cache.h"
 
 #include <cmath>
@@ -90,13 +90,13 @@ TEST(KvCacheTest, CacheActsLikeAMapUnderAnyHistory) {
                     break;
                 }
                 case 3: {
-                    const Bytes saved = sequence.serialize();
+                    std::vector<Bytes> saved(tokens / page_tokens, Bytes(cache.page_bytes()));
+                    for (std::uint32_t i = 0; i < saved.size(); ++i)
+                        RC_ASSERT(sequence.read_page(i, saved[i]).ok());
                     sequence.roll_back(0);
-                    auto restored = KvCache::Sequence::deserialize(cache, saved);
-                    RC_ASSERT(restored.ok());
-                    sequence = std::move(restored).value();
-                    reserved[s] = cache.pages_for(tokens);
-                    RC_ASSERT(sequence.serialize() == saved);
+                    for (const Bytes& page : saved) RC_ASSERT(sequence.append_page(page).ok());
+                    model[s].resize(saved.size() * page_tokens);
+                    reserved[s] = static_cast<std::uint32_t>(saved.size());
                     break;
                 }
             }
@@ -112,45 +112,49 @@ TEST(KvCacheTest, CacheActsLikeAMapUnderAnyHistory) {
     }));
 }
 
-TEST(KvCacheTest, DamagedOrForeignStateIsRefused) {
+TEST(KvCacheTest, PageOfAnotherSizeOrWithoutRoomIsRefused) {
     const ModelConfig config = small_config();
-    KvCache cache(config, {4, 8});
-    KvCache::Sequence sequence(cache);
-    ASSERT_TRUE(sequence.reserve(5));
-
-    for (std::uint32_t p = 0; p < 5; ++p)
+    KvCache cache(config, {4, 2});
+    KvCache::Sequence sequence(cache), other(cache);
+    ASSERT_TRUE(sequence.reserve(4));
+    for (std::uint32_t p = 0; p < 4; ++p)
         for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
             sequence.store(layer, p, row_of(config, 1), row_of(config, 2));
-    sequence.commit(5);
-    const Bytes saved = sequence.serialize();
-    const std::uint32_t free_before = cache.pages_free();
+    sequence.commit(4);
 
-    for (std::size_t size = 0; size < saved.size(); ++size)
-        EXPECT_FALSE(KvCache::Sequence::deserialize(cache, ByteView(saved).first(size)).ok())
-            << size;
-    Bytes longer = saved;
-    longer.push_back(std::byte{0});
-    EXPECT_FALSE(KvCache::Sequence::deserialize(cache, longer).ok());
+    Bytes page(cache.page_bytes());
+    ASSERT_TRUE(sequence.read_page(0, page).ok());
+    EXPECT_EQ(sequence.read_page(0, std::span(page).first(page.size() - 1)).error().code,
+              ErrorCode::payload_size);
+    EXPECT_EQ(other.append_page(ByteView(page).first(page.size() - 1)).error().code,
+              ErrorCode::payload_size);
+    EXPECT_EQ(other.num_tokens(), 0u);
 
-    Bytes huge = saved;
-    Bytes rounded = saved;
-    rounded[24] = std::byte{1};  // f16
-    EXPECT_EQ(KvCache::Sequence::deserialize(cache, rounded).error().code, ErrorCode::bad_file);
+    ASSERT_TRUE(other.append_page(page).ok());
+    EXPECT_EQ(other.k(1, 3), row_of(config, 1));
+    EXPECT_EQ(other.v(0, 0), row_of(config, 2));
+    EXPECT_EQ(other.append_page(page).error().code, ErrorCode::overloaded);
+    EXPECT_EQ(other.num_tokens(), 4u);
+}
 
-    // Test a number of tokens for which no machine has enough memory.
-    std::fill(huge.begin() + 20, huge.begin() + 24, std::byte{0xff});
-    EXPECT_FALSE(KvCache::Sequence::deserialize(cache, huge).ok());
-
-    ModelConfig other = config;
-    other.num_kv_heads = 1;
-    KvCache foreign(other, {4, 8});
-    const auto refused = KvCache::Sequence::deserialize(foreign, saved);
-    ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().code, ErrorCode::bad_file);
-    EXPECT_EQ(cache.pages_free(), free_before);
-
-    KvCache full(config, {4, 1});
-    EXPECT_EQ(KvCache::Sequence::deserialize(full, saved).error().code, ErrorCode::overloaded);
+// The rows leave in the layout of protocol/kv_page.h: layer, keys before values, kv head, token.
+TEST(KvCacheTest, PageLeavesInTheLayoutOfTheProtocol) {
+    ModelConfig config = small_config();
+    config.head_dim = 1;
+    KvCache cache(config, {2, 1});
+    KvCache::Sequence sequence(cache);
+    ASSERT_TRUE(sequence.reserve(2));
+    for (std::uint32_t layer = 0; layer < 2; ++layer)
+        for (std::uint32_t p = 0; p < 2; ++p) {
+            const auto base = static_cast<float>(100 * layer + p);
+            sequence.store(layer, p, std::vector<float>{base, base + 10},
+                           std::vector<float>{base + 50, base + 60});
+        }
+    sequence.commit(2);
+    std::vector<float> rows(16);
+    ASSERT_TRUE(sequence.read_page(0, std::as_writable_bytes(std::span(rows))).ok());
+    EXPECT_EQ(rows, (std::vector<float>{0, 1, 10, 11, 50, 51, 60, 61, 100, 101, 110, 111, 150, 151,
+                                        160, 161}));
 }
 
 TEST(KvCacheTest, RowsOfAnotherCacheAreCopiedAndNoOthers) {

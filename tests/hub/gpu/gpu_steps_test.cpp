@@ -18,6 +18,7 @@
 #include "hub/engine/local_experts.h"
 #include "hub/foresight/predict/hints.h"
 #include "hub/foresight/predictor_choice.h"
+#include "protocol/kv_page.h"
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/hub/engine/known_drafts.h"
 #include "tests/hub/gpu/requests.h"
@@ -48,7 +49,7 @@ class GpuStepsTest : public testing::TestWithParam<Kind> {
         KvCacheOptions options = steps_->kv_pages();
         EXPECT_GE(options.num_pages, num_pages);
         options.num_pages = num_pages;
-        options.copy_page = steps_->page_copier();
+        options.mover = steps_->page_mover();
         return options;
     }
     std::vector<float> step(std::span<const StepRows> batch, std::uint32_t micro_batches = 1) {
@@ -397,6 +398,63 @@ TEST_P(GpuStepsTest, EngineSharesPagesOfACommonPrefix) {
     EXPECT_EQ(expect_same_texts(*steps_, experts_, 6, requests).cached_tokens, 128u);
 }
 
+// A page leaves the GPU, returns under another number, and the text continues with the same bits.
+TEST_P(GpuStepsTest, PageThatLeftAndReturnedHasTheSameBits) {
+    const auto ids = test::random_tokens(150, 256, 31);
+    const std::vector<float> wanted = alone(ids);
+    KvCache cache(package_->config(), pages(4));
+    KvCache::Sequence first(cache), second(cache);
+    const StepRows rows{.kv = &first, .tokens = std::span(ids).first(128)};
+    step({&rows, 1});
+
+    const ModelConfig& config = package_->config();
+    const KvRowType types[] = {KvRowType::f32, KvRowType::f16, KvRowType::u8};
+    KvSource source{.row_type = types[static_cast<int>(GetParam().kv_dtype)],
+                    .end_layer = config.num_layers,
+                    .num_kv_heads = config.num_kv_heads,
+                    .head_dim = config.head_dim};
+    Bytes page(kv_rows_bytes(source, 128)), again(page.size());
+    ASSERT_TRUE(first.read_page(0, page).ok());
+    EXPECT_FALSE(first.read_page(0, std::span(page).first(8)).ok());
+    EXPECT_FALSE(second.append_page(ByteView(page).first(8)).ok());
+    ASSERT_TRUE(second.append_page(page).ok());
+    EXPECT_NE(first.pages()[0], second.pages()[0]);
+    ASSERT_TRUE(second.read_page(0, again).ok());
+    EXPECT_EQ(again, page);
+
+    const StepRows rest{.kv = &second, .tokens = std::span(ids).subspan(128), .all_logits = true};
+    const std::vector<float> logits = step({&rest, 1});
+    ASSERT_EQ(logits.size(), 22u * 256);
+    EXPECT_EQ(std::memcmp(logits.data(), wanted.data() + 128u * 256, logits.size() * 4), 0);
+}
+
+// The keys and values of the GPU have the layout of those of the cores: the values differ by the
+// arithmetic only.
+TEST_P(GpuStepsTest, PageOfTheGpuHasTheLayoutOfTheCores) {
+    if (GetParam().kv_dtype != KvDtype::f32) return;
+    const auto ids = test::random_tokens(128, 256, 32);
+    auto decoder = must(Decoder::create(package_, test::compute_threads()));
+    KvCache gpu_cache(package_->config(), pages(1)), cache(package_->config(), {128, 1});
+    KvCache::Sequence on_gpu(gpu_cache), on_cores(cache);
+    const StepRows gpu_rows{.kv = &on_gpu, .tokens = ids}, rows{.kv = &on_cores, .tokens = ids};
+    step({&gpu_rows, 1});
+    must(decoder->step({&rows, 1}, experts_));
+
+    Bytes page(cache.page_bytes()), twin(page.size());
+    ASSERT_TRUE(on_gpu.read_page(0, page).ok());
+    ASSERT_TRUE(on_cores.read_page(0, twin).ok());
+    double error = 0, norm = 0;
+    for (std::size_t i = 0; i < page.size(); i += 4) {
+        float a = 0, b = 0;
+        std::memcpy(&a, page.data() + i, 4);
+        std::memcpy(&b, twin.data() + i, 4);
+        error += (a - b) * (a - b);
+        norm += b * b;
+    }
+    EXPECT_GT(norm, 0.0);
+    EXPECT_LT(std::sqrt(error / norm), 1e-3);
+}
+
 // Both sequences begin on one page each, and the third page is for the growth of the older
 // sequence.
 TEST_P(GpuStepsTest, PreemptionDoesNotChangeTheText) {
@@ -417,7 +475,7 @@ class AllLogits : public StepDevice {
     }
     void recycle(StepResult&& result) override { device_.recycle(std::move(result)); }
     ThreadPool& threads() const override { return device_.threads(); }
-    KvPageCopier page_copier() override { return device_.page_copier(); }
+    KvPageMover page_mover() override { return device_.page_mover(); }
 
   private:
     StepDevice& device_;

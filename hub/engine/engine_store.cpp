@@ -1,0 +1,110 @@
+#include <algorithm>
+
+#include "hub/engine/engine_state.h"
+
+namespace moex {
+namespace {
+
+// Most pages of a sequence that are offered to the store after one step, so that the next step does
+// not wait long. A step of a prompt fills at most half as many.
+constexpr std::uint32_t stored_pages_per_step = 32;
+
+// Returns how many bytes of stored pages the engine may copy into its cache between two steps.
+// While other sequences decode, a tenth of a step at a slow memory's speed; otherwise enough that
+// the reader of the disk is never idle long.
+std::uint64_t bytes_between_steps(bool others_decode, Duration step) {
+    constexpr std::uint64_t idle_bytes = 32u << 20, bytes_per_ms = 4u << 20;
+    if (!others_decode) return idle_bytes;
+    const auto us = std::chrono::duration_cast<std::chrono::microseconds>(step).count();
+    return std::min<std::uint64_t>(idle_bytes,
+                                   static_cast<std::uint64_t>(us) * bytes_per_ms / 10'000);
+}
+
+}  // namespace
+
+// Asks the store for pages that continue `generation`. The generation has no rows in a step until
+// they arrive. The last token of a text is always computed, because its logits are needed.
+void EngineState::ask_store(Generation& generation) {
+    generation.fetch = 0;
+    if (!options.page_store || !may_share(generation)) return;
+    const KvCache::Sequence& kv = *generation.kv;
+    // Only a sequence whose pages are all published can take over further pages.
+    if (kv.num_tokens() != kv.num_published() * options.page_tokens) return;
+    if (generation.missing() <= options.page_tokens) return;
+
+    const bool others_decode = std::any_of(running.begin(), running.end(), [](const auto& one) {
+        return one->kv && one->missing() == 1;
+    });
+    const auto tokens = std::span<const TokenId>(generation.tokens);
+    generation.fetch = options.page_store->fetch(
+        {.client = generation.request.client,
+         .tokens = tokens.first(tokens.size() - 1),
+         .first_page = kv.num_published(),
+         .bytes_max = bytes_between_steps(others_decode, cost.expected({.decode_rows = 1})),
+         .done = [this](FetchedPages pages) {
+             {
+                 const std::lock_guard lock(mutex);
+                 fetched.push_back(std::move(pages));
+             }
+             wake.notify_all();
+         }});
+}
+
+// Puts pages of the store into the cache and publishes them, then asks for the pages behind them.
+void EngineState::take_stored(FetchedPages& pages) {
+    const auto found = std::find_if(running.begin(), running.end(),
+                                    [&](const auto& one) { return one->fetch == pages.id; });
+    if (found == running.end()) return;  // it has ended, or it was preempted
+
+    Generation& generation = **found;
+    generation.fetch = 0;
+    bool all_fit = !pages.pages.empty();
+    for (StoredPage& page : pages.pages) {
+        all_fit = all_fit && generation.kv->append_page(page.rows).ok();
+        if (!all_fit) break;
+        add_workers(generation.stats.workers, page.workers);
+        generation.page_workers.push_back(std::move(page.workers));
+    }
+    const std::uint32_t has = generation.kv->num_tokens();
+    generation.kv->publish(std::span<const TokenId>(generation.tokens).first(has),
+                           generation.page_workers);
+    const std::uint32_t taken = count_cached(generation);
+    generation.stats.cached_tokens_disk += taken;
+    {
+        const std::lock_guard lock(mutex);
+        counters.cached_tokens += taken;
+        counters.cached_tokens_disk += taken;
+    }
+    if (all_fit) ask_store(generation);
+}
+
+// Offers the store the published pages of `generation` that it was not offered before; a page that
+// the store has counts as used. If the writer's queue is full, the next step tries again.
+void EngineState::store_pages(Generation& generation) const {
+    if (!options.page_store || !generation.request.stores_pages || !generation.offers_pages) return;
+    const KvCache::Sequence& kv = *generation.kv;
+    const std::uint32_t end = std::min(kv.num_published(),
+                                       generation.pages_stored + stored_pages_per_step);
+    for (; generation.pages_stored < end; ++generation.pages_stored) {
+        const std::uint32_t index = generation.pages_stored;
+        const bool is_taken = options.page_store->keep(
+            {.client = generation.request.client,
+             .tokens = std::span<const TokenId>(generation.tokens)
+                           .first(std::size_t{index + 1} * options.page_tokens),
+             .workers = generation.page_workers[index],
+             .read = [&](std::span<std::byte> rows) { return kv.read_page(index, rows); }});
+        if (!is_taken) return;
+    }
+}
+
+// Waits while all running generations wait for pages of the store.
+void EngineState::wait_for_pages() {
+    std::unique_lock lock(mutex);
+    const std::size_t count = waiting.size();
+    wake.wait(lock, [&] {
+        return stopping || !fetched.empty() || !dropped.empty() || !cancelled.empty() ||
+               waiting.size() != count;
+    });
+}
+
+}  // namespace moex

@@ -1,0 +1,79 @@
+// The interface of a store that keeps full pages of keys and values outside of the cache, so that
+// they survive an eviction or the process (hub/state keeps them on disk). The engine copies pages
+// out when they are full, and takes them back before a prompt is computed.
+//   text of 40 tokens, pages of 16, a store that has pages 0 and 1: fetch() brings both, and the
+//   engine computes the tokens from 32 on
+// A page belongs to a text from its first token on, and to the client that sent the text.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "hub/model/tokenizer/token_id.h"
+#include "protocol/bytes.h"
+#include "protocol/result.h"
+
+namespace moex {
+
+// A full page of a sequence. `tokens` are all tokens of the text up to the end of the page, a
+// multiple of the page's size.
+struct FullPage {
+    std::string_view client;
+    std::span<const TokenId> tokens;
+    std::span<const std::uint64_t> workers;  // that computed experts for the page's rows
+    // Copies the rows out of the cache, in the layout of protocol/kv_page.h.
+    std::function<Status(std::span<std::byte> rows)> read;
+};
+
+struct StoredPage {
+    Bytes memory;   // holds `rows`
+    ByteView rows;  // in the layout of protocol/kv_page.h
+    // Workers of this process that took part. Workers of an earlier process are not named.
+    std::vector<std::uint64_t> workers;
+};
+
+struct FetchedPages {
+    std::uint64_t id = 0;           // the result of fetch()
+    std::vector<StoredPage> pages;  // consecutive; empty if the first page could not be read
+};
+
+// A request for the pages of a text from page `first_page` on, as many as `bytes_max` allows, but
+// at least one. `done` runs on the store's thread and must not block.
+struct PageWish {
+    std::string_view client;
+    std::span<const TokenId> tokens;
+    std::uint32_t first_page = 0;
+    std::uint64_t bytes_max = 0;
+    std::function<void(FetchedPages)> done;
+};
+
+// `pages` and `bytes` are gauges, the others are totals since the start.
+struct PageStoreCounters {
+    bool is_on = false;
+    std::uint64_t pages = 0, bytes = 0, bytes_max = 0, keep_s = 0;
+    std::uint64_t pages_written = 0, pages_read = 0, pages_evicted = 0;
+    // pages that were damaged or refused, and writes that failed
+    std::uint64_t pages_refused = 0, writes_failed = 0;
+};
+
+class KvPageStore {
+  public:
+    virtual ~KvPageStore() = default;
+    // Copies the rows of a page into the queue of the writer, unless the store has the page. Calls
+    // `page.read` before it returns. Returns false if the queue is full, and the caller tries again
+    // later. Must not wait for a disk.
+    virtual bool keep(const FullPage& page) = 0;
+    // Begins to read pages, and returns the number of this fetch; 0: the store has no such page,
+    // and `done` is not called.
+    virtual std::uint64_t fetch(PageWish wish) = 0;
+    // Forgets all fetches. When this returns, no `done` runs and none will run.
+    virtual void drop_fetches() = 0;
+    // Deletes the pages for which `worker` computed experts. Any thread.
+    virtual void forget_worker(std::uint64_t worker) = 0;
+    virtual PageStoreCounters counters() const = 0;  // any thread
+};
+
+}  // namespace moex
