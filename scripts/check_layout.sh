@@ -3,7 +3,7 @@
 #   protocol <- hub/base <- {hub/model, hub/registry};   hub/model <- hub/engine;
 #   hub/engine/kernels sees protocol and hub/base only, and web-worker sees it;
 #   hub/engine/expert_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
-#   hub/engine <- {hub/foresight, hub/draft}, which only commands see;
+#   hub/engine <- {hub/foresight, hub/draft, hub/state}, which only commands see;
 #   {hub/base, hub/model/strict_json} <- hub/fetch, which only commands see;
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   {protocol, hub/engine/kernels} <- web-worker.
 #   web-worker/gpu <- web-worker/decoder;   {decoder, hub/model/package} <- web-worker/package;
@@ -47,6 +47,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/engine\//) return "engine"
     if (path ~ /^hub\/foresight\//) return "foresight"
     if (path ~ /^hub\/draft\//) return "draft"
+    if (path ~ /^hub\/state\//) return "state"
     if (path ~ /^hub\/fetch\//) return "fetch"
     if (path ~ /^hub\/dispatch\//) return "dispatch"
     if (path ~ /^hub\/api\//) return "api"
@@ -79,6 +80,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["sampler"] = " protocol tokenizer sampler "
     sees["engine"] = model "backend kernels sampler engine "
     sees["foresight"] = model "backend kernels engine foresight "
+    sees["state"] = model "backend kernels sampler engine state "
     sees["draft"] = model "backend kernels sampler engine draft "
     sees["fetch"] = " protocol base strict_json fetch "
     sees["dispatch"] = " protocol base backend dispatch "
@@ -86,7 +88,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["http"] = " protocol base api http "
     sees["net"] = model "registry backend kernels sampler engine dispatch api http net "
     sees["hub_gpu"] = model "backend kernels sampler engine gpu gpu_decoder gpu_package hub_gpu "
-    sees["main"] = sees["net"] "pack foresight draft fetch main hub_gpu "
+    sees["main"] = sees["net"] "pack foresight draft state fetch main hub_gpu "
     sees["gpu"] = " protocol gpu "
     sees["gpu_decoder"] = " protocol gpu gpu_decoder "
     sees["worker"] = " protocol kernels gpu worker "

@@ -1,0 +1,496 @@
+#include "hub/state/disk_pages.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <ctime>
+
+#include <openssl/evp.h>
+
+#include "hub/base/log.h"
+#include "hub/state/page_files.h"
+#include "protocol/thread_name.h"
+
+namespace moex {
+namespace {
+
+constexpr std::size_t known_workers_max = 1u << 16;
+constexpr const char* const write_problem = "pages are not written";
+constexpr const char* const read_problem = "a page was refused and deleted";
+
+static_assert(std::endian::native == std::endian::little, "tokens are hashed as in memory");
+
+// SHA-256 of a growing text.
+class TextHash {
+  public:
+    TextHash() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
+        MOEX_CHECK(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1,
+                   "SHA-256 failed");
+    }
+    void add(std::span<const TokenId> tokens) {
+        MOEX_CHECK(EVP_DigestUpdate(context_.get(), tokens.data(), tokens.size_bytes()) == 1,
+                   "SHA-256 failed");
+    }
+    Sha256 value() const {
+        Context copy(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+        Sha256 hash{};
+        MOEX_CHECK(copy && EVP_MD_CTX_copy_ex(copy.get(), context_.get()) == 1 &&
+                       EVP_DigestFinal_ex(copy.get(), reinterpret_cast<unsigned char*>(hash.data()),
+                                          nullptr) == 1,
+                   "SHA-256 failed");
+        return hash;
+    }
+
+  private:
+    using Context = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
+    Context context_;
+};
+
+}  // namespace
+
+std::string DiskPages::Place::file() const { return page_file(folder, name, parent); }
+
+DiskPages::DiskPages(DiskPagesOptions options)
+    : options_(std::move(options)),
+      rows_bytes_(kv_rows_bytes(options_.source, options_.source.page_tokens)),
+      cipher_(options_.key) {}
+
+Result<std::unique_ptr<DiskPages>> DiskPages::open(DiskPagesOptions options) {
+    std::unique_ptr<DiskPages> pages(new DiskPages(std::move(options)));
+    MOEX_TRY(pages->prepare_folder());
+    pages->thread_ = std::thread([self = pages.get()] { self->run(); });
+    return pages;
+}
+
+DiskPages::~DiskPages() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+std::int64_t DiskPages::now_s() const {
+    return options_.unix_time_s ? options_.unix_time_s() : std::time(nullptr);
+}
+
+// Makes the folder, and deletes all pages in it if they were written with another key: nobody could
+// read them.
+Status DiskPages::prepare_folder() {
+    MOEX_TRY(make_private_folder(options_.folder));
+    const std::string check = hex_of(cipher_.name("check", {}));
+    const auto found = read_key_check(options_.folder);
+    if (found == check) return {};
+    if (!found.empty()) {
+        const auto count = forget_pages(options_.folder);
+        log_warn("state: the pages on disk are of another key, and were deleted",
+                 kv("folder", options_.folder.string()), kv("pages", count.ok() ? *count : 0));
+    }
+    return write_page_file(options_.folder, key_check_name, as_byte_view(check));
+}
+
+void DiskPages::read_names() {
+    std::vector<FoundPage> found = find_pages(options_.folder);
+    std::map<PageName, std::vector<const FoundPage*>> children;
+    for (const FoundPage& page : found) children[page.parent].push_back(&page);
+
+    // Add each page after its parent. What remains has lost its beginning and cannot be found.
+    PageIndex index;
+    std::vector<const FoundPage*> left = children[PageName{}];
+    std::set<PageName> added;
+    while (!left.empty()) {
+        const FoundPage& page = *left.back();
+        left.pop_back();
+        if (!added.insert(page.name).second) continue;
+        index.add(page.name, {.folder = page.folder,
+                              .parent = page.parent,
+                              .bytes = page.bytes,
+                              .written_s = page.written_s,
+                              .is_written = true});
+        const auto below = children.find(page.name);
+        if (below != children.end())
+            left.insert(left.end(), below->second.begin(), below->second.end());
+    }
+    std::sort(found.begin(), found.end(),
+              [](const FoundPage& a, const FoundPage& b) { return a.used_ns < b.used_ns; });
+    Files lost;
+    for (const FoundPage& page : found) {
+        if (added.contains(page.name))
+            index.use(page.name);
+        else
+            lost.push_back(page_file(page.folder, page.name, page.parent));
+    }
+    delete_files(lost);
+    Files evicted;
+    {
+        const std::lock_guard lock(mutex_);
+        index_ = std::move(index);
+        evicted = evict();
+    }
+    delete_files(evicted);
+    log_info("state: keeps pages of prompts on disk", kv("folder", options_.folder.string()),
+             kv("pages", index_.size()), kv("mb", index_.bytes() >> 20),
+             kv("mb_max", options_.bytes_max >> 20), kv("keep_s", options_.keep.count()));
+}
+
+std::string DiskPages::folder_of(std::string_view client) const {
+    const std::string key_id = options_.key_id_of ? options_.key_id_of(client) : "";
+    return hex_of(cipher_.name("client", as_byte_view(client))) + "." +
+           (key_id.empty() ? no_key_id : key_id);
+}
+
+// Returns the name of the page that ends a text, whose tokens have this hash.
+PageName DiskPages::name_of(const std::string& folder, const Sha256& text_hash) const {
+    Bytes named = kv_source_bytes(options_.source);
+    for (const ByteView part : {as_byte_view(folder), ByteView(text_hash)})
+        named.insert(named.end(), part.begin(), part.end());
+    return cipher_.name("page", named);
+}
+
+// Returns the places of the full pages of a text, from page `first_page` on.
+std::vector<DiskPages::Place> DiskPages::places_of(std::string_view client,
+                                                   std::span<const TokenId> tokens,
+                                                   std::uint32_t first_page) const {
+    const std::size_t page_tokens = options_.source.page_tokens, begin = first_page * page_tokens;
+    const std::string folder = folder_of(client);
+    TextHash hash;
+    hash.add(tokens.first(begin));
+    Sha256 before = hash.value();
+    PageName parent = begin == 0 ? PageName{} : name_of(folder, before);
+
+    std::vector<Place> places;
+    for (std::size_t first = begin; first + page_tokens <= tokens.size(); first += page_tokens) {
+        const auto ids = tokens.subspan(first, page_tokens);
+        hash.add(ids);
+        const Sha256 after = hash.value();
+        places.push_back({.name = name_of(folder, after),
+                          .parent = parent,
+                          .folder = folder,
+                          .first_position = static_cast<std::uint32_t>(first),
+                          .before = before,
+                          .tokens = {ids.begin(), ids.end()}});
+        parent = places.back().name;
+        before = after;
+    }
+    return places;
+}
+
+bool DiskPages::keep(const FullPage& page) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!has_names_) return false;
+    }
+    const auto last = static_cast<std::uint32_t>(page.tokens.size() / options_.source.page_tokens -
+                                                 1);
+    Place place = places_of(page.client, page.tokens, last).back();
+    {
+        const std::lock_guard lock(mutex_);
+        if (is_off_ || std::chrono::steady_clock::now() < paused_until_) return true;
+        if (index_.holds(place.name)) {
+            index_.use(place.name);
+            return true;
+        }
+        // A page whose beginning has left could not be found.
+        if (place.parent != PageName{} && !index_.holds(place.parent)) return true;
+        if (!writes_.empty() && queued_bytes_ + rows_bytes_ > options_.queue_bytes_max)
+            return false;
+    }
+    Write job{.place = std::move(place), .rows = Bytes(rows_bytes_)};
+    if (!page.read(job.rows).ok()) return true;
+    {
+        const std::lock_guard lock(mutex_);
+        if (job.place.parent != PageName{} && !index_.holds(job.place.parent)) return true;
+        for (const std::uint64_t worker : page.workers)
+            if (const auto key = worker_keys_.find(worker); key != worker_keys_.end())
+                job.worker_keys.push_back(key->second);
+        index_.add(job.place.name, {.folder = job.place.folder,
+                                    .parent = job.place.parent,
+                                    .bytes = rows_bytes_,
+                                    .written_s = now_s(),
+                                    .workers = {page.workers.begin(), page.workers.end()}});
+        queued_bytes_ += rows_bytes_;
+        writes_.push_back(std::move(job));
+    }
+    wake_.notify_all();
+    return true;
+}
+
+std::uint64_t DiskPages::fetch(PageWish wish) {
+    std::vector<Place> places = places_of(wish.client, wish.tokens, wish.first_page);
+    Read job{.done = std::move(wish.done)};
+    std::uint64_t id = 0, bytes = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        for (Place& place : places) {
+            if (!is_stored(place, bytes)) break;
+            if (!job.pages.empty() && bytes > wish.bytes_max) break;
+            job.pages.push_back(std::move(place));
+        }
+        if (job.pages.empty() || stopping_ || is_off_) return 0;
+        id = job.id = ++last_fetch_;
+        reads_.push_back(std::move(job));
+    }
+    wake_.notify_all();
+    return id;
+}
+
+// Returns true if the page is on disk; it is then the most recently used one. Adds its size to
+// `bytes`.
+bool DiskPages::is_stored(const Place& place, std::uint64_t& bytes) {
+    if (!has_names_) {
+        std::error_code failure;
+        const auto size = std::filesystem::file_size(options_.folder / place.file(), failure);
+        if (!failure) bytes += size;
+        return !failure;
+    }
+    const PageEntry* const entry = index_.find(place.name);
+    if (!entry || !entry->is_written) return false;
+    bytes += entry->bytes;
+    index_.use(place.name);
+    return true;
+}
+
+void DiskPages::drop_fetches() {
+    std::unique_lock lock(mutex_);
+    reads_.clear();
+    idle_.wait(lock, [&] { return !is_reading_; });
+}
+
+void DiskPages::forget_worker(std::uint64_t worker) {
+    Files files;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto took_part = [&](const PageEntry& entry) {
+            return std::find(entry.workers.begin(), entry.workers.end(), worker) !=
+                   entry.workers.end();
+        };
+        for (const PageName& name : index_.pages_if(took_part))
+            for (std::string& file : take_out(name)) files.push_back(std::move(file));
+    }
+    delete_files(files);
+}
+
+PageStoreCounters DiskPages::counters() const {
+    const std::lock_guard lock(mutex_);
+    PageStoreCounters counters = counters_;
+    counters.is_on = !is_off_;
+    counters.pages = index_.size();
+    counters.bytes = index_.bytes();
+    counters.bytes_max = options_.bytes_max;
+    counters.keep_s = static_cast<std::uint64_t>(options_.keep.count());
+    return counters;
+}
+
+void DiskPages::know_worker(std::uint64_t worker, const std::string& worker_key) {
+    if (worker_key.empty()) return;
+    const std::lock_guard lock(mutex_);
+    worker_keys_[worker] = worker_key;
+    if (worker_keys_.size() > known_workers_max) worker_keys_.erase(worker_keys_.begin());
+}
+
+void DiskPages::turn_off(const std::string& why) {
+    {
+        const std::lock_guard lock(mutex_);
+        is_off_ = true;
+    }
+    log_warn("state: no page is kept on disk from now on", kv("because", why));
+}
+
+void DiskPages::wait_until_written() {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [&] { return has_names_ && writes_.empty() && !is_writing_; });
+}
+
+// The store's thread: reads before writes, and looks for old pages now and then.
+void DiskPages::run() {
+    name_thread("kv disk");
+    const auto sweep_every = std::clamp<std::chrono::seconds>(
+        options_.keep / 10, std::chrono::seconds(1), std::chrono::seconds(60));
+    read_names();
+    sweep();
+    auto next_sweep = std::chrono::steady_clock::now() + sweep_every;
+    std::unique_lock lock(mutex_);
+    has_names_ = true;
+    idle_.notify_all();
+    for (;;) {
+        wake_.wait_until(lock, next_sweep,
+                         [&] { return stopping_ || !reads_.empty() || !writes_.empty(); });
+        if (!reads_.empty()) {
+            Read job = std::move(reads_.front());
+            reads_.pop_front();
+            is_reading_ = true;
+            lock.unlock();
+            read(std::move(job));
+            lock.lock();
+            is_reading_ = false;
+            idle_.notify_all();
+        } else if (!writes_.empty()) {
+            Write job = std::move(writes_.front());
+            writes_.pop_front();
+            queued_bytes_ -= job.rows.size();
+            is_writing_ = true;
+            lock.unlock();
+            write(std::move(job));
+            lock.lock();
+            is_writing_ = false;
+            idle_.notify_all();
+        } else if (stopping_) {
+            return;
+        }
+        if (std::chrono::steady_clock::now() < next_sweep) continue;
+        lock.unlock();
+        sweep();
+        lock.lock();
+        next_sweep = std::chrono::steady_clock::now() + sweep_every;
+    }
+}
+
+void DiskPages::write(Write job) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!index_.holds(job.place.name)) return;  // it has left meanwhile
+    }
+    const std::string file = job.place.file();
+    const Bytes plain = encode_kv_page({.source = options_.source,
+                                        .before = job.place.before,
+                                        .first_position = job.place.first_position,
+                                        .tokens = std::move(job.place.tokens),
+                                        .workers = std::move(job.worker_keys),
+                                        .rows = job.rows});
+    const Bytes sealed = cipher_.seal(plain, file);
+    const Status written = write_page_file(options_.folder, file, sealed);
+
+    Files files;
+    {
+        const std::lock_guard lock(mutex_);
+        if (!written.ok()) {
+            ++counters_.writes_failed;
+            paused_until_ = std::chrono::steady_clock::now() + options_.retry_after;
+            (void)take_out(job.place.name);
+        } else if (index_.holds(job.place.name)) {
+            ++counters_.pages_written;
+            index_.set_written(job.place.name, sealed.size());
+            files = evict();
+        } else {
+            files.push_back(file);
+        }
+    }
+    if (!written.ok()) return tell(write_problem, written.error().message);
+    tell_recovered(write_problem);
+    delete_files(files);
+}
+
+void DiskPages::read(Read job) {
+    FetchedPages fetched{.id = job.id};
+    for (const Place& place : job.pages) {
+        auto page = read_page(place);
+        if (page.ok()) {
+            fetched.pages.push_back(*std::move(page));
+            continue;
+        }
+        Files files;
+        {
+            const std::lock_guard lock(mutex_);
+            ++counters_.pages_refused;
+            files = take_out(place.name);
+        }
+        files.push_back(place.file());
+        delete_files(files);
+        tell(read_problem, page.error().message);
+        break;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        counters_.pages_read += fetched.pages.size();
+    }
+    job.done(std::move(fetched));
+}
+
+Result<StoredPage> DiskPages::read_page(const Place& place) {
+    const std::string file = place.file();
+    MOEX_ASSIGN(sealed, read_page_file(options_.folder, file, rows_bytes_ + (64u << 20)));
+    auto plain = cipher_.open(sealed, file);
+    if (!plain.ok()) return Error{plain.error().code, text(file, ": ", plain.error().message)};
+    MOEX_ASSIGN(page, decode_kv_page(*plain));
+    MOEX_TRY(require_source(page.source, options_.source));
+    if (page.tokens != place.tokens || page.before != place.before ||
+        page.first_position != place.first_position)
+        return Error{ErrorCode::bad_file, text(file, ": the page of another text")};
+
+    for (const std::string& key : page.workers)
+        if (options_.worker_is_banned && options_.worker_is_banned(key))
+            return Error{ErrorCode::bad_file, text(file, ": a banned worker computed for it")};
+
+    StoredPage stored;
+    const std::set<std::string> keys(page.workers.begin(), page.workers.end());
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [worker, key] : worker_keys_)
+            if (keys.contains(key)) stored.workers.push_back(worker);
+    }
+    stored.memory = *std::move(plain);
+    stored.rows = page.rows;  // within the memory that was moved
+    return stored;
+}
+
+// Deletes pages that are too old, and those of keys that are no longer valid.
+void DiskPages::sweep() {
+    const std::int64_t oldest_s = now_s() - options_.keep.count();
+    const auto must_leave = [&](const PageEntry& entry) {
+        const std::string key_id = entry.folder.substr(entry.folder.find('.') + 1);
+        return entry.written_s < oldest_s ||
+               (key_id != no_key_id && options_.key_is_valid && !options_.key_is_valid(key_id));
+    };
+    Files files;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const PageName& name : index_.pages_if(must_leave))
+            for (std::string& file : take_out(name)) files.push_back(std::move(file));
+    }
+    delete_files(files);
+}
+
+// Takes a page and all below it out of the index, and returns their files.
+DiskPages::Files DiskPages::take_out(const PageName& name) {
+    Files files;
+    index_.remove(name, [&](const PageName& removed, const PageEntry& entry) {
+        files.push_back(page_file(entry.folder, removed, entry.parent));
+    });
+    return files;
+}
+
+DiskPages::Files DiskPages::evict() {
+    Files files;
+    while (index_.bytes() > options_.bytes_max) {
+        const auto name = index_.next_to_evict();
+        if (!name) break;
+        for (std::string& file : take_out(*name)) files.push_back(std::move(file));
+        ++counters_.pages_evicted;
+    }
+    return files;
+}
+
+void DiskPages::delete_files(const Files& files) const {
+    for (const std::string& file : files) delete_page_file(options_.folder, file);
+}
+
+// Logs a problem once, until it has ended.
+void DiskPages::tell(const char* problem, const std::string& why) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!told_.insert(problem).second) return;
+    }
+    log_warn(text("state: ", problem, ", and answers go on"),
+             kv("folder", options_.folder.string()), kv("because", why));
+}
+
+void DiskPages::tell_recovered(const char* problem) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (told_.erase(problem) == 0) return;
+    }
+    log_info("state: pages are written again", kv("folder", options_.folder.string()));
+}
+
+}  // namespace moex
