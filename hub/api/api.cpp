@@ -105,7 +105,7 @@ namespace {
 
 // The hub's own `moex` object in a request's body, which is allowed in every dialect.
 struct MoexFields {
-    bool resumable = false;
+    bool resumable = false, stores_pages = true;
     ExpertMode experts{.name = "exact", .perplexity_excess = 0.0};
     LateWish late;
     std::optional<std::uint32_t> draft_tokens;  // empty: the hub's choice
@@ -204,6 +204,11 @@ Checked<MoexFields> read_moex_fields(const OrderedJson& body, const ApiOptions& 
         member(ours, "speculative"), options,
         moex_fields.experts.name != "exact" || moex_fields.late.calls_max > 0, fields);
 
+    if (const OrderedJson& store = member(ours, "store"); store.is_boolean())
+        moex_fields.stores_pages = store.get<bool>();
+    else if (!store.is_null())
+        fields.wrong("moex.store", "true or false", store);
+
     bool& wanted = moex_fields.resumable;
     if (const OrderedJson& resumable = member(ours, "resumable"); resumable.is_boolean())
         wanted = resumable.get<bool>();
@@ -263,6 +268,7 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     inputs.experts = std::move(moex_fields.experts);
     inputs.late = moex_fields.late;
     inputs.draft_tokens = moex_fields.draft_tokens;
+    inputs.stores_pages = moex_fields.stores_pages;
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;

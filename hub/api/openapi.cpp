@@ -154,7 +154,9 @@ constexpr const char* other_schemas = R"json({
       "total_tokens": {"type": "integer"},
       "prompt_tokens_details": {"type": "object", "properties": {
         "cached_tokens": {"type": "integer",
-          "description": "Prompt tokens computed for an earlier request of this client."}}},
+          "description": "Prompt tokens computed for an earlier request of this client."},
+        "cached_tokens_disk": {"type": "integer",
+          "description": "Those of them that the hub had kept on disk."}}},
       "completion_tokens_details": {"type": "object", "properties": {
         "reasoning_tokens": {"type": "integer"}}}}},
   "Timings": {"type": "object", "properties": {
@@ -222,7 +224,9 @@ constexpr const char* other_schemas = R"json({
     "properties": {
       "status": {"type": "string", "enum": ["ok", "degraded", "uncovered", "loading", "draining"]},
       "reason": {"type": "string"}, "units": {"type": "integer"},
-      "covered": {"type": "integer"}, "workers": {"type": "integer"}}},
+      "covered": {"type": "integer"}, "workers": {"type": "integer"},
+      "prompts_kept_hours": {"type": "integer",
+        "description": "How long prompts and answers are kept on disk, encrypted."}}},
   "Info": {"type": "object", "required": ["name", "version", "model", "context_tokens"],
     "properties": {
       "name": {"type": "string"}, "version": {"type": "string"}, "model": {"type": "string"},
@@ -358,6 +362,8 @@ constexpr const char* other_schemas = R"json({
     "speculative": {"oneOf": [{"enum": ["off", "auto"]},
         {"type": "integer", "minimum": 1, "maximum": 16}], "default": "auto",
       "description": "Tokens to draft in each step; the text does not depend on it."},
+    "store": {"type": "boolean", "default": true,
+      "description": "false: the hub keeps nothing of this request on disk (--kv-disk-mb)."},
     "resumable": {"type": "boolean", "default": false,
       "description": "The stream continues for 60 s after a lost connection: /v1/streams."}}},
   "StoppedStream": {"type": "object", "required": ["id", "stopped"], "properties": {

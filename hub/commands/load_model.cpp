@@ -133,6 +133,9 @@ Result<LoadedModel> load_model(const Settings& settings,
     }
     model.threads = std::make_unique<ThreadPool>(num_threads);
     MOEX_ASSIGN(arithmetic, arithmetic_of(settings, *model.package));
+    model.arithmetic = arithmetic;
+    MOEX_ASSIGN(hub_dtype, hub_dtype_of(settings, *model.package));
+    model.hub_dtype = hub_dtype;
     model.kv_dtype = kv_dtype_of(settings, arithmetic);
     if (parts == LoadParts::everything) MOEX_TRY(load_decoder(model, settings, stage));
 
@@ -147,10 +150,9 @@ Result<LoadedModel> load_model(const Settings& settings,
 Status load_decoder(LoadedModel& model, const Settings& settings,
                     const std::function<void(std::string_view)>& stage) {
     stage("loading tensors");
-    MOEX_ASSIGN(arithmetic, arithmetic_of(settings, *model.package));
-    MOEX_ASSIGN(hub_dtype, hub_dtype_of(settings, *model.package));
-    MOEX_ASSIGN(decoder, Decoder::create(model.package, *model.threads,
-                                         {.arithmetic = arithmetic, .hub_dtype = hub_dtype}));
+    MOEX_ASSIGN(decoder,
+                Decoder::create(model.package, *model.threads,
+                                {.arithmetic = model.arithmetic, .hub_dtype = model.hub_dtype}));
     model.decoder = std::move(decoder);
     return {};
 }

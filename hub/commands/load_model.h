@@ -30,6 +30,10 @@ struct LoadedModel {
     std::unique_ptr<Decoder> decoder;  // null until load_decoder()
     // experts on this machine; null unless the package has all blobs
     std::unique_ptr<LocalExperts> local;
+    // arithmetic of the decoder, and the type to which it packs the hub's matrices if one was
+    // chosen
+    Arithmetic arithmetic = Arithmetic::exact;
+    std::optional<PackedDtype> hub_dtype;
     KvDtype kv_dtype = KvDtype::f32;  // format of the KV cache, chosen by settings and arithmetic
 };
 

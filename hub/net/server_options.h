@@ -68,6 +68,8 @@ struct ServerOptions {
     std::string hints_by = "off";
     // Makes a part of /api/status; empty: no shadow runs.
     std::function<nlohmann::json()> describe_shadow;
+    // Hours for which prompts are kept on disk; /health reports it. 0: none are kept.
+    std::uint32_t prompts_kept_hours = 0;
     bool give_model = true;     // a client with access to the API may load the whole package
     bool require_keys = false;  // require API keys on loopback, too; elsewhere they always are
     // If true, run() handles signals: SIGINT and SIGTERM stop the server. SIGHUP reads the

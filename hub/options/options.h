@@ -46,6 +46,7 @@ enum CommandMask : unsigned {
     command_pull = 4096,
     command_models = 8192,  // models and rm
     command_chat = 16384,
+    command_forget = 32768,
 };
 
 // The section of the help, and of --print-config, in which a setting is listed.

@@ -128,6 +128,14 @@ Status check_speculative(std::string_view value) {
                        value, "\"");
 }
 
+Status check_disk_mb(std::string_view value) {
+    constexpr std::uint64_t most = 10'000'000;
+    std::uint64_t megabytes = 0;
+    if (value == "auto" || (is_number(value, megabytes) && megabytes <= most)) return {};
+    return wrong_value("wanted auto or a whole number of MB from 0 to ", most, ", found \"", value,
+                       "\"");
+}
+
 Status check_number_text(std::string_view value) {
     double number = 0;
     if (is_number(value, number) && number >= 0 && number <= 100) return {};

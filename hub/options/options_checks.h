@@ -29,6 +29,8 @@ Status check_prefetch_by(std::string_view value);
 Status check_replay(std::string_view value);
 // Accepts off, auto, and a number of drafted tokens from 1 to 16.
 Status check_speculative(std::string_view value);
+// Accepts auto, and a number of megabytes.
+Status check_disk_mb(std::string_view value);
 Status check_number_text(std::string_view value);
 Status check_seed(std::string_view value);
 Status check_group(std::string_view value);

@@ -19,7 +19,7 @@ constexpr auto all_help = SettingShown::help_all;
 constexpr auto no_help = SettingShown::never;
 constexpr unsigned serve = command_serve;
 constexpr unsigned uses_state = command_serve | command_cert | command_key | command_ban |
-                                command_backup;
+                                command_backup | command_forget;
 constexpr unsigned reads_text = command_eval | command_predict;
 constexpr unsigned runs_model = command_serve | command_generate | reads_text;
 constexpr unsigned makes_package = command_pack | command_synth;
@@ -97,6 +97,19 @@ const Setting model_settings[] = {
      0, 0, "auto|f32|f16|int8"},
     {"prefix-cache", on_off, serve, all_help, "on|off", "on",
      "keep the KV pages of a prompt for the same client's next prompt, within --kv-mb"},
+    {"kv-disk-mb", word, serve, all_help, "MB|auto", "auto",
+     "keep the KV pages of prompts and answers on disk, encrypted, for the same client's next "
+     "prompt, also after a restart; 0: none\n"
+     "auto: a tenth of the free disk, at most 8192, if the hub listens on loopback and trusts no "
+     "proxy; otherwise none\n"
+     "`moex-hub forget` deletes them; a request with \"moex\": {\"store\": false} leaves none",
+     0, 0, "", check_disk_mb},
+    {"kv-disk-hours", number, serve, all_help, "H", "24",
+     "pages on disk are deleted after this time", 1, 8760},
+    {"kv-key-file", word, serve, all_help, "FILE", "",
+     "the first line encrypts the pages on disk: 64 hexadecimal digits\n"
+     "default: the systemd credential moex-kv-key, or the file kv-key in the state folder, which "
+     "is made; a key in the state folder protects nothing if the whole folder is copied"},
     {"gpu", word, command_serve | command_generate, short_help, "auto|off|NAME", "off",
      "attention, routers and LM head on a GPU here, through Vulkan\n"
      "with generate, and with --backend local, it also computes the experts, unless "

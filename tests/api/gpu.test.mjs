@@ -111,3 +111,24 @@ test('doctor says which device --gpu means', { skip: !built }, async () => {
   const unknown = await runHub(['doctor', '--model', modelFolder, '--gpu', 'abacus']);
   assert.match(unknown.stdout, /wrong +GPU +--gpu abacus: no Vulkan device is called abacus; there are: /);
 });
+
+test('a hub on a GPU goes on with its pages after kill -9', { skip: !built }, () => inFolder(async (state) => {
+  const prompt = Array.from({ length: 150 }, (_, i) => 20 + (i * 37) % 900);
+  const ask = async (hub) => {
+    const body = { prompt, max_tokens: 4, temperature: 0, logprobs: 0 };
+    const answer = await (await postJson(`${hub.api}/completions`, body)).json();
+    return { logprobs: answer.choices[0].logprobs.token_logprobs, ...answer.usage.prompt_tokens_details };
+  };
+  const args = ['--gpu', first_device, '--backend', 'local', '--kv-mb', '64', '--kv-dtype', 'int8', '--state', state];
+  const first = await startHub(args);
+  const before = await ask(first);
+  for (let written = 0; written < 1;)
+    written = (await (await fetch(`${first.url}/api/status`)).json()).engine.kv_disk.pages_written;
+  first.signal('SIGKILL');
+  await first.ended;
+  const again = await startHub(args), after = await ask(again);
+  await again.stop();
+  assert.equal(before.cached_tokens, 0);
+  assert.equal(after.cached_tokens_disk, 128, 'a page of a GPU has 128 tokens');
+  assert.deepEqual(after.logprobs, before.logprobs);
+}));

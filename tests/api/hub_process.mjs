@@ -50,10 +50,12 @@ export function postJson(url, body, key) {
   return fetch(url, { method: 'POST', headers, body: JSON.stringify(body) });
 }
 
-// Starts a hub that serves until stop(); resolves once the hub prints its `ready:` line.
+// Starts a hub that serves until stop(); resolves once the hub prints its `ready:` line. Without --state in `args` it
+// has a state folder of its own, which is removed when it ends.
 export function startHub(args = [], extra = {}, model = modelFolder) {
-  const state = temporaryFolder();
-  const own = ['serve', '--model', model, '--listen', '127.0.0.1:0', '--state', state.path];
+  const state = args.includes('--state') ? { path: '', remove: () => {} } : temporaryFolder();
+  const own = ['serve', '--model', model, ...(args.includes('--listen') ? [] : ['--listen', '127.0.0.1:0']),
+    ...(state.path ? ['--state', state.path] : [])];
   const child = spawn(hubProgram, [...own, ...args], {
     env: cleanEnvironment(extra), stdio: ['ignore', 'pipe', 'pipe'],
   });

@@ -525,6 +525,8 @@ test("GreetingAgreesWithThePill", () => {
   const hub_only = { status: "ok", workers: 0, units: 8, covered: 8 };
   assert.equal(poolWords(hub_only).text, "hub only");
   assert.match(welcomeWords(hub_only), /the hub computes the answers itself/);
+  assert.doesNotMatch(welcomeWords(hub_only), /disk/);
+  assert.match(welcomeWords({ ...hub_only, prompts_kept_hours: 24 }), /keeps questions and answers .* 24 h at most/);
   const lent = { status: "ok", workers: 2, units: 8, covered: 8 };
   assert.equal(poolWords(lent).text, "2 contributors");
   assert.match(welcomeWords(lent), /^2 people lend a browser tab/);

@@ -148,7 +148,9 @@ class ResponsesReply : public ReplyWriter {
     static OrderedJson usage_json(const Usage& usage) {
         return {
             {"input_tokens", usage.prompt_tokens},
-            {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+            {"input_tokens_details",
+             {{"cached_tokens", usage.cached_tokens},
+              {"cached_tokens_disk", usage.cached_tokens_disk}}},
             {"output_tokens", usage.completion_tokens},
             {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens.value_or(0)}}},
             {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};

@@ -81,6 +81,7 @@ void ApiJob::start() {
         request.stop_ids = inputs_.stop_ids;
         request.speculator = inputs_.experts.speculator;
         request.draft_tokens = inputs_.draft_tokens;
+        request.stores_pages = inputs_.stores_pages;
         request.late_wait = inputs_.late.wait;
         request.late_pairs_max = inputs_.late.calls_max /
                                  static_cast<std::uint32_t>(choices_.size());
@@ -225,6 +226,7 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     AnswerChoice& answer = choice.answer;
     answer.stop = choice.stops ? choice.stops->stop() : choice.text.stop();
     choice.cached_tokens = end.stats.cached_tokens;
+    choice.cached_tokens_disk = end.stats.cached_tokens_disk;
     if (echoes_scores()) answer.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
     if (const auto& count = inputs_.params.prompt_logprobs)
         for (const SampledToken& scored : end.prompt_logprobs)
@@ -540,12 +542,12 @@ Usage ApiJob::usage() const {
         // For each prompt the smallest number of cached tokens over all its choices counts: the
         // first choice computes what the other choices find cached.
         const std::size_t n = inputs_.params.n;
-        usage.cached_tokens += std::min_element(choices_.begin() + i * n,
-                                                choices_.begin() + (i + 1) * n,
-                                                [](const Choice& a, const Choice& b) {
-                                                    return a.cached_tokens < b.cached_tokens;
-                                                })
-                                   ->cached_tokens;
+        const auto first = choices_.begin() + i * n;
+        const auto least = std::min_element(first, first + n, [](const Choice& a, const Choice& b) {
+            return a.cached_tokens < b.cached_tokens;
+        });
+        usage.cached_tokens += least->cached_tokens;
+        usage.cached_tokens_disk += least->cached_tokens_disk;
     }
     for (const Choice& choice : choices_) {
         usage.completion_tokens += choice.text.num_tokens();

@@ -43,6 +43,7 @@ struct ApiJobInputs {
     ExpertMode experts;  // the request's expert mode; "exact" has no speculator
     LateWish late;
     std::optional<std::uint32_t> draft_tokens;  // in each step; empty: the hub's choice
+    bool stores_pages = true;                   // false: nothing is kept on disk (moex.store)
     // The grammar that the masks follow, and the tools that it weakens; null: any text is allowed.
     std::shared_ptr<const AnswerRules> rules;
     // One mask for each choice; empty: any text is allowed.
@@ -72,7 +73,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         std::optional<StopFilter> stops;  // applies stop strings to the text outside of calls
         AnswerChoice answer;
         std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
-        std::uint32_t cached_tokens = 0;
+        std::uint32_t cached_tokens = 0, cached_tokens_disk = 0;
         // Number of the answer's tokens that were sent to the client.
         std::uint32_t counted_tokens = 0;
         std::vector<CalledFunction> judged_calls;  // calls of weakened tools

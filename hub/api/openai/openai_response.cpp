@@ -58,7 +58,9 @@ OrderedJson usage_json(const Usage& usage) {
     OrderedJson out{{"prompt_tokens", usage.prompt_tokens},
                     {"completion_tokens", usage.completion_tokens},
                     {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-                    {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+                    {"prompt_tokens_details",
+                     {{"cached_tokens", usage.cached_tokens},
+                      {"cached_tokens_disk", usage.cached_tokens_disk}}}};
     if (usage.reasoning_tokens)
         out["completion_tokens_details"] = {{"reasoning_tokens", *usage.reasoning_tokens}};
     return out;

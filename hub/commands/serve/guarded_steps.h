@@ -26,7 +26,7 @@ class GuardedSteps : public StepDevice {
     bool gives_hidden() const override { return device_.gives_hidden(); }
     bool takes_speculators() const override { return device_.takes_speculators(); }
     std::uint32_t likeliest_max() const override { return device_.likeliest_max(); }
-    KvPageCopier page_copier() override { return device_.page_copier(); }
+    KvPageMover page_mover() override { return device_.page_mover(); }
     Status renew() override { return device_.renew(); }
 
   private:

@@ -12,6 +12,7 @@
 #include "hub/commands/command.h"
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
+#include "hub/commands/serve/kept_pages.h"
 #include "hub/commands/serve/open_files.h"
 #include "hub/commands/serve/qr.h"
 #include "hub/commands/serve/serve_options.h"
@@ -120,6 +121,7 @@ Status HubProgram::open() {
         MOEX_TRY(load());
         MOEX_TRY(require_computers());
         MOEX_TRY(open_registry(std::move(lock)));
+        MOEX_TRY(open_pages());
         if (!settings_.logs.trace.empty()) {
             MOEX_ASSIGN(trace, Trace::open(settings_.logs.trace));
             trace_ = std::move(trace);
@@ -133,6 +135,9 @@ Status HubProgram::open() {
                  kv("wanted", server_options_.connections_max),
                  kv("wants_open_files", open_files_for(server_options_.connections_max)));
     options.hints_by = hints_by_;
+    if (pages_)
+        options.prompts_kept_hours = static_cast<std::uint32_t>(settings_.model.pages.keep /
+                                                                std::chrono::hours(1));
     if (shadow_parts_) options.describe_shadow = [this] { return shadow_json(); };
     options.on_reload = [this] { reload(); };
     options.describe_settings = [this] {
@@ -364,6 +369,8 @@ Status HubProgram::open_gpu() {
     options.cores = [this]() -> Result<StepDevice*> {
         MOEX_TRY(load_decoder(model_, invocation_.settings, [](std::string_view) {}));
         gpu_is_lost_ = true;
+        // The cores have another arithmetic and another layout than the pages on disk.
+        if (pages_) pages_->turn_off("the GPU was lost, and this machine's cores compute");
         model_.decoder->foresee_with(hints_.get());
         return static_cast<StepDevice*>(model_.decoder.get());
     };
@@ -458,6 +465,18 @@ net::ServerOptions HubProgram::within_limits(net::ServerOptions options) const {
     return options;
 }
 
+Status HubProgram::open_pages() {
+    engine_options_ = engine_options();
+    MOEX_ASSIGN(pages, open_kept_pages(settings_, state_directory_,
+                                       {.model = model_,
+                                        .engine = engine_options_,
+                                        .on_gpu = gpu_ != nullptr,
+                                        .registry = *registry_}));
+    pages_ = std::move(pages);
+    engine_options_.page_store = pages_.get();
+    return {};
+}
+
 void HubProgram::reload() {
     const auto refuse = [](const Error& error) {
         log_error("hub: SIGHUP changed no setting and no key", kv("error", error.message));
@@ -489,6 +508,7 @@ void HubProgram::reload() {
 void HubProgram::on_worker_event(const WorkerEvent& event) {
     server_->on_worker_event(event);
     log_worker_event(event);
+    if (pages_) pages_->know_worker(event.worker, event.view->worker_key);
     // Forget the KV pages that were computed with false answers of this worker, so that no later
     // prompt reuses them.
     if (event.kind == WorkerEvent::Kind::lied ||
@@ -549,7 +569,6 @@ void HubProgram::join_rooms() {
     swarm_.emplace(std::move(swarm_options), server_->swarm_host(), model_.local.get(),
                    [this](const WorkerEvent& event) { on_worker_event(event); });
 
-    engine_options_ = engine_options();
     if (settings_.model.drafts) {
         engine_options_.draft_sources = only_drafts_ ? std::vector<DraftSource*>{only_drafts_}
                                                      : drafts_.make_sources(engine_options_);

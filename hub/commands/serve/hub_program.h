@@ -24,6 +24,7 @@
 #include "hub/foresight/predict/hints.h"
 #include "hub/foresight/shadow/served_shadow.h"
 #include "hub/net/server.h"
+#include "hub/state/disk_pages.h"
 
 namespace moex {
 
@@ -73,6 +74,7 @@ class HubProgram {
     Status require_computers() const;
     Status open_registry(StateLock lock);
     net::ServerOptions within_limits(net::ServerOptions options) const;
+    Status open_pages();
     void join_rooms();
     // Called on SIGHUP, on the disk thread: reads keys again, and the settings that may change
     // while serving. If one cannot be read, nothing changes.
@@ -132,6 +134,7 @@ class HubProgram {
     DraftParts drafts_;  // used by the engine
     DraftSource* only_drafts_ = nullptr;
     std::unique_ptr<Registry> registry_;
+    std::unique_ptr<DiskPages> pages_;  // used by the engine; null: no page is kept on disk
     MadeKeys made_keys_;
     EngineOptions engine_options_;
     std::unique_ptr<Trace> trace_;  // outlives all members that record trace spans

@@ -79,6 +79,10 @@ ModelSettings model_of(const SettingReader& read) {
         model.draft_tokens = static_cast<std::uint32_t>(std::stoul(speculative));
     model.draft_folder = read.text("draft");
     model.caches_prefixes = read.on("prefix-cache");
+    model.pages = {.keep = std::chrono::hours(read.count("kv-disk-hours")),
+                   .key_file = read.text("kv-key-file")};
+    if (const std::string& megabytes = read.text("kv-disk-mb"); megabytes != "auto")
+        model.pages.bytes_max = std::stoull(megabytes) << 20;
     model.has_noise_prompts = read.on("noise-prompts");
     model.answers_any_model_name = read.on("any-model-name");
     model.gives_model = read.on("give-model");

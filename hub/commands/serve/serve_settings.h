@@ -53,6 +53,13 @@ struct GpuSettings {
     bool is_wanted() const { return device != "off"; }
 };
 
+// Pages of keys and values on disk.
+struct PageSettings {
+    std::optional<std::uint64_t> bytes_max;  // 0: none; empty: a default (kept_pages.h)
+    std::chrono::seconds keep{};
+    std::filesystem::path key_file;  // empty: a credential, or a key in the state folder
+};
+
 // The settings of the help's group "Model and memory". hub/commands/load_model.h reads those
 // settings that other commands take too.
 struct ModelSettings {
@@ -69,6 +76,7 @@ struct ModelSettings {
     std::optional<std::uint32_t> draft_tokens;
     std::string draft_folder;  // a draft model or a shadow; empty: none
     bool caches_prefixes = true;
+    PageSettings pages;
     bool has_noise_prompts = false;
     bool answers_any_model_name = false;
     bool gives_model = true;  // browsers may download the whole package

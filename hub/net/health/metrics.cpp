@@ -87,6 +87,17 @@ void add_engine(Families& out, const EngineCounters& engine) {
     out.counter("moex_prompt_tokens_total", "Prompt tokens read.", engine.prompt_tokens);
     out.counter("moex_cached_tokens_total", "Prompt tokens found in the KV cache.",
                 engine.cached_tokens);
+    out.counter("moex_cached_tokens_disk_total", "Those of them that had been kept on disk.",
+                engine.cached_tokens_disk);
+    const PageStoreCounters& disk = engine.page_store;
+    out.gauge("moex_kv_disk_bytes", "KV pages on disk.", static_cast<double>(disk.bytes));
+    out.counter("moex_kv_disk_pages_written_total", "KV pages written to disk.",
+                disk.pages_written);
+    out.counter("moex_kv_disk_pages_read_total", "KV pages read from disk.", disk.pages_read);
+    out.counter("moex_kv_disk_pages_refused_total", "KV pages on disk that were damaged.",
+                disk.pages_refused);
+    out.counter("moex_kv_disk_writes_failed_total", "KV pages that could not be written.",
+                disk.writes_failed);
     out.counter("moex_generation_tokens_total", "Tokens generated.", engine.generated_tokens);
     out.counter("moex_spec_decode_num_drafts_total", "Steps of a sequence with drafted tokens.",
                 engine.drafts);

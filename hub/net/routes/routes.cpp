@@ -428,7 +428,7 @@ void Routes::serve_health(HttpRequest, Responder responder) const {
     const Health health = current_health(hub_);
     HttpResponse response;
     response.status = health.state == HealthState::ok ? 200 : 503;
-    response.body = health_json(health).dump();
+    response.body = health_json(health, hub_.options.prompts_kept_hours).dump();
     if (response.status == 503) response.set_header("Retry-After", "2");
     responder->respond(std::move(response));
 }

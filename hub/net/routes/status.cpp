@@ -88,6 +88,19 @@ json step_split_json(const StepSplit& split) {
             {"drawing_s", seconds(split.drawing)}};
 }
 
+json kv_disk_json(const PageStoreCounters& disk) {
+    return {{"on", disk.is_on},
+            {"pages", disk.pages},
+            {"bytes", disk.bytes},
+            {"bytes_max", disk.bytes_max},
+            {"keep_s", disk.keep_s},
+            {"pages_written", disk.pages_written},
+            {"pages_read", disk.pages_read},
+            {"pages_evicted", disk.pages_evicted},
+            {"pages_refused", disk.pages_refused},
+            {"writes_failed", disk.writes_failed}};
+}
+
 json engine_json(const HubContext& hub) {
     const EngineCounters engine = hub.engine ? hub.engine.load()->counters() : EngineCounters{};
     return {{"running", engine.running},
@@ -108,6 +121,8 @@ json engine_json(const HubContext& hub) {
             {"rows", engine.rows},
             {"prompt_tokens", engine.prompt_tokens},
             {"cached_tokens", engine.cached_tokens},
+            {"cached_tokens_disk", engine.cached_tokens_disk},
+            {"kv_disk", kv_disk_json(engine.page_store)},
             {"generated_tokens", engine.generated_tokens},
             {"kv_pages_used", engine.kv_pages_used},
             {"kv_pages_cached", engine.kv_pages_cached},
@@ -249,13 +264,14 @@ json host_json(const HostState& host) {
 
 }  // namespace
 
-json health_json(const Health& health) {
+json health_json(const Health& health, std::uint32_t prompts_kept_hours) {
     json out{{"status", health_name(health.state)}};
     if (health.state == HealthState::loading || health.state == HealthState::draining) return out;
     out["units"] = health.units;
     out["covered"] = health.covered;
     out["workers"] = health.active_workers;
     if (!health.reason.empty()) out["reason"] = health.reason;
+    if (prompts_kept_hours > 0) out["prompts_kept_hours"] = prompts_kept_hours;
     return out;
 }
 

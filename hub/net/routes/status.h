@@ -8,7 +8,8 @@
 
 namespace moex::net {
 
-nlohmann::json health_json(const Health& health);  // any thread
+// `prompts_kept_hours`: ServerOptions. Any thread.
+nlohmann::json health_json(const Health& health, std::uint32_t prompts_kept_hours);
 nlohmann::json status_json(HubContext& hub, bool with_join_url);
 MetricsSnapshot metrics_snapshot(const HubContext& hub);
 

@@ -23,9 +23,11 @@ export function poolWords(health) {
 export function welcomeWords(health) {
   if (!health) return say("back_soon");
   const workers = health.workers ?? 0;
-  if (health.status === "ok" && workers === 0) return `${say("hub_computes")} ${say("secret")}`;
-  if (workers === 0) return `${say("nobody_yet")} ${say("secret")}`;
-  return `${say("people_lend", workers)} ${say("secret")}`;
+  const kept = health.prompts_kept_hours > 0 ? ` ${say("kept_on_disk", health.prompts_kept_hours)}` : "";
+  const rest = `${say("secret")}${kept}`;
+  if (health.status === "ok" && workers === 0) return `${say("hub_computes")} ${rest}`;
+  if (workers === 0) return `${say("nobody_yet")} ${rest}`;
+  return `${say("people_lend", workers)} ${rest}`;
 }
 
 // Returns the banner {text, wants_join}, or null if no banner is needed.

@@ -41,6 +41,14 @@ const translations = {
     "kv-dtype": "Datentyp des KV-Cache; f16 hat die Hälfte der Bytes von f32, int8 etwas mehr als ein Viertel; auto: "
       + "f32 in genauer Arithmetik, sonst f16",
     "prefix-cache": "behält die KV-Seiten einer Frage für die nächste Frage desselben Clients, innerhalb von --kv-mb",
+    "kv-disk-mb": "behält die KV-Seiten von Fragen und Antworten verschlüsselt auf der Platte, für die nächste Frage "
+      + "desselben Clients, auch nach einem Neustart; 0: keine; auto: ein Zehntel der freien Platte, höchstens 8192, "
+      + "wenn der Hub nur auf Loopback lauscht und keinem Proxy vertraut, sonst keine; `moex-hub forget` löscht sie; "
+      + "eine Anfrage mit \"moex\": {\"store\": false} hinterlässt keine",
+    "kv-disk-hours": "nach so vielen Stunden werden Seiten auf der Platte gelöscht",
+    "kv-key-file": "die erste Zeile verschlüsselt die Seiten auf der Platte: 64 hexadezimale Ziffern; sonst gilt das "
+      + "systemd-Credential moex-kv-key, oder die Datei kv-key im Zustandsordner, die angelegt wird; ein Schlüssel im "
+      + "Zustandsordner schützt nichts, wenn der ganze Ordner kopiert wird",
     gpu: "Attention, Router und LM-Kopf auf einer GPU dieser Maschine, über Vulkan; mit generate und mit --backend "
       + "local rechnet sie auch die Experten, außer mit --deterministic; auto nimmt eine echte GPU, und ohne sie den "
       + "Prozessor; NAME ist eine Nummer oder ein Teil eines Gerätenamens (llvmpipe ist Software); Keys und Values "

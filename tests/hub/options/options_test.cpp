@@ -61,6 +61,7 @@ std::vector<std::string> three_values(const Setting& setting) {
     if (name == "listen") return {"127.0.0.1:1", "[::1]:2", "0.0.0.0:3"};
     if (name == "prefetch-replay") return {"1.0", "0.96+1", "0"};
     if (name == "speculative") return {"off", "4", "auto"};
+    if (name == "kv-disk-mb") return {"0", "64", "100"};
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
     if (name == "prefetch") return {"4", "on", "shadow:models/int2"};
     if (name == "placement") return {"groups 4", "hash", "fan-out"};
@@ -373,6 +374,9 @@ TEST_F(OptionsTest, SettingsOutsideTheShortHelpStillWork) {
                              "net-threads",
                              "qr",
                              "prefix-cache",
+                             "kv-disk-mb",
+                             "kv-disk-hours",
+                             "kv-key-file",
                              "max-tokens-default"})
         for (const Setting& setting : setting_table()) {
             if (setting.name != name) continue;
@@ -393,7 +397,7 @@ TEST_F(OptionsTest, SettingsOutsideTheShortHelpStillWork) {
             EXPECT_EQ(by_variable->source(name), SettingSource::environment);
             ++num_checked;
         }
-    EXPECT_EQ(num_checked, 24u);
+    EXPECT_EQ(num_checked, 27u);
 }
 
 TEST_F(OptionsTest, ListenAddressesAreUnderstood) {
