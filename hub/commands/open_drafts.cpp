@@ -32,9 +32,11 @@ Status check_vocabulary(const ModelPackage& draft, const LoadedModel& model) {
 
 }  // namespace
 
-Status DraftParts::open(const std::string& folder, const LoadedModel& model) {
+Status DraftParts::open(const std::string& folder, const LoadedModel& model,
+                        const std::function<void(const Error&)>& on_changed_bytes) {
     is_shadow_ = std::filesystem::exists(std::filesystem::path(folder) / "shadow.json");
-    MOEX_TRY(is_shadow_ ? open_shadow(folder, model) : open_package(folder, model));
+    MOEX_TRY(is_shadow_ ? open_shadow(folder, model)
+                        : open_package(folder, model, on_changed_bytes));
     folder_ = folder;
     return {};
 }
@@ -50,8 +52,10 @@ Status DraftParts::open_shadow(const std::string& folder, const LoadedModel& mod
     return {};
 }
 
-Status DraftParts::open_package(const std::string& folder, const LoadedModel& model) {
+Status DraftParts::open_package(const std::string& folder, const LoadedModel& model,
+                                const std::function<void(const Error&)>& on_changed_bytes) {
     MOEX_ASSIGN(package, ModelPackage::open(folder));
+    package->on_changed_bytes(on_changed_bytes);
     MOEX_TRY(check_vocabulary(*package, model));
     MOEX_TRY(package->require_all_blobs());
     // A draft needs no exact arithmetic, and the fastest one makes the most drafts.

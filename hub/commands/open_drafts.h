@@ -19,7 +19,10 @@ class DraftParts {
     // Opens the draft model in `folder`: a package with the same vocabulary, or a shadow of `model`
     // (`moex-hub pack --shadow`), which requires model.decoder. An error names the file that cannot
     // be read, or the difference of the two vocabularies.
-    Status open(const std::string& folder, const LoadedModel& model);
+    // `on_changed_bytes` is called as by ModelPackage::on_changed_bytes() for a draft model; empty:
+    // the process ends.
+    Status open(const std::string& folder, const LoadedModel& model,
+                const std::function<void(const Error&)>& on_changed_bytes = {});
     // Makes the sources for an engine with the given options, the cheapest first. Called once. The
     // sources live as long as this object.
     std::vector<DraftSource*> make_sources(const EngineOptions& options);
@@ -28,7 +31,8 @@ class DraftParts {
 
   private:
     Status open_shadow(const std::string& folder, const LoadedModel& model);
-    Status open_package(const std::string& folder, const LoadedModel& model);
+    Status open_package(const std::string& folder, const LoadedModel& model,
+                        const std::function<void(const Error&)>& on_changed_bytes);
 
     std::string folder_;  // empty: no draft model
     bool is_shadow_ = false;

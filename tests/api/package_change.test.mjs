@@ -80,6 +80,25 @@ test('a stream that runs when other bytes come ends with an error, not with a cu
   assert.equal(sentences.length, 1);
 });
 
+test('a draft model that gets other bytes ends the hub in the same way', async () => {
+  const draft = temporaryFolder();
+  try {
+    cpSync(modelFolder, draft.path, { recursive: true, dereference: true });
+    const hub = await startHub(['--backend', 'local', '--threads', '1', '--draft', draft.path]);
+    touch(join(draft.path, 'hub.safetensors'));
+    assert.equal((await complete(hub)).status, 200);
+    writeFileSync(join(draft.path, 'hub.safetensors'), Buffer.alloc(1), { flag: 'r+' });
+    const answer = await complete(hub);
+    assert.ok(JSON.parse(answer.text).choices || answer.status >= 500, answer.text);
+    assert.equal(await hub.ended, 1);
+    const sentences = hub.stderr().split('\n').filter((line) => line.startsWith('moex-hub: '));
+    assert.equal(sentences.length, 1);
+    assert.ok(sentences[0].includes(draft.path), sentences[0]);
+  } finally {
+    draft.remove();
+  }
+});
+
 test('a blob that was damaged before the start is named and not served, all else is', async () => {
   const copy = temporaryFolder();
   try {

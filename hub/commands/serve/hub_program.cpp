@@ -186,7 +186,7 @@ void HubProgram::on_changed_bytes(const Error& error) {
               kv("error", error.message));
     {
         const std::lock_guard lock(changed_mutex_);
-        changed_bytes_ = error;
+        if (!changed_bytes_) changed_bytes_ = error;
     }
     stop_.stop();
 }
@@ -234,7 +234,8 @@ Status HubProgram::open_drafts() {
         return Error{ErrorCode::invalid_argument,
                      "--draft DIR drafts tokens, and --speculative off uses none: leave one of "
                      "them out"};
-    const Status opened = drafts_.open(model.draft_folder, model_);
+    const Status opened = drafts_.open(model.draft_folder, model_,
+                                       [this](const Error& error) { on_changed_bytes(error); });
     if (opened.ok()) return {};
     return Error{opened.error().code, text("--draft: ", opened.error().message)};
 }
