@@ -1,8 +1,10 @@
 // Tests of files of a package that change while it is open: the same bytes are accepted, other
 // bytes are reported once, and a blob that was damaged before is refused alone.
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -21,13 +23,19 @@ class ChangedFilesTest : public testing::Test {
   protected:
     ChangedFilesTest() {
         set_log(LogLevel::error);
-        ThreadPool threads(1);
-        test::CheckpointBuilder{test::CheckpointOptions{}}.write(folder_ / "in");
-        const auto report = pack_checkpoint(folder_ / "in", folder_ / "out", {}, threads, {});
-        EXPECT_TRUE(report.ok());
-        open();
+        make({});
         for (std::uint32_t layer = 0; layer < package_->config().num_layers; ++layer)
             if (package_->config().is_moe(layer)) layer_ = layer;
+    }
+
+    void make(const test::CheckpointOptions& options) {
+        std::filesystem::remove_all(folder_ / "in");
+        std::filesystem::remove_all(folder_ / "out");
+        ThreadPool threads(1);
+        test::CheckpointBuilder{options}.write(folder_ / "in");
+        const auto report = pack_checkpoint(folder_ / "in", folder_ / "out", {}, threads, {});
+        ASSERT_TRUE(report.ok()) << report.error().message;
+        open();
     }
 
     void open() {
@@ -82,6 +90,28 @@ TEST_F(ChangedFilesTest, BlobTouchedBeforeItsFirstUseIsAccepted) {
     touch(blob_file(0));
     EXPECT_TRUE(package_->blob(layer_, 0).ok());
     EXPECT_TRUE(reported_.empty());
+}
+
+TEST_F(ChangedFilesTest, OtherFilesAreUsedWhileOneIsHashed) {
+    make({.vocab_size = 1u << 18});  // hub.safetensors has 67 MB, which take a while to hash
+    ASSERT_TRUE(package_->blob(hash(0)).ok());
+    touch(hub_file());
+
+    std::atomic<bool> has_begun{false}, is_done{false};
+    std::thread check([&] {
+        has_begun = true;
+        has_begun.notify_all();
+        EXPECT_TRUE(package_->check_unchanged().ok());
+        is_done = true;
+    });
+    has_begun.wait(false);
+    std::uint64_t used_meanwhile = 0;
+    while (!is_done) {
+        EXPECT_TRUE(package_->blob(hash(0)).ok());
+        used_meanwhile += !is_done;
+    }
+    check.join();
+    EXPECT_GE(used_meanwhile, 10u);
 }
 
 TEST_F(ChangedFilesTest, OtherBytesOfTheHubAreReportedOnce) {
