@@ -18,6 +18,7 @@
 #include "hub/dispatch/placement/placement.h"
 #include "hub/dispatch/round/hedge_policy.h"
 #include "hub/dispatch/round/load_window.h"
+#include "hub/dispatch/round/reserve_rule.h"
 #include "hub/dispatch/round/round_split.h"
 #include "hub/dispatch/round/round_sum.h"
 #include "hub/dispatch/round/wire_rows_pool.h"
@@ -51,6 +52,9 @@ struct SwarmOptions {
     HotExpertsOptions hot;  // options of hot experts, which have one copy more than `replicas`
     PlacementChoice placement;
     bool local_fallback = true;
+    // With `automatic`, the rule holds while `local_fallback` is on.
+    UseWorkers use_workers = UseWorkers::always;
+    ReserveOptions reserve;
     bool lz4 = false;
     std::uint32_t queue_depth = 2;  // most groups in flight to one worker
     // A frame with at least this many bytes of encoded rows shares them with the other frames of
@@ -134,7 +138,8 @@ struct SetFrameLimit {
     std::uint64_t bytes;
 };
 // Requests that the local backend computes these pairs. on_local() takes the result. With
-// deterministic rounding, x and gates are already rounded for the wire.
+// deterministic rounding, x and gates are already rounded for the wire. `round` and `attempt` are 0
+// for a call that only measures the time of the local backend.
 struct ComputeLocally {
     RoundId round;
     std::uint64_t attempt;
@@ -154,8 +159,13 @@ struct RoundDone {
     Result<ExpertAnswer> answer;
     RoundSum sum;  // [num_tokens, hidden_size]; set when the answer is ok
 };
-enum class WorkerState { connecting, loading, active, unhealthy, draining };
+// reserve: active, but the hub itself is faster just now, so the worker is sent probes only
+enum class WorkerState { connecting, loading, active, reserve, unhealthy, draining };
 const char* worker_state_name(WorkerState state);  // "connecting", ...
+// Returns true if the worker could be sent requests: it is active or in reserve.
+inline bool could_serve(WorkerState state) {
+    return state == WorkerState::active || state == WorkerState::reserve;
+}
 struct WorkerView {  // one worker's data for status, metrics and the registry
     WorkerId id = 0;
     WorkerState state = WorkerState::connecting;
@@ -215,6 +225,8 @@ struct SwarmCounters {
                   bad_frames = 0, bad_answers = 0, removed = 0;
     // predicted experts in hints; a hint to several workers counts for each of them
     std::uint64_t hints_sent = 0;
+    // copies of calls that only measure a worker: one in reserve, or one that was ejected
+    std::uint64_t probes_sent = 0;
     // sums of what workers report, over all connections; the field `slots` is not summed
     SlotFigures slots;
     // extra copies of popular units beyond `replicas`: given, and taken back

@@ -68,6 +68,27 @@ void SimState::act(SetFrameLimit& action) {
 
 void SimState::act(ComputeLocally& action) {
     note("local computes", action.attempt);
+    local_calls.push_back(std::move(action));
+    if (local_calls.size() == 1) begin_local();
+}
+
+void SimState::begin_local() {
+    const auto num_pairs = static_cast<std::int64_t>(local_calls.front().rows.size());
+    at(now + options.local_compute + num_pairs * options.local_per_pair, [this] { end_local(); });
+}
+
+void SimState::drop_local(RoundId round) {
+    if (local_calls.empty()) return;
+    local_calls.erase(
+        std::remove_if(local_calls.begin() + 1, local_calls.end(),
+                       [&](const ComputeLocally& call) { return call.round == round; }),
+        local_calls.end());
+}
+
+void SimState::end_local() {
+    const ComputeLocally action = std::move(local_calls.front());
+    local_calls.pop_front();
+    if (!local_calls.empty()) begin_local();
     std::vector<float> y(action.rows.size() * limits.hidden_size);
     std::size_t pair = 0;
     for (const GroupExpert& expert : action.experts)
@@ -76,12 +97,9 @@ void SimState::act(ComputeLocally& action) {
                        action.x->data() + std::size_t{action.rows[pair]} * limits.hidden_size,
                        action.gates[pair], limits.hidden_size, options.swarm.rounding.deterministic,
                        y.data() + pair * limits.hidden_size);
-    at(now + options.local_compute,
-       [this, round = action.round, attempt = action.attempt, y = std::move(y)]() mutable {
-           std::vector<SwarmAction> actions;
-           core->on_local(now, round, attempt, std::move(y), actions);
-           perform(actions);
-       });
+    std::vector<SwarmAction> actions;
+    core->on_local(now, action.round, action.attempt, std::move(y), actions);
+    perform(actions);
 }
 
 namespace {
@@ -125,6 +143,7 @@ void SimState::act(RoundDone& action) {
     outcome.y = std::move(y);
     outcome.answer = std::move(action.answer);
     outcome.done_at = now;
+    drop_local(action.round);
     if (!outcome.answer->ok()) check_failure(action.round, outcome.answer->error());
     holders_of.erase(action.round);
     if (!outcome.answer->ok()) return;

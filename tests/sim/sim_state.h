@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
@@ -89,6 +90,7 @@ struct SimState {
     std::vector<WorkerEvent> worker_events;
     // workers that the hub removed: their answers must not be used any more
     std::set<WorkerId> removed_now;
+    std::deque<ComputeLocally> local_calls;  // calls of the local backend, the first one computes
     std::optional<TimePoint> tick_at;
     // [num_layers * num_experts]: time since which a unit has no holder
     std::vector<std::optional<TimePoint>> uncovered_since;
@@ -121,6 +123,10 @@ struct SimState {
     void act(CloseWorker& action);
     void act(SetFrameLimit& action);
     void act(ComputeLocally& action);
+    void begin_local();
+    void end_local();
+    // Drops the local calls of an ended round that have not begun.
+    void drop_local(RoundId round);
     void act(CheckAnswer& action);
     void act(RoundDone& action);
     void act(WorkerEvent& action);

@@ -173,6 +173,7 @@ void SimSwarm::leave(WorkerId worker) { state_->leave(worker); }
 void SimSwarm::slow_down(WorkerId worker, Duration compute) {
     state_->workers.at(worker).profile.compute = compute;
 }
+void SimSwarm::slow_down_hub(Duration compute) { state_->options.local_compute = compute; }
 void SimSwarm::stall(WorkerId worker, bool stalled) {
     state_->workers.at(worker).stalled = stalled;
 }
@@ -266,6 +267,7 @@ void SimSwarm::cancel(RoundId round) {
     state_->outcomes.at(round).cancelled = true;
     std::vector<SwarmAction> actions;
     state_->core->on_cancel_round(state_->now, round, actions);
+    state_->drop_local(round);
     state_->perform(actions);
 }
 

@@ -36,6 +36,8 @@ class SimSwarm {
     void say(WorkerId worker, Bytes frame);
     void leave(WorkerId worker);
     void slow_down(WorkerId worker, Duration compute);
+    // Sets the time of a call to the local backend.
+    void slow_down_hub(Duration compute);
     void set_profile(WorkerId worker, const WorkerProfile& profile);
     // Stops all reads and writes of the workers with an address that begins with `address_begin`,
     // or resumes them if `dark` is false.

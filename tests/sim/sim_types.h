@@ -64,8 +64,10 @@ struct SimOptions {
     double published_share = 0;
     // one-way latency of the network; jitter adds up to the same time again
     Duration latency = 2ms;
-    Duration compute = 3ms;           // least time of a group; the time is up to twice this value
-    Duration local_compute = 5ms;     // time of any call to the local backend
+    Duration compute = 3ms;  // least time of a group; the time is up to twice this value
+    // Time of a call to the local backend, which computes one call after the other, and additional
+    // time for each pair.
+    Duration local_compute = 5ms, local_per_pair{};
     std::uint64_t blob_bytes = 1000;  // size of one expert's weights
     // Least bytes of rows for which a frame shares the round's rows without a copy. Rows are small
     // in the simulation, so the limit is low: a frame of two rows or more shares them.

@@ -85,6 +85,7 @@ void SwarmAttempts::learn_unanswered(TimePoint now, const Attempt& attempt, Work
     worker.stalls_for = std::clamp(2 * worker.stalls_for, stall_min, stall_max);
     worker.stalls_until = now + worker.stalls_for;
 
+    swarm_.reserve.on_cancelled(worker, attempt, now);
     if (!attempt.late) learn_latency(now, attempt, worker);
     if (attempt.late && !attempt.hedge) policy_.on_end(now - attempt.sent_at, attempt.predicted);
 }
@@ -111,6 +112,7 @@ void SwarmAttempts::cancel_attempt(EventContext& context, Attempt& attempt) {
         return;
     }
 
+    if (attempt.worker == 0) swarm_.reserve.on_local_cancelled(attempt.id, context.now);
     if (Worker* worker = pool_.find(attempt.worker)) {
         worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, context.now);
         swarm_.rounds.free_capacity();
@@ -140,7 +142,7 @@ void SwarmAttempts::accept_answer(EventContext& context, Attempt& attempt, std::
                                   bool unsummed, Evidence evidence) {
     Round& round = *in_flight_.find_round(attempt.round);
     const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed, evidence);
-    if (attempt.hedge && num_new > 0) ++counts_.hedges_won;
+    if (attempt.hedge && !attempt.probe && num_new > 0) ++counts_.hedges_won;
     round.end(attempt);
     in_flight_.erase_attempt(attempt.id);
 
@@ -157,7 +159,9 @@ void SwarmAttempts::accept_answer(EventContext& context, Attempt& attempt, std::
 
 void SwarmAttempts::on_local(EventContext& context, AttemptId id, Result<std::vector<float>> y) {
     Attempt* attempt = in_flight_.find_attempt(id);
-    if (attempt == nullptr || attempt->worker != 0) return;  // the attempt's round has ended
+    if (attempt != nullptr && attempt->worker != 0) attempt = nullptr;
+    swarm_.reserve.on_local_end(id, attempt, context.now);
+    if (attempt == nullptr) return;  // the attempt's round has ended
 
     Round& round = *in_flight_.find_round(attempt->round);
     if (!y.ok()) {
@@ -177,8 +181,6 @@ void SwarmAttempts::on_local(EventContext& context, AttemptId id, Result<std::ve
         return;
     }
 
-    local_latency_[size_class_of(attempt->num_pairs)].record(context.now - attempt->sent_at,
-                                                             context.now);
     accept_answer(context, *attempt, std::move(y).value(), true, Evidence::verified);
     swarm_.end_event(context);
 }

@@ -20,9 +20,11 @@ std::uint64_t answer_frame_bytes(const GroupShape& shape) {
 SwarmAttempts::SwarmAttempts(SwarmState& swarm) : SwarmPart(swarm), policy_(options_.hedge) {}
 
 void SwarmAttempts::send_attempt(EventContext& context, Round& round, Worker& worker,
-                                 std::span<const std::uint32_t> slices, bool hedge) {
+                                 std::span<const std::uint32_t> slices, AttemptKind kind) {
+    const bool hedge = kind != AttemptKind::first;
     Attempt& attempt = in_flight_.new_attempt(round, worker.id);
     attempt.hedge = hedge;
+    attempt.probe = kind == AttemptKind::probe;
     attempt.slices.assign(slices.begin(), slices.end());
     round.begin(attempt);
 
@@ -34,7 +36,7 @@ void SwarmAttempts::send_attempt(EventContext& context, Round& round, Worker& wo
     for (const std::uint32_t i : slices) {
         CallSlice& slice = round.slices[i];
         if (hedge) {
-            slice.hedged = true;
+            slice.hedged |= !attempt.probe;
         } else {
             if (slice.dispatches > 0) ++counts_.redispatched;
             ++slice.dispatches;
@@ -45,6 +47,7 @@ void SwarmAttempts::send_attempt(EventContext& context, Round& round, Worker& wo
 
     round.fill_group(attempt, group_);
     attempt.x_int8 = group_.x_int8 = worker.takes_x_int8(attempt.shape.dtype);
+    swarm_.reserve.on_sent(worker, attempt, context.now);
     attempt.sequence_id = worker.ids.issue(attempt.id, answer_frame_bytes(attempt.shape),
                                            attempt.shape);
     swarm_.sessions.set_frame_limit(context, worker);
@@ -65,7 +68,7 @@ void SwarmAttempts::send_attempt(EventContext& context, Round& round, Worker& wo
     swarm_.checks.count_pairs(worker, attempt.num_pairs);
     ++worker.groups_sent;
     ++counts_.groups_sent;
-    if (hedge) ++counts_.hedges_sent;
+    if (hedge) ++(attempt.probe ? counts_.probes_sent : counts_.hedges_sent);
 
     if (worker.published_peer) {
         const CallSlice& slice = round.slices[slices.front()];
@@ -163,7 +166,36 @@ void SwarmAttempts::compute_locally(EventContext& context, Round& round,
                           round.pair_gate.begin() + slice.pair_end);
     }
 
+    swarm_.reserve.on_local_sent(attempt, context.now);
     context.out.push_back(std::move(call));
+}
+
+bool SwarmAttempts::send_probe(EventContext& context, Round& round, Worker& worker,
+                               std::uint32_t pairs_max) {
+    std::vector<std::uint32_t> slices;
+    for (const AttemptId id : round.attempts) {
+        slices.clear();
+        std::uint32_t num_pairs = 0;
+        for (const std::uint32_t i : in_flight_.find_attempt(id)->slices) {
+            const CallSlice& slice = round.slices[i];
+            if (slice.done || slice.latest_attempt() != id || slice.was_tried(worker.id) ||
+                !worker.has(slice.unit, Worker::ready) || !worker.accepts(slice.dtype) ||
+                num_pairs + slice.num_pairs() > worker.pairs_max ||
+                (!slices.empty() &&
+                 (worker.published_peer || num_pairs + slice.num_pairs() > pairs_max ||
+                  round.slices[slices.front()].block != slice.block ||
+                  round.slices[slices.front()].dtype != slice.dtype)))
+                continue;
+            slices.push_back(i);
+            num_pairs += slice.num_pairs();
+        }
+        if (slices.empty()) continue;
+
+        std::sort(slices.begin(), slices.end());
+        send_attempt(context, round, worker, slices, AttemptKind::probe);
+        return true;
+    }
+    return false;
 }
 
 void SwarmAttempts::on_hedge_time(EventContext& context, Attempt& attempt) {
@@ -196,18 +228,12 @@ bool SwarmAttempts::compute_beside(EventContext& context, Round& round, const At
                                    std::span<const std::uint32_t> slices) {
     std::uint32_t num_pairs = 0;
     for (const std::uint32_t i : slices) num_pairs += round.slices[i].num_pairs();
-    const std::optional<Duration> here = local_time(num_pairs);
+    const std::optional<Duration> here = swarm_.reserve.local_time(num_pairs, context.now);
     if (!here || *here > context.now - attempt.sent_at) return false;
 
     policy_.pay(1);
     compute_locally(context, round, {slices.begin(), slices.end()});
     return true;
-}
-
-std::optional<Duration> SwarmAttempts::local_time(std::uint32_t num_pairs) const {
-    const LatencyEstimate& here = local_latency_[size_class_of(num_pairs)];
-    if (!options_.local_fallback || here.num_samples == 0) return std::nullopt;
-    return Duration(static_cast<std::int64_t>(1e6 * here.mean_ms));
 }
 
 }  // namespace moex

@@ -1,5 +1,6 @@
 #include "hub/dispatch/core/swarm_backend.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -177,8 +178,57 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         });
     }
 
+    // Measures how long this machine computes calls of various numbers of pairs, so that workers
+    // can be compared with it from the first round on. Calls for rounds end the measurement.
+    void measure_local() {
+        constexpr Duration time_max = 300ms;
+        constexpr std::uint32_t pairs_max = 1024;
+        const SwarmOptions& options = core.options();
+        const TimePoint until = now_steady() + time_max;
+        ComputeLocally job;
+        for (std::uint32_t pairs = std::max(1u, options.top_k); pairs <= pairs_max; pairs *= 2) {
+            job = example_job(options, pairs);
+            Duration least = Duration::max();
+            // The first time of a call includes the time in which its weights are prepared.
+            for (int i = 0; i < 2; ++i) {
+                const TimePoint begin = now_steady();
+                if (!compute(job).ok()) return;
+                least = std::min(least, now_steady() - begin);
+            }
+            post([pairs, least](State& state) {
+                state.core.on_local_measured(now_steady(), pairs, least);
+            });
+
+            const std::lock_guard lock(jobs_mutex);
+            if (jobs_stop || !jobs.empty() || now_steady() + 4 * least > until) return;
+        }
+    }
+
+    // Returns a call of `num_pairs` pairs of the model's last layer with experts, spread evenly.
+    static ComputeLocally example_job(const SwarmOptions& options, std::uint32_t num_pairs) {
+        const auto last = std::find_if(options.layer_is_moe.rbegin(), options.layer_is_moe.rend(),
+                                       [](auto is_moe) { return is_moe != 0; });
+        const std::uint32_t num_experts = std::min(num_pairs, options.limits.num_experts);
+        ComputeLocally job{.round = 0,
+                           .attempt = 0,
+                           .layer = static_cast<std::uint16_t>(
+                               std::distance(last, options.layer_is_moe.rend()) - 1),
+                           .rows = std::vector<std::uint16_t>(num_pairs),
+                           .gates = std::vector<float>(num_pairs, 1.0f)};
+        std::vector<float> x(options.limits.hidden_size);
+        for (std::size_t i = 0; i < x.size(); ++i) x[i] = i % 2 == 0 ? 0.5f : -1.0f;
+        job.x = std::make_shared<const std::vector<float>>(std::move(x));
+        for (std::uint32_t expert = 0; expert < num_experts; ++expert)
+            job.experts.push_back(
+                {.expert = static_cast<std::uint16_t>(expert),
+                 .num_rows = static_cast<std::uint16_t>(
+                     num_pairs / num_experts + (expert < num_pairs % num_experts ? 1 : 0))});
+        return job;
+    }
+
     void run_local() {
         name_thread("local-call");
+        if (core.options().use_workers == UseWorkers::automatic) measure_local();
         for (;;) {
             ComputeLocally job;
             {

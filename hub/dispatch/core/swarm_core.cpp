@@ -17,6 +17,7 @@ SwarmState::SwarmState(SwarmOptions given)
       health(*this),
       checks(*this),
       attempts(*this),
+      reserve(*this),
       cover(*this),
       rounds(*this),
       frames(*this) {}
@@ -158,6 +159,10 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
                          Result<std::vector<float>> y, std::vector<SwarmAction>& actions) {
     EventContext context{*state_, now, actions};
     state_->attempts.on_local(context, attempt_id, std::move(y));
+}
+
+void SwarmCore::on_local_measured(TimePoint now, std::uint32_t num_pairs, Duration took) {
+    state_->reserve.on_local_measured(num_pairs, took, now);
 }
 
 void SwarmCore::on_judgement(TimePoint now, std::uint64_t sample, const Judgement& judgement,

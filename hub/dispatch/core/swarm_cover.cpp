@@ -1,6 +1,7 @@
 // Chooses workers for the open slices of a round (a cover): which workers may take which slices,
 // and the groups that are then sent.
 #include <algorithm>
+#include <utility>
 
 #include "hub/dispatch/core/swarm_state.h"
 
@@ -44,6 +45,8 @@ std::span<const std::uint32_t> SwarmCover::slice_pairs_max(std::uint32_t layer) 
 std::optional<std::uint32_t> SwarmCover::route_of(Worker& worker, Dtype dtype, bool idle_only,
                                                   TimePoint now) {
     if (worker.mark == mark_) return worker.route;
+    if (swarm_.reserve.is_on() && !(worker.judged_in == mark_ && worker.is_worth_asking))
+        return std::nullopt;
     if (!eligible(worker, now) || !worker.accepts(dtype)) return std::nullopt;
     if (idle_only && worker.ids.num_live() > 0) return std::nullopt;
 
@@ -79,12 +82,39 @@ void SwarmCover::prefer_resident(std::uint32_t unit, TimePoint now) {
         loads_[number] = std::max(loads_[number], load_of(number));
 }
 
+// Decides which holders of the open slices are asked in this pass, where the hub computes experts
+// itself: those that are expected to answer before the hub would be done with all open slices.
+// Returns the time that the hub would need.
+std::optional<Duration> SwarmCover::judge_holders(const Round& round,
+                                                  std::span<const std::uint32_t> open,
+                                                  TimePoint now) {
+    judged_.clear();
+    std::uint32_t num_pairs = 0;
+    for (const std::uint32_t i : open) {
+        num_pairs += round.slices[i].num_pairs();
+        for (UnitHolder* holder : swarm_.placement.directory().ready(round.slices[i].unit)) {
+            Worker& worker = worker_of(holder);
+            if (std::exchange(worker.judged_in, mark_) == mark_) continue;
+            worker.is_worth_asking = false;
+            if (worker.health.serves() && eligible(worker, now)) judged_.push_back(&worker);
+        }
+    }
+
+    const std::optional<Duration> here = swarm_.reserve.local_time(num_pairs, now);
+    const std::uint32_t pairs_each = swarm_.reserve.begin_pass(num_pairs, judged_.size());
+    for (Worker* worker : judged_)
+        worker->is_worth_asking = swarm_.reserve.is_worth_asking(*worker, pairs_each, here, now);
+    return here;
+}
+
 void SwarmCover::plan_cover(EventContext& context, Round& round, std::vector<std::uint32_t>& open,
                             bool hedge) {
     ++mark_;
     router_.begin();
     routed_.clear();
     loads_.clear();
+    std::optional<Duration> here;
+    if (swarm_.reserve.is_on()) here = judge_holders(round, open, context.now);
     const UnitDirectory& directory = swarm_.placement.directory();
     const bool idle_only = hedge && round.copies == 1,
                room_for_new = swarm_.checks.has_room_for_new();
@@ -113,8 +143,15 @@ void SwarmCover::plan_cover(EventContext& context, Round& round, std::vector<std
     const std::span<const RouteGroup> groups = router_.cover();
     open.clear();
     router_.append_left(open);
-    for (const RouteGroup& group : groups)
+    for (const RouteGroup& group : groups) {
+        // A group may be larger than the part for which its worker was judged.
+        if (here && !swarm_.reserve.is_worth_asking(*routed_[group.worker], group.num_pairs, here,
+                                                    context.now)) {
+            open.insert(open.end(), group.slices.begin(), group.slices.end());
+            continue;
+        }
         send_group(context, round, *routed_[group.worker], group.slices, hedge, open);
+    }
     std::sort(open.begin(), open.end());
 }
 
@@ -147,7 +184,8 @@ void SwarmCover::send_group(EventContext& context, Round& round, Worker& worker,
         }
 
         swarm_.attempts.send_attempt(context, round, worker,
-                                     std::span(slices).subspan(begin, end - begin), hedge);
+                                     std::span(slices).subspan(begin, end - begin),
+                                     hedge ? AttemptKind::hedge : AttemptKind::first);
         begin = end;
     }
 

@@ -56,6 +56,8 @@ void SwarmRounds::dispatch(EventContext& context, Round& round) {
     if (options_.local_fallback) split_waiting(context, round, open, local);
     if (!local.empty()) swarm_.attempts.compute_locally(context, round, std::move(local));
     swarm_.health.send_probes(context, round);
+    swarm_.reserve.send_probes(context, round);
+    swarm_.reserve.measure_local(context, round);
     wait_for_workers(context, round, open);
 }
 
@@ -75,10 +77,11 @@ TimePoint SwarmRounds::free_at(const Worker& worker, TimePoint now) {
 
 // Returns true if the slice should wait for a worker. With a local backend a slice waits only for a
 // worker that can take it and that is free before the round's wait ends. It does not wait if many
-// rounds wait already. `here`: predicted time of a local computation; the slice does not wait for
-// an answer that is predicted to arrive later than that.
+// rounds wait already. `here`: predicted time of a local computation of all `num_open` pairs that
+// are open; the slice does not wait for an answer that is predicted to arrive later than that.
 bool SwarmRounds::has_worker_worth_waiting_for(const Round& round, const CallSlice& slice,
-                                               TimePoint now, std::optional<Duration> here) {
+                                               TimePoint now, std::optional<Duration> here,
+                                               std::uint32_t num_open) {
     if (round.wait_until && now >= *round.wait_until) return false;
     if (!round.waiting && in_flight_.waiting().size() >= options_.rounds_waiting_max) return false;
 
@@ -91,8 +94,12 @@ bool SwarmRounds::has_worker_worth_waiting_for(const Round& round, const CallSli
             slice.num_pairs() > worker.pairs_max || slice.was_tried(worker.id) ||
             worker.busy_until > free_by)
             return false;
-        return !here || free_at(worker, now) + worker.predicted(slice.num_pairs(), latency, now) <=
-                            now + *here;
+        if (!here) return !swarm_.reserve.is_on();
+        if (swarm_.reserve.is_on())
+            return swarm_.reserve.is_worth_waiting(worker, num_open, free_at(worker, now) - now,
+                                                   *here);
+        return free_at(worker, now) + worker.predicted(slice.num_pairs(), latency, now) <=
+               now + *here;
     });
 }
 
@@ -106,9 +113,10 @@ void SwarmRounds::split_waiting(EventContext& context, Round& round,
     std::uint32_t num_pairs = 0;
     for (const std::uint32_t i : open) num_pairs += round.slices[i].num_pairs();
 
-    const std::optional<Duration> here = swarm_.attempts.local_time(num_pairs);
+    const std::optional<Duration> here = swarm_.reserve.local_time(num_pairs, context.now);
     std::erase_if(open, [&](std::uint32_t i) {
-        if (has_worker_worth_waiting_for(round, round.slices[i], context.now, here)) return false;
+        if (has_worker_worth_waiting_for(round, round.slices[i], context.now, here, num_pairs))
+            return false;
         local.push_back(i);
         return true;
     });

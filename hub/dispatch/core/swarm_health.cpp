@@ -97,39 +97,13 @@ void SwarmHealth::send_probes(EventContext& context, Round& round) {
         if (worker == nullptr || worker->health.state() != Health::probing) {
             std::erase(probing_, id);
         } else if (!worker->probed_at) {
-            if (swarm_.cover.eligible(*worker, context.now) && send_probe(context, round, *worker))
+            if (swarm_.cover.eligible(*worker, context.now) &&
+                swarm_.attempts.send_probe(context, round, *worker, worker->pairs_max))
                 worker->probed_at = context.now;
         } else if (context.now - *worker->probed_at >= probe_within) {
             add_failure(context, *worker, "no answer to a probe");
         }
     }
-}
-
-bool SwarmHealth::send_probe(EventContext& context, Round& round, Worker& worker) {
-    std::vector<std::uint32_t> slices;
-    for (const AttemptId id : round.attempts) {
-        slices.clear();
-        std::uint32_t num_pairs = 0;
-        for (const std::uint32_t i : in_flight_.find_attempt(id)->slices) {
-            const CallSlice& slice = round.slices[i];
-            if (slice.done || slice.latest_attempt() != id || slice.was_tried(worker.id) ||
-                !worker.has(slice.unit, Worker::ready) || !worker.accepts(slice.dtype) ||
-                num_pairs + slice.num_pairs() > worker.pairs_max ||
-                (!slices.empty() &&
-                 (worker.published_peer || round.slices[slices.front()].block != slice.block ||
-                  round.slices[slices.front()].dtype != slice.dtype)))
-                continue;
-            slices.push_back(i);
-            num_pairs += slice.num_pairs();
-        }
-        if (slices.empty()) continue;
-
-        std::sort(slices.begin(), slices.end());
-        swarm_.attempts.send_attempt(context, round, worker, slices, true);
-        in_flight_.find_attempt(round.attempts.back())->probe = true;
-        return true;
-    }
-    return false;
 }
 
 }  // namespace moex

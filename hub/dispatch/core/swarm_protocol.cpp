@@ -202,6 +202,7 @@ void SwarmFrames::on_answer(EventContext& context, Worker& worker, WorkerAnswer 
 
     worker.ids.release(attempt.sequence_id);
     swarm_.attempts.learn_latency(context.now, attempt, worker);
+    swarm_.reserve.on_answer(worker, attempt, answer.times, context.now);
     swarm_.times.group_latency.record(context.now - attempt.sent_at);
     if (answer.times) {
         for (RoundSplit* split : {&worker.split, &counts_.split})
@@ -226,6 +227,7 @@ void SwarmFrames::on_unawaited_result(EventContext& context, Worker& worker,
         if (worker.load == Duration{})  // with a load time, part of the latency may be a load
             worker.record_latency(context.now - cancelled->sent_at, cancelled->num_pairs,
                                   context.now);
+        swarm_.reserve.on_late_answer(worker, sequence_id, *cancelled, context.now);
         swarm_.health.on_sign_of_work(context, worker, cancelled->sent_at);
         worker.ids.release_cancelled(sequence_id);
     } else if (!worker.ids.was_issued(sequence_id)) {

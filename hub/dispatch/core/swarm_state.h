@@ -8,6 +8,7 @@
 //                                                           swarm_hints
 //   checks      records of trust, pending checks            swarm_checks, swarm_witness
 //   attempts    hedge policy, latencies                     swarm_attempts, swarm_attempt_ends
+//   reserve     rule that compares workers with the hub     swarm_reserve
 //   cover       scratch vectors of the router               swarm_cover
 //   rounds      whether a waiting round may proceed         swarm_rounds, swarm_dispatch
 //   frames      nothing                                     swarm_protocol
@@ -25,6 +26,7 @@
 #include "hub/dispatch/core/parts/frames.h"
 #include "hub/dispatch/core/parts/health.h"
 #include "hub/dispatch/core/parts/placement.h"
+#include "hub/dispatch/core/parts/reserve.h"
 #include "hub/dispatch/core/parts/rounds.h"
 #include "hub/dispatch/core/parts/sessions.h"
 #include "hub/dispatch/round/latency_histogram.h"
@@ -65,6 +67,7 @@ struct SwarmState {
     SwarmHealth health;
     SwarmChecks checks;
     SwarmAttempts attempts;
+    SwarmReserve reserve;
     SwarmCover cover;
     SwarmRounds rounds;
     SwarmFrames frames;

@@ -11,6 +11,8 @@ WorkerView SwarmState::view_of(const Worker& worker) const {
     view.pairs_credited = worker.pairs_answered;
     view.drained = placement.is_drained(worker);
     view.pinned = placement.is_pinned(worker);
+    if (view.state == WorkerState::active && reserve.is_on() && worker.worth.in_reserve())
+        view.state = WorkerState::reserve;
     checks.describe(worker, view);
     return view;
 }

@@ -88,7 +88,7 @@ bool SwarmChecks::ask_witness(EventContext& context, std::uint64_t id) {
             });
         if (!round.unsummed && is_part) swarm_.attempts.cancel_attempt(context, other);
     }
-    swarm_.attempts.send_attempt(context, round, *witness, slices, true);
+    swarm_.attempts.send_attempt(context, round, *witness, slices, AttemptKind::hedge);
     in_flight_.find_attempt(round.attempts.back())->witness_of_check = id;
     return true;
 }

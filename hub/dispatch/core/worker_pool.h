@@ -143,6 +143,11 @@ struct Worker : UnitHolder {
     std::uint32_t route = 0;
     SequenceIds ids;
     LatencyEstimates estimates;
+    // Measured times and verdicts of the rule that compares this worker with the hub. Scratch:
+    // `is_worth_asking` is valid in the router's pass number `judged_in`.
+    WorkerWorth worth;
+    std::uint64_t judged_in = 0;
+    bool is_worth_asking = false;
     // encoded rows that frames of this connection keep alive, in bytes
     std::shared_ptr<RowsHeld> rows_held = std::make_shared<RowsHeld>();
 

@@ -81,6 +81,7 @@ struct Attempt {
     Duration predicted{}, timeout{};
     // part of `predicted`: time until the attempt's experts are loaded in the worker's memory
     Duration load{};
+    Duration queued{};  // when it was sent: time until the worker has answered earlier requests
     // the attempt duplicates slices of an earlier attempt that is still in flight
     bool hedge = false;
     bool late = false;  // past its deadline; the answer still counts

@@ -201,8 +201,8 @@ export const mutants = [
     from: 'if (until <= context.now) {', to: 'if (until + 1h <= context.now) {',
   },
   {
-    file: 'core/swarm_health.cpp', what: 'a probe ends together with the attempt that it copies',
-    from: 'in_flight_.find_attempt(round.attempts.back())->probe = true;', to: '',
+    file: 'core/swarm_attempts.cpp', what: 'a probe ends together with the attempt that it copies',
+    from: 'attempt.probe = kind == AttemptKind::probe;', to: 'attempt.probe = false;',
   },
   {
     file: 'core/swarm_cover.cpp', what: 'groups exceed the limit of a weak worker',

@@ -1,6 +1,6 @@
 // An attempt is a group in flight to one worker, or a computation of the local backend. This part
 // starts and ends attempts. It owns the hedge policy with its budget, and the latencies of the
-// swarm and of the local backend.
+// swarm.
 #pragma once
 
 #include <optional>
@@ -12,6 +12,10 @@
 
 namespace moex {
 
+// first: no other attempt has the group. hedge: another attempt has it, too. probe: the same, but
+// only to measure the worker, so it is not cancelled when the other answer arrives.
+enum class AttemptKind { first, hedge, probe };
+
 // The reason why an attempt ended without an answer.
 enum class AttemptFailure { error, bad_answer, busy, disconnect };
 
@@ -21,7 +25,10 @@ class SwarmAttempts : public SwarmPart {
 
     // ---- swarm_attempts.cpp: the start of attempts
     void send_attempt(EventContext& context, Round& round, Worker& worker,
-                      std::span<const std::uint32_t> slices, bool hedge);
+                      std::span<const std::uint32_t> slices, AttemptKind kind);
+    // Sends the worker a copy of requests that another worker or the local backend computes: at
+    // most `pairs_max` pairs, or one slice. Returns false if the worker holds none of them.
+    bool send_probe(EventContext& context, Round& round, Worker& worker, std::uint32_t pairs_max);
     void compute_locally(EventContext& context, Round& round, std::vector<std::uint32_t> slices);
     // Charges the retries of failed groups to the retry budget, so that many errors do not cause as
     // many retries. A round waits while the budget is empty.
@@ -44,9 +51,6 @@ class SwarmAttempts : public SwarmPart {
 
     // ---- latencies
     void learn_latency(TimePoint now, const Attempt& attempt, Worker& worker);
-    // Returns how long the local backend takes for `num_pairs` pairs, from request to answer;
-    // nullopt until it has computed groups of this size.
-    std::optional<Duration> local_time(std::uint32_t num_pairs) const;
     const LatencyEstimates& latency() const { return latency_; }  // estimates over all workers
 
   private:
@@ -64,7 +68,6 @@ class SwarmAttempts : public SwarmPart {
 
     AttemptPolicy policy_;
     LatencyEstimates latency_;
-    LatencyEstimates local_latency_;
     GroupDispatch group_;  // scratch of send_attempt()
 };
 

@@ -29,6 +29,8 @@ class SwarmCover : public SwarmPart {
     bool can_take(const Worker& worker, const CallSlice& slice) const;
     std::optional<std::uint32_t> route_of(Worker& worker, Dtype dtype, bool idle_only,
                                           TimePoint now);
+    std::optional<Duration> judge_holders(const Round& round, std::span<const std::uint32_t> open,
+                                          TimePoint now);
     void prefer_proven();
     void prefer_resident(std::uint32_t unit, TimePoint now);
     void send_group(EventContext& context, Round& round, Worker& worker,
@@ -40,6 +42,7 @@ class SwarmCover : public SwarmPart {
     std::vector<Worker*> routed_;  // workers, indexed by their number in the router
     // load time of each worker in `routed_`, for slices that every taker would have to load first
     std::vector<Duration> loads_;
+    std::vector<Worker*> judged_;  // the holders that could take a slice of this pass
     std::vector<std::uint32_t> takers_;
     std::vector<std::uint32_t> pairs_max_of_;  // [num_experts]: result of slice_pairs_max()
     std::uint64_t mark_ = 0;

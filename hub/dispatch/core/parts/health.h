@@ -33,7 +33,6 @@ class SwarmHealth : public SwarmPart {
 
   private:
     bool may_eject_one_more() const;
-    bool send_probe(EventContext& context, Round& round, Worker& worker);
 
     std::vector<WorkerId> probing_;  // half-open workers, which are sent probes
     // `unanswered_`: workers that timed out since the last frame from any worker. `all_silent_`:

@@ -33,7 +33,7 @@ class SwarmRounds : public SwarmPart {
   private:
     TimePoint free_at(const Worker& worker, TimePoint now);
     bool has_worker_worth_waiting_for(const Round& round, const CallSlice& slice, TimePoint now,
-                                      std::optional<Duration> here);
+                                      std::optional<Duration> here, std::uint32_t num_open);
     void split_waiting(EventContext& context, Round& round, std::vector<std::uint32_t>& open,
                        std::vector<std::uint32_t>& local);
     bool has_taker(const CallSlice& slice) const;
