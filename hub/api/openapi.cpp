@@ -323,6 +323,7 @@ constexpr const char* other_schemas = R"json({
     "replicas": {"type": "integer", "description": "Wanted copies of each expert."},
     "expert_blob_bytes": {"type": "integer"},
     "computes_itself": {"type": "boolean", "description": "The hub computes missing experts."},
+    "worker_state": {"type": ["string", "null"], "description": "Of ?worker=."},
     "scarce": {"type": "array", "description": "The layers that lack most.", "items": {
       "type": "object", "properties": {"layer": {"type": "integer"},
         "missing": {"type": "integer", "description": "Experts without a worker."},

@@ -16,7 +16,7 @@ HealthSample sample_of(const SwarmCore& core) {
                         .rounds_open = counts.rounds_open,
                         .answers = counts.groups_answered + counts.calls_local};
     for (const WorkerView& worker : core.workers())
-        sample.active_workers += worker.state == WorkerState::active ? 1 : 0;
+        sample.active_workers += could_serve(worker.state) ? 1 : 0;
     return sample;
 }
 

@@ -70,8 +70,7 @@ void Housekeeping::watch_minute() {
     }
 
     std::uint64_t active = 0;
-    for (const WorkerView& worker : swarm->core().workers())
-        active += worker.state == WorkerState::active;
+    for (const WorkerView& worker : swarm->core().workers()) active += could_serve(worker.state);
     minute_.workers = std::max(minute_.workers, active);
     if (!is_new && ticks_ % coverage_every_ticks != 0) return;
 

@@ -181,6 +181,12 @@ const Setting contributor_settings[] = {
      0, 0, "swarm|local"},
     {"local-fallback", on_off, serve, short_help, "on|off", "on",
      "compute a call here when no worker answers in time"},
+    {"use-workers", word, serve, all_help, "auto|always", "auto",
+     "when workers are asked, if this machine can compute the experts itself\n"
+     "auto: a worker is asked if it is measured to answer before this machine would be done; the "
+     "others are in reserve\n"
+     "always: workers compute all that they hold",
+     0, 0, "auto|always"},
     {"check-answers", on_off, serve, short_help, "on|off", "on",
      "compute answers again to find false ones; bans their workers\n"
      "all answers of a new worker are checked, and a share of those of a worker with a record\n"

@@ -56,7 +56,7 @@ const budgetBytes = () => budgets_mb[element("budget").value] * 1024 * 1024;
 function draw(status) {
   const idle = status.phase === "serving" && performance.now() - last_call_at > idle_after_ms;
   const words = stageWords(status, {
-    idle, waits, is_online: navigator.onLine, now_ms: Date.now(),
+    idle, waits, is_online: navigator.onLine, now_ms: Date.now(), in_reserve: lend?.worker_state === "reserve",
   });
   element("state").className = `pill ${words.kind}`;
   tell("state", words.state);
@@ -266,7 +266,9 @@ listenForForget(() => worker?.terminate());      // see above
 // Asks the hub which experts it lacks. A token that the hub has refused is not sent again.
 async function askWhatIsMissing() {
   if (work.is_refused) return null;
-  const { ok, body } = await getJson("/api/lend", token);
+  // The hub's view of this tab: a tab that is connected and ready may still be in reserve.
+  const asking = last?.worker_id && !hasEnded(last.phase) ? `?worker=${last.worker_id}` : "";
+  const { ok, body } = await getJson(`/api/lend${asking}`, token);
   return ok ? body : null;
 }
 
@@ -279,6 +281,7 @@ async function look() {
   info = known;
   health = seen;
   lend = wants;
+  if (last) draw(last);
   drawHub();
   drawBudget();
   drawKeep();

@@ -67,7 +67,9 @@ function drawFigures(status) {
 
 // ---- contributors
 
-const state_kinds = { active: "good", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad" };
+const state_kinds = {
+  active: "good", reserve: "", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad",
+};
 
 function gpuOf(worker) {
   const name = [worker.vendor, worker.description].filter(Boolean).join(" ") || worker.backend || say("unknown_gpu");

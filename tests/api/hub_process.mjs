@@ -51,13 +51,14 @@ export function postJson(url, body, key) {
 }
 
 // Starts a hub that serves until stop(); resolves once the hub prints its `ready:` line. Without --state in `args` it
-// has a state folder of its own, which is removed when it ends.
+// has a state folder of its own, which is removed when it ends. Workers are always asked, unless `args` name
+// --use-workers.
 export function startHub(args = [], extra = {}, model = modelFolder) {
   const state = args.includes('--state') ? { path: '', remove: () => {} } : temporaryFolder();
   const own = ['serve', '--model', model, ...(args.includes('--listen') ? [] : ['--listen', '127.0.0.1:0']),
     ...(state.path ? ['--state', state.path] : [])];
   const child = spawn(hubProgram, [...own, ...args], {
-    env: cleanEnvironment(extra), stdio: ['ignore', 'pipe', 'pipe'],
+    env: cleanEnvironment({ MOEX_USE_WORKERS: 'always', ...extra }), stdio: ['ignore', 'pipe', 'pipe'],
   });
 
   let stdout = '', stderr = '';

@@ -119,6 +119,10 @@ test("EveryPhaseHasASentence", () => {
   assert.equal(offline({ detail: "Gone.", retry_at: 4200 }), "Gone. Next try in 5 s.");
   assert.match(offline({}, { ...now, is_online: false }), /^This device has no network/);
   assert.equal(stageWords({ phase: "serving" }, { ...now, idle: true }).state, "ready");
+  const reserve = stageWords({ phase: "serving" }, { ...now, idle: true, in_reserve: true });
+  assert.equal(reserve.kind, "", "not green");
+  assert.match(reserve.detail, /^In reserve: this hub is faster alone just now\./);
+  assert.equal(stageWords({ phase: "offline", retry_at: 0 }, { ...now, in_reserve: true }).state, "offline");
   const adapter = { backend: "cpu", architecture: "SIMD128", description: "processor, 1 thread" };
   assert.match(stageWords({ phase: "serving", adapter }, now).detail, /computing on the processor, on one thread\.$/);
   assert.equal(gpuWords(adapter, "No WebGPU."), "none: computing on the processor (SIMD128). No WebGPU.");

@@ -106,6 +106,7 @@ SwarmOptions swarm_options_of(const ServeSettings& settings,
     options.hot.copies_max = (num_units * contributors.hot_percent + 99) / 100;
     options.placement = contributors.placement;
     options.local_fallback = contributors.has_local_fallback;
+    options.use_workers = contributors.use_workers;
     options.checks.on = contributors.checks_answers;
     // The seed is random, because a worker that could predict the random draws would know which of
     // its answers the hub checks.

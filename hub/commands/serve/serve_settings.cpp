@@ -115,6 +115,8 @@ ContributorSettings contributors_of(const SettingReader& read, const ExpertRound
     ContributorSettings out;
     out.backend = read.text("backend") == "local" ? ServeBackend::local : ServeBackend::swarm;
     out.has_local_fallback = read.on("local-fallback");
+    out.use_workers = read.text("use-workers") == "always" ? UseWorkers::always
+                                                           : UseWorkers::automatic;
     out.checks_answers = read.on("check-answers");
     out.replicas = read.count("replicas");
     out.hot_percent = read.count("hot-copies");

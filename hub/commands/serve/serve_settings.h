@@ -13,6 +13,7 @@
 
 #include "hub/dispatch/placement/placement_rule.h"
 #include "hub/dispatch/round/hedge_policy.h"
+#include "hub/dispatch/round/reserve_rule.h"
 #include "hub/engine/expert_backend.h"
 #include "hub/options/options.h"
 
@@ -117,6 +118,7 @@ struct WaitSettings {
 struct ContributorSettings {
     ServeBackend backend = ServeBackend::swarm;
     bool has_local_fallback = true, checks_answers = true;
+    UseWorkers use_workers = UseWorkers::automatic;
     std::uint32_t replicas = 0;
     std::uint32_t hot_percent = 0;  // share of the experts that get one more replica
     PlacementChoice placement;

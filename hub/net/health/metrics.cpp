@@ -171,6 +171,8 @@ void add_calls(Families& out, const SwarmCounters& swarm) {
     out.counters("moex_hedges_total", "Second attempts, by result.",
                  {labelled("won", "true", number(swarm.hedges_won)),
                   labelled("won", "false", number(hedges_lost))});
+    out.counter("moex_probes_total", "Copies of calls that only measure a worker.",
+                swarm.probes_sent);
     out.counter("moex_redispatched_total", "Groups sent again after a failure.",
                 swarm.redispatched);
     out.counter("moex_timeouts_total", "Attempts that took too long.", swarm.timeouts);

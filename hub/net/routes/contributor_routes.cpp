@@ -1,6 +1,7 @@
 // Routes for contributors, which need the join token: the experts that the hub lacks, the work of
 // each contributor, and the deletion of a contributor's data.
 #include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <functional>
 
@@ -83,10 +84,31 @@ json scarce_json(std::vector<LayerNeed> needs) {
     return scarce;
 }
 
+// Returns the number in the query "worker=17"; nullopt if the query is another one.
+std::optional<WorkerId> worker_named_in(std::string_view query) {
+    constexpr std::string_view name = "worker=";
+    if (!query.starts_with(name)) return std::nullopt;
+    query.remove_prefix(name.size());
+    WorkerId id = 0;
+    const auto [end, failed] = std::from_chars(query.data(), query.data() + query.size(), id);
+    if (failed != std::errc() || end != query.data() + query.size()) return std::nullopt;
+    return id;
+}
+
 }  // namespace
 
-void Routes::serve_lend(HttpRequest, Responder responder) const {
-    asio::post(hub_.swarm_strand, [this, responder = std::move(responder)] {
+// Reads ?worker=, the id of a worker that asks for the hub's view of its own state.
+void Routes::serve_lend(HttpRequest request, Responder responder) const {
+    std::optional<WorkerId> asked;
+    if (!request.query.empty()) {
+        const std::string_view query(request.query);
+        asked = worker_named_in(query);
+        if (!asked)
+            return responder->refuse({400, text("\"", query, "\": want worker= and its number"),
+                                      "invalid_value", "worker"});
+    }
+
+    asio::post(hub_.swarm_strand, [this, asked, responder = std::move(responder)] {
         SwarmBackend* swarm = hub_.swarm;
         if (!swarm) return responder->refuse({503, "Loading model", "unavailable", ""});
 
@@ -98,17 +120,19 @@ void Routes::serve_lend(HttpRequest, Responder responder) const {
         std::uint64_t held = units;
         for (const LayerNeed& need : needs) held -= need.missing;
         std::uint64_t workers = 0;
-        for (const WorkerView& worker : core.workers())
-            workers += worker.state == WorkerState::active;
+        for (const WorkerView& worker : core.workers()) workers += could_serve(worker.state);
 
-        responder->respond(json_answer({{"model", hub_.package->name()},
-                                        {"workers", workers},
-                                        {"units", units},
-                                        {"held", held},
-                                        {"replicas", wanted},
-                                        {"expert_blob_bytes", hub_.package->expert_blob_bytes()},
-                                        {"computes_itself", core.options().local_fallback},
-                                        {"scarce", scarce_json(needs)}}));
+        const std::optional<WorkerView> own = asked ? core.worker(*asked) : std::nullopt;
+        responder->respond(
+            json_answer({{"model", hub_.package->name()},
+                         {"workers", workers},
+                         {"units", units},
+                         {"held", held},
+                         {"replicas", wanted},
+                         {"expert_blob_bytes", hub_.package->expert_blob_bytes()},
+                         {"computes_itself", core.options().local_fallback},
+                         {"scarce", scarce_json(needs)},
+                         {"worker_state", own ? json(worker_state_name(own->state)) : json()}}));
     });
 }
 

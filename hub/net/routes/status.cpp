@@ -29,6 +29,7 @@ json model_json(const HubContext& hub) {
 
 json options_json(const SwarmOptions& options, const std::string& hints_by) {
     return {{"local_fallback", options.local_fallback},
+            {"use_workers", options.use_workers == UseWorkers::always ? "always" : "auto"},
             {"hedge", hedge_policy_text(options.hedge)},
             {"replicas", options.replicas},
             {"hot_copies", options.hot.copies_max},
@@ -185,6 +186,7 @@ json calls_json(const SwarmCounters& calls, std::uint64_t blob_bytes) {
             {"extras_taken", calls.extras_taken},
             {"groups_answered", calls.groups_answered},
             {"hedges_sent", calls.hedges_sent},
+            {"probes_sent", calls.probes_sent},
             {"hedges_won", calls.hedges_won},
             {"redispatched", calls.redispatched},
             {"timeouts", calls.timeouts},

@@ -32,7 +32,9 @@ export function inOrder(keys) {
 // Returns true if a key has a button to revoke it. The join key of the hub's own link has none: a new link ends it.
 export const mayRevoke = (key) => key.state === "open" && !(key.role === "join" && key.name === "link");
 
-const workerKinds = { active: "good", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad" };
+const workerKinds = {
+  active: "good", reserve: "", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad",
+};
 
 // Returns the pills (small labels) of a worker as [colour kind, word]: its state, and the operator's orders.
 export function workerPills(worker) {

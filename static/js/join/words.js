@@ -21,12 +21,15 @@ export function whyOffline(status, { is_online, now_ms }) {
 }
 
 // Returns {kind, state, detail} for a status. `idle`: no request has arrived for a while; `waits`: the reason why the
-// contributor's rules pause the tab.
-export function stageWords(status, { idle, is_online, now_ms, waits = "" }) {
+// contributor's rules pause the tab; `in_reserve`: the hub is faster without this tab just now.
+export function stageWords(status, { idle, is_online, now_ms, waits = "", in_reserve = false }) {
   const kind = kinds[status.phase] ?? "";
   const words = say(status.phase) ?? status.phase;
   const sentence = say(`${status.phase}_detail`) ?? "";
   if (status.phase === "paused" && waits) return { kind: "warn", state: say("waiting"), detail: waits };
+  if (in_reserve && status.phase === "serving") {
+    return { kind: "", state: say("reserve"), detail: say("reserve_detail") };
+  }
   if (idle) return { kind, state: say("ready"), detail: say("ready_detail") };
   if (status.phase === "offline") return { kind, state: words, detail: whyOffline(status, { is_online, now_ms }) };
   if (status.phase === "serving" && onProcessor(status.adapter) && !status.detail) {

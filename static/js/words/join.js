@@ -30,6 +30,9 @@ export const table = {
     warming_detail: "Checking the GPU's results against known answers.",
     serving: "serving",
     serving_detail: "This tab computes its experts for the hub.",
+    reserve: "in reserve",
+    reserve_detail: "In reserve: this hub is faster alone just now. It asks this tab as soon as that changes, for "
+      + "example when many people chat.",
     paused: "paused",
     paused_detail: "The weights stay here; nothing is computed until you resume.",
     offline: "offline",
@@ -235,6 +238,9 @@ export const table = {
     warming_detail: "Vergleicht, was die GPU rechnet, mit bekannten Ergebnissen.",
     serving: "arbeitet",
     serving_detail: "Dieser Tab antwortet für seine Experten.",
+    reserve: "in Reserve",
+    reserve_detail: "In Reserve: Dieser Hub ist gerade allein schneller. Er fragt diesen Tab, sobald sich das ändert, "
+      + "etwa wenn viele chatten.",
     paused: "Pause",
     paused_detail: "Die Gewichte bleiben hier; gerechnet wird erst wieder, wenn du weitermachst.",
     offline: "offline",

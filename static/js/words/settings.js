@@ -84,6 +84,9 @@ const translations = {
     backend: "swarm: Tabs und Helfer rechnen die Experten; local: diese Maschine; ein dichtes Modell rechnet diese "
       + "Maschine immer allein",
     "local-fallback": "rechnet hier, was kein Helfer rechtzeitig beantwortet",
+    "use-workers": "wann Helfer gefragt werden, wenn diese Maschine die Experten selbst rechnen kann; auto: wer nach "
+      + "Messung antwortet, bevor diese Maschine fertig wäre, die anderen stehen in Reserve; always: Helfer rechnen "
+      + "alles, was sie halten",
     "check-answers": "rechnet Antworten nach, um falsche zu finden, und sperrt deren Helfer; alle Antworten eines "
       + "neuen Helfers werden geprüft, von bewährten ein Teil; braucht die Gewichte der Experten auf dieser Maschine",
     replicas: "Helfer, die jeden Experten halten",

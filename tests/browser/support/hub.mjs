@@ -56,7 +56,8 @@ async function end(child, signal = "SIGTERM", patience_ms = 60000) {
 }
 
 export class Hub {
-  // `args`: further flags of `moex-hub serve`. With the `state` and `port` of an earlier hub, the new hub replaces it.
+  // `args`: further flags of `moex-hub serve`. Most stories want contributors' answers, so workers are always asked
+  // unless `args` name --use-workers. With the `state` and `port` of an earlier hub, the new hub replaces it.
   // `program`: another program that serves, with the arguments that come before `serve`.
   static async start(args = [],
     { state = mkdtempSync(join(tmpdir(), "moex-state-")), port = 0, env = {}, program = ["moex-hub"] } = {}) {
@@ -64,7 +65,8 @@ export class Hub {
     hub.state = state;
     hub.args = args;
     const serve = ["serve", "--listen", `127.0.0.1:${port}`, "--state", state, "--test-routes", ...args];
-    hub.child = start(join(build, program[0]), [...program.slice(1), ...serve], env);
+    hub.child = start(join(build, program[0]), [...program.slice(1), ...serve],
+      { MOEX_USE_WORKERS: "always", ...env });
     const ready = await waitForOutput(hub.child, "moex-hub", (text) => /^ready: url=(\S+) join=(\S+)/m.exec(text));
     [, hub.url, hub.join] = ready;
     hub.port = Number(new URL(hub.url).port);

@@ -352,6 +352,7 @@ TEST_F(OptionsTest, OldPredictorsAreRefusedWithTheServedOnes) {
 TEST_F(OptionsTest, SettingsOutsideTheShortHelpStillWork) {
     std::size_t num_checked = 0;
     for (const char* name : {"any-model-name",
+                             "use-workers",
                              "hot-copies",
                              "wire-dtype",
                              "wire-x",
@@ -397,7 +398,7 @@ TEST_F(OptionsTest, SettingsOutsideTheShortHelpStillWork) {
             EXPECT_EQ(by_variable->source(name), SettingSource::environment);
             ++num_checked;
         }
-    EXPECT_EQ(num_checked, 27u);
+    EXPECT_EQ(num_checked, 28u);
 }
 
 TEST_F(OptionsTest, ListenAddressesAreUnderstood) {
