@@ -95,6 +95,8 @@ struct WorkerCore::State {
     DeviceKeeper keeper;
     std::unique_ptr<Model> model;
     bool paused = false;
+    bool leaves = false;  // DRAIN was sent
+    std::uint64_t leave_timer = 0;
     bool connect_when_closed = false;
     std::uint64_t reported_bytes = 0;  // the budget that the newest HELLO or BUDGET reported
     // The worker has failed, was refused or was stopped: no further events.
@@ -116,6 +118,7 @@ struct WorkerCore::State {
 
     void end(WorkerPhase phase, std::string detail) {
         over = true;
+        if (leave_timer != 0) platform.clear_timer(std::exchange(leave_timer, 0));
         model.reset();  // destroying the model ends its downloads and frees its memory
         hub.stop_retrying();
         keeper.close();
@@ -564,6 +567,22 @@ void WorkerCore::on_network_back() {
     }
 }
 
+void WorkerCore::leave() {
+    constexpr std::uint32_t within_ms = 10'000;
+    State& s = *state_;
+    if (s.over || s.paused || !s.hub.online()) return stop();
+    if (std::exchange(s.leaves, true)) return;
+
+    s.hub.send(encode_drain(within_ms));
+    s.report.enter(s.report.status.phase,
+                   "This worker serves until others hold its experts, then it stops.");
+    s.report.show();
+    s.leave_timer = s.platform.set_timer(within_ms, [this] {
+        state_->leave_timer = 0;
+        stop();
+    });
+}
+
 void WorkerCore::stop() {
     State& s = *state_;
     if (s.report.status.phase == WorkerPhase::stopped) return;
@@ -598,6 +617,7 @@ void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
     const HubConnection::End end = s.hub.closed(code);
     const bool connect_now = std::exchange(s.connect_when_closed, false);
     if (s.model) s.model->calls.clear();
+    if (s.leaves && !s.over) return s.end(WorkerPhase::stopped, {});
     // The worker connects when the GPU becomes ready.
     if (s.over || s.paused || !s.keeper.ready()) return;
     if (connect_now) return s.connect();

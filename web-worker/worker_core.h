@@ -38,6 +38,10 @@ class WorkerCore {
     void identify(std::uint64_t worker_id, const Identity& identity);
     // Called when the machine is on a network again: a pending retry starts now.
     void on_network_back();
+    // Leaves politely: notifies the hub, and serves until the hub closes the connection because
+    // other workers hold the experts, ten seconds at most. Then the phase becomes stopped. A worker
+    // that is not connected stops at once.
+    void leave();
     void stop();  // closes the connection with code 1001; the phase becomes stopped
 
     // The platform calls these functions for the events of its socket.

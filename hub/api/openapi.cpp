@@ -224,7 +224,9 @@ constexpr const char* other_schemas = R"json({
     "properties": {
       "status": {"type": "string", "enum": ["ok", "degraded", "uncovered", "loading", "draining"]},
       "reason": {"type": "string"}, "units": {"type": "integer"},
-      "covered": {"type": "integer"}, "workers": {"type": "integer"},
+      "covered": {"type": "integer", "description": "Experts that could be computed now."},
+      "returning": {"type": "integer", "description": "Others that a lost worker had."},
+      "workers": {"type": "integer"},
       "prompts_kept_hours": {"type": "integer",
         "description": "How long prompts and answers are kept on disk, encrypted."}}},
   "Info": {"type": "object", "required": ["name", "version", "model", "context_tokens"],

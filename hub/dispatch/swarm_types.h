@@ -251,6 +251,8 @@ struct Coverage {  // counts over all (layer, expert) units
     std::uint32_t units = 0;
     // units that an active worker has ready, or that the local backend may compute
     std::uint32_t covered = 0;
+    // units that are not covered, and belong to a lost worker that may return
+    std::uint32_t returning = 0;
     std::uint32_t replicas_min = 0;  // fewest copies of any unit, on workers only
     double replicas_mean = 0;
     // with PlacementRule::groups: units that no worker of their own group shall hold

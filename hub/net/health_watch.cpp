@@ -11,6 +11,7 @@ HealthSample sample_of(const SwarmCore& core) {
     HealthSample sample{.local_fallback = core.options().local_fallback,
                         .units = coverage.units,
                         .covered = coverage.covered,
+                        .returning = coverage.returning,
                         .rounds = counts.rounds,
                         .rounds_failed = counts.rounds_failed,
                         .rounds_open = counts.rounds_open,

@@ -1,5 +1,6 @@
-// Samples the swarm four times a second, on the swarm's strand, and posts the judgement to the
-// hub's HealthBoard. A health probe reads the board and costs the swarm nothing.
+// Samples the swarm four times a second and at each event of a worker, on the swarm's strand, and
+// posts the judgement to the hub's HealthBoard. A health probe reads the board and costs the swarm
+// nothing.
 #pragma once
 
 #include "hub/net/hub_context.h"

@@ -313,6 +313,7 @@ ApiObserver Server::api_observer() {
 void Server::on_worker_event(const WorkerEvent& event) {
     HubContext& hub = state_->hub;
     hub.metrics.on_worker_event(event.kind);
+    state_->health_watch.look();
     if (event.kind == WorkerEvent::Kind::joined) hub.contributors.joined(event.worker);
     SwarmBackend* swarm = hub.swarm;
     if (swarm != nullptr &&

@@ -210,7 +210,7 @@ element("start").addEventListener("click", start);
 element("pause").addEventListener("click", () => pauseByHand(true));
 element("resume").addEventListener("click", () => pauseByHand(false));
 element("stop").addEventListener("click", () => {
-  worker?.postMessage("stop");
+  worker?.postMessage("leave");
   keepAwake(false);
 });
 addEventListener("online", () => worker?.postMessage("online"));

@@ -75,8 +75,8 @@ class UnitLedger {
             if (const auto budget = decode_budget(frame, limits); budget.ok())
                 for (const Unit& unit : budget->dropped) assigned_.erase(unit), ready_.erase(unit);
         } else if (header->type == FrameType::drain && decode_drain(frame).ok()) {
-            assigned_.clear();
-            ready_.clear();
+            // Until it leaves, the worker may be asked for what it had ready.
+            assigned_ = ready_;
         } else if (header->type == FrameType::heartbeat) {
             if (const auto beat = before_beat_.find(header->sequence_id);
                 beat != before_beat_.end())

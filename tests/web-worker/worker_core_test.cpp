@@ -153,6 +153,30 @@ TEST(WorkerCoreTest, APausedWorkerLeavesAndKeepsItsWeights) {
     EXPECT_EQ(stage.fetches, 1);
 }
 
+TEST(WorkerCoreTest, LeavingWorkerServesUntilTheHubCloses) {
+    Stage stage;
+    stage.serve({1});
+
+    stage.core->leave();
+    stage.core->leave();  // a second call changes nothing
+    const Bytes drain = stage.next(FrameType::drain);
+    EXPECT_EQ(*decode_drain(drain), 10'000u);
+    stage.expect_answer(2, 1);
+    EXPECT_TRUE(stage.connected);
+
+    stage.hang_up(1001, "it drained");
+    stage.run_until_phase(WorkerPhase::stopped);
+    EXPECT_FALSE(stage.connected);
+    EXPECT_TRUE(stage.timers.empty()) << "no reconnect";
+}
+
+TEST(WorkerCoreTest, LeavingWorkerWithoutAConnectionStopsAtOnce) {
+    Stage stage;
+    stage.core->start();
+    stage.core->leave();
+    EXPECT_EQ(stage.status().phase, WorkerPhase::stopped);
+}
+
 TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
     Stage stage;
     stage.core->start();

@@ -151,6 +151,9 @@ EMSCRIPTEN_KEEPALIVE void mx_resume() {
 EMSCRIPTEN_KEEPALIVE void mx_on_network_back() {
     if (tab().core) tab().core->on_network_back();
 }
+EMSCRIPTEN_KEEPALIVE void mx_leave() {
+    if (tab().core) tab().core->leave();
+}
 EMSCRIPTEN_KEEPALIVE void mx_stop() {
     if (tab().core) tab().core->stop();
 }

@@ -5,7 +5,7 @@
 //               | {type: "budget", bytes} | {type: "keep", bytes, host_bytes} | {type: "power", percent}
 //               | {type: "mains", on_mains}      true, false, or null if the browser does not report it
 //               | {type: "identity", worker_id, public_key, signature, shows_nickname}
-//               | "pause" | "resume" | "online" | "stop"
+//               | "pause" | "resume" | "online" | "stop" | "leave"      leave: stop once others hold the experts
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
 import createModule from "./moex-worker.js";
 import { Blobs } from "./blobs.js";
@@ -140,8 +140,9 @@ function handle(message) {
   else if (type === "pause") wasm._mx_pause();
   else if (type === "resume") wasm._mx_resume();
   else if (type === "online") wasm._mx_on_network_back();
-  else if (type === "stop") {
-    wasm._mx_stop();
+  else if (type === "leave" || type === "stop") {
+    if (type === "leave") wasm._mx_leave();
+    else wasm._mx_stop();
     files.save();
   }
   else if (type === "budget") wasm._mx_set_budget(message.bytes);

@@ -19,7 +19,7 @@
 namespace moex::native {
 namespace {
 
-constexpr auto leave_max = std::chrono::seconds(2);
+constexpr auto leave_max = std::chrono::seconds(12);
 constexpr auto leave_check = std::chrono::milliseconds(10);
 
 class NativePlatform : public Platform {
@@ -190,8 +190,9 @@ struct Running {
 };
 using AllRunning = std::vector<std::unique_ptr<Running>>;
 
-// Stops the process at a signal. The first signal closes the connections with 1001; the process
-// ends when the hub has answered, or after two seconds. A second signal ends the process at once.
+// Stops the process at a signal. At the first signal each worker leaves: it serves until others
+// hold its experts, and the hub closes its connection. The process ends after that, or when
+// leave_max has passed. A second signal ends the process at once.
 class Leaving {
   public:
     Leaving(asio::io_context& io, const AllRunning& workers)
@@ -207,7 +208,7 @@ class Leaving {
 
   private:
     void leave() {
-        for (const auto& worker : workers_) worker->core->stop();
+        for (const auto& worker : workers_) worker->core->leave();
         signals_.async_wait([this](NetError error, int) {
             if (!error) io_.stop();
         });

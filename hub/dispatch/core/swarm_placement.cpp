@@ -89,7 +89,7 @@ std::vector<std::uint32_t> SwarmPlacement::units_of(const std::vector<Unit>& nam
 }
 
 std::uint32_t SwarmPlacement::capacity_of(const Worker& worker) const {
-    if (drained_.contains(ring_key_of(worker))) return 0;
+    if (worker.hands_over || drained_.contains(ring_key_of(worker))) return 0;
     if (options_.expert_blob_bytes == 0) return directory_.num_units();
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(
         directory_.num_units(), worker.device.budget_bytes / options_.expert_blob_bytes));
@@ -196,6 +196,7 @@ void SwarmPlacement::mark_ready(EventContext& context, Worker& worker,
     swarm_.rounds.free_capacity();
     directory_.settle(context.now);
     carry_out_orders(context);
+    swarm_.sessions.end_hand_overs(context);
 }
 
 // Handles an ERROR of a worker that does not hold a unit of this attempt. The worker is sent no
@@ -215,7 +216,7 @@ void SwarmPlacement::on_missing_units(EventContext& context, Worker& worker, con
 // Checks whether the worker loads its units in time. A published peer is not checked: it loads in
 // order and without reports, and loading_silence_max bounds its time.
 void SwarmPlacement::check_loading(EventContext& context, Worker& worker) {
-    if (worker.leaving() || worker.published_peer) return;
+    if (worker.leaving() || worker.hands_over || worker.published_peer) return;
     directory_.check_loading(worker, capacity_of(worker), context.now);
     carry_out_orders(context);
 }
@@ -244,6 +245,11 @@ void SwarmPlacement::leave(Worker& worker, bool may_return, TimePoint now) {
     directory_.leave(worker, may_return, now);
 }
 
+void SwarmPlacement::hand_over(EventContext& context, Worker& worker) {
+    directory_.hand_over(worker, context.now);
+    carry_out_orders(context);
+}
+
 void SwarmPlacement::settle(EventContext& context, bool settles) {
     if (settles) directory_.settle(context.now);
     carry_out_orders(context);
@@ -261,7 +267,7 @@ void SwarmPlacement::set_drained(EventContext& context, Worker& worker, bool on)
     else
         drained_.erase(ring_key_of(worker));
     // a drain has the effect of a memory limit of zero; the end of a drain restores the old limit
-    if (!worker.leaving()) on_capacity(context, worker, {});
+    if (!worker.leaving() && !worker.hands_over) on_capacity(context, worker, {});
 }
 
 }  // namespace moex

@@ -109,7 +109,7 @@ void SwarmFrames::on_budget(EventContext& context, Worker& worker, ByteView fram
         refuse_bad(context, worker, budget.error());
         return;
     }
-    if (worker.leaving()) return;
+    if (worker.leaving() || worker.hands_over) return;
     worker.device.budget_bytes = budget->budget_bytes;
     // The worker's buffers for groups have a new size as well, so the old limit on pairs is lifted.
     // The worker reports again if a group is too large.

@@ -91,7 +91,7 @@ void SwarmSessions::remove_worker(EventContext& context, WorkerId id, WorkerEven
     // The placement keeps no place for a worker that was removed, or that announced its departure
     // with DRAIN.
     const bool may_return = kind == WorkerEvent::Kind::left && !worker->worker_key.empty() &&
-                            !worker->leaving() && !draining_ &&
+                            !worker->leaving() && !worker->hands_over && !draining_ &&
                             options_.return_within > Duration::zero();
     if (!worker->units.empty()) swarm_.placement.leave(*worker, may_return, context.now);
 
@@ -118,6 +118,7 @@ void SwarmSessions::remove_worker(EventContext& context, WorkerId id, WorkerEven
     for (const RoundId round_id : touched)
         if (Round* round = in_flight_.find_round(round_id)) swarm_.rounds.dispatch(context, *round);
     swarm_.rounds.free_capacity();
+    end_hand_overs(context);
 }
 
 void SwarmSessions::send_heartbeat(EventContext& context, Worker& worker,
@@ -182,31 +183,63 @@ void SwarmSessions::on_heartbeat(EventContext& context, Worker& worker, const Fr
     swarm_.rounds.free_capacity();  // the worker was silent and may be sent groups again
 }
 
-// Handles DRAIN: the worker leaves. Its units are reassigned now, and it may still answer the
-// requests that it was sent. close_leavers() closes the connection after that.
+// Handles DRAIN: the worker leaves. Its units are assigned to other workers now. Where the hub has
+// no local backend, the worker serves until they have the units that only it had ready; its
+// deadline ends the wait.
 void SwarmSessions::on_worker_drain(EventContext& context, Worker& worker, ByteView frame) {
+    constexpr Duration hand_over_max = 10s;
     const Result<std::uint32_t> deadline_ms = decode_drain(frame);
     if (!deadline_ms.ok()) {
         ++counts_.bad_frames;
         refuse(context, worker, deadline_ms.error(), close_code_for(deadline_ms.error().code));
         return;
     }
-    if (!worker.health.on(HealthEvent::drain, context.now)) return;
+    if (worker.leaving() || worker.hands_over) return;
 
+    const Duration deadline = std::chrono::milliseconds(*deadline_ms);
+    context.set_timer(context.now + deadline, TimerKind::drain, worker.id);
+    if (options_.local_fallback || draining_ || !worker.health.serves())
+        return begin_leaving(context, worker);
+
+    context.set_timer(context.now + hand_over_max, TimerKind::drain, worker.id);
+    worker.hands_over = true;
+    handing_over_.push_back(worker.id);
+    swarm_.placement.hand_over(context, worker);
+    end_hand_overs(context);
+}
+
+void SwarmSessions::end_hand_overs(EventContext& context) {
+    const std::vector<WorkerId> all = handing_over_;
+    for (const WorkerId id : all) {
+        Worker* worker = pool_.find(id);
+        if (worker == nullptr)
+            std::erase(handing_over_, id);
+        else if (!swarm_.placement.directory().is_handing_over(*worker))
+            begin_leaving(context, *worker);
+    }
+}
+
+// Sends the worker no further requests. close_leavers() closes the connection after its last
+// answer.
+void SwarmSessions::begin_leaving(EventContext& context, Worker& worker) {
+    std::erase(handing_over_, worker.id);
+    worker.health.on(HealthEvent::drain, context.now);
     leavers_.push_back(worker.id);
-    context.set_timer(context.now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain,
-                      worker.id);
     swarm_.placement.leave(worker, false, context.now);
     swarm_.placement.settle(context, !draining_);
 }
 
 void SwarmSessions::close_leavers(EventContext& context) {
+    if (leavers_.empty()) return;
+    std::vector<WorkerId> done;
     std::erase_if(leavers_, [&](WorkerId id) {
         const Worker* worker = pool_.find(id);
         if (worker != nullptr && worker->ids.num_live() > 0) return false;
-        remove_worker(context, id, WorkerEvent::Kind::left, "it drained", CloseCode::going_away);
+        done.push_back(id);
         return true;
     });
+    for (const WorkerId id : done)
+        remove_worker(context, id, WorkerEvent::Kind::left, "it drained", CloseCode::going_away);
 }
 
 void SwarmSessions::drain(EventContext& context, Duration deadline) {

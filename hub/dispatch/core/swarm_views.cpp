@@ -13,6 +13,7 @@ WorkerView SwarmState::view_of(const Worker& worker) const {
     view.pinned = placement.is_pinned(worker);
     if (view.state == WorkerState::active && reserve.is_on() && worker.worth.in_reserve())
         view.state = WorkerState::reserve;
+    if (worker.hands_over) view.state = WorkerState::draining;
     checks.describe(worker, view);
     return view;
 }
@@ -98,7 +99,10 @@ Coverage SwarmCore::coverage() const {
             coverage.replicas_min = coverage.units == 0 ? count
                                                         : std::min(coverage.replicas_min, count);
             ++coverage.units;
-            if (count > 0 || state.options.local_fallback) ++coverage.covered;
+            if (count > 0 || state.options.local_fallback)
+                ++coverage.covered;
+            else if (state.placement.directory().may_return(state.placement.unit_of(layer, expert)))
+                ++coverage.returning;
             total += count;
         }
     coverage.extra = static_cast<std::uint32_t>(state.placement.directory().extras().size());

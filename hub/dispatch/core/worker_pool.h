@@ -204,6 +204,8 @@ struct Worker : UnitHolder {
     // The worker sent DRAIN. It holds no unit any more, and the connection ends when its attempts
     // are answered.
     bool leaving() const { return health.state() == Health::draining; }
+    // The worker sent DRAIN, and serves until other workers have the units that only it has ready.
+    bool hands_over = false;
     // Returns true if rows that would be sent as `dtype` are sent to this worker as int8.
     bool takes_x_int8(Dtype dtype) const { return x_int8 && dtype == Dtype::f16; }
     bool accepts(Dtype dtype) const { return (dtypes >> static_cast<unsigned>(dtype)) & 1; }

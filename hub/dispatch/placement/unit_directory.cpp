@@ -45,6 +45,12 @@ bool UnitDirectory::is_awaited(std::uint32_t unit) const {
                                [this](WorkerId owner) { return members_.contains(owner); });
 }
 
+bool UnitDirectory::may_return(std::uint32_t unit) const {
+    return !away_.empty() && std::ranges::any_of(placement_.owners(unit), [this](WorkerId owner) {
+        return std::ranges::any_of(away_, [&](const Away& away) { return away.id == owner; });
+    });
+}
+
 void UnitDirectory::join(UnitHolder& holder, const PlacementMember& member, TimePoint now) {
     holder.units.assign(num_units(), 0);
     for (std::uint32_t unit = 0; unit < member.cached.size(); ++unit)
@@ -122,6 +128,29 @@ void UnitDirectory::keep_place(const UnitHolder& holder, TimePoint now) {
 bool UnitDirectory::is_covered(std::uint32_t unit) const {
     return std::any_of(ready_[unit].begin(), ready_[unit].end(),
                        [this](const UnitHolder* holder) { return options_.serves(*holder); });
+}
+
+bool UnitDirectory::is_covered_without(const UnitHolder& holder, std::uint32_t unit) const {
+    return std::ranges::any_of(ready_[unit], [&](const UnitHolder* other) {
+        return other != &holder && options_.serves(*other);
+    });
+}
+
+void UnitDirectory::hand_over(UnitHolder& holder, TimePoint now) {
+    std::vector<std::uint32_t> released;
+    for (std::uint32_t unit = 0; unit < holder.units.size(); ++unit)
+        if (holder.has(unit, UnitHolder::assigned) &&
+            (!holder.has(unit, UnitHolder::ready) || is_covered_without(holder, unit)))
+            released.push_back(unit);
+    on_budget(holder, 0, released, now);
+}
+
+bool UnitDirectory::is_handing_over(const UnitHolder& holder) const {
+    for (std::uint32_t unit = 0; unit < holder.units.size(); ++unit)
+        if (holder.has(unit, UnitHolder::ready) && is_awaited(unit) &&
+            !is_covered_without(holder, unit))
+            return true;
+    return false;
 }
 
 // Some units of a lost worker are not ready at any other worker: assigns them to other workers.

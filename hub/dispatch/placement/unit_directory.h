@@ -72,7 +72,7 @@ struct UnitDirectoryOptions {
     Duration load_within = 30s, load_again_after = 60s;
     // `return_within`: how long the place of a lost worker is kept. `uncovered_within`: the same
     // for units that no other worker has ready.
-    Duration return_within = 20s, uncovered_within = 2s;
+    Duration return_within = 20s, uncovered_within = 250ms;
     // Rate and burst of moves; only moves of units that their owner has loaded count.
     double moves_per_s = 16, moves_at_once = 64;
     // Most units that a new worker is ordered to load before it has loaded any. The limit grows for
@@ -110,6 +110,13 @@ class UnitDirectory {
     void on_missing(UnitHolder& holder, Units units, bool again, TimePoint now);
     // The worker's capacity has changed. The worker has already released the units `dropped`.
     void on_budget(UnitHolder& holder, std::uint32_t capacity_units, Units dropped, TimePoint now);
+    // The worker is about to leave: its units are assigned to other workers. It keeps the units
+    // that only it has ready until another worker has them. No request needs its other units, and
+    // it is not told to release them, since it ends.
+    void hand_over(UnitHolder& holder, TimePoint now);
+    // Returns true while a worker that hands its units over has a unit ready that no other worker
+    // in service has, and another worker shall hold that unit.
+    bool is_handing_over(const UnitHolder& holder) const;
     // The worker has no space: the units that it has not loaded are assigned to other workers.
     void on_no_space(UnitHolder& holder, TimePoint now) { take_back_unloaded(holder, now); }
     // Called periodically. Checks the deadline of loading, and gives a worker that missed it
@@ -141,6 +148,8 @@ class UnitDirectory {
     // Returns true if the placement wants a connected worker to hold the unit, even if that worker
     // was not ordered to load it yet.
     bool is_awaited(std::uint32_t unit) const;
+    // Returns true if a lost worker that keeps its place had the unit.
+    bool may_return(std::uint32_t unit) const;
     const Placement& placement() const { return placement_; }
     // Returns the violated invariants of this holder. O(units). `settled`: all wishes of the
     // placement should have become orders.
@@ -170,6 +179,7 @@ class UnitDirectory {
     };
     void keep_place(const UnitHolder& holder, TimePoint now);
     bool is_covered(std::uint32_t unit) const;
+    bool is_covered_without(const UnitHolder& holder, std::uint32_t unit) const;
     bool give_uncovered(const Away& away);
     void rebalance(TimePoint now);
 

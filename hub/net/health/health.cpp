@@ -53,12 +53,16 @@ Health HealthJudge::judge(TimePoint now, const HealthSample& sample) {
                   .reason = {},
                   .units = sample.units,
                   .covered = sample.covered,
+                  .returning = sample.returning,
                   .active_workers = sample.active_workers};
 
     if (sample.covered < sample.units) {
         health.state = HealthState::uncovered;
         health.reason = text(sample.units - sample.covered, " of ", sample.units,
                              " experts have no worker that could answer");
+        if (sample.returning > 0)
+            health.reason += text("; a lost worker that may return had ", sample.returning,
+                                  " of these");
         return health;
     }
     if (sample.local_fallback) return health;

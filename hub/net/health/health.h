@@ -23,12 +23,14 @@ const char* health_name(HealthState state);
 struct Health {
     HealthState state = HealthState::loading;
     std::string reason;  // for `degraded` and `uncovered`: a sentence that says why
-    std::uint32_t units = 0, covered = 0, active_workers = 0;
+    // covered: experts for which a worker or this machine could answer now. returning: other
+    // experts that a lost worker had, which may return within seconds.
+    std::uint32_t units = 0, covered = 0, returning = 0, active_workers = 0;
 };
 
 struct HealthSample {
     bool local_fallback = false;
-    std::uint32_t units = 0, covered = 0, active_workers = 0;
+    std::uint32_t units = 0, covered = 0, returning = 0, active_workers = 0;
     // Counts of SwarmCounters; `answers` has the groups of workers and the calls of this machine.
     std::uint64_t rounds = 0, rounds_failed = 0, rounds_open = 0, answers = 0;
 };

@@ -271,6 +271,7 @@ json health_json(const Health& health, std::uint32_t prompts_kept_hours) {
     if (health.state == HealthState::loading || health.state == HealthState::draining) return out;
     out["units"] = health.units;
     out["covered"] = health.covered;
+    if (health.returning > 0) out["returning"] = health.returning;
     out["workers"] = health.active_workers;
     if (!health.reason.empty()) out["reason"] = health.reason;
     if (prompts_kept_hours > 0) out["prompts_kept_hours"] = prompts_kept_hours;

@@ -441,6 +441,8 @@ const details = {
     [/^The hub has given this worker no experts yet\.$/, () => "Der Hub hat diesem Tab noch keine Experten gegeben."],
     [/^Serving what is here already; the rest is on its way\.$/,
       () => "Arbeitet mit dem, was schon da ist; der Rest ist unterwegs."],
+    [/^This worker serves until others hold its experts, then it stops\.$/,
+      () => "Dieser Tab arbeitet, bis andere seine Experten haben, und endet dann."],
     [/^The hub is shutting down\. This worker comes back when it does\.$/,
       () => "Der Hub wird beendet. Dieser Tab kommt wieder, wenn er es tut."],
     [/^The hub is not there\. Trying again\.$/, () => "Der Hub ist nicht da. Neuer Versuch."],

@@ -45,6 +45,8 @@ class SwarmPlacement : public SwarmPart {
     void on_no_space(EventContext& context, Worker& worker);
     void check_loading(EventContext& context, Worker& worker);
     void leave(Worker& worker, bool may_return, TimePoint now);
+    // Assigns the units of a worker that is about to leave to other workers.
+    void hand_over(EventContext& context, Worker& worker);
     // Sends the pending orders. With `settles`, the directory first adds the orders that follow
     // from the events so far.
     void settle(EventContext& context, bool settles);

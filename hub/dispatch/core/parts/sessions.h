@@ -39,6 +39,9 @@ class SwarmSessions : public SwarmPart {
     void send_heartbeat(EventContext& context, Worker& worker, std::vector<std::uint32_t> units);
 
     void on_worker_drain(EventContext& context, Worker& worker, ByteView frame);
+    // Lets workers leave that sent DRAIN and have handed over their units. Called when a worker has
+    // units ready, or has left.
+    void end_hand_overs(EventContext& context);
     // Ends the connections of workers that sent DRAIN and have answered everything.
     void close_leavers(EventContext& context);
     // Sends DRAIN to all workers. Their connections end `deadline` from now.
@@ -54,9 +57,12 @@ class SwarmSessions : public SwarmPart {
     void take_hello(Worker& worker, const Hello& hello);
     void on_published_peer(EventContext& context, Worker& worker, ByteView frame);
     void welcome(EventContext& context, Worker& worker);
+    void begin_leaving(EventContext& context, Worker& worker);
 
     WorkerId last_worker_ = 0;
-    std::vector<WorkerId> leavers_;  // workers that sent DRAIN and are still connected
+    // Workers that sent DRAIN and are still connected: those that still hand over their units, and
+    // those that only answer what they were sent.
+    std::vector<WorkerId> handing_over_, leavers_;
     bool draining_ = false;
     TimePoint drain_at_{};
     // largest frame that a worker sends without a request, in bytes: a READY that lists every unit,

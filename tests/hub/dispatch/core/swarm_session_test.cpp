@@ -402,6 +402,61 @@ TEST(SwarmSessionTest, AWorkerThatDrainsHandsOverItsExpertsAnswersAndIsClosed) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
+// One copy of each expert and no local backend: the leaver serves until others have its experts.
+TEST(SwarmSessionTest, LeaverServesUntilItsExpertsHaveAnotherHolder) {
+    SimOptions options = no_workers();
+    options.swarm.local_fallback = false;
+    options.swarm.replicas = 1;
+    SimSwarm swarm(options);
+    WorkerProfile slow_line{};
+    slow_line.down_bytes_per_s = 40'000;  // 16 units of 1,000 bytes take 0.4 s
+    for (int i = 0; i < 3; ++i) swarm.join_as(slow_line, text("10.", i, ".0.1"));
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId leaver = swarm.workers_alive().front();
+    ASSERT_GT(swarm.core().worker(leaver)->units_ready, 0u);
+
+    swarm.say(leaver, encode_drain(10'000));
+    EXPECT_EQ(swarm.core().worker(leaver)->state, WorkerState::draining);
+    EXPECT_EQ(swarm.core().coverage().covered, 48u);
+    const TimePoint begin = swarm.now();
+    for (std::uint32_t i = 0; swarm.now() - begin < 3s; ++i) {
+        const TimePoint asked = swarm.now();
+        const RoundId round = swarm.submit({.layer = i % 3, .num_tokens = 4});
+        ASSERT_TRUE(swarm.run_until_answered(round));
+        EXPECT_LT(to_ms(swarm.now() - asked), 250) << "no stall";
+        EXPECT_EQ(swarm.core().coverage().covered, 48u);
+    }
+    EXPECT_EQ(swarm.closed_with(leaver), CloseCode::going_away);
+    EXPECT_GT(swarm.core().counters().groups_sent, 0u);
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
+TEST(SwarmSessionTest, LeaverWithoutASuccessorLeavesAtOnce) {
+    SimOptions options = no_workers();
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    const WorkerId only = swarm.join();
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.say(only, encode_drain(10'000));
+    EXPECT_EQ(swarm.closed_with(only), CloseCode::going_away);
+}
+
+TEST(SwarmSessionTest, LeaverWhoseSuccessorLoadsNothingLeavesAtItsDeadline) {
+    SimOptions options = no_workers();
+    options.swarm.local_fallback = false;
+    options.swarm.replicas = 1;
+    SimSwarm swarm(options);
+    const WorkerId leaver = swarm.join(), successor = swarm.join();
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.stall_loading(successor);
+    swarm.say(leaver, encode_drain(4000));
+    swarm.run_for(3900ms);
+    EXPECT_FALSE(swarm.closed_with(leaver).has_value());
+    EXPECT_EQ(swarm.core().coverage().covered, 48u);
+    swarm.run_for(200ms);
+    EXPECT_EQ(swarm.closed_with(leaver), CloseCode::going_away);
+}
+
 TEST(SwarmSessionTest, AWorkerThatDrainsAndStallsIsClosedAtItsDeadline) {
     SimOptions options = no_workers();
     options.swarm.timeout_max = 10s;

@@ -34,6 +34,16 @@ TEST_F(HealthJudgeTest, AnExpertWithoutAnAnswererIsUncovered) {
     EXPECT_EQ(after(250ms), HealthState::ok);
 }
 
+TEST_F(HealthJudgeTest, UnitsOfALostWorkerThatMayReturnAreNotCovered) {
+    sample_.covered = 5;
+    sample_.returning = 2;
+    EXPECT_EQ(after(0s), HealthState::uncovered);
+    EXPECT_EQ(health_.returning, 2u);
+    EXPECT_EQ(health_.reason,
+              "3 of 8 experts have no worker that could answer; a lost worker that may return had "
+              "2 of these");
+}
+
 // Silent workers and busy workers look the same to the judge: calls were sent, and no answer
 // arrives.
 TEST_F(HealthJudgeTest, SilenceWhileARoundWaitsIsDegradedLongBeforeItsDeadline) {
