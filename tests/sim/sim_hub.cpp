@@ -89,6 +89,12 @@ void SimState::end_local() {
     const ComputeLocally action = std::move(local_calls.front());
     local_calls.pop_front();
     if (!local_calls.empty()) begin_local();
+    if (action.attempt == 0) {
+        const auto num_pairs = static_cast<std::uint32_t>(action.rows.size());
+        core->on_local_measured(now, num_pairs,
+                                options.local_compute + num_pairs * options.local_per_pair);
+        return;
+    }
     std::vector<float> y(action.rows.size() * limits.hidden_size);
     std::size_t pair = 0;
     for (const GroupExpert& expert : action.experts)

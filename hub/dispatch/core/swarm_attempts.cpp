@@ -166,7 +166,7 @@ void SwarmAttempts::compute_locally(EventContext& context, Round& round,
                           round.pair_gate.begin() + slice.pair_end);
     }
 
-    swarm_.reserve.on_local_sent(attempt, context.now);
+    swarm_.reserve.on_local_sent(round, attempt, context.now);
     context.out.push_back(std::move(call));
 }
 

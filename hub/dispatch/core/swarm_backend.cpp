@@ -185,23 +185,27 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         constexpr std::uint32_t pairs_max = 1024;
         const SwarmOptions& options = core.options();
         const TimePoint until = now_steady() + time_max;
-        ComputeLocally job;
         for (std::uint32_t pairs = std::max(1u, options.top_k); pairs <= pairs_max; pairs *= 2) {
-            job = example_job(options, pairs);
-            Duration least = Duration::max();
-            // The first time of a call includes the time in which its weights are prepared.
-            for (int i = 0; i < 2; ++i) {
-                const TimePoint begin = now_steady();
-                if (!compute(job).ok()) return;
-                least = std::min(least, now_steady() - begin);
-            }
-            post([pairs, least](State& state) {
-                state.core.on_local_measured(now_steady(), pairs, least);
-            });
-
+            const Duration took = measure(example_job(options, pairs));
             const std::lock_guard lock(jobs_mutex);
-            if (jobs_stop || !jobs.empty() || now_steady() + 4 * least > until) return;
+            if (jobs_stop || !jobs.empty() || now_steady() + 4 * took > until) return;
         }
+    }
+
+    // Computes a call twice and reports the shorter time. The first time may include the time in
+    // which weights are prepared that this machine has not used before.
+    Duration measure(const ComputeLocally& job) {
+        Duration least = Duration::max();
+        for (int i = 0; i < 2; ++i) {
+            const TimePoint begin = now_steady();
+            if (!compute(job).ok()) break;
+            least = std::min(least, now_steady() - begin);
+        }
+        const auto num_pairs = static_cast<std::uint32_t>(job.rows.size());
+        post([num_pairs, least](State& state) {
+            state.core.on_local_measured(now_steady(), num_pairs, least);
+        });
+        return least;
     }
 
     // Returns a call of `num_pairs` pairs of the model's last layer with experts, spread evenly.
@@ -237,6 +241,10 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
                 if (jobs_stop) return;
                 job = std::move(jobs.front());
                 jobs.pop_front();
+            }
+            if (job.attempt == 0) {
+                measure(job);
+                continue;
             }
             const RoundId round = job.round;
             const std::uint64_t attempt = job.attempt;

@@ -57,8 +57,8 @@ class SwarmCore {
     // applied.
     void on_local(TimePoint now, RoundId round, std::uint64_t attempt, Result<std::vector<float>> y,
                   std::vector<SwarmAction>& actions);
-    // Reports that the local backend took `took` for a call of `num_pairs` pairs that no round
-    // needed.
+    // Reports that the local backend took `took` for a call of `num_pairs` pairs that only measures
+    // it; Duration::max() if the call failed. Passes the reply to a ComputeLocally with attempt 0.
     void on_local_measured(TimePoint now, std::uint32_t num_pairs, Duration took);
     // Passes the reply to the action CheckAnswer.
     void on_judgement(TimePoint now, std::uint64_t sample, const Judgement& judgement,

@@ -94,7 +94,10 @@ std::optional<Duration> SwarmCover::judge_holders(const Round& round,
         num_pairs += round.slices[i].num_pairs();
         for (UnitHolder* holder : swarm_.placement.directory().ready(round.slices[i].unit)) {
             Worker& worker = worker_of(holder);
-            if (std::exchange(worker.judged_in, mark_) == mark_) continue;
+            const bool is_listed = std::exchange(worker.judged_in, mark_) == mark_;
+            if (!is_listed) worker.pairs_open = 0;
+            worker.pairs_open += round.slices[i].num_pairs();
+            if (is_listed) continue;
             worker.is_worth_asking = false;
             if (worker.health.serves() && eligible(worker, now)) judged_.push_back(&worker);
         }
@@ -103,7 +106,8 @@ std::optional<Duration> SwarmCover::judge_holders(const Round& round,
     const std::optional<Duration> here = swarm_.reserve.local_time(num_pairs, now);
     const std::uint32_t pairs_each = swarm_.reserve.begin_pass(num_pairs, judged_.size());
     for (Worker* worker : judged_)
-        worker->is_worth_asking = swarm_.reserve.is_worth_asking(*worker, pairs_each, here, now);
+        worker->is_worth_asking = swarm_.reserve.is_worth_asking(
+            *worker, std::min(pairs_each, worker->pairs_open), here, now);
     return here;
 }
 

@@ -19,28 +19,38 @@ std::optional<Duration> SwarmReserve::local_time(std::uint32_t num_pairs, TimePo
     return before + *own;
 }
 
-void SwarmReserve::on_local_sent(Attempt& attempt, TimePoint now) {
+void SwarmReserve::on_local_sent(const Round& round, Attempt& attempt, TimePoint now) {
+    was_computed_.resize(swarm_.placement.directory().num_units());
+    bool is_cold = false;
+    for (const std::uint32_t i : attempt.slices) {
+        is_cold |= !was_computed_[round.slices[i].unit];
+        was_computed_[round.slices[i].unit] = true;
+    }
     attempt.predicted = rule_.hub_time(attempt.num_pairs).value_or(Duration{});
     local_until_ = (local_.empty() ? now : std::max(now, local_until_)) + attempt.predicted;
-    local_.push_back(attempt.id);
+    local_.push_back({.attempt = attempt.id, .is_cold = is_cold});
 }
 
 void SwarmReserve::forget_local(AttemptId attempt, TimePoint now) {
-    std::erase(local_, attempt);
+    std::erase_if(local_, [&](const LocalCall& call) { return call.attempt == attempt; });
     if (local_.empty()) local_until_ = now;
 }
 
 void SwarmReserve::on_local_end(AttemptId id, const Attempt* attempt, TimePoint now) {
     // The backend computes one call after the other, so this call began when the one before ended.
     const TimePoint before = std::exchange(local_ended_at_, now);
+    const bool is_cold = std::ranges::any_of(
+        local_, [&](const LocalCall& call) { return call.attempt == id && call.is_cold; });
     forget_local(id, now);
 
-    if (attempt != nullptr) {
+    if (attempt != nullptr && (!is_cold || !rule_.hub_time(attempt->num_pairs)))
         rule_.hub_took(attempt->num_pairs, now - std::max(before, attempt->sent_at), now);
-    } else if (id == 0 && measurement_) {
-        rule_.hub_took(measurement_->num_pairs, now - std::max(before, measurement_->sent_at), now);
-        measurement_.reset();
-    }
+}
+
+void SwarmReserve::on_local_measured(std::uint32_t num_pairs, Duration took, TimePoint now) {
+    is_measuring_ = false;
+    local_ended_at_ = now;
+    if (took < Duration::max()) rule_.hub_measured(num_pairs, took, now);
 }
 
 // Each worker is judged for an even part of the round, as the router would give it.
@@ -117,8 +127,9 @@ void SwarmReserve::send_probes(EventContext& context, Round& round) {
         if (next == all.end()) next = all.begin();
         Worker& worker = *next->second;
         probed_last_ = worker.id;
-        if (!worker.health.serves() || !swarm_.cover.eligible(worker, context.now) ||
-            !rule_.may_probe(worker.worth, pairs_each_, context.now) ||
+        if (!worker.health.serves() || worker.pairs_open == 0 ||
+            !swarm_.cover.eligible(worker, context.now) ||
+            !rule_.may_probe(worker.worth, std::min(worker.pairs_open, pairs_each_), context.now) ||
             !swarm_.attempts.send_probe(context, round, worker, pairs_each_))
             continue;
         const Attempt& probe = *in_flight_.find_attempt(round.attempts.back());
@@ -129,7 +140,7 @@ void SwarmReserve::send_probes(EventContext& context, Round& round) {
 // Lets the local backend compute a round, too, that only workers compute. Without it a hub with
 // fast workers would not know its own time.
 void SwarmReserve::measure_local(EventContext& context, const Round& round) {
-    if (!is_on() || measurement_ || !local_.empty() || round.attempts.empty()) return;
+    if (!is_on() || is_measuring_ || !local_.empty() || round.attempts.empty()) return;
     const auto num_pairs = static_cast<std::uint32_t>(round.pair_row.size());
     if (!rule_.measure_hub(num_pairs, context.now)) return;
 
@@ -145,7 +156,7 @@ void SwarmReserve::measure_local(EventContext& context, const Round& round) {
         call.experts.back().num_rows = static_cast<std::uint16_t>(call.experts.back().num_rows +
                                                                   slice.num_pairs());
     }
-    measurement_ = {.num_pairs = num_pairs, .sent_at = context.now};
+    is_measuring_ = true;
     context.out.push_back(std::move(call));
 }
 

@@ -144,9 +144,11 @@ struct Worker : UnitHolder {
     SequenceIds ids;
     LatencyEstimates estimates;
     // Measured times and verdicts of the rule that compares this worker with the hub. Scratch:
-    // `is_worth_asking` is valid in the router's pass number `judged_in`.
+    // `is_worth_asking` is valid in the router's pass number `judged_in`, and `pairs_open` is the
+    // number of open pairs of that pass with a unit that the worker has ready.
     WorkerWorth worth;
     std::uint64_t judged_in = 0;
+    std::uint32_t pairs_open = 0;
     bool is_worth_asking = false;
     // encoded rows that frames of this connection keep alive, in bytes
     std::shared_ptr<RowsHeld> rows_held = std::make_shared<RowsHeld>();

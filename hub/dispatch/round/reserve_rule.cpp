@@ -35,7 +35,8 @@ bool ReserveRule::measure_hub(std::uint32_t num_pairs, TimePoint now) {
         return false;
 
     hub_measured_at_ = now;
-    pay(hub_free_at_, hub_time(num_pairs).value_or(1ms), now);
+    // The call is computed twice.
+    pay(hub_free_at_, 2 * hub_time(num_pairs).value_or(1ms), now);
     return true;
 }
 
@@ -76,7 +77,8 @@ bool ReserveRule::may_probe(WorkerWorth& worker, std::uint32_t num_pairs, TimePo
 
     const WorkerWorth::Kept& kept = worker.kept_[PairTimes::class_of(num_pairs)];
     if (kept.verdict == Worth::faster || now < kept.probed_at + kept.gap) return false;
-    if (worker.free_at_ > now ||
+    if (worker.free_at_ > now) return false;
+    if (worker.times_.at_most(num_pairs) &&
         hub_free_at_ > now + share_of(options_.hub_burst, options_.probe_share))
         return false;
 
@@ -91,8 +93,10 @@ void ReserveRule::probe_sent(WorkerWorth& worker, std::uint32_t sequence_id,
                              std::uint32_t num_pairs, TimePoint now) {
     worker.probe_ = {.sequence_id = sequence_id, .num_pairs = num_pairs, .sent_at = now};
     worker.probes_saved_ -= 1;
-    // The check of the answer computes the same pairs again.
-    pay(hub_free_at_, probe_frames_cost + hub_time(num_pairs).value_or(Duration{}), now);
+    // A newcomer's first probe is free of the hub's share, which many newcomers would use up for
+    // minutes. The check of the answer computes the same pairs again.
+    if (worker.times_.at_most(num_pairs))
+        pay(hub_free_at_, probe_frames_cost + hub_time(num_pairs).value_or(Duration{}), now);
 }
 
 void ReserveRule::probe_answered(WorkerWorth& worker, Duration work, TimePoint now) {

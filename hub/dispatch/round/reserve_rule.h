@@ -10,9 +10,10 @@
 //
 // Probes are limited three times: each worker gets at most two a second; they cost the hub and the
 // worker at most one hundredth of their time each; and they become rarer while the verdict remains
-// the same, up to `probe_gap_max`. Limits of the way taken: a probe finds a GPU that slept, so it
-// measures too long a time; PairTimes::record_probe() counts short probes for more. A round with
-// many rows that no worker was probed with is computed by the hub alone.
+// the same, up to `probe_gap_max`. The first probe of a worker is free. Limits of the way taken: a
+// probe finds a GPU that slept, so it measures too long a time; PairTimes::record_probe() counts
+// short probes for more. A round with many rows that no worker was probed with is computed by the
+// hub alone.
 //
 // The classes are pure: `now` is given. Owner: the dispatch strand.
 #pragma once
@@ -91,6 +92,11 @@ class ReserveRule {
     // ---- the hub's own time
     void hub_took(std::uint32_t num_pairs, Duration took, TimePoint now) {
         hub_.record(num_pairs, took, now);
+    }
+    // The same for a call that was computed to be measured. The first calls of a hub include the
+    // time in which it prepares weights, so a shorter time counts for more.
+    void hub_measured(std::uint32_t num_pairs, Duration took, TimePoint now) {
+        hub_.record_probe(num_pairs, took, now);
     }
     // Returns the time that the hub needs for the pairs; nullopt before the first measurement.
     std::optional<Duration> hub_time(std::uint32_t num_pairs) const {

@@ -23,14 +23,12 @@ class SwarmReserve : public SwarmPart {
     // Returns how long the local backend needs for a call of `num_pairs` pairs, after the calls
     // that it was sent before. nullopt until it was measured.
     std::optional<Duration> local_time(std::uint32_t num_pairs, TimePoint now) const;
-    void on_local_sent(Attempt& attempt, TimePoint now);
+    void on_local_sent(const Round& round, Attempt& attempt, TimePoint now);
     void on_local_cancelled(AttemptId attempt, TimePoint now) { forget_local(attempt, now); }
     // Learns from the end of a local call. `attempt` is null if its round has ended before.
     void on_local_end(AttemptId id, const Attempt* attempt, TimePoint now);
     // Learns from a call that the local backend computed to be measured.
-    void on_local_measured(std::uint32_t num_pairs, Duration took, TimePoint now) {
-        rule_.hub_took(num_pairs, took, now);
-    }
+    void on_local_measured(std::uint32_t num_pairs, Duration took, TimePoint now);
 
     // ---- verdicts
     // Starts a pass over `num_workers` workers that could take the `num_pairs` open pairs. Returns
@@ -64,14 +62,16 @@ class SwarmReserve : public SwarmPart {
     std::uint32_t pairs_each_ = 1;  // the result of the latest begin_pass()
     WorkerId probed_last_ = 0;      // the next search for a worker to probe begins after this one
     // Local attempts that have not ended, and when the backend is predicted to have computed them.
-    std::vector<AttemptId> local_;
-    TimePoint local_until_{}, local_ended_at_{};
-    // A call that only measures the local backend: pairs and when it was sent.
-    struct Measurement {
-        std::uint32_t num_pairs = 0;
-        TimePoint sent_at{};
+    struct LocalCall {
+        AttemptId attempt = 0;
+        bool is_cold = false;  // the backend had not computed one of its units before
     };
-    std::optional<Measurement> measurement_;
+    std::vector<LocalCall> local_;
+    // [num_units]: units that the backend has computed. It prepares the weights of a unit at the
+    // first call, so the time of that call is not learned.
+    std::vector<bool> was_computed_;
+    TimePoint local_until_{}, local_ended_at_{};
+    bool is_measuring_ = false;  // the backend has a call that only measures its time
 };
 
 }  // namespace moex
