@@ -115,25 +115,22 @@ void SwarmReserve::on_cancelled(Worker& worker, const Attempt& attempt, TimePoin
         worker.worth.record(attempt.num_pairs, took, Duration{}, now);
 }
 
-// Sends copies of the round's requests to workers whose time is to be measured. A few workers are
-// examined for each round, in turn.
+// Sends copies of the round's requests to holders of its units whose time is to be measured.
 void SwarmReserve::send_probes(EventContext& context, Round& round) {
-    constexpr int examined_max = 8;
     if (!is_on() || round.attempts.empty() || swarm_.health.all_silent()) return;
 
-    const auto& all = pool_.all();
-    auto next = all.upper_bound(probed_last_);
-    for (std::size_t i = 0; i < std::min<std::size_t>(examined_max, all.size()); ++i, ++next) {
-        if (next == all.end()) next = all.begin();
-        Worker& worker = *next->second;
-        probed_last_ = worker.id;
-        if (!worker.health.serves() || worker.pairs_open == 0 ||
-            !swarm_.cover.eligible(worker, context.now) ||
-            !rule_.may_probe(worker.worth, std::min(worker.pairs_open, pairs_each_), context.now) ||
-            !swarm_.attempts.send_probe(context, round, worker, pairs_each_))
-            continue;
-        const Attempt& probe = *in_flight_.find_attempt(round.attempts.back());
-        rule_.probe_sent(worker.worth, probe.sequence_id, probe.num_pairs, context.now);
+    for (const CallSlice& slice : round.slices) {
+        if (slice.done) continue;
+        for (UnitHolder* holder : swarm_.placement.directory().ready(slice.unit)) {
+            Worker& worker = worker_of(holder);
+            const std::uint32_t num_pairs = std::min(worker.pairs_open, pairs_each_);
+            if (!worker.health.serves() || !swarm_.cover.eligible(worker, context.now) ||
+                !rule_.may_probe(worker.worth, num_pairs, context.now) ||
+                !swarm_.attempts.send_probe(context, round, worker, pairs_each_))
+                continue;
+            const Attempt& probe = *in_flight_.find_attempt(round.attempts.back());
+            rule_.probe_sent(worker.worth, probe.sequence_id, probe.num_pairs, context.now);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace moex {
 namespace {
@@ -58,6 +59,17 @@ std::optional<Duration> PairTimes::at_most(std::uint32_t num_pairs) const {
     }
     if (!most_ns) return std::nullopt;
     return whole(*most_ns);
+}
+
+std::optional<Duration> PairTimes::expected(std::uint32_t num_pairs) const {
+    const std::size_t own = class_of(num_pairs);
+    const std::optional<Duration> most = at_most(num_pairs);
+    for (std::size_t i = own + 1; i-- > 0;) {
+        if (estimates_[i].num_samples == 0) continue;
+        const double scaled = estimates_[i].mean_ns * std::sqrt(pairs_of(own) / pairs_of(i));
+        return std::min(whole(scaled), *most);
+    }
+    return most;
 }
 
 Duration PairTimes::at_least(std::uint32_t num_pairs) const {

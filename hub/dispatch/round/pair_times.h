@@ -32,6 +32,10 @@ class PairTimes {
     // of its class or of other classes. at_most() is nullopt while nothing was measured.
     std::optional<Duration> at_most(std::uint32_t num_pairs) const;
     Duration at_least(std::uint32_t num_pairs) const;
+    // The time that a call of `num_pairs` pairs probably takes: the mean of its class, otherwise
+    // that of the next smaller class, times the square root of the ratio of pairs, and no more than
+    // that of a larger class. nullopt while nothing was measured.
+    std::optional<Duration> expected(std::uint32_t num_pairs) const;
     // nullopt until a call of this class was measured
     std::optional<TimePoint> measured_at(std::uint32_t num_pairs) const;
 

@@ -43,16 +43,16 @@ bool ReserveRule::measure_hub(std::uint32_t num_pairs, TimePoint now) {
 Worth ReserveRule::judge(WorkerWorth& worker, std::uint32_t num_pairs, Duration queued,
                          Duration hub, TimePoint now) const {
     WorkerWorth::Kept& kept = worker.kept_[PairTimes::class_of(num_pairs)];
-    const std::optional<Duration> at_most = worker.times_.at_most(num_pairs);
+    const std::optional<Duration> expected = worker.times_.expected(num_pairs);
     // A worker in reserve must be clearly faster before it is asked, so that equal times do not
     // change the verdict in each round.
     const double needed = kept.verdict == Worth::faster ? 1 : options_.faster_below;
     const Duration before(static_cast<std::int64_t>(needed * static_cast<double>(hub.count())));
 
     Worth verdict = Worth::unknown;
-    if (at_most && *at_most < before)
+    if (expected && *expected < before)
         verdict = Worth::faster;
-    else if (at_most &&
+    else if (expected &&
              (worker.times_.measured_at(num_pairs) || worker.times_.at_least(num_pairs) >= before))
         verdict = Worth::slower;
 
@@ -64,7 +64,7 @@ Worth ReserveRule::judge(WorkerWorth& worker, std::uint32_t num_pairs, Duration 
     kept.verdict = verdict;
 
     // A queue passes, so it changes this answer and not the verdict that is kept.
-    const bool is_in_time = verdict == Worth::faster && queued + *at_most < before;
+    const bool is_in_time = verdict == Worth::faster && queued + *expected < before;
     return verdict == Worth::faster && !is_in_time ? Worth::slower : verdict;
 }
 

@@ -60,7 +60,6 @@ class SwarmReserve : public SwarmPart {
 
     ReserveRule rule_;
     std::uint32_t pairs_each_ = 1;  // the result of the latest begin_pass()
-    WorkerId probed_last_ = 0;      // the next search for a worker to probe begins after this one
     // Local attempts that have not ended, and when the backend is predicted to have computed them.
     struct LocalCall {
         AttemptId attempt = 0;

@@ -68,6 +68,17 @@ TEST(PairTimesTest, NeighboursBoundUnmeasuredNumbers) {
     EXPECT_EQ(times.at_least(1), Duration{});
 }
 
+TEST(PairTimesTest, ExpectedTimeGrowsWithTheRootOfThePairs) {
+    PairTimes times;
+    EXPECT_FALSE(times.expected(8).has_value());
+    times.record(4, 2ms, TimePoint{});
+    EXPECT_EQ(*times.expected(4), 2ms);
+    EXPECT_EQ(*times.expected(16), 4ms);
+    EXPECT_EQ(*times.expected(1), 2ms);
+    times.record(64, 3ms, TimePoint{});
+    EXPECT_EQ(*times.expected(16), 3ms) << "no longer than 64 pairs";
+}
+
 TEST(PairTimesTest, OneStalledCallMovesTheMeanLittle) {
     PairTimes times;
     for (int i = 0; i < 20; ++i) times.record(4, 1ms, TimePoint{});
