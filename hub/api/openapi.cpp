@@ -256,6 +256,8 @@ constexpr const char* other_schemas = R"json({
         "description": "By layer, one letter an expert: s slot, m memory, d disk, - none."},
       "shadow": {"type": ["object", "null"], "description": "With --prefetch shadow:NAME."},
       "engine": {"type": "object"}, "calls": {"type": "object"},
+      "host": {"type": "object",
+        "description": "Seconds until the certificate ends, and the disk of the state."},
       "workers": {"type": "array", "items": {"type": "object"}},
       "join_url": {"type": "string", "description": "With its token; for admins and loopback."}}},
   "History": {"type": "object", "required": ["now_s", "span_s", "step_s", "points"],

@@ -5,7 +5,7 @@ import { chmodSync, existsSync, readdirSync, readFileSync, renameSync, rmSync, s
 import { join } from 'node:path';
 import { test } from 'node:test';
 
-import { inFolder, postJson, runHub, startHub } from './hub_process.mjs';
+import { inFolder, modelFolder, postJson, runHub, startHub } from './hub_process.mjs';
 
 const pageTokens = 16;
 const serve = (state, ...args) => startHub(['--backend', 'local', '--threads', '1', '--state', state, ...args]);
@@ -180,7 +180,7 @@ test('damaged pages, another key and a lost folder are told once, and answers go
   await hub.stop();
 
   writeFileSync(key, 'short\n');
-  const refused = await runHub(['serve', '--model', 'static/models/demo', '--listen', '127.0.0.1:0', '--state', state,
+  const refused = await runHub(['serve', '--model', modelFolder, '--listen', '127.0.0.1:0', '--state', state,
     '--kv-key-file', key]);
   assert.equal(refused.code, 1);
   assert.match(refused.stderr, /--kv-key-file: .*own-key: the first line has 5 characters, wanted 64 hexadecimal/);

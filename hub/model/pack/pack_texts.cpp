@@ -107,13 +107,13 @@ Status choose_texts_tokenizer(PackInput& input, const std::string& tokenizer_con
     const bool is_file = path.extension() == ".gguf";
     CheckpointTexts checkpoint{.names = {},
                                .read = [&](const std::string& name) -> Result<std::string> {
-                                   if (is_file) return input.source.texts.at(name);
+                                   if (is_file) return input.texts.at(name);
                                    return read_text_file(path / name, text_file_bytes_max(name));
                                },
                                .where = what_of(input, "")};
     std::error_code ignored;
     if (is_file)
-        for (const auto& [name, content] : input.source.texts) checkpoint.names.push_back(name);
+        for (const auto& [name, content] : input.texts) checkpoint.names.push_back(name);
     else
         for (const auto& entry : fs::directory_iterator(path, ignored))
             checkpoint.names.push_back(entry.path().filename().string());

@@ -105,7 +105,7 @@ TEST_F(DemoDraftTest, TextsEqualThoseWithoutDrafts) {
             const auto answers = run(options, drafts);
             for (std::uint32_t i = 0; i < num_requests; ++i) ASSERT_EQ(answers[i], wanted[i]) << i;
             if (!tokens) continue;
-            EXPECT_GT(drafts.drafts, 100u);
+            EXPECT_GT(drafts.drafts, 50u);
             // an INT3 shadow has 0.85 to 0.9 of its tokens right, each after a right one
             const double length = 1 + static_cast<double>(drafts.accepted_tokens) /
                                           static_cast<double>(drafts.drafts);
