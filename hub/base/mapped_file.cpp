@@ -222,7 +222,7 @@ Status MappedFile::check_unchanged() const {
 
 void MappedFile::accept(const FileStamp& now) {
     MOEX_CHECK(now.size_bytes == stamp_.size_bytes, "the size of a map does not change");
-    // Only the time differs. Other threads may read the size meanwhile.
+    // Set the time only: the size is equal, and other threads may be reading it.
     stamp_.modified_ns = now.modified_ns;
 }
 

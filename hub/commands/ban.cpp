@@ -1,4 +1,4 @@
-// moex-hub ban: lists the banned keys of workers, and lifts a ban. A hub may be running meanwhile:
+// moex-hub ban: lists the banned keys of workers, and lifts a ban. A hub may run at the same time:
 // it sees the change when the worker next tries to join.
 #include <cstdio>
 #include <ctime>

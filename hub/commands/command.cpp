@@ -173,7 +173,7 @@ std::vector<Command> commands_on_swarms() {
     };
 }
 
-// Commands that an operator needs beside `serve`, such as keys, bans and certificates.
+// Commands that an operator needs besides `serve`, such as keys, bans and certificates.
 std::vector<Command> commands_around_them() {
     return {
         {"ban",

@@ -24,7 +24,7 @@ struct ParsedExit {
     std::string text;  // printed to stdout when `code` is 0, otherwise to stderr
 };
 
-// Parses `arguments`, which are the words of argv behind the program's name.
+// Parses `arguments`, which are the words of argv after the program's name.
 std::variant<ParsedCommand, ParsedExit> parse_command_line(
     const std::vector<std::string>& arguments,
     const std::function<std::optional<std::string>(const std::string&)>& environment);

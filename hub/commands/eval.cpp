@@ -90,8 +90,8 @@ std::string measured_on(const Invocation& invocation, const PerplexityOptions& o
                 invocation.settings.text("hub-dtype"));
 }
 
-// Writes the measured losses to losses.json beside the package. If the file already has figures of
-// the same text, they are kept and the new figures are added.
+// Writes the measured losses to losses.json in the package's folder. If the file already has
+// figures of the same text, they are kept and the new figures are added.
 Status record(const ModelPackage& package, std::span<const ModePerplexity> all,
               std::string measured_on) {
     MeasuredLosses newer{.measured_on = std::move(measured_on)};

@@ -1,5 +1,5 @@
-// moex-hub forget: deletes the pages of keys and values that a hub keeps on disk. A hub may be
-// running meanwhile: it computes what it no longer finds.
+// moex-hub forget: deletes the pages of keys and values that a hub keeps on disk. A hub may run at
+// the same time: it computes again the pages that it no longer finds.
 #include "hub/commands/command.h"
 #include "hub/commands/output.h"
 #include "hub/commands/serve/kept_pages.h"

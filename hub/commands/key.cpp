@@ -1,5 +1,5 @@
-// moex-hub key: manages the keys of clients, their limits, and their usage. A hub may be running
-// meanwhile: it sees a change of a key within a quarter of a second, and `revoke` waits for that.
+// moex-hub key: manages the keys of clients, their limits, and their usage. A hub may run at the
+// same time: it sees a change of a key within a quarter of a second, and `revoke` waits for that.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>

@@ -19,7 +19,7 @@
 namespace moex {
 
 // Returns the folder of the package: the one of --model, or the demo package static/models/demo in
-// the current folder, beside the program, or in the installation.
+// the current folder, next to the program, or in the installation.
 Result<std::filesystem::path> find_model(const Settings& settings);
 
 struct LoadedModel {

@@ -1,4 +1,4 @@
-// Opens a shadow, the model's experts in fewer bits, and makes it ready to run beside the model
+// Opens a shadow, the model's experts in fewer bits, and makes it ready to run with the model
 // (`serve --prefetch shadow:DIR`).
 #pragma once
 

@@ -3,11 +3,11 @@
 //
 // One connection rarely fills a link, and one that breaks after 60 GB must not cost 60 GB. Files
 // are therefore split into ranges. Each connection takes the first range that nobody fetches, in
-// the order of the files, so that files become complete one after the other. A range that breaks
-// goes on behind its last byte. The address to which the endpoint redirected is used again for the
-// other ranges of the file until that address refuses. A wrong hash discards the whole file,
-// because the wrong byte is unknown; the file is then fetched anew, at most twice. Limits: a server
-// that ignores `Range` is read by one connection per file.
+// the order of the files, so that files become complete one after the other. If a transfer breaks,
+// its range continues after the last byte received. The address to which the endpoint redirected is
+// used again for the other ranges of the file until that address refuses. A wrong hash discards the
+// whole file, because the wrong byte is unknown; the file is then fetched anew, at most twice.
+// Limits: a server that ignores `Range` is read by one connection per file.
 //
 // Owner: run() owns all state under one lock; stop() may be called from any thread.
 #pragma once
@@ -30,9 +30,9 @@ struct DownloadOptions {
     std::string token;
     WebClientOptions http;
     std::string repository;  // "OWNER/NAME"
-    std::string revision;    // the commit, if the endpoint names it
+    std::string revision;    // commit hash if the endpoint names one, else the name asked for
     unsigned num_connections = 6;
-    unsigned failures_max = 6;  // attempts of a range in a row that bring next to nothing
+    unsigned failures_max = 6;  // limit of attempts in a row that fetch almost no bytes of a range
 };
 
 struct DownloadProgress {
@@ -42,11 +42,11 @@ struct DownloadProgress {
 
 // The result of one attempt to fetch a range.
 struct RangeAttempt {
-    std::optional<Error> error;  // empty: the range is whole
+    std::optional<Error> error;  // empty: no error, the range is complete
     bool may_retry = true;
-    bool is_whole_only = false;   // the server ignored `Range`
-    std::uint64_t wait_s = 0;     // of `Retry-After`
-    std::uint64_t num_bytes = 0;  // written by this attempt
+    bool is_whole_only = false;   // the server ignored `Range` and sent the whole file
+    std::uint64_t wait_s = 0;     // seconds to wait, from the header `Retry-After`
+    std::uint64_t num_bytes = 0;  // bytes that this attempt wrote to the part file
 };
 
 class Downloader {
@@ -74,10 +74,10 @@ class Downloader {
     };
     struct Claim {
         File* file = nullptr;
-        FileRange* range = nullptr;  // nullptr: the file is whole, check it
+        FileRange* range = nullptr;  // nullptr: all bytes are present, check the hash
     };
     void work();
-    // Returns the next work, waits while there is none, and returns nothing at the end.
+    // Waits for the next range or check and returns it; returns nullopt at the end.
     std::optional<Claim> next_claim();
     std::optional<Claim> find_claim(TimePoint now, TimePoint& wake_at);
     RangeAttempt fetch(Endpoint& endpoint, File& file, FileRange& range);
@@ -93,9 +93,9 @@ class Downloader {
     std::vector<File> files_;
     std::vector<FinishedFile> finished_;
     std::optional<Error> error_;
-    TimePoint hold_until_{};  // the endpoint asked all connections to wait
+    TimePoint hold_until_{};  // no request starts earlier: the endpoint asked to wait
     std::atomic<bool> stop_ = false;
-    std::size_t num_working_ = 0;  // threads that run
+    std::size_t num_working_ = 0;  // download threads that have not ended yet
 };
 
 }  // namespace moex

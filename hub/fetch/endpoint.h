@@ -19,25 +19,25 @@ class Endpoint {
     Endpoint(WebAddress address, std::string token, WebClientOptions options);
 
     struct Answer {
-        WebHead head;        // of the last host
-        WebAddress from;     // the address that sent `head`
+        WebHead head;        // head of the answer after all redirects
+        WebAddress from;     // the address that sent `head`, after all redirects
         std::string commit;  // X-Repo-Commit, as the endpoint sent it; empty: it sent none
     };
     // Asks for `path` below the endpoint ("/api/models/x/tree/main"), or for an absolute URL, and
     // follows up to 8 redirects. `range` and the callbacks have the meaning of WebClient::ask();
-    // they see the last answer alone.
+    // the callbacks get only the answer after the last redirect.
     Result<Answer> get(const std::string& path, const std::string& range,
                        const WebClient::OnHead& on_head, const WebClient::OnBody& on_body);
     Result<Answer> get(const WebAddress& address, const std::string& range,
                        const WebClient::OnHead& on_head, const WebClient::OnBody& on_body);
 
-    // Returns the whole body of an answer 200 that has at most `bytes_max` bytes. Errors carry the
-    // meaning of the status. `answer` receives the head if it is not null.
+    // Returns the whole body of an answer with status 200 and at most `bytes_max` bytes. Errors
+    // have the code of the status, see error_of(). `answer` receives the head unless it is null.
     Result<std::string> get_text(const std::string& path, std::uint64_t bytes_max,
                                  Answer* answer = nullptr);
 
     const WebAddress& address() const { return address_; }
-    // Returns the seconds that the last answer asked to wait (`Retry-After`); 0: none.
+    // Returns the seconds in the last answer's `Retry-After` header; 0: the answer has none.
     std::uint64_t wait_s() const { return wait_s_; }
     Result<WebAddress> resolve(const std::string& path) const;
 

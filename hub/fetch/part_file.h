@@ -20,11 +20,11 @@
 namespace moex {
 
 struct FileRange {
-    std::uint64_t begin = 0, end = 0;  // bytes of the file
+    std::uint64_t begin = 0, end = 0;  // the range [begin, end) of the file's bytes
     std::uint64_t done = 0;            // bytes from `begin` on that are in the part file
-    bool is_busy = false;              // a connection fetches this range
-    unsigned num_failures = 0;         // attempts in a row that brought next to nothing
-    TimePoint not_before{};            // the next attempt waits for this time
+    bool is_busy = false;              // true: a connection is fetching this range
+    unsigned num_failures = 0;         // attempts in a row that fetched almost no bytes
+    TimePoint not_before{};            // earliest time of the next attempt
     bool is_whole() const { return done == end - begin; }
 };
 
@@ -32,8 +32,8 @@ struct FileRange {
 struct FinishedFile {
     std::string path;
     std::uint64_t size_bytes = 0;
-    std::string sha256;            // of its bytes, 64 hexadecimal digits
-    std::int64_t modified_ns = 0;  // its time of modification
+    std::string sha256;            // SHA-256 of the file's bytes, 64 hexadecimal digits
+    std::int64_t modified_ns = 0;  // modification time of the file, in ns
 };
 
 class PartFile {
@@ -47,8 +47,8 @@ class PartFile {
     std::uint64_t done_bytes() const;
     bool is_whole() const { return done_bytes() == file_.size_bytes; }
 
-    // Takes over the ranges that an earlier run had stored, if the listed hash and size are the
-    // same and the part file is still there.
+    // Takes over the ranges that an earlier run had saved, if the repository still lists the same
+    // hash and size and the part file still exists.
     void resume(const nlohmann::json& saved);
     nlohmann::json to_json() const;
     // Returns the bytes that the part file occupies on the disk already.

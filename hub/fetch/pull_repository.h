@@ -1,6 +1,6 @@
 // pull_repository: downloads a checkpoint from an endpoint of Hugging Face's shape into a folder.
-// Every file is checked before it gets its name. An interrupted pull leaves what it has, and the
-// same call goes on from there; a finished one leaves the files and their record alone.
+// Every file is checked before it gets its name. An interrupted pull keeps the bytes it has, and
+// the same call continues from there. A call after a finished pull changes no file and no record.
 //   FOLDER/config.json, model-00001-of-00002.safetensors, ...   finished files
 //   FOLDER/moex-pull.json         the record: repository, commit, and hash and size of each file
 //   FOLDER/.pull/                 during a pull: lock, state.json and the parts of files
@@ -22,13 +22,13 @@ struct PullOptions {
     std::string file;  // --file: one GGUF or safetensors file; empty: the whole checkpoint
     std::filesystem::path folder;
     std::uint64_t range_bytes = 64u << 20;
-    // Free disk space that `--pack` needs beside the checkpoint, as a share of the weights' bytes.
+    // Free disk space that `--pack` needs besides the checkpoint, as a share of the weights' bytes.
     double pack_share = 0;
 };
 
 struct PullReport {
-    std::string commit;  // 40 hexadecimal digits; empty: the endpoint named none
-    std::size_t num_files = 0, num_kept = 0;  // all files; those that were there already
+    std::string commit;  // commit of the checkpoint, 40 hexadecimal digits; empty: not named
+    std::size_t num_files = 0, num_kept = 0;  // all files; files found complete at the start
     std::uint64_t size_bytes = 0, fetched_bytes = 0;
     // Files for which the endpoint lists no hash, so that their size alone was checked.
     std::vector<std::string> unchecked;
@@ -40,15 +40,15 @@ class Pull {
     explicit Pull(PullOptions options);
     ~Pull();
 
-    // Called with what was chosen before the first file is fetched.
+    // The callback gets the size of the chosen files before the first file is fetched.
     using OnPlan = std::function<void(std::size_t num_files, std::uint64_t size_bytes,
                                       std::uint64_t fetch_bytes)>;
     Result<PullReport> run(const OnPlan& on_plan, const Downloader::Show& show);
     void stop();
 
   private:
-    // Calls `ask` until it succeeds, fails for good, or has failed for a passing reason six times.
-    // `endpoint` knows how long its server asked to wait.
+    // Calls `ask` until it succeeds, fails for good, or has failed six times with errors that a
+    // retry may mend. `endpoint` says how long its server asked to wait (Endpoint::wait_s()).
     template <class Ask>
     auto with_retries(const Endpoint& endpoint, const Ask& ask);
     Result<std::vector<RepositoryFile>> choose(Endpoint& endpoint, PullReport& report);
@@ -61,7 +61,7 @@ class Pull {
     std::atomic<bool> stop_ = false;
     std::mutex mutex_;
     std::condition_variable stopped_;
-    Downloader* downloader_ = nullptr;  // while files are fetched
+    Downloader* downloader_ = nullptr;  // set while files are fetched; for stop()
 };
 
 }  // namespace moex

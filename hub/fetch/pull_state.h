@@ -1,5 +1,5 @@
-// The two files that a pull writes beside the checkpoint: the record of finished files, and the
-// state of the parts. Both are replaced as a whole, so that an interruption leaves the old one.
+// The two files that a pull writes into the checkpoint's folder: the record of finished files, and
+// the state of the parts. Both are replaced as a whole, so that an interruption leaves the old one.
 #pragma once
 
 #include <filesystem>

@@ -23,7 +23,7 @@ bool is_hex(std::string_view value, std::size_t size) {
            });
 }
 
-// Files of a checkpoint that `pack` or a tokenizer may read, beside the weights.
+// Files of a checkpoint, other than the weights, that `pack` or a tokenizer may read.
 bool is_side_file(std::string_view path) {
     constexpr std::string_view names[] = {
         "config.json",

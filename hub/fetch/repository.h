@@ -19,14 +19,14 @@ namespace moex {
 // A repository's name and revision, "OWNER/NAME@REV" on the command line.
 struct RepositoryName {
     std::string name;               // "OWNER/NAME", or "NAME" for old repositories without an owner
-    std::string revision = "main";  // a branch, a tag or a commit
+    std::string revision = "main";  // name of a branch or a tag, or a commit hash
 };
 Result<RepositoryName> parse_repository_name(std::string_view word);
 
 struct RepositoryFile {
-    std::string path;  // relative, checked by check_repository_path()
+    std::string path;  // path below the repository, checked by check_repository_path()
     std::uint64_t size_bytes = 0;
-    // The SHA-256 of a file in large file storage (LFS), as 64 hexadecimal digits.
+    // The SHA-256 of a file in large file storage (LFS), 64 hexadecimal digits; else empty.
     std::string sha256;
     // The git object id (SHA-1) of any other file, as 40 hexadecimal digits; empty: not listed.
     std::string git_sha1;

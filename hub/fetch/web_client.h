@@ -19,9 +19,9 @@
 namespace moex {
 
 struct WebClientOptions {
-    std::uint32_t connect_s = 20;  // longest time for name, connection and TLS together
+    std::uint32_t connect_s = 20;  // limit for name lookup, connect and TLS together
     std::uint32_t stall_s = 30;    // a transfer without a byte for this time is given up
-    // Certificates (PEM) of further authorities that are trusted; empty: the system's.
+    // File of additional trusted CA certificates (PEM); empty: only the system's certificates.
     std::string ca_file = {};
     // A request is given up within a second after this switch is set. nullptr: never.
     const std::atomic<bool>* stop = nullptr;
@@ -31,12 +31,12 @@ struct WebRequest {
     WebAddress address;
     std::vector<std::string> headers;   // "Name: value", without line breaks
     std::string range;                  // "0-99": the first 100 bytes; empty: everything
-    const std::string* body = nullptr;  // nullptr: GET; otherwise POST of JSON
+    const std::string* body = nullptr;  // JSON body of a POST; nullptr: the request is a GET
 };
 
 struct WebHead {
     int status = 0;
-    std::map<std::string, std::string, std::less<>> headers;  // names in lower case
+    std::map<std::string, std::string, std::less<>> headers;  // by name in lower case
 
     // Returns the value of a header, or an empty text.
     std::string_view header(std::string_view name) const {

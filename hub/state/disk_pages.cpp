@@ -349,7 +349,7 @@ void DiskPages::run() {
 void DiskPages::write(Write job) {
     {
         const std::lock_guard lock(mutex_);
-        if (!index_.holds(job.place.name)) return;  // it has left meanwhile
+        if (!index_.holds(job.place.name)) return;  // the page was removed
     }
     const std::string file = job.place.file();
     const Bytes plain = encode_kv_page({.source = options_.source,

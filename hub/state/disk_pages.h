@@ -30,13 +30,13 @@
 namespace moex {
 
 struct DiskPagesOptions {
-    std::filesystem::path folder;  // made (0700); nobody else writes to it
+    std::filesystem::path folder;  // created with mode 0700; only this process writes to it
     PageKey key{};
-    KvSource source;              // of this process's pages; pages of another source are not found
-    std::uint64_t bytes_max = 0;  // of all pages
-    std::chrono::seconds keep{24 * 3600};           // a page is deleted this long after its write
-    std::uint64_t queue_bytes_max = 64ull << 20;    // of rows that wait for the writer
-    std::chrono::milliseconds retry_after{10'000};  // after a write that failed
+    KvSource source;  // source of this process's pages; pages of other sources are not found
+    std::uint64_t bytes_max = 0;           // limit of the bytes of all pages together
+    std::chrono::seconds keep{24 * 3600};  // a page is deleted this long after it was written
+    std::uint64_t queue_bytes_max = 64ull << 20;    // limit of rows that wait for the writer
+    std::chrono::milliseconds retry_after{10'000};  // pause after a failed write
     // Returns the id of the API key of a client; empty: none.
     std::function<std::string(std::string_view client)> key_id_of = {};
     // Returns false if pages of this key must not be kept any longer.
@@ -51,7 +51,7 @@ class DiskPages : public KvPageStore {
     // Makes the folder, or begins to read the names of its pages; pages of another key are deleted,
     // which is logged. Error io_error: the folder cannot be made or written.
     static Result<std::unique_ptr<DiskPages>> open(DiskPagesOptions options);
-    ~DiskPages() override;  // after the engine; writes the pages that are queued
+    ~DiskPages() override;  // writes the queued pages; call it after the engine has ended
 
     bool keep(const FullPage& page) override;
     std::uint64_t fetch(PageWish wish) override;
@@ -61,13 +61,13 @@ class DiskPages : public KvPageStore {
 
     // Says which key a worker of this process has, before it computes. Any thread.
     void know_worker(std::uint64_t worker, const std::string& worker_key);
-    // Keeps and finds nothing from now on. Any thread.
+    // Stops the store: keep() and fetch() do nothing from now on. Any thread.
     void turn_off(const std::string& why);
     // For tests: waits until the names are read and the writer's queue is empty.
     void wait_until_written();
 
   private:
-    struct Place {  // of a page
+    struct Place {  // the position of a page in its text, and its file
         PageName name{}, parent{};
         std::string folder;
         std::uint32_t first_position = 0;
@@ -110,7 +110,7 @@ class DiskPages : public KvPageStore {
 
     const DiskPagesOptions options_;
     const std::uint64_t rows_bytes_;
-    PageCipher cipher_;  // seal() and open(): the store's thread
+    PageCipher cipher_;  // the store's thread calls seal() and open()
 
     mutable std::mutex mutex_;
     std::condition_variable wake_, idle_;
@@ -123,9 +123,9 @@ class DiskPages : public KvPageStore {
     std::chrono::steady_clock::time_point paused_until_{};
     std::map<std::uint64_t, std::string> worker_keys_;
     PageStoreCounters counters_;
-    std::set<std::string> told_;  // problems that were logged and have not ended
+    std::set<std::string> told_;  // names of problems that are logged once and still persist
 
-    std::thread thread_;  // started last
+    std::thread thread_;  // the last member, because the thread uses the members above
 };
 
 }  // namespace moex

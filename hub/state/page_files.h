@@ -15,7 +15,7 @@
 namespace moex {
 
 inline constexpr const char* key_check_name = "key-check";
-inline constexpr const char* no_key_id = "local";  // for clients without an API key
+inline constexpr const char* no_key_id = "local";  // key id of clients without an API key
 
 std::string hex_of(const PageName& name);
 // Returns "CLIENT/NAME.PARENT".
@@ -23,7 +23,7 @@ std::string page_file(const std::string& client_folder, const PageName& name,
                       const PageName& parent);
 
 struct FoundPage {
-    std::string folder;  // of the client
+    std::string folder;  // name of the client's folder
     PageName name{}, parent{};
     std::uint64_t bytes = 0;
     std::int64_t written_s = 0, used_ns = 0;
@@ -35,7 +35,7 @@ Status make_private_folder(const std::filesystem::path& folder);
 std::string read_key_check(const std::filesystem::path& folder);
 // Lists all pages. Temporary files of a killed process are deleted; other names are left alone.
 std::vector<FoundPage> find_pages(const std::filesystem::path& folder);
-// Writes a file (0600) under a temporary name, and renames it. Makes the folder of the client.
+// Writes a file (0600) under a temporary name, then renames it. Creates the client's folder.
 Status write_page_file(const std::filesystem::path& folder, const std::string& file,
                        ByteView bytes);
 // Reads a whole file, and notes the time of its use. Error bad_file: it has more than `bytes_max`.

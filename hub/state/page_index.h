@@ -4,7 +4,7 @@
 // Eviction: bytes over the limit are taken from the client with the most bytes, from the end of the
 // text that this client used least recently.
 //   client A 9 MB, client B 1 MB, limit 8 MB: A loses the last pages of its oldest text
-// Thread-safety is the caller's.
+// Not thread-safe: the caller locks.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@
 namespace moex {
 
 struct PageEntry {
-    std::string folder;  // of the client
-    PageName parent{};   // zeros: the first page of a text
+    std::string folder;  // name of the client's folder
+    PageName parent{};   // page before this one in the text; zeros: none
     std::uint64_t bytes = 0;
     std::int64_t written_s = 0;          // Unix time
-    bool is_written = false;             // false: the writer's queue has it
-    std::vector<std::uint64_t> workers;  // of this process
+    bool is_written = false;             // false: the page is still in the writer's queue
+    std::vector<std::uint64_t> workers;  // ids of this process's workers that computed the page
 };
 
 class PageIndex {
@@ -32,8 +32,8 @@ class PageIndex {
     bool holds(const PageName& name) const { return entries_.contains(name); }
     // Returns null if the index has no such page. Valid until the index changes.
     const PageEntry* find(const PageName& name) const;
-    // Adds a page as the most recently used. Requires that the parent is there, and the name is
-    // not.
+    // Adds a page as the most recently used. Requires that the index contains the parent, and does
+    // not contain the name.
     void add(const PageName& name, PageEntry entry);
     void set_written(const PageName& name, std::uint64_t bytes);
     void use(const PageName& name);  // makes a page the most recently used one of its client
@@ -56,7 +56,7 @@ class PageIndex {
     };
     struct Client {
         std::uint64_t bytes = 0;
-        std::map<std::uint64_t, PageName> by_use;  // the least recently used page first
+        std::map<std::uint64_t, PageName> by_use;  // pages by time of use, the least recent first
     };
     std::map<PageName, Node> entries_;
     std::map<std::string, Client> clients_;

@@ -15,9 +15,9 @@ using PageKey = std::array<std::byte, 32>;
 
 // The places of the key, in the order in which they are tried. An empty path is passed over.
 struct PageKeyPlaces {
-    std::filesystem::path file;        // chosen by the operator; an error if it cannot be read
-    std::filesystem::path credential;  // of the service manager; passed over if it does not exist
-    std::filesystem::path made;        // made (0600) if it does not exist
+    std::filesystem::path file;        // chosen by the operator; an unreadable file is an error
+    std::filesystem::path credential;  // from the service manager; skipped if missing
+    std::filesystem::path made;        // in the state folder; created (0600) if it is missing
 };
 
 // Returns the key of the first place. Errors name the file, what was found and what was wanted.

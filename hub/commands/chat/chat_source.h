@@ -15,9 +15,9 @@ namespace moex {
 
 struct ChatAnswer {
     std::uint32_t num_tokens = 0;
-    double seconds = 0;       // from the first token to the last
-    bool is_stopped = false;  // stop() ended it
-    bool is_cut = false;      // it reached the limit of tokens
+    double seconds = 0;       // time from the first token to the last
+    bool is_stopped = false;  // true: stop() ended the answer
+    bool is_cut = false;      // true: the answer reached the limit of tokens
 };
 
 class ChatSource {

@@ -29,14 +29,14 @@ class Conversation {
     // Removes the last question, which got no answer.
     void drop_question();
 
-    // What a line of input was.
+    // The kinds of lines that a user may type.
     enum class Kind { message, command, quit };
     struct Line {
         Kind kind = Kind::message;
-        std::string reply;  // of a command: the text to print
+        std::string reply;  // for a command: the text to print
         bool is_error = false;
     };
-    // Runs `line` if it is a command. `model` is saved beside the messages.
+    // Runs `line` if it is a command. `model` is saved with the messages.
     Line take(std::string_view line, std::string_view model);
 
   private:

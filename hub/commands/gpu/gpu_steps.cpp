@@ -29,7 +29,7 @@ struct PlannedStep {
     std::vector<std::uint32_t> index;      // for each row: index of the row in the batch
     std::vector<std::uint32_t> num_pages;  // for each row: KV pages of its sequence after this step
     std::vector<const StepRows*> sequence;  // for each row: its sequence
-    // rows with logits; the first of them need only likeliest tokens
+    // number of rows with logits; number of these rows that need only their likeliest tokens
     std::uint32_t num_logits = 0, num_likeliest = 0;
 };
 

@@ -21,11 +21,11 @@ enum class StoredKind { checkpoint, unfinished_checkpoint, package, unfinished_p
 const char* stored_kind_name(StoredKind kind);  // "unfinished checkpoint"
 
 struct StoredModel {
-    std::string name;  // path below the folder, "Qwen/Qwen3-30B-A3B"
+    std::string name;  // path below the models folder, "Qwen/Qwen3-30B-A3B"
     StoredKind kind = StoredKind::checkpoint;
     std::filesystem::path path;
-    std::uint64_t size_bytes = 0;  // on the disk
-    std::string commit;            // of a pulled checkpoint; empty: unknown
+    std::uint64_t size_bytes = 0;  // bytes that the model occupies on disk
+    std::string commit;            // commit of a pulled checkpoint; empty: not known
 };
 
 // Finds the models in `folder`, sorted by name. Links are not followed. A folder that does not

@@ -1,4 +1,4 @@
-// The process's limit of open files (RLIMIT_NOFILE) beside --connections-max: each connection needs
+// The process's limit of open files (RLIMIT_NOFILE) and --connections-max: each connection needs
 // a file descriptor.
 #pragma once
 

@@ -142,7 +142,7 @@ bool is_case_ignorable(char32_t c) {
 }
 
 // Returns true if the sigma at `at` ends a word, which means that there is a letter before it and
-// no letter behind it.
+// no letter after it.
 bool is_final_sigma(std::u32string_view text, std::size_t at) {
     std::size_t before = at;
     while (before > 0 && is_case_ignorable(text[before - 1])) --before;

@@ -103,7 +103,7 @@ class Lexer {
 
     bool at_line_start() const { return at_ == 0 || source_[at_ - 1] == '\n'; }
 
-    // Skips white space behind a closing tag: all white space if the tag has a '-', otherwise one
+    // Skips white space after a closing tag: all white space if the tag has a '-', otherwise one
     // newline (trim_blocks).
     void after_close(bool strip, bool trim_newline) {
         if (strip)

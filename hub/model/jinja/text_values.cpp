@@ -183,7 +183,7 @@ MarkedText replace(const MarkedText& source, const MarkedText& from, const Marke
 
     const auto next_at = [&](std::size_t after) -> std::size_t {
         if (!from.empty()) return bytes.find(from.bytes(), after);
-        // An empty search pattern matches before and behind every character.
+        // An empty search pattern matches before and after every character.
         return after <= bytes.size() ? after : std::string::npos;
     };
 

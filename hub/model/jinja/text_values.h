@@ -28,9 +28,9 @@ MarkedText upper(const MarkedText& source);
 MarkedText lower(const MarkedText& source);
 MarkedText capitalize(const MarkedText& source);
 MarkedText swap_case(const MarkedText& source);
-// The string method str.title(). A word begins behind any character that is not a letter with case.
+// The string method str.title(). A word begins after any character that is not a letter with case.
 MarkedText title(const MarkedText& source);
-// The Jinja filter `title`. A word begins behind white space and the characters - ( { [ <.
+// The Jinja filter `title`. A word begins after white space and the characters - ( { [ <.
 MarkedText title_words(const MarkedText& source);
 // Extends a text to `width` characters with `filler`, which is one character. If both sides are
 // filled and the number of fillers is odd, they are divided as in Python.

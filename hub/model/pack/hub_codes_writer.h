@@ -1,5 +1,5 @@
-// Conversion of the hub's matrices to codes for hub.safetensors. The commands pack and synth share
-// it.
+// Converts the hub's matrices to quantised codes for hub.safetensors. The commands pack and synth
+// both use it.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace moex {
 struct HubEntry {
     std::size_t spec_index = 0;
     std::optional<TensorDtype> codes;  // int8 or int4 if the tensor is a matrix stored as codes
-    bool is_scales = false;            // true: this entry holds the scales of the codes
+    bool is_scales = false;            // true: the entry holds scales, not codes
 };
 // The entries of hub.safetensors for all tensor specs, in their order. A spec has either one entry
 // with the dtype that `plain` returns, or two entries: codes and scales.
@@ -40,7 +40,7 @@ class RowCoder {
   private:
     bool add_row(std::span<const float> row, std::byte* codes);
     CodesLayout layout_;
-    std::vector<float> started_;  // weights of a row that is not complete yet
+    std::vector<float> started_;  // weights of the row that is still incomplete
     std::vector<std::uint32_t> scales_;
 };
 

@@ -170,8 +170,8 @@ Status find_tensors(PackInput& input) {
     return check_unused(input, used);
 }
 
-// Chooses the group size of INT4 experts, and which matrices keep the codes of the file. Where the
-// file has INT4 groups of its own, the package's group size divides theirs.
+// Chooses the group size of INT4 experts, and which matrices are copied as quantised INT4 codes. If
+// the model's file has INT4 groups already, the package's group size divides the file's group size.
 Status choose_groups(PackInput& input) {
     if (input.options.expert_dtype != ExpertDtype::int4) return {};
     std::uint32_t group_size_max = input.options.group_size_max;

@@ -20,7 +20,7 @@ namespace moex {
 struct ExpertMatrix {
     const TensorReader* tensor = nullptr;
     std::uint64_t first_row = 0;
-    bool keeps_codes = false;  // true: the INT4 codes of the file go into the blob as they are
+    bool keeps_codes = false;  // true: the blob gets the file's INT4 codes unchanged
 };
 struct ExpertSource {
     ExpertMatrix gate, up, down;
@@ -44,10 +44,10 @@ struct PackInput {
     std::map<std::string, std::string> texts;
     GenerationDefaults generation;
     std::vector<std::string> warnings;
-    std::uint64_t used_bytes = 0;  // of the model's tensors
-    std::string identity;          // for .pack-state/input
+    std::uint64_t used_bytes = 0;  // bytes of the model's tensors that `pack` reads
+    std::string identity;          // text of .pack-state/input, which names the input of a pack run
 
-    // Returns the bytes of the model's tensors that an expert is read from.
+    // Returns how many bytes of the model's tensors are read to pack `expert`.
     std::uint64_t expert_bytes(const ExpertSource& expert) const;
 };
 

@@ -26,27 +26,27 @@ struct PackOptions {
     // so that nothing is quantised (again)
     bool keep_format = false;
 };
-// Loss of weights that were quantised in the model's files and were quantised again.
+// Precision lost by weights that were quantised in the model's files and again by `pack`.
 struct PackLoss {
-    double squares = 0, error_squares = 0;  // of the weights, of their errors
+    double squares = 0, error_squares = 0;  // sums of squared weights and of squared errors
     std::uint64_t num_matrices = 0;
     double worst_nmse = 0;
     std::string worst;  // tensor with the largest normalised mean squared error
     double nmse() const { return squares > 0 ? error_squares / squares : 0; }
 };
 struct PackLosses {
-    std::map<std::string, PackLoss> requantized;  // by kind of tensor: "experts.up_proj (FP8)"
-    std::map<std::string, std::uint64_t> kept;    // matrices taken over bit for bit, by format
+    std::map<std::string, PackLoss> requantized;  // key: kind of tensor, "experts.up_proj (FP8)"
+    std::map<std::string, std::uint64_t> kept;  // number of matrices copied bit for bit, by format
 };
 struct PackProgress {
-    std::uint64_t done_bytes = 0, total_bytes = 0;  // bytes of the checkpoint's tensors
+    std::uint64_t done_bytes = 0, total_bytes = 0;  // tensor bytes of the checkpoint: read; all
     std::uint32_t layer = 0, num_layers = 0;
 };
 struct PackReport {
     std::uint64_t input_bytes = 0, output_bytes = 0;
     std::uint32_t num_blobs = 0, layers_resumed = 0;
-    PackLosses losses;  // of the layers that this call packed
-    // e.g. the checkpoint has no tokenizer, so the package takes ids only
+    PackLosses losses;  // only for layers that this call packed, without resumed layers
+    // sentences, e.g. that a package of a checkpoint without tokenizer accepts token ids only
     std::vector<std::string> warnings;
 };
 

@@ -18,11 +18,11 @@ struct PackPlan {
     };
     std::string name;
     ModelConfig config;
-    std::uint32_t group_size = 0;         // of INT4 experts
-    std::map<std::string, Part> formats;  // tensors that are read, by their format in the file
+    std::uint32_t group_size = 0;         // group size of INT4 experts
+    std::map<std::string, Part> formats;  // tensors that `pack` reads, by format in the file
     std::uint64_t input_bytes = 0;
     std::uint64_t hub_bytes = 0, text_bytes = 0;
-    std::uint64_t num_blobs = 0, blob_bytes = 0;  // number of experts, size of one
+    std::uint64_t num_blobs = 0, blob_bytes = 0;  // number of expert blobs; bytes of one blob
     // matrices of experts by format: taken over bit for bit, and converted or quantised
     std::map<std::string, std::uint64_t> kept, converted;
     std::vector<std::string> warnings;

@@ -37,9 +37,9 @@ Result<std::string> with_chat_template(std::string tokenizer_config,
     return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-// Returns one template for a chat with tools and another for a chat without them, as a template of
-// its own. A newline at the end of a template is not part of its text, and a newline behind a block
-// is not either.
+// Joins two chat templates, one for chats with tools and one for chats without, into one template.
+// A final newline is not part of a template and is removed. A newline right after a block tag would
+// be dropped when the template is rendered, so a template that begins with a newline gets a second.
 std::string joined_templates(std::string with_tools, std::string without) {
     for (std::string* part : {&with_tools, &without}) {
         if (part->ends_with('\n')) part->pop_back();

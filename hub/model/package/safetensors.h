@@ -45,8 +45,8 @@ Result<std::string_view> safetensors_header_of(ByteView file, std::string_view w
 
 // Returns views of all tensors of a whole mapped file by name, borrowed from the file. Each tensor
 // must be bf16 or f32 and start at a multiple of its element size; otherwise the error bad_file
-// names it. With `with_codes` the file may also contain codes and f16 tensors at multiples of
-// 4. Their views have the shapes of the file.
+// names it. With `with_codes` the file may also contain quantised codes and f16 tensors that start
+// at multiples of 4 bytes. Views of codes have the shapes that the file states.
 using TensorViews = std::map<std::string, TensorView, std::less<>>;
 Result<TensorViews> safetensors_views(ByteView file, std::string_view what,
                                       bool with_codes = false);

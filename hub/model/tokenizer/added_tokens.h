@@ -21,7 +21,7 @@ struct AddedToken {
     bool normalized = false;
     bool lstrip = false;       // the match includes white space before the token
     bool rstrip = false;       // the match includes white space after the token
-    bool single_word = false;  // the token is matched only where no word character is beside it
+    bool single_word = false;  // true: no word character may be next to the token
     // Returns true if the token controls the model or is hidden from readers. The content of a
     // message must not produce such a token.
     bool is_control() const;

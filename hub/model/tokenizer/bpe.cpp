@@ -39,7 +39,7 @@ struct ByteAlphabet {
 
 std::uint64_t pair_key(TokenId left, TokenId right) { return (std::uint64_t{left} << 32) | right; }
 
-// Returns true if a token has a "▁" behind another character.
+// Returns true if a token has a "▁" after another character.
 bool begins_word_inside(std::string_view token) {
     for (std::size_t at = 1; (at = token.find(word_begin, at)) != std::string_view::npos; ++at)
         if (!token.substr(0, at).ends_with(word_begin)) return true;

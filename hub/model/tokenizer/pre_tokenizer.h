@@ -23,11 +23,11 @@ class PreTokenizer {
     bool byte_level() const { return byte_level_; }
 
     struct Pieces {
-        std::vector<std::string_view> views;  // into the text or into `owned`
-        std::deque<std::string> owned;        // pieces that a step has changed
+        std::vector<std::string_view> views;  // views of the text given to split(), or of `owned`
+        std::deque<std::string> owned;        // texts of pieces that a step changed
     };
-    // Splits `text`. `first`: the text is the begin of what the caller encodes, no added token
-    // stands before it.
+    // Splits `text`. `first` is true if `text` is the beginning of the text that the caller
+    // encodes, so that no added token precedes it.
     Pieces split(std::string_view text, bool first) const;
 
   private:

@@ -54,7 +54,7 @@ void TokenizerState::split_added(const AddedTokenMatcher& matcher, std::string_v
                                  const Accept& accept, std::vector<TokenId>& out,
                                  const OnText& on_text) const {
     std::size_t start = 0;
-    bool strip_left = false;  // the previous token removes white space behind it
+    bool strip_left = false;  // the previous token removes the white space after it
     const auto flush = [&](std::size_t end, bool strip_right) {
         std::string_view between = text.substr(start, end - start);
         if (strip_left) between = utf8_trim_start(between);

@@ -15,14 +15,14 @@
 namespace moex {
 
 struct CheckpointTexts {
-    std::vector<std::string> names;  // the names of the checkpoint's files
+    std::vector<std::string> names;  // file names in the checkpoint's folder
     std::function<Result<std::string>(const std::string& name)> read;
-    std::string where;  // the checkpoint's folder, for errors
+    std::string where;  // the checkpoint's folder, named in error messages
 };
 
 struct TokenizerFile {
-    std::string name;            // the file of the checkpoint, e.g. "tokenizer.model"
-    std::string tokenizer_json;  // its content as tokenizer.json
+    std::string name;            // name of the checkpoint's file, e.g. "tokenizer.model"
+    std::string tokenizer_json;  // the tokenizer, converted to the format of tokenizer.json
 };
 // Returns the tokenizer of a checkpoint, or nullopt if it has none. The text of
 // tokenizer_config.json, which may be empty, names the class of the tokenizer. The first of these
@@ -34,7 +34,7 @@ Result<std::optional<TokenizerFile>> find_tokenizer_file(const CheckpointTexts& 
 // The tokenizer.json that a package gets.
 struct ChosenTokenizer {
     std::string tokenizer_json;         // empty: the package accepts and returns token ids only
-    std::vector<std::string> warnings;  // e.g. why the package has no tokenizer
+    std::vector<std::string> warnings;  // sentences, e.g. why the package has no tokenizer
 };
 // Finds the tokenizer of a checkpoint and loads it once. A tokenizer that this program does not
 // support leaves the package without one. A damaged tokenizer, or one with ids from `vocab_size`

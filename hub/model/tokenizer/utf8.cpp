@@ -133,7 +133,7 @@ bool is_unicode_space(char32_t c) {
 }
 
 std::string_view utf8_trim_end(std::string_view text) {
-    std::size_t end = 0;  // position behind the last character that is not white space
+    std::size_t end = 0;  // position after the last character that is not white space
     for (std::size_t at = 0; at < text.size();) {
         const Utf8Step step = utf8_step(text, at);
         at += step.num_bytes;

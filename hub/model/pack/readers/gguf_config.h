@@ -14,9 +14,9 @@
 namespace moex {
 
 struct GgufModel {
-    nlohmann::json config;  // in the form of transformers' config.json
+    nlohmann::json config;  // configuration, with the keys of transformers' config.json
     std::uint32_t head_dim = 0;
-    // true: the rows of queries and keys are permuted for a rotation of neighbours
+    // true: rows of the query and key matrices are permuted, because RoPE rotates adjacent pairs
     bool rotates_neighbours = false;
 };
 // Reads the model's configuration. A family that has no reader is refused by name.

@@ -23,10 +23,10 @@ namespace moex {
 
 struct GgufTensor {
     std::string name;
-    std::vector<std::uint64_t> shape;  // slowest dimension first, as in safetensors
+    std::vector<std::uint64_t> shape;  // sizes, slowest dimension first, as in safetensors
     const GgufType* type = nullptr;
-    std::uint64_t offset_bytes = 0;  // from the start of the file
-    std::uint64_t size_bytes = 0;    // 0 for a type without a decoder
+    std::uint64_t offset_bytes = 0;  // offset from the start of the file
+    std::uint64_t size_bytes = 0;    // 0 if this program cannot decode the type
 };
 
 class GgufFile {

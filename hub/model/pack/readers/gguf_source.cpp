@@ -177,7 +177,7 @@ std::vector<fs::path> gguf_models_in(const fs::path& directory) {
     for (const auto& entry : fs::directory_iterator(directory, ignored)) {
         const std::string name = entry.path().filename().string();
         if (!name.ends_with(".gguf")) continue;
-        // "-00002-of-00003.gguf" continues a model.
+        // A file "NAME-00002-of-00003.gguf" continues the model of NAME-00001-of-00003.gguf.
         const std::size_t of = name.rfind("-of-");
         const bool continues = of != std::string::npos && of >= 6 && name[of - 6] == '-' &&
                                name.substr(of - 5, 5) != "00001" &&

@@ -158,7 +158,7 @@ class TokenizerBuilder {
             {"decoder", byte_level(true)}};
         out["model"] = {{"type", "BPE"}, {"ignore_merges", kind.ignores_merges}};
         std::string model_text = out.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-        // The vocabulary is large: it is written beside the other members, not copied into them.
+        // The vocabulary is large: append its text, instead of copying it into a JSON object.
         const auto dump = [](const nlohmann::json& part) {
             return part.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
         };

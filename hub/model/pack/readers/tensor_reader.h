@@ -24,13 +24,13 @@ struct TensorInfo {
     std::string name;
     std::vector<std::uint64_t> shape;
     std::shared_ptr<const std::string> file;  // path of the file that has the tensor
-    std::string format;                       // word for people: "BF16", "FP8", "GPTQ", "Q4_K"
-    // element type of a tensor that is stored as plain numbers; empty for codes with scales
+    std::string format;  // name of the format in messages: "BF16", "FP8", "Q4_K"
+    // element type of a tensor stored as plain numbers; empty: stored as quantised codes and scales
     std::optional<TensorDtype> plain;
     // number of inputs that share a scale and a zero, where the codes are exactly those of an
     // expert blob (w = scale · (code − zero) with f16 scale and zero); 0 for any other format
     std::uint32_t int4_group = 0;
-    bool is_readable = true;  // false: the element type is none that this program computes with
+    bool is_readable = true;  // false: this program cannot compute with the element type
     std::uint64_t stored_bytes = 0;
 
     // A matrix has rows of shape.back() elements; a vector is one row.
