@@ -171,12 +171,12 @@ struct WorkerView {  // one worker's data for status, metrics and the registry
     WorkerState state = WorkerState::connecting;
     DeviceInfo device;
     std::string nickname, client, worker_key, address;
-    bool published_peer = false;  // the worker speaks the five published messages
+    bool published_peer = false;  // true: uses the five published messages (protocol/messages.h)
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;
     double power = 1;  // the share of its capacity that the worker wants the hub to use
-    bool drained = false, pinned = false;  // states that the operator ordered
+    bool drained = false, pinned = false;  // orders of the operator that are in force
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
-    Health health = Health::connecting;  // more detailed than `state`
+    Health health = Health::connecting;  // health of the worker, in more states than `state`
     std::uint32_t ejections = 0;
     std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0,
                   errors = 0, busy = 0, late = 0, bad_answers = 0;
@@ -218,18 +218,18 @@ struct SwarmCounters {
     std::uint64_t rounds = 0, rounds_failed = 0, calls = 0;
     std::uint64_t calls_remote = 0, calls_local = 0;
     // groups_again: groups sent again after a failure or a timeout of another attempt.
-    // redispatched: the same, counted in slices.
+    // redispatched: the slices of these groups.
     std::uint64_t groups_sent = 0, groups_again = 0, groups_answered = 0, hedges_sent = 0,
                   hedges_won = 0, redispatched = 0, timeouts = 0, cancels = 0, late = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0,
                   bad_frames = 0, bad_answers = 0, removed = 0;
     // predicted experts in hints; a hint to several workers counts for each of them
     std::uint64_t hints_sent = 0;
-    // copies of calls that only measure a worker: one in reserve, or one that was ejected
+    // copies of calls that only measure a worker in reserve or an ejected worker
     std::uint64_t probes_sent = 0;
     // sums of what workers report, over all connections; the field `slots` is not summed
     SlotFigures slots;
-    // extra copies of popular units beyond `replicas`: given, and taken back
+    // extra copies of popular units beyond `replicas`: assigned, and removed
     std::uint64_t extras_given = 0, extras_taken = 0;
     // rows_*: rows of answers that were computed again, by verdict. pairs_*: pairs of ended rounds,
     // by the evidence for their answers at the time when they counted.

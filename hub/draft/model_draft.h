@@ -21,8 +21,8 @@
 namespace moex {
 
 struct ModelDraftOptions {
-    std::string name;   // what a reply calls this draft: "shadow", or the name of the package
-    KvCacheOptions kv;  // of the draft model's own cache
+    std::string name;   // the draft's name in replies: "shadow", or the package's name
+    KvCacheOptions kv;  // options of the draft model's own KV cache
     // The draft model is a shadow: the target's keys and values replace the shadow's own, and no
     // prompt is computed. Requires the target's cache to have the shape and dtype of `kv`, and its
     // rows to be in this process's memory.
@@ -37,7 +37,7 @@ class ModelDrafts : public DraftSource {
     // `device` and `experts` are the draft model; they must outlive this object, and no other
     // thread may use `device`.
     ModelDrafts(StepDevice& device, ExpertBackend& experts, ModelDraftOptions options);
-    ~ModelDrafts() override;  // after the drafts of all sequences
+    ~ModelDrafts() override;  // requires that the drafts of all sequences are destroyed
 
     const char* name() const override;
     bool costs_time() const override { return true; }

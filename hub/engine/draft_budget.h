@@ -26,18 +26,18 @@ class DraftBudget {
     std::uint32_t choose(std::uint32_t sequences, std::span<const double> gains);
     // Makes the next step a trial again, because the sources had no tokens for the latest one.
     void try_again(std::uint32_t sequences);
-    // Learns from one step without prompt rows. `took` includes the time of drafting.
+    // Records the duration `took` of a step without prompt rows; it includes the time of drafting.
     void record(std::uint32_t sequences, std::uint32_t drafted_rows, Duration took);
 
   private:
     struct Kind {
         double plain_ms = 0;  // mean duration of recent steps without drafted rows
-        // weighted sums over recent steps with drafted rows: their rows, and the ms that they took
-        // longer than a plain step
+        // weighted sums over recent steps with drafted rows: the drafted rows, and the ms by which
+        // these steps exceeded the mean step without drafted rows
         double rows = 0, extra_ms = 0;
         std::uint32_t num_plain = 0, num_drafted = 0;
         std::uint32_t steps_since = 0, pause = 0;
-        bool has_paid = false;  // drafted rows paid at the latest choice without a trial
+        bool has_paid = false;  // at the latest choice without a trial, drafted rows paid
         double row_ms() const;  // learned cost of one drafted row, at least 0
     };
     // Returns the expected duration in ms of a step; 0: nothing is known about such steps.

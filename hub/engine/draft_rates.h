@@ -28,7 +28,7 @@ class DraftRates {
                 const DraftRates& others) const;
 
   private:
-    static constexpr std::uint32_t num_positions = 8;  // the last one stands for all after it
+    static constexpr std::uint32_t num_positions = 8;  // the last position includes all later ones
     struct Cell {
         double accepted = 0, seen = 0;
     };

@@ -41,8 +41,8 @@ class DraftSource {
   public:
     virtual ~DraftSource() = default;
     virtual const char* name() const = 0;  // "ngram"
-    // Returns true if a proposal costs time that counts beside a step's. Such a source is asked
-    // after it was decided how many of its tokens the step uses.
+    // Returns true if the time of a proposal matters next to that of a step. Such a source is asked
+    // only after it was decided how many of its tokens the step uses.
     virtual bool costs_time() const { return false; }
     // Creates the state for a sequence. Returns null if this source has no drafts for `request`.
     virtual std::unique_ptr<Draft> begin(const GenerationRequest& request) = 0;

@@ -178,7 +178,7 @@ void EngineState::drop_drafted_rows(Generation& generation) {
     generation.drafts.num_rows = 0;
 }
 
-// Learns from the tokens that were drawn in a step, and counts them.
+// Records which drafted tokens were accepted in a step, and counts the tokens drawn.
 void EngineState::record_drafts(Generation& generation, std::span<const TokenId> drawn) {
     SequenceDrafts& drafts = generation.drafts;
     DraftStats& stats = generation.stats.drafts;

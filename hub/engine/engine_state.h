@@ -26,7 +26,7 @@
 
 namespace moex {
 
-// The drafts of one sequence. They are beside its tokens, never among them: preemption, common
+// The drafts of one sequence. They are stored apart from the sequence's tokens: preemption, common
 // prefixes, penalties and the caller see drawn tokens only.
 struct SequenceDrafts {
     struct Source {
@@ -35,14 +35,14 @@ struct SequenceDrafts {
         DraftRates rates{32};
     };
     std::vector<Source> sources;  // [EngineOptions::draft_sources]; empty before the first draft
-    // the proposal for the current step, with its source and class
-    std::vector<TokenId> proposed;  // empty until a source that costs time was asked
+    // the proposed tokens for the current step, with their source and class
+    std::vector<TokenId> proposed;  // empty until the sources that cost time are asked
     std::size_t source = 0;
     std::uint32_t proposal_class = 0;
-    // probability that the proposal is right up to each of its tokens
+    // [i]: probability that tokens 0 to i of the proposal are all accepted
     std::vector<double> gains;
     std::uint32_t num_rows = 0;       // proposed tokens that have a row in the current step
-    std::vector<TokenId> row_tokens;  // tokens of the step's rows: the last drawn one, then drafted
+    std::vector<TokenId> row_tokens;  // tokens of the step's rows: the last drawn, then the drafted
 };
 
 // What the engine learns about drafts over all sequences.
@@ -95,20 +95,20 @@ struct Generation {
     GenerationSink sink;
     Sampler sampler;
     std::vector<TokenId> tokens;  // the tokens of the prompt, then the sampled tokens
-    // its sequence in the cache; set while the generation runs
+    // the generation's sequence in the KV cache; set while the generation runs
     std::unique_ptr<KvCache::Sequence> kv;
-    std::uint32_t step_tokens = 0;  // number of its rows in the current step; may be 0
+    std::uint32_t step_tokens = 0;  // rows of the generation in the current step; may be 0
     SequenceDrafts drafts;
     // The most tokens of this generation that were ever in the cache. Statistics do not count
     // tokens before this position a second time.
     std::uint32_t furthest = 0;
     // For each page of `kv`: the workers that computed experts for the page's rows.
     std::vector<std::vector<std::uint64_t>> page_workers;
-    // false once a worker that computed for its pages is no longer trusted
+    // false once a worker that computed for the generation's pages has lost its trust
     bool offers_pages = true;
     // Number of the fetch of stored pages that this generation waits for; 0: none.
     std::uint64_t fetch = 0;
-    std::uint32_t pages_stored = 0;  // its first pages that the page store was offered
+    std::uint32_t pages_stored = 0;  // number of the first pages already offered to the page store
     // This generation waits while the generation with the id `follows` computes their common prefix
     // of `follow_tokens` tokens.
     GenerationId follows = 0;
@@ -194,7 +194,7 @@ struct EngineState {
 
     std::thread thread, watcher;  // started last
 
-    // ---- engine.cpp: threads, queue, ends
+    // ---- The following functions run threads and queue, and end generations (engine.cpp).
     void run();
     void watch_cancels();
     bool begin_step();
@@ -207,7 +207,7 @@ struct EngineState {
     void publish_gauges();
     void make_cache();
 
-    // ---- engine_prefix.cpp: prefixes that generations take over from other generations
+    // ---- The following functions let generations share prefixes (engine_prefix.cpp).
     void forget(std::span<const std::uint64_t> workers);
     void take_prefix(Generation& generation);
     static std::uint32_t count_cached(Generation& generation);
@@ -217,13 +217,13 @@ struct EngineState {
     void offer_pages(Generation& generation, const StepResult& result, std::size_t first_row,
                      std::uint32_t num_rows);
 
-    // ---- engine_store.cpp: pages that outlive the cache
+    // ---- The following functions keep and fetch stored pages (engine_store.cpp).
     void ask_store(Generation& generation);
     void take_stored(FetchedPages& fetched);
     void store_pages(Generation& generation) const;
     void wait_for_pages();
 
-    // ---- engine_draft.cpp: drafted tokens
+    // ---- The following functions choose and count drafted tokens (engine_draft.cpp).
     std::uint32_t drafts_allowed(const Generation& generation) const;
     std::optional<std::uint32_t> wanted_drafts(const Generation& generation) const;
     bool prefer(SequenceDrafts& drafts, std::size_t source, std::uint32_t proposal_class,
@@ -237,7 +237,7 @@ struct EngineState {
     static void drop_drafted_rows(Generation& generation);
     void record_drafts(Generation& generation, std::span<const TokenId> drawn);
 
-    // ---- engine_step.cpp: the rows of a step, and how its results are used
+    // ---- The following functions share out a step's rows and use its results (engine_step.cpp).
     void share_rows();
     void share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
                            const StepShape& shape);

@@ -50,7 +50,7 @@ void EngineState::ask_store(Generation& generation) {
          }});
 }
 
-// Puts pages of the store into the cache and publishes them, then asks for the pages behind them.
+// Puts pages of the store into the cache and publishes them, then asks for the pages after them.
 void EngineState::take_stored(FetchedPages& pages) {
     const auto found = std::find_if(running.begin(), running.end(),
                                     [&](const auto& one) { return one->fetch == pages.id; });

@@ -68,18 +68,18 @@ struct StepSplit {
 struct EngineCounters {
     std::uint64_t steps = 0, steps_multi_sequence = 0, rows = 0, prompt_tokens = 0,
                   generated_tokens = 0;
-    // steps that a cancel stopped, and that began again without the cancelled sequence
+    // steps that were stopped for a cancel and restarted without the cancelled sequence
     std::uint64_t steps_stopped = 0;
     // sequences that temporarily lost their pages to an older sequence
     std::uint64_t preempted = 0;
-    // steps of a sequence that had drafted tokens, the drafted tokens, and those accepted
+    // drafts: steps of a sequence with drafted tokens; then all drafted and all accepted tokens
     std::uint64_t drafts = 0, drafted_tokens = 0, accepted_tokens = 0;
     // accepted tokens by position in their draft
     std::array<std::uint64_t, draft_tokens_max> accepted_at{};
-    // number of prompt tokens taken from the cache instead of computed; and those of them that the
-    // page store brought
+    // number of prompt tokens taken from the cache instead of computed; and the number of these
+    // tokens that were read from the page store
     std::uint64_t cached_tokens = 0, cached_tokens_disk = 0;
-    // number of steps that were cut into two micro-batches or more
+    // steps that were split into two or more micro-batches
     std::uint64_t steps_micro_batched = 0;
     std::uint32_t micro_batches = 0;  // number of micro-batches of the latest step; not a total
     // kv_pages_cached: published pages that no sequence holds at present

@@ -35,7 +35,7 @@ struct GenerationRequest {
     bool prompt_logprobs = false;
     // Requests an embedding: no token is drawn, and GenerationEnd::hidden_mean is filled.
     bool hidden_mean = false;
-    Pooling pooling = Pooling::mean;  // the rows of the prompt that the embedding is made of
+    Pooling pooling = Pooling::mean;  // how the prompt's rows give the embedding
     // Selects a lossy mode: the rows of the answer use this speculator's guesses of experts. The
     // rows of the prompt stay exact, so that other requests may take over the prompt's cache pages.
     // The speculator must outlive the engine; with null the answer is exact.
@@ -65,7 +65,7 @@ struct DraftStats {
     std::uint64_t steps = 0;   // steps that drew tokens
     std::uint64_t drafts = 0;  // steps that had drafted tokens
     std::uint64_t drafted_tokens = 0, accepted_tokens = 0;
-    // number of drafts by the number of their tokens that were accepted
+    // [n]: number of drafts with exactly n accepted tokens
     std::array<std::uint64_t, draft_tokens_max + 1> accepted_histogram{};
     const char* kind = "";  // name of the source of the latest draft; "": no draft yet
 
@@ -76,9 +76,9 @@ struct DraftStats {
 struct GenerationStats {
     std::uint32_t prompt_tokens = 0, completion_tokens = 0;
     bool speculative = false;
-    // prompt tokens taken from the cache, because another generation had computed them
+    // prompt tokens that were in the KV cache, because another generation had computed them
     std::uint32_t cached_tokens = 0;
-    std::uint32_t cached_tokens_disk = 0;    // those of them that the page store brought
+    std::uint32_t cached_tokens_disk = 0;  // those cached tokens that were read from the page store
     Duration queued{}, prefill{}, decode{};  // decode: time from the first token to the last
     // distinct ids of the workers that contributed, including those that computed the cached tokens
     std::vector<std::uint64_t> workers;

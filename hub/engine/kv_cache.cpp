@@ -181,7 +181,7 @@ void KvCache::Sequence::roll_back(std::uint32_t num_tokens) {
 }
 
 // Returns the node of the prefix index under which this sequence's next published page is to be
-// inserted; nullopt if that node was unpublished meanwhile.
+// inserted; nullopt if that node has been unpublished.
 std::optional<PrefixIndex::NodeId> KvCache::Sequence::published_end() const {
     if (num_published_ == 0) return PrefixIndex::root;
     const std::uint32_t last = pages_[num_published_ - 1];

@@ -114,8 +114,8 @@ class KvCache {
         void store_head(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t position,
                         std::span<const float> k, std::span<const float> v);
         // Copies the positions [first, end) from another cache of the same shape, page size and
-        // dtype. Both sequences have reserved these positions. No thread may use the other cache
-        // meanwhile.
+        // dtype. Both sequences have reserved these positions. During the copy no other thread
+        // may use the other cache.
         void copy_rows(const Sequence& from, std::uint32_t first, std::uint32_t end);
         // For benches: fills the positions [0, num_tokens) with noise, the same in every page,
         // instead of computed keys and values. Returns false when the budget is spent. Requires an

@@ -23,21 +23,21 @@ namespace moex {
 struct FullPage {
     std::string_view client;
     std::span<const TokenId> tokens;
-    std::span<const std::uint64_t> workers;  // that computed experts for the page's rows
+    std::span<const std::uint64_t> workers;  // workers that computed experts for this page
     // Copies the rows out of the cache, in the layout of protocol/kv_page.h.
     std::function<Status(std::span<std::byte> rows)> read;
 };
 
 struct StoredPage {
-    Bytes memory;   // holds `rows`
-    ByteView rows;  // in the layout of protocol/kv_page.h
+    Bytes memory;   // owns the bytes of `rows`
+    ByteView rows;  // keys and values in the layout of protocol/kv_page.h
     // Workers of this process that took part. Workers of an earlier process are not named.
     std::vector<std::uint64_t> workers;
 };
 
 struct FetchedPages {
-    std::uint64_t id = 0;           // the result of fetch()
-    std::vector<StoredPage> pages;  // consecutive; empty if the first page could not be read
+    std::uint64_t id = 0;           // the number that fetch() returned
+    std::vector<StoredPage> pages;  // consecutive; empty: the first page was unreadable
 };
 
 // A request for the pages of a text from page `first_page` on, as many as `bytes_max` allows, but

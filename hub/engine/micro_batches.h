@@ -33,8 +33,8 @@ class MicroBatches {
 
     // Returns the number of micro-batches for the next step, from 1 to the step's number of rows.
     std::uint32_t choose(const StepShape& shape) const;
-    // Learns from one whole step of `number` micro-batches. `waited` is the time that the step
-    // waited for experts, summed over all rounds.
+    // Records the duration of a whole step of `number` micro-batches. `waited` is the time that
+    // the step waited for experts, summed over all rounds.
     void record(const StepShape& shape, std::uint32_t number, Duration took, Duration waited);
 
   private:

@@ -113,9 +113,9 @@ StepCost::Terms StepCost::terms_of(const StepShape& shape) {
     return terms;
 }
 
-// Learns the costs of prompt rows by least squares over recent steps, with coordinate descent and
-// no cost below 0. If all chunks have the same size, the steps do not show what other sizes cost,
-// and these costs keep their estimates.
+// Estimates the costs of prompt rows by least squares over recent steps, with coordinate descent
+// and no cost below 0. If all chunks have the same size, the steps do not show what other sizes
+// cost, and these costs keep their estimates.
 void StepCost::learn_terms(const Terms& terms, double extra_ms, double weight) {
     if (num_learned_++ == 0) cost_ms_[rows] = extra_ms / terms[rows];
     for (std::size_t i = 0; i < num_terms; ++i) {

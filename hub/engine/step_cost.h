@@ -1,4 +1,4 @@
-// Learns how long steps last, and decides how many prompt rows fit into a step without making the
+// Estimates the time of steps, and decides how many prompt rows fit into a step without making the
 // sequences that decode wait long.
 // The model of a step's time is a sum: the cost of its decode rows alone; a fixed cost for having
 // any prompt rows, since the first prompt rows load experts and weights that further rows share; a
@@ -43,8 +43,8 @@ class StepCost {
     // that 99 of 100 steps last at most late_max * stretch_max times as long.
     explicit StepCost(double stretch_max) : stretch_max_(stretch_max) {}
 
-    // Learns from one step that was not stopped. Steps without decode rows are ignored, since they
-    // do not show what prompt rows cost beside decode rows.
+    // Records the duration of a step that was not stopped. Steps without decode rows are ignored,
+    // since they do not show what prompt rows cost together with decode rows.
     void record(const StepShape& shape, Duration took);
 
     // Returns true if the next step with this number of decode rows should have no prompt rows, so

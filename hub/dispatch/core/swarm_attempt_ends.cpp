@@ -75,7 +75,7 @@ void SwarmAttempts::on_attempt_late(EventContext& context, Attempt& attempt) {
     if (Round* open = in_flight_.find_round(round_id)) swarm_.rounds.dispatch(context, *open);
 }
 
-// Learns from an attempt that ends without an answer: its latency would have been longer than the
+// Records an attempt that ends without an answer: its latency would have been longer than the
 // time so far. Only an attempt that is still before its deadline counts as slow here, because a
 // late attempt was counted as a failure already.
 void SwarmAttempts::learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker) {

@@ -106,7 +106,7 @@ void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
     SwarmState& state = *state_;
     EventContext context{state, now, actions};
     Worker* worker = state.pool.find(id);
-    if (worker == nullptr) return;  // the connection was closed meanwhile
+    if (worker == nullptr) return;  // the connection is already closed
 
     state.frames.count_frame(*worker, frame.size());
     state.frames.on_frame(context, *worker, frame);
@@ -119,7 +119,7 @@ void SwarmCore::on_answer(TimePoint now, WorkerId id, WorkerAnswer answer,
     SwarmState& state = *state_;
     EventContext context{state, now, actions};
     Worker* worker = state.pool.find(id);
-    if (worker == nullptr || !worker->welcomed()) return;  // the connection was closed meanwhile
+    if (worker == nullptr || !worker->welcomed()) return;  // its connection is closed already
 
     state.frames.count_frame(*worker, answer.frame_bytes);
     state.health.on_sign_of_life(*worker, now);

@@ -108,7 +108,7 @@ struct Worker : UnitHolder {
     struct Heartbeat {
         std::uint32_t id = 0;
         TimePoint sent_at;
-        // for published peers: the units that are loaded when the echo of this heartbeat arrives
+        // for published peers: units whose load the echo of this heartbeat confirms
         std::vector<std::uint32_t> units;
     };
 
@@ -176,7 +176,7 @@ struct Worker : UnitHolder {
     std::deque<Heartbeat> heartbeats;  // heartbeats sent and not yet echoed
     std::uint32_t next_heartbeat_id = 1, heartbeats_missed = 0;
 
-    std::uint64_t frame_limit = 0;  // limit that was last sent to the connection, in bytes
+    std::uint64_t frame_limit = 0;  // frame limit last sent to the connection, in bytes
     std::uint32_t busy_in_row = 0;
     // When the worker's latest answer arrived, and when that request had been sent. Requests that
     // were sent later are queued behind it in the worker.
@@ -211,22 +211,22 @@ struct Worker : UnitHolder {
     // Returns true if rows that would be sent as `dtype` are sent to this worker as int8.
     bool takes_x_int8(Dtype dtype) const { return x_int8 && dtype == Dtype::f16; }
     bool accepts(Dtype dtype) const { return (dtypes >> static_cast<unsigned>(dtype)) & 1; }
-    // Returns true if the router prefers this worker in pass number `pass`. That is so in the share
-    // `power` of all passes, chosen by a hash, so that every run chooses the same passes.
+    // Returns true if the router prefers this worker in pass number `pass`. A hash chooses the
+    // share `power` of all passes, so that every run chooses the same passes.
     bool is_preferred_in(std::uint64_t pass) const;
     // Returns true while a published peer loads units. It works in order: it answers nothing else
     // until it has sent the echo which confirms that its units are loaded.
     bool loading_in_order() const;
     void record_latency(Duration latency, std::uint32_t num_pairs, TimePoint now = {});
-    // Takes new counters from a worker that loads experts on demand. No counter may be less than
-    // its previous value.
+    // Stores new counters of a worker that loads experts on demand. Requires that no counter is
+    // less than its previous value.
     void take_slots(const SlotFigures& reported);
     // Predicted extra time of a group that uses this unit: the time until the unit is loaded.
     Duration load_of(std::uint32_t unit) const {
         return slot_guess.holds(unit) ? Duration{} : load;
     }
-    // Time that an attempt is allowed beyond its prediction: the estimate of slots may be wrong,
-    // and loads wait for each other.
+    // Extra time for an attempt beyond its predicted time: the estimate of the worker's slots may
+    // be wrong, and the loads of several experts in the worker wait for each other.
     Duration load_slack() const { return std::min<Duration>(4 * load, load_max); }
     // Upper bound on the load time that the hub assumes, whatever the worker reports.
     static constexpr Duration load_max = 2s;

@@ -358,7 +358,7 @@ bool UnitDirectory::on_ready(UnitHolder& holder, Units units, TimePoint now) {
     if (holder.units.empty()) return false;  // the worker has not joined, so it has no units yet
     const std::uint32_t before = holder.num_ready;
     for (const std::uint32_t unit : units) {
-        // the unit was released meanwhile, or the worker reported it twice
+        // the unit was already released, or the worker reported it twice
         if (!holder.has(unit, UnitHolder::assigned) || holder.has(unit, UnitHolder::ready))
             continue;
         holder.units[unit] |= UnitHolder::ready;

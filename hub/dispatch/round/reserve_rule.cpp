@@ -4,7 +4,7 @@
 
 namespace moex {
 namespace {
-// The hub's work for a probe beside the check of its answer: it encodes, sends and receives.
+// The hub's work for a probe, apart from checking its answer: it encodes, sends and receives.
 constexpr Duration probe_frames_cost = 100us;
 constexpr Duration reserve_after = 2s;
 // A verdict `faster` of this age ends the growth of the pauses between probes.

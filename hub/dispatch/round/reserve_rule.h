@@ -35,9 +35,9 @@ enum class UseWorkers { automatic, always };
 enum class Worth : std::uint8_t { unknown, faster, slower };
 
 struct ReserveOptions {
-    double probes_per_s = 2;         // most probes of one worker
-    double probe_share = 0.01;       // most of the hub's, and of a worker's, time
-    Duration probe_gap_min = 500ms;  // pause after a verdict; doubled while it stays the same
+    double probes_per_s = 2;         // most probes of one worker, per second
+    double probe_share = 0.01;       // largest share of a worker's or the hub's time
+    Duration probe_gap_min = 500ms;  // pause after a verdict; doubles with each equal verdict
     Duration probe_gap_max = 30s;
     Duration probe_lost_after = 10s;  // a probe without an answer counts as this time
     Duration hub_burst = 10ms;        // time of the hub that probes may take at once
@@ -89,12 +89,12 @@ class ReserveRule {
   public:
     explicit ReserveRule(ReserveOptions options = {}) : options_(options) {}
 
-    // ---- the hub's own time
+    // ---- The following functions record and return the hub's own time.
     void hub_took(std::uint32_t num_pairs, Duration took, TimePoint now) {
         hub_.record(num_pairs, took, now);
     }
-    // The same for a call that was computed to be measured. The first calls of a hub include the
-    // time in which it prepares weights, so a shorter time counts for more.
+    // Records a call that was computed only to be measured. The first calls include the time in
+    // which the hub prepares weights, so a shorter time has more weight than a longer one.
     void hub_measured(std::uint32_t num_pairs, Duration took, TimePoint now) {
         hub_.record_probe(num_pairs, took, now);
     }
@@ -102,17 +102,17 @@ class ReserveRule {
     std::optional<Duration> hub_time(std::uint32_t num_pairs) const {
         return hub_.at_most(num_pairs);
     }
-    // Returns true if the hub's time for so many pairs is unknown or old, and its share of time for
-    // measurements allows another one. The call that returns true counts as the measurement.
+    // Returns true if the hub's time for `num_pairs` pairs is unknown or old, and `probe_share`
+    // permits one more measurement. A call that returns true counts as that measurement.
     bool measure_hub(std::uint32_t num_pairs, TimePoint now);
 
-    // ---- verdicts
+    // ---- The following function compares a worker with the hub.
     // Compares a call of `num_pairs` pairs at the worker, which begins after `queued`, with the
     // hub, which would be done after `hub`. Keeps the verdict in `worker`.
     Worth judge(WorkerWorth& worker, std::uint32_t num_pairs, Duration queued, Duration hub,
                 TimePoint now) const;
 
-    // ---- probes
+    // ---- The following functions limit and record probes.
     bool may_probe(WorkerWorth& worker, std::uint32_t num_pairs, TimePoint now);
     void probe_sent(WorkerWorth& worker, std::uint32_t sequence_id, std::uint32_t num_pairs,
                     TimePoint now);

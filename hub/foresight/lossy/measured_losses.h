@@ -1,5 +1,5 @@
 // The perplexity of lossy modes, as `moex-hub eval --experts MODES --record` measured it for one
-// package. The file losses.json is stored beside the manifest and contains the manifest's SHA-256.
+// package. The file losses.json is stored next to the manifest and contains the manifest's SHA-256.
 // The file is not part of the package, whose identity stays the same. A package with other weights,
 // default vectors or another estimator has another manifest, so that an outdated losses.json is not
 // read.

@@ -23,7 +23,7 @@ class SwarmAttempts : public SwarmPart {
   public:
     explicit SwarmAttempts(SwarmState& swarm);
 
-    // ---- swarm_attempts.cpp: the start of attempts
+    // ---- The following functions start attempts (swarm_attempts.cpp).
     void send_attempt(EventContext& context, Round& round, Worker& worker,
                       std::span<const std::uint32_t> slices, AttemptKind kind);
     // Sends the worker a copy of requests that another worker or the local backend computes: at
@@ -33,13 +33,13 @@ class SwarmAttempts : public SwarmPart {
     // Charges the retries of failed groups to the retry budget, so that many errors do not cause as
     // many retries. A round waits while the budget is empty.
     void pay_for_retries(EventContext& context, Round& round);
-    // Sends a second attempt beside an attempt that takes longer than most, if the budget allows
+    // Sends a second attempt for an attempt that takes longer than most, if the budget allows
     // it.
     void on_hedge_time(EventContext& context, Attempt& attempt);
     std::uint32_t attempts_at_once() const { return policy_.attempts_at_once(); }
     void set_hedge(const HedgePolicy& policy) { policy_.set(policy); }
 
-    // ---- swarm_attempt_ends.cpp: the ends of attempts
+    // ---- The following functions end attempts (swarm_attempt_ends.cpp).
     void on_attempt_late(EventContext& context, Attempt& attempt);
     // Ends one attempt without an answer. The caller dispatches the round again.
     void drop_attempt(EventContext& context, Attempt& attempt, AttemptFailure failure);
@@ -49,7 +49,7 @@ class SwarmAttempts : public SwarmPart {
     // Handles the local backend's result for the attempt: y [num_pairs, hidden_size], or an error.
     void on_local(EventContext& context, AttemptId id, Result<std::vector<float>> y);
 
-    // ---- latencies
+    // ---- The following functions record and predict latencies.
     void learn_latency(TimePoint now, const Attempt& attempt, Worker& worker);
     const LatencyEstimates& latency() const { return latency_; }  // estimates over all workers
 

@@ -17,7 +17,7 @@ class SwarmChecks : public SwarmPart {
   public:
     explicit SwarmChecks(SwarmState& swarm);
 
-    // ---- swarm_checks.cpp: the judge
+    // ---- The following functions give answers to the judge (swarm_checks.cpp).
     // Receives an answer of the right shape. The answer counts at once, or after the judge's
     // verdict on it.
     void receive_answer(EventContext& context, Worker& worker, Attempt& attempt,
@@ -32,7 +32,7 @@ class SwarmChecks : public SwarmPart {
     void on_cancelled(const Attempt& attempt);
     void drop_held(EventContext& context, WorkerId worker, std::vector<RoundId>& touched);
 
-    // ---- trust records
+    // ---- The following functions read and change trust records.
     void on_welcome(Worker& worker, TimePoint now);
     // Returns the reason why the worker with this key may not join now; nullopt if it may.
     std::optional<Error> closed(TimePoint now, std::string_view worker_key) const;
@@ -43,7 +43,7 @@ class SwarmChecks : public SwarmPart {
         newcomers_.add(num_pairs, !worker.is_proven);
     }
 
-    // ---- swarm_witness.cpp: a second worker
+    // ---- The following functions use a second worker (swarm_witness.cpp).
     // Call this when the attempt will not answer in time. If the attempt asked a witness (a second
     // worker that computes the same group), settle_without_witness() settles the check.
     void lose_witness(const Attempt& attempt) {
@@ -61,7 +61,7 @@ class SwarmChecks : public SwarmPart {
         std::uint64_t address = 0;
         WorkerArithmetic arithmetic = WorkerArithmetic::exact;
         CheckPlan plan;
-        // placement units of the (expert, row) pairs in the sample
+        // numbers of the placement units of the (expert, row) pairs in the sample
         std::vector<std::uint32_t> units;
         AttemptId attempt = 0;  // attempt that waits for the verdict; 0: the answer already counts
         std::vector<float> y;   // the answer that waits for the verdict
@@ -99,7 +99,7 @@ class SwarmChecks : public SwarmPart {
     std::unordered_map<std::uint64_t, PendingCheck> pending_;
     std::uint64_t last_check_ = 0;
     NewcomerShare newcomers_;
-    std::vector<std::uint64_t> witnesses_lost_;  // numbers of checks that have lost their witness
+    std::vector<std::uint64_t> witnesses_lost_;  // ids of checks whose witness was lost
 };
 
 }  // namespace moex

@@ -18,7 +18,7 @@ class SwarmPlacement : public SwarmPart {
   public:
     explicit SwarmPlacement(SwarmState& swarm);
 
-    // ---- units and their numbers
+    // ---- The following functions convert units to numbers and back.
     // The layer must be an MoE layer.
     std::uint32_t unit_of(std::uint32_t layer, std::uint32_t expert) const;
     Unit wire_unit(std::uint32_t unit) const;
@@ -34,7 +34,7 @@ class SwarmPlacement : public SwarmPart {
     const UnitDirectory& directory() const { return directory_; }
     void needs_layer(std::uint32_t layer) { directory_.needs_layer_of(unit_of(layer, 0)); }
 
-    // ---- events of workers
+    // ---- The following functions handle events of workers.
     // Gives the worker its share of units once the list of units that it already has (`held`) is
     // known. Acts at most once per worker.
     void place(EventContext& context, Worker& worker, std::span<const std::uint32_t> held);
@@ -54,18 +54,18 @@ class SwarmPlacement : public SwarmPart {
     std::uint32_t capacity_of(const Worker& worker) const;
     Duration holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const;
 
-    // ---- the operator's orders
+    // ---- The following functions carry out the operator's orders.
     void set_drained(EventContext& context, Worker& worker, bool on);
     bool is_drained(const Worker& worker) const { return drained_.contains(ring_key_of(worker)); }
     void pin(const Worker& worker, bool on) { directory_.pin(ring_key_of(worker), on); }
     bool is_pinned(const Worker& worker) const { return directory_.is_pinned(ring_key_of(worker)); }
 
-    // ---- swarm_hot_experts.cpp: extra copies of popular units
+    // ---- The following functions give popular units extra copies (swarm_hot_experts.cpp).
     void count_requested(EventContext& context, const ExpertBatch& batch);
     void count_predicted(EventContext& context, std::span<const ExpertHint> hints);
     void update_hot_experts(EventContext& context);
 
-    // ---- swarm_hints.cpp: predicted experts
+    // ---- The following functions send predicted experts to workers (swarm_hints.cpp).
     void send_hints(EventContext& context, std::span<const ExpertHint> hints);
 
   private:

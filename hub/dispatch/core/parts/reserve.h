@@ -19,18 +19,18 @@ class SwarmReserve : public SwarmPart {
         return options_.use_workers == UseWorkers::automatic && options_.local_fallback;
     }
 
-    // ---- the local backend
+    // ---- The following functions predict the local backend's queue.
     // Returns how long the local backend needs for a call of `num_pairs` pairs, after the calls
     // that it was sent before. nullopt until it was measured.
     std::optional<Duration> local_time(std::uint32_t num_pairs, TimePoint now) const;
     void on_local_sent(const Round& round, Attempt& attempt, TimePoint now);
     void on_local_cancelled(AttemptId attempt, TimePoint now) { forget_local(attempt, now); }
-    // Learns from the end of a local call. `attempt` is null if its round has ended before.
+    // Records the time of a local call that has ended. `attempt` is null if its round ended first.
     void on_local_end(AttemptId id, const Attempt* attempt, TimePoint now);
-    // Learns from a call that the local backend computed to be measured.
+    // Records the time of a call that the local backend computed only to measure its own speed.
     void on_local_measured(std::uint32_t num_pairs, Duration took, TimePoint now);
 
-    // ---- verdicts
+    // ---- The following functions compare workers with the local backend.
     // Starts a pass over `num_workers` workers that could take the `num_pairs` open pairs. Returns
     // the pairs for which each worker is judged.
     std::uint32_t begin_pass(std::uint32_t num_pairs, std::size_t num_workers);
@@ -38,11 +38,11 @@ class SwarmReserve : public SwarmPart {
     // done after `here`.
     bool is_worth_asking(Worker& worker, std::uint32_t num_pairs, std::optional<Duration> here,
                          TimePoint now);
-    // The same for a worker that can begin after `wait`, without an effect on its record.
+    // Returns the same for a worker that can begin after `wait`; does not change its record.
     bool is_worth_waiting(const Worker& worker, std::uint32_t num_pairs, Duration wait,
                           Duration here) const;
 
-    // ---- times of workers
+    // ---- The following functions record how long workers take.
     void on_sent(Worker& worker, Attempt& attempt, TimePoint now);
     void on_answer(Worker& worker, const Attempt& attempt, std::optional<RoundTimes> times,
                    TimePoint now);
@@ -50,7 +50,7 @@ class SwarmReserve : public SwarmPart {
                         const SequenceIds::Cancelled& request, TimePoint now);
     void on_cancelled(Worker& worker, const Attempt& attempt, TimePoint now);
 
-    // ---- measurements beside a round
+    // ---- The following functions send probes, and measure the hub, while a round runs.
     void send_probes(EventContext& context, Round& round);
     void measure_local(EventContext& context, const Round& round);
 
@@ -59,11 +59,11 @@ class SwarmReserve : public SwarmPart {
     void forget_local(AttemptId attempt, TimePoint now);
 
     ReserveRule rule_;
-    std::uint32_t pairs_each_ = 1;  // the result of the latest begin_pass()
+    std::uint32_t pairs_each_ = 1;  // the latest result of begin_pass()
     // Local attempts that have not ended, and when the backend is predicted to have computed them.
     struct LocalCall {
         AttemptId attempt = 0;
-        bool is_cold = false;  // the backend had not computed one of its units before
+        bool is_cold = false;  // true: the call contains a unit that the backend never computed
     };
     std::vector<LocalCall> local_;
     // [num_units]: units that the backend has computed. It prepares the weights of a unit at the

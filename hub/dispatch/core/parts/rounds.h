@@ -14,7 +14,7 @@ class SwarmRounds : public SwarmPart {
   public:
     using SwarmPart::SwarmPart;
 
-    // ---- swarm_rounds.cpp: the start and the ends of a round
+    // ---- The following functions start and end rounds (swarm_rounds.cpp).
     RoundId open_round(EventContext& context, const ExpertBatch& batch, RoundRows rows);
     void finish_round(EventContext& context, Round& round);
     void fail_round(EventContext& context, Round& round, Error error);
@@ -24,7 +24,7 @@ class SwarmRounds : public SwarmPart {
     // an answer is no fault of the worker. Returns false when bf16 does not help.
     bool retry_in_bf16(Round& round, const Attempt& attempt) const;
 
-    // ---- swarm_dispatch.cpp: sending and waiting
+    // ---- The following functions send slices, or let them wait for workers (swarm_dispatch.cpp).
     void dispatch(EventContext& context, Round& round);
     // Notes that a worker may have room now, so that serve_waiting() dispatches the waiting rounds.
     void free_capacity() { capacity_freed_ = true; }

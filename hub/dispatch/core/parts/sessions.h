@@ -13,11 +13,11 @@ class SwarmSessions : public SwarmPart {
   public:
     explicit SwarmSessions(SwarmState& swarm);
 
-    // ---- swarm_hello.cpp: the first frame, and admission
+    // ---- The following functions admit a worker by its first frame (swarm_hello.cpp).
     void on_first_frame(EventContext& context, Worker& worker, const FrameHeader& header,
                         ByteView frame);
 
-    // ---- swarm_sessions.cpp: after the first frame
+    // ---- The following functions begin, run and end connections (swarm_sessions.cpp).
     // Adds the connection to the pool. Refuses the connection while the hub stops, or when there
     // are too many connections.
     WorkerId connect(EventContext& context, std::string address, bool authorized);
