@@ -35,7 +35,7 @@ std::uint64_t checksum64(ByteView bytes) {
     }
     sum += bytes.size();
 
-    // Add the bytes behind the last block of 32.
+    // Add the bytes after the last block of 32.
     while (in.remaining_bytes() >= 8) sum = rotate(sum ^ mix(0, in.u64()), 27) * prime_1 + prime_4;
     if (in.remaining_bytes() >= 4) sum = rotate(sum ^ in.u32() * prime_1, 23) * prime_2 + prime_3;
     while (in.remaining_bytes() > 0) sum = rotate(sum ^ in.u8() * prime_5, 11) * prime_1;

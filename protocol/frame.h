@@ -17,7 +17,7 @@ inline constexpr std::uint32_t tensor_header_bytes = 28;
 inline constexpr std::uint32_t hello_bytes_max = 4096;  // whole frame
 inline constexpr std::uint32_t unauthenticated_frame_bytes_max = 65536;
 inline constexpr std::uint32_t error_json_bytes_max = 1024;
-// limit of every frame, whatever limits were agreed
+// limit of every frame, even if a connection agreed on a higher limit
 inline constexpr std::uint32_t frame_bytes_max = 64u << 20;
 
 enum class FrameType : std::uint16_t {
@@ -76,7 +76,7 @@ bool has_tensor_header(FrameType type);
 // Reads the common header of a frame. Checks magic, version and type, and that the length of
 // `frame` equals the length in the header.
 Result<FrameHeader> decode_frame_header(ByteView frame);
-// Reads the tensor header behind the common header. Only some frame types have it. Refuses unknown
+// Reads the tensor header after the common header. Only some frame types have it. Refuses unknown
 // flag bits and dtypes. The caller checks num_tokens.
 Result<TensorHeader> decode_tensor_header(ByteView frame);
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t page_magic = 0x764b'784d;  // "MxKv"
 constexpr std::uint16_t page_version = 1;
-// magic, version, flags, header_bytes, rows_bytes; then the checksum of all bytes behind it
+// magic, version, flags, header_bytes, rows_bytes; then the checksum of all bytes after it
 constexpr std::size_t checksum_offset = 20, checked_offset = 28, rows_align = 16;
 
 std::uint64_t bits_of(double value) {

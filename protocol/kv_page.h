@@ -40,7 +40,7 @@ enum class KvWeights : std::uint8_t { package = 1, int8 = 2, int6 = 3, int4 = 4 
 // How the experts' inputs and answers were rounded.
 enum class KvRounding : std::uint8_t { any = 1, f16 = 2, bf16 = 3, int8 = 4 };
 
-// Everything that the rows of a page follow from, beside the text. Pages with one equal KvSource
+// Everything, except the text, that determines the rows of a page. Pages with one equal KvSource
 // are exchangeable.
 struct KvSource {
     Sha256 model{};  // SHA-256 of manifest.json
@@ -66,7 +66,7 @@ struct KvPage {
     std::vector<std::uint32_t> tokens;  // 1 to page_tokens
     // Names of the workers that computed experts for the rows: their public keys or chosen keys.
     std::vector<std::string> workers;
-    // Recurrent state behind the last token of the page; empty for models that have attention only.
+    // Recurrent state after the last token of the page; empty for models that have attention only.
     ByteView state;
     ByteView rows;  // borrowed
 };

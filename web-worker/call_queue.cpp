@@ -94,7 +94,7 @@ void CallQueue::wait_for(std::vector<Unit> units, ByteView frame, double arrived
     });
 }
 
-// ---- a group that is computed in passes
+// ---- The following functions compute a group in passes.
 
 // Starts to compute a group in passes. Returns false if it needs no passes. `view_` is the decoded
 // `frame`. No other group starts until all of its passes have started.

@@ -304,7 +304,7 @@ void KernelTiming::slope(std::vector<gpu::Command> commands, Us then) {
         submitted(slope_.once, [this](double us) {
             slope_.once_us = us;
             const auto fits = static_cast<std::uint32_t>(options_.submission_us / std::max(us, 1.));
-            // Choose enough repetitions that their time is long beside the cost of a submission,
+            // Choose enough repetitions that their time is long compared with a submission,
             // which varies.
             slope_.repeats = std::clamp(8 * fits, options_.turns > 1 ? 4u : 1u, repeats_max);
             for (std::uint32_t i = 0; i <= slope_.repeats; ++i)

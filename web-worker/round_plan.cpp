@@ -94,7 +94,7 @@ void RoundPlan::begin_tables(const GroupDispatchView& group, std::size_t num_are
 }
 
 // Makes the upload contiguous: copies the tables, which are small, in front of x if there is room;
-// otherwise copies x behind the tables.
+// otherwise copies x after the tables.
 void RoundPlan::join_x(ByteView x, std::span<std::byte> around_x) {
     const std::size_t table_bytes = 4 * words.size(), upload_bytes = table_bytes + x.size();
     if (upload_bytes % 4 == 0 && around_x.size() >= upload_bytes &&

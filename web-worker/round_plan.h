@@ -43,7 +43,7 @@ struct RoundPlan {
     static std::uint32_t place_of(std::uint32_t arena, std::uint32_t family) {
         return arena * gpu::tile_families + family;
     }
-    // The most words that a group of `num_tokens` rows and `num_pairs` pairs takes beside its x.
+    // The most words that a group of `num_tokens` rows and `num_pairs` pairs takes besides x.
     static std::uint64_t table_words_max(std::uint64_t num_arenas, std::uint64_t num_tokens,
                                          std::uint64_t num_pairs);
 

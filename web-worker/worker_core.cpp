@@ -114,7 +114,7 @@ struct WorkerCore::State {
         return keeper.compute()->gpu() != nullptr ? "This GPU" : "This machine";
     }
 
-    // ---- the ends
+    // ---- The following functions end the worker.
 
     void end(WorkerPhase phase, std::string detail) {
         over = true;
@@ -132,7 +132,7 @@ struct WorkerCore::State {
         end(WorkerPhase::failed, std::move(reason));
     }
 
-    // ---- phases
+    // ---- The following functions change the phase.
 
     // Enters the phase that matches the state, after experts or the connection have changed.
     void settle() {
@@ -191,7 +191,7 @@ struct WorkerCore::State {
         hub.hang_up(why);
     }
 
-    // ---- frames
+    // ---- The following functions send and handle frames.
 
     void send_hello() {
         const Compute& compute = *keeper.compute();
@@ -287,7 +287,7 @@ struct WorkerCore::State {
         if (!report.status.nonce.empty()) report.show();
     }
 
-    // ---- functions for the memory limit
+    // ---- The following functions apply the memory limit.
 
     // Reports the new limit, and in `dropped` the assigned experts that are not held any more.
     void send_budget(const std::vector<Unit>& dropped) {

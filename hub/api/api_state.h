@@ -30,7 +30,7 @@ struct ApiState {
     std::uint32_t context_tokens = 0;
     // Bytes of the longest text that fits the context; 0: no tokenizer.
     std::uint64_t context_bytes_max = 0;
-    // The chat template writes a system message also behind other messages.
+    // The chat template writes a system message also after other messages.
     bool takes_late_system = true;
     bool reasons = false;    // the model knows the tags <think> ... </think>
     CallSyntax call_syntax;  // the syntax in which the model writes tool calls

@@ -52,7 +52,7 @@ struct CompletionParams {
     std::optional<std::uint32_t> max_tokens;  // 0: no answer, only the prompt's echo or scores
     SamplingOptions sampling;                 // `sampling.seed` is always set
     std::vector<std::string> stop;
-    std::vector<TokenId> stop_ids;  // tokens that end the answer, beside the model's own
+    std::vector<TokenId> stop_ids;  // tokens that end the answer, in addition to the model's own
     AnswerForm form;
     bool logprobs = false;
     std::uint32_t top_logprobs = 0;

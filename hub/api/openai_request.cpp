@@ -159,7 +159,7 @@ void read_content(BodyFields& fields, const OrderedJson& content, bool may_be_nu
     }
 }
 
-// Reads the thoughts of an earlier answer, under the name of DeepSeek or the one of OpenRouter.
+// Reads an earlier answer's reasoning from DeepSeek's field, or else from OpenRouter's field.
 void read_reasoning(BodyFields& fields, const OrderedJson& message, const std::string& where,
                     OrderedJson& out) {
     for (const char* name : {"reasoning_content", "reasoning"}) {

@@ -1,6 +1,6 @@
 // Makes the description of the HTTP API that tools read (OpenAPI 3.1). The paths are those of the
 // route table in hub/net, so that the description cannot differ from the routes. The schemas of the
-// bodies are in openapi.cpp and openapi_dialects.cpp, beside the code that reads and writes them.
+// bodies are in openapi.cpp and openapi_dialects.cpp, next to the code that reads and writes them.
 // Source: the OpenAPI Specification 3.1.0; JSON Schema 2020-12.
 #pragma once
 

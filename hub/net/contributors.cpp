@@ -8,7 +8,7 @@ void Contributors::joined(WorkerId worker) { live_[worker]; }
 
 void Contributors::identified(WorkerId worker, const Identity& identity) {
     const auto found = live_.find(worker);
-    if (found == live_.end()) return;  // the worker has disconnected meanwhile
+    if (found == live_.end()) return;  // the worker has already disconnected
     found->second.identity = identity;
     found->second.is_new = true;
 }

@@ -25,7 +25,7 @@ Status check_experts(std::string_view value);
 Status check_prefetch(std::string_view value);
 // Accepts the values auto, next-gate and estimator.
 Status check_prefetch_by(std::string_view value);
-// Accepts a share from 0 to 1, also with "+1" behind it.
+// Accepts a share from 0 to 1, also followed by "+1".
 Status check_replay(std::string_view value);
 // Accepts off, auto, and a number of drafted tokens from 1 to 16.
 Status check_speculative(std::string_view value);

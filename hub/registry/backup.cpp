@@ -26,7 +26,7 @@ class PartFile {
     }
     // Gives the copy its final name.
     Status finish(const fs::path& file) {
-        // Unlike rename(), link() never replaces a file that was made meanwhile.
+        // Unlike rename(), link() never replaces a file that another process has just made.
         if (::link(path_.c_str(), file.c_str()) != 0)
             return Error{ErrorCode::io_error,
                          text(file.string(), ": ", std::generic_category().message(errno))};

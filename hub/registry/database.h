@@ -53,8 +53,8 @@ class Database {
     Database& operator=(const Database&) = delete;
     ~Database();
     Status execute(const std::string& sql);  // runs any number of SQL statements without parameters
-    // Replaces the content of `target` by a copy of this database, of one moment. Other connections
-    // may write meanwhile.
+    // Replaces the content of `target` by a snapshot of this database. Other connections may write
+    // while the copy runs.
     Status copy_to(Database& target);
     std::string message() const;  // sqlite's message of the last error
     sqlite3* handle() const { return handle_; }

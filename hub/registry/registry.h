@@ -70,7 +70,7 @@ class Registry {
     Result<MadeKey> make_claimed_key();
 
     // Returns the join token of this state folder. It is made on first use, and stored in plain
-    // text (a 0600 file beside the database), since the link is shown at every start.
+    // text (a 0600 file next to the database), since the link is shown at every start.
     Result<std::string> join_token();
     // Makes a new join token and revokes the old one. Connected workers stay connected.
     Result<std::string> rotate_join_token();

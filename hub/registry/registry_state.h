@@ -78,8 +78,8 @@ struct RegistryState {
     const Nonces nonces;
     std::unique_ptr<BanBook> bans;
 
-    mutable std::mutex keys_mutex;  // locked after database_mutex if both are needed
-    std::vector<StoredKey> keys;    // all keys, also revoked and expired ones
+    mutable std::mutex keys_mutex;  // lock order: database_mutex first, then keys_mutex
+    std::vector<StoredKey> keys;    // all keys, including revoked and expired keys
     std::string join_token;         // empty: the token was not read from its file yet
     std::optional<KeyHash> claim;   // hash of the one-time link's token, until the link is used
 
@@ -88,7 +88,7 @@ struct RegistryState {
     // Value at the last poll; a commit of another process changes it.
     std::int64_t data_version = 0;
 
-    std::atomic<bool> writes_fail{false};  // whether the last commit of counts failed
+    std::atomic<bool> writes_fail{false};  // true: the latest commit of counts failed
 
     std::mutex pending_mutex;
     std::condition_variable wake;
@@ -97,7 +97,7 @@ struct RegistryState {
 
     std::mutex watcher_mutex;  // held while the watcher runs
     std::function<void()> watcher;
-    std::optional<StateLock> lock;     // of a process that serves; guarded by watcher_mutex
+    std::optional<StateLock> lock;     // held by a process that serves; guarded by watcher_mutex
     std::int64_t expiries_seen_s = 0;  // key expiries up to this time were reported to the watcher
     std::thread thread;
 

@@ -23,7 +23,7 @@ void mx_cancel_fetches();
 // Sets the model of all blobs that are fetched from now on.
 void mx_serves_model(const char* model, int model_bytes);
 
-// ---- time and status
+// ---- The following functions return time and report status.
 double mx_now_ms();
 double mx_random();
 void mx_set_timer(double delay_ms, std::uint32_t ticket);  // -> mx_on_timer(ticket)

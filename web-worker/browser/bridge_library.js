@@ -42,7 +42,7 @@ var MoexBridge = {
     Module['mx'].close(code, HEAPU8.slice(reason, reason + bytes));
   },
 
-  // ---- blobs
+  // ---- The following functions fetch verified blobs.
   mx_fetch_blob: function(hex, size, urgent, ticket) {
     hex = hex >>> 0;
     Module['mx'].fetchBlob(HEAPU8.slice(hex, hex + 64), size, urgent !== 0, ticket >>> 0);
@@ -53,7 +53,7 @@ var MoexBridge = {
     Module['mx'].servesModel(HEAPU8.slice(model, model + bytes));
   },
 
-  // ---- files of a model, by hash
+  // ---- The following functions read the files of a model by hash.
   mx_file_size: function(hex) {
     hex = hex >>> 0;
     return Module['mx'].fileSize(HEAPU8.slice(hex, hex + 64));
@@ -64,7 +64,7 @@ var MoexBridge = {
     return Module['mx'].readFile(HEAPU8.slice(hex, hex + 64), offset, HEAPU8.subarray(to, to + size));
   },
 
-  // ---- time and status
+  // ---- The following functions return time and report status.
   mx_now_ms: function() { return performance.now(); },
   mx_random: function() { return Math.random(); },
   mx_set_timer: function(delay, ticket) { Module['mx'].setTimer(delay, ticket >>> 0); },

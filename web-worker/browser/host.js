@@ -48,7 +48,7 @@ export class Host {
     };
   }
 
-  // Loads the WASM program that `createModule` finds beside `url`, and resolves when its functions can be called.
+  // Loads the WASM program that `createModule` finds next to `url`, and resolves when its functions can be called.
   // `more`: further properties of the module that the program needs from JavaScript.
   async load(createModule, url, more = {}) {
     this.wasm = await createModule({ mx: this.mx, locateFile: (name) => new URL(name, url).href, ...more });

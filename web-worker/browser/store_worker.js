@@ -1,4 +1,4 @@
-// A Dedicated Worker beside a tab's worker.js. It writes the blobs that the tab keeps and evicts blobs to make room, so
+// A second Dedicated Worker of a tab. It writes the blobs that the tab keeps and evicts blobs to make room, so
 // that neither blocks the worker that serves. It handles one message after the other.
 // Messages in:  {type: "serves", model} | {type: "put", ticket, hex, bytes} | {type: "save", ticket}
 //               | {type: "used", used: [[hex, bytes, uses]]}, bytes 0: the blob may not be on the disk

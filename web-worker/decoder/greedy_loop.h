@@ -27,7 +27,7 @@ struct GreedyOptions {
 class GreedyLoop : public AnswerLoop {
   public:
     // Continues the sequence that `decoder` holds. `decoder` outlives the loop, and no other code
-    // uses it meanwhile.
+    // uses the decoder while the loop runs.
     GreedyLoop(GpuDecoder& decoder, GreedyOptions options, Events events);
 
     void start(std::span<const std::uint32_t> prompt) override;

@@ -33,8 +33,8 @@ struct SampledOptions {
 // Computes an answer from the tokens that a TokenChooser draws.
 class SampledLoop : public AnswerLoop {
   public:
-    // Continues the sequence that `decoder` holds. `decoder` outlives the loop, and no other code
-    // uses it meanwhile. The likeliest tokens are used only if GpuDecoderOptions::likeliest is set.
+    // Continues the sequence of `decoder`, which outlives the loop and has no other user until the
+    // loop ends. The likeliest tokens are used only if GpuDecoderOptions::likeliest is set.
     SampledLoop(GpuDecoder& decoder, SampledOptions options, std::unique_ptr<TokenChooser> chooser,
                 Events events);
 

@@ -45,7 +45,7 @@ class NativePlatform : public Platform {
     void set_core(WorkerCore* core) { core_ = core; }
     void post(std::function<void()> function) { asio::post(io_, std::move(function)); }
 
-    // ---- the socket
+    // ---- The following functions use the socket.
     void connect() override {
         socket_ = make_websocket(io_, options_.hub, options_.token);
         // Ignore events of an earlier connection.
@@ -83,7 +83,7 @@ class NativePlatform : public Platform {
     }
     bool connected() const { return socket_ != nullptr; }
 
-    // ---- blobs
+    // ---- The following functions provide blobs.
     void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
                     std::function<void(std::uint64_t, bool)> progress,
                     std::function<void(Result<Bytes>)> done) override {
@@ -93,7 +93,7 @@ class NativePlatform : public Platform {
     void serves_model(std::string_view model) override { fetcher_.serves_model(model); }
     HeldBlob find_blob(const Sha256& hash) override { return fetcher_.find(hash); }
 
-    // ---- time
+    // ---- The following functions provide time and timers.
     double now_ms() override {
         return std::chrono::duration<double, std::milli>(
                    std::chrono::steady_clock::now().time_since_epoch())
@@ -128,7 +128,7 @@ class NativePlatform : public Platform {
     void clear_timer(std::uint64_t timer) override { timers_.erase(timer); }
     double random() override { return std::uniform_real_distribution<double>(0, 1)(generator_); }
 
-    // ---- the GPU, and the status that people see
+    // ---- The following functions open the GPU and report the status that people see.
     void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override {
         post([this, done = std::move(done)] {
             auto lent = devices_.lend();

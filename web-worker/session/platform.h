@@ -18,13 +18,13 @@ namespace moex {
 // The phases of a worker that are shown to people. Their names are the words on the page and in
 // logs.
 enum class WorkerPhase {
-    starting,  // device and kernels
+    starting,  // opens the device and compiles kernels
     connecting,
     downloading,  // downloads assigned blobs that are missing
-    warming,      // pipelines, self-test
+    warming,      // creates pipelines, runs the self-test
     // Holds all its experts and answers calls; the page shows `idle` if no call arrived recently.
     serving,
-    paused,   // by the contributor
+    paused,   // the contributor has paused the worker
     offline,  // the connection is lost; the worker reconnects at retry_at_ms
     gpu_lost,
     refused,  // refused by the hub (token, version, removed); the worker does not retry by itself
@@ -45,8 +45,8 @@ struct SlotCounters {
     std::uint64_t wasted = 0;      // experts brought for a hint and evicted without use
     std::uint64_t brought = 0;     // experts brought to a slot after the download
     std::uint64_t by_gpu = 0;      // experts that the GPU itself copied to a slot
-    // Hits that one of the two newest hints had predicted, and the total time from these hints to
-    // their groups.
+    // Hits that one of the two newest hints had predicted, and the sum of the times between such a
+    // hint and the group that requested its experts.
     std::uint64_t foreseen = 0;
     double lead_ms = 0;
     // Predicted experts that were dropped after the deadline of the hint.

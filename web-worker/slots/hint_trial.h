@@ -24,7 +24,7 @@ class HintTrial {
     // A trial has num_stages stages of stage_calls calls, with hints and without, alternating. The
     // first settling_calls of a stage are not timed: they still profit from the stage before.
     static constexpr std::uint32_t num_stages = 6, stage_calls = 256, settling_calls = 64;
-    // If a call arrives later than this after the call before, the worker was idle meanwhile, and
+    // If a call arrives later than this after the call before, the worker was idle, and
     // the call is not timed.
     static constexpr double rest_ms = 50;
     // The trial changes the mode only if the other mode saves this share of the time, in total and

@@ -85,7 +85,7 @@ void SlotCache::change(Unit unit, Entry& entry, ExpertEvent event) {
     }
 }
 
-// ---- functions for the experts that the worker holds
+// ---- The following functions work on the experts that the worker holds.
 
 std::vector<Unit> SlotCache::units() const {
     std::vector<Unit> all;
@@ -142,7 +142,7 @@ UnitTier SlotCache::tier_of(Unit unit) const {
     return platform_.find_blob(entry.hash) ? UnitTier::memory : UnitTier::store;
 }
 
-// ---- functions for the experts of a group
+// ---- The following functions work on the experts of a group.
 
 bool SlotCache::in_slots(std::span<const Unit> units) const {
     return std::all_of(units.begin(), units.end(), [this](const Unit& unit) {
@@ -396,7 +396,7 @@ void SlotCache::fetch(Unit unit, Entry& entry, bool urgent) {
 
 void SlotCache::arrived(Unit unit, Result<Bytes> blob) {
     const auto found = entries_.find(unit);
-    // The expert was released meanwhile, or this is the second answer to a repeated fetch.
+    // The expert was already released, or this is the second answer to a repeated fetch.
     if (found == entries_.end() || found->second.state != ExpertState::fetching) return go_on();
     Entry& entry = found->second;
 
@@ -499,7 +499,7 @@ void SlotCache::end_use(std::span<const Unit> units) {
     if (bringing() || !fetched_.empty() || !predicted_.empty()) go_on_soon();
 }
 
-// ---- hints
+// ---- The following functions handle hints.
 
 void SlotCache::prefetch(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms) {
     if (!on_demand()) return;

@@ -164,7 +164,7 @@ class SlotCache {
     // The runner is ready: from this call on it binds each expert that gets a slot.
     void runner_ready() { runner_ready_ = true; }
 
-    // ---- functions for the experts that the worker holds, with a slot or without
+    // ---- The following functions work on the held experts, with a slot or without.
 
     // Returns the number of experts that the worker may hold.
     std::uint32_t capacity() const { return capacity_of(store_.slots_max()); }
@@ -203,7 +203,7 @@ class SlotCache {
     // gets `cancelled`.
     void fetches_cancelled();
 
-    // ---- functions for the experts of a group, which are distinct units that the worker holds
+    // ---- The following functions work on a group's experts, which are distinct held units.
 
     bool in_slots(std::span<const Unit> units) const;
     std::uint32_t slots() const { return store_.slots_max(); }

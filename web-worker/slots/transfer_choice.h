@@ -1,6 +1,6 @@
 // Chooses by trials the copier of experts in memory to their slots: the GPU or the thread.
 //
-// The problem: the GPU copies beside its kernels (gpu::Device::transfer), five times as fast as the
+// The problem: the GPU copies while kernels run (gpu::Device::transfer), five times as fast as the
 // thread, which copies through staging memory. If other processes compute on the same GPU, its
 // queues run in turn, and one more queue can cost more than it saves: eight workers on an H200 were
 // half as fast with it. No driver reports this.

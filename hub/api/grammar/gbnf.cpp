@@ -137,7 +137,7 @@ class GbnfParser {
         return Expression::of(ExpressionKind::sequence, std::move(parts));
     }
 
-    // Reads the operators behind an element. Blanks may stand before an operator.
+    // Reads the operators after an element. Blanks may precede an operator.
     Expression quantified(Expression one, std::uint32_t depth) {
         for (;;) {
             const std::size_t end = at_;

@@ -66,7 +66,7 @@ struct GrammarNode {
     std::vector<NodeId> children;
     NodeId rest = none;  // node of further members' values (object), or of further items (array)
     std::vector<Property> properties;
-    // Names that no member may have, beside those of `properties`.
+    // Names that no member may have, in addition to those of `properties`.
     std::vector<std::string> forbidden_names;
     SharedAutomaton texts;
     // JSON objects with `texts`: after a possible name, at least this many characters give another

@@ -58,7 +58,7 @@ Int128 in_units(Decimal bound, std::uint32_t scale, Int128 limit, bool up, bool 
     return units;
 }
 
-// Returns the magnitude of a bound; an excluded bound moves by one unit, `up` or down.
+// Returns the magnitude of `bound`; if it is excluded, moved by one in the last digit, up or down.
 Scientific magnitude_of(Decimal bound, bool excluded, bool up) {
     Int128 digits = bound.digits < 0 ? -bound.digits : bound.digits;
     if (digits == 0) return {0, -beyond};
@@ -237,7 +237,7 @@ std::optional<NumberState> with_digit(const NumberRule& rule, NumberState at, un
     return at;
 }
 
-// Advances an exponent, behind its 'e', by one byte.
+// Advances an exponent, after its 'e', by one byte.
 std::optional<NumberState> step_exponent(NumberState at, unsigned char byte) {
     if (at.part == NumberPart::exponent && (byte == '+' || byte == '-')) {
         at.negative_exponent = byte == '-';

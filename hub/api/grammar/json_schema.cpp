@@ -402,7 +402,7 @@ class SchemaCompiler {
         NodeId value = GrammarNode::none;
         SharedAutomaton names = {};  // null: any name
     };
-    // Returns the members that an object may have beside the declared ones.
+    // Returns the members that an object may have in addition to the declared members.
     FurtherMembers further_members(const OrderedJson& schema, const std::string& path) {
         const auto rest = schema.find("additionalProperties");
         const bool has_rest = rest != schema.end();

@@ -67,7 +67,7 @@ class SchemaDocument {
     // both have becomes an `allOf`, which is merged later, when the nested schema is compiled.
     OrderedJson merged(const OrderedJson& a, const OrderedJson& b, const std::string& path);
 
-    // Returns true if a schema has a keyword beside `keyword` that restricts values.
+    // Returns true if a schema has a keyword other than `keyword` that restricts values.
     static bool has_meaning_beside(const OrderedJson& schema, std::string_view keyword);
     // Returns true if an object of this schema may have only the members that the schema names.
     bool is_closed(const OrderedJson& schema) const;

@@ -233,7 +233,7 @@ class SchemaDocument::Translation {
         demand({{"type", std::vector<std::string>(left.begin(), left.end())}});
     }
 
-    // Reads `not` with a list of values, which is possible beside a list of values.
+    // Reads `not` with a list of values, which is possible together with `enum`.
     void refuse_values(const OrderedJson& what) {
         const bool lists = what.is_object() && what.size() == 1 &&
                            (what.contains("const") ||

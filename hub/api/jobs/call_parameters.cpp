@@ -48,7 +48,7 @@ Texts texts_of(const OrderedJson& schema) {
     return {type.is_null(), false};
 }
 
-// Adds a value that is a text, with the end tag behind it.
+// Adds a value that is a text, followed by the end tag.
 NodeId add_text(Nodes& nodes, const OrderedJson& schema, const CallSyntax& syntax) {
     OrderedJson list = member(schema, "enum");
     if (const OrderedJson& only = member(schema, "const"); only.is_string())

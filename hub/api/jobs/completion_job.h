@@ -42,18 +42,18 @@ struct ApiJobInputs {
     std::vector<TokenId> stop_ids;
     ExpertMode experts;  // the request's expert mode; "exact" has no speculator
     LateWish late;
-    std::optional<std::uint32_t> draft_tokens;  // in each step; empty: the hub's choice
-    bool stores_pages = true;                   // false: nothing is kept on disk (moex.store)
+    std::optional<std::uint32_t> draft_tokens;  // tokens to draft per step; empty: the hub chooses
+    bool stores_pages = true;                   // false: no page is kept on disk (moex.store)
     // The grammar that the masks follow, and the tools that it weakens; null: any text is allowed.
     std::shared_ptr<const AnswerRules> rules;
     // One mask for each choice; empty: any text is allowed.
     std::vector<std::shared_ptr<AnswerMask>> masks;
     std::optional<CallSyntax> call_syntax;    // set if the answer may call tools
     std::optional<ChannelBegin> channels;     // set if the model answers in channels
-    bool splits_reasoning = false;            // split the answer's <think> block from the content
+    bool splits_reasoning = false;            // true: separate the answer's <think> block
     bool begins_in_reasoning = false;         // the prompt ends inside a <think> block
     std::string client;                       // client's name for round-robin scheduling
-    std::shared_ptr<RequestAccount> account;  // charged for the tokens; null: no account
+    std::shared_ptr<RequestAccount> account;  // account charged for the tokens; null: none
     std::uint32_t context_tokens = 0;
     TimePoint received_at{};
 };
@@ -68,7 +68,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     struct Choice {
         AnswerText text;
         std::optional<ReasoningSplitter> splitter;
-        std::optional<ChannelSplitter> channels;  // if set, replaces `splitter` and `calls`
+        std::optional<ChannelSplitter> channels;  // replaces `splitter` and `calls` if set
         std::optional<CallSplitter> calls;        // set if the answer may call tools
         std::optional<StopFilter> stops;  // applies stop strings to the text outside of calls
         AnswerChoice answer;
@@ -76,8 +76,8 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         std::uint32_t cached_tokens = 0, cached_tokens_disk = 0;
         // Number of the answer's tokens that were sent to the client.
         std::uint32_t counted_tokens = 0;
-        std::vector<CalledFunction> judged_calls;  // calls of weakened tools
-        bool is_judged = false;                    // the last call is one of them
+        std::vector<CalledFunction> judged_calls;  // calls of weakened tools, judged when complete
+        bool is_judged = false;                    // the last call is of a weakened tool
         bool ended = false, cancelling = false;
         TimePoint first_token_at{}, last_token_at{};
     };

@@ -34,7 +34,7 @@ AnswerHeader make_answer_header(const char* id_prefix, std::string_view model,
 struct Usage {
     std::uint64_t prompt_tokens = 0, completion_tokens = 0;
     std::uint64_t cached_tokens = 0;       // prompt tokens that were computed for earlier requests
-    std::uint64_t cached_tokens_disk = 0;  // those of them that were kept on disk
+    std::uint64_t cached_tokens_disk = 0;  // cached tokens that were read from disk
     // Completion tokens that are thoughts; nullopt: the model does not reason.
     std::optional<std::uint64_t> reasoning_tokens;
 };

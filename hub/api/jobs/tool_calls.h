@@ -22,7 +22,7 @@ void write_out_tools(OrderedJson& messages, const OrderedJson& tools, const Call
 
 // The tools with a grammar that accepts more than their schema does.
 struct WeakenedTools {
-    bool takes_any = false;  // the arguments of all tools that are not strict are any objects
+    bool takes_any = false;  // arguments of tools that are not strict may be any object
     OrderedJson list = OrderedJson::array();  // [{"tool", "path", "keyword"}], as replies name them
     // [name], the whole schema of a weakened tool, which judges its finished arguments.
     std::map<std::string, std::shared_ptr<const SchemaJudge>> judges = {};
@@ -69,8 +69,8 @@ class CallSplitter {
 
     CallSyntax syntax_;
     std::vector<Tool> tools_;
-    std::string name_;                  // name of the present call
-    std::uint32_t num_parameters_ = 0;  // of the present call
+    std::string name_;                  // name of the call being read
+    std::uint32_t num_parameters_ = 0;  // of the call being read
     Part part_;
     std::string held_;
     std::uint32_t num_calls_ = 0;

@@ -1,4 +1,4 @@
-// The settings beside the thread: fields that report invalid values, code to use the API from a program, and files.
+// The settings next to the thread: fields that report invalid values, code to use the API from a program, and files.
 import { copyText, element, make } from "/js/dom.js";
 import { defaults, presets, presetsOf, problemOf, settingsOf, withPreset } from "/js/chat/settings.js";
 import { snippets } from "/js/chat/snippets.js";

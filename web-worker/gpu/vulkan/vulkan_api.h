@@ -30,7 +30,7 @@ struct VulkanAdapter {
     std::uint64_t shared_page_bytes = 0;
     bool has_timestamps = false;
     bool has_pipeline_robustness = false;
-    // The driver reports how much memory is free beside other processes.
+    // The driver reports how much memory other processes leave free.
     bool has_memory_budget = false;
     std::uint64_t memory_bytes = 0;  // device memory that is free for this process
     bool software = false;
