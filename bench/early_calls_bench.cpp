@@ -120,8 +120,8 @@ int run(const char* model, std::uint32_t num_tokens, int repeats) {
         if (std::strcmp(mode, "exact") == 0) continue;
         const Speculation what = must(parse_speculation(mode));
         speculators.back() = must(Speculator::create(what, sources));
-        // Each layer with a substitute, except for the last layer, saves one of the rounds that
-        // follow each other.
+        // Each layer with a substitute for its answers, except the last, saves one of the rounds
+        // that must run one after the other.
         for (std::uint32_t layer = what.early_from.value_or(num_moe); layer + 1 < num_moe;
              layer += 2)
             --rounds.back();

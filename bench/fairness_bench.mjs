@@ -22,7 +22,7 @@ process.env.MOEX_MODEL = options.model;
 const { startHub } = await import('../tests/api/hub_process.mjs');
 
 const key = 'bench-key-0123456789abcdef';
-// Within the hub's limit on bodies, with the JSON around it.
+// The largest text that, with the JSON around it, stays within the hub's limit on bodies.
 const megabyte = (1 << 20) - 4096;
 const repeated = (part) => part.repeat(Math.floor(megabyte / Buffer.byteLength(part)));
 const chat = (messages, more = {}) => JSON.stringify({ messages, max_tokens: 1, temperature: 0, ...more });

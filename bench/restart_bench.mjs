@@ -65,7 +65,7 @@ async function ask(hub, prompt, max_tokens, on_token = () => {}) {
       }
     }
   } catch (error) {
-    if (found.count === 0) throw error;   // the hub was killed meanwhile
+    if (found.count === 0) throw error;   // the hub was killed while this stream ran
   }
   return found;
 }

@@ -159,7 +159,7 @@ test('damaged pages, another key and a lost folder are told once, and answers go
   assert.ok((await status(hub)).writes_failed >= 1);
   await hub.stop();
 
-  // At the next start, too.
+  // A hub that starts with the broken folder keeps no pages either.
   hub = await serve(state);
   assert.match(hub.stderr(), /no page of a prompt is kept on disk/);
   assert.deepEqual((await complete(hub, promptOf(200, 2), 10)).logprobs, other.logprobs);

@@ -184,7 +184,7 @@ test('without descriptors one line a minute says so, and the hub recovers', asyn
   await limit('--nofile=5:');
   const socket = connect(Number(new URL(hub.url).port), '127.0.0.1').on('error', () => {});
   await hub.logged('http: accept failed');
-  await new Promise((resolve) => setTimeout(resolve, 1000));    // ten more attempts fail meanwhile
+  await new Promise((resolve) => setTimeout(resolve, 1000));    // about ten more accepts fail in this second
   assert.equal(hub.stderr().split('accept failed').length, 2, hub.stderr());
   await limit(`--nofile=${before}:`);
   socket.destroy();

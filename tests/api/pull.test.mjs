@@ -317,7 +317,7 @@ test('a stalled connection is tried again, and a long Retry-After ends the pull'
   assert.equal(refused.code, 1);
   assert.match(refused.stderr, /answers 429; it asks to wait 4000 s/);
 
-  // The list of files obeys the header, too.
+  // A pull obeys Retry-After also while it requests the list of files.
   let asked = 0, firstAt = 0, waited = 0;
   endpoint.fault = ({ route }) => {
     if (route !== 'tree') return null;

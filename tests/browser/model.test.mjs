@@ -90,8 +90,8 @@ test("a running hub shows predictions from worker times beside measurements", as
   assert.match(round.how, /answers from [12] workers, h=1/);
   assert.equal(rows.some(({ row }) => row === "calls"), false, "nothing was computed by the hub");
 
-  // A file of metrics that another program has read gives the same rows. A hub that had no calls in the given time has
-  // no data for the model.
+  // Metrics that another program fetched, read from stdin, give the same rows as metrics read from the hub. A hub that
+  // had no calls in the time of --over has no data for the model.
   const told = await modelReading(JSON.stringify(await hub.status()), "--from-metrics", "-", "--json");
   assert.equal(told.code, 0);
   assert.equal(JSON.parse(told.stdout).length, rows.length);

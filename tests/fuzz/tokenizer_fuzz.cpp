@@ -90,7 +90,7 @@ void check_pieces(const std::string& input) {
         MOEX_CHECK(decoded == repaired, "decode(encode(x)) is not x");
     MOEX_CHECK(streamed_text(*tokenizer, ids) == decoded, "streamed and whole text differ");
 
-    // Ids in any order, as a model may draw them.
+    // Decode ids in an order that no encoding gives, since a model may draw any ids.
     std::vector<TokenId> drawn;
     for (const char c : input) drawn.push_back(static_cast<std::uint8_t>(c));
     MOEX_CHECK(streamed_text(*tokenizer, drawn) == tokenizer->decode(drawn, false),

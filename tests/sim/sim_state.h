@@ -90,7 +90,7 @@ struct SimState {
     std::vector<WorkerEvent> worker_events;
     // workers that the hub removed: their answers must not be used any more
     std::set<WorkerId> removed_now;
-    std::deque<ComputeLocally> local_calls;  // calls of the local backend, the first one computes
+    std::deque<ComputeLocally> local_calls;  // the local backend's calls; the first is computed now
     std::optional<TimePoint> tick_at;
     // [num_layers * num_experts]: time since which a unit has no holder
     std::vector<std::optional<TimePoint>> uncovered_since;
@@ -117,7 +117,7 @@ struct SimState {
         if (!background) ++foreground;
     }
 
-    // ---- the hub's side
+    // ---- The following functions carry out the hub's actions.
     void perform(std::vector<SwarmAction>& actions);
     void act(SendFrame& action);
     void act(CloseWorker& action);
@@ -136,7 +136,7 @@ struct SimState {
     void check_invariants();
     void check_bound(WorkerId id);
 
-    // ---- liveness, in sim_liveness.cpp
+    // ---- The following functions check liveness (sim_liveness.cpp).
     void watch_liveness();
     void check_coverage();
     void check_budget();
@@ -146,13 +146,13 @@ struct SimState {
     void check_failure(RoundId round, const Error& error);
     bool is_sound(const SimWorker& worker) const;
 
-    // ---- the network
+    // ---- The following functions move frames over the simulated network.
     void flip(Bytes& frame);
     void carry(Bytes frame, Line& line, std::function<void(Bytes)> arrive);
     void to_hub(WorkerId id, Bytes frame);
     void hub_reads(WorkerId id, const Bytes& frame);
 
-    // ---- a worker's side
+    // ---- The following functions simulate a worker.
     void worker_reads(WorkerId id, Bytes frame);
     bool network_reorders() const;
     void begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame);
@@ -177,7 +177,7 @@ struct SimState {
     void leave(WorkerId id);
     void say_hello(WorkerId id);
 
-    // ---- time
+    // ---- The following function advances the simulated time.
     bool step(TimePoint limit);
 };
 

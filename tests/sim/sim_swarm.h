@@ -25,7 +25,7 @@ class SimSwarm {
     explicit SimSwarm(SimOptions options);
     ~SimSwarm();
 
-    // ---- actions of the test
+    // ---- The following functions are the actions that a test takes.
     // Connects a worker, which sends HELLO. `key` is its worker_key; "" gives it a new key. Units
     // that were loaded under a key are cached for the next connection with this key.
     WorkerId join(Peer peer = Peer::ours, std::string address = "10.0.0.1", std::string key = {});
@@ -42,8 +42,8 @@ class SimSwarm {
     // Stops all reads and writes of the workers with an address that begins with `address_begin`,
     // or resumes them if `dark` is false.
     void go_dark(const std::string& address_begin, bool dark = true);
-    // Advances the clock by `leap` without running events. Events that became due meanwhile run
-    // next.
+    // Advances the clock by `leap` without running events. Events that become due in the leap
+    // run next.
     void jump_clock(Duration leap);
     // Makes the worker read nothing and echo no heartbeat. With `stalled` false, ends that state.
     void stall(WorkerId worker, bool stalled = true);
@@ -65,9 +65,9 @@ class SimSwarm {
     // Makes the worker's answers exceed the range of f16.
     void overflow_f16(WorkerId worker);
     void lie(WorkerId worker, Lie lie);
-    // retry_ms 0: the worker answers again
+    // Makes the worker answer calls with BUSY. 0: it answers normally again.
     void answer_busy(WorkerId worker, std::uint32_t retry_ms);
-    // code "": the worker answers again
+    // Makes the worker answer calls with ERROR. "": it answers normally again.
     void answer_error(WorkerId worker, std::string code, bool fatal = false);
     RoundId submit(RoundSpec spec = {});
     void cancel(RoundId round);
@@ -88,7 +88,7 @@ class SimSwarm {
     // passed. Returns true if all units are ready.
     bool run_until_ready(Duration limit = 60s);
 
-    // ---- what happened
+    // ---- The following functions return what happened in the simulation.
     SwarmCore& core();
     TimePoint now() const;
     const RoundOutcome& outcome(RoundId round) const;
@@ -108,7 +108,7 @@ class SimSwarm {
     std::uint64_t event_hash() const;
     std::uint64_t num_events() const;
     std::uint64_t num_gathered() const;  // frames that shared the encoded rows of their round
-    // the largest number of groups in flight at one worker
+    // The largest number of groups that were in flight to one worker at the same time.
     std::size_t frames_at_once_max() const;
     // descriptions of broken invariants; a test expects none
     const std::vector<std::string>& violations() const;

@@ -40,7 +40,7 @@ TheoryCell measure_fixed(std::uint32_t num_copies, std::uint32_t num_calls,
         swarm.run_until_answered(round);
         sum_ms += to_ms(swarm.now() - start);
         swarm.forget(round);
-        swarm.run_for(500ms);  // until the slower copies of the calls have ended, too
+        swarm.run_for(500ms);  // the slower copies of the calls end before the next round
     }
     return {.num_copies = num_copies,
             .num_calls = num_calls,

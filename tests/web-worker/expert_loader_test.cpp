@@ -1,4 +1,4 @@
-// The path from ASSIGN to READY: downloads that fail, wait, pause, or are released meanwhile.
+// The path from ASSIGN to READY: downloads that fail, wait or pause, or whose expert is released.
 #include "tests/web-worker/stage.h"
 
 namespace moex {

@@ -15,7 +15,7 @@ struct FormulaExpert {
     FormulaExpert(const ExpertShape& shape, std::uint32_t seed);
     Bytes blob;
     AlignedBuffer panels;
-    PackedExpert packed;  // the caller sets the range of slots that it computes
+    PackedExpert packed;  // the caller sets the range of slots to compute
     ExactExpert exact;
 };
 std::vector<float> formula_rows(std::uint32_t num_rows, std::uint32_t row_size, std::uint32_t seed);

@@ -89,7 +89,7 @@ class Stage : public Platform {
     explicit Stage(std::uint64_t budget_bytes = 64u << 20, WorkerOptions options = {});
     ~Stage() override { core.reset(); }
 
-    // ---- Platform
+    // ---- The following functions implement Platform.
     void connect() override;
     void send(ByteView frame) override { sent.emplace_back(frame.begin(), frame.end()); }
     void close(std::uint16_t code, std::string_view reason) override;
@@ -105,7 +105,7 @@ class Stage : public Platform {
     void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override;
     void report(const WorkerStatus& status) override { phases.push_back(status.phase); }
 
-    // ---- verbs
+    // ---- The following functions are the actions that a test takes.
     void run_until(const std::function<bool()>& finished);
     void run_until_phase(WorkerPhase phase);
     // Runs events until the worker has shown its status once more.
@@ -128,26 +128,26 @@ class Stage : public Platform {
     double lose_device(const std::string& reason);
     const WorkerStatus& status() const { return core->status(); }
 
-    // ---- the scripted hub and the connection to it
+    // ---- The following members describe the scripted hub and the connection to it.
     WireLimits limits = stage_limits;
     std::vector<std::string> hub_caps{"budget"};
     std::optional<WorkerArithmetic> hub_asks;
     std::string hub_nonce;
     bool connected = false;
     bool hub_is_down = false;
-    bool hold_closing = false;  // true: close() does not lead to on_closed()
+    bool hold_closing = false;  // true: on_closed() is not called after close()
     int connects = 0;
     std::uint16_t closed_with = 0;  // the code with which the worker closed the connection
     std::deque<Bytes> sent;
 
-    // ---- the GPU
-    bool no_gpu = false;              // create_device() fails
+    // ---- The following members describe the GPU.
+    bool no_gpu = false;              // true: create_device() fails
     FragileDevice* device = nullptr;  // the newest device
     int devices_opened = 0;
     std::uint64_t binding_bytes = std::numeric_limits<std::uint64_t>::max();
     std::uint64_t device_memory_bytes = std::numeric_limits<std::uint64_t>::max();
 
-    // ---- downloads
+    // ---- The following members describe downloads.
     int fetches = 0, generation = 0;
     bool hold_fetches = false;  // true: fetches wait in held_fetches, as on a slow network
     std::vector<std::function<void()>> held_fetches;
@@ -160,12 +160,12 @@ class Stage : public Platform {
                               }};
     Status shared;
 
-    // ---- time, and the status that people see
+    // ---- The following members describe time and the status that people see.
     double clock_ms = 0;
     // If false, timers of 5 seconds or more do not fire, since the GPU's work takes no time on this
     // clock.
     bool long_waits = false;
-    bool hold_timers = false;  // no timer fires
+    bool hold_timers = false;  // true: no timer fires
     std::uint64_t last_timer = 0;
     using Timers = std::map<std::uint64_t, std::pair<double, std::function<void()>>>;
     Timers timers;

@@ -33,9 +33,9 @@ TEST(RecallMeterTest, PredictedShareOfRequestedExpertsIsCounted) {
     const std::vector<float> confidence{4, 3, 2, 1};
     const std::vector<std::uint16_t> half{2, 0}, none{3, 2};
 
-    // Hits @2: expert 0, the second by weight; @3: both experts.
+    // With 2 fetched experts the hit is expert 0, the second by weight; with 3, both experts.
     meter.record(1, 0, confidence, half);
-    meter.record(1, 1, confidence, none);  // hits @2: no expert; @3: one expert
+    meter.record(1, 1, confidence, none);  // hits with 2 fetches: no expert; with 3: one
     meter.record(0, 0, confidence, none);  // layer 0 is not part of the means
     meter.record_cosine(1, 0, 0.5);
     meter.record_cosine(0, 1, 0.25);         // layer 0 is not part of the means over layers

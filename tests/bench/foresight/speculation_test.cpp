@@ -329,7 +329,7 @@ TEST_F(SpeculatorTest, EarlyCallsLeaveBeforeTheLastAnswersAreIn) {
     EXPECT_EQ(events_of(nullptr), "+0-0+2-2+3-3");
     EXPECT_EQ(events_of("estimator"), "+0-0+2-2+3-3");
     EXPECT_EQ(events_of("early:1"), "+0-0+2+3-2-3");
-    // No layer follows the last layer, so it is waited for.
+    // No layer follows the last layer, so its experts are waited for.
     EXPECT_EQ(events_of("early"), "+0-0+2-2+3-3");
     EXPECT_EQ(events_of("router-free+early:1"), "+0-0+2+3-2-3");
 }

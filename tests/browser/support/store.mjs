@@ -12,7 +12,7 @@ export async function namesKept() {
   return names.filter(({ name }) => /^[0-9a-f]{64}$/.test(name)).map(({ name }) => name).sort();
 }
 
-// Writes `bytes` under a name: page.evaluate(writeKept, [name, size or array of bytes]).
+// Writes a file of the site's folder moex-models: page.evaluate(writeKept, [name, size or array of bytes]).
 export async function writeKept([name, bytes]) {
   const top = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-models", { create: true });
   const shard = await top.getDirectoryHandle(name.slice(0, 2), { create: true });

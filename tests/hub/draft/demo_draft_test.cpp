@@ -44,7 +44,7 @@ class DemoDraftTest : public testing::Test {
         const std::size_t length = 8 + i % 33, first = i * (ids_.size() - 48) / num_requests;
         GenerationRequest request;
         request.prompt.assign(ids_.begin() + first, ids_.begin() + first + length);
-        // Every fourth prompt repeats itself, as n-grams want it.
+        // Every fourth prompt repeats its beginning, so that the n-gram source has drafts.
         if (i % 4 == 0)
             request.prompt.insert(request.prompt.end(), ids_.begin() + first,
                                   ids_.begin() + first + length / 2);

@@ -81,7 +81,7 @@ TEST(DraftRatesTest, RatesFollowWhatWasObserved) {
     EXPECT_NEAR(all.rate(2, 0), 1.0, 0.02);
     EXPECT_NEAR(all.rate(2, 1), 0.5, 0.03);
     EXPECT_NEAR(all.rate(2, 2), 1.0, 0.03);
-    EXPECT_NEAR(all.rate(3, 0), 0.5, 1e-9);  // another class is not known
+    EXPECT_NEAR(all.rate(3, 0), 0.5, 1e-9);  // no proposal of class 3 was recorded
     EXPECT_NEAR(own.rate(2, 0, all), all.rate(2, 0), 1e-9);
     for (int i = 0; i < 100; ++i) own.record(2, proposed, wrong);
     EXPECT_LT(own.rate(2, 0, all), 0.15);

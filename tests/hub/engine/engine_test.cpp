@@ -59,7 +59,7 @@ TEST_F(EngineTest, LongLinksGetMicroBatchesAndTheSameTexts) {
     // No step is cut into micro-batches, because this thread computes the experts itself.
     EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
     EXPECT_EQ(write(near, options(near, 0)), wanted);
-    // steps are not cut: they do not wait for a link
+    // Steps are not cut: over a link of 0 ms they do not wait for answers.
     EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
     EXPECT_EQ(write(far, options(far, 0)), wanted);
     EXPECT_GT(engine_->counters().steps_micro_batched, 50u);

@@ -102,7 +102,7 @@ TEST_F(OptionsTest, EverySettingTakesFlagThenEnvironmentThenFileThenDefault) {
     for (const Setting& setting : setting_table()) {
         SCOPED_TRACE(setting.name);
         const std::string name(setting.name);
-        // one of the commands that take the setting
+        // the lowest bit: one of the commands that take the setting
         const unsigned command = setting.commands & -setting.commands;
         const auto values = three_values(setting);
         const auto file = write_file(toml_of(setting, values[2]));

@@ -112,7 +112,7 @@ TEST_P(EngineRestartTest, TextAfterARestartHasTheSameBits) {
     EXPECT_EQ(engine_->counters().prompt_tokens, 12u);
     EXPECT_EQ(engine_->counters().page_store.pages_read, 10u);
 
-    // The cache of this process has the pages now.
+    // Now the pages are in the KV cache of this process, so none is read from disk.
     const Outcome third = solo(next);
     EXPECT_EQ(third.end.stats.cached_tokens, 160u);
     EXPECT_EQ(third.end.stats.cached_tokens_disk, 0u);

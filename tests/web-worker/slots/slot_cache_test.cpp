@@ -97,7 +97,7 @@ TEST(SlotCacheTest, OlderHubGetsNoFigures) {
     EXPECT_FALSE(stage.has_sent(FrameType::slots));
 }
 
-// A group that waits for experts goes before hints. Hints that waited behind it are dropped after
+// A group that waits for experts goes before hints. Hints that waited after it are dropped after
 // their deadline.
 TEST(SlotCacheTest, AHintThatIsLaterThanItsDeadlineIsDroppedAndCounted) {
     for (const std::uint16_t deadline_ms : {0, 50}) {

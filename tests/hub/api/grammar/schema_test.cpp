@@ -233,7 +233,7 @@ TEST(SchemaTest, OlderAndRarerKeywordsAreTranslated) {
     });
 }
 
-// A tool that is not strict is compiled with this reading.
+// If a tool is not strict, the schema of its arguments is compiled in this way.
 TEST(SchemaTest, WeakenedSchemaLeavesOutTheKeywordAlone) {
     const OrderedJson schema = json(R"~({"type": "object", "properties": {
         "link": {"type": "string", "pattern": "h(?=t)"},

@@ -6,7 +6,7 @@
 namespace moex::sim {
 namespace {
 
-// A hub that takes 5 ms for a round, beside workers that `profile` describes.
+// A hub that takes 5 ms for a round, together with workers that `profile` describes.
 struct HubAndWorkers {
     SimSwarm swarm;
     std::vector<WorkerId> workers;

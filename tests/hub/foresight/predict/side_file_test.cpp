@@ -1,4 +1,4 @@
-// Tests the files of predictors beside a package: writing, reading, and errors for damaged files.
+// Tests the predictors' files in a package: writing, reading, and errors for damaged files.
 #include "hub/model/pack/side_file_writer.h"
 
 #include <fstream>

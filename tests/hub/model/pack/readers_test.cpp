@@ -275,7 +275,7 @@ TEST_F(FormatPackTest, GgufFactorsBecomeTheScalingOfLlama3) {
 
     copy_checkpoint(formats_folder / "gguf-llama", folder_ / "in");
     std::string file = test::read_file(folder_ / "in/model.gguf");
-    // The factors are six times 1, then 4.68 and 8.
+    // The file's RoPE factors are six times 1, then 4.68 and 8.
     std::string ones;
     for (int i = 0; i < 6; ++i) ones += std::string("\x00\x00\x80\x3f", 4);
     const std::size_t at = file.find(ones);

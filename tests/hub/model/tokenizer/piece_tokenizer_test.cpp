@@ -93,7 +93,7 @@ TEST(PieceTokenizerTest, PlainRangesHoldBehindTheNormalizer) {
     const auto tokenizer = load_pieces(file);
     EXPECT_EQ(tokenizer->encode("<s>", SpecialTokens::parse), Ids{1});
 
-    // "<s>" of the template, then " <s>" of a message.
+    // The template writes the first "<s>"; the second is in the text of a message.
     const std::string text = "<s>a <s>";
     const std::vector<TextRange> message = {{3, 8}};
     const Ids ids = tokenizer->encode(text, message);

@@ -118,7 +118,7 @@ TEST(TokenizerFilesTest, TheFirstKnownFileCounts) {
     EXPECT_EQ(name_of({{"tokenizer.json", "{}"}, {"tokenizer.model", bpe}}), "tokenizer.json");
     EXPECT_EQ(name_of({{"tiktoken.model", "YQ== 0"}, {"tokenizer.model", bpe}}), "tokenizer.model");
     EXPECT_EQ(name_of({{"z.tiktoken", "YQ== 0"}, {"a.tiktoken", "YQ== 0"}}), "a.tiktoken");
-    EXPECT_EQ(name_of({{"tokenizer.model", "YQ== 0"}}), "tokenizer.model");  // ranks in this name
+    EXPECT_EQ(name_of({{"tokenizer.model", "YQ== 0"}}), "tokenizer.model");  // tiktoken format
     EXPECT_EQ(name_of({{"config.json", "{}"}}), "none");
 }
 

@@ -109,7 +109,7 @@ TEST(AccessTest, OnlyATrustedProxySpeaksForOthers) {
          false,
          true},
         {"::ffff:127.0.0.1", {{"x-forwarded-for", "198.51.100.7"}}, "198.51.100.7", false, false},
-        // the client claims to be this machine
+        // the client's header claims that it is this machine
         {"127.0.0.1",
          {{"x-forwarded-for", "127.0.0.1, 198.51.100.7"}},
          "198.51.100.7",

@@ -44,7 +44,7 @@ TEST_F(TokenLimitsTest, MoreThanAMinutesWorthWaitsForAFullBucketAndIsOwed) {
     const auto all = reserve(5000);
     EXPECT_EQ(all.wait, Duration{0});
     EXPECT_EQ(all.tokens, 1200u);
-    // Used 1200 tokens (one minute's limit) more than reserved.
+    // The request used 1200 tokens more than reserved, which is one minute's limit.
     limits_.settle(now_, "key", all.tokens, 2400);
     EXPECT_NEAR(to_ms(reserve(1200).wait), 120'000, 1);
 }
