@@ -6,5 +6,6 @@
 set -euo pipefail
 case "${1:-}" in ''|-h|--help) sed -n '2,5p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;; esac
 cd "$(dirname "$0")/.."
-scripts/check_words.sh --print | LC_ALL=C sort | shuf -n "${2:-60}" --random-source=<(yes "$1" 2> /dev/null) \
-  | awk -F '\t' '{ print NR ". " $1; print "   " $2 }' | fold -s -w 118
+scripts/check_words.sh --print | LC_ALL=C sort \
+  | awk -v seed="$1" 'BEGIN { srand(seed) } { printf "%.9f\t%s\n", rand(), $0 }' | sort -n | cut -f 2- \
+  | awk -F '\t' -v count="${2:-60}" 'NR <= count { print NR ". " $1; print "   " $2 }' | fold -s -w 118

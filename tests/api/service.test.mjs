@@ -80,7 +80,7 @@ test('every metric of the Grafana board and the alert rules is one of /metrics',
   const hub = await startHub(['--backend', 'local', '--threads', '1']);
   let metrics;
   try {
-    await (await fetch(`${hub.url}/health`)).text();   // this request creates the first sample of answers by status
+    await (await fetch(`${hub.url}/health`)).text();   // creates the first sample of moex_http_responses_total
     metrics = await (await fetch(`${hub.url}/metrics`)).text();
   } finally { await hub.stop(); }
   const known = new Map();   // keyed by sample name: the names of its labels

@@ -37,9 +37,9 @@ class MaskCache {
     // trie nodes at which other tokens may leave it.
     struct Walk {
         TokenBits inside;
-        // Least bytes from the end of a token that stays inside the text to the end of the text:
-        // `least` is the distance after most tokens, and `others` lists each token with a different
-        // distance.
+        // After a token that stays inside the text, the text needs at least so many further bytes
+        // to end. `least` is that number for most tokens, and `others` lists the tokens for which
+        // the number differs.
         std::uint32_t least = 0;
         std::vector<std::pair<TokenId, std::uint32_t>> others;
         // In a JSON string: the quotes of the vocabulary's tokens (QuoteTails) at which the string

@@ -116,7 +116,7 @@ class ServedShadow : public ExpertForesight {
     struct Pass {
         std::uint64_t step = 0;   // the model's step that the pass predicts
         bool is_ahead = false;    // true if the pass began before the predicted step began
-        bool is_dropped = false;  // true if the model has other tokens or overtook the pass
+        bool is_dropped = false;  // the model drew a token that the pass did not, or was faster
         bool is_whole = false;    // true if the pass reached the last layer
         // number of tokens drawn since the pass had the model's token
         std::uint32_t tokens_unaligned = 0;

@@ -108,7 +108,7 @@ TEST(WorkerTest, TimeoutFollowsTheWorkersOwnLatencyWithinBounds) {
     // Groups of another size have their own latency, for which there are no samples.
     EXPECT_EQ(worker.attempt_timeout(600, options), 500ms);
 
-    for (int i = 0; i < 6000; ++i) worker.record_latency(1ms, 8);  // the samples of 50 ms fade
+    for (int i = 0; i < 6000; ++i) worker.record_latency(1ms, 8);  // outweigh those of 50 ms
     EXPECT_EQ(worker.attempt_timeout(8, options), 100ms);
     worker.device.software = true;
     EXPECT_EQ(worker.attempt_timeout(600, options), 5s);
