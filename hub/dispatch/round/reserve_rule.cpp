@@ -43,7 +43,8 @@ bool ReserveRule::measure_hub(std::uint32_t num_pairs, TimePoint now) {
 Worth ReserveRule::judge(WorkerWorth& worker, std::uint32_t num_pairs, Duration queued,
                          Duration hub, TimePoint now) const {
     WorkerWorth::Kept& kept = worker.kept_[PairTimes::class_of(num_pairs)];
-    const std::optional<Duration> expected = worker.times_.expected(num_pairs);
+    std::optional<Duration> expected = worker.times_.expected(num_pairs);
+    if (expected) *expected += options_.ask_cost;
     // A worker in reserve must be clearly faster before it is asked, so that equal times do not
     // change the verdict in each round.
     const double needed = kept.verdict == Worth::faster ? 1 : options_.faster_below;

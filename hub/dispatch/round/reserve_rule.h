@@ -44,6 +44,9 @@ struct ReserveOptions {
     Duration hub_gap_min = 5s;        // pause between two measurements of the hub's own time
     // A worker in reserve is asked once it takes less than this share of the hub's time.
     double faster_below = 0.9;
+    // The hub's own work for a call to a worker, which the measured times do not include: encoding
+    // rows, handing a frame to a connection, decoding the answer.
+    Duration ask_cost = 40us;
 };
 
 // The record of one worker: measured times, verdicts and its probe in flight.

@@ -115,6 +115,16 @@ TEST(ReserveRuleTest, EqualTimesKeepTheVerdict) {
     EXPECT_EQ(fast.judge(4), Worth::slower);
 }
 
+// Where a layer takes tens of microseconds, the hub's own work for a frame decides.
+TEST(ReserveRuleTest, WorkOfAskingCountsAgainstTheWorker) {
+    Pair pair;
+    for (int i = 0; i < 8; ++i) pair.rule.hub_took(1, 80us, pair.now);
+    for (int i = 0; i < 8; ++i) pair.worker.record(1, 45us, 20us, pair.now);
+    EXPECT_EQ(pair.judge(1), Worth::slower) << "45 us and 40 us of asking";
+    for (int i = 0; i < 8; ++i) pair.worker.record(1, 20us, 10us, pair.now);
+    EXPECT_EQ(pair.judge(1), Worth::faster);
+}
+
 TEST(ReserveRuleTest, QueueDelaysOneCallAndKeepsTheVerdict) {
     Pair pair;
     pair.worker.record(4, 500us, {}, pair.now);
