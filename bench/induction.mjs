@@ -1,5 +1,5 @@
-// Writes a small checkpoint that copies, and a text of prompts for it: for measuring drafts by n-grams, which the demo,
-// a model of stories, cannot show.
+// Writes a small model that copies what its prompt says, and prompts for it. Drafts by n-grams are measured with it,
+// because the demo cannot copy.
 //   node bench/induction.mjs DIR [--layers N] [--prompts N] [--length N] [--answer N]
 // DIR gets a checkpoint of the kind qwen3_moe, for `moex-hub pack`, and prompts.txt. The weights are built, not
 // trained. Layer 0 has heads that look one position back, so that each position knows the token before it. Layer 1 has
@@ -26,7 +26,7 @@ const hidden = 4 * code_dims;
 const letters = 16;
 const vocabulary = 256 + letters * letters + 2;
 const slow_pairs = 23;            // pairs of a head that rope turns by less than a tenth over 500 positions
-const fast_pairs = 12;            // pairs that tell neighbours apart
+const fast_pairs = 12;            // pairs whose angles differ most between neighbours
 
 // Park and Miller's generator: the same checkpoint on every machine.
 let state = 1;

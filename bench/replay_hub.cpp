@@ -1,5 +1,5 @@
-// `moex-hub serve` with drafts of a stated acceptance, for models whose weights are random and for
-// which no draft model exists.
+// Serves as `moex-hub serve` does, with drafts of which a given share is accepted. Models with
+// random weights have no draft model, and so they can be measured nevertheless.
 //   replay_hub ACCEPTANCE MS serve OPTIONS...
 // The hub remembers the tokens of each answer, by prompt, seed and choice. When the same request
 // comes again, the draft proposes the remembered tokens, each of them right with the probability

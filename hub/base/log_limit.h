@@ -18,7 +18,7 @@ namespace moex {
 
 class LogLimit {
   public:
-    // One line of each cause is admitted in the time `every`.
+    // admit() lets one line of each cause pass, and then none for the time `every`.
     explicit LogLimit(Duration every = std::chrono::minutes(1)) : every_(every) {}
     // Returns the number of lines of this cause that were left out since the last admitted one, or
     // nullopt if this line must be left out, too.

@@ -28,7 +28,7 @@ void EngineState::ask_store(Generation& generation) {
     generation.fetch = 0;
     if (!options.page_store || !may_share(generation)) return;
     const KvCache::Sequence& kv = *generation.kv;
-    // Only a sequence whose pages are all published can take over further pages.
+    // A stored page can follow published pages only.
     if (kv.num_tokens() != kv.num_published() * options.page_tokens) return;
     if (generation.missing() <= options.page_tokens) return;
 

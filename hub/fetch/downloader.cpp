@@ -217,7 +217,7 @@ std::optional<Downloader::Claim> Downloader::next_claim() {
     return std::nullopt;
 }
 
-// Finds the first file that waits for its check, or the first range that nobody fetches. `wake_at`
+// Finds the first file that is to be checked, or the first range that no thread fetches. `wake_at`
 // becomes the earliest time at which a range that waits may be tried again.
 std::optional<Downloader::Claim> Downloader::find_claim(TimePoint now, TimePoint& wake_at) {
     for (File& file : files_) {

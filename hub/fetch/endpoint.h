@@ -51,7 +51,7 @@ class Endpoint {
 // A server that asks for a longer wait than this ends the pull, and a person decides.
 inline constexpr std::uint64_t retry_after_s_max = 300;
 
-// Returns the error of an answer whose status is no success. `unavailable`: a retry may succeed.
+// Returns an error that describes a failed HTTP status. `unavailable`: a retry may succeed.
 Error error_of(const WebHead& head, std::string_view what);
 
 }  // namespace moex

@@ -34,7 +34,7 @@ struct PullReport {
     std::vector<std::string> unchecked;
 };
 
-// One pull. stop() may be called from another thread at any time.
+// Downloads one repository. stop() may be called from any thread.
 class Pull {
   public:
     explicit Pull(PullOptions options);

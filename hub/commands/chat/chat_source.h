@@ -24,8 +24,8 @@ class ChatSource {
   public:
     virtual ~ChatSource() = default;
     virtual std::string model_name() const = 0;
-    // Answers the conversation [{role, content}, ...]. `on_text` gets the text in pieces, on the
-    // calling thread, and returns false if nobody reads it any longer.
+    // Answers the messages of a conversation, [{role, content}, ...]. Calls `on_text` on the
+    // calling thread with each piece of the answer; it returns false to stop the answer.
     using OnText = std::function<bool(std::string_view)>;
     virtual Result<ChatAnswer> answer(const nlohmann::ordered_json& messages,
                                       const OnText& on_text) = 0;

@@ -1,5 +1,5 @@
-// TerminalText: makes the text of a model safe for a terminal. A model may write escape sequences,
-// by itself or because a text told it to, and a terminal would obey them: it could change its
+// TerminalText removes control characters from a model's text before a terminal shows it. A model
+// may write escape sequences, and the terminal would obey them: it could change its
 // title, hide lines or send input. Line breaks and tabs stay; every other control character (C0,
 // DEL, and C1 in UTF-8) is left out.
 #pragma once

@@ -115,7 +115,7 @@ void SwarmReserve::on_cancelled(Worker& worker, const Attempt& attempt, TimePoin
         worker.worth.record(attempt.num_pairs, took, Duration{}, now);
 }
 
-// Sends copies of the round's requests to holders of its units whose time is to be measured.
+// Sends copies of the round's requests to the workers that are to be measured now.
 void SwarmReserve::send_probes(EventContext& context, Round& round) {
     if (!is_on() || round.attempts.empty() || swarm_.health.all_silent()) return;
 

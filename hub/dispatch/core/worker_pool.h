@@ -108,7 +108,7 @@ struct Worker : UnitHolder {
     struct Heartbeat {
         std::uint32_t id = 0;
         TimePoint sent_at;
-        // for published peers: units whose load the echo of this heartbeat confirms
+        // units that the answer to this heartbeat confirms as loaded; of published peers only
         std::vector<std::uint32_t> units;
     };
 

@@ -33,8 +33,8 @@ struct Buffers {  // scratch buffers of a compute thread
     Bytes raw;
 };
 
-// One matrix of a blob: [num_rows, row_size], of which the model has fewer rows and columns when
-// its width is padded.
+// One matrix of a blob, [num_rows, row_size]. If the expert's width is padded, the model's matrix
+// is smaller.
 struct Destination {
     std::uint64_t source_rows = 0, num_rows = 0;
     std::uint32_t row_size = 0;
@@ -106,8 +106,8 @@ class MatrixWriter {
         return {};
     }
 
-    // Quantises groups [first, first + num) of a row, whose weights are buffers_.floats from `at`
-    // on. If the file had codes of another form, measures the loss.
+    // Quantises the groups [first, first + num) of a row from the weights at buffers_.floats[at].
+    // Measures the loss if the checkpoint was quantised in another form.
     Status quantize(std::uint64_t row, std::uint64_t at, std::uint64_t first, std::uint64_t num) {
         const auto weights =
             std::span(buffers_.floats).subspan(at + first * group_size(), num * group_size());

@@ -14,7 +14,7 @@ class LossMeter {
   public:
     // Adds a tensor, or a part of it: the squares of its weights and of their errors.
     void add(const TensorInfo& tensor, double squares, double error_squares);
-    // Counts a matrix whose codes were taken over bit for bit.
+    // Counts a matrix that keeps the codes of the checkpoint.
     void keep(const TensorInfo& tensor);
     PackLosses losses() const;
 

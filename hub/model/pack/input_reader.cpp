@@ -233,8 +233,8 @@ struct NeutralKey {
     std::vector<Json> neutral;
 };
 
-// Refuses keys that change the mathematics of a supported family. transformers ignores most of
-// them for these families; a model whose author set them expects another program.
+// Refuses keys that would change the mathematics of a supported family. transformers ignores most
+// of these keys here, so a model that has them was made for another program.
 Status check_neutral_keys(const Json& config) {
     static const NeutralKey keys[] = {
         {"scoring_func", {"softmax"}},

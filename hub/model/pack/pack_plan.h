@@ -1,5 +1,5 @@
-// What `pack` would do with a model: sizes, what is taken over, quantised and left out. Reads
-// headers and texts, and no weights.
+// PackPlan: the sizes of a package, and which tensors `pack` would keep, quantise or leave out. It
+// is made from headers and texts alone; no weights are read.
 #pragma once
 
 #include <filesystem>

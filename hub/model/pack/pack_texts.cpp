@@ -101,22 +101,22 @@ Status join_tool_template(PackInput& input) {
     return {};
 }
 
-// Chooses the tokenizer among the files of the folder, or among the texts of a GGUF file.
+// Chooses the tokenizer among the texts that were read and the other files of the folder. A GGUF
+// file has no others.
 Status choose_texts_tokenizer(PackInput& input, const std::string& tokenizer_config) {
     const fs::path& path = input.source.path;
-    const bool is_file = path.extension() == ".gguf";
     CheckpointTexts checkpoint{.names = {},
                                .read = [&](const std::string& name) -> Result<std::string> {
-                                   if (is_file) return input.texts.at(name);
+                                   const auto text = input.texts.find(name);
+                                   if (text != input.texts.end()) return text->second;
                                    return read_text_file(path / name, text_file_bytes_max(name));
                                },
                                .where = what_of(input, "")};
-    std::error_code ignored;
-    if (is_file)
-        for (const auto& [name, content] : input.texts) checkpoint.names.push_back(name);
-    else
-        for (const auto& entry : fs::directory_iterator(path, ignored))
-            checkpoint.names.push_back(entry.path().filename().string());
+    for (const auto& [name, content] : input.texts) checkpoint.names.push_back(name);
+    std::error_code not_a_folder;
+    for (const auto& entry : fs::directory_iterator(path, not_a_folder))
+        if (std::string name = entry.path().filename().string(); !input.texts.contains(name))
+            checkpoint.names.push_back(std::move(name));
     MOEX_ASSIGN(tokenizer, choose_tokenizer(checkpoint, tokenizer_config, input.config.vocab_size));
     for (std::string& warning : tokenizer.warnings) input.warnings.push_back(std::move(warning));
     if (tokenizer.tokenizer_json.empty())

@@ -87,7 +87,7 @@ void add_engine(Families& out, const EngineCounters& engine) {
     out.counter("moex_prompt_tokens_total", "Prompt tokens read.", engine.prompt_tokens);
     out.counter("moex_cached_tokens_total", "Prompt tokens found in the KV cache.",
                 engine.cached_tokens);
-    out.counter("moex_cached_tokens_disk_total", "Those of them that had been kept on disk.",
+    out.counter("moex_cached_tokens_disk_total", "Prompt tokens found in pages on disk.",
                 engine.cached_tokens_disk);
     const PageStoreCounters& disk = engine.page_store;
     out.gauge("moex_kv_disk_bytes", "KV pages on disk.", static_cast<double>(disk.bytes));

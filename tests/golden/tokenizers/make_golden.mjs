@@ -87,7 +87,8 @@ const unigram = model([
   ['A', 'a'], ['B', 'b'], ['T', 't'], ['…', '...'], ['㍿', '日本']])), number(3, 1), number(4, 1), number(5, 1)]);
 
 const texts = ['', ' ', '   ', 'the', ' the', 'the ', 'the  dog and the  cat', 'a\nb\n\nc', 'a\tb', 'naïve café',
-  'cafe\u0301 É E\u0301', 'ﬁne １２ ½ …', 'x\u00a0y\u3000z', 'zero\u200bwidth', '日本語 あいう ㍿', '👩‍👩‍👧‍👦 🇩🇪 👍🏽', 'русский язык',
+  'cafe\u0301 É E\u0301', 'ﬁne １２ ½ …', 'x\u00a0y\u3000z', 'zero\u200bwidth', '日本語 あいう ㍿',
+  '👩‍👩‍👧‍👦 🇩🇪 👍🏽', 'русский язык',
   'עברית العربية', 'ไทย हिन्दी 한국어', '▁under▁score', '--', 'a--b', 'a -- b---c', '£5 and 5£', '<s>', '</s> <unk> <pad>',
   '<0x41>', '"quoted" \'single\'', '1234567890', '3.14159, 2.71828', '!?!?!?', 'a'.repeat(40), '-'.repeat(41),
   ' '.repeat(20) + 'x', 'ab '.repeat(30), 'There was once a little girl who lived in the house.',

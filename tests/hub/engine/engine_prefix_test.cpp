@@ -68,37 +68,7 @@ class EnginePrefixTest : public testing::Test {
         engine_.reset();
         engine_ = std::make_unique<Engine>(*decoder_, experts_, options);
     }
-    static GenerationRequest request_of(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
-        GenerationRequest request;
-        request.prompt = std::move(prompt);
-        request.max_tokens = max_tokens;
-        request.logprobs = true;
-        request.sampling = {.temperature = 0.9, .seed = 3};
-        return request;
-    }
-    struct Pending {
-        GenerationId id = 0;
-        std::future<Outcome> outcome;
-    };
-    Pending submit(GenerationRequest request) {
-        auto outcome = std::make_shared<Outcome>();
-        auto done = std::make_shared<std::promise<Outcome>>();
-        Pending pending{.id = 0, .outcome = done->get_future()};
-        const auto id = engine_->submit(std::move(request),
-                                        {.on_token =
-                                             [outcome](const TokenEvent& event) {
-                                                 outcome->ids.push_back(event.token.id);
-                                                 outcome->logprobs.push_back(event.token.logprob);
-                                             },
-                                         .on_end =
-                                             [outcome, done](const GenerationEnd& end) {
-                                                 outcome->end = end;
-                                                 done->set_value(*outcome);
-                                             }});
-        EXPECT_TRUE(id.ok());
-        if (id.ok()) pending.id = *id;
-        return pending;
-    }
+    Pending submit(GenerationRequest request) { return submit_to(*engine_, std::move(request)); }
     static std::vector<Outcome> get_all(std::vector<Pending>& pending) {
         std::vector<Outcome> outcomes;
         for (Pending& one : pending) outcomes.push_back(one.outcome.get());
@@ -139,7 +109,7 @@ class EnginePrefixTest : public testing::Test {
 };
 
 TEST_F(EnginePrefixTest, NextTurnComputesOnlyItsNewTokens) {
-    auto request = request_of(test::random_tokens(150, 256, 1), 21);
+    auto request = drawn_request(test::random_tokens(150, 256, 1), 21);
     const Outcome first = solo(request);
     EXPECT_EQ(first.end.stats.cached_tokens, 0u);
     EXPECT_EQ(experts_.take_rows(), 150u + 20);
@@ -163,7 +133,7 @@ TEST_F(EnginePrefixTest, NextTurnComputesOnlyItsNewTokens) {
 }
 
 TEST_F(EnginePrefixTest, RoundedKeysAndValuesAreSharedBitForBit) {
-    const auto request = request_of(test::random_tokens(100, 256, 1), 12);
+    const auto request = drawn_request(test::random_tokens(100, 256, 1), 12);
     std::vector<Outcome> outcomes;
     for (const KvDtype dtype : {KvDtype::f16, KvDtype::int8}) {
         start({.kv_dtype = dtype});
@@ -176,7 +146,7 @@ TEST_F(EnginePrefixTest, RoundedKeysAndValuesAreSharedBitForBit) {
 }
 
 TEST_F(EnginePrefixTest, AChangedTailReusesTheCommonPages) {
-    const auto request = request_of(test::random_tokens(100, 256, 1), 8);
+    const auto request = drawn_request(test::random_tokens(100, 256, 1), 8);
     (void)solo(request);
     for (const std::size_t changed : {0u, 15u, 16u, 63u, 98u, 99u}) {
         auto other = request;
@@ -198,7 +168,7 @@ TEST_F(EnginePrefixTest, ChoicesOfOnePromptComputeThePromptOnce) {
     std::vector<GenerationRequest> requests;
     std::vector<Pending> pending;
     for (std::uint32_t i = 0; i < 5; ++i) {
-        requests.push_back(request_of(test::random_tokens(150, 256, 1), 1));
+        requests.push_back(drawn_request(test::random_tokens(150, 256, 1), 1));
         requests.back().sampling.seed = i;
     }
     for (const auto& request : requests) pending.push_back(submit(request));
@@ -215,7 +185,7 @@ TEST_F(EnginePrefixTest, FollowerOfACancelledLeaderComputesThePrefix) {
     // the leader's prompt takes ten steps, and the cancel arrives in the first step
     start({.step_rows_max = 16});
     experts_.set_open(false);
-    const auto request = request_of(test::random_tokens(150, 256, 1), 1);
+    const auto request = drawn_request(test::random_tokens(150, 256, 1), 1);
     std::vector<Pending> pending;
     for (int i = 0; i < 3; ++i) pending.push_back(submit(request));
     engine_->cancel(pending[0].id);
@@ -227,7 +197,7 @@ TEST_F(EnginePrefixTest, FollowerOfACancelledLeaderComputesThePrefix) {
 }
 
 TEST_F(EnginePrefixTest, ClientsShareNothing) {
-    auto request = request_of(test::random_tokens(100, 256, 1), 1);
+    auto request = drawn_request(test::random_tokens(100, 256, 1), 1);
     request.client = "ann";
     (void)solo(request);
     request.client = "bob";
@@ -237,7 +207,7 @@ TEST_F(EnginePrefixTest, ClientsShareNothing) {
 }
 
 TEST_F(EnginePrefixTest, WorkersOfTheCachedPartAreReported) {
-    auto request = request_of(test::random_tokens(100, 256, 1), 1);
+    auto request = drawn_request(test::random_tokens(100, 256, 1), 1);
     experts_.set_worker(5);
     EXPECT_EQ(solo(request).end.stats.workers, (std::vector<std::uint64_t>{5}));
     experts_.set_worker(3);
@@ -251,7 +221,7 @@ TEST_F(EnginePrefixTest, WorkersOfTheCachedPartAreReported) {
 }
 
 TEST_F(EnginePrefixTest, ScoresOfAPromptAreComputed) {
-    auto request = request_of(test::random_tokens(100, 256, 1), 1);
+    auto request = drawn_request(test::random_tokens(100, 256, 1), 1);
     const Outcome plain = solo(request);
     request.prompt_logprobs = true;
     const Outcome scored = solo(request);
@@ -261,7 +231,7 @@ TEST_F(EnginePrefixTest, ScoresOfAPromptAreComputed) {
 
 TEST_F(EnginePrefixTest, PrefixCacheCanBeTurnedOff) {
     start({.prefix_cache = false});
-    const auto request = request_of(test::random_tokens(100, 256, 1), 1);
+    const auto request = drawn_request(test::random_tokens(100, 256, 1), 1);
     (void)solo(request);
     EXPECT_EQ(solo(request).end.stats.cached_tokens, 0u);
     EXPECT_EQ(engine_->counters().kv_pages_cached, 0u);
@@ -280,7 +250,7 @@ TEST_F(EnginePrefixTest, AShortBudgetChangesNoAnswer) {
     experts_.set_open(false);
     std::vector<GenerationRequest> requests;
     for (std::uint32_t i = 0; i < 12; ++i) {
-        requests.push_back(request_of(test::random_tokens(40, 256, i % 3), 72));
+        requests.push_back(drawn_request(test::random_tokens(40, 256, i % 3), 72));
         const auto tail = test::random_tokens(20 + i, 256, 10 + i % 6);
         requests.back().prompt.insert(requests.back().prompt.end(), tail.begin(), tail.end());
         requests.back().sampling.seed = i % 2;

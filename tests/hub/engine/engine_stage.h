@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <future>
 #include <mutex>
 
@@ -254,6 +255,50 @@ struct Outcome {
     GenerationEnd end;
 };
 
+// A generation that an engine was asked for.
+struct Pending {
+    GenerationId id = 0;
+    std::future<Outcome> outcome;
+    std::shared_ptr<std::promise<void>> first_token = std::make_shared<std::promise<void>>();
+};
+
+// Submits `request`. `on_token` is called after each token with the number of tokens so far.
+inline Pending submit_to(Engine& engine, GenerationRequest request,
+                         std::function<void(std::size_t)> on_token = {}) {
+    Pending pending;
+    auto outcome = std::make_shared<Outcome>();
+    auto done = std::make_shared<std::promise<Outcome>>();
+    pending.outcome = done->get_future();
+    const auto id = engine.submit(
+        std::move(request),
+        {.on_token =
+             [outcome, on_token, first = pending.first_token](const TokenEvent& event) {
+                 EXPECT_EQ(event.index, outcome->ids.size());
+                 outcome->ids.push_back(event.token.id);
+                 outcome->logprobs.push_back(event.token.logprob);
+                 if (event.index == 0) first->set_value();
+                 if (on_token) on_token(outcome->ids.size());
+             },
+         .on_end =
+             [outcome, done](const GenerationEnd& end) {
+                 outcome->end = end;
+                 done->set_value(*outcome);
+             }});
+    EXPECT_TRUE(id.ok());
+    if (id.ok()) pending.id = *id;
+    return pending;
+}
+
+// A request that draws with a seed and wants the log-probability of each token.
+inline GenerationRequest drawn_request(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
+    GenerationRequest request;
+    request.prompt = std::move(prompt);
+    request.max_tokens = max_tokens;
+    request.logprobs = true;
+    request.sampling = {.temperature = 0.9, .seed = 3};
+    return request;
+}
+
 class EngineTest : public testing::Test {
   protected:
     EngineTest()
@@ -275,34 +320,7 @@ class EngineTest : public testing::Test {
         request.sampling.temperature = 0;
         return request;
     }
-    struct Pending {
-        GenerationId id = 0;
-        std::future<Outcome> outcome;
-        std::shared_ptr<std::promise<void>> first_token = std::make_shared<std::promise<void>>();
-    };
-    Pending submit(GenerationRequest request) {
-        Pending pending;
-        auto outcome = std::make_shared<Outcome>();
-        auto done = std::make_shared<std::promise<Outcome>>();
-        pending.outcome = done->get_future();
-        const auto first = pending.first_token;
-        const auto id = engine_->submit(std::move(request),
-                                        {.on_token =
-                                             [outcome, first](const TokenEvent& event) {
-                                                 EXPECT_EQ(event.index, outcome->ids.size());
-                                                 outcome->ids.push_back(event.token.id);
-                                                 outcome->logprobs.push_back(event.token.logprob);
-                                                 if (event.index == 0) first->set_value();
-                                             },
-                                         .on_end =
-                                             [outcome, done](const GenerationEnd& end) {
-                                                 outcome->end = end;
-                                                 done->set_value(*outcome);
-                                             }});
-        EXPECT_TRUE(id.ok());
-        if (id.ok()) pending.id = *id;
-        return pending;
-    }
+    Pending submit(GenerationRequest request) { return submit_to(*engine_, std::move(request)); }
     static Outcome get(Pending& pending) {
         if (pending.outcome.wait_for(60s) != std::future_status::ready)
             throw std::runtime_error("the generation did not end");

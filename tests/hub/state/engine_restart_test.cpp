@@ -41,37 +41,8 @@ class EngineRestartTest : public testing::TestWithParam<KvDtype> {
         options.page_store = store_.get();
         engine_ = std::make_unique<Engine>(*decoder_, experts_, options);
     }
-    static GenerationRequest request_of(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
-        GenerationRequest request;
-        request.prompt = std::move(prompt);
-        request.max_tokens = max_tokens;
-        request.logprobs = true;
-        request.sampling = {.temperature = 0.9, .seed = 3};
-        return request;
-    }
-    struct Pending {
-        GenerationId id = 0;
-        std::future<Outcome> outcome;
-    };
     Pending submit(GenerationRequest request, std::function<void(std::size_t)> on_token = {}) {
-        auto outcome = std::make_shared<Outcome>();
-        auto done = std::make_shared<std::promise<Outcome>>();
-        Pending pending{.id = 0, .outcome = done->get_future()};
-        const auto id = engine_->submit(std::move(request),
-                                        {.on_token =
-                                             [outcome, on_token](const TokenEvent& event) {
-                                                 outcome->ids.push_back(event.token.id);
-                                                 outcome->logprobs.push_back(event.token.logprob);
-                                                 if (on_token) on_token(outcome->ids.size());
-                                             },
-                                         .on_end =
-                                             [outcome, done](const GenerationEnd& end) {
-                                                 outcome->end = end;
-                                                 done->set_value(*outcome);
-                                             }});
-        EXPECT_TRUE(id.ok());
-        pending.id = id.ok() ? *id : 0;
-        return pending;
+        return submit_to(*engine_, std::move(request), std::move(on_token));
     }
     Outcome solo(GenerationRequest request) { return submit(std::move(request)).outcome.get(); }
     void expect_same(const Outcome& outcome, const Outcome& wanted) {
@@ -90,7 +61,7 @@ class EngineRestartTest : public testing::TestWithParam<KvDtype> {
 
 TEST_P(EngineRestartTest, TextAfterARestartHasTheSameBits) {
     restart();
-    const auto request = request_of(test::random_tokens(150, 256, 1), 21);
+    const auto request = drawn_request(test::random_tokens(150, 256, 1), 21);
     const Outcome first = solo(request);
     EXPECT_EQ(first.end.stats.cached_tokens_disk, 0u);
 
@@ -123,9 +94,10 @@ TEST_P(EngineRestartTest, TextAfterARestartHasTheSameBits) {
 TEST_P(EngineRestartTest, PagesOfARunningSequenceAreKept) {
     restart();
     std::promise<void> far;
-    auto pending = submit(request_of(test::random_tokens(33, 256, 2), 200), [&](std::size_t count) {
-        if (count == 40) far.set_value();
-    });
+    auto pending = submit(drawn_request(test::random_tokens(33, 256, 2), 200),
+                          [&](std::size_t count) {
+                              if (count == 40) far.set_value();
+                          });
     far.get_future().wait();
     experts_.close();
     store_->wait_until_written();
@@ -139,9 +111,9 @@ TEST_P(EngineRestartTest, PagesOfARunningSequenceAreKept) {
 TEST_P(EngineRestartTest, EvictedPagesReturnFromDisk) {
     const KvCache probe(package_->config(), {16, 0, GetParam()});
     restart({.kv_bytes_max = 14 * probe.page_bytes()});
-    const auto request = request_of(test::random_tokens(170, 256, 3), 5);
+    const auto request = drawn_request(test::random_tokens(170, 256, 3), 5);
     const Outcome first = solo(request);
-    solo(request_of(test::random_tokens(200, 256, 4), 5));  // needs nearly all pages
+    solo(drawn_request(test::random_tokens(200, 256, 4), 5));  // needs nearly all pages
     store_->wait_until_written();
     const Outcome again = solo(request);
     EXPECT_EQ(again.end.stats.cached_tokens, 160u);
@@ -151,7 +123,7 @@ TEST_P(EngineRestartTest, EvictedPagesReturnFromDisk) {
 
 TEST_P(EngineRestartTest, RequestThatForbidsItLeavesNoPage) {
     restart();
-    auto request = request_of(test::random_tokens(100, 256, 5), 20);
+    auto request = drawn_request(test::random_tokens(100, 256, 5), 20);
     request.stores_pages = false;
     solo(request);
     store_->wait_until_written();
@@ -170,7 +142,7 @@ TEST_P(EngineRestartTest, ManySequencesAndCancelsGetTheirOwnText) {
         auto prompt = test::random_tokens(60, 256, 6);
         const auto own = test::random_tokens(40 + 9 * i, 256, 7 + i);
         prompt.insert(prompt.end(), own.begin(), own.end());
-        requests.push_back(request_of(prompt, 12));
+        requests.push_back(drawn_request(prompt, 12));
         wanted.push_back(solo(requests.back()));
     }
     for (int round = 0; round < 3; ++round) {
@@ -191,7 +163,7 @@ TEST_P(EngineRestartTest, ManySequencesAndCancelsGetTheirOwnText) {
 
 TEST_P(EngineRestartTest, EngineStopsWhilePagesAreRead) {
     restart();
-    const auto request = request_of(test::random_tokens(200, 256, 8), 3);
+    const auto request = drawn_request(test::random_tokens(200, 256, 8), 3);
     solo(request);
     for (int round = 0; round < 10; ++round) {
         restart();

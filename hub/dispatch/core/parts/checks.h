@@ -99,7 +99,7 @@ class SwarmChecks : public SwarmPart {
     std::unordered_map<std::uint64_t, PendingCheck> pending_;
     std::uint64_t last_check_ = 0;
     NewcomerShare newcomers_;
-    std::vector<std::uint64_t> witnesses_lost_;  // ids of checks whose witness was lost
+    std::vector<std::uint64_t> witnesses_lost_;  // checks that lost their witness
 };
 
 }  // namespace moex
