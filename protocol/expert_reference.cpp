@@ -47,7 +47,19 @@ void gate_up(std::span<T> intermediate, const ExpertWeights& weights, std::span<
                 gate += static_cast<T>(weights.gate[i * hidden + h]) * x[token * hidden + h];
                 up += static_cast<T>(weights.up[i * hidden + h]) * x[token * hidden + h];
             }
-            intermediate[token * inner + i] = gate / (1 + std::exp(-gate)) * up;
+            if (!weights.gate_bias.empty()) {
+                gate += static_cast<T>(weights.gate_bias[i]);
+                up += static_cast<T>(weights.up_bias[i]);
+            }
+            const auto clamp = static_cast<T>(weights.shape.clamp);
+            T& out = intermediate[token * inner + i];
+            if (clamp == 0) {
+                out = gate / (1 + std::exp(-gate)) * up;
+                continue;
+            }
+            gate = std::min(gate, clamp);
+            up = std::clamp(up, -clamp, clamp);
+            out = gate / (1 + std::exp(static_cast<T>(-1.702) * gate)) * (up + 1);
         }
 }
 
@@ -60,7 +72,7 @@ void down(std::span<T> y, const ExpertWeights& weights, std::span<const T> inter
                text(y.size(), " y, ", intermediate.size()));
     for (std::size_t token = 0; token < num_tokens; ++token)
         for (std::size_t h = 0; h < hidden; ++h) {
-            T sum = 0;
+            T sum = weights.down_bias.empty() ? T{0} : static_cast<T>(weights.down_bias[h]);
             for (std::size_t i = 0; i < inner; ++i)
                 sum += static_cast<T>(weights.down[h * inner + i]) *
                        intermediate[token * inner + i];
@@ -115,6 +127,12 @@ ExpertWeights dequantize_expert(const ExpertBlobView& blob) {
     weights.down = dequantize_matrix(blob.dtype, blob.down_codes, blob.down_scale_zero,
                                      shape.hidden_size, shape.moe_intermediate_size,
                                      shape.group_size);
+    if (shape.has_bias) {
+        const std::size_t inner = shape.moe_intermediate_size;
+        weights.gate_bias.assign(blob.gate_up_bias, blob.gate_up_bias + inner);
+        weights.up_bias.assign(blob.gate_up_bias + inner, blob.gate_up_bias + 2 * inner);
+        weights.down_bias.assign(blob.down_bias, blob.down_bias + shape.hidden_size);
+    }
     return weights;
 }
 

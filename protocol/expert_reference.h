@@ -1,6 +1,7 @@
 // The reference implementation of an expert call, in plain loops. Tests compare every kernel and
 // the hub's fast local path with it.
 //   y = down · (silu(gate · x) * (up · x)), silu(v) = v / (1 + exp(-v))
+// or with the biases and the clamp of ExpertShape.
 // The version with double sums is the reference for kernels. The version with float sums is the
 // obvious implementation.
 #pragma once
@@ -16,6 +17,7 @@ namespace moex {
 struct ExpertWeights {
     ExpertShape shape;
     std::vector<float> gate, up, down;
+    std::vector<float> gate_bias, up_bias, down_bias;  // [I], [I], [H]; empty without biases
 };
 ExpertWeights dequantize_expert(const ExpertBlobView& blob);
 

@@ -239,6 +239,10 @@ ExpertBlobLayout expert_blob_layout(const ExpertShape& shape, ExpertDtype dtype)
     append(layout.gate_up_scale_zero, int4 ? 2 * intermediate * (hidden / group) * 4 : 0);
     append(layout.down_codes, hidden * intermediate * bits / 8);
     append(layout.down_scale_zero, int4 ? hidden * (intermediate / group) * 4 : 0);
+    if (shape.has_bias) {
+        append(layout.gate_up_bias, 2 * intermediate * 4);
+        append(layout.down_bias, hidden * 4);
+    }
     return layout;
 }
 
@@ -262,6 +266,13 @@ Result<ExpertBlobView> view_expert_blob(ByteView blob, const ExpertShape& shape,
     view.gate_up_scale_zero = blob.data() + layout.gate_up_scale_zero.offset_bytes;
     view.down_codes = blob.data() + layout.down_codes.offset_bytes;
     view.down_scale_zero = blob.data() + layout.down_scale_zero.offset_bytes;
+    if (shape.has_bias) {
+        const auto floats_at = [&](const BlobSection& section) {
+            return reinterpret_cast<const float*>(blob.data() + section.offset_bytes);
+        };
+        view.gate_up_bias = floats_at(layout.gate_up_bias);
+        view.down_bias = floats_at(layout.down_bias);
+    }
     return view;
 }
 

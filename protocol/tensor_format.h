@@ -43,12 +43,20 @@ enum class ExpertDtype : std::uint8_t { int4, bf16, f32 };
 const char* expert_dtype_name(ExpertDtype dtype);
 Result<ExpertDtype> parse_expert_dtype(std::string_view name);
 
-// The size of one expert's feed-forward network: y = down · (silu(gate · x) * (up · x)).
+// The size and form of one expert's feed-forward network. A plain expert is
+//   y = down · (silu(gate · x) * (up · x))
+// and workers compute no other. With biases and a clamp it is
+//   g = min(gate · x + gate_bias, clamp), u = clamp(up · x + up_bias, -clamp, clamp)
+//   y = down · (g * sigmoid(1.702 g) * (u + 1)) + down_bias
 struct ExpertShape {
     std::uint32_t hidden_size = 0;            // H: size of x and y, a multiple of 32
     std::uint32_t moe_intermediate_size = 0;  // I: rows of gate and up, a multiple of 32
     // G: number of inputs that share a scale and a zero: 32, 64 or 128; divides H and I (int4 only)
     std::uint32_t group_size = 0;
+    bool has_bias = false;
+    float clamp = 0;  // 0: silu(gate · x) * (up · x)
+
+    bool is_plain() const { return !has_bias && clamp == 0; }
     bool operator==(const ExpertShape&) const = default;
 };
 
@@ -71,10 +79,13 @@ struct BlobSection {
 //   gate_up_scale_zero  u32 [2·I, H/G]   f16 scale in the low half, f16 zero in the high half
 //   down_codes          u32 [H, I/8]
 //   down_scale_zero     u32 [H, I/G]
+//   gate_up_bias        f32 [2·I]        these two only if the shape has biases
+//   down_bias           f32 [H]
 // w = scale · (code − zero) in f32. bf16 and f32 blobs store gate_up [2·I, H] and down [H, I] in
 // the codes sections and leave the scale_zero sections empty.
 struct ExpertBlobLayout {
     BlobSection gate_up_codes, gate_up_scale_zero, down_codes, down_scale_zero;
+    BlobSection gate_up_bias, down_bias;  // empty without biases
     // e.g. 156,672 (demo) or 2,506,752 (qwen3-30b), for int4 with G = 128
     std::uint64_t size_bytes = 0;
 };
@@ -90,6 +101,7 @@ struct ExpertBlobView {
     const std::byte* gate_up_scale_zero = nullptr;
     const std::byte* down_codes = nullptr;
     const std::byte* down_scale_zero = nullptr;
+    const float *gate_up_bias = nullptr, *down_bias = nullptr;  // null without biases
 };
 Result<ExpertBlobView> view_expert_blob(ByteView blob, const ExpertShape& shape, ExpertDtype dtype);
 

@@ -105,11 +105,13 @@ Status LocalExperts::State::run_int4(std::uint32_t layer, std::span<const Expert
         MOEX_ASSIGN(blob, package->blob(layer, rows.expert));
         MOEX_ASSIGN(view, view_expert_blob(blob, shape, ExpertDtype::int4));
         exact.push_back(
-            {rows.first, rows.count,
+            {rows.first,
+             rows.count,
              int4_matrix(view.gate_up_codes, view.gate_up_scale_zero,
                          2 * shape.moe_intermediate_size, shape.hidden_size, shape.group_size),
              int4_matrix(view.down_codes, view.down_scale_zero, shape.hidden_size,
-                         shape.moe_intermediate_size, shape.group_size)});
+                         shape.moe_intermediate_size, shape.group_size),
+             {view.gate_up_bias, view.down_bias, shape.clamp}});
     }
     compute_experts(exact, x, row_of_slot, y, threads);
     return {};
@@ -134,9 +136,12 @@ Status LocalExperts::State::run_plain(std::uint32_t layer, std::span<const Exper
                     hidden_size * sizeof(float));
 
     std::vector<MatmulJob> up, down;
+    std::vector<ExpertExtras> extras(num_slots);
     for (const ExpertRows& rows : experts) {
         MOEX_ASSIGN(blob, package->blob(layer, rows.expert));
         MOEX_ASSIGN(view, view_expert_blob(blob, shape, dtype));
+        std::fill_n(extras.begin() + rows.first, rows.count,
+                    ExpertExtras{view.gate_up_bias, view.down_bias, shape.clamp});
         up.push_back({{gate_up + rows.first * 2 * intermediate, 2 * intermediate},
                       weight_matrix(view.gate_up_codes, dtype, 2 * shape.moe_intermediate_size,
                                     shape.hidden_size),
@@ -150,12 +155,16 @@ Status LocalExperts::State::run_plain(std::uint32_t layer, std::span<const Exper
     matmul(up, threads);
     threads.parallel_for(num_slots, silu_slots_grain, [&](std::size_t begin, std::size_t end) {
         for (std::size_t slot = begin; slot < end; ++slot) {
-            const float* gate = gate_up + slot * 2 * intermediate;
+            float* gate = gate_up + slot * 2 * intermediate;
+            prepare_gate_up({gate, 2 * intermediate}, extras[slot]);
             silu_mul({inner + slot * intermediate, intermediate}, {gate, intermediate},
                      {gate + intermediate, intermediate});
         }
     });
     matmul(down, threads);
+    for (std::size_t slot = 0; slot < num_slots; ++slot)
+        if (extras[slot].down_bias != nullptr)
+            add_to({y + slot * hidden_size, hidden_size}, {extras[slot].down_bias, hidden_size});
     return {};
 }
 

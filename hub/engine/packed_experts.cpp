@@ -154,6 +154,17 @@ struct PackedExperts::RunningRound {
     PackedExperts& experts;
 };
 
+// Biases stay in the package's blob; they are small.
+Status PackedExperts::add_extras(std::uint32_t layer, std::uint32_t expert,
+                                 PackedExpert& out) const {
+    const ExpertShape& shape = package_->expert_shape();
+    if (shape.is_plain()) return {};
+    MOEX_ASSIGN(blob, package_->blob(layer, expert));
+    MOEX_ASSIGN(view, view_expert_blob(blob, shape, ExpertDtype::int4));
+    out.extras = {view.gate_up_bias, view.down_bias, shape.clamp};
+    return {};
+}
+
 Status PackedExperts::run(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
                           std::span<const std::uint32_t> row_of_slot, float* y) {
     const RunningRound running(*this);
@@ -164,6 +175,7 @@ Status PackedExperts::run(std::uint32_t layer, std::span<const ExpertRows> exper
         PackedExpert one{rows.first, rows.count, up_, down_};
         one.gate_up.data = at(layer, rows.expert);
         one.down.data = one.gate_up.data + up_.size_bytes();
+        MOEX_TRY(add_extras(layer, rows.expert, one));
         packed.push_back(one);
     }
     compute_experts(packed, x, row_of_slot, y, threads_);

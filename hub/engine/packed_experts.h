@@ -50,6 +50,7 @@ class PackedExperts {
     Status pack_missing(std::uint32_t layer, std::span<const ExpertRows> experts);
     void pack(std::uint32_t layer, std::span<const Unpacked> experts);
     bool pack_ahead(std::uint32_t layer, std::uint32_t expert);
+    Status add_extras(std::uint32_t layer, std::uint32_t expert, PackedExpert& out) const;
     void pack_all(const std::function<void()>& done);
     std::byte* at(std::uint32_t layer, std::uint32_t expert) const;
     std::atomic<bool>& ready(std::uint32_t layer, std::uint32_t expert) const;

@@ -72,6 +72,10 @@ std::optional<Error> SwarmSessions::no_place_for(const Worker& worker,
     if (options_.limits.num_experts == 0)
         return Error{ErrorCode::unsupported,
                      "the model is dense and has no experts to hold: the hub computes it alone"};
+    if (!options_.expert_shape.is_plain())
+        return Error{ErrorCode::unsupported,
+                     "this model's experts have biases or a clamped SwiGLU, which workers do not "
+                     "compute yet: the hub computes them alone"};
 
     const Worker* ghost = worker_key.empty() ? nullptr : pool_.find_key(worker_key, worker.id);
     if (ghost == nullptr && pool_.num_welcomed() >= options_.workers_max)

@@ -51,11 +51,46 @@ RowsIn prepare_slots(Scratch& buffers, RowsIn x, std::span<const std::uint32_t> 
     return {slots, floats, num_slots};
 }
 
+// Returns the extras of each slot's expert; empty if no expert has any.
+template <class Expert>
+std::vector<ExpertExtras> extras_of(std::span<const Expert> experts, std::size_t num_slots) {
+    const bool is_plain = std::all_of(experts.begin(), experts.end(), [](const Expert& one) {
+        return one.extras.gate_up_bias == nullptr && one.extras.clamp == 0;
+    });
+    if (is_plain) return {};
+    std::vector<ExpertExtras> extras(num_slots);
+    for (const Expert& one : experts)
+        std::fill_n(extras.begin() + one.first, one.count, one.extras);
+    return extras;
+}
+
+// Adds each expert's second bias to its answers.
+void add_down_bias(std::span<const ExpertExtras> extras, float* y, std::size_t hidden,
+                   ThreadPool& threads) {
+    threads.parallel_for(extras.size(), silu_slots_grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t slot = begin; slot < end; ++slot)
+            if (extras[slot].down_bias != nullptr)
+                add_to({y + slot * hidden, hidden}, {extras[slot].down_bias, hidden});
+    });
+}
+
 RowsIn part(RowsIn rows, std::uint32_t first, std::uint32_t count) {
     return {rows.data + first * rows.stride, rows.stride, count};
 }
 
 }  // namespace
+
+void prepare_gate_up(std::span<float> gate_up, const ExpertExtras& extras) {
+    if (extras.gate_up_bias != nullptr)
+        for (std::size_t i = 0; i < gate_up.size(); ++i) gate_up[i] += extras.gate_up_bias[i];
+    if (extras.clamp == 0) return;
+
+    constexpr float slope = 1.702f;
+    const float limit = extras.clamp;
+    const auto gate = gate_up.first(gate_up.size() / 2), up = gate_up.last(gate_up.size() / 2);
+    for (float& value : gate) value = std::min(value, limit) * slope;
+    for (float& value : up) value = (std::clamp(value, -limit, limit) + 1.0f) / slope;
+}
 
 void compute_experts(std::span<const ExactExpert> experts, RowsIn x,
                      std::span<const std::uint32_t> row_of_slot, float* y, ThreadPool& threads) {
@@ -82,9 +117,11 @@ void compute_experts(std::span<const ExactExpert> experts, RowsIn x,
     }
 
     matmul_int4(up, threads);
+    const std::vector<ExpertExtras> extras = extras_of(experts, num_slots);
     threads.parallel_for(num_slots, silu_slots_grain, [&](std::size_t begin, std::size_t end) {
         for (std::size_t slot = begin; slot < end; ++slot) {
             float* gate = gate_up + slot * gate_up_floats;
+            if (!extras.empty()) prepare_gate_up({gate, gate_up_floats}, extras[slot]);
             silu_mul({gate, intermediate}, {gate, intermediate},
                      {gate + intermediate, intermediate});
             int4_prepare({inner + slot * inner_floats, 0}, {gate, intermediate, 1}, intermediate,
@@ -92,6 +129,7 @@ void compute_experts(std::span<const ExactExpert> experts, RowsIn x,
         }
     });
     matmul_int4(down, threads);
+    add_down_bias(extras, y, hidden, threads);
 }
 
 void compute_experts(std::span<const PackedExpert> experts, RowsIn x,
@@ -119,9 +157,11 @@ void compute_experts(std::span<const PackedExpert> experts, RowsIn x,
     }
 
     matmul_packed(up, threads);
+    const std::vector<ExpertExtras> extras = extras_of(experts, num_slots);
     threads.parallel_for(num_slots, silu_slots_grain, [&](std::size_t begin, std::size_t end) {
         for (std::size_t slot = begin; slot < end; ++slot) {
             float* gate = gate_up + slot * gate_up_floats;
+            if (!extras.empty()) prepare_gate_up({gate, gate_up_floats}, extras[slot]);
             integer_silu_mul({gate, intermediate}, {gate, intermediate},
                              {gate + intermediate, intermediate});
             buffers.inner_codes.quantize_row(static_cast<std::uint32_t>(slot),
@@ -129,6 +169,7 @@ void compute_experts(std::span<const PackedExpert> experts, RowsIn x,
         }
     });
     matmul_packed(down, threads);
+    add_down_bias(extras, y, hidden, threads);
 }
 
 }  // namespace moex

@@ -3,6 +3,7 @@
 // the index of a (row, expert) pair of the round, with pairs sorted by expert, then by row.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -10,14 +11,27 @@
 
 namespace moex {
 
+// The parts of an expert beyond its matrices (ExpertShape in protocol/tensor_format.h).
+struct ExpertExtras {
+    const float *gate_up_bias = nullptr, *down_bias = nullptr;  // [2 · I], [H]; null: none
+    float clamp = 0;
+};
+// Adds the bias to the products gate · x and up · x of one slot, [2 · I], and changes them so that
+// silu(gate) · up is the value of the clamped SwiGLU: gate becomes 1.702 · min(gate, clamp), and up
+// becomes (clamp(up) + 1) / 1.702. Without extras nothing changes. The loops multiply and add in a
+// fixed order, so the bits are the same on every instruction set.
+void prepare_gate_up(std::span<float> gate_up, const ExpertExtras& extras);
+
 // An expert of the round; slots [first, first + count) belong to it.
 struct ExactExpert {
     std::uint32_t first = 0, count = 0;
     Int4Matrix gate_up, down;
+    ExpertExtras extras = {};
 };
 struct PackedExpert {
     std::uint32_t first = 0, count = 0;
     PackedMatrix gate_up, down;
+    ExpertExtras extras = {};
 };
 
 // Computes y[slot] = expert(x[row_of_slot[slot]]) without gate weights; y is [num_slots,

@@ -22,13 +22,16 @@ void multiply(std::span<float> out, const PackedMatrix& weights, std::span<const
 }  // namespace
 
 void compute_expert(std::span<float> y, const PackedMatrix& gate_up, const PackedMatrix& down,
-                    std::span<const float> x) {
+                    std::span<const float> x, const ExpertExtras& extras) {
     std::vector<float> both(gate_up.num_out);
     multiply(both, gate_up, x);
+    prepare_gate_up(both, extras);
     const std::span<float> gate = std::span(both).first(down.num_in),
                            up = std::span(both).last(down.num_in);
     integer_silu_mul(gate, gate, up);
     multiply(y, down, gate);
+    for (std::size_t i = 0; extras.down_bias != nullptr && i < y.size(); ++i)
+        y[i] += extras.down_bias[i];
 }
 
 }  // namespace moex::plain
