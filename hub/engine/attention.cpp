@@ -43,6 +43,15 @@ struct Part {
 void merge(const Part& into, const Part& next) {
     for (std::size_t query = 0; query < into.max.size(); ++query) {
         if (next.total[query] == 0) continue;
+        // A row with a window may see nothing of the task's first blocks. Its result must be that
+        // of a task that begins with a later block.
+        if (into.total[query] == 0) {
+            std::copy_n(next.sums_of(query).begin(), next.sums_of(query).size(),
+                        into.sums_of(query).begin());
+            into.max[query] = next.max[query];
+            into.total[query] = next.total[query];
+            continue;
+        }
         const float max = std::max(into.max[query], next.max[query]),
                     factor = std::exp(into.max[query] - max),
                     next_factor = std::exp(next.max[query] - max);
@@ -92,14 +101,28 @@ KvRows readable(const KvRows& rows, std::uint32_t count, std::uint32_t num_queri
             head_dim * sizeof(float)};
 }
 
-void write_out(RowsOut out, const Part& part, const AttentionShape& shape) {
+// Returns the factor that divides a query's sums by the sum of all exponentials, its head's sink
+// included.
+float share_of(const Part& part, std::size_t query, std::span<const float> sinks) {
+    if (sinks.empty()) return 1.0f / part.total[query];
+    const float sink = sinks[query % sinks.size()], max = std::max(part.max[query], sink),
+                factor = std::exp(part.max[query] - max);
+    return factor / (part.total[query] * factor + std::exp(sink - max));
+}
+
+void write_out(RowsOut out, const Part& part, const AttendTask& task, const AttentionShape& shape) {
     const std::size_t heads = shape.heads_per_kv();
     for (std::size_t query = 0; query < part.max.size(); ++query) {
         const std::span<float> sums = part.sums_of(query);
-        scale_by(sums, 1.0f / part.total[query]);
+        scale_by(sums, share_of(part, query, task.sinks));
         std::copy(sums.begin(), sums.end(),
                   out.data + query / heads * out.stride + query % heads * shape.head_dim);
     }
+}
+
+// The block of the first position that a row of the task sees.
+std::uint32_t first_block(const AttendTask& task) {
+    return task.first_seen(task.first_position) / attend_block_tokens;
 }
 
 }  // namespace
@@ -109,7 +132,7 @@ std::uint32_t attend_rows_max(const AttentionShape& shape) {
 }
 
 std::uint32_t attend_blocks(const AttendTask& task) {
-    return (task.num_tokens() + attend_block_tokens - 1) / attend_block_tokens;
+    return (task.num_tokens() + attend_block_tokens - 1) / attend_block_tokens - first_block(task);
 }
 
 std::size_t attend_part_floats(std::uint32_t num_rows, const AttentionShape& shape) {
@@ -121,8 +144,9 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
     const RowsIn& q = task.q;
     const KvCache::Sequence& kv = *task.kv;
     const std::uint32_t heads = shape.heads_per_kv(), num_queries = q.num_rows * heads,
-                        begin = block * attend_block_tokens,
-                        end = std::min(begin + attend_block_tokens, task.num_tokens());
+                        block_begin = (first_block(task) + block) * attend_block_tokens,
+                        begin = std::max(block_begin, task.first_seen(task.first_position)),
+                        end = std::min(block_begin + attend_block_tokens, task.num_tokens());
     const std::size_t row_floats = std::size_t{heads} * shape.head_dim, num_tokens = end - begin;
     const Part part(floats, num_queries);
 
@@ -139,8 +163,10 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
         return kv.v_rows(task.layer, task.kv_head, position);
     };
 
-    // The scores of positions after a row are computed along with the others, but are never read.
-    const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    // The scores of positions that a row does not see are computed along with the others, but are
+    // never read.
+    const float scale = task.scale != 0 ? task.scale
+                                        : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     for_pages(begin, end, kv.page_tokens(), [&](std::uint32_t first, std::uint32_t count) {
         fetch_next(k_rows_at, first + count, end, kv.page_tokens());
         const KvRows k = readable(k_rows_at(first), count, num_queries, shape.head_dim);
@@ -150,16 +176,21 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
     });
 
     std::fill(part.sums.begin(), part.sums.end(), 0.0f);
-    // number of positions of the block that `row` sees
+    // the positions [first, stop) of the block that `row` sees
+    struct Seen {
+        std::uint32_t first = 0, stop = 0;
+    };
     const auto seen_by = [&](std::uint32_t row) {
-        const std::uint32_t stop = task.first_position + row + 1;
-        return stop <= begin ? 0 : std::min(stop, end) - begin;
+        const std::uint32_t position = task.first_position + row;
+        const Seen seen{std::max(begin, task.first_seen(position)), std::min(end, position + 1)};
+        return seen.first < seen.stop ? seen : Seen{begin, begin};
     };
     for (std::uint32_t query = 0; query < num_queries; ++query) {
-        const std::uint32_t seen = seen_by(query / heads);
-        const ExpSum sum =
-            seen == 0 ? ExpSum{}
-                      : exp_below_max(std::span(buffers.weights).subspan(query * num_tokens, seen));
+        const Seen seen = seen_by(query / heads);
+        const auto weights = std::span(buffers.weights)
+                                 .subspan(query * num_tokens + (seen.first - begin),
+                                          seen.stop - seen.first);
+        const ExpSum sum = weights.empty() ? ExpSum{} : exp_below_max(weights);
         part.max[query] = sum.max;
         part.total[query] = sum.sum;
     }
@@ -167,19 +198,25 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
     for_pages(begin, end, kv.page_tokens(), [&](std::uint32_t first, std::uint32_t count) {
         fetch_next(v_rows_at, first + count, end, kv.page_tokens());
         const KvRows v = readable(v_rows_at(first), count, num_queries, shape.head_dim);
-        const auto mix = [&](std::uint32_t query, std::uint32_t queries, std::uint32_t tokens) {
-            attention_mix({part.sums_of(query).data(), shape.head_dim},
-                          {buffers.weights.data() + query * num_tokens + (first - begin),
-                           num_tokens, queries},
-                          v, tokens, shape.head_dim);
+        // Adds the values of the positions [from, stop) to the results of some queries.
+        const auto mix = [&](std::uint32_t query, std::uint32_t queries, std::uint32_t from,
+                             std::uint32_t stop) {
+            attention_mix(
+                {part.sums_of(query).data(), shape.head_dim},
+                {buffers.weights.data() + query * num_tokens + (from - begin), num_tokens, queries},
+                {v.dtype, v.data + (from - first) * v.stride_bytes, v.stride_bytes}, stop - from,
+                shape.head_dim);
         };
 
-        if (first + count <= task.first_position + 1) return mix(0, num_queries, count);
-        // The block contains positions of the task's own rows: each row reads only positions up to
-        // its own.
-        for (std::uint32_t r = 0; r < q.num_rows; ++r)
-            if (task.first_position + r >= first)
-                mix(r * heads, heads, std::min(count, task.first_position + r + 1 - first));
+        const std::uint32_t stop = first + count;
+        const bool all_see_all = stop <= task.first_position + 1 &&
+                                 task.first_seen(task.num_tokens() - 1) <= first;
+        if (all_see_all) return mix(0, num_queries, first, stop);
+        for (std::uint32_t r = 0; r < q.num_rows; ++r) {
+            const Seen seen = seen_by(r);
+            const std::uint32_t from = std::max(first, seen.first), to = std::min(stop, seen.stop);
+            if (from < to) mix(r * heads, heads, from, to);
+        }
     });
 }
 
@@ -190,7 +227,7 @@ void merge_parts(RowsOut out, std::span<float> parts, const AttendTask& task,
     const Part merged(parts.first(floats), num_queries);
     for (std::size_t at = floats; at < parts.size(); at += floats)
         merge(merged, Part(parts.subspan(at, floats), num_queries));
-    write_out(out, merged, shape);
+    write_out(out, merged, task, shape);
 }
 
 void attend(RowsOut out, const AttendTask& task, const AttentionShape& shape) {
@@ -206,7 +243,7 @@ void attend(RowsOut out, const AttendTask& task, const AttentionShape& shape) {
         attend_block(buffers.part, task, block, shape);
         merge(merged, Part(buffers.part, num_queries));
     }
-    write_out(out, merged, shape);
+    write_out(out, merged, task, shape);
 }
 
 }  // namespace moex

@@ -17,23 +17,37 @@ struct AttentionShape {
 };
 
 // One attention task: q.num_rows neighbouring rows of a sequence, for the query heads that share
-// `kv_head`. Row r is at position first_position + r and sees positions 0 ... first_position + r. A
-// row of q is [heads_per_kv, head_dim]. The rows' own keys and values are in the cache.
+// `kv_head`. Row r is at position first_position + r. It sees the positions up to its own: all of
+// them, or the last `window`. A row of q is [heads_per_kv, head_dim]. The rows' own keys and values
+// are in the cache.
 struct AttendTask {
     RowsIn q;
     const KvCache::Sequence* kv = nullptr;
     std::uint32_t layer = 0, kv_head = 0, first_position = 0;
+    std::uint32_t window = 0;  // 0: all positions
+    float scale = 0;           // factor of q · k; 0: 1 / sqrt(head_dim)
+    // [heads_per_kv]: a further logit of each head in its softmax, whose probability is dropped;
+    // empty: none
+    std::span<const float> sinks = {};
 
     std::uint32_t num_tokens() const { return first_position + q.num_rows; }
+    // The first position that a row at `position` sees.
+    std::uint32_t first_seen(std::uint32_t position) const {
+        return window == 0 || position < window ? 0 : position + 1 - window;
+    }
+    // The number of positions that the task reads.
+    std::uint32_t num_seen() const { return num_tokens() - first_seen(first_position); }
 };
 
-// The cache is read in blocks of positions. Each block gives sums relative to the block's own
+// The cache is read in blocks of positions, from the block of the first position that a row of the
+// task sees. Each block gives sums relative to the block's own
 // maximum score, and the sums are merged from the first block to the last, whichever thread
 // computed them. So a row's result has the same bits whichever rows share its task and however many
 // threads share its blocks.
 // Source: Dao et al., "FlashAttention", 2022 (the online softmax), and Dao et al., "Flash-Decoding
 // for long-context inference", 2023 (the split).
 inline constexpr std::uint32_t attend_block_tokens = 512;
+// Returns the number of blocks that the task reads; `block` below counts from the first of them.
 std::uint32_t attend_blocks(const AttendTask& task);
 
 // Computes the attention of a task and writes out [q.num_rows, heads_per_kv, head_dim]. Each key is

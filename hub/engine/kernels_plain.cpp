@@ -70,13 +70,14 @@ void softmax(std::span<float> x) {
 }
 
 void attention(std::span<float> out, std::span<const float> q, const float* k, const float* v,
-               std::size_t stride, std::uint32_t num_tokens, float scale) {
+               std::size_t stride, std::uint32_t num_tokens, float scale, const float* sink) {
     std::vector<float> weights(num_tokens);
     for (std::uint32_t t = 0; t < num_tokens; ++t) {
         double dot = 0;
         for (std::size_t i = 0; i < q.size(); ++i) dot += double{q[i]} * k[t * stride + i];
         weights[t] = static_cast<float>(scale * dot);
     }
+    if (sink != nullptr) weights.push_back(*sink);
     softmax(weights);
     for (std::size_t i = 0; i < q.size(); ++i) {
         double sum = 0;

@@ -15,8 +15,10 @@ void silu_mul(std::span<float> out, std::span<const float> gate, std::span<const
 void softmax(std::span<float> x);
 float log_sum_exp(std::span<const float> x);
 // Computes the attention of one query head over keys and values. The rows of position t are stored
-// at k + t · stride and v + t · stride: out = sum over t of softmax(scale · q · k[t]) · v[t].
+// at k + t · stride and v + t · stride: out = sum over t of softmax(scale · q · k[t]) · v[t]. A
+// sink is a further logit of the softmax, which has no value; null: none.
 void attention(std::span<float> out, std::span<const float> q, const float* k, const float* v,
-               std::size_t stride, std::uint32_t num_tokens, float scale);
+               std::size_t stride, std::uint32_t num_tokens, float scale,
+               const float* sink = nullptr);
 
 }  // namespace moex::plain

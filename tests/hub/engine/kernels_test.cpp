@@ -168,6 +168,9 @@ struct Attention {
     std::vector<float> k, v, q;
     AttentionShape shape;
     std::size_t kv_floats, q_floats;  // per row
+    std::uint32_t window = 0;
+    float scale = 0;
+    std::vector<float> sinks;  // [num_heads]
 
     explicit Attention(std::uint32_t head_dim, std::uint32_t tokens = 39,
                        KvDtype dtype = KvDtype::f32)
@@ -206,24 +209,43 @@ struct Attention {
                 .kv = &sequence,
                 .layer = 1,
                 .kv_head = kv_head,
-                .first_position = first};
+                .first_position = first,
+                .window = window,
+                .scale = scale,
+                .sinks = sinks_of(kv_head)};
+    }
+    std::span<const float> sinks_of(std::uint32_t kv_head) const {
+        const std::uint32_t heads = shape.heads_per_kv();
+        return sinks.empty() ? std::span<const float>()
+                             : std::span(sinks).subspan(kv_head * heads, heads);
     }
     // Computes the attention of one row with the slow reference version.
     std::vector<float> twin(std::uint32_t kv_head, std::uint32_t position) const {
-        const std::uint32_t head_dim = shape.head_dim;
+        const std::uint32_t head_dim = shape.head_dim,
+                            first = window == 0 ? 0 : position + 1 - std::min(window, position + 1);
+        const std::size_t at_first = first * kv_floats + kv_head * head_dim;
         std::vector<float> out(q_floats);
         for (std::size_t at = 0; at < out.size(); at += head_dim)
             plain::attention(std::span(out).subspan(at, head_dim),
                              std::span(q).subspan(position * q_floats + at, head_dim),
-                             k.data() + kv_head * head_dim, v.data() + kv_head * head_dim,
-                             kv_floats, position + 1,
-                             1.0f / std::sqrt(static_cast<float>(head_dim)));
+                             k.data() + at_first, v.data() + at_first, kv_floats,
+                             position + 1 - first,
+                             scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                             sinks.empty() ? nullptr : &sinks_of(kv_head)[at / head_dim]);
         return out;
     }
 };
 
 TEST(KernelsTest, PagedAttentionEqualsItsTwin) {
-    const Attention attention(20);
+    Attention attention(20);
+    for (const std::uint32_t window : {0u, 1u, 3u, 16u, 100u})
+        for (const std::uint32_t position : {0u, 3u, 4u, 37u, 38u}) {
+            attention.window = window;
+            EXPECT_LE(rms_error(attention.rows(1, position, 1), attention.twin(1, position)), 1e-6)
+                << "window " << window << ", position " << position;
+        }
+    attention.scale = 0.3f;
+    attention.sinks = {-2, 0, 3, 9, -1, 1};
     for (const std::uint32_t position : {0u, 3u, 4u, 37u, 38u})
         for (std::uint32_t kv_head = 0; kv_head < attention.config.num_kv_heads; ++kv_head) {
             EXPECT_LE(
@@ -236,10 +258,14 @@ TEST(KernelsTest, PagedAttentionEqualsItsTwin) {
 TEST(KernelsTest, AttentionOverSeveralBlocksEqualsItsTwin) {
     constexpr std::uint32_t num_tokens = 2 * attend_block_tokens + 77;
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8}) {
-        const Attention attention(36, num_tokens, dtype);
+        Attention attention(36, num_tokens, dtype);
+        if (dtype == KvDtype::f16) attention.window = 600;
+        if (dtype == KvDtype::int8) attention.window = 3;
+        if (dtype != KvDtype::f32) attention.sinks = {-2, 0, 3, 9, -1, 1};
         // The second range of rows begins before the end of a block of positions and ends after it.
         for (const auto& [first, count] :
-             {std::pair{num_tokens - 9, 9u}, std::pair{attend_block_tokens - 2, 5u}}) {
+             {std::pair{num_tokens - 9, 9u}, std::pair{attend_block_tokens - 2, 5u},
+              std::pair{2 * attend_block_tokens - 1, 8u}}) {
             const auto together = attention.rows(1, first, count);
             for (std::uint32_t r = 0; r < count; ++r) {
                 const auto row = std::span(together).subspan(r * attention.q_floats,
@@ -304,7 +330,8 @@ TEST(KernelsTest, RoundedKeysAndValuesAreNearAndMarkNan) {
 TEST(KernelsTest, RowsAttendTogetherWithTheBitsOfRowsAlone) {
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8})
         for (const std::uint32_t head_dim : {20u, 64u}) {
-            const Attention attention(head_dim, 39, dtype);
+            Attention attention(head_dim, 39, dtype);
+            if (head_dim == 20) attention.window = 7;
             for (const std::uint32_t first : {0u, 2u, 11u})
                 for (const std::uint32_t count : {2u, 5u, 6u, 28u}) {
                     const auto together = attention.rows(1, first, count);
