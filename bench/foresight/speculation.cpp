@@ -93,7 +93,7 @@ std::string name_of(const Speculation& what) {
 void choose_guessed(const Speculation& what, const ModelConfig& config,
                     std::span<const float> confidence, std::span<const float> router_logits,
                     std::span<std::uint16_t> expert_ids, std::span<float> expert_weights) {
-    const RouterOptions options{config.top_k, config.norm_topk_prob};
+    const RouterOptions options{config.top_k, config.layers.front().router};
     const std::uint32_t guessed = std::min(std::max(what.guessed, config.top_k),
                                            config.num_experts);
     if (!what.true_weights && guessed == config.top_k)
@@ -102,10 +102,10 @@ void choose_guessed(const Speculation& what, const ModelConfig& config,
     std::vector<float> logits(router_logits.size(), -std::numeric_limits<float>::infinity());
     for (const std::uint16_t expert : surest_experts(confidence, guessed))
         logits[expert] = router_logits[expert];
-    route(logits, {config.top_k, true}, expert_ids, expert_weights);
-    if (config.norm_topk_prob) return;
+    route(logits, {config.top_k, {.is_normalised = true}}, expert_ids, expert_weights);
+    if (options.plan.is_normalised) return;
 
-    // If the model does not normalise weights (norm_topk_prob), a weight is a share among all
+    // If the model does not normalise weights, a weight is a share among all
     // experts, not only among the guessed experts.
     const float sum = log_sum_exp(router_logits);
     for (std::size_t i = 0; i < expert_ids.size(); ++i)

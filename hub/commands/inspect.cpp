@@ -7,6 +7,8 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
+#include "hub/model/config_json.h"
+#include "hub/model/config_words.h"
 #include "hub/model/package/side_tensors.h"
 
 namespace moex {
@@ -57,6 +59,7 @@ void print_json(const ModelPackage& package, const PackageFacts& facts) {
         {"group_size", package.expert_shape().group_size},
         {"expert_blob_bytes", package.expert_blob_bytes()},
         {"num_moe_layers", facts.num_moe_layers},
+        {"layers", layer_lines(package.config())},
         {"num_blobs", num_blobs},
         {"blobs_missing", package.num_missing_blobs()},
         {"expert_bytes", num_blobs * package.expert_blob_bytes()},
@@ -88,17 +91,18 @@ void print_model(const ModelConfig& config, std::uint32_t num_moe_layers) {
                text(config.architecture, ": hidden ", config.hidden_size, ", ", config.num_layers,
                     " layers (", num_moe_layers, " with experts), vocabulary ", config.vocab_size,
                     ", context ", config.context_tokens));
+    print_line("attention",
+               text(config.num_heads, " heads, ", config.num_kv_heads, " for keys and values, ",
+                    config.head_dim, " wide, rope theta ", config.layers.front().rope.theta));
     print_line(
-        "attention",
-        text(config.num_heads, " heads, ", config.num_kv_heads, " for keys and values, ",
-             config.head_dim, " wide, rope theta ", config.rope_theta,
-             config.rope_scaling.factor != 1.0 ? text(", stretched by ", config.rope_scaling.factor)
-                                               : std::string()));
-    print_line("experts",
-               config.has_experts()
-                   ? text(config.num_experts, " per layer, ", config.top_k,
-                          " per token, intermediate ", config.moe_intermediate_size)
-                   : text("none: a dense model, intermediate ", config.intermediate_size));
+        "experts",
+        config.has_experts()
+            ? text(config.num_experts, " per layer, ", config.top_k, " per token, intermediate ",
+                   config.moe_intermediate_size,
+                   config.expert_width > 0 ? text(" (", config.expert_width, ", padded with zeros)")
+                                           : std::string())
+            : text("none: a dense model, intermediate ", config.intermediate_size));
+    for (const std::string& line : layer_lines(config)) print_line("layers", line);
 }
 
 void print_stored(const ModelPackage& package, const PackageFacts& facts) {

@@ -5,6 +5,7 @@
 #include "hub/commands/command.h"
 #include "hub/commands/progress.h"
 #include "hub/engine/local_experts.h"
+#include "hub/model/config_words.h"
 #include "hub/model/pack/pack_plan.h"
 #include "hub/model/pack/packer.h"
 #include "hub/model/pack/shadow_writer.h"
@@ -65,6 +66,7 @@ void print_plan(const PackPlan& plan, ExpertDtype dtype) {
     std::printf("%s: %s, %u layers", plan.name.c_str(), config.architecture.c_str(),
                 config.num_layers);
     if (config.has_experts()) std::printf(", %u experts a layer", config.num_experts);
+    for (const std::string& line : layer_lines(config)) std::printf("\nlayers %s", line.c_str());
     std::printf("\nreads %s:", bytes_text(plan.input_bytes).c_str());
     for (const auto& [format, part] : plan.formats)
         std::printf(" %llu %s (%s)", static_cast<unsigned long long>(part.tensors), format.c_str(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "hub/base/trace.h"
 #include "hub/engine/decoder_attention.h"
@@ -9,7 +10,6 @@
 #include "hub/engine/expert_foresight.h"
 #include "hub/engine/expert_speculator.h"
 #include "hub/engine/kernels/matmul.h"
-#include "hub/engine/rope.h"
 #include "hub/engine/router.h"
 #include "hub/engine/row_buffer.h"
 
@@ -41,7 +41,7 @@ struct MicroBatch : AttendingRows {
     // null: the micro-batch's rows are exact, without a speculator
     ExpertSpeculator* speculator = nullptr;
     std::vector<float> router_logits;
-    std::vector<float> gate, up;  // dense layers
+    std::vector<float> gate, up, shared_gate;  // dense layers and shared experts
     // The expert call of the latest layer, and that of the layer before while a substitute is used
     // for its answer.
     ExpertCall calls[2];
@@ -57,7 +57,7 @@ struct Decoder::State {
     ModelConfig config;
     std::shared_ptr<const DecoderWeights> shared_weights;
     const DecoderWeights& weights;
-    Rope rope;
+    LayerRopes ropes;
     std::vector<MicroBatch> micro_batches;
     std::vector<float> spare_logits;  // memory of an earlier result's logits, for reuse
     // latency budgets of the step's rows; `pairs_max` is the limit over all layers
@@ -66,12 +66,12 @@ struct Decoder::State {
     Trace::Row trace_row = Trace::Row::engine;
     // mean duration of remote rounds, from sending to the end of the wait
     Duration usual_round{};
-    const DecoderAttention attention{config, weights, threads, trace_row};
+    const DecoderAttention attention{config, weights, ropes, threads, trace_row};
 
     Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
     void embed(MicroBatch& batch);
-    void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
-    void ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call);
+    void add_mlp(MicroBatch& batch, std::uint32_t layer, std::vector<float>& normed);
+    void ask_router(MicroBatch& batch, std::uint32_t layer, ExpertCall& call);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
                        const RouteWatch& watch, const StepResult& result);
     void be_patient(const MicroBatch& batch, ExpertCall& call, const StepResult& result) const;
@@ -100,15 +100,8 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
     const ModelConfig config = package->config();
     const auto shared = std::make_shared<const DecoderWeights>(std::move(weights));
     std::unique_ptr<Decoder> decoder(new Decoder);
-    decoder->state_.reset(new State{std::move(package),
-                                    threads,
-                                    options,
-                                    config,
-                                    shared,
-                                    *shared,
-                                    Rope(config.head_dim, config.rope_theta, config.rope_scaling),
-                                    {},
-                                    {}});
+    decoder->state_.reset(new State{
+        std::move(package), threads, options, config, shared, *shared, LayerRopes(config), {}, {}});
 
     return decoder;
 }
@@ -116,36 +109,43 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
 std::unique_ptr<Decoder> Decoder::twin(ThreadPool& threads) const {
     const State& own = *state_;
     std::unique_ptr<Decoder> decoder(new Decoder);
-    decoder->state_.reset(
-        new State{own.package,
-                  threads,
-                  own.options,
-                  own.config,
-                  own.shared_weights,
-                  *own.shared_weights,
-                  Rope(own.config.head_dim, own.config.rope_theta, own.config.rope_scaling),
-                  {},
-                  {}});
+    decoder->state_.reset(new State{own.package,
+                                    threads,
+                                    own.options,
+                                    own.config,
+                                    own.shared_weights,
+                                    *own.shared_weights,
+                                    LayerRopes(own.config),
+                                    {},
+                                    {}});
     decoder->state_->trace_row = Trace::Row::shadow;
     return decoder;
 }
 
 void Decoder::State::embed(MicroBatch& batch) {
     rows_out(batch.x, config.hidden_size, batch.rows.size());
-    rows_out(batch.cos_sin, config.head_dim, batch.rows.size());
+    rows_out(batch.cos_sin, ropes.row_size(), batch.rows.size());
 
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
+        const auto x = row_of(batch.x, r, config.hidden_size);
         tensor_to_float(weights.embeddings, std::uint64_t{batch.rows[r].token} * config.hidden_size,
-                        row_of(batch.x, r, config.hidden_size));
-        rope.angles(batch.rows[r].position, row_of(batch.cos_sin, r, config.head_dim));
+                        x);
+        if (config.embedding_multiplier != 1.0)
+            scale_by(x, static_cast<float>(config.embedding_multiplier));
+        ropes.angles(batch.rows[r].position, row_of(batch.cos_sin, r, ropes.row_size()));
     }
 }
 
-void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
+// Adds to the rows the answer of the FFN that every row takes: a dense layer's, or the shared
+// expert of a routed layer.
+void Decoder::State::add_mlp(MicroBatch& batch, std::uint32_t layer_index,
+                             std::vector<float>& input) {
+    const DecoderLayer& layer = weights.layers[layer_index];
+    const LayerPlan& plan = config.layers[layer_index];
     const std::size_t num_rows = batch.rows.size(), hidden = config.hidden_size,
-                      inner = config.intermediate_size;
+                      inner = plan.is_routed ? plan.shared_size : config.intermediate_size;
 
-    const RowsIn normed = rows_in(batch.normed, hidden, num_rows);
+    const RowsIn normed = rows_in(input, hidden, num_rows);
     const HubProduct gate_up[] = {{rows_out(batch.gate, inner, num_rows), &layer.gate},
                                   {rows_out(batch.up, inner, num_rows), &layer.up}};
     multiply(gate_up, normed, batch.codes, threads);
@@ -157,8 +157,16 @@ void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
     const HubProduct down[] = {{rows_out(batch.projected, hidden, num_rows), &layer.down}};
     multiply(down, rows_in(batch.gate, inner, num_rows), batch.codes, threads);
 
+    if (plan.has_shared_gate) {
+        const MatmulJob gate[] = {
+            {rows_out(batch.shared_gate, 1, num_rows), layer.shared_expert_gate, normed}};
+        matmul(gate, threads);
+        for (std::size_t r = 0; r < num_rows; ++r)
+            scale_by(row_of(batch.projected, r, hidden),
+                     1.0f / (1.0f + std::exp(-batch.shared_gate[r])));
+    }
     for (std::size_t r = 0; r < num_rows; ++r)
-        add_to(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden));
+        add_branch(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden), plan);
 }
 
 // Computes how many experts' answers each row may do without in this layer. `result` has the number
@@ -178,8 +186,11 @@ void Decoder::State::be_patient(const MicroBatch& batch, ExpertCall& call,
 
 // Computes the router's logits of the normalised rows, and chooses each row's experts by these
 // logits.
-void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, ExpertCall& call) {
+void Decoder::State::ask_router(MicroBatch& batch, std::uint32_t layer_index, ExpertCall& call) {
     const TraceSpan span(trace_row, "router");
+    const DecoderLayer& layer = weights.layers[layer_index];
+    const RouterOptions options{config.top_k, config.layers[layer_index].router,
+                                layer.correction_bias};
     const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
     const MatmulJob router[] = {{rows_out(batch.router_logits, config.num_experts, num_rows),
                                  layer.router,
@@ -188,9 +199,9 @@ void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, Ex
 
     const std::size_t route_floats = route_walks * config.num_experts;
     parallel_each(threads, num_rows, route_floats, walk_floats, [&](std::size_t r) {
-        route(row_of(batch.router_logits, r, config.num_experts),
-              {config.top_k, config.norm_topk_prob},
-              std::span(call.ids).subspan(r * config.top_k, config.top_k),
+        const auto logits = row_of(batch.router_logits, r, config.num_experts);
+        if (!layer.router_bias.empty()) add_to(logits, layer.router_bias);
+        route(logits, options, std::span(call.ids).subspan(r * config.top_k, config.top_k),
               row_of(call.weights, r, config.top_k));
     });
 }
@@ -198,7 +209,6 @@ void Decoder::State::ask_router(MicroBatch& batch, const DecoderLayer& layer, Ex
 void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
                                    ExpertBackend& experts, const RouteWatch& watch,
                                    const StepResult& result) {
-    const DecoderLayer& layer = weights.layers[layer_index];
     const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
     const std::size_t num_pairs = std::size_t{num_rows} * config.top_k,
                       floats = std::size_t{num_rows} * config.hidden_size;
@@ -209,7 +219,7 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     rows_out(call.y, config.hidden_size, num_rows);
 
     const bool is_routed = !batch.speculator || !batch.speculator->replaces_router(layer_index);
-    if (is_routed) ask_router(batch, layer, call);
+    if (is_routed) ask_router(batch, layer_index, call);
 
     const RouteView view{
         .layer = layer_index,
@@ -256,6 +266,8 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
         call.stands_in = batch.speculator->stand_in(view, std::span(call.stand_in).first(floats));
     }
     look_ahead(batch, view, experts);
+    // The shared expert is computed while the round is in flight.
+    if (config.layers[layer_index].shared_size > 0) add_mlp(batch, layer_index, call.x);
 }
 
 // Predicts the next layer's experts while this layer's round is in flight. The thread would only
@@ -284,8 +296,9 @@ Status Decoder::State::moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertB
 
     const ExpertCall& call = batch.calls[batch.last_call];
     for (std::size_t r = 0; call.stands_in && r < batch.rows.size(); ++r)
-        add_to(row_of(batch.x, r, config.hidden_size),
-               std::span(call.stand_in).subspan(r * config.hidden_size, config.hidden_size));
+        add_branch(row_of(batch.x, r, config.hidden_size),
+                   std::span(call.stand_in).subspan(r * config.hidden_size, config.hidden_size),
+                   config.layers[layer]);
     return {};
 }
 
@@ -317,11 +330,14 @@ Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepR
     if (!waited.ok()) return waited.error();
     if (call.is_elsewhere) usual_round += (now_steady() - call.sent - usual_round) / 8;
 
+    const LayerPlan& plan = config.layers[call.layer];
     const std::size_t add_floats = add_walks * config.hidden_size;
     parallel_each(threads, batch.rows.size(), add_floats, walk_floats, [&](std::size_t r) {
         const auto x = row_of(batch.x, r, config.hidden_size);
-        if (call.stands_in) add_scaled_to(x, row_of(call.stand_in, r, config.hidden_size), -1.0f);
-        add_to(x, row_of(call.y, r, config.hidden_size));
+        if (call.stands_in)
+            add_scaled_to(x, row_of(call.stand_in, r, config.hidden_size),
+                          -static_cast<float>(plan.residual_multiplier));
+        add_branch(x, row_of(call.y, r, config.hidden_size), plan);
     });
 
     for (std::size_t r = 0; r < std::min(batch.rows.size(), waited->rows.size()); ++r) {
@@ -384,6 +400,8 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
     const HubProduct product[] = {{{result.logits.data(), config.vocab_size}, &weights.head}};
     multiply(product, rows_in(normed, config.hidden_size, asked.size()),
              micro_batches.front().codes, threads);
+    if (config.logits_divisor != 1.0)
+        for (float& logit : result.logits) logit /= static_cast<float>(config.logits_divisor);
     result.head_time = now_steady() - started;
 }
 
@@ -508,7 +526,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
                 if (is_moe)
                     MOEX_TRY(state.moe_layer(part, layer, experts, watch, result, stop));
                 else
-                    state.dense_mlp(part, state.weights.layers[layer]);
+                    state.add_mlp(part, layer, part.normed);
             }
 
         for (MicroBatch& part : state.micro_batches)

@@ -3,7 +3,8 @@
 // A step serves rows of many sequences, and may have several rows of the same sequence (prefill
 // now, verification of drafts later). The arithmetic of a row does not depend on which other rows
 // are in the batch. Owner: the engine's thread.
-// Source: transformers Qwen3MoeForCausalLM, Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM.
+// What a layer computes is its LayerPlan (hub/model/layer_plan.h).
+// Source: transformers' modeling files of the families in hub/model/families.h.
 #pragma once
 
 #include <functional>

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "hub/engine/kernels/matmul.h"
-#include "hub/engine/rope.h"
 #include "hub/engine/row_buffer.h"
 
 namespace moex {
@@ -15,12 +14,19 @@ namespace {
 constexpr std::size_t attend_floats = 16384;
 constexpr std::size_t add_walks = 2, turn_walks = 4;
 
+void clamp(std::span<float> values, double limit) {
+    const auto most = static_cast<float>(limit);
+    for (float& value : values) value = std::clamp(value, -most, most);
+}
+
 }  // namespace
 
 DecoderAttention::DecoderAttention(const ModelConfig& config, const DecoderWeights& weights,
-                                   ThreadPool& threads, const Trace::Row& trace_row)
+                                   const LayerRopes& ropes, ThreadPool& threads,
+                                   const Trace::Row& trace_row)
     : config_(config),
       weights_(weights),
+      ropes_(ropes),
       threads_(threads),
       trace_row_(trace_row),
       shape_{config.num_heads, config.num_kv_heads, config.head_dim},
@@ -50,6 +56,24 @@ void DecoderAttention::project(AttendingRows& batch, std::uint32_t layer_index) 
                  norm(row_of(batch.normed, r, config_.hidden_size),
                       row_of(batch.x, r, config_.hidden_size), layer.input_norm);
              });
+    norm_rows(batch, layer_index);
+}
+
+// Normalises q and k over all heads of a row together, where the plan wants it. Their biases come
+// first.
+void DecoderAttention::norm_rows(AttendingRows& batch, std::uint32_t layer_index) const {
+    const DecoderLayer& layer = weights_.layers[layer_index];
+    const LayerPlan& plan = config_.layers[layer_index];
+    if (plan.qk_norm != QkNorm::all_heads) return;
+    parallel_each(threads_, batch.rows.size(), q_size_ + kv_size_, walk_floats, [&](std::size_t r) {
+        const auto q = row_of(batch.q, r, q_size_), k = row_of(batch.k, r, kv_size_);
+        if (plan.has_qkv_bias) {
+            add_to(q, layer.q_bias);
+            add_to(k, layer.k_bias);
+        }
+        norm(q, q, layer.q_norm);
+        norm(k, k, layer.k_norm);
+    });
 }
 
 // Adds biases to one kv head and its query heads in row `r`, normalises and rotates them, and
@@ -57,27 +81,35 @@ void DecoderAttention::project(AttendingRows& batch, std::uint32_t layer_index) 
 void DecoderAttention::turn_heads(AttendingRows& batch, std::uint32_t layer_index, std::size_t r,
                                   std::uint32_t kv_head) const {
     const DecoderLayer& layer = weights_.layers[layer_index];
+    const LayerPlan& plan = config_.layers[layer_index];
     const SequenceRow& row = batch.rows[r];
     const std::size_t head = config_.head_dim, group = shape_.heads_per_kv() * head;
     const auto q = row_of(batch.q, r, q_size_).subspan(kv_head * group, group),
                k = row_of(batch.k, r, kv_size_).subspan(kv_head * head, head),
                v = row_of(batch.v, r, kv_size_).subspan(kv_head * head, head);
 
-    if (config_.attention_bias) {
-        add_to(q, std::span(layer.q_bias).subspan(kv_head * group, group));
-        add_to(k, std::span(layer.k_bias).subspan(kv_head * head, head));
+    const bool is_normed = plan.qk_norm == QkNorm::all_heads;  // by norm_rows()
+    if (plan.has_qkv_bias) {
+        if (!is_normed) {
+            add_to(q, std::span(layer.q_bias).subspan(kv_head * group, group));
+            add_to(k, std::span(layer.k_bias).subspan(kv_head * head, head));
+        }
         add_to(v, std::span(layer.v_bias).subspan(kv_head * head, head));
     }
 
+    const auto cos_sin = ropes_.cos_sin_of(layer_index,
+                                           row_of(batch.cos_sin, r, ropes_.row_size()));
     const auto turn = [&](std::span<float> heads, std::span<const float> weight) {
         for (std::size_t at = 0; at < heads.size(); at += head) {
             const auto one = heads.subspan(at, head);
-            if (!weight.empty()) norm(one, one, weight);
-            Rope::rotate(one, row_of(batch.cos_sin, r, head));
+            if (!weight.empty() && !is_normed) norm(one, one, weight);
+            if (plan.clip_qkv != 0) clamp(one, plan.clip_qkv);
+            Rope::rotate(one, cos_sin);
         }
     };
     turn(q, layer.q_norm);
     turn(k, layer.k_norm);
+    if (plan.clip_qkv != 0) clamp(v, plan.clip_qkv);
     row.kv->store_head(layer_index, kv_head, row.position, k, v);
 }
 
@@ -94,6 +126,12 @@ std::vector<AttendTask> DecoderAttention::tasks_of(AttendingRows& batch,
                                                    std::uint32_t layer_index) const {
     const std::size_t num_rows = batch.rows.size(),
                       group_floats = std::size_t{shape_.heads_per_kv()} * config_.head_dim;
+    const LayerPlan& plan = config_.layers[layer_index];
+    const std::span<const float> sinks = weights_.layers[layer_index].sinks;
+    const auto sinks_of = [&](std::size_t kv_head) {
+        const std::size_t heads = shape_.heads_per_kv();
+        return sinks.empty() ? sinks : sinks.subspan(kv_head * heads, heads);
+    };
     std::vector<AttendTask> tasks;
     for (std::uint32_t first = 0; first < num_rows;) {
         const SequenceRow& row = batch.rows[first];
@@ -108,7 +146,10 @@ std::vector<AttendTask> DecoderAttention::tasks_of(AttendingRows& batch,
                  .kv = row.kv,
                  .layer = layer_index,
                  .kv_head = kv_head,
-                 .first_position = row.position});
+                 .first_position = row.position,
+                 .window = plan.window,
+                 .scale = static_cast<float>(plan.attention_scale),
+                 .sinks = sinks_of(kv_head)});
         first += count;
     }
     return tasks;
@@ -128,7 +169,7 @@ void DecoderAttention::attend_rows(AttendingRows& batch, std::uint32_t layer_ind
         const std::size_t blocks = attend_blocks(task);
         num_blocks += blocks;
         most_blocks = std::max(most_blocks, blocks);
-        floats += std::size_t{task.num_tokens()} * task.q.num_rows * shape_.heads_per_kv() *
+        floats += std::size_t{task.num_seen()} * task.q.num_rows * shape_.heads_per_kv() *
                   config_.head_dim;
     }
     // If one task has more blocks than an equal share per thread, several threads share the blocks
@@ -187,6 +228,7 @@ void DecoderAttention::attend_split(AttendingRows& batch, std::span<const Attend
 // rows enter the cache first, so that rows of the same sequence see each other.
 void DecoderAttention::compute(AttendingRows& batch, std::uint32_t layer_index) const {
     const DecoderLayer& layer = weights_.layers[layer_index];
+    const LayerPlan& plan = config_.layers[layer_index];
     const std::size_t num_rows = batch.rows.size();
     project(batch, layer_index);
 
@@ -200,8 +242,8 @@ void DecoderAttention::compute(AttendingRows& batch, std::uint32_t layer_index) 
     parallel_each(threads_, num_rows, add_floats, walk_floats, [&](std::size_t r) {
         const auto x = row_of(batch.x, r, config_.hidden_size),
                    projected = row_of(batch.projected, r, config_.hidden_size);
-        if (config_.has_o_bias()) add_to(projected, layer.o_bias);
-        add_to(x, projected);
+        if (plan.has_o_bias) add_to(projected, layer.o_bias);
+        add_branch(x, projected, plan);
         norm(row_of(batch.normed, r, config_.hidden_size), x, layer.post_attention_norm);
     });
 }

@@ -15,6 +15,7 @@
 #include "hub/engine/decoder_weights.h"
 #include "hub/engine/expert_predictor.h"
 #include "hub/engine/kernels/quantized_rows.h"
+#include "hub/engine/layer_ropes.h"
 
 namespace moex {
 
@@ -24,16 +25,22 @@ struct AttendingRows {
     std::span<const SequenceRow> rows;
     std::vector<float> x;        // [hidden_size] per row, the residual stream
     std::vector<float> normed;   // [hidden_size]
-    std::vector<float> cos_sin;  // [head_dim] per row: rotation (RoPE) at the row's position
+    std::vector<float> cos_sin;  // [LayerRopes::row_size()] per row: rotations at its position
     std::vector<float> q, k, v, attended, projected, attend_parts;
     QuantizedBuffer codes;  // rows converted to codes, input of the integer products
 };
 
+// Adds to x what attention or an FFN computed, times the layer's residual multiplier.
+inline void add_branch(std::span<float> x, std::span<const float> branch, const LayerPlan& plan) {
+    if (plan.residual_multiplier == 1.0) return add_to(x, branch);
+    add_scaled_to(x, branch, static_cast<float>(plan.residual_multiplier));
+}
+
 class DecoderAttention {
   public:
     // All arguments must outlive this object.
-    DecoderAttention(const ModelConfig& config, const DecoderWeights& weights, ThreadPool& threads,
-                     const Trace::Row& trace_row);
+    DecoderAttention(const ModelConfig& config, const DecoderWeights& weights,
+                     const LayerRopes& ropes, ThreadPool& threads, const Trace::Row& trace_row);
 
     // Computes x += o(attention(norm(x))), and stores norm(x) of the new x in `normed`. The keys
     // and values of the rows enter the cache first, so that rows of the same sequence see each
@@ -43,6 +50,7 @@ class DecoderAttention {
   private:
     void norm(std::span<float> out, std::span<const float> x, std::span<const float> weight) const;
     void project(AttendingRows& batch, std::uint32_t layer) const;
+    void norm_rows(AttendingRows& batch, std::uint32_t layer) const;
     void turn_heads(AttendingRows& batch, std::uint32_t layer, std::size_t row,
                     std::uint32_t kv_head) const;
     void turn_all_heads(AttendingRows& batch, std::uint32_t layer) const;
@@ -55,6 +63,7 @@ class DecoderAttention {
 
     const ModelConfig& config_;
     const DecoderWeights& weights_;
+    const LayerRopes& ropes_;
     ThreadPool& threads_;
     const Trace::Row& trace_row_;
     const AttentionShape shape_;

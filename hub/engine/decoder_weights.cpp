@@ -1,15 +1,11 @@
 #include "hub/engine/decoder_weights.h"
 
+#include "hub/model/package/hub_specs.h"
+
 namespace moex {
 namespace {
 
 constexpr std::uint32_t head_group_size = 32;  // of 6 bits
-
-std::string shape_text(std::span<const std::uint64_t> shape) {
-    std::string out = "[";
-    for (const std::uint64_t size : shape) out += text(out.size() > 1 ? ", " : "", size);
-    return out + "]";
-}
 
 class Loader {
   public:
@@ -21,30 +17,38 @@ class Loader {
           hub_dtype_(hub_dtype),
           threads_(threads) {}
 
-    Result<TensorView> tensor(const std::string& name, std::vector<std::uint64_t> shape) const {
-        MOEX_ASSIGN(found, package_.tensor(name));
-        if (found.shape != shape)
+    // Returns a tensor of a layer, or one outside the layers.
+    Result<TensorView> tensor(HubPart part, std::uint32_t layer = 0) const {
+        const HubTensorSpec spec = hub_tensor_spec(package_.config(), part, layer);
+        MOEX_ASSIGN(found, package_.tensor(spec.name));
+        if (found.shape != spec.shape)
             return Error{ErrorCode::bad_file,
-                         text(package_.directory().string(), ": ", name, " is ",
-                              shape_text(found.shape), ", config wants ", shape_text(shape))};
+                         text(package_.directory().string(), ": ", spec.name, " is ",
+                              shape_text(found.shape), ", config wants ", shape_text(spec.shape))};
         return found;
     }
-    Status vector(std::vector<float>& out, const std::string& name, std::uint64_t size) const {
-        MOEX_ASSIGN(found, tensor(name, {size}));
-        out.resize(size);
+    Status vector(std::vector<float>& out, HubPart part, std::uint32_t layer = 0) const {
+        MOEX_ASSIGN(found, tensor(part, layer));
+        out.resize(found.num_elements());
         tensor_to_float(found, 0, out);
         return {};
     }
-    Status matrix(WeightMatrix& out, const std::string& name, std::uint32_t num_out,
-                  std::uint32_t num_in) {
-        MOEX_ASSIGN(found, tensor(name, {num_out, num_in}));
-        out = matrix_of(found, num_out, num_in);
+    // Reads the weights of a norm, which some models store as their difference from 1.
+    Status norm(std::vector<float>& out, HubPart part, bool add_one,
+                std::uint32_t layer = 0) const {
+        MOEX_TRY(vector(out, part, layer));
+        if (add_one)
+            for (float& weight : out) weight += 1.0f;
         return {};
     }
-    Status matrix(HubMatrix& out, const std::string& name, std::uint32_t num_out,
-                  std::uint32_t num_in) {
-        MOEX_ASSIGN(found, tensor(name, {num_out, num_in}));
-        out = hub_matrix_of(found, num_out, num_in, hub_dtype_);
+    Status matrix(WeightMatrix& out, HubPart part, std::uint32_t layer) {
+        MOEX_ASSIGN(found, tensor(part, layer));
+        out = matrix_of(found, rows_of(found), columns_of(found));
+        return {};
+    }
+    Status matrix(HubMatrix& out, HubPart part, std::uint32_t layer) {
+        MOEX_ASSIGN(found, tensor(part, layer));
+        out = hub_matrix_of(found, rows_of(found), columns_of(found), hub_dtype_);
         return {};
     }
     // Rounding the LM head costs the most accuracy. So a packed head has at least 6 bits and
@@ -85,6 +89,12 @@ class Loader {
     }
 
   private:
+    static std::uint32_t rows_of(const TensorView& found) {
+        return static_cast<std::uint32_t>(found.shape[0]);
+    }
+    static std::uint32_t columns_of(const TensorView& found) {
+        return static_cast<std::uint32_t>(found.shape[1]);
+    }
     // Returns true if a matrix keeps the codes that it has in the package. Codes of 4 bits are
     // never widened to 8 bits, which would restore no precision.
     static bool stays_in_codes(const TensorView& found, PackedDtype asked) {
@@ -114,39 +124,49 @@ class Loader {
     ThreadPool& threads_;
 };
 
-Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config,
-                  std::uint32_t index) {
-    const std::string at = text("model.layers.", index, ".");
-    const std::uint32_t hidden = config.hidden_size, q_size = config.num_heads * config.head_dim,
-                        kv_size = config.num_kv_heads * config.head_dim;
-
-    MOEX_TRY(load.vector(layer.input_norm, at + "input_layernorm.weight", hidden));
-    MOEX_TRY(
-        load.vector(layer.post_attention_norm, at + "post_attention_layernorm.weight", hidden));
-    if (config.has_qk_norm()) {
-        MOEX_TRY(load.vector(layer.q_norm, at + "self_attn.q_norm.weight", config.head_dim));
-        MOEX_TRY(load.vector(layer.k_norm, at + "self_attn.k_norm.weight", config.head_dim));
+Status load_attention(Loader& load, DecoderLayer& layer, const LayerPlan& plan,
+                      std::uint32_t index) {
+    MOEX_TRY(load.norm(layer.input_norm, HubPart::input_norm, plan.norms_add_one, index));
+    MOEX_TRY(load.norm(layer.post_attention_norm, HubPart::post_attention_norm, plan.norms_add_one,
+                       index));
+    if (plan.qk_norm != QkNorm::none) {
+        MOEX_TRY(load.norm(layer.q_norm, HubPart::q_norm, plan.norms_add_one, index));
+        MOEX_TRY(load.norm(layer.k_norm, HubPart::k_norm, plan.norms_add_one, index));
     }
-    MOEX_TRY(load.matrix(layer.q, at + "self_attn.q_proj.weight", q_size, hidden));
-    MOEX_TRY(load.matrix(layer.k, at + "self_attn.k_proj.weight", kv_size, hidden));
-    MOEX_TRY(load.matrix(layer.v, at + "self_attn.v_proj.weight", kv_size, hidden));
-    MOEX_TRY(load.matrix(layer.o, at + "self_attn.o_proj.weight", hidden, q_size));
+    MOEX_TRY(load.matrix(layer.q, HubPart::q, index));
+    MOEX_TRY(load.matrix(layer.k, HubPart::k, index));
+    MOEX_TRY(load.matrix(layer.v, HubPart::v, index));
+    MOEX_TRY(load.matrix(layer.o, HubPart::o, index));
 
-    if (config.attention_bias) {
-        MOEX_TRY(load.vector(layer.q_bias, at + "self_attn.q_proj.bias", q_size));
-        MOEX_TRY(load.vector(layer.k_bias, at + "self_attn.k_proj.bias", kv_size));
-        MOEX_TRY(load.vector(layer.v_bias, at + "self_attn.v_proj.bias", kv_size));
+    if (plan.has_qkv_bias) {
+        MOEX_TRY(load.vector(layer.q_bias, HubPart::q_bias, index));
+        MOEX_TRY(load.vector(layer.k_bias, HubPart::k_bias, index));
+        MOEX_TRY(load.vector(layer.v_bias, HubPart::v_bias, index));
     }
-    if (config.has_o_bias())
-        MOEX_TRY(load.vector(layer.o_bias, at + "self_attn.o_proj.bias", hidden));
+    if (plan.has_o_bias) MOEX_TRY(load.vector(layer.o_bias, HubPart::o_bias, index));
+    if (plan.has_sinks) MOEX_TRY(load.vector(layer.sinks, HubPart::sinks, index));
+    return {};
+}
 
-    if (config.is_moe(index))
-        return load.matrix(layer.router, at + "mlp.gate.weight", config.num_experts, hidden);
+Status load_ffn(Loader& load, DecoderLayer& layer, const LayerPlan& plan, std::uint32_t index) {
+    if (!plan.is_routed) {
+        MOEX_TRY(load.matrix(layer.gate, HubPart::gate, index));
+        MOEX_TRY(load.matrix(layer.up, HubPart::up, index));
+        return load.matrix(layer.down, HubPart::down, index);
+    }
 
-    MOEX_TRY(
-        load.matrix(layer.gate, at + "mlp.gate_proj.weight", config.intermediate_size, hidden));
-    MOEX_TRY(load.matrix(layer.up, at + "mlp.up_proj.weight", config.intermediate_size, hidden));
-    return load.matrix(layer.down, at + "mlp.down_proj.weight", hidden, config.intermediate_size);
+    MOEX_TRY(load.matrix(layer.router, HubPart::router, index));
+    if (plan.router.has_bias) MOEX_TRY(load.vector(layer.router_bias, HubPart::router_bias, index));
+    if (plan.router.has_correction_bias)
+        MOEX_TRY(load.vector(layer.correction_bias, HubPart::correction_bias, index));
+    if (plan.shared_size == 0) return {};
+
+    MOEX_TRY(load.matrix(layer.gate, HubPart::shared_gate, index));
+    MOEX_TRY(load.matrix(layer.up, HubPart::shared_up, index));
+    MOEX_TRY(load.matrix(layer.down, HubPart::shared_down, index));
+    if (plan.has_shared_gate)
+        MOEX_TRY(load.matrix(layer.shared_expert_gate, HubPart::shared_expert_gate, index));
+    return {};
 }
 
 }  // namespace
@@ -159,22 +179,24 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithme
     DecoderWeights weights;
     Loader load(package, weights, arithmetic, hub_dtype, threads);
 
-    MOEX_ASSIGN(embeddings,
-                load.tensor("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}));
+    MOEX_ASSIGN(embeddings, load.tensor(HubPart::embeddings));
     weights.embeddings = embeddings;
 
-    MOEX_TRY(load.vector(weights.final_norm, "model.norm.weight", config.hidden_size));
+    MOEX_TRY(
+        load.norm(weights.final_norm, HubPart::final_norm, config.layers.front().norms_add_one));
 
     TensorView head = weights.embeddings;
     if (!config.tied_embeddings) {
-        MOEX_ASSIGN(own, load.tensor("lm_head.weight", {config.vocab_size, config.hidden_size}));
+        MOEX_ASSIGN(own, load.tensor(HubPart::head));
         head = own;
     }
     weights.head = load.head_of(head, config.vocab_size, config.hidden_size);
 
     weights.layers.resize(config.num_layers);
-    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
-        MOEX_TRY(load_layer(load, weights.layers[layer], config, layer));
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+        MOEX_TRY(load_attention(load, weights.layers[layer], config.layers[layer], layer));
+        MOEX_TRY(load_ffn(load, weights.layers[layer], config.layers[layer], layer));
+    }
 
     // Release the mapped file pages of the hub's tensors, since most of them are packed now.
     // Routers and rows of embeddings are loaded again when they are read.

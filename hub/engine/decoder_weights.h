@@ -15,13 +15,17 @@ namespace moex {
 
 struct DecoderLayer {
     std::vector<float> input_norm, post_attention_norm;  // [hidden_size]
-    std::vector<float> q_norm, k_norm;  // [head_dim]; empty if the model has no q and k norms
+    // [head_dim], or over all heads, as the plan says; empty if the layer has no q and k norms
+    std::vector<float> q_norm, k_norm;
     HubMatrix q, k, v, o;
     // biases of the projections; empty if the model has none
     std::vector<float> q_bias, k_bias, v_bias, o_bias;
-    // MoE layers only; exact in every arithmetic, since a wrong expert choice costs the most
+    std::vector<float> sinks;  // [num_heads]; empty if the layer has none
+    // routed layers only; exact in every arithmetic, since a wrong expert choice costs the most
     WeightMatrix router;
-    HubMatrix gate, up, down;  // dense layers
+    std::vector<float> router_bias, correction_bias;  // [num_experts]; empty if it has none
+    HubMatrix gate, up, down;                         // of a dense layer, or of the shared expert
+    WeightMatrix shared_expert_gate;                  // [1, hidden_size]
 };
 
 struct DecoderWeights {

@@ -87,4 +87,67 @@ void attention(std::span<float> out, std::span<const float> q, const float* k, c
     }
 }
 
+namespace {
+
+// Returns the expert with the largest value of `by` that is not in `taken`, the lowest of equals.
+std::size_t best_of(std::span<const double> by, std::span<const std::size_t> taken) {
+    std::size_t best = by.size();
+    for (std::size_t i = 0; i < by.size(); ++i) {
+        const bool is_taken = std::find(taken.begin(), taken.end(), i) != taken.end();
+        if (!is_taken && (best == by.size() || by[i] > by[best])) best = i;
+    }
+    return best;
+}
+
+// Sets the scores of all experts outside the best groups to 0. The value of a group is the sum of
+// its two best scores.
+void keep_groups(std::vector<double>& scores, const RouterPlan& plan) {
+    const std::size_t size = scores.size() / plan.num_groups;
+    std::vector<double> values;
+    for (std::size_t group = 0; group < plan.num_groups; ++group) {
+        std::vector<double> sorted(
+            scores.begin() + static_cast<std::ptrdiff_t>(group * size),
+            scores.begin() + static_cast<std::ptrdiff_t>((group + 1) * size));
+        std::sort(sorted.rbegin(), sorted.rend());
+        values.push_back(sorted[0] + (size > 1 ? sorted[1] : 0));
+    }
+    std::vector<std::size_t> kept;
+    while (kept.size() < plan.groups_kept) kept.push_back(best_of(values, kept));
+    for (std::size_t i = 0; i < scores.size(); ++i)
+        if (std::find(kept.begin(), kept.end(), i / size) == kept.end()) scores[i] = 0;
+}
+
+}  // namespace
+
+void route(std::span<const float> router_logits, const RouterOptions& options,
+           std::span<std::uint16_t> expert_ids, std::span<float> expert_weights) {
+    const RouterPlan& plan = options.plan;
+    std::vector<double> scores(router_logits.begin(), router_logits.end()), weights = scores;
+    if (plan.score == RouterScore::sigmoid) {
+        for (double& score : scores) score = 1 / (1 + std::exp(-score));
+        weights = scores;
+        for (std::size_t i = 0; i < options.correction_bias.size(); ++i)
+            scores[i] += options.correction_bias[i];
+        if (plan.num_groups > 1) keep_groups(scores, plan);
+    }
+
+    std::vector<std::size_t> chosen;
+    while (chosen.size() < options.top_k) chosen.push_back(best_of(scores, chosen));
+    double all = 0, sum = 0;
+    if (plan.score != RouterScore::sigmoid) {
+        for (std::size_t i = 0; i < weights.size(); ++i) {
+            weights[i] = std::exp(weights[i]);
+            const bool is_chosen = std::find(chosen.begin(), chosen.end(), i) != chosen.end();
+            if (plan.score == RouterScore::softmax || is_chosen) all += weights[i];
+        }
+        for (double& weight : weights) weight /= all;
+    }
+    for (const std::size_t expert : chosen) sum += weights[expert];
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+        const double weight = weights[chosen[i]] / (plan.is_normalised ? sum : 1);
+        expert_ids[i] = static_cast<std::uint16_t>(chosen[i]);
+        expert_weights[i] = static_cast<float>(weight * plan.scaling);
+    }
+}
+
 }  // namespace moex::plain

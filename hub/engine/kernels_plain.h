@@ -3,6 +3,7 @@
 #pragma once
 
 #include "hub/engine/kernels.h"
+#include "hub/engine/router.h"
 
 namespace moex::plain {
 
@@ -20,5 +21,8 @@ float log_sum_exp(std::span<const float> x);
 void attention(std::span<float> out, std::span<const float> q, const float* k, const float* v,
                std::size_t stride, std::uint32_t num_tokens, float scale,
                const float* sink = nullptr);
+// Chooses experts as route() does.
+void route(std::span<const float> router_logits, const RouterOptions& options,
+           std::span<std::uint16_t> expert_ids, std::span<float> expert_weights);
 
 }  // namespace moex::plain

@@ -5,6 +5,9 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "hub/model/config_json.h"
+#include "hub/model/hf_config.h"
+#include "hub/model/package/hub_specs.h"
 #include "hub/model/package/manifest.h"
 #include "hub/model/strict_json.h"
 

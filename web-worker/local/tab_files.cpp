@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "hub/model/package/hub_specs.h"
 #include "hub/model/package/hub_tensors.h"
 #include "web-worker/local/file_bridge.h"
 

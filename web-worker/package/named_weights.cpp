@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hub/model/package/hub_specs.h"
 #include "protocol/half.h"
 #include "protocol/hub_codes.h"
 
 namespace moex {
 namespace {
-
-std::string layer_name(std::uint32_t layer) { return text("model.layers.", layer, "."); }
 
 // Returns the storage format for the tensors `names`: int4 if all tensors are int4 in groups of
 // `int4_group_size`; bf16 if all are bf16 or other codes, which are then rounded by 2^-9 at most;
@@ -35,18 +34,18 @@ WeightKind kind_of(ExpertDtype dtype) {
 }
 
 Status find_kinds(const PackageFiles& files, DecoderModel& model) {
-    std::vector<std::string> tables = {"model.embed_tokens.weight"}, attention, routers, dense;
-    if (!model.tied_embeddings) tables.push_back("lm_head.weight");
+    std::vector<std::string> tables = {hub_tensor_name(HubPart::embeddings)}, attention, routers,
+                             dense;
+    if (!model.tied_embeddings) tables.push_back(hub_tensor_name(HubPart::head));
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
-        const std::string at = layer_name(layer);
-        for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"})
-            attention.push_back(text(at, "self_attn.", name, ".weight"));
+        for (const HubPart part : {HubPart::q, HubPart::k, HubPart::v, HubPart::o})
+            attention.push_back(hub_tensor_name(part, layer));
         if (model.is_moe(layer)) {
-            routers.push_back(at + "mlp.gate.weight");
+            routers.push_back(hub_tensor_name(HubPart::router, layer));
             continue;
         }
-        for (const char* name : {"gate_proj", "up_proj", "down_proj"})
-            dense.push_back(text(at, "mlp.", name, ".weight"));
+        for (const HubPart part : {HubPart::gate, HubPart::up, HubPart::down})
+            dense.push_back(hub_tensor_name(part, layer));
     }
     MOEX_ASSIGN(table_kind, kind_of(files, tables, model.group_size));
     MOEX_ASSIGN(attention_kind, kind_of(files, attention, model.group_size));
@@ -59,10 +58,46 @@ Status find_kinds(const PackageFiles& files, DecoderModel& model) {
     return {};
 }
 
+// Refuses models that the kernels of wgsl/decoder do not compute: layers that differ in more than
+// their FFN, or that have a feature beyond those of Qwen3-MoE, Qwen3, Qwen2 and Llama.
+Status check_kernels(const ModelConfig& config) {
+    const LayerPlan& first = config.layers.front();
+    bool is_normalised = false;
+    for (const LayerPlan& plan : config.layers) is_normalised |= plan.router.is_normalised;
+
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+        const LayerPlan& plan = config.layers[layer];
+        LayerPlan known;
+        known.rope = {.theta = first.rope.theta, .scaling = first.rope.scaling};
+        if (first.qk_norm == QkNorm::per_head) known.qk_norm = first.qk_norm;
+        known.has_qkv_bias = first.has_qkv_bias;
+        known.has_o_bias = first.has_o_bias;
+        known.is_routed = plan.is_routed;
+        known.router.is_normalised = plan.is_routed && is_normalised;
+        if (plan == known && rope_amplitude(plan.rope.scaling) == 1.0f) continue;
+
+        std::string words;
+        for (const std::string& word : plan_words(plan))
+            words += text(words.empty() ? "" : "; ", word);
+        return Error{ErrorCode::unsupported,
+                     text("models of type ", config.architecture,
+                          " do not run on a GPU as a whole yet (layer ", layer, ": ", words, ")")};
+    }
+    if (config.embedding_multiplier != 1.0 || config.logits_divisor != 1.0)
+        return Error{
+            ErrorCode::unsupported,
+            text("models of type ", config.architecture,
+                 " do not run on a GPU as a whole yet (embeddings times ",
+                 config.embedding_multiplier, ", logits over ", config.logits_divisor, ")")};
+    return {};
+}
+
 }  // namespace
 
 Result<DecoderModel> decoder_model_of(const PackageFiles& files) {
     const ModelConfig& config = files.config();
+    MOEX_TRY(check_kernels(config));
+    const LayerPlan& plan = config.layers.front();
     DecoderModel model;
     model.hidden_size = config.hidden_size;
     model.num_layers = config.num_layers;
@@ -75,15 +110,15 @@ Result<DecoderModel> decoder_model_of(const PackageFiles& files) {
     model.top_k = config.top_k;
     model.moe_intermediate_size = config.moe_intermediate_size;
     model.intermediate_size = config.intermediate_size;
-    model.layer_is_moe = config.layer_is_moe;
-    model.norm_topk_prob = config.norm_topk_prob;
-    model.qk_norm = config.has_qk_norm();
-    model.qkv_bias = config.attention_bias;
-    model.o_bias = config.has_o_bias();
+    model.layer_is_moe = config.layer_is_moe();
+    for (const LayerPlan& one : config.layers) model.norm_topk_prob |= one.router.is_normalised;
+    model.qk_norm = plan.qk_norm == QkNorm::per_head;
+    model.qkv_bias = plan.has_qkv_bias;
+    model.o_bias = plan.has_o_bias;
     model.tied_embeddings = config.tied_embeddings;
     model.rms_norm_eps = config.rms_norm_eps;
-    model.rope_theta = config.rope_theta;
-    model.rope_scaling = config.rope_scaling;
+    model.rope_theta = plan.rope.theta;
+    model.rope_scaling = plan.rope.scaling;
     model.expert_kind = kind_of(files.expert_dtype());
     // In a model without experts, all INT4 weights are in the hub's format (protocol/hub_codes.h).
     model.group_size = config.has_experts() ? files.group_size() : hub_int4_group_size;
@@ -182,14 +217,14 @@ Status NamedWeights::whole(const std::string& name, WeightKind kind,
 
 // Appends a blob: an expert as it is stored, or the three matrices of a dense layer in a blob's
 // layout.
-Status NamedWeights::ffn(const WeightPart& part, const std::string& layer,
-                         const AppendBytes& append) const {
+Status NamedWeights::ffn(const WeightPart& part, const AppendBytes& append) const {
     if (model_.is_moe(part.layer)) return files_.read_expert(part.layer, part.expert, append);
 
     const ExpertBlobLayout layout = expert_blob_layout(model_.ffn_shape(part.layer),
                                                        expert_dtype_of(model_.dense_kind));
-    const std::string gate = layer + "mlp.gate_proj.weight", up = layer + "mlp.up_proj.weight",
-                      down = layer + "mlp.down_proj.weight";
+    const std::string gate = hub_tensor_name(HubPart::gate, part.layer),
+                      up = hub_tensor_name(HubPart::up, part.layer),
+                      down = hub_tensor_name(HubPart::down, part.layer);
     const bool is_int4 = model_.dense_kind == WeightKind::int4;
     std::uint64_t at = 0;
     const auto counted = [&](ByteView bytes) {
@@ -217,33 +252,30 @@ Status NamedWeights::ffn(const WeightPart& part, const std::string& layer,
 
 Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
     using Name = WeightPart::Name;
-    const std::string layer = layer_name(part.layer), attention = layer + "self_attn.";
-    const auto qkv = [&](const char* what, WeightKind kind) {
-        return stacked({text(attention, "q_proj", what), text(attention, "k_proj", what),
-                        text(attention, "v_proj", what)},
-                       kind, append);
-    };
-    const auto vector = [&](const std::string& name) {
-        return whole(name, WeightKind::f32, append);
-    };
+    const auto name_of = [&](HubPart one) { return hub_tensor_name(one, part.layer); };
+    const auto vector = [&](HubPart one) { return whole(name_of(one), WeightKind::f32, append); };
+    using enum HubPart;
 
     switch (part.name) {
         case Name::embedding_rows:
-            return rows("model.embed_tokens.weight", model_.table_kind, part.first_row,
-                        part.num_rows, append);
+            return rows(name_of(embeddings), model_.table_kind, part.first_row, part.num_rows,
+                        append);
         case Name::head_rows:
-            return rows("lm_head.weight", model_.table_kind, part.first_row, part.num_rows, append);
-        case Name::qkv: return qkv(".weight", model_.attention_kind);
-        case Name::o: return stacked({attention + "o_proj.weight"}, model_.attention_kind, append);
-        case Name::router: return whole(layer + "mlp.gate.weight", model_.router_kind, append);
-        case Name::ffn: return ffn(part, layer, append);
-        case Name::final_norm: return vector("model.norm.weight");
-        case Name::input_norm: return vector(layer + "input_layernorm.weight");
-        case Name::post_attention_norm: return vector(layer + "post_attention_layernorm.weight");
-        case Name::q_norm: return vector(attention + "q_norm.weight");
-        case Name::k_norm: return vector(attention + "k_norm.weight");
-        case Name::qkv_bias: return qkv(".bias", WeightKind::f32);
-        case Name::o_bias: return vector(attention + "o_proj.bias");
+            return rows(name_of(head), model_.table_kind, part.first_row, part.num_rows, append);
+        case Name::qkv:
+            return stacked({name_of(q), name_of(k), name_of(v)}, model_.attention_kind, append);
+        case Name::o: return stacked({name_of(o)}, model_.attention_kind, append);
+        case Name::router: return whole(name_of(router), model_.router_kind, append);
+        case Name::ffn: return ffn(part, append);
+        case Name::final_norm: return vector(final_norm);
+        case Name::input_norm: return vector(input_norm);
+        case Name::post_attention_norm: return vector(post_attention_norm);
+        case Name::q_norm: return vector(q_norm);
+        case Name::k_norm: return vector(k_norm);
+        case Name::qkv_bias:
+            return stacked({name_of(q_bias), name_of(k_bias), name_of(v_bias)}, WeightKind::f32,
+                           append);
+        case Name::o_bias: return vector(o_bias);
     }
     return Error{ErrorCode::internal, "no such part"};
 }

@@ -36,7 +36,7 @@ class NamedWeights : public WeightSource {
     Status stacked(const std::vector<std::string>& names, WeightKind kind,
                    const AppendBytes& append) const;
     Status whole(const std::string& name, WeightKind kind, const AppendBytes& append) const;
-    Status ffn(const WeightPart& part, const std::string& layer, const AppendBytes& append) const;
+    Status ffn(const WeightPart& part, const AppendBytes& append) const;
 
     const PackageFiles& files_;
     DecoderModel model_;

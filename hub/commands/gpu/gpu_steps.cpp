@@ -393,7 +393,8 @@ class VulkanSteps : public GpuSteps {
     }
 
     void count_local_pairs(std::span<const std::uint32_t> index, StepResult& result) const {
-        const auto layers = std::count(config_.layer_is_moe.begin(), config_.layer_is_moe.end(), 1);
+        const auto layers = std::count_if(config_.layers.begin(), config_.layers.end(),
+                                          [](const LayerPlan& plan) { return plan.is_routed; });
         for (const std::uint32_t row : index)
             result.rows[row].pairs_local = static_cast<std::uint16_t>(layers * config_.top_k);
     }

@@ -277,7 +277,7 @@ Status HubProgram::open_served_shadow(const std::string& folder) {
         return refuse(
             "the shadow runs on this machine's cores beside the model's steps, which run on a GPU "
             "(--gpu off)");
-    if (!swarm_computes()) return refuse("the model has no experts");
+    if (!swarm_computes()) return refuse("workers compute no experts of this model");
     auto opened = open_shadow(folder, model_);
     if (!opened.ok()) return refuse(opened.error().message);
     shadow_parts_ = *std::move(opened);
@@ -385,7 +385,9 @@ Status HubProgram::open_gpu() {
                options.holds_experts ? "gpu" : serve_backend_name(settings_.contributors.backend)));
         return {};
     }
-    if (wanted.device != "auto" || gpu.error().code != ErrorCode::unavailable)
+    const bool lacks_gpu = gpu.error().code == ErrorCode::unavailable,
+               lacks_kernels = gpu.error().code == ErrorCode::unsupported;
+    if (wanted.device != "auto" || !(lacks_gpu || lacks_kernels))
         return Error{gpu.error().code, text("--gpu ", wanted.device, ": ", gpu.error().message)};
     log_info("hub: this machine's cores compute the steps", kv("because", gpu.error().message));
     return {};
@@ -431,6 +433,17 @@ EngineOptions HubProgram::engine_options() const {
 // blobs. Workers of the swarm may fetch blobs from another machine.
 Status HubProgram::require_computers() const {
     const ModelPackage& package = *model_.package;
+    const bool wants_workers = settings_.contributors.backend == ServeBackend::swarm;
+    if (wants_workers && !package.config().has_plain_experts()) {
+        if (!settings_.contributors.has_local_fallback)
+            return Error{ErrorCode::unsupported,
+                         text(package.name(),
+                              ": its experts have biases or a clamped SwiGLU, which workers do not "
+                              "compute yet; leave --local-fallback off out, so that this machine "
+                              "computes them")};
+        log_info(
+            "hub: workers do not compute this model's experts yet; this machine computes them");
+    }
     const Status whole = package.require_all_blobs();
     if (whole.ok()) return {};
 

@@ -65,9 +65,13 @@ KvSource source_of(const ServeSettings& settings, const KeptPagesParts& parts) {
     source.row_type = row_type_of(parts.engine.kv_dtype, parts.on_gpu);
     source.end_layer = config.num_layers;
     source.num_kv_heads = config.num_kv_heads;
-    source.head_dim = source.rotary_size = config.head_dim;
-    source.rope_base = config.rope_theta;
-    source.rope_scaling = config.rope_scaling;
+    // The hash of the manifest covers the plans of all layers; the first layer's is written out.
+    const LayerPlan& plan = config.layers.front();
+    source.head_dim = config.head_dim;
+    source.rotary_size = plan.rope.rotary_size > 0 ? plan.rope.rotary_size : config.head_dim;
+    source.window = plan.window;
+    source.rope_base = plan.rope.theta;
+    source.rope_scaling = plan.rope.scaling;
     source.norm_epsilon = config.rms_norm_eps;
     source.page_tokens = parts.engine.page_tokens;
     return source;

@@ -84,7 +84,7 @@ SwarmOptions swarm_options_of(const ServeSettings& settings,
     options.expert_shape = package->expert_shape();
     options.top_k = config.top_k;
     options.expert_blob_bytes = package->expert_blob_bytes();
-    options.layer_is_moe = config.layer_is_moe;
+    options.layer_is_moe = config.layer_is_moe();
     options.blob_hash = [package](std::uint32_t layer, std::uint32_t expert) {
         return package->blob_hash(layer, expert);
     };

@@ -57,8 +57,7 @@ void GuessedExperts::choose(const RouteView& seen, std::span<std::uint16_t> expe
     const std::size_t experts = seen.num_experts, top_k = seen.top_k;
     MOEX_CHECK(guess_index_ == index && guess_.size() == seen.num_tokens * experts,
                "the guess belongs to the rows of this step");
-    const ModelConfig& config = sources_.gates->config();
-    const RouterOptions options{config.top_k, config.norm_topk_prob};
+    const RouterOptions options = sources_.gates->options(seen.layer);
     for (std::size_t row = 0; row < seen.num_tokens; ++row)
         route(std::span(guess_).subspan(row * experts, experts), options,
               expert_ids.subspan(row * top_k, top_k), expert_weights.subspan(row * top_k, top_k));

@@ -162,8 +162,8 @@ std::vector<SideTensor> Estimator::to_side_tensors() const {
 Result<Estimator> Estimator::load(const ModelPackage& package) {
     const ModelConfig& config = package.config();
     const auto num_moe = static_cast<std::uint32_t>(
-        std::count_if(config.layer_is_moe.begin(), config.layer_is_moe.end(),
-                      [](std::uint8_t is_moe) { return is_moe != 0; }));
+        std::count_if(config.layers.begin(), config.layers.end(),
+                      [](const LayerPlan& plan) { return plan.is_routed; }));
     MOEX_ASSIGN(file, SideTensors::open(package, SideFile::estimator));
     MOEX_ASSIGN(inner, file.shape_of(part_names[inner_weight]));
     constexpr std::uint64_t size_max = 1 << 16;

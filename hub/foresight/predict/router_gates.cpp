@@ -1,6 +1,7 @@
 #include "hub/foresight/predict/router_gates.h"
 
 #include "hub/engine/kernels/matmul.h"
+#include "hub/model/package/hub_specs.h"
 
 namespace moex {
 
@@ -26,23 +27,32 @@ Result<RouterGates> RouterGates::load(std::shared_ptr<const ModelPackage> packag
 
 Status RouterGates::load_layer(std::uint32_t index) {
     const ModelConfig& config = this->config();
-    const std::string at = text("model.layers.", index, ".");
-    const auto tensor = [&](const std::string& name,
-                            const std::vector<std::uint64_t>& shape) -> Result<TensorView> {
-        MOEX_ASSIGN(found, package_->tensor(at + name));
-        if (found.shape != shape)
+    const auto tensor = [&](HubPart part) -> Result<TensorView> {
+        const HubTensorSpec spec = hub_tensor_spec(config, part, index);
+        MOEX_ASSIGN(found, package_->tensor(spec.name));
+        if (found.shape != spec.shape)
             return Error{ErrorCode::bad_file,
-                         text(package_->directory().string(), ": ", at, name, " is ",
-                              shape_text(found.shape), ", config wants ", shape_text(shape))};
+                         text(package_->directory().string(), ": ", spec.name, " is ",
+                              shape_text(found.shape), ", config wants ", shape_text(spec.shape))};
         return found;
     };
+    const auto read = [&](HubPart part, std::vector<float>& out) -> Status {
+        MOEX_ASSIGN(found, tensor(part));
+        out.resize(found.num_elements());
+        tensor_to_float(found, 0, out);
+        return {};
+    };
     Layer& layer = layers_[index];
+    const LayerPlan& plan = config.layers[index];
 
-    MOEX_ASSIGN(norm, tensor("post_attention_layernorm.weight", {config.hidden_size}));
-    layer.norm.resize(config.hidden_size);
-    tensor_to_float(norm, 0, layer.norm);
+    MOEX_TRY(read(HubPart::post_attention_norm, layer.norm));
+    if (plan.norms_add_one)
+        for (float& weight : layer.norm) weight += 1.0f;
+    if (plan.router.has_bias) MOEX_TRY(read(HubPart::router_bias, layer.bias));
+    if (plan.router.has_correction_bias)
+        MOEX_TRY(read(HubPart::correction_bias, layer.correction_bias));
 
-    MOEX_ASSIGN(router, tensor("mlp.gate.weight", {config.num_experts, config.hidden_size}));
+    MOEX_ASSIGN(router, tensor(HubPart::router));
     layer.router = {router.data.data(), WeightDtype::f32, config.num_experts, config.hidden_size};
     if (router.dtype == TensorDtype::bf16) layer.router.dtype = WeightDtype::bf16;
     if (router.dtype == TensorDtype::f16) {
@@ -60,6 +70,14 @@ void RouterGates::logits(std::span<float> out, std::uint32_t layer,
                               layers_[layer].router,
                               {x.data(), hidden, static_cast<std::uint32_t>(x.size() / hidden)}}};
     matmul(job, *threads_);
+    if (layers_[layer].bias.empty()) return;
+    const std::size_t experts = config().num_experts;
+    for (std::size_t at = 0; at < out.size(); at += experts)
+        add_to(out.subspan(at, experts), layers_[layer].bias);
+}
+
+RouterOptions RouterGates::options(std::uint32_t layer) const {
+    return {config().top_k, config().layers[layer].router, layers_[layer].correction_bias};
 }
 
 }  // namespace moex

@@ -9,6 +9,7 @@
 
 #include "hub/base/thread_pool.h"
 #include "hub/engine/kernels/matrix.h"
+#include "hub/engine/router.h"
 #include "hub/model/package/package.h"
 
 namespace moex {
@@ -28,6 +29,8 @@ class RouterGates {
     // Computes out [num_rows, num_experts] = x [num_rows, hidden_size] · routerᵀ, with the same
     // bits as the engine.
     void logits(std::span<float> out, std::uint32_t layer, std::span<const float> x) const;
+    // Returns how the layer's router chooses experts by its logits.
+    RouterOptions options(std::uint32_t layer) const;
     ThreadPool& threads() const { return *threads_; }
 
   private:
@@ -35,6 +38,7 @@ class RouterGates {
         WeightMatrix router;
         // `converted`: an f16 router as f32; empty for other routers
         std::vector<float> norm, converted;
+        std::vector<float> bias, correction_bias;  // empty if the router has none
     };
     Status load_layer(std::uint32_t layer);
     std::shared_ptr<const ModelPackage> package_;

@@ -29,14 +29,14 @@ std::string kind_of(std::string_view name) {
 }
 
 struct Buffers {  // scratch buffers of a compute thread
-    std::vector<float> floats, padded, rounded;
+    std::vector<float> floats, padded, turned, rounded;
     Bytes raw;
 };
 
 // One matrix of a blob, [num_rows, row_size]. If the expert's width is padded, the model's matrix
 // is smaller.
 struct Destination {
-    std::uint64_t source_rows = 0, num_rows = 0;
+    std::uint64_t source_rows = 0, source_columns = 0, num_rows = 0;
     std::uint32_t row_size = 0;
     std::byte *codes = nullptr, *scale_zero = nullptr;
 };
@@ -52,8 +52,11 @@ class MatrixWriter {
           buffers_(buffers) {}
 
     Status write(LossMeter& losses) {
-        const std::uint64_t rows_per_window = std::max<std::uint64_t>(
-            1, window_elements / to_.row_size);
+        // Each window of a transposed matrix reads all of the tensor's rows, so it has one window.
+        const std::uint64_t rows_per_window = matrix_.is_transposed
+                                                  ? to_.source_rows
+                                                  : std::max<std::uint64_t>(
+                                                        1, window_elements / to_.row_size);
         for (std::uint64_t row = 0; row < to_.source_rows; row += rows_per_window) {
             const std::uint64_t rows = std::min(rows_per_window, to_.source_rows - row);
             MOEX_TRY(matrix_.keeps_codes ? keep_codes(row, rows) : write_rows(row, rows));
@@ -77,9 +80,10 @@ class MatrixWriter {
 
     // Reads weights into buffers_.floats, [rows, row_size], with zeros behind a shorter row.
     Status read(std::uint64_t row, std::uint64_t rows) {
-        const std::uint64_t source_size = info_.row_size();
-        buffers_.floats.resize(rows * source_size);
-        MOEX_TRY(matrix_.tensor->read_rows(matrix_.first_row + row, buffers_.floats, buffers_.raw));
+        const std::uint64_t source_size = to_.source_columns;
+        MOEX_TRY(matrix_.is_transposed  ? read_columns(row, rows)
+                 : matrix_.row_step > 1 ? read_spread(row, rows)
+                                        : read_rows(matrix_.first_row + row, rows));
         if (source_size == to_.row_size) return {};
 
         buffers_.padded.assign(rows * to_.row_size, 0.0f);
@@ -87,6 +91,37 @@ class MatrixWriter {
             std::copy_n(buffers_.floats.data() + r * source_size, source_size,
                         buffers_.padded.data() + r * to_.row_size);
         buffers_.floats.swap(buffers_.padded);
+        return {};
+    }
+    Status read_rows(std::uint64_t first, std::uint64_t rows) {
+        buffers_.floats.resize(rows * info_.row_size());
+        return matrix_.tensor->read_rows(first, buffers_.floats, buffers_.raw);
+    }
+    // Reads every row_step-th row.
+    Status read_spread(std::uint64_t row, std::uint64_t rows) {
+        const std::uint64_t step = matrix_.row_step, size = info_.row_size();
+        MOEX_TRY(read_rows(matrix_.first_row + row * step, (rows - 1) * step + 1));
+        for (std::uint64_t r = 1; r < rows; ++r)
+            std::copy_n(buffers_.floats.data() + r * step * size, size,
+                        buffers_.floats.data() + r * size);
+        buffers_.floats.resize(rows * size);
+        return {};
+    }
+    // Reads columns of the tensor, a few of its rows at a time.
+    Status read_columns(std::uint64_t row, std::uint64_t rows) {
+        const std::uint64_t size = info_.row_size(), columns = to_.source_columns,
+                            rows_at_once = std::max<std::uint64_t>(1, window_elements / size);
+        buffers_.turned.resize(rows * columns);
+        for (std::uint64_t at = 0; at < columns; at += rows_at_once) {
+            const std::uint64_t count = std::min(rows_at_once, columns - at);
+            MOEX_TRY(read_rows(matrix_.first_row + at, count));
+            for (std::uint64_t r = 0; r < rows; ++r) {
+                const std::uint64_t from = matrix_.first_column + (row + r) * matrix_.row_step;
+                for (std::uint64_t c = 0; c < count; ++c)
+                    buffers_.turned[r * columns + at + c] = buffers_.floats[c * size + from];
+            }
+        }
+        buffers_.floats.swap(buffers_.turned);
         return {};
     }
 
@@ -182,6 +217,24 @@ class MatrixWriter {
     double squares_ = 0, error_squares_ = 0;
 };
 
+// Writes the biases as f32: gate values, then up values, each with zeros for the padding, and down.
+Status write_biases(const PackInput& input, const ExpertBiases& biases, std::span<std::byte> blob) {
+    const std::size_t inner = input.inner_size, padded = input.shape.moe_intermediate_size;
+    std::vector<float> read(2 * inner), gate_up(2 * padded), down(input.shape.hidden_size);
+    Bytes raw;
+    MOEX_TRY(biases.gate_up->read_rows(biases.expert, read, raw));
+    for (std::size_t i = 0; i < inner; ++i) {
+        gate_up[i] = read[biases.alternates ? 2 * i : i];
+        gate_up[padded + i] = read[biases.alternates ? 2 * i + 1 : inner + i];
+    }
+    MOEX_TRY(biases.down->read_rows(biases.expert, down, raw));
+    std::memcpy(blob.data() + input.layout.gate_up_bias.offset_bytes, gate_up.data(),
+                gate_up.size() * sizeof(float));
+    std::memcpy(blob.data() + input.layout.down_bias.offset_bytes, down.data(),
+                down.size() * sizeof(float));
+    return {};
+}
+
 }  // namespace
 
 void LossMeter::add(const TensorInfo& tensor, double squares, double error_squares) {
@@ -238,12 +291,15 @@ Status write_expert_blob(const PackInput& input, const ExpertSource& source, Los
         return MatrixWriter(input, matrix, to, buffers).write(losses);
     };
 
-    MOEX_TRY(write(source.gate, {input.inner_size, inner, hidden, gate_up, gate_up_scale}));
-    MOEX_TRY(write(source.up,
-                   {input.inner_size, inner, hidden, gate_up + layout.gate_up_codes.size_bytes / 2,
-                    gate_up_scale + layout.gate_up_scale_zero.size_bytes / 2}));
-    return write(source.down, {hidden, hidden, inner, blob.data() + layout.down_codes.offset_bytes,
-                               blob.data() + layout.down_scale_zero.offset_bytes});
+    const std::uint64_t inner_size = input.inner_size;
+    MOEX_TRY(write(source.gate, {inner_size, hidden, inner, hidden, gate_up, gate_up_scale}));
+    MOEX_TRY(write(source.up, {inner_size, hidden, inner, hidden,
+                               gate_up + layout.gate_up_codes.size_bytes / 2,
+                               gate_up_scale + layout.gate_up_scale_zero.size_bytes / 2}));
+    MOEX_TRY(write(source.down,
+                   {hidden, inner_size, hidden, inner, blob.data() + layout.down_codes.offset_bytes,
+                    blob.data() + layout.down_scale_zero.offset_bytes}));
+    return source.biases ? write_biases(input, *source.biases, blob) : Status{};
 }
 
 }  // namespace moex

@@ -1,13 +1,17 @@
 #include "hub/model/pack/input_reader.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "hub/base/sha256.h"
+#include "hub/model/hf_config.h"
 #include "hub/model/json_fields.h"
+#include "hub/model/pack/expert_finder.h"
 #include "hub/model/pack/pack_texts.h"
 #include "hub/model/pack/readers/open_model.h"
+#include "hub/model/package/manifest.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
@@ -19,52 +23,14 @@ namespace fs = std::filesystem;
 // resumes an unfinished package of another version.
 constexpr std::string_view packer_version = "moex-pack 4";
 
-// Finds the expert weights of a layer. transformers 4 and 5 write one tensor per expert and
-// projection. transformers 5 can also write one fused tensor for all experts of a layer. A GGUF
-// file has one tensor per projection.
 Result<std::vector<ExpertSource>> find_experts(const PackInput& input, std::uint32_t layer) {
-    const ModelSource& source = input.source;
-    const std::uint64_t hidden = input.config.hidden_size, inner = input.inner_size,
-                        count = input.config.num_experts;
-    const std::string at = text("model.layers.", layer, ".mlp.experts.");
-    std::vector<ExpertSource> experts(count);
-
-    if (source.find(at + "gate_up_proj") != nullptr) {
-        MOEX_ASSIGN(gate_up,
-                    source.require(at + "gate_up_proj", std::array{count, 2 * inner, hidden},
-                                   "num_experts, 2 * moe_intermediate_size, hidden_size"));
-        MOEX_ASSIGN(down, source.require(at + "down_proj", std::array{count, hidden, inner},
-                                         "num_experts, hidden_size, moe_intermediate_size"));
-        for (std::uint64_t e = 0; e < count; ++e)
-            experts[e] = {
-                {gate_up, e * 2 * inner}, {gate_up, (e * 2 + 1) * inner}, {down, e * hidden}};
-        return experts;
-    }
-
-    if (source.find(at + "gate_proj.weight") != nullptr) {
-        const std::string_view words = "num_experts, moe_intermediate_size, hidden_size";
-        MOEX_ASSIGN(
-            gate, source.require(at + "gate_proj.weight", std::array{count, inner, hidden}, words));
-        MOEX_ASSIGN(up,
-                    source.require(at + "up_proj.weight", std::array{count, inner, hidden}, words));
-        MOEX_ASSIGN(down, source.require(at + "down_proj.weight", std::array{count, hidden, inner},
-                                         "num_experts, hidden_size, moe_intermediate_size"));
-        for (std::uint64_t e = 0; e < count; ++e)
-            experts[e] = {{gate, e * inner}, {up, e * inner}, {down, e * hidden}};
-        return experts;
-    }
-
-    for (std::uint64_t e = 0; e < count; ++e) {
-        const std::string expert = text(at, e, ".");
-        MOEX_ASSIGN(gate, source.require(expert + "gate_proj.weight", std::array{inner, hidden},
-                                         "moe_intermediate_size, hidden_size"));
-        MOEX_ASSIGN(up, source.require(expert + "up_proj.weight", std::array{inner, hidden},
-                                       "moe_intermediate_size, hidden_size"));
-        MOEX_ASSIGN(down, source.require(expert + "down_proj.weight", std::array{hidden, inner},
-                                         "hidden_size, moe_intermediate_size"));
-        experts[e] = {{gate, 0}, {up, 0}, {down, 0}};
-    }
-    return experts;
+    const ExpertPlace place{.source = input.source,
+                            .layer = layer,
+                            .hidden = input.config.hidden_size,
+                            .inner = input.inner_size,
+                            .count = input.config.num_experts,
+                            .has_bias = input.config.layers[layer].has_expert_bias};
+    return find_experts(place, *input.family);
 }
 
 // Calls `visit` for every matrix of every expert.
@@ -75,12 +41,26 @@ void for_each_matrix(PackInput& input, const Visit& visit) {
             for (ExpertMatrix* matrix : {&expert.gate, &expert.up, &expert.down}) visit(*matrix);
 }
 
+// Returns the name that a hub's tensor has in the checkpoint: the family's own name, if the
+// checkpoint has it, or the package's name.
+std::string name_in_source(const PackInput& input, const std::string& name) {
+    for (const TensorAlias& alias : input.family->aliases) {
+        if (!name.ends_with(text('.', alias.ours))) continue;
+        const std::string theirs = text(
+            std::string_view(name).substr(0, name.size() - alias.ours.size()), alias.theirs);
+        const bool has_ours = input.source.find(name) != nullptr;
+        return has_ours && input.source.find(theirs) == nullptr ? name : theirs;
+    }
+    return name;
+}
+
 Status find_hub_tensors(PackInput& input) {
     input.hub_specs = hub_tensor_specs(input.config);
     std::size_t num_other = 0;  // matrices that are not bf16 in the model
     std::string format;
     for (const HubTensorSpec& spec : input.hub_specs) {
-        MOEX_ASSIGN(tensor, input.source.require(spec.name, spec.shape, spec.shape_words));
+        MOEX_ASSIGN(tensor, input.source.require(name_in_source(input, spec.name), spec.shape,
+                                                 spec.shape_words));
         const bool loses_bits = tensor->info().plain != TensorDtype::bf16;
         const bool keep = loses_bits && (spec.precise || input.options.hub_f32);
         if (loses_bits && !spec.precise) {
@@ -103,18 +83,17 @@ Status find_hub_tensors(PackInput& input) {
     return {};
 }
 
-// Returns the layer that a tensor belongs to by its name, or nothing if it is outside the layers
-// that this program computes.
-bool is_inside_layers(std::string_view name, std::uint32_t num_layers) {
+// Returns the layer that a tensor belongs to by its name, or nothing if it is outside the layers.
+std::optional<std::uint64_t> layer_of(std::string_view name) {
     constexpr std::string_view prefix = "model.layers.";
-    if (!name.starts_with(prefix)) return false;
+    if (!name.starts_with(prefix)) return std::nullopt;
     name.remove_prefix(prefix.size());
     std::uint64_t layer = 0;
     std::size_t digits = 0;
     for (; digits < name.size() && digits < 6 && name[digits] >= '0' && name[digits] <= '9';
          ++digits)
         layer = layer * 10 + static_cast<std::uint64_t>(name[digits] - '0');
-    return digits > 0 && layer < num_layers;
+    return digits > 0 ? std::optional(layer) : std::nullopt;
 }
 
 // Returns true for a bias of zeros, which changes nothing. Some tools that quantise a model write
@@ -131,22 +110,32 @@ Result<bool> is_zero_bias(const TensorReader& reader) {
 }
 
 // Refuses a tensor inside a layer that this program does not use, because the packed model would
-// give other answers than the checkpoint. Other tensors give a warning: drafts of further tokens,
-// vision towers.
+// give other answers than the checkpoint. Other tensors give a warning: layers that draft further
+// tokens, which come after the model's own, and vision towers.
 Status check_unused(PackInput& input, const std::set<const TensorReader*>& used) {
     std::size_t unused = 0;
     std::string names;
+    std::map<std::uint64_t, std::size_t> drafts;  // tensors of each layer after the last
     for (const auto& [name, reader] : input.source.readers) {
         if (used.contains(reader.get()) || input.source.ignored.contains(name)) continue;
+        const auto layer = layer_of(name);
+        if (layer && *layer >= input.config.num_layers) {
+            ++drafts[*layer];
+            continue;
+        }
         MOEX_ASSIGN(is_zero, is_zero_bias(*reader));
         if (is_zero) continue;
-        if (is_inside_layers(name, input.config.num_layers) || name.ends_with(".bias"))
+        if (layer || name.ends_with(".bias"))
             return Error{ErrorCode::unsupported,
                          text(reader->info().where(), ": ", input.config.architecture,
                               " has no such ", name.ends_with(".bias") ? "bias" : "tensor",
                               " by its config.json; from another model?")};
         if (unused++ < 3) names += text(unused == 1 ? "" : ", ", name.substr(0, 200));
     }
+    for (const auto& [layer, count] : drafts)
+        input.warnings.push_back(text("model.layers.", layer, " (", count,
+                                      " tensors) comes after the model's last layer and was left "
+                                      "out: a layer that drafts tokens changes no answer"));
     if (unused > 0)
         input.warnings.push_back(text(unused,
                                       " tensors outside the layers are not part of the model"
@@ -166,6 +155,9 @@ Status find_tensors(PackInput& input) {
 
     std::set<const TensorReader*> used(input.hub_sources.begin(), input.hub_sources.end());
     for_each_matrix(input, [&](const ExpertMatrix& matrix) { used.insert(matrix.tensor); });
+    for (const auto& layer : input.experts)
+        for (const ExpertSource& expert : layer)
+            if (expert.biases) used.insert({expert.biases->gate_up, expert.biases->down});
     for (const TensorReader* reader : used) input.used_bytes += reader->info().stored_bytes;
     return check_unused(input, used);
 }
@@ -191,7 +183,8 @@ Status choose_groups(PackInput& input) {
     for_each_matrix(input, [&](ExpertMatrix& matrix) {
         const TensorInfo& info = matrix.tensor->info();
         matrix.keeps_codes = info.int4_group > 0 && info.int4_group % group_size == 0 &&
-                             info.row_size() % group_size == 0;
+                             info.row_size() % group_size == 0 && matrix.row_step == 1 &&
+                             !matrix.is_transposed;
     });
     return {};
 }
@@ -226,70 +219,19 @@ Status check_keep_format(PackInput& input) {
     return {};
 }
 
-// A key of config.json that changes what a model computes, with the values that change nothing.
-// The families that this program computes have no use for another value.
-struct NeutralKey {
-    std::string_view key;
-    std::vector<Json> neutral;
-};
-
-// Refuses keys that would change the mathematics of a supported family. transformers ignores most
-// of these keys here, so a model that has them was made for another program.
-Status check_neutral_keys(const Json& config) {
-    static const NeutralKey keys[] = {
-        {"scoring_func", {"softmax"}},
-        {"routed_scaling_factor", {1}},
-        {"n_group", {0, 1}},
-        {"topk_group", {0, 1}},
-        {"n_shared_experts", {0}},
-        {"num_shared_experts", {0}},
-        {"shared_expert_intermediate_size", {0}},
-        {"final_logit_softcapping", {}},
-        {"attn_logit_softcapping", {}},
-        {"clip_qkv", {}},
-        {"swiglu_limit", {}},
-        {"embedding_multiplier", {1}},
-        {"attention_multiplier", {}},
-        {"residual_multiplier", {1}},
-        {"logits_scaling", {1}},
-        {"logit_scale", {1}},
-        {"is_causal", {true}},
-        {"use_bidirectional_attention", {false}},
-    };
-    for (const NeutralKey& one : keys) {
-        const Json& value = member(config, one.key);
-        if (value.is_null() ||
-            std::find(one.neutral.begin(), one.neutral.end(), value) != one.neutral.end())
-            continue;
-        return Error{
-            ErrorCode::unsupported,
-            text("config: ", one.key, " is ", json_excerpt(value), ", which models of type ",
-                 json_excerpt(member(config, "model_type")), " do not compute here")};
-    }
-    return {};
-}
-
-// Reads the configuration. An expert's width that is no multiple of 32 is padded.
 Status read_config(PackInput& input) {
     const std::string& what = input.source.config_what;
     MOEX_ASSIGN(object, parse_strict_json(input.source.config_json, what));
-    std::uint32_t inner = 0;
-    if (const auto width = whole_number(member(object, "moe_intermediate_size"));
-        width && *width > 0 && *width < 1 << 18) {
-        inner = static_cast<std::uint32_t>(*width);
-        object["moe_intermediate_size"] = (inner + 31) / 32 * 32;
-    }
-
     const auto config = parse_hf_config(object);
     if (!config.ok()) return Error{config.error().code, text(what, ": ", config.error().message)};
-    if (const Status status = check_neutral_keys(object); !status.ok())
-        return Error{status.error().code, text(what, ": ", status.error().message)};
     if (!member(object, "auto_map").is_null())
         input.source.warnings.push_back(
             "config.json names code of the checkpoint's own (auto_map), which never runs here");
     input.config = *config;
-    input.inner_size = config->has_experts() ? inner : 0;
-    input.shape = {config->hidden_size, config->moe_intermediate_size, 0};
+    input.family = find_family(config->architecture);
+    input.inner_size = config->expert_width > 0 ? config->expert_width
+                                                : config->moe_intermediate_size;
+    input.shape = config->expert_shape(0);
     return {};
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "hub/model/families.h"
+#include "hub/model/pack/expert_source.h"
 #include "hub/model/pack/hub_codes_writer.h"
 #include "hub/model/pack/pack_options.h"
 #include "hub/model/pack/readers/model_source.h"
@@ -15,20 +17,10 @@
 
 namespace moex {
 
-// Position of a matrix inside a tensor of the model. The matrices of an expert may be separate
-// tensors, or slices of one fused tensor.
-struct ExpertMatrix {
-    const TensorReader* tensor = nullptr;
-    std::uint64_t first_row = 0;
-    bool keeps_codes = false;  // true: the blob gets the file's INT4 codes unchanged
-};
-struct ExpertSource {
-    ExpertMatrix gate, up, down;
-};
-
 struct PackInput {
     ModelSource source;
     ModelConfig config;
+    const Family* family = nullptr;  // never null
     PackOptions options;
     ExpertShape shape;
     // Width of the model's experts. shape.moe_intermediate_size is the next multiple of 32; the

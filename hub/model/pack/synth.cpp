@@ -7,6 +7,7 @@
 #include <cstring>
 #include <set>
 
+#include "hub/model/config_json.h"
 #include "hub/model/pack/hub_codes_writer.h"
 #include "hub/model/pack/layer_writer.h"
 #include "hub/model/pack/package_writer.h"
@@ -123,6 +124,8 @@ Status fill_expert(const WeightSource& weights, Random random, const ExpertBlobL
 
     for (const BlobSection& scales : {layout.gate_up_scale_zero, layout.down_scale_zero})
         weights.fill_scale_zero(random, section(scales));
+    for (const BlobSection& biases : {layout.gate_up_bias, layout.down_bias})
+        weights.fill_f32(random, section(biases));
     return {};
 }
 
@@ -291,6 +294,7 @@ class SynthWriter {
 struct NamedShape {
     std::string_view name;
     ModelConfig config;
+    double rope_theta = 10000.0;
 };
 
 // Returns a model shape with as many layers and experts as qwen3-30b-a3b, but with small matrices.
@@ -308,8 +312,8 @@ ModelConfig many_experts() {
             .tied_embeddings = true};
 }
 
-// The model shapes that benches and papers use. In these shapes every layer is an MoE layer, and
-// norm_topk_prob is true.
+// The model shapes that benches and papers use. In these shapes every layer is routed, and weights
+// of the chosen experts are normalised, as in Qwen3-MoE.
 std::span<const NamedShape> named_shapes() {
     static const NamedShape shapes[] = {
         {"bench-moe",
@@ -333,8 +337,8 @@ std::span<const NamedShape> named_shapes() {
           .context_tokens = 40960,
           .num_experts = 128,
           .top_k = 8,
-          .moe_intermediate_size = 768,
-          .rope_theta = 1e6}},
+          .moe_intermediate_size = 768},
+         1e6},
         {"paper",
          {.hidden_size = 4096,
           .num_layers = 46,
@@ -345,8 +349,8 @@ std::span<const NamedShape> named_shapes() {
           .context_tokens = 40960,
           .num_experts = 128,
           .top_k = 8,
-          .moe_intermediate_size = 2048,
-          .rope_theta = 1e6}},
+          .moe_intermediate_size = 2048},
+         1e6},
         {"tiny",
          {.hidden_size = 64,
           .num_layers = 2,
@@ -380,8 +384,8 @@ std::span<const NamedShape> named_shapes() {
 }  // namespace
 
 ModelConfig with_num_layers(ModelConfig config, std::uint32_t num_layers) {
-    config.layer_is_moe.resize(num_layers,
-                               config.layer_is_moe.empty() ? 1 : config.layer_is_moe.back());
+    MOEX_CHECK(!config.layers.empty(), "a shape has a layer");
+    config.layers.resize(num_layers, config.layers.back());
     config.num_layers = num_layers;
     return config;
 }
@@ -390,8 +394,9 @@ Result<ModelConfig> synth_shape(std::string_view shape) {
     std::string known;
     for (const NamedShape& candidate : named_shapes()) {
         if (candidate.name == shape) {
-            ModelConfig config = with_num_layers(candidate.config, candidate.config.num_layers);
-            config.norm_topk_prob = true;
+            ModelConfig config = candidate.config;
+            const std::vector<std::uint8_t> all_routed(config.num_layers, 1);
+            config.layers = plain_layers({.rope_theta = candidate.rope_theta}, all_routed);
             return config;
         }
         known += text(known.empty() ? "" : ", ", candidate.name);
@@ -412,7 +417,7 @@ Result<PackReport> synth_package(const ModelConfig& config, std::string_view nam
                           ", wanted 1 to 128 printable characters without spaces")};
 
     if (options.hub_dtype != HubDtype::bf16) MOEX_TRY(check_rows_for_codes(checked));
-    ExpertShape shape{checked.hidden_size, checked.moe_intermediate_size, 0};
+    ExpertShape shape = checked.expert_shape(0);
     if (options.expert_dtype == ExpertDtype::int4) {
         MOEX_ASSIGN(group_size, choose_group_size(shape.hidden_size, shape.moe_intermediate_size,
                                                   options.group_size_max));
@@ -422,8 +427,8 @@ Result<PackReport> synth_package(const ModelConfig& config, std::string_view nam
     std::uint64_t output_bytes = 1u << 20;
     for (const HubTensorSpec& spec : hub_tensor_specs(checked))
         output_bytes += hub_tensor_bytes(spec, options.hub_f32);
-    for (const std::uint8_t moe : checked.layer_is_moe)
-        if (moe)
+    for (const LayerPlan& plan : checked.layers)
+        if (plan.is_routed)
             output_bytes += checked.num_experts *
                             expert_blob_layout(shape, options.expert_dtype).size_bytes;
 

@@ -11,8 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "hub/model/package/manifest.h"
+#include "hub/model/package/hub_specs.h"
 #include "hub/model/package/tensor.h"
+#include "protocol/hub_codes.h"
 
 namespace moex {
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hub/model/config_json.h"
 #include "hub/model/json_fields.h"
 #include "hub/model/strict_json.h"
 
@@ -10,9 +11,11 @@ namespace {
 
 using Fields = JsonFields<Json, FileWording>;
 
-// Format versions of a package. In version 2 hub.safetensors contains codes, so older programs must
-// refuse the package, and they do because of its version.
-constexpr std::uint32_t format_version = 1, format_version_with_codes = 2;
+// Format versions of a package. In version 2 hub.safetensors contains codes, and in version 3 the
+// configuration has plans of layers (with codes or without). Older programs must refuse such a
+// package, and they do because of its version.
+constexpr std::uint32_t format_version = 1, format_version_with_codes = 2,
+                        format_version_with_plans = 3;
 
 OrderedJson file_to_json(const FileRecord& file) {
     return {{"sha256", to_hex(file.sha256)}, {"bytes", file.size_bytes}};
@@ -154,12 +157,13 @@ Status read_quantization(const Json& object, std::string_view what, PackageManif
     return {};
 }
 
-// Reads the dtype of the hub's matrices. Manifests of version 1 do not have this field, and version
-// 2 requires it.
-Status read_hub_dtype(const Json& object, bool has_codes, std::string_view what,
+// Reads the dtype of the hub's matrices. Manifests of version 1 do not have this field, version 2
+// requires it, and version 3 may have it.
+Status read_hub_dtype(const Json& object, const Json& version, std::string_view what,
                       PackageManifest& manifest) {
     const Json* const found = find_member(object, "hub_dtype");
-    if (!has_codes && !found) return {};
+    const bool has_codes = version != format_version;
+    if (version != format_version_with_codes && !found) return {};
     Fields fields(object, {std::string(what)});
     if (has_codes && found && found->is_string()) {
         const auto dtype = parse_hub_dtype(found->get_ref<const std::string&>());
@@ -169,7 +173,7 @@ Status read_hub_dtype(const Json& object, bool has_codes, std::string_view what,
         }
     }
     fields.wrong("hub_dtype",
-                 has_codes ? "int8 or int4 (format_version 2)" : "nothing (format_version 1)",
+                 has_codes ? "int8 or int4 (format_version 2 or 3)" : "nothing (format_version 1)",
                  found);
     return *fields.problem();
 }
@@ -283,7 +287,9 @@ std::string manifest_to_json(const PackageManifest& manifest) {
     if (has_codes) quantization["hub_dtype"] = hub_dtype_name(manifest.hub_dtype);
     OrderedJson object = {
         {"format", "moex-package"},
-        {"format_version", has_codes ? format_version_with_codes : format_version},
+        {"format_version", needs_plans(manifest.config) ? format_version_with_plans
+                           : has_codes                  ? format_version_with_codes
+                                                        : format_version},
         {"name", manifest.name},
         {"config", OrderedJson::parse(to_json(manifest.config).dump())},
         {"quantization", quantization},
@@ -308,11 +314,12 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
         return Error{ErrorCode::bad_field,
                      text(what, ": not a package manifest (format is not \"moex-package\")")};
     const Json& version = member(object, "format_version");
-    if (version != format_version && version != format_version_with_codes)
+    if (version != format_version && version != format_version_with_codes &&
+        version != format_version_with_plans)
         return Error{
             ErrorCode::unsupported,
             text(what, ": format_version is ", json_excerpt(version), ", this program reads ",
-                 format_version, " and ", format_version_with_codes, "; from a newer moex-hub?")};
+                 format_version, " to ", format_version_with_plans, "; from a newer moex-hub?")};
 
     Fields fields(object, {std::string(what)});
     PackageManifest manifest;
@@ -334,7 +341,7 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
 
     manifest.config = std::move(*config);
     MOEX_TRY(read_quantization(*quantization, what, manifest));
-    MOEX_TRY(read_hub_dtype(*quantization, version == format_version_with_codes, what, manifest));
+    MOEX_TRY(read_hub_dtype(*quantization, version, what, manifest));
 
     MOEX_ASSIGN(defaults, parse_sampling(*generation, manifest.config.vocab_size, "sample_top_k",
                                          "eos_token_ids", what));
@@ -405,75 +412,6 @@ std::vector<std::string> unread_generation_keys(std::string_view generation_json
         if (!is_known && !is_off) unread.push_back(name);
     }
     return unread;
-}
-
-std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {
-    const std::uint64_t hidden = config.hidden_size, dense = config.intermediate_size,
-                        head = config.head_dim;
-    const std::uint64_t q_size = std::uint64_t{config.num_heads} * head,
-                        kv_size = std::uint64_t{config.num_kv_heads} * head;
-    std::vector<HubTensorSpec> specs;
-    specs.push_back({"model.embed_tokens.weight",
-                     {config.vocab_size, hidden},
-                     "vocab_size, hidden_size",
-                     false,
-                     true});
-
-    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-        const std::string at = text("model.layers.", layer, ".");
-        specs.push_back({at + "input_layernorm.weight", {hidden}, "hidden_size", true});
-        specs.push_back({at + "self_attn.q_proj.weight",
-                         {q_size, hidden},
-                         "num_heads * head_dim, hidden_size"});
-        specs.push_back({at + "self_attn.k_proj.weight",
-                         {kv_size, hidden},
-                         "num_kv_heads * head_dim, hidden_size"});
-
-        specs.push_back({at + "self_attn.v_proj.weight",
-                         {kv_size, hidden},
-                         "num_kv_heads * head_dim, hidden_size"});
-        specs.push_back({at + "self_attn.o_proj.weight",
-                         {hidden, q_size},
-                         "hidden_size, num_heads * head_dim"});
-
-        if (config.attention_bias) {
-            specs.push_back({at + "self_attn.q_proj.bias", {q_size}, "num_heads * head_dim", true});
-            specs.push_back(
-                {at + "self_attn.k_proj.bias", {kv_size}, "num_kv_heads * head_dim", true});
-            specs.push_back(
-                {at + "self_attn.v_proj.bias", {kv_size}, "num_kv_heads * head_dim", true});
-        }
-        if (config.has_o_bias())
-            specs.push_back({at + "self_attn.o_proj.bias", {hidden}, "hidden_size", true});
-
-        if (config.has_qk_norm()) {
-            specs.push_back({at + "self_attn.q_norm.weight", {head}, "head_dim", true});
-            specs.push_back({at + "self_attn.k_norm.weight", {head}, "head_dim", true});
-        }
-        specs.push_back({at + "post_attention_layernorm.weight", {hidden}, "hidden_size", true});
-        if (config.is_moe(layer)) {
-            specs.push_back({at + "mlp.gate.weight",
-                             {config.num_experts, hidden},
-                             "num_experts, hidden_size",
-                             true});
-        } else {
-            specs.push_back(
-                {at + "mlp.gate_proj.weight", {dense, hidden}, "intermediate_size, hidden_size"});
-            specs.push_back(
-                {at + "mlp.up_proj.weight", {dense, hidden}, "intermediate_size, hidden_size"});
-            specs.push_back(
-                {at + "mlp.down_proj.weight", {hidden, dense}, "hidden_size, intermediate_size"});
-        }
-    }
-
-    specs.push_back({"model.norm.weight", {hidden}, "hidden_size", true});
-    if (!config.tied_embeddings)
-        specs.push_back({"lm_head.weight",
-                         {config.vocab_size, hidden},
-                         "vocab_size, hidden_size",
-                         false,
-                         true});
-    return specs;
 }
 
 }  // namespace moex

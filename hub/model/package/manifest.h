@@ -39,9 +39,7 @@ struct PackageManifest {
     // blob hash of each expert, [num_layers][num_experts]; a dense layer has an empty list
     std::vector<std::vector<Sha256>> experts;
 
-    ExpertShape expert_shape() const {
-        return {config.hidden_size, config.moe_intermediate_size, group_size};
-    }
+    ExpertShape expert_shape() const { return config.expert_shape(group_size); }
 };
 
 // The names of text files that a package may copy unchanged from a checkpoint.
@@ -69,18 +67,5 @@ const char* pooling_name(Pooling pooling);
 // Returns true if `name` is suitable as a model name in API answers, pages and logs: 1 to 128
 // printable ASCII characters without spaces or quotes.
 bool package_name_ok(std::string_view name);
-
-// Specification of one tensor with which the hub itself computes.
-struct HubTensorSpec {
-    std::string name;
-    std::vector<std::uint64_t> shape;
-    const char* shape_words;  // names of the sizes: "num_experts, hidden_size"
-    // true for norms, biases and routers, which are small and sensitive: such a tensor stays f32
-    // unless the checkpoint stores it as bf16
-    bool precise = false;
-    bool is_table = false;  // embeddings or LM head, where small errors can change the token
-};
-// Returns the specs of all hub tensors in the order of hub.safetensors.
-std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config);
 
 }  // namespace moex

@@ -13,6 +13,7 @@
 #include "hub/base/log.h"
 #include "hub/base/mapped_file.h"
 #include "hub/base/sha256.h"
+#include "hub/model/package/hub_specs.h"
 #include "hub/model/package/hub_tensors.h"
 #include "hub/model/package/manifest.h"
 #include "hub/model/package/safetensors.h"

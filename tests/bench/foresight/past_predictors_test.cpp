@@ -13,7 +13,7 @@ ModelConfig small_config() {
     config.num_layers = 1;
     config.num_experts = 3;
     config.top_k = 2;
-    config.layer_is_moe = {1};
+    config.layers = {LayerPlan{.is_routed = true}};
     return config;
 }
 

@@ -68,7 +68,7 @@ TEST(SpeculationTest, WeightsComeFromTheGuessOrTheRouter) {
     EXPECT_EQ(ids, (std::vector<std::uint16_t>{2, 1}));
     EXPECT_NEAR(weights[0], e / (e + 1), 1e-6);
 
-    config.norm_topk_prob = false;  // weights are shares among all four experts
+    config.layers[0].router.is_normalised = false;  // weights are shares among all four experts
     choose({.routes = RouteGuess::next_gate, .guessed = 3});
     EXPECT_NEAR(weights[0], e * e / (1 + e + e * e + e * e * e), 1e-6);
 }

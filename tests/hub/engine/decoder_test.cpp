@@ -281,7 +281,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(LongContextTest, AttentionSplitOverThreadsGivesTheSameBits) {
     ModelConfig config = test::tiny_config();
     config.num_layers = 1;
-    config.layer_is_moe = {1};
+    config.layers.resize(1);
     config.context_tokens = 4096;
     const test::TemporaryFolder folder("long-context");
     const auto made = synth_package(config, "long", 3, folder.path() / "package", {},

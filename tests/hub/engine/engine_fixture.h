@@ -13,6 +13,7 @@
 #include "hub/engine/decoder.h"
 #include "hub/engine/local_experts.h"
 #include "hub/engine/step_device.h"
+#include "hub/model/config_json.h"
 #include "hub/model/pack/synth.h"
 #include "hub/model/package/package.h"
 
@@ -78,8 +79,7 @@ inline ModelConfig tiny_config() {
     config.top_k = 2;
     config.moe_intermediate_size = 96;
     config.intermediate_size = 160;
-    config.layer_is_moe = {1, 0, 1, 1};
-    config.norm_topk_prob = true;
+    config.layers = plain_layers({}, std::vector<std::uint8_t>{1, 0, 1, 1});
     config.tied_embeddings = true;
     return config;
 }

@@ -1,6 +1,7 @@
 // Compares the engine with outputs of an independent implementation (transformers 5.17, float32),
 // on the local backend. Goldens: tests/golden/*/golden.json, made by scripts named in their README;
 // the tolerances are those that the issue of the first product defines.
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -45,8 +46,9 @@ struct Model {
     // Runs the tokens `ids` in one step and returns the log-probabilities after each token,
     // [num_ids, vocab_size].
     std::vector<float> score(std::span<const TokenId> ids,
-                             const std::function<void(const RouteView&)>& watch = {}) {
-        KvCache cache(package->config(), {16, 64});
+                             const std::function<void(const RouteView&)>& watch = {},
+                             KvDtype kv_dtype = KvDtype::f32) {
+        KvCache cache(package->config(), {16, 64, kv_dtype});
         KvCache::Sequence sequence(cache);
         const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
         auto step = decoder->step({&rows, 1}, *experts, watch);
@@ -106,7 +108,8 @@ void expect_ids(const ModelPackage& package, const std::filesystem::path& texts)
 // Expects all log-probabilities of a small checkpoint within `tolerance` of its golden.json, and
 // the greedy tokens wherever their margin is above `margin_min`.
 void expect_golden(const std::filesystem::path& checkpoint, double tolerance = 1e-4,
-                   double margin_min = 1e-3, ExpertDtype dtype = ExpertDtype::f32) {
+                   double margin_min = 1e-3, ExpertDtype dtype = ExpertDtype::f32,
+                   KvDtype kv_dtype = KvDtype::f32) {
     const test::TemporaryFolder folder("golden-tiny");
     Model model(packed(checkpoint, folder.path() / "package", dtype));
     const std::size_t vocab_size = model.package->config().vocab_size;
@@ -117,7 +120,7 @@ void expect_golden(const std::filesystem::path& checkpoint, double tolerance = 1
         const auto ids = entry.at("ids").get<std::vector<TokenId>>();
         auto forced = ids;
         for (const TokenId id : entry.at("greedy")) forced.push_back(id);
-        const auto logprobs = model.score(forced);
+        const auto logprobs = model.score(forced, {}, kv_dtype);
         const auto compare = [&](double mine, double golden) {
             worst = std::max(worst, std::abs(mine - golden));
             ++compared;
@@ -145,6 +148,74 @@ TEST(GoldenTest, DenseModelsAgreeWithin1em4) {
     for (const char* name : {"qwen2", "qwen3", "llama"}) {
         SCOPED_TRACE(name);
         expect_golden(source_folder / "tests/golden/dense" / name);
+    }
+}
+
+// One small checkpoint of each family, in the layout in which the family is released. In every
+// release the experts are bf16 or exact in bf16 (MXFP4).
+TEST(GoldenTest, FamiliesAgreeWithin1em3AndHalfCachesWithin2em2) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(source_folder / "tests/golden/families")) {
+        if (!std::filesystem::exists(entry.path() / "golden.json")) continue;
+        SCOPED_TRACE(entry.path().filename().string());
+        std::cout << entry.path().filename().string() << ": ";
+        expect_golden(entry.path(), 1e-3, 2e-3);
+        expect_golden(entry.path(), 2e-2, 4e-2, ExpertDtype::bf16, KvDtype::f16);
+    }
+}
+
+// Runs the tokens of two sequences in steps that take `chunk` tokens of each, and returns the
+// logits of both, [2][num_ids, vocab_size].
+std::vector<std::vector<float>> logits_in_chunks(Model& model,
+                                                 std::span<const std::vector<TokenId>> texts,
+                                                 std::size_t chunk, KvDtype kv_dtype,
+                                                 std::uint32_t micro_batches) {
+    KvCache cache(model.package->config(), {16, 64, kv_dtype});
+    std::vector<KvCache::Sequence> sequences;
+    for (std::size_t i = 0; i < texts.size(); ++i) sequences.emplace_back(cache);
+    std::vector<std::vector<float>> logits(texts.size());
+    const std::size_t vocab_size = model.package->config().vocab_size;
+    for (std::size_t begin = 0; begin < texts[0].size(); begin += chunk) {
+        std::vector<StepRows> batch;
+        for (std::size_t i = 0; i < texts.size(); ++i) {
+            const std::size_t count = std::min(chunk, texts[i].size() - begin);
+            batch.push_back({.kv = &sequences[i],
+                             .tokens = std::span(texts[i]).subspan(begin, count),
+                             .all_logits = true});
+        }
+        const auto step = model.decoder->step(batch, *model.experts, {}, {}, micro_batches);
+        if (!step.ok()) throw std::runtime_error(step.error().message);
+        auto from = step->logits.begin();
+        for (std::size_t i = 0; i < texts.size(); ++i) {
+            const auto end = from +
+                             static_cast<std::ptrdiff_t>(batch[i].tokens.size() * vocab_size);
+            logits[i].insert(logits[i].end(), from, end);
+            from = end;
+        }
+    }
+    return logits;
+}
+
+// A row's bits depend neither on the batch, nor on the chunk, nor on the micro-batches, in both
+// arithmetics and with windows that end inside a chunk.
+TEST(GoldenTest, FamiliesGiveTheSameBitsInAnyBatchAndChunk) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(source_folder / "tests/golden/families")) {
+        if (!std::filesystem::exists(entry.path() / "golden.json")) continue;
+        SCOPED_TRACE(entry.path().filename().string());
+        const std::vector<TokenId> one = test::random_tokens(41, 320, 3),
+                                   other = test::random_tokens(41, 320, 4);
+        for (const auto& [dtype, arithmetic, kv_dtype] :
+             {std::tuple(ExpertDtype::f32, Arithmetic::exact, KvDtype::f32),
+              std::tuple(ExpertDtype::int4, Arithmetic::int8, KvDtype::f16)}) {
+            const test::TemporaryFolder folder("families");
+            Model model(packed(entry.path(), folder.path() / "package", dtype), arithmetic);
+            const auto whole = logits_in_chunks(model, std::array{one}, 41, kv_dtype, 1);
+            EXPECT_EQ(logits_in_chunks(model, std::array{one}, 1, kv_dtype, 1), whole);
+            const auto both = logits_in_chunks(model, std::array{one, other}, 5, kv_dtype, 2);
+            EXPECT_EQ(both[0], whole[0]);
+            EXPECT_NE(both[1], whole[0]);
+        }
     }
 }
 

@@ -43,7 +43,7 @@ TestHub::TestHub(TestHubOptions options) {
     swarm.top_k = config.top_k;
     swarm.workers_per_address_max = options.server.workers_per_address_max;
     swarm.expert_blob_bytes = package_->expert_blob_bytes();
-    swarm.layer_is_moe = config.layer_is_moe;
+    swarm.layer_is_moe = config.layer_is_moe();
     swarm.blob_hash = [package = package_](std::uint32_t layer, std::uint32_t expert) {
         return package->blob_hash(layer, expert);
     };

@@ -70,9 +70,15 @@ class ConfigBuilder {
 };
 
 // Rope scaling of another kind than none stays under its name, so that the reader of config.json
-// refuses what it cannot compute.
-Status add_rope(ConfigBuilder& builder) {
+// refuses what it cannot compute. For yarn the metadata lack `truncate`, which changes the answers.
+Status add_rope(const GgufFile& file, ConfigBuilder& builder) {
     builder.copy("rope.freq_base", "rope_theta");
+    if (const Json* kind = builder.find("rope.scaling.type"); kind != nullptr && *kind == "yarn")
+        return Error{
+            ErrorCode::unsupported,
+            text(file.path().string(),
+                 ": rope.scaling.type is yarn, which is not read from GGUF files; pack the "
+                 "safetensors of the model")};
     if (const Json* kind = builder.find("rope.scaling.type");
         kind != nullptr && *kind != "none" && *kind != "") {
         builder.config["rope_scaling"] = {{"rope_type", *kind}};
@@ -180,7 +186,7 @@ Result<GgufModel> gguf_model_of(const GgufFile& file,
     builder.copy("attention.head_count_kv", "num_key_value_heads");
     builder.copy("attention.key_length", "head_dim");
     builder.copy("feed_forward_length", "intermediate_size");
-    MOEX_TRY(add_rope(builder));
+    MOEX_TRY(add_rope(file, builder));
 
     if (const Json* experts = builder.find("expert_count"); experts != nullptr && *experts != 0) {
         config["num_experts"] = *experts;

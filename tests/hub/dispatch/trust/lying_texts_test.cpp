@@ -134,7 +134,7 @@ class LyingTexts : public testing::Test {
         options.expert_shape = package_->expert_shape();
         options.top_k = config.top_k;
         options.expert_blob_bytes = package_->expert_blob_bytes();
-        options.layer_is_moe = config.layer_is_moe;
+        options.layer_is_moe = config.layer_is_moe();
         options.blob_hash = [this](std::uint32_t layer, std::uint32_t expert) {
             return package_->blob_hash(layer, expert);
         };

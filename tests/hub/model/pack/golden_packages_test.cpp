@@ -61,9 +61,9 @@ TEST(GoldenPackagesTest, GoldenCheckpointPacksInEveryType) {
         ASSERT_TRUE(report.ok()) << report.error().message;
         const auto package = *ModelPackage::open(out);
         EXPECT_EQ(package->name(), "qwen3-tiny");
-        EXPECT_EQ(package->config().layer_is_moe, (std::vector<std::uint8_t>{0, 1, 0, 1}));
+        EXPECT_EQ(package->config().layer_is_moe(), (std::vector<std::uint8_t>{0, 1, 0, 1}));
 
-        EXPECT_TRUE(package->config().attention_bias);
+        EXPECT_TRUE(package->config().layers[0].has_qkv_bias);
         EXPECT_EQ(package->config().head_dim, 64u);
         EXPECT_TRUE(verify_package(out, {}).ok());
     }

@@ -215,12 +215,14 @@ TEST_F(PackerSilenceTest, UnreadTensorsInsideLayersAreRefused) {
         refused({name, "no such", "config.json"});
     }
     CheckpointBuilder builder{CheckpointOptions{}};
-    for (const char* name : {"model.layers.3.eh_proj.weight", "model.visual.patch.weight"})
+    for (const char* name : {"model.layers.3.eh_proj.weight", "model.layers.3.eh_proj.bias",
+                             "model.visual.patch.weight"})
         builder.tensors.push_back({.name = name, .shape = {2}, .values = {1, 1}});
     write(builder);
     EXPECT_TRUE(pack());
-    warned("2 tensors outside the layers");
-    warned("model.layers.3.eh_proj.weight, model.visual.patch.weight");
+    warned("model.layers.3 (2 tensors) comes after the model's last layer");
+    warned("1 tensors outside the layers are not part of the model");
+    warned("left out: model.visual.patch.weight");
 }
 
 TEST_F(PackerSilenceTest, EmptyBiasChangesNothing) {

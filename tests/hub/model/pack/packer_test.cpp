@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "hub/model/config_json.h"
 #include "hub/model/pack/quantize.h"
 #include "hub/model/package/package.h"
 #include "hub/model/tokenizer/tokenizer.h"
@@ -63,8 +64,8 @@ TEST_F(PackerTest, PackageHoldsWhatTheCheckpointHeld) {
     EXPECT_EQ(package->expert_dtype(), ExpertDtype::f32);
 
     EXPECT_EQ(package->expert_shape(), (ExpertShape{64, 32, 0}));
-    EXPECT_EQ(package->config().layer_is_moe, (std::vector<std::uint8_t>{1, 0, 1}));
-    EXPECT_DOUBLE_EQ(package->config().rope_theta, 50000.0);
+    EXPECT_EQ(package->config().layer_is_moe(), (std::vector<std::uint8_t>{1, 0, 1}));
+    EXPECT_DOUBLE_EQ(package->config().layers[0].rope.theta, 50000.0);
     EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});
 
     for (const char* name :

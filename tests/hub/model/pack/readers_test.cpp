@@ -266,12 +266,12 @@ TEST_F(FormatPackTest, OlderGptqFoldersAreRead) {
 TEST_F(FormatPackTest, GgufFactorsBecomeTheScalingOfLlama3) {
     const auto package = pack("gguf-llama");
     ASSERT_TRUE(package);
-    const RopeScaling& scaling = package->config().rope_scaling;
+    const RopeScaling& scaling = package->config().layers[0].rope.scaling;
     EXPECT_EQ(scaling.factor, 8.0);
     EXPECT_EQ(scaling.low_freq_factor, 1.0);
     EXPECT_EQ(scaling.high_freq_factor, 4.0);
     EXPECT_EQ(scaling.original_context_tokens, 8192u);
-    EXPECT_EQ(pack("gguf-qwen2")->config().rope_scaling.factor, 1.0);
+    EXPECT_EQ(pack("gguf-qwen2")->config().layers[0].rope.scaling.factor, 1.0);
 
     copy_checkpoint(formats_folder / "gguf-llama", folder_ / "in");
     std::string file = test::read_file(folder_ / "in/model.gguf");

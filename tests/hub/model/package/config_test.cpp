@@ -1,6 +1,8 @@
-#include "hub/model/config.h"
+#include "hub/model/config_json.h"
 
 #include <gtest/gtest.h>
+
+#include "hub/model/hf_config.h"
 
 namespace moex {
 namespace {
@@ -34,11 +36,11 @@ TEST(ConfigTest, OlderSpellingIsRead) {
     EXPECT_EQ(config->top_k, 8u);
     EXPECT_EQ(config->moe_intermediate_size, 768u);
     EXPECT_EQ(config->context_tokens, 40960u);
-    EXPECT_TRUE(config->norm_topk_prob);
+    EXPECT_TRUE(config->layers[0].router.is_normalised);
     EXPECT_FALSE(config->tied_embeddings);
-    EXPECT_DOUBLE_EQ(config->rope_theta, 1e6);
+    EXPECT_DOUBLE_EQ(config->layers[0].rope.theta, 1e6);
 
-    EXPECT_EQ(config->layer_is_moe, std::vector<std::uint8_t>(48, 1));
+    EXPECT_EQ(config->layer_is_moe(), std::vector<std::uint8_t>(48, 1));
 }
 
 TEST(ConfigTest, NewerSpellingMeansTheSame) {
@@ -72,7 +74,7 @@ TEST(ConfigTest, DenseLayersFollowStepAndList) {
     object["mlp_only_layers"] = {3};
     const auto config = parse_hf_config(object);
     ASSERT_TRUE(config.ok()) << config.error().message;
-    EXPECT_EQ(config->layer_is_moe, (std::vector<std::uint8_t>{0, 1, 0, 0, 0, 1}));
+    EXPECT_EQ(config->layer_is_moe(), (std::vector<std::uint8_t>{0, 1, 0, 0, 0, 1}));
 }
 
 TEST(ConfigTest, HeadDimDefaultsToHiddenOverHeads) {
@@ -99,13 +101,14 @@ TEST(ConfigTest, DenseArchitecturesHaveNoExperts) {
     const auto llama = parse_hf_config(llama3_8b());
     ASSERT_TRUE(llama.ok()) << llama.error().message;
     EXPECT_FALSE(llama->has_experts());
-    EXPECT_EQ(llama->layer_is_moe, std::vector<std::uint8_t>(32, 0));
+    EXPECT_EQ(llama->layer_is_moe(), std::vector<std::uint8_t>(32, 0));
     EXPECT_EQ(llama->top_k + llama->moe_intermediate_size, 0u);
     EXPECT_EQ(llama->intermediate_size, 14336u);
     EXPECT_EQ(llama->head_dim, 128u);
-    EXPECT_FALSE(llama->attention_bias || llama->has_o_bias() || llama->has_qk_norm());
-    EXPECT_DOUBLE_EQ(llama->rope_scaling.factor, 8);
-    EXPECT_EQ(llama->rope_scaling.original_context_tokens, 8192u);
+    const LayerPlan& plan = llama->layers[31];
+    EXPECT_FALSE(plan.has_qkv_bias || plan.has_o_bias || plan.qk_norm != QkNorm::none);
+    EXPECT_DOUBLE_EQ(plan.rope.scaling.factor, 8);
+    EXPECT_EQ(plan.rope.scaling.original_context_tokens, 8192u);
     const auto again = parse_model_config(to_json(*llama));
     ASSERT_TRUE(again.ok()) << again.error().message;
     EXPECT_EQ(to_json(*again), to_json(*llama));
@@ -115,15 +118,15 @@ TEST(ConfigTest, DenseArchitecturesHaveNoExperts) {
     object["architectures"] = {"Qwen2ForCausalLM"};
     const auto qwen2 = parse_hf_config(object);
     ASSERT_TRUE(qwen2.ok()) << qwen2.error().message;
-    EXPECT_TRUE(qwen2->attention_bias);  // qwen2 always has biases of q, k and v
-    EXPECT_FALSE(qwen2->has_o_bias() || qwen2->has_qk_norm());
+    EXPECT_TRUE(qwen2->layers[0].has_qkv_bias);  // qwen2 always has biases of q, k and v
+    EXPECT_FALSE(qwen2->layers[0].has_o_bias || qwen2->layers[0].qk_norm != QkNorm::none);
 
     object["model_type"] = "qwen3";
     object["architectures"] = {"Qwen3ForCausalLM"};
     const auto qwen3 = parse_hf_config(object);
     ASSERT_TRUE(qwen3.ok()) << qwen3.error().message;
-    EXPECT_TRUE(qwen3->has_qk_norm());
-    EXPECT_FALSE(qwen3->attention_bias);
+    EXPECT_EQ(qwen3->layers[0].qk_norm, QkNorm::per_head);
+    EXPECT_FALSE(qwen3->layers[0].has_qkv_bias);
     object["use_sliding_window"] = true;
     EXPECT_NE(parse_hf_config(object).error().message.find("sliding"), std::string::npos);
 }
@@ -165,10 +168,15 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"architectures": ["MixtralForCausalLM"]})", "architecture",
                   "MixtralForCausalLM"},
         BadConfig{R"({"model_type": null, "architectures": []})", "model_type", "not supported"},
-        BadConfig{R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})", "rope_scaling",
-                  "yarn"},
-        BadConfig{R"({"rope_scaling": {"type": "linear", "factor": 4.0}})", "rope_scaling",
-                  "linear"},
+        BadConfig{R"({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}})", "rope_scaling",
+                  "longrope"},
+        BadConfig{R"({"rope_scaling": {"type": "dynamic", "factor": 4.0}})", "rope_scaling",
+                  "dynamic"},
+        BadConfig{R"({"rope_scaling": {"type": "linear"}})", "factor", "missing"},
+        BadConfig{R"({"rope_scaling": {"type": "linear", "factor": 4.0, "shift": 2}})", "shift",
+                  "2"},
+        BadConfig{R"({"rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 1}})",
+                  "beta_fast", "1"},
         BadConfig{R"({"rope_parameters": {"rope_type": "llama3"}})", "factor", "missing"},
         BadConfig{R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,)"
                   R"("high_freq_factor": 4, "original_max_position_embeddings": 8192}})",
@@ -190,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"hidden_size": 2040})", "hidden_size", "multiple of 32"},
         BadConfig{R"({"hidden_size": 1099511627776})", "hidden_size", "1099511627776"},
         BadConfig{R"({"hidden_size": 18446744073709551616})", "hidden_size", "65504"},
-        BadConfig{R"({"moe_intermediate_size": 100})", "moe_intermediate_size", "100"},
+        BadConfig{R"({"moe_intermediate_size": 0})", "moe_intermediate_size", "0"},
         BadConfig{R"({"num_hidden_layers": 0})", "num_hidden_layers", "0"},
         BadConfig{R"({"num_hidden_layers": 100000})", "num_hidden_layers", "100000"},
         BadConfig{R"({"num_key_value_heads": 5})", "num_key_value_heads", "5"},

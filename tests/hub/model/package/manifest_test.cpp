@@ -76,7 +76,7 @@ TEST_F(ManifestTest, HostileFieldsAreRefusedByName) {
     const Case table[] = {
         {"/format", "zip", "format"},
         {"/format_version", 2, "hub_dtype"},
-        {"/format_version", 3, "format_version is 3"},
+        {"/format_version", 4, "format_version is 4"},
         {"/format_version", "1", "format_version"},
         {"/name", "", "name"},
         {"/name", "a b", "name"},
