@@ -8,6 +8,7 @@
 #include <set>
 
 #include "hub/model/config_json.h"
+#include "hub/model/hf_config.h"
 #include "hub/model/pack/hub_codes_writer.h"
 #include "hub/model/pack/layer_writer.h"
 #include "hub/model/pack/package_writer.h"
@@ -381,6 +382,27 @@ std::span<const NamedShape> named_shapes() {
     return shapes;
 }
 
+// Shapes of other families, as the config.json of the released model says.
+struct FamilyShape {
+    std::string_view name, config_json;
+};
+constexpr FamilyShape family_shapes[] = {
+    {"gpt-oss-20b", R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+        "vocab_size": 201088, "max_position_embeddings": 131072, "num_local_experts": 32,
+        "num_experts_per_tok": 4, "intermediate_size": 2880, "sliding_window": 128,
+        "swiglu_limit": 7.0, "attention_bias": true, "rope_theta": 150000,
+        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                         "original_max_position_embeddings": 4096, "truncate": false}})"},
+    {"glm-4.5-air", R"({"model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 46,
+        "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 151552, "max_position_embeddings": 131072, "n_routed_experts": 128,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "n_shared_experts": 1,
+        "intermediate_size": 10944, "first_k_dense_replace": 1, "attention_bias": true,
+        "use_qk_norm": false, "partial_rotary_factor": 0.5, "rope_theta": 1000000,
+        "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true})"},
+};
+
 }  // namespace
 
 ModelConfig with_num_layers(ModelConfig config, std::uint32_t num_layers) {
@@ -400,6 +422,13 @@ Result<ModelConfig> synth_shape(std::string_view shape) {
             return config;
         }
         known += text(known.empty() ? "" : ", ", candidate.name);
+    }
+    for (const FamilyShape& candidate : family_shapes) {
+        if (candidate.name == shape) {
+            MOEX_ASSIGN(object, parse_strict_json(candidate.config_json, candidate.name));
+            return parse_hf_config(object);
+        }
+        known += text(", ", candidate.name);
     }
 
     return Error{ErrorCode::invalid_argument,

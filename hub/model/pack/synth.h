@@ -1,7 +1,7 @@
 // `moex-hub synth` writes a random package of any shape, for benches. It writes the weights as a
 // stream. Each expert is seeded by (seed, layer, expert), so that neither threads nor an
 // interruption change a byte. Shapes: "bench-moe", "qwen3-30b-a3b", "paper", "tiny",
-// "many-experts", or "demo".
+// "many-experts", "demo", "gpt-oss-20b" or "glm-4.5-air".
 #pragma once
 
 #include <cstdint>

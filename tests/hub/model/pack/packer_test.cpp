@@ -413,8 +413,8 @@ TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
 }
 
 TEST_F(PackerTest, SynthShapesAreWholeAndCanBeShortened) {
-    for (const char* shape :
-         {"bench-moe", "qwen3-30b-a3b", "paper", "tiny", "many-experts", "demo"}) {
+    for (const char* shape : {"bench-moe", "qwen3-30b-a3b", "paper", "tiny", "many-experts", "demo",
+                              "gpt-oss-20b", "glm-4.5-air"}) {
         const auto config = synth_shape(shape);
         ASSERT_TRUE(config.ok()) << shape;
         EXPECT_TRUE(parse_model_config(to_json(*config)).ok()) << shape;
