@@ -6,6 +6,7 @@
 
 #include "hub/base/trace.h"
 #include "hub/engine/decoder_attention.h"
+#include "hub/engine/decoder_delta_net.h"
 #include "hub/engine/decoder_weights.h"
 #include "hub/engine/expert_foresight.h"
 #include "hub/engine/expert_speculator.h"
@@ -67,6 +68,7 @@ struct Decoder::State {
     // mean duration of remote rounds, from sending to the end of the wait
     Duration usual_round{};
     const DecoderAttention attention{config, weights, ropes, threads, trace_row};
+    DecoderDeltaNet delta_net{config, weights, threads, trace_row};
 
     Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
     void embed(MicroBatch& batch);
@@ -425,6 +427,7 @@ Result<std::vector<SequenceRow>> Decoder::State::rows_of(std::span<const StepRow
             return Error{ErrorCode::overloaded,
                          text("no key/value pages left for ", end, " tokens")};
 
+        one.kv->begin_step(static_cast<std::uint32_t>(one.tokens.size()));
         for (std::size_t i = 0; i < one.tokens.size(); ++i) {
             if (one.tokens[i] >= config.vocab_size)
                 return Error{
@@ -522,7 +525,10 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
                     MOEX_TRY(state.finish_experts(part, before, result, stop));
 
                 const TraceSpan span(state.trace_row, "layer", {"layer", layer});
-                state.attention.compute(part, layer);
+                if (state.config.has_keys(layer))
+                    state.attention.compute(part, layer);
+                else
+                    state.delta_net.compute(part, layer);
                 if (is_moe)
                     MOEX_TRY(state.moe_layer(part, layer, experts, watch, result, stop));
                 else

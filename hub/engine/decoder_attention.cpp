@@ -1,6 +1,7 @@
 #include "hub/engine/decoder_attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "hub/engine/kernels/matmul.h"
 #include "hub/engine/row_buffer.h"
@@ -12,7 +13,7 @@ namespace {
 // floats of keys and values. Adding a row costs as much as 2 passes over its floats, and rotating
 // heads (RoPE) as much as 4.
 constexpr std::size_t attend_floats = 16384;
-constexpr std::size_t add_walks = 2, turn_walks = 4;
+constexpr std::size_t add_walks = 2, turn_walks = 4, gate_walks = 8;
 
 void clamp(std::span<float> values, double limit) {
     const auto most = static_cast<float>(limit);
@@ -20,6 +21,20 @@ void clamp(std::span<float> values, double limit) {
 }
 
 }  // namespace
+
+void add_mixed(AttendingRows& batch, const DecoderLayer& layer, const LayerPlan& plan,
+               const ModelConfig& config, ThreadPool& threads) {
+    const std::size_t hidden = config.hidden_size;
+    parallel_each(threads, batch.rows.size(), (add_walks + 1) * hidden, walk_floats,
+                  [&](std::size_t r) {
+                      const auto x = row_of(batch.x, r, hidden),
+                                 projected = row_of(batch.projected, r, hidden);
+                      if (plan.has_o_bias) add_to(projected, layer.o_bias);
+                      add_branch(x, projected, plan);
+                      rms_norm(row_of(batch.normed, r, hidden), x, layer.post_attention_norm,
+                               static_cast<float>(config.rms_norm_eps));
+                  });
+}
 
 DecoderAttention::DecoderAttention(const ModelConfig& config, const DecoderWeights& weights,
                                    const LayerRopes& ropes, ThreadPool& threads,
@@ -48,10 +63,14 @@ void DecoderAttention::project(AttendingRows& batch, std::uint32_t layer_index) 
     const DecoderLayer& layer = weights_.layers[layer_index];
     const std::size_t num_rows = batch.rows.size();
     rows_out(batch.normed, config_.hidden_size, num_rows);
-    const HubProduct qkv[] = {{rows_out(batch.q, q_size_, num_rows), &layer.q},
-                              {rows_out(batch.k, kv_size_, num_rows), &layer.k},
-                              {rows_out(batch.v, kv_size_, num_rows), &layer.v}};
-    multiply(qkv, rows_in(batch.normed, config_.hidden_size, num_rows), batch.codes, threads_,
+    const HubProduct products[] = {
+        {rows_out(batch.q, q_size_, num_rows), &layer.q},
+        {rows_out(batch.k, kv_size_, num_rows), &layer.k},
+        {rows_out(batch.v, kv_size_, num_rows), &layer.v},
+        {rows_out(batch.output_gate, q_size_, num_rows), &layer.output_gate}};
+    const bool has_gate = config_.layers[layer_index].has_output_gate;
+    multiply(std::span(products).first(has_gate ? 4 : 3),
+             rows_in(batch.normed, config_.hidden_size, num_rows), batch.codes, threads_,
              [&](std::size_t r) {
                  norm(row_of(batch.normed, r, config_.hidden_size),
                       row_of(batch.x, r, config_.hidden_size), layer.input_norm);
@@ -224,6 +243,17 @@ void DecoderAttention::attend_split(AttendingRows& batch, std::span<const Attend
                     shape_);
 }
 
+// Multiplies what attention computed by the sigmoid of the gate's projection.
+void DecoderAttention::gate_rows(AttendingRows& batch) const {
+    parallel_each(threads_, batch.rows.size(), gate_walks * q_size_, walk_floats,
+                  [&](std::size_t r) {
+                      const auto attended = row_of(batch.attended, r, q_size_),
+                                 gate = row_of(batch.output_gate, r, q_size_);
+                      for (std::size_t i = 0; i < q_size_; ++i)
+                          attended[i] /= 1.0f + std::exp(-gate[i]);
+                  });
+}
+
 // Computes x += o(attention(norm(x))) for each row, and then norm(x). The keys and values of the
 // rows enter the cache first, so that rows of the same sequence see each other.
 void DecoderAttention::compute(AttendingRows& batch, std::uint32_t layer_index) const {
@@ -233,19 +263,13 @@ void DecoderAttention::compute(AttendingRows& batch, std::uint32_t layer_index) 
     project(batch, layer_index);
 
     attend_rows(batch, layer_index);
+    if (plan.has_output_gate) gate_rows(batch);
 
     const TraceSpan span(trace_row_, "o");
     const HubProduct out[] = {{rows_out(batch.projected, config_.hidden_size, num_rows), &layer.o}};
     multiply(out, rows_in(batch.attended, q_size_, num_rows), batch.codes, threads_);
 
-    const std::size_t add_floats = (add_walks + 1) * config_.hidden_size;
-    parallel_each(threads_, num_rows, add_floats, walk_floats, [&](std::size_t r) {
-        const auto x = row_of(batch.x, r, config_.hidden_size),
-                   projected = row_of(batch.projected, r, config_.hidden_size);
-        if (plan.has_o_bias) add_to(projected, layer.o_bias);
-        add_branch(x, projected, plan);
-        norm(row_of(batch.normed, r, config_.hidden_size), x, layer.post_attention_norm);
-    });
+    add_mixed(batch, layer, plan, config_, threads_);
 }
 
 }  // namespace moex

@@ -27,7 +27,8 @@ struct AttendingRows {
     std::vector<float> normed;   // [hidden_size]
     std::vector<float> cos_sin;  // [LayerRopes::row_size()] per row: rotations at its position
     std::vector<float> q, k, v, attended, projected, attend_parts;
-    QuantizedBuffer codes;  // rows converted to codes, input of the integer products
+    std::vector<float> output_gate;  // [num_heads · head_dim], where the layer has one
+    QuantizedBuffer codes;           // rows converted to codes, input of the integer products
 };
 
 // Adds to x what attention or an FFN computed, times the layer's residual multiplier.
@@ -35,6 +36,10 @@ inline void add_branch(std::span<float> x, std::span<const float> branch, const 
     if (plan.residual_multiplier == 1.0) return add_to(x, branch);
     add_scaled_to(x, branch, static_cast<float>(plan.residual_multiplier));
 }
+
+// Adds the projected rows of a layer's mixer to x, and stores norm(x) in `normed`.
+void add_mixed(AttendingRows& batch, const DecoderLayer& layer, const LayerPlan& plan,
+               const ModelConfig& config, ThreadPool& threads);
 
 class DecoderAttention {
   public:
@@ -57,6 +62,7 @@ class DecoderAttention {
     std::size_t turn_floats() const;  // number of floats of one kv head and its query heads
     std::vector<AttendTask> tasks_of(AttendingRows& batch, std::uint32_t layer) const;
     void attend_rows(AttendingRows& batch, std::uint32_t layer) const;
+    void gate_rows(AttendingRows& batch) const;
     void attend_split(AttendingRows& batch, std::span<const AttendTask> tasks,
                       std::size_t num_blocks,
                       const std::function<RowsOut(const AttendTask&)>& out_of) const;

@@ -1,5 +1,7 @@
 #include "hub/engine/decoder_weights.h"
 
+#include <cmath>
+
 #include "hub/model/package/hub_specs.h"
 
 namespace moex {
@@ -17,6 +19,7 @@ class Loader {
           hub_dtype_(hub_dtype),
           threads_(threads) {}
 
+    const ModelConfig& config() const { return package_.config(); }
     // Returns a tensor of a layer, or one outside the layers.
     Result<TensorView> tensor(HubPart part, std::uint32_t layer = 0) const {
         const HubTensorSpec spec = hub_tensor_spec(package_.config(), part, layer);
@@ -124,11 +127,29 @@ class Loader {
     ThreadPool& threads_;
 };
 
+Status load_delta_net(Loader& load, DeltaNetWeights& net, std::uint32_t index) {
+    MOEX_TRY(load.matrix(net.qkv, HubPart::delta_qkv, index));
+    MOEX_TRY(load.matrix(net.z, HubPart::delta_z, index));
+    MOEX_TRY(load.matrix(net.out, HubPart::delta_out, index));
+    MOEX_TRY(load.matrix(net.b, HubPart::delta_b, index));
+    MOEX_TRY(load.matrix(net.a, HubPart::delta_a, index));
+    MOEX_TRY(load.vector(net.decay_rate, HubPart::delta_a_log, index));
+    for (float& rate : net.decay_rate) rate = -std::exp(rate);
+    MOEX_TRY(load.vector(net.dt_bias, HubPart::delta_dt_bias, index));
+    MOEX_TRY(load.vector(net.norm, HubPart::delta_norm, index));
+
+    // The package has the taps of each channel one after the other.
+    std::vector<float> by_channel;
+    MOEX_TRY(load.vector(by_channel, HubPart::delta_conv, index));
+    const DeltaNetSizes& sizes = load.config().delta_net;
+    net.conv.resize(by_channel.size());
+    for (std::size_t i = 0; i < by_channel.size(); ++i)
+        net.conv[i % sizes.conv_taps * sizes.channels() + i / sizes.conv_taps] = by_channel[i];
+    return {};
+}
+
 Status load_attention(Loader& load, DecoderLayer& layer, const LayerPlan& plan,
                       std::uint32_t index) {
-    MOEX_TRY(load.norm(layer.input_norm, HubPart::input_norm, plan.norms_add_one, index));
-    MOEX_TRY(load.norm(layer.post_attention_norm, HubPart::post_attention_norm, plan.norms_add_one,
-                       index));
     if (plan.qk_norm != QkNorm::none) {
         MOEX_TRY(load.norm(layer.q_norm, HubPart::q_norm, plan.norms_add_one, index));
         MOEX_TRY(load.norm(layer.k_norm, HubPart::k_norm, plan.norms_add_one, index));
@@ -144,6 +165,7 @@ Status load_attention(Loader& load, DecoderLayer& layer, const LayerPlan& plan,
         MOEX_TRY(load.vector(layer.v_bias, HubPart::v_bias, index));
     }
     if (plan.has_o_bias) MOEX_TRY(load.vector(layer.o_bias, HubPart::o_bias, index));
+    if (plan.has_output_gate) MOEX_TRY(load.matrix(layer.output_gate, HubPart::output_gate, index));
     if (plan.has_sinks) MOEX_TRY(load.vector(layer.sinks, HubPart::sinks, index));
     return {};
 }
@@ -194,8 +216,14 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithme
 
     weights.layers.resize(config.num_layers);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-        MOEX_TRY(load_attention(load, weights.layers[layer], config.layers[layer], layer));
-        MOEX_TRY(load_ffn(load, weights.layers[layer], config.layers[layer], layer));
+        const LayerPlan& plan = config.layers[layer];
+        DecoderLayer& to = weights.layers[layer];
+        MOEX_TRY(load.norm(to.input_norm, HubPart::input_norm, plan.norms_add_one, layer));
+        MOEX_TRY(load.norm(to.post_attention_norm, HubPart::post_attention_norm, plan.norms_add_one,
+                           layer));
+        MOEX_TRY(config.has_keys(layer) ? load_attention(load, to, plan, layer)
+                                        : load_delta_net(load, to.delta_net, layer));
+        MOEX_TRY(load_ffn(load, to, plan, layer));
     }
 
     // Release the mapped file pages of the hub's tensors, since most of them are packed now.

@@ -13,6 +13,15 @@
 
 namespace moex {
 
+// Weights of a layer's gated delta rule (decoder_delta_net.h).
+struct DeltaNetWeights {
+    HubMatrix qkv, z, out;
+    WeightMatrix b, a;                       // exact in every arithmetic, because they are small
+    std::vector<float> conv;                 // [conv_taps, channels]
+    std::vector<float> decay_rate, dt_bias;  // [value_heads]; decay_rate is −exp(A_log)
+    std::vector<float> norm;                 // [value_dim]
+};
+
 struct DecoderLayer {
     std::vector<float> input_norm, post_attention_norm;  // [hidden_size]
     // [head_dim], or over all heads, as the plan says; empty if the layer has no q and k norms
@@ -20,7 +29,9 @@ struct DecoderLayer {
     HubMatrix q, k, v, o;
     // biases of the projections; empty if the model has none
     std::vector<float> q_bias, k_bias, v_bias, o_bias;
-    std::vector<float> sinks;  // [num_heads]; empty if the layer has none
+    HubMatrix output_gate;      // [num_heads · head_dim, hidden_size]; empty if the layer has none
+    DeltaNetWeights delta_net;  // of a layer with a gated delta rule, which has no q, k, v and o
+    std::vector<float> sinks;   // [num_heads]; empty if the layer has none
     // routed layers only; exact in every arithmetic, since a wrong expert choice costs the most
     WeightMatrix router;
     std::vector<float> router_bias, correction_bias;  // [num_experts]; empty if it has none

@@ -12,13 +12,26 @@ namespace {
 
 std::uint32_t budget_pages(const ModelConfig& config, const EngineOptions& options) {
     const KvCache probe(config, {options.page_tokens, 0, options.kv_dtype});
-    const std::uint64_t affordable = options.kv_bytes_max / probe.page_bytes();
+    const std::uint64_t states = std::uint64_t{options.sequences_max} *
+                                 RecurrentShape::of(config).size_bytes();
+    if (states >= options.kv_bytes_max)
+        throw std::runtime_error(text("the recurrent states of ", options.sequences_max,
+                                      " sequences need ", states >> 20, " MB, more than the ",
+                                      options.kv_bytes_max >> 20,
+                                      " MB for keys and values; set --kv-mb or --sequences-max"));
+    const std::uint64_t affordable = (options.kv_bytes_max - states) / probe.page_bytes();
     if (affordable == 0)
         throw std::runtime_error(text("a key/value budget of ", options.kv_bytes_max,
                                       " bytes is below one page of ", probe.page_bytes(),
                                       " bytes"));
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(
         affordable, std::uint64_t{options.sequences_max} * probe.pages_for(config.context_tokens)));
+}
+
+// Pages of a prefix are of no use without the recurrent state behind them.
+EngineOptions usable_options(const ModelConfig& config, EngineOptions options) {
+    if (config.has_delta_net()) options.prefix_cache = false;
+    return options;
 }
 
 // A backend that computes on this machine has no network latency that a second micro-batch could
@@ -56,7 +69,7 @@ void DraftStats::add(const DraftStats& other) {
 EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions given)
     : device(with),
       experts(by),
-      options(given),
+      options(usable_options(with.config(), given)),
       num_pages(budget_pages(with.config(), given)),
       cost(given.step_stretch_max),
       micro_batches(micro_batches_for(with, by, given)) {

@@ -22,8 +22,10 @@ std::uint32_t EngineState::drafts_allowed(const Generation& generation) const {
     const GenerationRequest& request = generation.request;
     const std::uint32_t left = request.max_tokens -
                                std::min(request.max_tokens, generation.stats.completion_tokens);
-    return std::min({wanted_drafts(generation).value_or(draft_tokens_max), draft_tokens_max,
-                     left > 0 ? left - 1 : 0});
+    // A recurrent state can be rolled back by this number of rows.
+    const std::uint32_t most = device.config().has_delta_net() ? delta_append_max - 1
+                                                               : draft_tokens_max;
+    return std::min({wanted_drafts(generation).value_or(most), most, left > 0 ? left - 1 : 0});
 }
 
 // Returns the number of drafted tokens that the request or the operator asks for; empty: as many as

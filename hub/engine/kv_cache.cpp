@@ -22,7 +22,12 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
       options_(options),
       index_(options.num_pages),
       holders_(options.num_pages),
-      released_(options.num_pages) {
+      released_(options.num_pages),
+      blocks_(RecurrentShape::of(config)) {
+    for (const LayerPlan& plan : config.layers) {
+        key_layer_.push_back(num_key_layers_);
+        if (plan.mixer == Mixer::attention) ++num_key_layers_;
+    }
     MOEX_CHECK(options.page_tokens > 0, "a page holds at least one token");
     free_.reserve(options.num_pages);
     for (std::uint32_t page = options.num_pages; page-- > 0;) free_.push_back(page);
@@ -51,7 +56,7 @@ std::uint32_t KvCache::pages_for(std::uint32_t num_tokens) const {
                                       options_.page_tokens);
 }
 std::uint64_t KvCache::page_bytes() const {
-    return std::uint64_t{2} * config_.num_layers * options_.page_tokens * row_bytes();
+    return std::uint64_t{2} * num_key_layers_ * options_.page_tokens * row_bytes();
 }
 
 std::byte* KvCache::page_data(std::uint32_t page) const {
@@ -118,7 +123,8 @@ KvCache::Sequence::Sequence(Sequence&& other) noexcept
       scope_(std::move(other.scope_)),
       pages_(std::exchange(other.pages_, {})),
       num_published_(std::exchange(other.num_published_, 0)),
-      num_tokens_(std::exchange(other.num_tokens_, 0)) {}
+      num_tokens_(std::exchange(other.num_tokens_, 0)),
+      recurrent_(std::move(other.recurrent_)) {}
 
 KvCache::Sequence& KvCache::Sequence::operator=(Sequence&& other) noexcept {
     if (this != &other) {
@@ -128,6 +134,7 @@ KvCache::Sequence& KvCache::Sequence::operator=(Sequence&& other) noexcept {
         pages_ = std::exchange(other.pages_, {});
         num_published_ = std::exchange(other.num_published_, 0);
         num_tokens_ = std::exchange(other.num_tokens_, 0);
+        recurrent_ = std::move(other.recurrent_);
     }
     return *this;
 }
@@ -164,12 +171,21 @@ void KvCache::Sequence::commit(std::uint32_t num_tokens) {
     num_tokens_ += num_tokens;
     MOEX_CHECK(cache_->pages_for(num_tokens_) <= pages_.size(),
                "committed beyond what was reserved");
+    if (recurrent_) recurrent_->commit();
+}
+
+void KvCache::Sequence::begin_step(std::uint32_t num_rows) {
+    if (cache_->blocks_.shape().num_layers == 0) return;
+    if (!recurrent_) recurrent_ = std::make_unique<RecurrentState>(cache_->blocks_);
+    recurrent_->begin_step(num_tokens_, num_rows);
 }
 
 void KvCache::Sequence::roll_back(std::uint32_t num_tokens) {
     MOEX_CHECK(num_tokens <= num_tokens_,
                text("rolled back to ", num_tokens, " of ", num_tokens_, " tokens"));
 
+    if (recurrent_ && num_tokens < num_tokens_ && num_tokens < recurrent_->kept_from())
+        num_tokens = 0;
     num_tokens_ = num_tokens;
     num_published_ = std::min(num_published_, num_tokens / page_tokens());
     for (const std::uint32_t kept = cache_->pages_for(num_tokens); pages_.size() > kept;
@@ -233,8 +249,9 @@ void KvCache::Sequence::adopt(
 
 std::byte* KvCache::Sequence::head(std::uint32_t layer, bool is_v, std::uint32_t kv_head,
                                    std::uint32_t position) const {
-    const std::size_t run =
-        (std::size_t{layer} * 2 + (is_v ? 1 : 0)) * cache_->config_.num_kv_heads + kv_head;
+    const std::size_t run = (std::size_t{cache_->key_layer_[layer]} * 2 + (is_v ? 1 : 0)) *
+                                cache_->config_.num_kv_heads +
+                            kv_head;
     const std::size_t slot = run * page_tokens() + position % page_tokens();
     return cache_->page_data(pages_[position / page_tokens()]) + slot * cache_->head_bytes();
 }
@@ -260,6 +277,7 @@ void KvCache::Sequence::copy_rows(const Sequence& from, std::uint32_t first, std
                    from.cache_->page_bytes() == cache_->page_bytes() &&
                    from.cache_->options_.dtype == cache_->options_.dtype,
                "rows of a cache of another shape");
+    MOEX_CHECK(cache_->blocks_.shape().num_layers == 0, "a recurrent state has no rows");
     const ModelConfig& config = cache_->config_;
     for (std::uint32_t next = 0; first < end; first = next) {
         next = std::min(end, (first / page_tokens() + 1) * page_tokens());
@@ -284,14 +302,16 @@ bool KvCache::Sequence::fill_with_noise(std::uint32_t num_tokens) {
         return static_cast<float>(state >> 8) * 0x1p-23f - 1;
     };
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
-        for (std::uint32_t position = 0; position < std::min(num_tokens, page_tokens());
-             ++position) {
+        for (std::uint32_t position = 0;
+             config.has_keys(layer) && position < std::min(num_tokens, page_tokens()); ++position) {
             std::generate(k.begin(), k.end(), next);
             std::generate(v.begin(), v.end(), next);
             store(layer, position, k, v);
         }
     for (std::size_t page = 1; page < pages_.size(); ++page)
         cache_->copy_page(pages_.front(), pages_[page]);
+    begin_step(num_tokens);
+    if (recurrent_) recurrent_->fill(next);
     commit(num_tokens);
     return true;
 }

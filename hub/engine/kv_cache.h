@@ -4,9 +4,11 @@
 // Full pages may be published: a later sequence of the same scope that begins with the same tokens
 // takes them over instead of computing them. Published pages that no sequence holds stay in the
 // cache until room is needed, and are evicted in LRU order.
-// Layout of a page: for each layer, k then v, each [num_kv_heads, page_tokens] heads of
-// kv_head_bytes(). So the rows that attention reads for one kv head are contiguous.
-// Owner: the engine's thread.
+// Layers with a gated delta rule have no keys and values. A sequence has a RecurrentState for them
+// (hub/engine/recurrent_state.h). Sequences of such models share no pages.
+// Layout of a page: for each layer with attention, k then v, each [num_kv_heads, page_tokens] heads
+// of kv_head_bytes(). So the rows that attention reads for one kv head are contiguous. Owner: the
+// engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +23,7 @@
 #include "hub/engine/kv_dtype.h"
 #include "hub/engine/kv_head.h"
 #include "hub/engine/prefix_index.h"
+#include "hub/engine/recurrent_state.h"
 #include "hub/model/config.h"
 #include "protocol/bytes.h"
 #include "protocol/result.h"
@@ -90,8 +93,14 @@ class KvCache {
         bool reserve(std::uint32_t num_tokens);
         // Adds `num_tokens` tokens to num_tokens(), after their rows were written in all layers.
         void commit(std::uint32_t num_tokens);
-        // removes all tokens from position `num_tokens` on
+        // Removes all tokens from position `num_tokens` on. A sequence whose recurrent state cannot
+        // go back to this position becomes empty, and its tokens must be computed again.
         void roll_back(std::uint32_t num_tokens);
+        // The state of layers with a gated delta rule, for a model that has such layers.
+        RecurrentState& recurrent() const { return *recurrent_; }
+        // Begins a step of `num_rows` rows after num_tokens(); required for models with a recurrent
+        // state, and without effect for others.
+        void begin_step(std::uint32_t num_rows);
 
         // Publishes the full pages of this sequence, so that later sequences can take them over.
         // `tokens` are the tokens of all positions; `page_workers[i]` are the workers that computed
@@ -150,6 +159,7 @@ class KvCache {
         // number of published pages of this sequence, counted from the first page
         std::uint32_t num_published_ = 0;
         std::uint32_t num_tokens_ = 0;
+        std::unique_ptr<RecurrentState> recurrent_;  // made by begin_step()
     };
 
   private:
@@ -165,6 +175,8 @@ class KvCache {
 
     ModelConfig config_;
     KvCacheOptions options_;
+    std::vector<std::uint32_t> key_layer_;  // [num_layers], counts the layers with attention
+    std::uint32_t num_key_layers_ = 0;
     // distance of two pages in memory, a multiple of the system's page size
     std::size_t stride_bytes_ = 0;
     std::unique_ptr<std::byte, UnmapMemory> memory_;
@@ -177,6 +189,7 @@ class KvCache {
     std::map<std::uint64_t, std::uint32_t> idle_;
     std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;
+    RecurrentBlocks blocks_;
 };
 
 }  // namespace moex

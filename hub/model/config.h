@@ -13,6 +13,19 @@
 
 namespace moex {
 
+// Sizes of layers with a gated delta rule, the same in all of them; 0 if the model has none.
+struct DeltaNetSizes {
+    std::uint32_t key_heads = 0, value_heads = 0;  // value_heads is a multiple of key_heads
+    std::uint32_t key_dim = 0, value_dim = 0;
+    std::uint32_t conv_taps = 0;  // tokens that the convolution sees, the current one included
+
+    std::uint64_t keys() const { return std::uint64_t{key_heads} * key_dim; }
+    std::uint64_t values() const { return std::uint64_t{value_heads} * value_dim; }
+    // channels of the convolution: all queries, all keys, all values
+    std::uint64_t channels() const { return 2 * keys() + values(); }
+    bool operator==(const DeltaNetSizes&) const = default;
+};
+
 struct ModelConfig {
     // model_type of config.json. People and API clients read it; no code depends on it but
     // the table in families.h.
@@ -35,9 +48,12 @@ struct ModelConfig {
     double rms_norm_eps = 1e-6;
     double embedding_multiplier = 1.0;  // factor of the rows after the embedding
     double logits_divisor = 1.0;        // divides all logits
-    std::vector<LayerPlan> layers;      // [num_layers]
+    DeltaNetSizes delta_net;
+    std::vector<LayerPlan> layers;  // [num_layers]
 
     bool is_moe(std::uint32_t layer) const { return layers[layer].is_routed; }
+    bool has_keys(std::uint32_t layer) const { return layers[layer].mixer == Mixer::attention; }
+    bool has_delta_net() const { return delta_net.key_heads > 0; }
     bool has_experts() const { return num_experts > 0; }
     // Returns the shape of a routed expert, which is the same in all layers. `group_size` is that
     // of INT4 experts, else 0.

@@ -40,6 +40,8 @@ Status check_router(const ModelConfig& config, const ConfigKeys& keys, const Rou
 
 Status check_layer(const ModelConfig& config, const ConfigKeys& keys, const LayerPlan& plan) {
     MOEX_TRY(check_computable(plan));
+    if (plan.mixer == Mixer::gated_delta_rule && !config.has_delta_net())
+        return bad_field("delta_net", "missing", "the sizes of layers with a gated delta rule");
     if (plan.rope.rotary_size % 2 != 0 || plan.rope.rotary_size > config.head_dim)
         return bad_field("the rotated part of a head", text(plan.rope.rotary_size),
                          text("an even number of at most ", config.head_dim, " (head_dim)"));
@@ -53,6 +55,13 @@ Status check_layer(const ModelConfig& config, const ConfigKeys& keys, const Laye
 
     if (config.intermediate_size == 0)
         return bad_field(keys.dense_width, "missing", "the width of the dense layers");
+    return {};
+}
+
+Status check_delta_net(const DeltaNetSizes& sizes) {
+    if (sizes.value_heads % sizes.key_heads != 0)
+        return bad_field("linear_num_value_heads", text(sizes.value_heads),
+                         text("a multiple of linear_num_key_heads (", sizes.key_heads, ")"));
     return {};
 }
 
@@ -113,6 +122,7 @@ Status check_relations(ModelConfig& config, const ConfigKeys& keys) {
     if (config.top_k > config.num_experts)
         return bad_field(keys.top_k, text(config.top_k),
                          text("at most ", keys.num_experts, " (", config.num_experts, ")"));
+    if (config.has_delta_net()) MOEX_TRY(check_delta_net(config.delta_net));
     const LayerPlan* routed = nullptr;
     for (const LayerPlan& plan : config.layers) {
         MOEX_TRY(check_layer(config, keys, plan));

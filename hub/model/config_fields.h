@@ -14,7 +14,7 @@ namespace moex {
 // Bounds of both files. The wire protocol has 16 bits for layer, expert and hidden size.
 inline constexpr std::uint32_t hidden_max = 65504, layers_max = 1024, heads_max = 1024,
                                head_dim_max = 1024, vocab_max = 1u << 24, context_max = 1u << 24,
-                               experts_max = 4096, intermediate_max = 1u << 18;
+                               experts_max = 4096, intermediate_max = 1u << 18, conv_taps_max = 16;
 
 // Reads the fields of a configuration file. Its errors have the form of bad_field().
 using ConfigFields = JsonFields<Json, FileWording>;

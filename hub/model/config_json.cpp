@@ -65,6 +65,13 @@ void write_plans(Json& object, const ModelConfig& config) {
     object["layer_plans"] = std::move(indices);
     object["embedding_multiplier"] = config.embedding_multiplier;
     object["logits_divisor"] = config.logits_divisor;
+    const DeltaNetSizes& net = config.delta_net;
+    if (config.has_delta_net())
+        object["delta_net"] = {{"key_heads", net.key_heads},
+                               {"value_heads", net.value_heads},
+                               {"key_dim", net.key_dim},
+                               {"value_dim", net.value_dim},
+                               {"conv_taps", net.conv_taps}};
 }
 
 Status read_plain_scaling(const Json& object, RopeScaling& scaling) {
@@ -112,6 +119,19 @@ Status read_plain(ConfigFields& fields, const Family& family, ModelConfig& confi
     return {};
 }
 
+Status read_delta_net(const Json& object, DeltaNetSizes& sizes) {
+    if (!object.is_object()) return bad_field("delta_net", json_excerpt(object), "an object");
+    ConfigFields fields(object, {"config: delta_net"});
+    using enum Presence;
+    fields.whole("key_heads", 1, heads_max, sizes.key_heads, required);
+    fields.whole("value_heads", 1, heads_max, sizes.value_heads, required);
+    fields.whole("key_dim", 1, head_dim_max, sizes.key_dim, required);
+    fields.whole("value_dim", 1, head_dim_max, sizes.value_dim, required);
+    fields.whole("conv_taps", 1, conv_taps_max, sizes.conv_taps, required);
+    if (fields.problem()) return *fields.problem();
+    return {};
+}
+
 Status read_plans(ConfigFields& fields, const Json& list, ModelConfig& config) {
     if (!list.is_array() || list.empty() || list.size() > config.num_layers)
         return bad_field("plans", json_excerpt(list), "a list of plans");
@@ -133,6 +153,8 @@ Status read_plans(ConfigFields& fields, const Json& list, ModelConfig& config) {
     for (const Json& index : *indices)
         config.layers.push_back(plans[static_cast<std::size_t>(*whole_number(index))]);
 
+    if (const Json* const sizes = fields.find("delta_net"))
+        MOEX_TRY(read_delta_net(*sizes, config.delta_net));
     fields.real("embedding_multiplier", -1e6, 1e6, config.embedding_multiplier);
     fields.positive("logits_divisor", config.logits_divisor);
     if (fields.problem()) return *fields.problem();

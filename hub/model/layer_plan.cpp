@@ -200,9 +200,7 @@ Status check_computable(const LayerPlan& plan) {
         return Error{ErrorCode::unsupported,
                      text("config: this program does not compute ", what, " yet")};
     };
-    if (plan.mixer == Mixer::gated_delta_rule) return refuse("layers of the gated delta rule");
     if (plan.mixer == Mixer::latent_attention) return refuse("latent attention (MLA)");
-    if (plan.has_output_gate) return refuse("attention with an output gate");
     if (plan.activation == Activation::gelu) return refuse("FFNs with gelu");
     if (plan.activation != Activation::silu && (!plan.is_routed || plan.shared_size > 0))
         return refuse("a clamped SwiGLU in dense layers or shared experts");

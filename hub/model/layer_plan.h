@@ -16,8 +16,8 @@
 
 namespace moex {
 
-// The part of a layer that mixes the tokens. This program computes attention only. The plan has a
-// place for the others, so that an error can name them.
+// The part of a layer that mixes the tokens. This program does not compute latent attention; the
+// plan has a place for it, so that an error can name it.
 enum class Mixer : std::uint8_t { attention, gated_delta_rule, latent_attention };
 // Norms of queries and keys before their rotation: over each head, or over all heads together.
 enum class QkNorm : std::uint8_t { none, per_head, all_heads };

@@ -18,7 +18,12 @@ enum class Size : std::uint8_t {
     heads,
     dense,
     shared,
-    experts
+    experts,
+    delta_channels,
+    delta_values,
+    delta_heads,
+    delta_value,
+    conv_taps
 };
 
 struct Row {
@@ -53,9 +58,28 @@ constexpr Row layer_rows[] = {
     {HubPart::v_bias, "self_attn.v_proj.bias", Size::kv, Size::none, "num_kv_heads * head_dim",
      true},
     {HubPart::o_bias, "self_attn.o_proj.bias", Size::hidden, Size::none, "hidden_size", true},
+    {HubPart::output_gate, "self_attn.output_gate.weight", Size::q, Size::hidden,
+     "num_heads * head_dim, hidden_size"},
     {HubPart::q_norm, "self_attn.q_norm.weight", Size::head, Size::none, "head_dim", true},
     {HubPart::k_norm, "self_attn.k_norm.weight", Size::head, Size::none, "head_dim", true},
     {HubPart::sinks, "self_attn.sinks", Size::heads, Size::none, "num_heads", true},
+    {HubPart::delta_qkv, "linear_attn.in_proj_qkv.weight", Size::delta_channels, Size::hidden,
+     "2 * key heads * their size + value heads * their size, hidden_size"},
+    {HubPart::delta_z, "linear_attn.in_proj_z.weight", Size::delta_values, Size::hidden,
+     "value heads * their size, hidden_size"},
+    {HubPart::delta_b, "linear_attn.in_proj_b.weight", Size::delta_heads, Size::hidden,
+     "value heads, hidden_size", true},
+    {HubPart::delta_a, "linear_attn.in_proj_a.weight", Size::delta_heads, Size::hidden,
+     "value heads, hidden_size", true},
+    {HubPart::delta_conv, "linear_attn.conv1d.weight", Size::delta_channels, Size::conv_taps,
+     "channels, linear_conv_kernel_dim", true},
+    {HubPart::delta_a_log, "linear_attn.A_log", Size::delta_heads, Size::none, "value heads", true},
+    {HubPart::delta_dt_bias, "linear_attn.dt_bias", Size::delta_heads, Size::none, "value heads",
+     true},
+    {HubPart::delta_norm, "linear_attn.norm.weight", Size::delta_value, Size::none,
+     "size of a value head", true},
+    {HubPart::delta_out, "linear_attn.out_proj.weight", Size::hidden, Size::delta_values,
+     "hidden_size, value heads * their size"},
     {HubPart::post_attention_norm, "post_attention_layernorm.weight", Size::hidden, Size::none,
      "hidden_size", true},
     {HubPart::router, "mlp.gate.weight", Size::experts, Size::hidden, "num_experts, hidden_size",
@@ -104,20 +128,40 @@ std::uint64_t size_of(const ModelConfig& config, const LayerPlan& plan, Size siz
         case Size::dense: return config.intermediate_size;
         case Size::shared: return plan.shared_size;
         case Size::experts: return config.num_experts;
+        case Size::delta_channels: return config.delta_net.channels();
+        case Size::delta_values: return config.delta_net.values();
+        case Size::delta_heads: return config.delta_net.value_heads;
+        case Size::delta_value: return config.delta_net.value_dim;
+        case Size::conv_taps: return config.delta_net.conv_taps;
     }
     return 0;
 }
 
 // Returns true if layers of this plan have the tensor.
 bool is_in(const LayerPlan& plan, HubPart part) {
+    const bool has_keys = plan.mixer == Mixer::attention;
     switch (part) {
+        case HubPart::q:
+        case HubPart::k:
+        case HubPart::v:
+        case HubPart::o: return has_keys;
+        case HubPart::output_gate: return has_keys && plan.has_output_gate;
+        case HubPart::delta_qkv:
+        case HubPart::delta_z:
+        case HubPart::delta_b:
+        case HubPart::delta_a:
+        case HubPart::delta_conv:
+        case HubPart::delta_a_log:
+        case HubPart::delta_dt_bias:
+        case HubPart::delta_norm:
+        case HubPart::delta_out: return plan.mixer == Mixer::gated_delta_rule;
         case HubPart::q_bias:
         case HubPart::k_bias:
-        case HubPart::v_bias: return plan.has_qkv_bias;
-        case HubPart::o_bias: return plan.has_o_bias;
+        case HubPart::v_bias: return has_keys && plan.has_qkv_bias;
+        case HubPart::o_bias: return has_keys && plan.has_o_bias;
         case HubPart::q_norm:
-        case HubPart::k_norm: return plan.qk_norm != QkNorm::none;
-        case HubPart::sinks: return plan.has_sinks;
+        case HubPart::k_norm: return has_keys && plan.qk_norm != QkNorm::none;
+        case HubPart::sinks: return has_keys && plan.has_sinks;
         case HubPart::router: return plan.is_routed;
         case HubPart::router_bias: return plan.is_routed && plan.router.has_bias;
         case HubPart::correction_bias: return plan.is_routed && plan.router.has_correction_bias;

@@ -84,16 +84,40 @@ inline ModelConfig tiny_config() {
     return config;
 }
 
-inline std::shared_ptr<const ModelPackage> tiny_package() {
+// Returns the configuration of a model in which three of four layers have a gated delta rule.
+inline ModelConfig hybrid_config() {
+    ModelConfig config = tiny_config();
+    config.delta_net = {
+        .key_heads = 2, .value_heads = 4, .key_dim = 16, .value_dim = 24, .conv_taps = 4};
+    for (LayerPlan& plan : config.layers) {
+        plan.norms_add_one = true;
+        plan.mixer = Mixer::gated_delta_rule;
+    }
+    LayerPlan& attends = config.layers[2];
+    attends.mixer = Mixer::attention;
+    attends.has_output_gate = true;
+    attends.qk_norm = QkNorm::per_head;
+    attends.rope.rotary_size = 8;
+    attends.shared_size = 40;
+    attends.has_shared_gate = true;
+    return config;
+}
+
+inline std::shared_ptr<const ModelPackage> synth(const ModelConfig& config, const char* name) {
     static const TemporaryFolder folder("engine");
-    static const std::shared_ptr<const ModelPackage> package = [] {
-        const auto out = folder.path() / "tiny";
-        const auto report = synth_package(tiny_config(), "tiny", 7, out, {}, compute_threads(), {});
-        if (!report.ok()) throw std::runtime_error(report.error().message);
-        auto opened = ModelPackage::open(out);
-        if (!opened.ok()) throw std::runtime_error(opened.error().message);
-        return std::move(opened).value();
-    }();
+    const auto out = folder.path() / name;
+    const auto report = synth_package(config, name, 7, out, {}, compute_threads(), {});
+    if (!report.ok()) throw std::runtime_error(report.error().message);
+    auto opened = ModelPackage::open(out);
+    if (!opened.ok()) throw std::runtime_error(opened.error().message);
+    return std::move(opened).value();
+}
+inline std::shared_ptr<const ModelPackage> tiny_package() {
+    static const std::shared_ptr<const ModelPackage> package = synth(tiny_config(), "tiny");
+    return package;
+}
+inline std::shared_ptr<const ModelPackage> hybrid_package() {
+    static const std::shared_ptr<const ModelPackage> package = synth(hybrid_config(), "hybrid");
     return package;
 }
 

@@ -301,8 +301,8 @@ inline GenerationRequest drawn_request(std::vector<TokenId> prompt, std::uint32_
 
 class EngineTest : public testing::Test {
   protected:
-    EngineTest()
-        : package_(test::tiny_package()),
+    explicit EngineTest(std::shared_ptr<const ModelPackage> package = test::tiny_package())
+        : package_(std::move(package)),
           local_(package_, test::compute_threads(), {}),
           experts_(local_) {
         auto created = Decoder::create(package_, test::compute_threads());

@@ -1,0 +1,94 @@
+#include "hub/engine/recurrent_state.h"
+
+#include <algorithm>
+
+namespace moex {
+
+RecurrentShape RecurrentShape::of(const ModelConfig& config) {
+    const DeltaNetSizes& sizes = config.delta_net;
+    const auto num_layers = std::ranges::count(config.layers, Mixer::gated_delta_rule,
+                                               &LayerPlan::mixer);
+    return {.delta = {sizes.key_heads, sizes.value_heads, sizes.key_dim, sizes.value_dim},
+            .conv_taps = sizes.conv_taps,
+            .num_layers = static_cast<std::uint32_t>(num_layers)};
+}
+
+// The floats are not initialised: a text that begins at position 0 reads none of them.
+RecurrentBlock::RecurrentBlock(const RecurrentShape& shape)
+    : floats(std::make_unique_for_overwrite<float[]>(shape.num_layers * shape.floats_of_layer())),
+      borders(shape.num_layers) {}
+
+std::unique_ptr<RecurrentBlock> RecurrentBlocks::take() {
+    if (spare_.empty()) return std::make_unique<RecurrentBlock>(shape_);
+    auto block = std::move(spare_.back());
+    spare_.pop_back();
+    return block;
+}
+
+void RecurrentBlocks::give(std::unique_ptr<RecurrentBlock> block) {
+    if (block) spare_.push_back(std::move(block));
+}
+
+RecurrentState::RecurrentState(RecurrentBlocks& blocks)
+    : blocks_(blocks),
+      now_(blocks.take()),
+      is_written_(blocks.shape().num_layers) {}
+
+RecurrentState::~RecurrentState() {
+    blocks_.give(std::move(now_));
+    blocks_.give(std::move(next_));
+}
+
+void RecurrentState::begin_step(std::uint32_t first, std::uint32_t num_rows) {
+    settled_ = first;
+    end_ = first + num_rows;
+    is_written_.assign(is_written_.size(), false);
+    if (num_rows <= delta_append_max)
+        blocks_.give(std::move(next_));
+    else if (!next_)
+        next_ = blocks_.take();
+}
+
+void RecurrentState::commit() {
+    kept_from_ = next_ ? end_ : settled_;
+    if (!next_) return;
+    now_.swap(next_);
+    blocks_.give(std::move(next_));
+}
+
+void RecurrentState::fill(const std::function<float()>& next) {
+    RecurrentBlock& block = next_ ? *next_ : *now_;
+    const RecurrentShape& shape = blocks_.shape();
+    std::generate_n(block.floats.get(), shape.num_layers * shape.floats_of_layer(),
+                    [&] { return 0.01f * next(); });
+    const std::uint32_t border = end_ == 0 ? 0 : (end_ - 1) / delta_chunk * delta_chunk;
+    block.borders.assign(block.borders.size(), border);
+}
+
+std::span<float> RecurrentState::delta_floats(RecurrentBlock& block, std::uint32_t index) const {
+    const RecurrentShape& shape = blocks_.shape();
+    return {block.floats.get() + index * shape.floats_of_layer(),
+            DeltaMemory::num_floats(shape.delta)};
+}
+
+std::span<float> RecurrentState::columns(RecurrentBlock& block, std::uint32_t index) const {
+    const RecurrentShape& shape = blocks_.shape();
+    return {delta_floats(block, index).data() + DeltaMemory::num_floats(shape.delta),
+            shape.columns() * shape.channels()};
+}
+
+RecurrentState::Layer RecurrentState::layer(std::uint32_t index) {
+    const bool extends = next_ != nullptr;
+    RecurrentBlock &to = extends ? *next_ : *now_,
+                   &from = extends && is_written_[index] ? to : *now_;
+    if (extends) is_written_[index] = true;
+    const DeltaShape& shape = blocks_.shape().delta;
+    return {.from = DeltaMemory(shape, delta_floats(from, index), from.borders[index]),
+            .to = DeltaMemory(shape, delta_floats(to, index), to.borders[index]),
+            .from_columns = columns(from, index),
+            .to_columns = columns(to, index),
+            .settled_position = settled_,
+            .extends = extends};
+}
+
+}  // namespace moex

@@ -1,0 +1,161 @@
+// Models in which most layers have a gated delta rule: neither the way a text is cut into steps,
+// nor other texts, drafts, preemption or failed steps change a bit.
+#include <cstring>
+
+#include "tests/hub/engine/engine_stage.h"
+#include "tests/hub/engine/known_drafts.h"
+
+namespace moex {
+namespace {
+
+class HybridTest : public EngineTest {
+  protected:
+    HybridTest() : EngineTest(test::hybrid_package()) {}
+
+    std::vector<float> step(std::span<const StepRows> batch, std::uint32_t micro_batches = 1) {
+        auto result = decoder_->run(batch, experts_, micro_batches, {});
+        if (!result.ok()) throw std::runtime_error(result.error().message);
+        return std::move(result->logits);
+    }
+    // The logits of all rows of a text, computed alone in one step.
+    std::vector<float> alone(std::span<const TokenId> ids) {
+        KvCache cache(package_->config(), {16, 64});
+        KvCache::Sequence sequence(cache);
+        const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
+        return step({&rows, 1});
+    }
+
+    static GenerationRequest request_of(std::uint32_t i) {
+        GenerationRequest request = drawn_request(
+            test::random_tokens(1 + i * 7919 % 61, 256, i % 11), 1 + i * 31 % 45);
+        request.sampling.temperature = i % 3 == 0 ? 0 : 0.9;
+        request.sampling.seed = i;
+        request.client = text("client ", i % 3);
+        return request;
+    }
+    std::vector<Outcome> run(std::uint32_t count, EngineOptions options) {
+        engine_ = std::make_unique<Engine>(*decoder_, experts_, options);
+        std::vector<Pending> pending;
+        for (std::uint32_t i = 0; i < count; ++i) pending.push_back(submit(request_of(i)));
+        std::vector<Outcome> outcomes;
+        for (Pending& one : pending) outcomes.push_back(get(one));
+        counters_ = engine_->counters();
+        engine_.reset();
+        return outcomes;
+    }
+    static void expect_equal(const std::vector<Outcome>& outcomes,
+                             const std::vector<Outcome>& wanted) {
+        for (std::size_t i = 0; i < wanted.size(); ++i) {
+            ASSERT_EQ(outcomes[i].ids, wanted[i].ids) << i;
+            ASSERT_EQ(outcomes[i].logprobs, wanted[i].logprobs) << i;
+            ASSERT_EQ(outcomes[i].end.reason, wanted[i].end.reason) << i;
+        }
+    }
+
+    EngineCounters counters_;
+};
+
+TEST_F(HybridTest, CutsNeighboursAndMicroBatchesChangeNoBit) {
+    constexpr std::uint32_t num_tokens = 90, num_texts = 3;
+    const std::size_t vocab_size = package_->config().vocab_size;
+    std::vector<std::vector<TokenId>> texts;
+    std::vector<std::vector<float>> wanted;
+    for (std::uint32_t i = 0; i < num_texts; ++i) {
+        texts.push_back(test::random_tokens(num_tokens, 256, i));
+        wanted.push_back(alone(texts.back()));
+    }
+
+    std::mt19937 generator(1);
+    const auto random = [&] { return static_cast<std::uint32_t>(generator()); };
+    for (int trial = 0; trial < 20; ++trial) {
+        KvCache cache(package_->config(), {16, 64});
+        std::vector<KvCache::Sequence> sequences;
+        for (std::uint32_t i = 0; i < num_texts; ++i) sequences.emplace_back(cache);
+        std::vector<std::vector<float>> found(num_texts);
+        while (sequences[0].num_tokens() + sequences[1].num_tokens() + sequences[2].num_tokens() <
+               num_texts * num_tokens) {
+            std::vector<StepRows> batch;
+            std::vector<std::uint32_t> members;
+            for (std::uint32_t i = 0; i < num_texts; ++i) {
+                const std::uint32_t done = sequences[i].num_tokens();
+                const std::uint32_t most = random() % 2 == 0 ? 9 : 40;
+                const std::uint32_t count = std::min(num_tokens - done, random() % (most + 1));
+                if (count == 0) continue;
+                members.push_back(i);
+                batch.push_back({.kv = &sequences[i],
+                                 .tokens = std::span(texts[i]).subspan(done, count),
+                                 .all_logits = true});
+            }
+            if (batch.empty()) continue;
+            const std::vector<float> logits = step(batch, 1 + random() % 3);
+            std::size_t at = 0;
+            for (std::size_t i = 0; i < batch.size(); ++i) {
+                const std::size_t floats = batch[i].tokens.size() * vocab_size;
+                auto& to = found[members[i]];
+                to.insert(to.end(), logits.begin() + at, logits.begin() + at + floats);
+                at += floats;
+            }
+        }
+        for (std::uint32_t i = 0; i < num_texts; ++i)
+            ASSERT_EQ(std::memcmp(found[i].data(), wanted[i].data(), wanted[i].size() * 4), 0)
+                << "trial " << trial << ", text " << i;
+    }
+}
+
+TEST_F(HybridTest, StepThatFailedIsRepeatedWithTheSameBits) {
+    const std::vector<TokenId> ids = test::random_tokens(60, 256, 4);
+    const std::vector<float> wanted = alone(ids);
+    KvCache cache(package_->config(), {16, 64});
+    KvCache::Sequence sequence(cache);
+    std::vector<float> found;
+    for (std::uint32_t done = 0, count = 1; done < ids.size(); done += count) {
+        count = std::min<std::uint32_t>(1 + done % 13,
+                                        static_cast<std::uint32_t>(ids.size()) - done);
+        const StepRows rows{
+            .kv = &sequence, .tokens = std::span(ids).subspan(done, count), .all_logits = true};
+        experts_.fail_next();
+        EXPECT_FALSE(decoder_->run({&rows, 1}, experts_, 1, {}).ok());
+        ASSERT_EQ(sequence.num_tokens(), done);
+        const std::vector<float> logits = step({&rows, 1});
+        found.insert(found.end(), logits.begin(), logits.end());
+    }
+    EXPECT_EQ(std::memcmp(found.data(), wanted.data(), wanted.size() * 4), 0);
+}
+
+TEST_F(HybridTest, DraftsAndPreemptionChangeNoText) {
+    constexpr std::uint32_t count = 1'000;
+    const std::vector<Outcome> wanted = run(count, {.queue_max = count});
+    EXPECT_EQ(counters_.cached_tokens, 0u);
+    KnownTexts known(KnownTexts::Says::random);
+    for (std::uint32_t i = 0; i < count; ++i) {
+        const GenerationRequest request = request_of(i);
+        known.know(request.prompt, request.sampling.seed, request.sampling.choice, wanted[i].ids);
+    }
+    const KvCache probe(package_->config(), {16, 0});
+    const std::uint64_t states = 5 * RecurrentShape::of(package_->config()).size_bytes();
+    for (const std::optional<std::uint32_t> tokens :
+         {std::optional<std::uint32_t>(), std::optional(3u), std::optional(16u)}) {
+        expect_equal(run(count, {.sequences_max = 5,
+                                 .queue_max = count,
+                                 .step_rows_max = 24,
+                                 .kv_bytes_max = states + 9 * probe.page_bytes(),
+                                 .draft_sources = {&known},
+                                 .draft_tokens = tokens}),
+                     wanted);
+        if (HasFatalFailure()) return;
+        EXPECT_GT(counters_.preempted, 0u);
+        EXPECT_TRUE(!tokens || counters_.accepted_tokens > 0);
+    }
+}
+
+TEST_F(HybridTest, StatesBeyondTheBudgetAreRefused) {
+    try {
+        Engine(*decoder_, experts_, {.sequences_max = 1'000, .kv_bytes_max = 1u << 20});
+        FAIL() << "an engine without room for its sequences";
+    } catch (const std::runtime_error& error) {
+        EXPECT_NE(std::string(error.what()).find("1000 sequences"), std::string::npos);
+    }
+}
+
+}  // namespace
+}  // namespace moex
