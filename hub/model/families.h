@@ -65,6 +65,10 @@ struct Family {
     bool reads_clip = false;         // reads clip_qkv
     WindowRule window = WindowRule::none;
     bool has_multipliers = false;  // reads the four multipliers of Granite
+    bool norms_add_one = false;
+    // The other layers have a gated delta rule: by layer_types, or all but every
+    // full_attention_interval-th. Attention has an output gate unless attn_output_gate is false.
+    bool has_delta_net = false;
 
     RoutedRule routed = RoutedRule::none;
     // The key of the number of experts, beside num_experts and num_local_experts.

@@ -89,7 +89,7 @@ Status check_supported(ConfigFields& fields, const Family& family) {
     if (mlp_bias)
         return Error{ErrorCode::unsupported,
                      "config: mlp_bias is true; biases of an FFN are not supported"};
-    if (family.window == WindowRule::by_types) return {};
+    if (family.window == WindowRule::by_types || family.has_delta_net) return {};
 
     bool sliding_window = false;
     fields.boolean("use_sliding_window", sliding_window);
@@ -134,6 +134,10 @@ Status check_foreign_keys(const Json& object, const Family& family, const Config
     if (family.is_partly_rotated) read.insert("partial_rotary_factor");
     if (family.reads_clip) read.insert("clip_qkv");
     if (family.reads_groups) read.insert({"n_group", "topk_group", "routed_scaling_factor"});
+    if (family.has_delta_net)
+        read.insert({"linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
+                     "linear_num_key_heads", "linear_num_value_heads", "full_attention_interval",
+                     "attn_output_gate"});
     if (family.has_multipliers)
         read.insert({"embedding_multiplier", "attention_multiplier", "residual_multiplier",
                      "logits_scaling"});
@@ -346,6 +350,48 @@ Status read_windows(ConfigFields& fields, const Family& family, ModelConfig& con
     return {};
 }
 
+// Reads which layers have a gated delta rule, and the sizes of these layers. Layers without keys
+// have none of the parts of attention.
+Status read_mixers(ConfigFields& fields, const Family& family, ModelConfig& config) {
+    if (!family.has_delta_net) return {};
+    bool has_gate = true;
+    fields.boolean("attn_output_gate", has_gate);
+    std::uint32_t interval = 4;
+    fields.whole("full_attention_interval", 1, layers_max, interval);
+    const Json* const types = fields.find("layer_types");
+    if (types != nullptr && (!types->is_array() || types->size() != config.num_layers))
+        return bad_field("layer_types", json_excerpt(*types),
+                         text("a type for each of ", config.num_layers, " layers"));
+    if (fields.problem()) return *fields.problem();
+
+    bool any = false;
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+        LayerPlan& plan = config.layers[layer];
+        const bool attends = types != nullptr ? (*types)[layer] == "full_attention"
+                                              : (layer + 1) % interval == 0;
+        if (types != nullptr && !attends && (*types)[layer] != "linear_attention")
+            return Error{ErrorCode::unsupported,
+                         text("config: layer_types has ", json_excerpt((*types)[layer]),
+                              "; supported: full_attention and linear_attention")};
+        any |= !attends;
+        plan.has_output_gate = attends && has_gate;
+        if (attends) continue;
+        plan.mixer = Mixer::gated_delta_rule;
+        plan.qk_norm = QkNorm::none;
+        plan.has_qkv_bias = plan.has_o_bias = false;
+        plan.rope = {.theta = plan.rope.theta};
+    }
+    if (!any) return {};
+    DeltaNetSizes& sizes = config.delta_net;
+    sizes = {.key_heads = 16, .value_heads = 32, .key_dim = 128, .value_dim = 128, .conv_taps = 4};
+    fields.whole("linear_num_key_heads", 1, heads_max, sizes.key_heads);
+    fields.whole("linear_num_value_heads", 1, heads_max, sizes.value_heads);
+    fields.whole("linear_key_head_dim", 1, head_dim_max, sizes.key_dim);
+    fields.whole("linear_value_head_dim", 1, head_dim_max, sizes.value_dim);
+    fields.whole("linear_conv_kernel_dim", 1, conv_taps_max, sizes.conv_taps);
+    return {};
+}
+
 RouterPlan read_router(ConfigFields& fields, const Family& family) {
     RouterPlan router = family.router;
     if (!family.norm_key.empty()) fields.boolean(family.norm_key, router.is_normalised);
@@ -382,6 +428,7 @@ LayerPlan read_common(ConfigFields& fields, const Family& family, ModelConfig& c
     if (!family.bias_key.empty()) fields.boolean(family.bias_key, plan.has_qkv_bias);
     plan.has_o_bias = plan.has_qkv_bias && family.has_o_bias;
     plan.has_sinks = family.has_sinks;
+    plan.norms_add_one = family.norms_add_one;
     if (family.reads_clip && fields.find("clip_qkv") != nullptr)
         fields.real("clip_qkv", factor_min, factor_max, plan.clip_qkv);
     if (family.has_multipliers) {
@@ -400,6 +447,7 @@ Status read_layers(ConfigFields& fields, const Family& family, const ConfigKeys&
     MOEX_ASSIGN(rope, read_rope(fields, family, config));
     plan.rope = rope;
     config.layers.assign(config.num_layers, plan);
+    MOEX_TRY(read_mixers(fields, family, config));
     MOEX_TRY(read_windows(fields, family, config));
     MOEX_TRY(read_routed_layers(fields, family, keys, config));
     if (!family.has_experts) return {};
@@ -425,6 +473,13 @@ Status read_layers(ConfigFields& fields, const Family& family, const ConfigKeys&
 
 Result<ModelConfig> parse_hf_config(const Json& object) {
     MOEX_TRY(require_object(object));
+    // A model that also reads pictures has the configuration of its text part in text_config.
+    if (const Json& part = member(object, "text_config"); part.is_object()) {
+        Json inner = part;
+        if (!inner.contains("tie_word_embeddings") && object.contains("tie_word_embeddings"))
+            inner["tie_word_embeddings"] = object["tie_word_embeddings"];
+        if (!inner.contains("text_config")) return parse_hf_config(inner);
+    }
     ConfigFields fields(object, {"config"});
     MOEX_ASSIGN(family, read_family(fields));
     MOEX_TRY(check_supported(fields, *family));

@@ -8,6 +8,7 @@
 #include "hub/base/sha256.h"
 #include "hub/model/hf_config.h"
 #include "hub/model/json_fields.h"
+#include "hub/model/pack/arrange_tensors.h"
 #include "hub/model/pack/expert_finder.h"
 #include "hub/model/pack/pack_texts.h"
 #include "hub/model/pack/readers/open_model.h"
@@ -109,6 +110,14 @@ Result<bool> is_zero_bias(const TensorReader& reader) {
     return std::all_of(values.begin(), values.end(), [](float value) { return value == 0; });
 }
 
+// Parts of a checkpoint that answers to a text do not need, by the beginning of their names.
+struct OtherPart {
+    std::string_view prefix, what;
+};
+constexpr OtherPart other_parts[] = {{"model.visual.", "which reads pictures"},
+                                     {"visual.", "which reads pictures"},
+                                     {"mtp.", "which drafts tokens and changes no answer"}};
+
 // Refuses a tensor inside a layer that this program does not use, because the packed model would
 // give other answers than the checkpoint. Other tensors give a warning: layers that draft further
 // tokens, which come after the model's own, and vision towers.
@@ -116,11 +125,18 @@ Status check_unused(PackInput& input, const std::set<const TensorReader*>& used)
     std::size_t unused = 0;
     std::string names;
     std::map<std::uint64_t, std::size_t> drafts;  // tensors of each layer after the last
+    std::map<const OtherPart*, std::size_t> others;
     for (const auto& [name, reader] : input.source.readers) {
         if (used.contains(reader.get()) || input.source.ignored.contains(name)) continue;
         const auto layer = layer_of(name);
         if (layer && *layer >= input.config.num_layers) {
             ++drafts[*layer];
+            continue;
+        }
+        const auto* const other = std::ranges::find_if(
+            other_parts, [&](const OtherPart& part) { return name.starts_with(part.prefix); });
+        if (other != std::end(other_parts)) {
+            ++others[other];
             continue;
         }
         MOEX_ASSIGN(is_zero, is_zero_bias(*reader));
@@ -136,6 +152,9 @@ Status check_unused(PackInput& input, const std::set<const TensorReader*>& used)
         input.warnings.push_back(text("model.layers.", layer, " (", count,
                                       " tensors) comes after the model's last layer and was left "
                                       "out: a layer that drafts tokens changes no answer"));
+    for (const auto& [part, count] : others)
+        input.warnings.push_back(
+            text(part->prefix, "* (", count, " tensors), ", part->what, ", was left out"));
     if (unused > 0)
         input.warnings.push_back(text(unused,
                                       " tensors outside the layers are not part of the model"
@@ -232,7 +251,7 @@ Status read_config(PackInput& input) {
     input.inner_size = config->expert_width > 0 ? config->expert_width
                                                 : config->moe_intermediate_size;
     input.shape = config->expert_shape(0);
-    return {};
+    return arrange_tensors(input.source, input.config);
 }
 
 // Returns the name of a model by its path: the folder's name, the name of a GGUF file without the
