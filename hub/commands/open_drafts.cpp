@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "hub/commands/open_shadow.h"
 #include "hub/foresight/shadow/shadow_experts.h"
 
 namespace moex {
@@ -46,6 +47,7 @@ Status DraftParts::open_shadow(const std::string& folder, const LoadedModel& mod
         return Error{ErrorCode::invalid_argument,
                      "a shadow uses the model's attention on this machine's cores, and --gpu runs "
                      "it on a GPU: leave --gpu out, or give a package of its own"};
+    MOEX_TRY(require_keys_only(model.package->config(), folder));
     MOEX_ASSIGN(package, ShadowPackage::open(folder, *model.package));
     experts_ = std::make_unique<ShadowExperts>(package, *model.threads);
     decoder_ = model.decoder->twin(*model.threads);
@@ -56,6 +58,7 @@ Status DraftParts::open_package(const std::string& folder, const LoadedModel& mo
                                 const std::function<void(const Error&)>& on_changed_bytes) {
     MOEX_ASSIGN(package, ModelPackage::open(folder));
     package->on_changed_bytes(on_changed_bytes);
+    MOEX_TRY(require_keys_only(package->config(), folder));
     MOEX_TRY(check_vocabulary(*package, model));
     MOEX_TRY(package->require_all_blobs());
     // A draft needs no exact arithmetic, and the fastest one makes the most drafts.

@@ -171,11 +171,14 @@ class DeltaMemory::Head {
     float *s_ = nullptr, *keys_ = nullptr, *deltas_ = nullptr, *decays_ = nullptr;
 };
 
+std::size_t DeltaMemory::num_matrix_floats(const DeltaShape& shape) {
+    return std::size_t{shape.value_heads} * shape.value_dim * shape.key_dim;
+}
+
 std::size_t DeltaMemory::num_floats(const DeltaShape& shape) {
     const std::size_t value_heads = shape.value_heads, value_dim = shape.value_dim;
-    return value_heads * value_dim * shape.key_dim +
-           rows_max * (std::size_t{shape.key_heads} * shape.key_dim + value_heads * value_dim +
-                       value_heads);
+    return num_matrix_floats(shape) + rows_max * (std::size_t{shape.key_heads} * shape.key_dim +
+                                                  value_heads * value_dim + value_heads);
 }
 
 DeltaMemory::DeltaMemory(const DeltaShape& shape, std::span<float> floats, std::uint32_t& border)

@@ -54,6 +54,8 @@ struct DeltaRows {
 class DeltaMemory {
   public:
     static std::size_t num_floats(const DeltaShape& shape);
+    // The first floats of a memory: S of all value heads.
+    static std::size_t num_matrix_floats(const DeltaShape& shape);
 
     DeltaMemory(const DeltaShape& shape, std::span<float> floats, std::uint32_t& border);
 

@@ -10,16 +10,22 @@
 namespace moex {
 namespace {
 
+// Bytes for copies of recurrent states: a quarter of the budget.
+std::uint64_t snapshot_bytes(const ModelConfig& config, const EngineOptions& options) {
+    return config.has_delta_net() && options.prefix_cache ? options.kv_bytes_max / 4 : 0;
+}
+
 std::uint32_t budget_pages(const ModelConfig& config, const EngineOptions& options) {
-    const KvCache probe(config, {options.page_tokens, 0, options.kv_dtype});
+    const KvCache probe(config, {.page_tokens = options.page_tokens, .dtype = options.kv_dtype});
     const std::uint64_t states = std::uint64_t{options.sequences_max} *
-                                 RecurrentShape::of(config).size_bytes();
-    if (states >= options.kv_bytes_max)
+                                 RecurrentShape::of(config).size_bytes(),
+                        others = states + snapshot_bytes(config, options);
+    if (others >= options.kv_bytes_max)
         throw std::runtime_error(text("the recurrent states of ", options.sequences_max,
-                                      " sequences need ", states >> 20, " MB, more than the ",
-                                      options.kv_bytes_max >> 20,
+                                      " sequences and copies of them", " need ", others >> 20,
+                                      " MB, not less than the ", options.kv_bytes_max >> 20,
                                       " MB for keys and values; set --kv-mb or --sequences-max"));
-    const std::uint64_t affordable = (options.kv_bytes_max - states) / probe.page_bytes();
+    const std::uint64_t affordable = (options.kv_bytes_max - others) / probe.page_bytes();
     if (affordable == 0)
         throw std::runtime_error(text("a key/value budget of ", options.kv_bytes_max,
                                       " bytes is below one page of ", probe.page_bytes(),
@@ -28,9 +34,12 @@ std::uint32_t budget_pages(const ModelConfig& config, const EngineOptions& optio
         affordable, std::uint64_t{options.sequences_max} * probe.pages_for(config.context_tokens)));
 }
 
-// Pages of a prefix are of no use without the recurrent state behind them.
+// A recurrent state can be copied at the end of each chunk, which must be the end of a page. Pages
+// in a store have no such copies.
 EngineOptions usable_options(const ModelConfig& config, EngineOptions options) {
-    if (config.has_delta_net()) options.prefix_cache = false;
+    if (!config.has_delta_net()) return options;
+    options.page_tokens = delta_chunk;
+    options.page_store = nullptr;
     return options;
 }
 
@@ -70,7 +79,7 @@ EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions give
     : device(with),
       experts(by),
       options(usable_options(with.config(), given)),
-      num_pages(budget_pages(with.config(), given)),
+      num_pages(budget_pages(with.config(), options)),
       cost(given.step_stretch_max),
       micro_batches(micro_batches_for(with, by, given)) {
     engine_drafts.rates.assign(options.draft_sources.size(), DraftRates(256));
@@ -79,8 +88,12 @@ EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions give
 }
 
 void EngineState::make_cache() {
-    cache.emplace(device.config(), KvCacheOptions{options.page_tokens, num_pages, options.kv_dtype,
-                                                  device.page_mover()});
+    cache.emplace(device.config(),
+                  KvCacheOptions{.page_tokens = options.page_tokens,
+                                 .num_pages = num_pages,
+                                 .dtype = options.kv_dtype,
+                                 .mover = device.page_mover(),
+                                 .snapshot_bytes_max = snapshot_bytes(device.config(), options)});
 }
 
 Engine::Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options)

@@ -87,7 +87,8 @@ std::uint32_t EngineState::count_cached(Generation& generation) {
 void EngineState::choose_leader(Generation& generation, std::size_t before) {
     generation.follows = 0;
     generation.follow_tokens = generation.kv->num_tokens();
-    if (!may_share(generation)) return;
+    // A prefix of another generation is of use only where a copy of its recurrent state is kept.
+    if (!may_share(generation) || device.config().has_delta_net()) return;
 
     for (std::size_t i = 0; i < before; ++i) {
         const Generation& other = *running[i];
@@ -120,6 +121,20 @@ bool EngineState::waits_for_leader(std::size_t index) {
     choose_leader(generation, leader == running.end() ? index : 0);
     if (generation.follows == 0) ask_store(generation);
     return generation.follows != 0 || generation.fetch != 0;
+}
+
+// Keeps a copy of the recurrent state where a later text is likely to go on: at the end of a
+// prompt and of an answer, and within a prompt from time to time.
+void EngineState::keep_state(Generation& generation, bool is_ended) {
+    constexpr std::uint32_t stretch = 512, least = 32;  // tokens between two copies
+    if (!device.config().has_delta_net() || !may_share(generation) || !generation.offers_pages)
+        return;
+    const std::uint32_t end = generation.kv->num_tokens(), kept = generation.state_kept,
+                        prompt = generation.stats.prompt_tokens;
+    const bool is_due = is_ended || end == prompt || (end < prompt && end >= kept + stretch);
+    if (!is_due || end < kept + least) return;
+    generation.kv->keep_state();
+    generation.state_kept = end;
 }
 
 // Publishes the cache pages that this step filled, so that later generations can take them over.

@@ -108,6 +108,7 @@ struct Generation {
     bool offers_pages = true;
     // Number of the fetch of stored pages that this generation waits for; 0: none.
     std::uint64_t fetch = 0;
+    std::uint32_t state_kept = 0;    // tokens at the latest copy of the recurrent state
     std::uint32_t pages_stored = 0;  // number of the first pages already offered to the page store
     // This generation waits while the generation with the id `follows` computes their common prefix
     // of `follow_tokens` tokens.
@@ -214,6 +215,7 @@ struct EngineState {
     bool may_share(const Generation& generation) const;
     void choose_leader(Generation& generation, std::size_t before);
     bool waits_for_leader(std::size_t index);
+    void keep_state(Generation& generation, bool is_ended);
     void offer_pages(Generation& generation, const StepResult& result, std::size_t first_row,
                      std::uint32_t num_rows);
 

@@ -366,6 +366,7 @@ std::vector<FinishedGeneration> EngineState::settle(std::span<Generation* const>
             if (const auto reason = take_tokens(due[next_due++]))
                 finished.push_back({generation->id, *reason});
         offer_pages(*generation, result, first_row, num_rows);
+        keep_state(*generation, !finished.empty() && finished.back().id == generation->id);
         store_pages(*generation);
         first_row += generation->step_tokens;
     }

@@ -23,7 +23,8 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
       index_(options.num_pages),
       holders_(options.num_pages),
       released_(options.num_pages),
-      blocks_(RecurrentShape::of(config)) {
+      blocks_(RecurrentShape::of(config)),
+      snapshots_(blocks_.shape(), options.snapshot_bytes_max) {
     for (const LayerPlan& plan : config.layers) {
         key_layer_.push_back(num_key_layers_);
         if (plan.mixer == Mixer::attention) ++num_key_layers_;
@@ -74,7 +75,7 @@ std::uint32_t KvCache::take_page() {
     } else {
         page = idle_.begin()->second;
         idle_.erase(idle_.begin());
-        index_.erase(page);
+        unpublish(page);
     }
     holders_[page] = 1;
     return page;
@@ -105,13 +106,18 @@ void KvCache::free_page(std::uint32_t page) {
     free_.push_back(page);
 }
 
+void KvCache::unpublish(std::uint32_t page) {
+    index_.erase(page);
+    snapshots_.drop(page);
+}
+
 void KvCache::forget_worker(std::uint64_t worker) {
     for (std::uint32_t page = 0; page < options_.num_pages; ++page) {
         if (!index_.holds(page)) continue;
         const std::vector<std::uint64_t>& workers = index_.node_of(page).workers;
         if (!std::binary_search(workers.begin(), workers.end(), worker)) continue;
 
-        index_.erase(page);
+        unpublish(page);
         if (holders_[page] > 0) continue;
         idle_.erase(released_[page]);
         free_page(page);
@@ -158,7 +164,7 @@ bool KvCache::Sequence::reserve(std::uint32_t num_tokens) {
         cache_->copy_page(pages_[next], page);
         cache_->release(std::exchange(pages_[next], page));
     } else if (is_begun && cache_->index_.holds(pages_[next])) {
-        cache_->index_.erase(pages_[next]);
+        cache_->unpublish(pages_[next]);
     }
 
     if (is_begun) num_published_ = std::min(num_published_, next);
@@ -175,7 +181,7 @@ void KvCache::Sequence::commit(std::uint32_t num_tokens) {
 }
 
 void KvCache::Sequence::begin_step(std::uint32_t num_rows) {
-    if (cache_->blocks_.shape().num_layers == 0) return;
+    if (!has_state()) return;
     if (!recurrent_) recurrent_ = std::make_unique<RecurrentState>(cache_->blocks_);
     recurrent_->begin_step(num_tokens_, num_rows);
 }
@@ -228,23 +234,41 @@ void KvCache::Sequence::adopt(
     const std::function<void(const std::vector<std::uint64_t>& workers)>& heard) {
     if (num_tokens_ != num_published_ * page_tokens()) return;
 
+    std::vector<const PrefixIndex::Node*> nodes;
+    std::size_t num_usable = 0;  // with a recurrent state: up to the last page that has a copy
     auto parent = published_end();
-    while (parent && num_tokens_ + page_tokens() <= tokens.size()) {
+    for (std::uint64_t end = num_tokens_ + page_tokens(); parent && end <= tokens.size();
+         end += page_tokens()) {
         const PrefixIndex::Node* node = cache_->index_.find(
-            *parent, scope_, tokens.subspan(num_tokens_, page_tokens()));
+            *parent, scope_, tokens.subspan(end - page_tokens(), page_tokens()));
         if (!node) break;
+        nodes.push_back(node);
+        parent = node->id;
+        if (!has_state() || cache_->snapshots_.has(node->page)) num_usable = nodes.size();
+    }
+    nodes.resize(num_usable);
 
+    for (const PrefixIndex::Node* node : nodes) {
         cache_->hold(node->page);
         if (num_published_ < pages_.size())
             cache_->release(std::exchange(pages_[num_published_], node->page));
         else
             pages_.push_back(node->page);
 
-        parent = node->id;
         ++num_published_;
         num_tokens_ += page_tokens();
         if (heard) heard(node->workers);
     }
+    if (nodes.empty() || !has_state()) return;
+    if (!recurrent_) recurrent_ = std::make_unique<RecurrentState>(cache_->blocks_);
+    recurrent_->restore(cache_->snapshots_.find(nodes.back()->page), num_tokens_);
+}
+
+void KvCache::Sequence::keep_state() {
+    if (!recurrent_ || recurrent_->border() % page_tokens() != 0) return;
+    const std::uint32_t end = recurrent_->border() / page_tokens();
+    if (end > 0 && end <= num_published_ && cache_->index_.holds(pages_[end - 1]))
+        cache_->snapshots_.keep(pages_[end - 1], *recurrent_);
 }
 
 std::byte* KvCache::Sequence::head(std::uint32_t layer, bool is_v, std::uint32_t kv_head,

@@ -5,7 +5,8 @@
 // takes them over instead of computing them. Published pages that no sequence holds stay in the
 // cache until room is needed, and are evicted in LRU order.
 // Layers with a gated delta rule have no keys and values. A sequence has a RecurrentState for them
-// (hub/engine/recurrent_state.h). Sequences of such models share no pages.
+// (hub/engine/recurrent_state.h). Of such a model a sequence takes over pages only up to a page at
+// whose end a copy of the state was kept.
 // Layout of a page: for each layer with attention, k then v, each [num_kv_heads, page_tokens] heads
 // of kv_head_bytes(). So the rows that attention reads for one kv head are contiguous. Owner: the
 // engine's thread.
@@ -23,6 +24,7 @@
 #include "hub/engine/kv_dtype.h"
 #include "hub/engine/kv_head.h"
 #include "hub/engine/prefix_index.h"
+#include "hub/engine/recurrent_snapshots.h"
 #include "hub/engine/recurrent_state.h"
 #include "hub/model/config.h"
 #include "protocol/bytes.h"
@@ -48,6 +50,7 @@ struct KvCacheOptions {
     // If set, a device stores the rows (hub/engine/step_device.h), and the cache only records which
     // sequence holds each page. In that case the cache itself stores and reads no rows.
     KvPageMover mover = {};
+    std::uint64_t snapshot_bytes_max = 0;  // of copies of recurrent states
 };
 
 struct UnmapMemory {
@@ -115,6 +118,10 @@ class KvCache {
             std::span<const TokenId> tokens,
             const std::function<void(const std::vector<std::uint64_t>& workers)>& heard = {});
 
+        // Keeps a copy of the recurrent state at the end of a page that is published already. Does
+        // nothing for a model without a recurrent state, or where the state is at no such end.
+        void keep_state();
+
         // Stores keys and values of a position, each [num_kv_heads, head_dim], rounded to the
         // cache's dtype. Here and below, the caller has reserved the position with reserve().
         void store(std::uint32_t layer, std::uint32_t position, std::span<const float> k,
@@ -152,6 +159,7 @@ class KvCache {
         std::byte* head(std::uint32_t layer, bool is_v, std::uint32_t kv_head,
                         std::uint32_t position) const;
         std::vector<float> copy(std::uint32_t layer, bool is_v, std::uint32_t position) const;
+        bool has_state() const { return cache_->blocks_.shape().num_layers > 0; }
         std::optional<PrefixIndex::NodeId> published_end() const;
         KvCache* cache_;
         std::string scope_;
@@ -167,6 +175,7 @@ class KvCache {
     void hold(std::uint32_t page);
     void release(std::uint32_t page);
     void free_page(std::uint32_t page);
+    void unpublish(std::uint32_t page);
     void copy_page(std::uint32_t from, std::uint32_t to);
 
     std::byte* page_data(std::uint32_t page) const;
@@ -190,6 +199,7 @@ class KvCache {
     std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;
     RecurrentBlocks blocks_;
+    RecurrentSnapshots snapshots_;
 };
 
 }  // namespace moex

@@ -56,6 +56,39 @@ void RecurrentState::commit() {
     blocks_.give(std::move(next_));
 }
 
+bool RecurrentState::can_copy() const {
+    const RecurrentShape& shape = blocks_.shape();
+    return border() > 0 && end_ - border() <= shape.columns() - (shape.conv_taps - 1);
+}
+
+void RecurrentState::copy_to(std::span<float> snapshot) const {
+    const RecurrentShape& shape = blocks_.shape();
+    const std::size_t matrix = DeltaMemory::num_matrix_floats(shape.delta),
+                      channels = shape.channels();
+    float* to = snapshot.data();
+    for (std::uint32_t layer = 0; layer < shape.num_layers; ++layer) {
+        to = std::copy_n(delta_floats(*now_, layer).data(), matrix, to);
+        for (std::uint32_t back = shape.conv_taps - 1; back > 0; --back)
+            to = std::copy_n(&columns(*now_, layer)[(border() - back) % shape.columns() * channels],
+                             channels, to);
+    }
+}
+
+void RecurrentState::restore(const float* snapshot, std::uint32_t num_tokens) {
+    const RecurrentShape& shape = blocks_.shape();
+    const std::size_t matrix = DeltaMemory::num_matrix_floats(shape.delta),
+                      channels = shape.channels();
+    for (std::uint32_t layer = 0; layer < shape.num_layers; ++layer) {
+        std::copy_n(snapshot, matrix, delta_floats(*now_, layer).data());
+        snapshot += matrix;
+        for (std::uint32_t back = shape.conv_taps - 1; back > 0; --back, snapshot += channels)
+            std::copy_n(snapshot, channels,
+                        &columns(*now_, layer)[(num_tokens - back) % shape.columns() * channels]);
+        now_->borders[layer] = num_tokens;
+    }
+    settled_ = end_ = kept_from_ = num_tokens;
+}
+
 void RecurrentState::fill(const std::function<float()>& next) {
     RecurrentBlock& block = next_ ? *next_ : *now_;
     const RecurrentShape& shape = blocks_.shape();

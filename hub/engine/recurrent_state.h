@@ -35,6 +35,10 @@ struct RecurrentShape {
     std::size_t floats_of_layer() const {
         return DeltaMemory::num_floats(delta) + columns() * channels();
     }
+    // Floats of a layer in a copy at a border: S, and the inputs of the convolution before it.
+    std::size_t snapshot_floats_of_layer() const {
+        return DeltaMemory::num_matrix_floats(delta) + (conv_taps - 1) * channels();
+    }
     // bytes of one block
     std::uint64_t size_bytes() const {
         return std::uint64_t{num_layers} *
@@ -77,6 +81,16 @@ class RecurrentState {
     // Returns the earliest position to which the sequence can be rolled back without computing it
     // again.
     std::uint32_t kept_from() const { return kept_from_; }
+
+    // Between steps: the border of all layers, a multiple of delta_chunk.
+    std::uint32_t border() const { return now_->borders.front(); }
+    // Returns false if the state at the border is not complete any more: the inputs of the
+    // convolution before it are gone.
+    bool can_copy() const;
+    // Copies the state at the border, [num_layers, snapshot_floats_of_layer()].
+    void copy_to(std::span<float> snapshot) const;
+    // Becomes the state of a text of `num_tokens` tokens, a multiple of delta_chunk, from a copy.
+    void restore(const float* snapshot, std::uint32_t num_tokens);
 
     // The memory of one layer in the current step. `index` counts the layers with a gated delta
     // rule. `from` is read and `to` is written; they are the same memory in a step of few rows, and

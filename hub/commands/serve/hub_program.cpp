@@ -415,8 +415,7 @@ EngineOptions HubProgram::engine_options() const {
     EngineOptions options = engine_options_of(invocation_.settings, model_);
     options.sequences_max = settings_.model.sequences_max;
     options.queue_max = settings_.model.queue_max;
-    options.prefix_cache = settings_.model.caches_prefixes &&
-                           !model_.package->config().has_delta_net();
+    options.prefix_cache = settings_.model.caches_prefixes;
     options.step_stretch_max = settings_.model.step_stretch_max;
     options.micro_batches = settings_.model.micro_batches;
     options.micro_batches_max = micro_batches_max(settings_);

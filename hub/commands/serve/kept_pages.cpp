@@ -101,7 +101,9 @@ Result<std::unique_ptr<DiskPages>> open_kept_pages(const ServeSettings& settings
                                                    const KeptPagesParts& parts) {
     const PageSettings& pages = settings.model.pages;
     const std::uint64_t bytes_max = kept_bytes_max(settings, state_directory);
-    if (bytes_max == 0 || !parts.engine.prefix_cache || parts.engine.noise_prompts)
+    // Pages on disk have no recurrent states.
+    if (bytes_max == 0 || !parts.engine.prefix_cache || parts.engine.noise_prompts ||
+        parts.model.package->config().has_delta_net())
         return std::unique_ptr<DiskPages>();
 
     PageKeyPlaces places{.file = pages.key_file, .made = state_directory / "kv-key"};

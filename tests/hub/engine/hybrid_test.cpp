@@ -27,7 +27,7 @@ class HybridTest : public EngineTest {
 
     static GenerationRequest request_of(std::uint32_t i) {
         GenerationRequest request = drawn_request(
-            test::random_tokens(1 + i * 7919 % 61, 256, i % 11), 1 + i * 31 % 45);
+            test::random_tokens(1 + i * 7919 % 41, 256, i % 11), 1 + i * 31 % 28);
         request.sampling.temperature = i % 3 == 0 ? 0 : 0.9;
         request.sampling.seed = i;
         request.client = text("client ", i % 3);
@@ -122,29 +122,75 @@ TEST_F(HybridTest, StepThatFailedIsRepeatedWithTheSameBits) {
     EXPECT_EQ(std::memcmp(found.data(), wanted.data(), wanted.size() * 4), 0);
 }
 
+TEST_F(HybridTest, TextsGoOnFromCopiesOfEarlierStates) {
+    const auto fresh = [&](const GenerationRequest& request) {
+        start({.prefix_cache = false});
+        return solo(request);
+    };
+    GenerationRequest first = drawn_request(test::random_tokens(150, 256, 1), 61);
+    GenerationRequest next = first, other = first;
+    const Outcome answer = fresh(first);
+    next.prompt.insert(next.prompt.end(), answer.ids.begin(), answer.ids.end());
+    const auto question = test::random_tokens(30, 256, 2);
+    next.prompt.insert(next.prompt.end(), question.begin(), question.end());
+    other.prompt.resize(147);
+    other.prompt.insert(other.prompt.end(), question.begin(), question.end());
+    const Outcome wanted_next = fresh(next), wanted_other = fresh(other);
+
+    // The answer's end has a copy at 208, and the prompt's end at 144.
+    start({});
+    solo(first);
+    const Outcome second = solo(next), third = solo(other);
+    EXPECT_EQ(second.end.stats.cached_tokens, 208u);
+    EXPECT_EQ(third.end.stats.cached_tokens, 144u);
+    expect_equal({second, third}, {wanted_next, wanted_other});
+}
+
+TEST_F(HybridTest, CopyThatWasUsedLongestAgoLeavesFirst) {
+    const RecurrentShape shape = RecurrentShape::of(package_->config());
+    RecurrentBlocks blocks(shape);
+    RecurrentState state(blocks);
+    state.begin_step(0, 16);
+    state.fill([] { return 1.0f; });
+    state.commit();
+    const std::uint64_t bytes = 4 * shape.num_layers * shape.snapshot_floats_of_layer();
+    RecurrentSnapshots copies(shape, 2 * bytes + 1);
+    copies.keep(1, state);
+    copies.keep(2, state);
+    EXPECT_NE(copies.find(1), nullptr);
+    copies.keep(3, state);
+    EXPECT_TRUE(copies.has(1) && !copies.has(2) && copies.has(3));
+    copies.drop(1);
+    copies.keep(2, state);
+    EXPECT_TRUE(!copies.has(1) && copies.has(2) && copies.has(3));
+}
+
 TEST_F(HybridTest, DraftsAndPreemptionChangeNoText) {
-    constexpr std::uint32_t count = 1'000;
-    const std::vector<Outcome> wanted = run(count, {.queue_max = count});
-    EXPECT_EQ(counters_.cached_tokens, 0u);
+    constexpr std::uint32_t count = 1'000, num_preempted = 150;
+    const std::vector<Outcome> wanted = run(count, {.queue_max = count, .prefix_cache = false});
     KnownTexts known(KnownTexts::Says::random);
     for (std::uint32_t i = 0; i < count; ++i) {
         const GenerationRequest request = request_of(i);
         known.know(request.prompt, request.sampling.seed, request.sampling.choice, wanted[i].ids);
     }
-    const KvCache probe(package_->config(), {16, 0});
-    const std::uint64_t states = 5 * RecurrentShape::of(package_->config()).size_bytes();
+    EngineOptions options{.queue_max = count, .draft_sources = {&known}, .draft_tokens = 16};
+    expect_equal(run(count, options), wanted);
+    if (HasFatalFailure()) return;
+    EXPECT_GT(counters_.accepted_tokens, 0u);
+    EXPECT_LE(counters_.drafted_tokens, 8 * counters_.drafts);
+
+    const KvCache probe(package_->config(), {delta_chunk, 0});
+    options.sequences_max = 5;
+    options.step_rows_max = 24;
+    options.prefix_cache = false;
+    options.kv_bytes_max = 5 * RecurrentShape::of(package_->config()).size_bytes() +
+                           18 * probe.page_bytes();
     for (const std::optional<std::uint32_t> tokens :
-         {std::optional<std::uint32_t>(), std::optional(3u), std::optional(16u)}) {
-        expect_equal(run(count, {.sequences_max = 5,
-                                 .queue_max = count,
-                                 .step_rows_max = 24,
-                                 .kv_bytes_max = states + 9 * probe.page_bytes(),
-                                 .draft_sources = {&known},
-                                 .draft_tokens = tokens}),
-                     wanted);
+         {std::optional<std::uint32_t>(), std::optional(3u)}) {
+        options.draft_tokens = tokens;
+        expect_equal(run(num_preempted, options), {wanted.begin(), wanted.begin() + num_preempted});
         if (HasFatalFailure()) return;
         EXPECT_GT(counters_.preempted, 0u);
-        EXPECT_TRUE(!tokens || counters_.accepted_tokens > 0);
     }
 }
 

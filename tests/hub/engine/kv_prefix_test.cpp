@@ -15,6 +15,7 @@ namespace {
 ModelConfig prefix_config() {
     ModelConfig config = test::tiny_config();
     config.num_layers = 2;
+    config.layers.resize(2);
     config.head_dim = 3;
     return config;
 }
