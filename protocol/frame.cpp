@@ -39,12 +39,19 @@ const char* frame_type_name(FrameType type) {
         case FrameType::identity: return "IDENTITY";
         case FrameType::power: return "POWER";
         case FrameType::slots: return "SLOTS";
+        case FrameType::span_assign: return "SPAN_ASSIGN";
+        case FrameType::span_release: return "SPAN_RELEASE";
+        case FrameType::span_ready: return "SPAN_READY";
+        case FrameType::span_step: return "SPAN_STEP";
+        case FrameType::span_answer: return "SPAN_ANSWER";
+        case FrameType::span_kv: return "SPAN_KV";
+        case FrameType::span_end: return "SPAN_END";
     }
     return "unknown";
 }
 
 bool is_known_frame_type(std::uint16_t type) {
-    return (type >= 1 && type <= 5) || (type >= 16 && type <= 32);
+    return (type >= 1 && type <= 5) || (type >= 16 && type <= 39);
 }
 
 bool has_tensor_header(FrameType type) {

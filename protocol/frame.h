@@ -43,6 +43,14 @@ enum class FrameType : std::uint16_t {
     identity = 30,
     power = 31,
     slots = 32,
+    // protocol/span_messages.h
+    span_assign = 33,
+    span_release = 34,
+    span_ready = 35,
+    span_step = 36,
+    span_answer = 37,
+    span_kv = 38,
+    span_end = 39,
 };
 // name such as "DISPATCH"; "unknown" for an unknown type
 const char* frame_type_name(FrameType type);

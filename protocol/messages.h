@@ -205,6 +205,9 @@ struct Hello {
     // how the worker computes; WELCOME may override it
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;
     SpeedProfile speed;
+    // For a worker that can hold spans (protocol/span_messages.h): bytes of its budget that it
+    // would use for the weights of a span, and for the span's keys and values.
+    std::uint64_t span_bytes = 0, span_kv_bytes = 0;
 };
 // Encodes a HELLO. Shortens long strings until the frame fits hello_bytes_max.
 Bytes encode_hello(const Hello& message);

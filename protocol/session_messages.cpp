@@ -88,6 +88,8 @@ Json hello_json(const Hello& message, std::size_t bytes_max) {
     json["client"] = wire_text(message.client, bytes_max);
     json["worker_key"] = wire_text(message.worker_key, bytes_max);
     json["arithmetic"] = worker_arithmetic_name(message.arithmetic);
+    if (message.span_bytes > 0)
+        json["span"] = {{"weights_bytes", message.span_bytes}, {"kv_bytes", message.span_kv_bytes}};
     const SpeedProfile& speed = message.speed;
     if (speed.read_mb_s > 0)
         json["speed"] = {{"hidden_size", speed.hidden_size},
@@ -189,6 +191,12 @@ Status read_capabilities(Hello& out, const Json& json) {
     if (const Json* speed = find_member(json, "speed")) {
         if (!speed->is_object()) return Error{ErrorCode::bad_field, "\"speed\" is not an object"};
         MOEX_TRY(read_speed(out.speed, *speed));
+    }
+
+    if (const Json* span = find_member(json, "span")) {
+        if (!span->is_object()) return Error{ErrorCode::bad_field, "\"span\" is not an object"};
+        MOEX_TRY(read_integer_as(out.span_bytes, *span, "weights_bytes", 0, any_u64));
+        MOEX_TRY(read_integer_as(out.span_kv_bytes, *span, "kv_bytes", 0, any_u64));
     }
 
     MOEX_TRY(read_text(out.client, json, "client", text_bytes_max));

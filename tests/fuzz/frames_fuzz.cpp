@@ -5,6 +5,8 @@
 
 #include "protocol/identity.h"
 #include "protocol/messages.h"
+#include "protocol/span_layer.h"
+#include "protocol/span_messages.h"
 
 namespace moex {
 namespace {
@@ -138,6 +140,47 @@ void one_control(FrameType type, const Bytes& frame) {
     }
 }
 
+// Tests a message of spans. An accepted message is encoded to the same bytes, unless its rows are
+// int8, whose scales a sender may choose.
+void one_span(FrameType type, const Bytes& frame) {
+    switch (type) {
+        case FrameType::span_assign:
+            if (const auto message = decode_span_assign(frame, limits()); message.ok())
+                require(decode_span_assign(encode_span_assign(*message), limits())->layers ==
+                        message->layers);
+            break;
+        case FrameType::span_release: (void)decode_span_release(frame); break;
+        case FrameType::span_ready:
+            if (const auto message = decode_span_ready(frame); message.ok())
+                require(decode_span_ready(encode_span_ready(*message)).value() == *message);
+            break;
+        case FrameType::span_step:
+            if (const auto message = decode_span_step(frame, limits());
+                message.ok() && message->dtype != Dtype::int8) {
+                const auto again = decode_span_step(encode_span_step(*message, 32), limits());
+                require(again.ok() && again->x == message->x &&
+                        again->sequences == message->sequences);
+            }
+            break;
+        case FrameType::span_answer:
+            if (const auto message = decode_span_answer(frame, limits());
+                message.ok() && message->dtype != Dtype::int8) {
+                const auto again = decode_span_answer(encode_span_answer(*message, 32), limits());
+                require(again.ok() && again->x == message->x && again->kv == message->kv);
+            }
+            break;
+        case FrameType::span_kv:
+            if (const auto message = decode_span_kv(frame, limits()); message.ok())
+                require(decode_span_kv(encode_span_kv(*message), limits())->rows == message->rows);
+            break;
+        case FrameType::span_end:
+            if (const auto message = decode_span_end(frame); message.ok())
+                require(encode_span_end(*message).size() == frame.size());
+            break;
+        default: break;
+    }
+}
+
 void one(unsigned choice, ByteView bytes) {
     static constexpr FrameType types[] = {
         FrameType::dispatch,       FrameType::result,       FrameType::weight_sync,
@@ -150,13 +193,28 @@ void one(unsigned choice, ByteView bytes) {
     // existing corpus thereby keeps its meaning.
     static constexpr FrameType later[] = {FrameType::budget, FrameType::identity, FrameType::power,
                                           FrameType::slots};
-    const FrameType type = (choice & 0x20) != 0 ? later[choice % 16 % 4] : types[choice % 16];
+    // Bits 4 and 5 together choose a message of spans, or the blob of a layer.
+    static constexpr FrameType spans[] = {FrameType::span_assign, FrameType::span_release,
+                                          FrameType::span_ready,  FrameType::span_step,
+                                          FrameType::span_answer, FrameType::span_kv,
+                                          FrameType::span_end};
+    const bool of_spans = (choice & 0x30) == 0x30;
+    if (of_spans && choice % 8 == 7) {
+        const Bytes blob(bytes.begin(), bytes.end());
+        if (const auto layer = decode_span_layer(blob); layer.ok())
+            require(encode_span_layer(*layer).size() == blob.size());
+        return;
+    }
+    const FrameType type = of_spans               ? spans[choice % 8]
+                           : (choice & 0x20) != 0 ? later[choice % 16 % 4]
+                                                  : types[choice % 16];
     const Bytes frame = (choice & 0x80) != 0 ? Bytes(bytes.begin(), bytes.end())
                                              : repaired(bytes, type);
     (void)decode_frame_header(frame);
     (void)decode_tensor_header(frame);
     one_tensor(type, frame, (choice & 0x40) != 0);
     one_control(type, frame);
+    one_span(type, frame);
 }
 
 }  // namespace

@@ -23,6 +23,8 @@ Hello sample_hello() {
     hello.worker_key = "5f0c";
     hello.arithmetic = WorkerArithmetic::int8;
     hello.speed = {2048, 768, {2'500, 2'900, 15'000}, 760'000};
+    hello.span_bytes = 5ull << 30;
+    hello.span_kv_bytes = 1ull << 30;
     return hello;
 }
 
@@ -79,6 +81,8 @@ TEST(HelloTest, ComesBack) {
     EXPECT_EQ(got->speed.moe_intermediate_size, 768u);
     EXPECT_EQ(got->speed.expert_ns, sent.speed.expert_ns);
     EXPECT_EQ(got->speed.read_mb_s, 760'000u);
+    EXPECT_EQ(got->span_bytes, 5ull << 30);
+    EXPECT_EQ(got->span_kv_bytes, 1ull << 30);
 }
 
 TEST(HelloTest, LongAndBrokenStringsStillFitAndDecode) {

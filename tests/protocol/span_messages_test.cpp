@@ -1,0 +1,248 @@
+#include "protocol/span_messages.h"
+
+#include "protocol/span_layer.h"
+#include "tests/protocol/frame_samples.h"
+
+namespace moex {
+namespace {
+
+constexpr std::size_t payload = frame_header_bytes;
+
+SpanStep sample_step(Dtype dtype = Dtype::f32) {
+    return {.step = 9,
+            .span = 7,
+            .dtype = dtype,
+            .sequences = {{0x1122334455667788, 40, 2}, {5, 0, 1}},
+            .x = exact_rows(3 * 32)};
+}
+
+SpanAnswer sample_answer() {
+    SpanAnswer answer{.step = 9,
+                      .span = 7,
+                      .num_rows = 3,
+                      .num_layers = 2,
+                      .kv_size = 8,
+                      .worker_us = 1234,
+                      .x = exact_rows(3 * 32)};
+    answer.kv.resize(span_kv_bytes(2, 3, 8));
+    for (std::size_t i = 0; i < answer.kv.size(); ++i)
+        answer.kv[i] = static_cast<std::byte>(i % 60);
+    return answer;
+}
+
+SpanKv sample_kv() {
+    SpanKv kv{.span = 7, .sequence = 5, .first = 40, .num_rows = 3, .num_layers = 2, .kv_size = 8};
+    kv.rows = sample_answer().kv;
+    return kv;
+}
+
+SpanAssign sample_assign() {
+    SpanAssign assign{.span = 7,
+                      .first_layer = 1,
+                      .end_layer = 3,
+                      .context_tokens = 4096,
+                      .kv_bytes_max = 1ull << 33,
+                      .layers = {{{}, 5000}, {{}, 6000}}};
+    assign.layers[1].blob.fill(std::byte{0xab});
+    return assign;
+}
+
+TEST(SpanMessagesTest, EachComesBack) {
+    const WireLimits limits = small_limits();
+    const SpanAssign assign = sample_assign();
+    const auto assigned = decode_span_assign(encode_span_assign(assign), limits);
+    ASSERT_TRUE(assigned.ok()) << assigned.error().message;
+    EXPECT_EQ(assigned->span, 7u);
+    EXPECT_EQ(assigned->end_layer, 3u);
+    EXPECT_EQ(assigned->kv_bytes_max, 1ull << 33);
+    EXPECT_EQ(assigned->layers, assign.layers);
+
+    EXPECT_EQ(decode_span_release(encode_span_release(7)).value(), 7u);
+    const SpanReady ready{7, 100, 128, 64, {10, 20, 30}};
+    EXPECT_EQ(decode_span_ready(encode_span_ready(ready)).value(), ready);
+    EXPECT_EQ(decode_span_ready(encode_span_ready({.span = 7})).value(), (SpanReady{.span = 7}));
+
+    for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
+        const SpanStep step = sample_step(dtype);
+        const auto got = decode_span_step(encode_span_step(step, 32), limits);
+        ASSERT_TRUE(got.ok()) << got.error().message;
+        EXPECT_EQ(got->step, 9u);
+        EXPECT_EQ(got->sequences, step.sequences);
+        EXPECT_EQ(got->x, step.x);
+    }
+
+    const SpanAnswer answer = sample_answer();
+    const Bytes frame = encode_span_answer(answer, 32);
+    EXPECT_EQ(frame.size(), span_answer_bytes(32, 3, 2, 8));
+    const auto answered = decode_span_answer(frame, limits);
+    ASSERT_TRUE(answered.ok()) << answered.error().message;
+    EXPECT_EQ(answered->x, answer.x);
+    EXPECT_EQ(answered->kv, answer.kv);
+    EXPECT_EQ(answered->worker_us, 1234u);
+
+    const auto refused = decode_span_answer(
+        encode_span_answer({.step = 3, .span = 7, .verdict = SpanVerdict::no_pages}, 32), limits);
+    ASSERT_TRUE(refused.ok()) << refused.error().message;
+    EXPECT_EQ(refused->verdict, SpanVerdict::no_pages);
+
+    const auto kv = decode_span_kv(encode_span_kv(sample_kv()), limits);
+    ASSERT_TRUE(kv.ok()) << kv.error().message;
+    EXPECT_EQ(kv->first, 40u);
+    EXPECT_EQ(kv->rows, sample_kv().rows);
+
+    const std::vector<std::uint64_t> ended{3, 1ull << 63};
+    EXPECT_EQ(decode_span_end(encode_span_end(ended)).value(), ended);
+}
+
+TEST(SpanMessagesTest, TruncatedFramesAreRefused) {
+    const WireLimits limits = small_limits();
+    expect_truncations_refused(encode_span_assign(sample_assign()),
+                               [&](ByteView f) { return decode_span_assign(f, limits); });
+    expect_truncations_refused(encode_span_release(7), decode_span_release);
+    expect_truncations_refused(encode_span_ready({7, 1, 1, 1, {}}), decode_span_ready);
+    expect_truncations_refused(encode_span_step(sample_step(), 32),
+                               [&](ByteView f) { return decode_span_step(f, limits); });
+    expect_truncations_refused(encode_span_answer(sample_answer(), 32),
+                               [&](ByteView f) { return decode_span_answer(f, limits); });
+    expect_truncations_refused(encode_span_kv(sample_kv()),
+                               [&](ByteView f) { return decode_span_kv(f, limits); });
+    expect_truncations_refused(encode_span_end({1, 2}), decode_span_end);
+}
+
+TEST(SpanMessagesTest, ResizedPayloadsAreRefused) {
+    const WireLimits limits = small_limits();
+    for (const std::ptrdiff_t change : {-4, -1, 1, 4}) {
+        const auto refuses = [&](const auto& decode, const Bytes& frame) {
+            EXPECT_EQ(verdict(decode(resized(frame, change))), "payload_size") << change;
+        };
+        refuses([&](ByteView f) { return decode_span_assign(f, limits); },
+                encode_span_assign(sample_assign()));
+        refuses(decode_span_release, encode_span_release(7));
+        refuses(decode_span_ready, encode_span_ready({7, 1, 1, 1, {}}));
+        refuses([&](ByteView f) { return decode_span_step(f, limits); },
+                encode_span_step(sample_step(), 32));
+        refuses([&](ByteView f) { return decode_span_answer(f, limits); },
+                encode_span_answer(sample_answer(), 32));
+        refuses([&](ByteView f) { return decode_span_kv(f, limits); }, encode_span_kv(sample_kv()));
+        refuses(decode_span_end, encode_span_end({1, 2}));
+    }
+}
+
+TEST(SpanMessagesTest, FieldsOutOfRangeAreRefused) {
+    const WireLimits limits = small_limits();
+    const auto assign = [&](std::size_t at, std::uint32_t value) {
+        return verdict(decode_span_assign(
+            with_u32(encode_span_assign(sample_assign()), payload + at, value), limits));
+    };
+    EXPECT_EQ(assign(4, 3), "bad_field");  // no layer
+    EXPECT_EQ(assign(8, limits.num_layers + 1), "bad_field");
+    EXPECT_EQ(assign(12, 0), "bad_field");  // context_tokens
+    EXPECT_EQ(assign(24, 1), "bad_field");  // pad
+
+    const auto step = [&](std::size_t at, std::uint32_t value) {
+        return verdict(decode_span_step(
+            with_u32(encode_span_step(sample_step(), 32), payload + at, value), limits));
+    };
+    EXPECT_EQ(step(12 + 12, 1), "bad_field");  // fewer rows than x has
+    EXPECT_EQ(step(12 + 12, 0), "bad_field");
+    EXPECT_EQ(step(12 + 8, 0xffffffff), "bad_field");  // num_before
+    SpanStep twice = sample_step();
+    twice.sequences[1].id = twice.sequences[0].id;
+    EXPECT_EQ(verdict(decode_span_step(encode_span_step(twice, 32), limits)), "bad_order");
+    const Bytes frame = encode_span_step(sample_step(), 32);
+    EXPECT_EQ(verdict(decode_span_step(with_byte(frame, payload + 10, 4), limits)),
+              "unknown_dtype");
+    EXPECT_EQ(verdict(decode_span_step(with_byte(frame, payload + 11, 1), limits)), "bad_field");
+    EXPECT_EQ(verdict(decode_span_step(with_u16(frame, payload + 8, 33), limits)), "bad_field");
+    EXPECT_EQ(verdict(decode_span_step(with_u16(frame, payload + 6, 0), limits)),
+              "num_tokens_range");
+
+    const Bytes answer = encode_span_answer(sample_answer(), 32);
+    EXPECT_EQ(verdict(decode_span_answer(with_byte(answer, payload + 4, 5), limits)), "bad_field");
+    EXPECT_EQ(verdict(decode_span_answer(with_u16(answer, payload + 8, 5), limits)), "bad_field");
+    EXPECT_EQ(
+        verdict(decode_span_kv(with_u16(encode_span_kv(sample_kv()), payload + 18, 0), limits)),
+        "bad_field");
+    EXPECT_EQ(verdict(decode_span_end(with_u32(encode_span_end({1, 2}), payload, 0))), "bad_field");
+    EXPECT_EQ(verdict(decode_span_ready(
+                  with_u32(encode_span_ready({7, 1, 1, 1, {}}), payload + 12, span_rows_max + 1))),
+              "bad_field");
+}
+
+TEST(SpanMessagesTest, InfinitiesAreRefused) {
+    const WireLimits limits = small_limits();
+    const Bytes step = encode_span_step(sample_step(), 32);
+    EXPECT_EQ(verdict(decode_span_step(with_u32(step, step.size() - 4, 0x7f800000), limits)),
+              "non_finite");
+    const Bytes answer = encode_span_answer(sample_answer(), 32);
+    EXPECT_EQ(verdict(decode_span_answer(with_u16(answer, answer.size() - 2, 0x7c00), limits)),
+              "non_finite");
+    const Bytes kv = encode_span_kv(sample_kv());
+    EXPECT_EQ(verdict(decode_span_kv(with_u16(kv, kv.size() - 2, 0xfe00), limits)), "non_finite");
+}
+
+// A layer with every tensor, and the memory that its tensors borrow.
+struct LayerSample {
+    Bytes memory = Bytes(1 << 20, std::byte{3});
+    SpanLayer layer{.layer = 2,
+                    .hidden_size = 64,
+                    .num_heads = 4,
+                    .num_kv_heads = 2,
+                    .head_dim = 16,
+                    .num_experts = 3,
+                    .top_k = 2,
+                    .moe_intermediate_size = 32,
+                    .group_size = 32,
+                    .norm_topk_prob = true,
+                    .qk_norm = true,
+                    .qkv_bias = true,
+                    .o_bias = true,
+                    .router = SpanMatrix::f32,
+                    .rms_norm_eps = 1e-6,
+                    .rope_theta = 1e4,
+                    .experts = std::vector<Sha256>(3)};
+    LayerSample() {
+        layer.experts[2].fill(std::byte{0xcd});
+        const auto sizes = span_tensor_bytes(layer);
+        for (std::size_t i = 0; i < sizes.size(); ++i)
+            layer.tensors[i] = ByteView(memory).first(sizes[i]);
+    }
+};
+
+TEST(SpanLayerTest, ComesBack) {
+    const LayerSample sample;
+    const Bytes bytes = encode_span_layer(sample.layer);
+    const auto got = decode_span_layer(bytes);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_TRUE(same_span_shape(*got, sample.layer));
+    EXPECT_EQ(got->layer, 2u);
+    EXPECT_EQ(got->experts, sample.layer.experts);
+    for (std::size_t i = 0; i < num_span_tensors; ++i)
+        EXPECT_TRUE(std::ranges::equal(got->tensors[i], sample.layer.tensors[i])) << i;
+    EXPECT_EQ(encode_span_layer(*got), bytes);
+}
+
+TEST(SpanLayerTest, DamagedLayersAreRefused) {
+    const LayerSample sample;
+    const Bytes bytes = encode_span_layer(sample.layer);
+    EXPECT_EQ(verdict(decode_span_layer(with_byte(bytes, 0, 0))), "bad_magic");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 2))), "unsupported_version");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 6, 16))), "unknown_flags");
+    for (const std::size_t at : {12, 16, 20, 24, 28, 32, 36, 40})  // sizes
+        for (const std::uint32_t value : {0u, 33u, 0xffffffffu})
+            EXPECT_FALSE(decode_span_layer(with_u32(bytes, at, value)).ok()) << at << ' ' << value;
+    EXPECT_EQ(verdict(decode_span_layer(with_byte(bytes, 44, 3))), "bad_field");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 46, 1))), "bad_field");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 48 + 6, 0x7ff0))), "bad_field");
+    EXPECT_EQ(verdict(decode_span_layer(with_byte(bytes, 96 + 3 * 32, 1))), "bad_field");  // pad
+    for (std::size_t size : {std::size_t{0}, std::size_t{3}, std::size_t{95}, bytes.size() - 4}) {
+        const Bytes part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
+        EXPECT_FALSE(decode_span_layer(part).ok()) << size;
+    }
+    Bytes longer = bytes;
+    longer.push_back(std::byte{0});
+    EXPECT_EQ(verdict(decode_span_layer(longer)), "payload_size");
+}
+
+}  // namespace
+}  // namespace moex
